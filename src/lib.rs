@@ -95,7 +95,7 @@
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve step_estimate advice suggestion explanation model_prediction report
-//! 4 machines: model checkpoint cuda ranks exec doctor
+//! 4 machines: compute model checkpoint ranks exec doctor
 //! 5 measurement: experiment training_loop
 //! 6 command line, and the errors of the crate: cli error
 //! ```
@@ -122,10 +122,10 @@ mod check;
 mod checkpoint;
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "training")]
+mod compute;
 mod cost;
 mod csv;
-#[cfg(feature = "cuda")]
-mod cuda;
 mod deadlock;
 mod delivery;
 #[cfg(feature = "cuda")]

@@ -1,13 +1,39 @@
-//! Causal self-attention on the fused projection `qkv` (B, T, 3C): queries, keys and values of a head are strided views of
-//! it, never copied. Blocks of queries meet only the keys up to their last one. As in flash attention
+//! Causal self-attention on the fused projection `qkv` (B, T, (NH + 2G) HS): queries, keys and values of a head are strided
+//! views of it, never copied. G groups of heads share keys and values (Ainslie et al., arXiv 2305.13245). Blocks of queries meet only the keys up to their last one. As in flash attention
 //! (Dao et al., arXiv 2205.14135), the forward keeps one number per row, log Σ exp, and the backward recomputes the weights.
 
-use crate::Shape;
 use crate::matrix::{Matrix, MatrixMut, add_product, set_product};
 use crate::vector::{self, LANES};
 
 /// Queries in a block.
 const BLOCK: usize = 96;
+
+/// Sizes of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Sequences, B.
+    pub sequences: usize,
+    /// Tokens per sequence, T.
+    pub tokens: usize,
+    /// Heads of queries, NH.
+    pub heads: usize,
+    /// Heads of keys and of values, G; divides `heads`.
+    pub groups: usize,
+    /// Channels per head, HS.
+    pub size: usize,
+}
+
+impl Shape {
+    /// Elements of a row of `qkv`.
+    pub fn fused(&self) -> usize {
+        (self.heads + 2 * self.groups) * self.size
+    }
+
+    /// Elements of a row of the output, NH HS.
+    pub fn width(&self) -> usize {
+        self.heads * self.size
+    }
+}
 
 /// Elements of scratch that [`forward`] needs.
 pub fn forward_scratch(shape: &Shape) -> usize {
@@ -26,21 +52,30 @@ struct HeadAt {
     value: usize,
     output: usize,
     row: usize,
+    /// Whether it is the first of those that share its keys and values.
+    leads: bool,
 }
 
 fn heads(shape: Shape) -> impl Iterator<Item = HeadAt> {
-    let Shape { sequences, tokens, heads, channels } = shape;
+    let Shape { sequences, tokens, heads, groups, size } = shape;
     (0..sequences * heads).map(move |index| {
         let (sequence, head) = (index / heads, index % heads);
-        let query = sequence * tokens * 3 * channels + head * (channels / heads);
-        let output = sequence * tokens * channels + head * (channels / heads);
-        HeadAt { query, key: query + channels, value: query + 2 * channels, output, row: index * tokens }
+        let group = head / (heads / groups);
+        let start = sequence * tokens * shape.fused();
+        HeadAt {
+            query: start + head * size,
+            key: start + (heads + group) * size,
+            value: start + (heads + groups + group) * size,
+            output: sequence * tokens * shape.width() + head * size,
+            row: index * tokens,
+            leads: head % (heads / groups) == 0,
+        }
     })
 }
 
-/// `out` (B, T, C) = softmax(q kᵀ / √HS, causal) v; `log_sums` (B, NH, T) = log Σ exp of each row's scaled scores.
+/// `out` (B, T, NH HS) = softmax(q kᵀ / √HS, causal) v; `log_sums` (B, NH, T) = log Σ exp of each row's scaled scores.
 pub fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut [f32], shape: &Shape) {
-    let (tokens, c, size) = (shape.tokens, shape.channels, shape.channels / shape.heads);
+    let (tokens, size, fused, width) = (shape.tokens, shape.size, shape.fused(), shape.width());
     let scale = 1.0 / (size as f32).sqrt();
     let mut inverse_sums = [0.0; BLOCK];
     for at in heads(*shape) {
@@ -50,17 +85,17 @@ pub fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut
             let scores = &mut scratch[..rows * end];
             set_product(
                 MatrixMut::new(scores, rows, end, end),
-                Matrix::new(&qkv[at.query + start * 3 * c..], rows, size, 3 * c),
-                Matrix::new(&qkv[at.key..], end, size, 3 * c).transposed(),
+                Matrix::new(&qkv[at.query + start * fused..], rows, size, fused),
+                Matrix::new(&qkv[at.key..], end, size, fused).transposed(),
             );
             softmax(scores, &mut log_sums[at.row + start..][..rows], &mut inverse_sums[..rows], start, scale);
-            let out = &mut out[at.output + start * c..];
+            let out = &mut out[at.output + start * width..];
             set_product(
-                MatrixMut::new(out, rows, size, c),
+                MatrixMut::new(out, rows, size, width),
                 Matrix::new(scores, rows, end, end),
-                Matrix::new(&qkv[at.value..], end, size, 3 * c),
+                Matrix::new(&qkv[at.value..], end, size, fused),
             );
-            for (row, &inverse) in out.chunks_mut(c).zip(&inverse_sums[..rows]) {
+            for (row, &inverse) in out.chunks_mut(width).zip(&inverse_sums[..rows]) {
                 row[..size].iter_mut().for_each(|value| *value *= inverse);
             }
         }
@@ -98,46 +133,46 @@ fn softmax(scores: &mut [f32], log_sums: &mut [f32], inverse_sums: &mut [f32], s
 /// What [`backward`] reads: the operands and results of the forward pass and the gradient of its output.
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
-    /// (B, T, C)
+    /// (B, T, NH HS)
     pub gradient: &'a [f32],
-    /// (B, T, 3C)
+    /// (B, T, (NH + 2G) HS)
     pub qkv: &'a [f32],
-    /// (B, T, C)
+    /// (B, T, NH HS)
     pub output: &'a [f32],
     /// (B, NH, T)
     pub log_sums: &'a [f32],
 }
 
-/// `qkv_gradient` (B, T, 3C) = gradient of `qkv`.
+/// `qkv_gradient` (B, T, (NH + 2G) HS) = gradient of `qkv`.
 pub fn backward(qkv_gradient: &mut [f32], operands: Operands, scratch: &mut [f32], shape: &Shape) {
     let Operands { gradient, qkv, output, log_sums } = operands;
-    let (tokens, c, size) = (shape.tokens, shape.channels, shape.channels / shape.heads);
+    let (tokens, size, fused, width) = (shape.tokens, shape.size, shape.fused(), shape.width());
     let scale = 1.0 / (size as f32).sqrt();
     let (weights, slopes) = scratch.split_at_mut(BLOCK * tokens);
     for at in heads(*shape) {
-        // from the last block to the first: the last one meets all keys, so it sets what the others add to
+        // from the last block to the first: the last one meets all keys, so that of the first head sets what the others add to
         for start in (0..tokens).step_by(BLOCK).rev() {
             let end = tokens.min(start + BLOCK);
             let rows = end - start;
-            let accumulate = if end == tokens { set_product } else { add_product };
+            let accumulate = if end == tokens && at.leads { set_product } else { add_product };
             let (weights, slopes) = (&mut weights[..rows * end], &mut slopes[..rows * end]);
-            let query = Matrix::new(&qkv[at.query + start * 3 * c..], rows, size, 3 * c);
-            let key = Matrix::new(&qkv[at.key..], end, size, 3 * c);
-            let value = Matrix::new(&qkv[at.value..], end, size, 3 * c);
-            let output = &output[at.output + start * c..];
-            let gradient = &gradient[at.output + start * c..];
+            let query = Matrix::new(&qkv[at.query + start * fused..], rows, size, fused);
+            let key = Matrix::new(&qkv[at.key..], end, size, fused);
+            let value = Matrix::new(&qkv[at.value..], end, size, fused);
+            let output = &output[at.output + start * width..];
+            let gradient = &gradient[at.output + start * width..];
             set_product(MatrixMut::new(weights, rows, end, end), query, key.transposed());
-            let gradient_rows = Matrix::new(gradient, rows, size, c);
+            let gradient_rows = Matrix::new(gradient, rows, size, width);
             set_product(MatrixMut::new(slopes, rows, end, end), gradient_rows, value.transposed());
-            let rows_of_block = output.chunks(c).zip(gradient.chunks(c)).map(|(o, g)| (&o[..size], &g[..size]));
+            let rows_of_block = output.chunks(width).zip(gradient.chunks(width)).map(|(o, g)| (&o[..size], &g[..size]));
             softmax_backward(weights, slopes, &log_sums[at.row + start..][..rows], rows_of_block, start, scale);
             let (weights, slopes) = (Matrix::new(weights, rows, end, end), Matrix::new(slopes, rows, end, end));
-            let value_gradient = MatrixMut::new(&mut qkv_gradient[at.value..], end, size, 3 * c);
+            let value_gradient = MatrixMut::new(&mut qkv_gradient[at.value..], end, size, fused);
             accumulate(value_gradient, weights.transposed(), gradient_rows);
-            let key_gradient = MatrixMut::new(&mut qkv_gradient[at.key..], end, size, 3 * c);
+            let key_gradient = MatrixMut::new(&mut qkv_gradient[at.key..], end, size, fused);
             accumulate(key_gradient, slopes.transposed(), query);
-            let query_gradient = &mut qkv_gradient[at.query + start * 3 * c..];
-            set_product(MatrixMut::new(query_gradient, rows, size, 3 * c), slopes, key);
+            let query_gradient = &mut qkv_gradient[at.query + start * fused..];
+            set_product(MatrixMut::new(query_gradient, rows, size, fused), slopes, key);
         }
     }
 }

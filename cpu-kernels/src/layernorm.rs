@@ -2,11 +2,9 @@
 
 use crate::vector::{self, LANES};
 
-const EPSILON: f32 = 1e-5;
-
-/// `out` (n, C) = (`input` - mean) / standard deviation * `weight` + `bias`. `statistics` (n, 2) receives each row's mean
+/// `out` (n, C) = (`input` - mean) / √(variance + `epsilon`) * `weight` + `bias`. `statistics` (n, 2) receives each row's mean
 /// and reciprocal standard deviation.
-pub fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+pub fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], [weight, bias]: [&[f32]; 2], epsilon: f32) {
     let channels = weight.len();
     vector::widest(
         #[inline(always)]
@@ -15,7 +13,7 @@ pub fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &
             for ((out, input), statistics) in rows.zip(statistics.chunks_exact_mut(2)) {
                 let mean = vector::sum(input, |x| x) / channels as f32;
                 let variance = vector::sum(input, |x| (x - mean) * (x - mean)) / channels as f32;
-                let scale = 1.0 / (variance + EPSILON).sqrt();
+                let scale = 1.0 / (variance + epsilon).sqrt();
                 for (((out, &x), &weight), &bias) in out.iter_mut().zip(input).zip(weight).zip(bias) {
                     *out = ((x - mean) * scale).mul_add(weight, bias);
                 }

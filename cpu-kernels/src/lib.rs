@@ -1,4 +1,4 @@
-//! The float32 kernels of a GPT-2 on one CPU core: what `pipesim` computes with when it trains on CPU threads.
+//! The float32 kernels of a GPT-2 or a Llama on one CPU core: what `pipesim` computes with when it trains on CPU threads.
 //!
 //! This crate has its own optimisation level, so that the rest of `pipesim` compiles faster. The arithmetic and the shapes are
 //! those of llm.c (<https://github.com/karpathy/llm.c>, `train_gpt2.c`). All matrices are row-major; n is the number of tokens
@@ -13,7 +13,7 @@ pub mod linear;
 pub mod loss;
 pub mod matrix;
 pub mod optimizer;
-mod shape;
+pub mod rmsnorm;
+pub mod rotary;
+pub mod swiglu;
 pub mod vector;
-
-pub use shape::Shape;

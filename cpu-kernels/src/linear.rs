@@ -27,7 +27,13 @@ pub fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32], weight
     project(add_product, out, input, weight, oc);
 }
 
-/// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ; whoever uses it adds the bias.
+/// `out` (n, OC) = `residual` (n, OC) + `input` (n, C) · `weight` (OC, C)ᵀ.
+pub fn forward_residual_without_bias(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], oc: usize) {
+    out.copy_from_slice(residual);
+    project(add_product, out, input, weight, oc);
+}
+
+/// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ; the caller adds the bias, if there is one.
 pub fn forward_without_bias(out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
     project(set_product, out, input, weight, oc);
 }
@@ -49,16 +55,24 @@ pub fn backward_input(input_gradient: &mut [f32], gradient: &[f32], weight: &[f3
     );
 }
 
-/// `weight_gradient` (OC, C) += `gradient` (n, OC)ᵀ · `input` (n, C); `bias_gradient` (OC) += column sums of `gradient`.
-pub fn backward_weight(weight_gradient: &mut [f32], bias_gradient: &mut [f32], gradient: &[f32], input: &[f32]) {
-    let oc = bias_gradient.len();
+/// `weight_gradient` (OC, C) += `gradient` (n, OC)ᵀ · `input` (n, C); `bias_gradient` (OC) += column sums of `gradient`, unless it
+/// is empty.
+pub fn backward_weight(
+    weight_gradient: &mut [f32],
+    bias_gradient: &mut [f32],
+    gradient: &[f32],
+    input: &[f32],
+    oc: usize,
+) {
     let (n, c) = (gradient.len() / oc, weight_gradient.len() / oc);
     add_product(
         MatrixMut::new(weight_gradient, oc, c, c),
         Matrix::new(gradient, n, oc, oc).transposed(),
         Matrix::new(input, n, c, c),
     );
-    add_column_sums(bias_gradient, gradient);
+    if !bias_gradient.is_empty() {
+        add_column_sums(bias_gradient, gradient);
+    }
 }
 
 /// `sums` (OC) += the sum of the rows of `values` (n, OC). Four rows at a time, to pass fewer times over the sums.

@@ -1,6 +1,7 @@
 //! Parameters with their gradients and AdamW's moments.
 
 use crate::vector::{self, LANES};
+use std::ops::Range;
 
 /// The settings of AdamW. The update is p -= lr (m̂ / (√v̂ + eps) + wd p), on all parameters alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,49 +24,62 @@ impl Default for AdamW {
     }
 }
 
-/// Parameters that live together: some layers' weights and biases in one row.
+/// Tensors that are stored together, in one row.
 pub struct ParameterGroup {
     pub values: Vec<f32>,
     pub gradients: Vec<f32>,
     pub first_moments: Vec<f32>,
     pub second_moments: Vec<f32>,
-    /// Number of elements of each layer's weight and bias.
-    layers: Vec<[usize; 2]>,
+    /// First element of each tensor, and the end of the last.
+    bounds: Vec<usize>,
 }
 
 impl ParameterGroup {
-    /// A group whose values are yet to be filled in.
-    pub fn new(layers: Vec<[usize; 2]>) -> ParameterGroup {
-        let zeros = vec![0.0; layers.iter().flatten().sum()];
+    /// A group of these tensors.
+    pub fn new(tensors: &[&[f32]]) -> ParameterGroup {
+        let values = tensors.concat();
+        let mut end = 0;
+        let ends = tensors.iter().map(|tensor| {
+            end += tensor.len();
+            end
+        });
+        let zeros = vec![0.0; values.len()];
         ParameterGroup {
-            values: zeros.clone(),
+            // copies, so that the first step finds their memory allocated
             gradients: zeros.clone(),
             first_moments: zeros.clone(),
-            second_moments: zeros,
-            layers,
+            second_moments: zeros.clone(),
+            bounds: [0].into_iter().chain(ends).collect(),
+            values,
         }
     }
 
-    fn start(&self, layer: usize) -> usize {
-        self.layers[..layer].iter().flatten().sum()
+    /// Range of a tensor's elements.
+    pub fn range(&self, tensor: usize) -> Range<usize> {
+        self.bounds[tensor]..self.bounds[tensor + 1]
     }
 
-    /// Weight and bias of a layer.
-    pub fn parameters(&self, layer: usize) -> (&[f32], &[f32]) {
-        let [weight, bias] = self.layers[layer];
-        self.values[self.start(layer)..][..weight + bias].split_at(weight)
+    /// Values of a tensor.
+    pub fn tensor(&self, tensor: usize) -> &[f32] {
+        &self.values[self.range(tensor)]
     }
 
-    /// Gradients of weight and bias of a layer.
-    pub fn gradients(&mut self, layer: usize) -> (&mut [f32], &mut [f32]) {
-        let ([weight, bias], start) = (self.layers[layer], self.start(layer));
-        self.gradients[start..][..weight + bias].split_at_mut(weight)
+    /// Gradient of a tensor.
+    pub fn gradient(&mut self, tensor: usize) -> &mut [f32] {
+        let range = self.range(tensor);
+        &mut self.gradients[range]
     }
 
-    /// Adds to the gradients of weight and bias of a layer, given one after the other.
-    pub fn add_gradients(&mut self, layer: usize, sums: &[f32]) {
-        let ([weight, bias], start) = (self.layers[layer], self.start(layer));
-        vector::add(&mut self.gradients[start..][..weight + bias], sums);
+    /// Gradients of a weight and of the bias behind it; the second is empty without a bias.
+    pub fn gradients(&mut self, weight: usize, has_bias: bool) -> (&mut [f32], &mut [f32]) {
+        let (range, end) = (self.range(weight), self.bounds[weight + 1 + usize::from(has_bias)]);
+        self.gradients[range.start..end].split_at_mut(range.len())
+    }
+
+    /// Adds to the gradients of the tensors from `tensor` on, given one after the other.
+    pub fn add_gradients(&mut self, tensor: usize, sums: &[f32]) {
+        let start = self.range(tensor).start;
+        vector::add(&mut self.gradients[start..][..sums.len()], sums);
     }
 
     /// One step of AdamW on the whole group. `tied` is a second part of the gradient, added to the first.

@@ -156,7 +156,7 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 pub fn main() -> ExitCode {
     shell::complete(command);
     #[cfg(feature = "cuda")]
-    crate::cuda::prepare();
+    pipesim_cuda::prepare();
     let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) if refused.use_stderr() => {

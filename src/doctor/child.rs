@@ -1,7 +1,7 @@
 //! Runs a probe in a child process, and returns its finding, or how the child ended instead.
 
 use super::finding::Finding;
-use crate::cuda::library::ended;
+use pipesim_cuda::library::ended;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};

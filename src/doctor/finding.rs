@@ -57,8 +57,8 @@ impl Finding {
     }
 }
 
-impl From<crate::cuda::library::Missing> for Finding {
-    fn from(missing: crate::cuda::library::Missing) -> Finding {
+impl From<pipesim_cuda::library::Missing> for Finding {
+    fn from(missing: pipesim_cuda::library::Missing) -> Finding {
         let found = match missing.broken.is_empty() {
             true => format!("no {} in {}", missing.files.join(" or "), missing.places.join(", ")),
             false => missing.found(),

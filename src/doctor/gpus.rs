@@ -1,10 +1,10 @@
 //! Probes of the driver and the GPUs: devices, slices, copies between GPUs.
 
 use super::finding::Finding;
-use crate::cuda::{
+use anyhow::{Error, Result};
+use pipesim_cuda::{
     self, Buffer, ComputeMode, Driver, Facts, Fault, Gpu, LOWEST_CAPABILITY, Pinned, Unloadable, Unusable, library,
 };
-use anyhow::{Error, Result};
 use std::time::Instant;
 
 /// The oldest supported CUDA version of a driver: 12.8, driver 570.
@@ -49,7 +49,7 @@ pub(super) fn driver() -> Finding {
         Ok(found) => found.path,
         Err(missing) => return missing.into(),
     };
-    let version = match cuda::driver_version() {
+    let version = match pipesim_cuda::driver_version() {
         Ok(version) => version,
         Err(error) => return Finding::broken(error.to_string(), INSTALL_NEWER),
     };
@@ -183,7 +183,7 @@ fn copies(driver: &'static Driver) -> Result<Vec<Copied>> {
     let gpus = (0..driver.devices()).map(|ordinal| Gpu::whole(driver, ordinal)).collect::<Result<Vec<_>>>()?;
     let memory = |gpu: &Gpu| Ok((Buffer::new(gpu.context(), BYTES)?, Pinned::new(gpu.context(), BYTES)?));
     let mut memories = gpus.iter().map(memory).collect::<Result<Vec<_>>>()?;
-    let apart = cuda::enable_peers(driver, &gpus.iter().collect::<Vec<_>>())?;
+    let apart = pipesim_cuda::enable_peers(driver, &gpus.iter().collect::<Vec<_>>())?;
     let sent = pattern();
     let inverse: Vec<u8> = sent.iter().map(|byte| !byte).collect();
     let mut copies = Vec::new();

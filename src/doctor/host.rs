@@ -1,8 +1,8 @@
 //! Probes of the host that open no library: launchers, Slurm, shared and locked memory, processor.
 
 use super::finding::Finding;
-use crate::cuda::library::ended;
 use crate::ranks::HAS_MPI;
+use pipesim_cuda::library::ended;
 use std::fs;
 use std::io::Read;
 use std::path::Path;

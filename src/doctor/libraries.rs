@@ -1,11 +1,11 @@
 //! Probes of NVIDIA's libraries: each is opened and called once.
 
 use super::finding::Finding;
-use crate::cuda::library::{self, Wanted};
-use crate::cuda::nccl::{self, Nccl};
-use crate::cuda::{CompileError, Driver, try_compiler};
 use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
+use pipesim_cuda::library::{self, Wanted};
+use pipesim_cuda::nccl::{self, Nccl};
+use pipesim_cuda::{CompileError, Driver, try_compiler};
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;

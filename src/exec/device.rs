@@ -62,7 +62,9 @@ pub trait State {
 /// A device that computes on the calling thread: ops of its stages, and its part of the step ops.
 pub trait Device: State + Send {
     /// Begins a step with these tokens.
-    fn begin(&mut self, _batch: &Arc<Batch>) {}
+    fn begin(&mut self, _batch: &Arc<Batch>) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// Computes `op`. `input` comes from the previous stage (F) or the next (I, B) and is absent at the ends; `output` is filled
     /// for the following stage and is absent at the ends and for W. Times of parts are appended to `laps`.
@@ -78,22 +80,28 @@ pub trait Device: State + Send {
     ) -> anyhow::Result<()>;
 
     /// Copies this device's part of a gradient that another device also holds to the beginning of `into`.
-    fn gradient(&mut self, _gradient: GradientSync, _into: &mut [f32]) {}
+    fn gradient(&mut self, _gradient: GradientSync, _into: &mut [f32]) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// Adds the other device's part.
-    fn add_gradient(&mut self, _gradient: GradientSync, _other: &[f32]) {}
+    fn add_gradient(&mut self, _gradient: GradientSync, _other: &[f32]) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// Returns the partial sums of squares of the gradient norm, by order number.
-    fn squared_norms(&self) -> Vec<(usize, f64)> {
-        Vec::new()
+    fn squared_norms(&mut self) -> anyhow::Result<Vec<(usize, f64)>> {
+        Ok(Vec::new())
     }
 
     /// Updates the parameters with the gradients times `scale`, then clears the gradients.
-    fn update(&mut self, _update: &Update, _scale: f32) {}
+    fn update(&mut self, _update: &Update, _scale: f32) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// Returns the loss of each micro-batch, on the device that holds the head.
-    fn losses(&self) -> Option<&[f32]> {
-        None
+    fn losses(&mut self) -> anyhow::Result<Option<Vec<f32>>> {
+        Ok(None)
     }
 }
 

@@ -45,8 +45,7 @@ impl Backend for Host {
 
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.laps.clear();
-        self.device.begin(batch);
-        Ok(())
+        self.device.begin(batch)
     }
 
     fn timestamp(&mut self) -> Result<u64> {
@@ -78,19 +77,17 @@ impl Backend for Host {
     fn copy_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
         // SAFETY: the link has reported it as free.
         let place = unsafe { self.shared.heap.arena().data_mut(place) };
-        self.device.gradient(gradient, place);
-        Ok(())
+        self.device.gradient(gradient, place)
     }
 
     fn add_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
         // SAFETY: it has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
-        self.device.add_gradient(gradient, other);
-        Ok(())
+        self.device.add_gradient(gradient, other)
     }
 
     fn square(&mut self) -> Result<()> {
-        self.squares = self.device.squared_norms();
+        self.squares = self.device.squared_norms()?;
         Ok(())
     }
 
@@ -99,12 +96,11 @@ impl Backend for Host {
     }
 
     fn update(&mut self, update: &Update, scale: f32) -> Result<()> {
-        self.device.update(update, scale);
-        Ok(())
+        self.device.update(update, scale)
     }
 
     fn losses(&mut self) -> Result<Option<Vec<f32>>> {
-        Ok(self.device.losses().map(<[f32]>::to_vec))
+        self.device.losses()
     }
 
     fn finish(&mut self, _sent: &BTreeMap<usize, [u64; 2]>, record: &mut DeviceRecord) -> Result<()> {

@@ -23,7 +23,6 @@ mod shared;
 mod signal;
 mod watch;
 
-pub use cpu::Cpu;
 pub use device::{Batch, Device, State, Timed, Update};
 pub use gpu::{Gpus, UNAVAILABLE};
 pub use host::Host;

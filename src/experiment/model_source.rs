@@ -2,7 +2,7 @@
 
 use super::{Error, TrainingConfig};
 use crate::checkpoint;
-use crate::model::{Config, Parameters};
+use crate::model::{Config, Parameters, check_executable};
 use crate::model_spec::huggingface::{self, Described};
 use crate::model_spec::{self, gpt2};
 use serde_json::{Map, Value};
@@ -64,19 +64,7 @@ impl TrainingConfig {
             ModelSource::Described(path) => path,
             ModelSource::Folder(path) => path.join(CONFIG),
         };
-        let changes = [
-            (self.blocks, "--blocks"),
-            (self.heads, "--heads"),
-            (self.channels, "--channels"),
-            (self.vocabulary, "--vocabulary"),
-            (self.max_sequence, "--max-sequence"),
-        ];
-        if let Some((_, option)) = changes.iter().find(|(change, _)| change.is_some()) {
-            let path = path.display();
-            return Err(Error::Usage(format!(
-                "{option} changes a model by name, and {path} has all sizes; leave it out"
-            )));
-        }
+        self.refuse_changes(path.display())?;
         let (keys, Described { config, unknown }) = read_keys(&path)?;
         let refused = |what: String| {
             Error::Usage(format!("{}: {what}; such a model can only be predicted (predict --model)", path.display()))
@@ -89,29 +77,14 @@ impl TrainingConfig {
                 return Err(refused(format!("expected '{key}' to be {supported}, found {}", !supported)));
             }
         }
-        require_trainable(&config).map_err(refused)?;
+        check_executable(&config).map_err(|why| refused(format!("{why:#}")))?;
         Ok(config)
     }
 
     /// Returns the sizes of a model by name, with the changes asked for.
     fn named(&self) -> Result<Config, Error> {
-        let names = || gpt2::Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        let preset = gpt2::Config::preset(&self.model.to_lowercase());
-        let preset = preset.ok_or_else(|| {
-            let model = &self.model;
-            Error::Usage(match model_spec::transformer_named(model) {
-                Some(_) => format!(
-                    "expected a GPT-2 to train, found '{model}', which can only be predicted (predict --model {model} --hardware \
-                     h100-sxm); take one of {}, or a folder of Hugging Face's",
-                    names()
-                ),
-                None if model.contains('/') => format!(
-                    "expected the folder of a model at {model}, found none; download one, as with hf download openai-community/gpt2 \
-                     --local-dir gpt2"
-                ),
-                None => format!("no model is called '{model}'; known: {}, or a folder of Hugging Face's", names()),
-            })
-        })?;
+        let model = &self.model;
+        let Some(preset) = gpt2::Config::preset(&model.to_lowercase()) else { return self.published() };
         let config = gpt2::Config {
             max_sequence: self.max_sequence.unwrap_or(preset.max_sequence),
             vocabulary: self.vocabulary.unwrap_or(preset.vocabulary),
@@ -121,6 +94,47 @@ impl TrainingConfig {
         };
         config.validate().map_err(|e| Error::Usage(e.to_string()))?;
         Ok(config.transformer())
+    }
+
+    /// Returns the sizes of a published model that is no GPT-2.
+    fn published(&self) -> Result<Config, Error> {
+        let model = &self.model;
+        let names = gpt2::Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let Some(config) = model_spec::transformer_named(model) else {
+            return Err(Error::Usage(match model.contains('/') {
+                true => format!(
+                    "expected the folder of a model at {model}, found none; download one, as with hf download \
+                     openai-community/gpt2 --local-dir gpt2"
+                ),
+                false => {
+                    format!("no model is called '{model}'; known: {names}, llama-3.2-1b, or a folder of Hugging Face's")
+                }
+            }));
+        };
+        self.refuse_changes(model)?;
+        check_executable(&config).map_err(|why| {
+            Error::Usage(format!(
+                "{why:#}: '{model}' can only be predicted (predict --model {model} --hardware h100-sxm); take one of {names}"
+            ))
+        })?;
+        Ok(config)
+    }
+
+    /// Checks that no size is to be changed.
+    fn refuse_changes(&self, model: impl std::fmt::Display) -> Result<(), Error> {
+        let changes = [
+            (self.blocks, "--blocks"),
+            (self.heads, "--heads"),
+            (self.channels, "--channels"),
+            (self.vocabulary, "--vocabulary"),
+            (self.max_sequence, "--max-sequence"),
+        ];
+        match changes.iter().find(|(change, _)| change.is_some()) {
+            Some((_, option)) => {
+                Err(Error::Usage(format!("{option} changes a GPT-2 by name, and {model} has all sizes; leave it out")))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
@@ -135,14 +149,6 @@ impl TrainingConfig {
 /// Whether this is the name of a model, which goes before a folder of that name.
 fn is_named(name: &str) -> bool {
     gpt2::Config::preset(&name.to_lowercase()).is_some() || model_spec::transformer_named(name).is_some()
-}
-
-/// Whether models like this can be trained; otherwise why not.
-fn require_trainable(config: &Config) -> Result<(), String> {
-    match gpt2::Config::of(config) {
-        Some(_) => Ok(()),
-        None => Err("expected a GPT-2 to train, found another model".to_string()),
-    }
 }
 
 /// Reads a description, as it is and as a model.

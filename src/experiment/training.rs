@@ -6,9 +6,9 @@ use super::{Error, TrainingConfig};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Cpu, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
-use crate::model::{self, Config, Parameters, Shard, Tokens};
+use crate::model::{self, Config, Parameters, StageModule, Tokens};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
@@ -255,9 +255,8 @@ impl Training {
         let host = |device| {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
             let MicroBatch { sequences, tokens } = self.micro_batch;
-            let shard = Shard::new(&self.parameters, &held, sequences, tokens, microbatches)?;
-            let cpu = Box::new(Cpu::new(shard, self.micro_batch.rows()));
-            Ok(Host::runner(device, cpu, shared, self.training_config.fault))
+            let module = StageModule::on_cpu(&self.parameters, &held, [sequences, tokens, microbatches])?;
+            Ok(Host::runner(device, Box::new(module), shared, self.training_config.fault))
         };
         self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }

@@ -1,36 +1,32 @@
-//! GPT-2 on the CPU in float32, split by pipeline stage, with a real split backward.
+//! A decoder, split by pipeline stage, with a real split backward: the trainer, on any machine of [`crate::compute`].
 //!
-//! A [`Shard`] is what one device owns: the parameters, gradients and optimizer state of its stages, and what its forward
-//! passes leave behind. Its ops are the schedule's ops: [`Shard::forward`], [`Shard::backward_input`] and
-//! [`Shard::backward_weight`]; a full backward is the second followed by the third. The backward for the input leaves
-//! behind exactly the operands that the backward for the weights needs, and every parameter gradient accumulates there,
-//! in the order of those calls: so no partition and no interleaving of stages changes a bit of a result.
-//!
-//! The arithmetic is llm.c's (<https://github.com/karpathy/llm.c>, `train_gpt2.c`), and so are the files.
+//! A [`StageModule`] is what one device owns: the parameters, gradients and optimizer state of its stages, and what its forward
+//! passes leave behind. Its ops are the schedule's ops: [`StageModule::forward`], [`StageModule::backward_input`] and
+//! [`StageModule::backward_weight`]; a full backward is the second followed by the third. They walk the operations of the model's
+//! description, [`crate::model_spec`], in order: a new model needs data, and at most a call that machines do not have yet.
 
-mod block;
-mod head;
-mod lap;
+mod executable;
+#[cfg(feature = "cuda")]
+mod gpu;
+mod layers;
 mod logits;
+mod module;
 mod parameters;
-mod pool;
 mod rates;
-mod shard;
 mod stages;
-pub(crate) mod stash;
-mod step;
+mod stash;
 mod text;
 mod tokens;
+mod update;
+mod walk;
 
+pub use crate::compute::cpu::{Cpu, STORAGE};
+pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
-pub use block::STORAGE;
-pub use cpu_kernels::Shape;
-pub use cpu_kernels::optimizer::AdamW;
-pub use lap::{Part, PartTiming};
+pub use executable::check_executable;
 pub use logits::WholeModel;
-pub use parameters::{Parameters, Quantity};
+pub use module::{StageModule, workload};
+pub use parameters::Parameters;
 pub use rates::{Rates, rates};
-pub use shard::{Shard, Signal};
 pub use stages::{check_held, check_sizes};
-pub use step::Snapshot;
 pub use tokens::{Tokenizer, Tokens};

@@ -31,19 +31,6 @@ pub struct Parameters {
     pub tensors: Vec<Vec<f32>>,
 }
 
-/// What a training keeps for every parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Quantity {
-    /// The parameters themselves.
-    Values,
-    /// Their gradients, summed over the micro-batches of a step so far.
-    Gradients,
-    /// AdamW's first moments.
-    FirstMoments,
-    /// AdamW's second moments.
-    SecondMoments,
-}
-
 impl Parameters {
     /// All zeros.
     pub fn zeros(config: &Config) -> Result<Parameters> {
@@ -81,17 +68,6 @@ impl Parameters {
         let whole = self.tensors[tensor].len();
         let length = whole / self.config.layers;
         layer.map_or(0..whole, |layer| layer * length..(layer + 1) * length)
-    }
-
-    /// Copies the given tensors, or one layer's part of each, into `values`, one after the other.
-    pub(super) fn copy_parts(&self, tensors: Range<usize>, layer: Option<usize>, values: &mut [f32]) {
-        let mut values = values;
-        for tensor in tensors {
-            let from = self.part(tensor, layer);
-            let (into, rest) = values.split_at_mut(from.len());
-            into.copy_from_slice(from);
-            values = rest;
-        }
     }
 
     /// The sizes of the model in llm.c's checkpoint, without its parameters.

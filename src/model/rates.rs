@@ -1,7 +1,6 @@
 //! How fast the elementary things are on one core of this machine, measured by the clock: what a table of hardware holds.
 
-use cpu_kernels::Shape;
-use cpu_kernels::attention::{self, Operands};
+use cpu_kernels::attention::{self, Operands, Shape};
 use cpu_kernels::{gelu, layernorm, linear};
 use std::hint::black_box;
 use std::time::Instant;
@@ -59,7 +58,7 @@ fn between() -> f64 {
     let (mut out, mut statistics) = (vec![0.0; rows * width], vec![0.0; 2 * rows]);
     let mut values = input.clone();
     let took = seconds(|| {
-        layernorm::forward(black_box(&mut out), &mut statistics, black_box(&input), &ones, &ones);
+        layernorm::forward(black_box(&mut out), &mut statistics, black_box(&input), [&ones, &ones], 1e-5);
         gelu::forward(black_box(&mut out), black_box(&mut values), &ones);
     });
     2.0 * 2.0 * size_of_val(&input[..]) as f64 / took
@@ -67,19 +66,20 @@ fn between() -> f64 {
 
 /// FLOP/s of attention, forward and backward.
 fn tiles() -> [f64; 2] {
-    let shape = Shape { sequences: 1, tokens: 512, heads: 12, channels: SIDE };
-    let qkv = vec![0.01; 3 * shape.hidden()];
-    let (mut out, mut log_sums) = (vec![0.0; shape.hidden()], vec![0.0; shape.heads * shape.rows()]);
+    let shape = Shape { sequences: 1, tokens: 512, heads: 12, groups: 12, size: SIDE / 12 };
+    let rows = shape.sequences * shape.tokens;
+    let qkv = vec![0.01; rows * shape.fused()];
+    let (mut out, mut log_sums) = (vec![0.0; rows * SIDE], vec![0.0; shape.heads * rows]);
     let mut scratch = vec![0.0; attention::backward_scratch(&shape).max(attention::forward_scratch(&shape))];
     let forward = seconds(|| attention::forward(&mut out, &mut log_sums, black_box(&qkv), &mut scratch, &shape));
-    let gradient = vec![0.01; shape.hidden()];
+    let gradient = vec![0.01; rows * SIDE];
     let mut qkv_gradient = vec![0.0; qkv.len()];
     let backward = seconds(|| {
         let operands = Operands { gradient: &gradient, qkv: &qkv, output: &out, log_sums: &log_sums };
         attention::backward(black_box(&mut qkv_gradient), operands, &mut scratch, &shape);
     });
     // queries times keys, scores times values; backward five such products for two
-    let flops = 2.0 * (shape.rows() * shape.tokens * shape.channels) as f64;
+    let flops = 2.0 * (rows * shape.tokens * SIDE) as f64;
     [flops / forward, 2.5 * flops / backward]
 }
 

@@ -81,8 +81,8 @@ pub enum Operation {
     /// LayerNorm or RMSNorm. The backward needs 2 statistics per token (mean and deviation) or 1; there are 2 vectors of weights
     /// (weight and bias) or 1.
     Norm { width: usize, statistics: usize, vectors: usize },
-    /// A product with a weight (outputs, inputs).
-    Product { inputs: usize, outputs: usize },
+    /// A product with a weight (outputs, inputs), and perhaps a bias.
+    Product { inputs: usize, outputs: usize, has_bias: bool },
     /// In-place rotary embedding of queries and keys, `width` elements together.
     Rotate { width: usize },
     /// Attention over the sequence: `heads` of queries, `groups` of keys and values, `size` channels each.
@@ -105,7 +105,7 @@ impl Operation {
         }
         let product = |a: usize, b: usize| 2 * micro.rows() as u128 * a as u128 * b as u128;
         match (*self, kind) {
-            (Operation::Product { inputs, outputs }, _) => product(inputs, outputs),
+            (Operation::Product { inputs, outputs, .. }, _) => product(inputs, outputs),
             (Operation::Classify { width, vocabulary }, _) => product(width, vocabulary),
             // queries times keys and scores times values; both operands of each need a gradient, and there are no weights
             (Operation::Attention { heads, size, .. }, Kind::F) => 2 * product(heads * size, micro.tokens),
@@ -135,7 +135,7 @@ impl Operation {
             }
             (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
             (Operation::Product { inputs, .. }, Kind::F) => shared(inputs, bytes, inputs_by),
-            (Operation::Product { inputs, outputs }, Kind::I) => {
+            (Operation::Product { inputs, outputs, .. }, Kind::I) => {
                 shared(inputs, bytes, inputs_by).saturating_add(shared(outputs, bytes, outputs_by))
             }
             (Operation::Attention { heads, groups, size }, Kind::F) => {
@@ -169,7 +169,7 @@ impl Operation {
     /// Returns whether tensor-parallel ranks share the wider of its rows.
     pub fn has_split_rows(&self) -> bool {
         match *self {
-            Operation::Product { inputs, outputs } => inputs != outputs,
+            Operation::Product { inputs, outputs, .. } => inputs != outputs,
             Operation::Attention { .. } | Operation::Activate { .. } | Operation::Rotate { .. } => true,
             _ => false,
         }
@@ -183,7 +183,7 @@ impl Operation {
             | Operation::Rotate { width }
             | Operation::Add { width }
             | Operation::Classify { width, .. } => width,
-            Operation::Product { inputs, outputs } | Operation::Activate { inputs, outputs } => inputs.max(outputs),
+            Operation::Product { inputs, outputs, .. } | Operation::Activate { inputs, outputs } => inputs.max(outputs),
             Operation::Attention { heads, groups, size } => (heads + 2 * groups) * size,
         }
     }

@@ -250,16 +250,16 @@ impl Config {
         ];
         let statistics = if self.style == Style::Gpt { 2 } else { 1 };
         let norm = Operation::Norm { width: c, statistics, vectors: 1 + usize::from(self.biases.norms) };
-        let product = |inputs, outputs| Operation::Product { inputs, outputs };
+        let product = |inputs, outputs, has_bias| Operation::Product { inputs, outputs, has_bias };
         let rotate = self.rotary.map(|_| Operation::Rotate { width: (heads + groups) * size });
-        let operations = [norm, product(c, qkv)].into_iter().chain(rotate).chain([
+        let operations = [norm, product(c, qkv, self.biases.qkv)].into_iter().chain(rotate).chain([
             Operation::Attention { heads, groups, size },
-            product(query, c),
+            product(query, c, self.biases.projection),
             Operation::Add { width: c },
             norm,
-            product(c, inner),
+            product(c, inner, self.biases.mlp),
             Operation::Activate { inputs: inner, outputs: mlp },
-            product(mlp, c),
+            product(mlp, c, self.biases.mlp),
             Operation::Add { width: c },
         ]);
         let mut embedding = vec![vec![token]];

@@ -4,15 +4,15 @@
 // once.
 #include "device.h"
 
-#include "../../kernels/attention.cu"
-#include "../../kernels/bias.cu"
-#include "../../kernels/classifier.cu"
-#include "../../kernels/embedding.cu"
-#include "../../kernels/gelu.cu"
-#include "../../kernels/gradient.cu"
-#include "../../kernels/layernorm.cu"
-#include "../../kernels/optimizer.cu"
-#include "../../kernels/residual.cu"
+#include "../../cuda/kernels/attention.cu"
+#include "../../cuda/kernels/bias.cu"
+#include "../../cuda/kernels/classifier.cu"
+#include "../../cuda/kernels/embedding.cu"
+#include "../../cuda/kernels/gelu.cu"
+#include "../../cuda/kernels/gradient.cu"
+#include "../../cuda/kernels/layernorm.cu"
+#include "../../cuda/kernels/optimizer.cu"
+#include "../../cuda/kernels/residual.cu"
 #ifdef EXTRA_KERNELS // a file with more kernels, listed by its macro EXTRA_ENTRIES, to try the emulator itself
 #include EXTRA_KERNELS
 #endif

@@ -67,9 +67,14 @@ fn modules_use_their_own_storey_and_those_below() {
     assert!(modules.keys().copied().eq(layers.keys().map(String::as_str)), "src/lib.rs lists the modules of src/");
 }
 
+/// The product's own files: the crate, and the members of the workspace that it is built from.
+fn all_rust_files() -> Vec<std::path::PathBuf> {
+    ["src", "cpu-kernels/src", "cuda/src"].iter().flat_map(|folder| rust_files(&root().join(folder))).collect()
+}
+
 #[test]
 fn every_file_says_what_it_is() {
-    for file in rust_files(&root().join("src")) {
+    for file in all_rust_files() {
         let text = fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("//! "), "{} begins with no //! line", file.display());
         let code = text.split("#[cfg(test)]").next().unwrap();
@@ -78,22 +83,23 @@ fn every_file_says_what_it_is() {
 }
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
-const UNSAFE: [(&str, &str); 9] = [
+const UNSAFE: [(&str, &str); 10] = [
+    ("cpu-kernels/src/matrix.rs", "gemm takes pointers"),
     ("src/cli/allocator.rs", "the program's allocator, which passes calls to the system's"),
     ("src/exec/arena.rs", "shared memory; its signals decide who may access what"),
     ("src/exec/heap.rs", "puts into it"),
     ("src/exec/link/local.rs", "messages in it"),
     ("src/exec/host.rs", "ops read and write messages where they lie"),
     ("src/ranks/mpi.rs", "bytes that MPI sends later"),
-    ("src/cuda/api/", "the driver, its compiler and its products"),
-    ("src/cuda/library.rs", "libraries are opened at run time; variables for them are set while there is one thread"),
-    ("src/cuda/symmetric.rs", "functions of a library opened at run time"),
+    ("cuda/src/api/", "the driver, its compiler and its products"),
+    ("cuda/src/library.rs", "libraries are opened at run time; variables for them are set while there is one thread"),
+    ("cuda/src/symmetric.rs", "functions of a library opened at run time"),
 ];
 
 #[test]
 fn unsafe_stands_only_where_it_must() {
     let doctor = "src/doctor/"; // asks drivers and libraries that may be broken, without the layer above them
-    for file in rust_files(&root().join("src")) {
+    for file in all_rust_files() {
         let path = file.strip_prefix(root()).unwrap().to_string_lossy().to_string();
         let text = fs::read_to_string(&file).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
@@ -101,7 +107,7 @@ fn unsafe_stands_only_where_it_must() {
         let listed = path.starts_with(doctor) || UNSAFE.iter().any(|(place, _)| path.starts_with(place));
         assert!(blocks == 0 || listed, "{path} has {blocks} unsafe blocks and is not in the list");
         let reasons = text.matches("// SAFETY:").count();
-        let macros = path.starts_with("src/cuda/api/") || path.starts_with(doctor); // one reason for all calls of a macro
+        let macros = path.starts_with("cuda/src/api/") || path.starts_with(doctor); // one reason for all calls of a macro
         assert!(blocks <= reasons || macros, "{path}: {blocks} unsafe blocks, {reasons} reasons");
     }
 }

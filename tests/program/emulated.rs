@@ -3,8 +3,9 @@
 
 use crate::support::*;
 use pipesim::MicroBatch;
-use pipesim::internals::cuda::{Precision, storage};
+use pipesim::internals::cuda::storage;
 use pipesim::internals::model_spec::gpt2;
+use pipesim_cuda::Precision;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

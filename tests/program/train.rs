@@ -203,7 +203,7 @@ fn what_does_not_fit_is_refused() {
         ("train --resume @/run".to_string(), "steps left"),
         ("train --resume @/run --lr 1".to_string(), "part of the checkpoint"),
         ("train --resume @/run/step-000003 --steps 2 -q".to_string(), "steps left"),
-        (format!("run {MODEL} --model @/run/step-000003 -p 2 -m 2 -o @/r"), "--blocks changes a model by name"),
+        (format!("run {MODEL} --model @/run/step-000003 -p 2 -m 2 -o @/r"), "--blocks changes a GPT-2 by name"),
         ("run --model @/run -p 2 -m 2 -o @/r".to_string(), "config.json"),
         ("train -p 2 -m 2 -s 1f1b".to_string(), "--output"),
         ("train -s 1f1b -o @/other".to_string(), "--stages"),

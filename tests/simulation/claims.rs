@@ -56,7 +56,7 @@ fn part(part: &Part, sequences: usize) -> [f64; 3] {
     };
     for operation in &part.operations {
         match *operation {
-            Operation::Product { inputs, outputs } => {
+            Operation::Product { inputs, outputs, .. } => {
                 let [own, cublas] = [OWN_TILE, CUBLAS_TILE];
                 let times = [
                     product([n, outputs, inputs], 1, own),

@@ -356,7 +356,8 @@ fn lexed(whole: &str) -> (String, Vec<(usize, String)>) {
 
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> = ["src", "nvshmem-sys/src"].iter().map(|folder| root().join(folder)).collect();
+    let mut folders: Vec<PathBuf> =
+        ["src", "cuda/src", "nvshmem-sys/src"].iter().map(|folder| root().join(folder)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
@@ -466,8 +467,7 @@ impl Source {
                 documentation = if documentation.is_empty() { text.trim() } else { documentation };
                 continue;
             }
-            let constant =
-                ["pub(super) ", "pub(in crate::cuda) ", "pub ", ""].iter().find_map(|start| line.strip_prefix(start));
+            let constant = ["pub(super) ", "pub ", ""].iter().find_map(|start| line.strip_prefix(start));
             if let Some((name, rest)) = constant.and_then(|line| line.strip_prefix("const ")?.split_once(": ")) {
                 let named = documentation.strip_prefix('`').and_then(|text| text.split('`').next());
                 let named = [Some(name), named].into_iter().flatten().find(|name| is_nvidia(name));
@@ -707,7 +707,7 @@ fn since(wheels: &Path) -> BTreeMap<String, u32> {
         versions.entry(name.to_string()).or_default().extend(version.parse::<u32>());
     }
     let mut all = BTreeMap::new();
-    let table = sources().into_iter().find(|source| source.file == "src/cuda/api/driver.rs").unwrap().tables();
+    let table = sources().into_iter().find(|source| source.file == "cuda/src/api/driver.rs").unwrap().tables();
     assert!(table.len() > 40);
     for Signature { name, .. } in table {
         let (stem, number) = name.rsplit_once("_v").map_or((name.as_str(), 1), |(stem, n)| (stem, n.parse().unwrap()));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Once};
 /// using it.
 pub fn exit(code: u8) -> ! {
     #[cfg(feature = "cuda")]
-    if crate::cuda::library::is_any_open() {
+    if pipesim_cuda::library::is_any_open() {
         low_level::exit(i32::from(code));
     }
     std::process::exit(i32::from(code))

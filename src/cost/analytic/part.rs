@@ -198,7 +198,7 @@ impl PartCosts<'_> {
                 bound(sums, 2.0 * e * n * ((heads + groups) * size) as f64 / t);
                 self.add_attention(sums, heads as f64, groups as f64, size as f64);
             }
-            Operation::Product { inputs, outputs } => {
+            Operation::Product { inputs, outputs, .. } => {
                 let split = weight().and_then(|tensor| tensor.split);
                 let (rows_split, columns_split) = (split == Some(1), split == Some(0));
                 let inputs = inputs as f64 / if rows_split { t } else { 1.0 };

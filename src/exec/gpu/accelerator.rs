@@ -13,12 +13,12 @@ use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy as _};
 use super::super::watch::{Fault, called_off_since};
 use super::endpoint::GpuLink;
-use crate::cuda::{Address, Buffer, Clock, Event, EventTimer, Gpu, Range, Run, Shard};
+use crate::compute::cuda::{Cuda, EventTimer};
 use crate::epilogue::GradientSync;
-use crate::model::{Parameters, Quantity};
-use crate::op::{Kind, Op};
-use crate::placement::Chunk;
+use crate::model::StageModule;
+use crate::op::Op;
 use anyhow::{Context as _, Result};
+use pipesim_cuda::{Address, Buffer, Clock, Event, Gpu, Range};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const MOST_ENQUEUED: u64 = 512;
 pub struct Accelerator {
     number: u32,
     gpu: Arc<Gpu>,
-    shard: Shard,
+    module: StageModule<Cuda>,
     shared: Arc<Shared>,
     /// By channel and slot: messages between two ops of this device.
     local: BTreeMap<(usize, usize), Buffer>,
@@ -45,21 +45,21 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// Creates device `number` of a session, with `shard` on its GPU, and its program.
+    /// Creates device `number` of a session, with its part of the model, and its program.
     pub fn runner(
         number: u32,
-        mut shard: Shard,
+        mut module: StageModule<Cuda>,
         link: GpuLink,
         shared: &Arc<Shared>,
         fault: Option<Fault>,
     ) -> Result<(u32, Box<dyn Runner>)> {
-        let gpu = shard.gpu().clone();
+        let gpu = module.gpu().clone();
         let (plan, range) = (&shared.plan, shared.plan.graph.schedule().range(number));
-        shard.reserve(range.clone().map(|index| plan.graph.op(index)))?;
+        module.reserve(range.clone().map(|index| plan.graph.op(index)))?;
         let mut local = BTreeMap::new();
         for port in range.clone().filter_map(|index| plan.outputs[index]).filter(|port| !port.crosses()) {
             if let std::collections::btree_map::Entry::Vacant(place) = local.entry((port.channel, port.slot)) {
-                place.insert(Buffer::new(gpu.context(), shard.hidden_bytes())?);
+                place.insert(Buffer::new(gpu.context(), module.hidden_bytes())?);
             }
         }
         // Created now, so that few are created in a step.
@@ -67,7 +67,7 @@ impl Accelerator {
         let marks = EventTimer::new(&gpu);
         let (clock, enqueued, done) = (None, Vec::new(), 0);
         let accelerator =
-            Accelerator { number, gpu, shard, shared: shared.clone(), local, marks, clock, enqueued, done };
+            Accelerator { number, gpu, module, shared: shared.clone(), local, marks, clock, enqueued, done };
         Ok((number, Box::new(Program::new(number, accelerator, link, shared.clone(), fault))))
     }
 
@@ -125,7 +125,7 @@ impl Backend for Accelerator {
         self.marks.clear();
         self.enqueued.clear();
         self.done = 0;
-        self.shard.begin(&batch.inputs, &batch.targets)?;
+        self.module.begin(&batch.inputs, &batch.targets)?;
         self.clock = Some(Clock::calibrate(&self.gpu, &|| self.shared.watch.now_ns())?);
         Ok(())
     }
@@ -143,64 +143,33 @@ impl Backend for Accelerator {
     }
 
     fn compute(&mut self, number: usize, op: Op, input: Option<Address>, output: Option<Address>) -> Result<()> {
-        let _range = Range::op(op);
+        let _range = Range::new(&op.to_string());
         self.make_room()?;
         self.marks.op(number as u32);
-        let (stage, microbatch, marks) = (op.stage(), op.microbatch(), &mut self.marks);
-        match op.kind() {
-            Kind::F => self.shard.forward(stage, microbatch, input, output, marks)?,
-            Kind::I => self.shard.backward_input(stage, microbatch, input, output, marks)?,
-            Kind::W => self.shard.backward_weight(stage, microbatch, marks)?,
-            Kind::B => {
-                self.shard.backward_input(stage, microbatch, input, output, marks)?;
-                self.shard.backward_weight(stage, microbatch, marks)?;
-            }
-        }
+        self.module.run(op, input, output, &mut self.marks)?;
         self.enqueued.push(self.gpu.compute.enqueued());
         Ok(())
     }
 
-    fn copy_gradient(&mut self, gradient: GradientSync, mut place: Address) -> Result<()> {
-        let own = match gradient {
-            GradientSync::Tied => self.shard.tied_gradient().map(|(_, own)| own).into_iter().collect(),
-            GradientSync::Stage(Chunk { stage, .. }) => self.shard.stage_gradient(stage),
-        };
-        for run in own {
-            self.gpu.compute.copy(place, run.address, run.bytes())?;
-            place = place.offset(run.bytes());
-        }
-        Ok(())
+    fn copy_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
+        self.module.copy_gradient(gradient, place)
     }
 
-    fn add_gradient(&mut self, gradient: GradientSync, mut place: Address) -> Result<()> {
-        let receive_buffer: Vec<Run> = match gradient {
-            GradientSync::Tied => self.shard.tied_inbox().into_iter().collect(),
-            GradientSync::Stage(Chunk { stage, .. }) => self.shard.stage_inbox(stage)?,
-        };
-        for run in receive_buffer {
-            self.gpu.compute.copy(run.address, place, run.bytes())?;
-            place = place.offset(run.bytes());
-        }
-        match gradient {
-            GradientSync::Tied => {
-                self.shard.take_tied();
-                Ok(())
-            }
-            GradientSync::Stage(Chunk { stage, .. }) => self.shard.add_stage_inbox(stage),
-        }
+    fn add_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
+        self.module.merge_gradient(gradient, place)
     }
 
     fn square(&mut self) -> Result<()> {
-        self.shard.squared_norms()
+        self.module.square()
     }
 
     fn squares(&mut self) -> Result<Vec<(usize, f64)>> {
-        self.shard.read_squared_norms()
+        self.module.squared_norms()
     }
 
     fn update(&mut self, update: &Update, scale: f32) -> Result<()> {
-        self.shard.update(&update.adamw, update.number, scale)?;
-        self.shard.zero_gradients()
+        self.module.update(update.number, &update.adamw, scale)?;
+        self.module.zero_gradients()
     }
 
     /// Records the progress of the GPU meanwhile.
@@ -217,7 +186,7 @@ impl Backend for Accelerator {
     }
 
     fn losses(&mut self) -> Result<Option<Vec<f32>>> {
-        self.shard.has_head().then(|| self.shard.losses()).transpose()
+        self.module.has_head().then(|| self.module.losses()).transpose()
     }
 
     /// Replaces the host's times of enqueuing by the times of events.
@@ -244,37 +213,11 @@ impl Backend for Accelerator {
     }
 
     fn state(&mut self) -> &mut dyn State {
-        &mut self.shard
+        &mut self.module
     }
 
     /// After a failure enqueued work may never finish, and freeing memory would wait for it, on all GPUs of the process.
     fn is_stuck(&self, failed: bool) -> bool {
         failed || called_off_since().is_some()
-    }
-}
-
-impl State for Shard {
-    fn clear(&mut self) -> Result<()> {
-        self.zero_gradients()
-    }
-
-    fn save(&mut self) -> Result<()> {
-        Shard::save(self)
-    }
-
-    fn restore(&mut self) -> Result<()> {
-        Shard::restore(self)
-    }
-
-    fn export(&mut self, into: &mut Parameters, what: Quantity) -> Result<()> {
-        Shard::export(self, into, what)
-    }
-
-    fn import(&mut self, from: &Parameters, what: Quantity) -> Result<()> {
-        Shard::import(self, from, what)
-    }
-
-    fn peak_held_bytes(&self) -> usize {
-        Shard::peak_held_bytes(self)
     }
 }

@@ -6,10 +6,10 @@
 
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy as _};
-use crate::cuda::nccl::{self, UniqueId};
-use crate::cuda::{Buffer, Communicator, Gpu};
 use crate::lowering::Holds;
 use anyhow::{Context as _, Result};
+use pipesim_cuda::nccl::{self, UniqueId};
+use pipesim_cuda::{Buffer, Communicator, Gpu};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -5,9 +5,9 @@ use super::super::link::Link;
 use super::super::message::Message;
 use super::super::shared::Shared;
 use super::endpoint::{Endpoint, GpuLink};
-use crate::cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, ensure};
+use pipesim_cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

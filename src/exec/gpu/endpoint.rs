@@ -4,10 +4,10 @@ use super::super::link::{Link, Refusal};
 use super::super::message::{Message, MessageBuffer};
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy};
-use crate::cuda::library::{self, Wanted};
-use crate::cuda::{Address, Buffer, Event, Gpu, Stream};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result};
+use pipesim_cuda::library::{self, Wanted};
+use pipesim_cuda::{Address, Buffer, Event, Gpu, Stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -6,16 +6,14 @@ use super::super::shared::Shared;
 use super::super::watch::Fault;
 use super::accelerator::Accelerator;
 use super::endpoint::Endpoint;
-use crate::cuda::library::{self, CUBLASLT, NVRTC};
-use crate::cuda::{
-    Driver, Gpu, Precision, Shard, Unsupported, Unusable, enable_peers, stage_gradient_bytes, storage,
-    tied_gradient_bytes,
-};
+use crate::compute::cuda::{stage_gradient_bytes, storage, tied_gradient_bytes};
 use crate::delivery::Delivery;
-use crate::model::Parameters;
+use crate::model::{Parameters, StageModule};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Error, Result, ensure};
+use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
+use pipesim_cuda::{Driver, Gpu, Precision, Unsupported, Unusable, enable_peers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -128,8 +126,8 @@ impl Gpus {
         let links = (link.ends)(endpoints.collect(), shared, delivery)?;
         let sizes = [sequences, tokens, schedule.microbatches as usize];
         let runner = |(device, (gpu, link))| {
-            let shard = Shard::new(gpu, parameters, &held(device), sizes, self.precision)?;
-            Accelerator::runner(device, shard, link, shared, fault)
+            let module = StageModule::on_gpu(gpu, parameters, &held(device), sizes, self.precision)?;
+            Accelerator::runner(device, module, link, shared, fault)
         };
         devices.zip(self.gpus.iter().zip(links)).map(runner).collect()
     }

@@ -11,12 +11,12 @@ use super::super::message::Message;
 use super::super::shared::Shared;
 use super::communicators::{self, Key, SharedCommunicator, ids, lock};
 use super::endpoint::{self, Endpoint, GpuLink};
-use crate::cuda::library::NCCL;
-use crate::cuda::nccl::{self, UniqueId};
-use crate::cuda::{Address, Buffer, Event, connections};
 use crate::delivery::{ChannelOptions, Delivery, Receives};
 use crate::lowering::{CommunicationQueue, Entry, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use pipesim_cuda::library::NCCL;
+use pipesim_cuda::nccl::{self, UniqueId};
+use pipesim_cuda::{Address, Buffer, Event, connections};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

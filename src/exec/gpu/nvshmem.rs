@@ -10,11 +10,11 @@ use super::super::link::{Link, Refusal, Setting};
 use super::super::message::{Message, MessageBuffer, MessageBuffers};
 use super::super::shared::Shared;
 use super::endpoint::{self, Endpoint, GpuLink};
-use crate::cuda::library::{self, NVSHMEM};
-use crate::cuda::symmetric::{Symmetric, World};
-use crate::cuda::{Address, Event, Stream};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, anyhow, ensure};
+use pipesim_cuda::library::{self, NVSHMEM};
+use pipesim_cuda::symmetric::{Symmetric, World};
+use pipesim_cuda::{Address, Event, Stream};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

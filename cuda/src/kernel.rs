@@ -1,0 +1,255 @@
+//! The kernels: source text, names, and the grid that each is launched on, all known without a GPU. Arguments, shapes and formulas
+//! of a kernel are in its file under `kernels/`; the functions here take the integer arguments of the kernel of the same name, in the
+//! same order.
+
+/// Type of the activations. Every kernel exists once for each; arithmetic inside is float32 for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precision {
+    /// float32
+    F32,
+    /// bfloat16
+    Bf16,
+}
+
+impl Precision {
+    /// Name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "float32",
+            Precision::Bf16 => "bfloat16",
+        }
+    }
+
+    /// Suffix of kernel names: `_f32` or `_bf16`.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Precision::F32 => "_f32",
+            Precision::Bf16 => "_bf16",
+        }
+    }
+
+    /// Size of an activation in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Precision::F32 => 4,
+            Precision::Bf16 => 2,
+        }
+    }
+}
+
+/// Grid of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads per block, along x.
+    pub block: u32,
+    /// Dynamic shared memory per block, in bytes.
+    pub shared_bytes: u32,
+}
+
+impl Launch {
+    const fn new(grid: [usize; 2], block: usize) -> Launch {
+        Launch {
+            grid: [clamp(grid[0], MAX_GRID_X), clamp(grid[1], MAX_GRID_Y), 1],
+            block: block as u32,
+            shared_bytes: 0,
+        }
+    }
+
+    const fn with_shared_bytes(self, bytes: usize) -> Launch {
+        Launch { shared_bytes: clamp(bytes, u32::MAX as usize), ..self }
+    }
+}
+
+/// Launches with more dynamic shared memory than this require a higher limit of the kernel.
+pub const DEFAULT_SHARED_BYTES: u32 = 48 * 1024;
+
+/// Largest head size that the attention kernels support.
+pub const MAX_HEAD_SIZE: usize = 128;
+
+const MAX_GRID_X: usize = (1 << 31) - 1;
+const MAX_GRID_Y: usize = (1 << 16) - 1;
+
+/// Names and texts of the source files, in the order of the translation unit.
+pub const SOURCES: [(&str, &str); 12] = [
+    ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
+    ("attention_tensor.cuh", include_str!("../kernels/attention_tensor.cuh")),
+    ("attention.cu", include_str!("../kernels/attention.cu")),
+    ("bias.cu", include_str!("../kernels/bias.cu")),
+    ("classifier.cu", include_str!("../kernels/classifier.cu")),
+    ("embedding.cu", include_str!("../kernels/embedding.cu")),
+    ("gelu.cu", include_str!("../kernels/gelu.cu")),
+    ("gradient.cu", include_str!("../kernels/gradient.cu")),
+    ("layernorm.cu", include_str!("../kernels/layernorm.cu")),
+    ("optimizer.cu", include_str!("../kernels/optimizer.cu")),
+    ("residual.cu", include_str!("../kernels/residual.cu")),
+];
+
+/// Threads per block of an elementwise kernel.
+const ELEMENTWISE_BLOCK: usize = 256;
+/// Elements per thread of an elementwise kernel.
+const ELEMENTS: usize = 8;
+/// Columns per block of a kernel that sums columns, one per thread.
+const COLUMNS: usize = 128;
+/// Rows per block of a LayerNorm kernel, one per warp.
+const WARPS: usize = 4;
+const WARP: usize = 32;
+/// Queries, or keys, per tile of the attention kernels; four warps process a tile.
+const TILE: usize = 64;
+const TILE_BLOCK: usize = 128;
+/// Rows per block of `attention_backward_mean`, eight lanes each.
+const MEAN_ROWS: usize = 16;
+/// Columns per block of `bias_backward_weight`, and groups of rows that its threads form.
+const BIAS_COLUMNS: usize = 16;
+const BIAS_GROUPS: usize = 64;
+
+/// Returns all kernels as one translation unit of CUDA C++ without includes. Compiler messages name the files of [`SOURCES`].
+pub fn text(precision: Precision) -> String {
+    let mut text = String::new();
+    if precision == Precision::Bf16 {
+        text.push_str("#define PIPESIM_BF16\n");
+    }
+    for (name, source) in SOURCES {
+        text.push_str(&format!("#line 1 \"{name}\"\n"));
+        for line in source.lines() {
+            // An include becomes an empty line, so that line numbers match the file.
+            text.push_str(if line.starts_with("#include") { "" } else { line });
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Number of groups of rows for [`layernorm_backward_sums`], its argument G.
+pub const fn layernorm_groups(rows: usize) -> usize {
+    clamp(rows.div_ceil(32), 128) as usize
+}
+
+/// Defines the kernels in alphabetical order: the launch of each by its integer arguments, and the list of names.
+macro_rules! kernels {
+    ($($(#[$doc:meta])+ $name:ident($precision:tt $(, $size:ident)+) $launch:block)*) => {
+        $($(#[$doc])+ pub fn $name($precision: Precision $(, $size: usize)+) -> Launch $launch)*
+
+        /// Names of the kernels without suffix, in alphabetical order for binary search.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+kernels! {
+    /// `adamw_update(master, copy_or_null, gradient, other_or_null, m, v, count, scale_or_null, lr, beta1, beta2, eps, wd,
+    /// correction1, correction2)`
+    adamw_update(_, count) { elementwise(count) }
+
+    /// `add(out, other, count)`
+    add(_, count) { elementwise(count) }
+
+    /// `attention_backward_keys(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_keys(precision, sequences, tokens, heads, size) {
+        attention(precision, [sequences, tokens, heads, size], [4, 6])
+    }
+
+    /// `attention_backward_mean(means, gradient, output, B, T, NH, HS)`
+    attention_backward_mean(_, sequences, tokens, heads, _size) {
+        let rows = sequences.saturating_mul(tokens).saturating_mul(heads);
+        Launch::new([rows.div_ceil(MEAN_ROWS), 1], 8 * MEAN_ROWS)
+    }
+
+    /// `attention_backward_queries(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_queries(precision, sequences, tokens, heads, size) {
+        attention(precision, [sequences, tokens, heads, size], [4, 6])
+    }
+
+    /// `attention_forward(out, log_sums, qkv, B, T, NH, HS)`
+    attention_forward(precision, sequences, tokens, heads, size) {
+        attention(precision, [sequences, tokens, heads, size], [3, 5])
+    }
+
+    /// `bias_backward_weight(dbias, gradient, n, OC)`
+    bias_backward_weight(_, _rows, channels) {
+        Launch::new([channels.div_ceil(BIAS_COLUMNS), 1], BIAS_COLUMNS * BIAS_GROUPS)
+    }
+
+    /// `cast(out, in, count)`
+    cast(_, count) { elementwise(count) }
+
+    /// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
+    classifier_forward(_, rows, _vocabulary, padded_vocabulary) {
+        let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
+        Launch::new([rows, 1], threads.clamp(WARP, 512))
+    }
+
+    /// `embedding_backward_position(dwpe, gradient, B, T, C)`
+    embedding_backward_position(_, _sequences, tokens, channels) {
+        Launch::new([tokens, channels.div_ceil(COLUMNS)], COLUMNS)
+    }
+
+    /// `embedding_backward_token(dwte, gradient, ids, starts, order, u, C)`
+    embedding_backward_token(_, distinct, channels) { Launch::new([distinct, channels.div_ceil(COLUMNS)], COLUMNS) }
+
+    /// `embedding_forward(out, tokens, wte, wpe, n, T, C)`
+    embedding_forward(_, rows, _tokens, _channels) { Launch::new([rows, 1], 128) }
+
+    /// `gelu_backward_input(out, gradient, input, count)`
+    gelu_backward_input(_, count) { elementwise(count) }
+
+    /// `gelu_forward(out, input, count)`
+    gelu_forward(_, count) { elementwise(count) }
+
+    /// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
+    layernorm_backward_input(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
+
+    /// `layernorm_backward_sums(partial, gradient, input, statistics, n, C, G)`
+    layernorm_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS) }
+
+    /// `layernorm_backward_weight(dweight, dbias, partial, G, C)`
+    layernorm_backward_weight(_, _groups, channels) { Launch::new([channels.div_ceil(WARP), 1], WARPS * WARP) }
+
+    /// `layernorm_forward(out, statistics, input, weight, bias, n, C)`
+    layernorm_forward(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
+
+    /// `loss_mean(out, losses, n)`
+    loss_mean(_, _rows) { Launch::new([1, 1], 256) }
+
+    /// `norm_partial(partial, gradient, other_or_null, count, G)`
+    norm_partial(_, _count, groups) { Launch::new([groups, 1], 256) }
+
+    /// `norm_sum(out, partial, G)`
+    norm_sum(_, _groups) { Launch::new([1, 1], 256) }
+
+    /// `residual_forward(out, a, b, count)`
+    residual_forward(_, count) { elementwise(count) }
+}
+
+fn elementwise(count: usize) -> Launch {
+    Launch::new([count.div_ceil(ELEMENTWISE_BLOCK * ELEMENTS), 1], ELEMENTWISE_BLOCK)
+}
+
+/// Whether the attention kernels run on tensor cores: with bfloat16 and head sizes that are multiples of 16.
+pub const fn on_tensor_cores(precision: Precision, size: usize) -> bool {
+    matches!(precision, Precision::Bf16) && size.is_multiple_of(16) && size <= MAX_HEAD_SIZE
+}
+
+/// One block per tile of queries (or keys) of one head. `tiles` is the number of tiles that a block keeps in shared memory: on CUDA
+/// cores (besides one of weights), and on tensor cores.
+fn attention(precision: Precision, [sequences, tokens, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
+    let blocks = tokens.div_ceil(TILE).saturating_mul(heads).saturating_mul(sequences);
+    let bytes = if on_tensor_cores(precision, size) {
+        tiles[1] * TILE * (size.next_multiple_of(32) + 8) * 2
+    } else {
+        (tiles[0] * TILE * (size.next_multiple_of(4) + 4) + TILE * (TILE + 4)) * 4
+    };
+    Launch::new([blocks, 1], TILE_BLOCK).with_shared_bytes(bytes)
+}
+
+/// Clamps `value` to 1..=`most`. At a grid's limit, threads of the kernel loop, or the tensor exceeds any device's memory.
+const fn clamp(value: usize, most: usize) -> u32 {
+    if value == 0 {
+        1
+    } else if value > most {
+        most as u32
+    } else {
+        value as u32
+    }
+}

@@ -1,0 +1,33 @@
+//! NVIDIA GPUs for `pipesim`: driver, streams, memory, kernels, matrix products, and communication.
+//!
+//! ```text
+//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock
+//!      kernel ─▶ compiler, blas        symmetric
+//! ```
+//!
+//! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
+//! `symmetric`, which call the libraries. The crate knows streams, addresses and sizes; models and schedules are `pipesim`'s.
+//!
+//! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with three streams: compute, send, receive.
+
+pub mod api;
+pub mod blas;
+mod clock;
+mod compiler;
+mod driver;
+mod gpu;
+pub mod kernel;
+pub mod library;
+pub mod symmetric;
+
+pub use api::nccl::{self, Communicator};
+pub use api::{
+    Address, Argument, Buffer, CompileError, Context, Event, Events, Fault, Imported, Pinned, ProcessHandle,
+    ProductError, Range, Stream, Unloadable, Unsupported, driver_version,
+};
+pub use clock::Clock;
+pub use compiler::{Code, Kernels, Origin, file_name, kernels, try_compiler};
+pub use driver::{ComputeMode, Driver, Facts, LOWEST_CAPABILITY, Unusable};
+pub use gpu::{Gpu, enable_peers};
+pub use kernel::Precision;
+pub use library::{connections, prepare};

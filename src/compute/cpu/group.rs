@@ -1,0 +1,129 @@
+//! Parameters in the memory of the host.
+
+use super::Cpu;
+use crate::compute::{AdamW, Merge, Quantity, Side, Store};
+use anyhow::{Result, bail, ensure};
+use cpu_kernels::optimizer::ParameterGroup;
+use cpu_kernels::vector;
+
+/// Some tensors with what belongs to them.
+pub struct Group {
+    pub(super) own: ParameterGroup,
+    /// The side of the gradient that belongs to the part that shares the tensors; empty without one.
+    pub(super) shared_gradients: Vec<f32>,
+    /// Values, first and second moments.
+    saved: Option<[Vec<f32>; 3]>,
+}
+
+impl Group {
+    fn side(&self, side: Side) -> &[f32] {
+        match side {
+            Side::Own => &self.own.gradients,
+            Side::Shared => &self.shared_gradients,
+        }
+    }
+
+    fn shared(&self) -> Option<&[f32]> {
+        (!self.shared_gradients.is_empty()).then_some(&self.shared_gradients[..])
+    }
+}
+
+impl Store for Cpu {
+    type Group = Group;
+    type Input<'a> = &'a [f32];
+    type Output<'a> = &'a mut [f32];
+
+    fn group(&mut self, tensors: &[&[f32]], is_shared: bool) -> Result<Group> {
+        let own = ParameterGroup::new(tensors);
+        let shared_gradients = vec![0.0; if is_shared { own.values.len() } else { 0 }];
+        Ok(Group { own, shared_gradients, saved: None })
+    }
+
+    fn zero(&mut self, group: &mut Group) -> Result<()> {
+        group.own.gradients.fill(0.0);
+        group.shared_gradients.fill(0.0);
+        Ok(())
+    }
+
+    fn square(&mut self, groups: &[&Group]) -> Result<()> {
+        self.squares = groups.iter().map(|group| group.own.squared_norm(group.shared())).collect();
+        Ok(())
+    }
+
+    fn squares(&mut self) -> Result<Vec<f64>> {
+        Ok(std::mem::take(&mut self.squares))
+    }
+
+    fn update(&mut self, groups: &mut [Group], step: u32, hyper: &AdamW, scale: f32) -> Result<()> {
+        for Group { own, shared_gradients, .. } in groups {
+            let shared = (!shared_gradients.is_empty()).then_some(&shared_gradients[..]);
+            own.adamw(shared, step, hyper, scale);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, group: &mut Group) -> Result<()> {
+        let ParameterGroup { values, first_moments, second_moments, .. } = &group.own;
+        group.saved = Some([values.clone(), first_moments.clone(), second_moments.clone()]);
+        Ok(())
+    }
+
+    /// Forgets what was saved: it takes as much memory as the parameters.
+    fn restore(&mut self, group: &mut Group) -> Result<bool> {
+        let Some([values, first_moments, second_moments]) = group.saved.take() else { return Ok(false) };
+        group.own.values.copy_from_slice(&values);
+        group.own.first_moments.copy_from_slice(&first_moments);
+        group.own.second_moments.copy_from_slice(&second_moments);
+        Ok(true)
+    }
+
+    fn export(&mut self, group: &Group, tensor: usize, what: Quantity, into: &mut [f32]) -> Result<()> {
+        let range = group.own.range(tensor);
+        into.copy_from_slice(match what {
+            Quantity::Values => &group.own.values[range.clone()],
+            Quantity::Gradients => &group.own.gradients[range.clone()],
+            Quantity::FirstMoments => &group.own.first_moments[range.clone()],
+            Quantity::SecondMoments => &group.own.second_moments[range.clone()],
+        });
+        if let (Quantity::Gradients, Some(shared)) = (what, group.shared()) {
+            vector::add(into, &shared[range]);
+        }
+        Ok(())
+    }
+
+    fn import(&mut self, group: &mut Group, tensor: usize, what: Quantity, from: &[f32]) -> Result<()> {
+        let range = group.own.range(tensor);
+        let into = match what {
+            Quantity::Values => &mut group.own.values[range],
+            Quantity::FirstMoments => &mut group.own.first_moments[range],
+            Quantity::SecondMoments => &mut group.own.second_moments[range],
+            Quantity::Gradients => bail!("expected values or moments to import, found gradients: steps compute those"),
+        };
+        into.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn copy_gradients(&mut self, group: &Group, side: Side, to: &mut &mut [f32]) -> Result<()> {
+        let from = group.side(side);
+        ensure!(to.len() >= from.len(), "expected room for {} numbers of a gradient, found {}", from.len(), to.len());
+        let (now, rest) = std::mem::take(to).split_at_mut(from.len());
+        now.copy_from_slice(from);
+        *to = rest;
+        Ok(())
+    }
+
+    fn merge_gradients(&mut self, group: &mut Group, side: Side, from: &mut &[f32], merge: Merge) -> Result<()> {
+        let into = match side {
+            Side::Own => &mut group.own.gradients,
+            Side::Shared => &mut group.shared_gradients,
+        };
+        ensure!(from.len() >= into.len(), "expected {} numbers of a gradient, found {}", into.len(), from.len());
+        let (now, rest) = from.split_at(into.len());
+        match merge {
+            Merge::Replace => into.copy_from_slice(now),
+            Merge::Add => vector::add(into, now),
+        }
+        *from = rest;
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Checks that a GPU can hold its part of a model, before memory is allocated: sizes, alignment, memory.
+
+use super::group::padded;
+use crate::model_spec::gpt2::VOCABULARY_MULTIPLE;
+use crate::model_spec::transformer::{Activation, ActivationFunction, Biases, Config};
+use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage, TiedSides};
+use crate::op::Kind;
+use anyhow::{Result, ensure};
+use pipesim_cuda::Gpu;
+use pipesim_cuda::api::{Address, Unsupported, mib};
+use pipesim_cuda::blas::WORKSPACE_BYTES;
+use pipesim_cuda::kernel::{self, MAX_HEAD_SIZE, Precision};
+
+/// Workload of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Sequences per micro-batch, B.
+    pub sequences: usize,
+    /// Tokens per sequence, T.
+    pub tokens: usize,
+    /// Micro-batches per step.
+    pub microbatches: usize,
+    /// Micro-batches that each stage keeps between forward and backward at once.
+    pub in_flight: usize,
+    /// Type of the activations.
+    pub precision: Precision,
+}
+
+/// Memory of a device by purpose, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// Parameters, gradients, AdamW's moments.
+    pub parameters: usize,
+    /// Activations kept for backward passes.
+    pub activations: usize,
+    /// Temporary memory of ops and products.
+    pub scratch: usize,
+}
+
+impl Bytes {
+    pub fn total(&self) -> usize {
+        self.parameters + self.activations + self.scratch
+    }
+}
+
+/// Returns the device memory that these stages need, without code and the driver's own memory.
+pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) -> Bytes {
+    let micro = MicroBatch { sequences: demand.sequences, tokens: demand.tokens };
+    let (n, act) = (micro.rows(), demand.precision.bytes());
+    let held = || stages.iter().map(|(_, stage)| stage);
+    // Master values, gradients, two moments; with bfloat16 also a copy of the values.
+    let per_element = 16 + if demand.precision == Precision::Bf16 { 2 } else { 0 };
+    let mut parameters = spec.device_elements(held(), padded) * per_element;
+    if spec.outline().tied_sides(held()) != TiedSides::None {
+        parameters += tied_gradient_bytes(spec); // the gradient of the other side
+    }
+    let storage = storage(demand.precision, n);
+    let empty = MicroBatch { sequences: 0, ..micro };
+    // I adds sums, independent of the number of tokens, to what F keeps.
+    let kept = |stage| spec.left(stage, Kind::F, micro, &storage) + spec.left(stage, Kind::I, empty, &storage);
+    let activations = demand.in_flight * held().map(kept).sum::<usize>();
+    let running = n * (3 * spec.widest() * act + size_of::<f32>() * (spec.heads() + 1));
+    let tokens = 4 * demand.microbatches * (5 * n + 2);
+    Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
+}
+
+/// Returns how a GPU stores activations of micro-batches of `rows` tokens. Token ids are stored with the step's batch.
+pub fn storage(precision: Precision, rows: usize) -> Storage {
+    let partial_sums = kernel::layernorm_groups(rows);
+    Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums)
+}
+
+/// Bytes of the gradients of one stage's parameters, as they are exchanged.
+pub fn stage_gradient_bytes(spec: &ModelSpec, stage: &Stage) -> usize {
+    spec.gradient_elements(stage, padded) * size_of::<f32>()
+}
+
+/// Bytes of the gradient of the tied token embedding.
+pub fn tied_gradient_bytes(spec: &ModelSpec) -> usize {
+    spec.tied_elements(padded) * size_of::<f32>()
+}
+
+/// Checks that the GPU has enough free memory.
+pub fn check_memory(gpu: &Gpu, spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) -> Result<()> {
+    let bytes = bytes_needed(spec, stages, demand);
+    let (free, total) = gpu.memory()?;
+    ensure!(
+        bytes.total() <= free,
+        Unsupported(format!(
+            "expected {} MiB of free memory on GPU {} ({} for parameters, gradients and moments, {} for the activations of {} \
+             micro-batch, {} for temporary data), found {} of {} MiB (every schedule, including the calibrating one, keeps its own \
+             model): choose fewer schedules, more stages, smaller micro-batches, or bfloat16",
+            mib(bytes.total()),
+            gpu.ordinal(),
+            mib(bytes.parameters),
+            mib(bytes.activations),
+            demand.in_flight,
+            mib(bytes.scratch),
+            free >> 20,
+            total >> 20
+        ))
+    );
+    Ok(())
+}
+
+/// Alignment of the addresses of hidden states, in bytes.
+pub const HIDDEN_ALIGNMENT: u64 = 256;
+
+/// Checks that an address is aligned.
+pub(super) fn check_address(address: Address, what: &str) -> Result<()> {
+    ensure!(
+        address.0.is_multiple_of(HIDDEN_ALIGNMENT),
+        "expected {what} at a multiple of {HIDDEN_ALIGNMENT}, found it at {:#x}: align it",
+        address.0
+    );
+    Ok(())
+}
+
+/// Checks that the kernels support these sizes.
+pub fn check_kernel_sizes(config: &Config, [sequences, tokens]: [usize; 2]) -> Result<()> {
+    let is_covered = config.biases == Biases::ALL
+        && config.groups == config.heads
+        && (config.rotary, config.activation, config.function)
+            == (None, Activation::Plain, ActivationFunction::GeluTanh);
+    ensure!(
+        is_covered,
+        Unsupported(
+            "expected a GPT-2 on a GPU (LayerNorm, GELU, biases, one key head per query head), found another decoder: train it with \
+             --device cpu"
+                .to_string()
+        )
+    );
+    ensure!(
+        config.head_size <= MAX_HEAD_SIZE,
+        Unsupported(format!(
+            "expected heads of at most {MAX_HEAD_SIZE} channels on a GPU, found {}: choose more heads",
+            config.head_size
+        ))
+    );
+    let most = i32::MAX as usize;
+    let fits = sequences.checked_mul(tokens).is_some_and(|rows| rows <= most) && 4 * config.channels <= most;
+    ensure!(
+        fits,
+        Unsupported(format!(
+            "expected fewer than 2^31 tokens and 2^29 channels, found {sequences} sequences of {tokens} tokens and {} channels: \
+             choose smaller micro-batches",
+            config.channels
+        ))
+    );
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! An NVIDIA GPU: every call enqueues kernels and products on the compute stream. The crate `pipesim-cuda` drives it.
+//!
+//! Hidden states and their gradients are in the activations' precision, at addresses that are multiples of 256 bytes.
+
+mod batch;
+mod calls;
+mod estimate;
+mod group;
+mod operation;
+mod timing;
+
+pub use estimate::{
+    Bytes, Demand, HIDDEN_ALIGNMENT, bytes_needed, check_kernel_sizes, check_memory, stage_gradient_bytes, storage,
+    tied_gradient_bytes,
+};
+pub use group::Group;
+pub use timing::EventTimer;
+
+use super::{Attention, Memory, Workload};
+use crate::model_spec::MicroBatch;
+use crate::op::Kind;
+use anyhow::{Result, ensure};
+use batch::{Batch, Step};
+use operation::{FusedShape, Operations};
+use pipesim_cuda::api::{Address, Buffer, Move, Pool, Unsupported, mib};
+use pipesim_cuda::blas::Products;
+use pipesim_cuda::kernel::Precision;
+use pipesim_cuda::{Gpu, Kernels};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A GPU, with the memory that its calls use again.
+pub struct Cuda {
+    workload: Workload,
+    operations: Operations,
+    batch: Batch,
+    /// Loss of each micro-batch.
+    losses: Buffer,
+    step: Step,
+    /// By stage and kind: what an op takes from the pool and gives back.
+    moves: BTreeMap<(u32, Kind), Vec<Move>>,
+}
+
+/// Activations on a GPU, or nothing.
+pub enum Activations {
+    /// In a buffer of the pool.
+    Pooled(Buffer),
+    /// In the caller's memory.
+    Placed(Address),
+}
+
+impl Activations {
+    /// Where they are.
+    pub fn address(&self) -> Address {
+        match self {
+            Activations::Pooled(buffer) => buffer.address(),
+            Activations::Placed(address) => *address,
+        }
+    }
+}
+
+impl Memory for Activations {
+    fn bytes(&self) -> usize {
+        match self {
+            Activations::Pooled(buffer) => buffer.bytes(),
+            Activations::Placed(_) => 0,
+        }
+    }
+}
+
+impl Cuda {
+    /// Loads the kernels and allocates the memory of a step, for at most `squares` partial squares of the gradient norm.
+    ///
+    /// # Errors
+    /// A library is missing, or the GPU failed.
+    pub fn new(gpu: &Arc<Gpu>, workload: Workload, precision: Precision, squares: usize) -> Result<Cuda> {
+        gpu.make_current()?;
+        let operations = Operations {
+            gpu: gpu.clone(),
+            precision,
+            kernels: Kernels::load(gpu.context(), gpu.facts(), precision)?,
+            products: Products::new(gpu, precision)?,
+            pool: Pool::new(gpu.context()),
+        };
+        let Workload { micro_batch, microbatches, vocabulary, has_embedding, has_head, attention, .. } = workload;
+        let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
+        operations.allow_attention(&FusedShape { sequences, tokens, heads, size })?;
+        Ok(Cuda {
+            batch: Batch::new(gpu, [microbatches, micro_batch.rows(), vocabulary], [has_embedding, has_head])?,
+            losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
+            step: Step::new(gpu, squares)?,
+            moves: BTreeMap::new(),
+            workload,
+            operations,
+        })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.operations.gpu
+    }
+
+    /// Size of an activation in bytes.
+    pub fn activation_bytes(&self) -> usize {
+        self.operations.precision.bytes()
+    }
+
+    fn rows(&self) -> usize {
+        self.workload.micro_batch.rows()
+    }
+
+    #[cfg(feature = "internals")]
+    /// Each matrix product so far, and whether cuBLASLt does it; where it does not, it was done in parts.
+    pub fn products(&self) -> Vec<(String, bool)> {
+        self.operations.products.asked()
+    }
+
+    /// Starts recording what an op takes from the pool and gives back.
+    pub fn watch(&mut self) {
+        self.operations.pool.watch();
+    }
+
+    /// Ends the recording: it was of `kind` of `stage`.
+    pub fn watched(&mut self, stage: u32, kind: Kind) {
+        self.moves.insert((stage, kind), self.operations.pool.seen());
+    }
+
+    /// Ends a warm-up: losses are 0, and everything enqueued is done.
+    pub fn settle(&mut self) -> Result<()> {
+        let compute = &self.operations.gpu.compute;
+        compute.set(self.step.scale.address(), 1.0)?;
+        compute.clear(self.losses.address(), self.losses.bytes())?;
+        Ok(compute.synchronize()?)
+    }
+
+    /// Allocates everything that these ops, in this order, take from the pool, because an allocation during a step could wait for the
+    /// device. Unrecorded ops are ignored.
+    ///
+    /// # Errors
+    /// There is too little memory: the error has the numbers.
+    pub fn reserve(&mut self, ops: impl Iterator<Item = (u32, Kind)>) -> Result<()> {
+        let moves = ops.filter_map(|op| self.moves.get(&op)).flatten().copied();
+        let lacking = self.operations.pool.lacking(moves);
+        let bytes: usize = lacking.iter().map(|(bytes, count)| bytes * count).sum();
+        let (free, total) = self.operations.gpu.memory()?;
+        ensure!(
+            bytes <= free,
+            Unsupported(format!(
+                "expected {} MiB more of device memory for what this schedule keeps in flight, found {} of {} MiB free: choose a \
+                 schedule that keeps less, smaller micro-batches, bfloat16, or more stages",
+                mib(bytes),
+                free >> 20,
+                total >> 20
+            ))
+        );
+        self.operations.pool.reserve(&lacking)
+    }
+}

@@ -1,0 +1,354 @@
+//! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
+//! the kernels' files.
+
+use crate::compute::AdamW;
+use anyhow::{Result, bail};
+use pipesim_cuda::Gpu;
+use pipesim_cuda::Kernels;
+use pipesim_cuda::api::{Address, Argument, Buffer, Epilogue, Pool};
+use pipesim_cuda::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
+use pipesim_cuda::kernel::{self, Launch, Precision};
+use std::sync::Arc;
+
+/// Kernels, products and temporary memory of one device.
+pub(super) struct Operations {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) precision: Precision,
+    pub(super) kernels: Kernels,
+    pub(super) products: Products,
+    pub(super) pool: Pool,
+}
+
+/// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TokenIndex {
+    pub(super) ids: Address,
+    pub(super) starts: Address,
+    pub(super) order: Address,
+    pub(super) distinct: usize,
+}
+
+/// Sizes of an attention over fused queries, keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FusedShape {
+    pub(super) sequences: usize,
+    pub(super) tokens: usize,
+    pub(super) heads: usize,
+    pub(super) size: usize,
+}
+
+/// Inputs of the LayerNorm's backward: (n, C), (n, C), (n, 2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NormOperands {
+    pub(super) gradient: Address,
+    pub(super) input: Address,
+    pub(super) statistics: Address,
+}
+
+/// Operands of AdamW.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Updated {
+    pub(super) values: Address,
+    /// Copy of the values in the activations' precision, or null.
+    pub(super) copy: Address,
+    pub(super) gradients: Address,
+    /// A second part of the gradients, or null.
+    pub(super) other: Address,
+    pub(super) first_moments: Address,
+    pub(super) second_moments: Address,
+    pub(super) count: usize,
+}
+
+fn at(address: Address) -> Argument {
+    Argument::Address(address)
+}
+
+/// A dimension, which [`super::check_kernel_sizes`] has checked to fit.
+fn int(size: usize) -> Argument {
+    Argument::Int(size as i32)
+}
+
+/// Enqueues a kernel by its name, with pointers, then dimensions; `size` marks a first dimension of type `size_t`. The dimensions also
+/// determine the grid.
+macro_rules! launch {
+    ($on:ident, $name:ident($($pointer:expr),+; $($dimension:expr),+)) => {
+        $on.run(
+            stringify!($name),
+            kernel::$name($on.precision, $($dimension),+),
+            &[$(at($pointer),)+ $(int($dimension)),+],
+        )
+    };
+    ($on:ident, $name:ident($($pointer:expr),+; size $count:expr $(, $dimension:expr)*)) => {
+        $on.run(
+            stringify!($name),
+            kernel::$name($on.precision, $count $(, $dimension)*),
+            &[$(at($pointer),)+ Argument::Size($count) $(, int($dimension))*],
+        )
+    };
+}
+
+impl Operations {
+    fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
+        self.kernels.launch(&self.gpu.compute, name, launch, arguments)
+    }
+
+    /// Takes a buffer for `count` activations.
+    pub(super) fn activations(&mut self, count: usize) -> Result<Buffer> {
+        self.pool.take(count * self.precision.bytes())
+    }
+
+    /// Takes a buffer for `count` float32 numbers.
+    pub(super) fn floats(&mut self, count: usize) -> Result<Buffer> {
+        self.pool.take(count * size_of::<f32>())
+    }
+
+    /// Allows the attention kernels the shared memory that they need for this shape.
+    pub(super) fn allow_attention(&self, shape: &FusedShape) -> Result<()> {
+        let FusedShape { sequences, tokens, heads, size } = *shape;
+        type Table = fn(Precision, usize, usize, usize, usize) -> Launch;
+        let tables: [(&str, Table); 3] = [
+            ("attention_forward", kernel::attention_forward),
+            ("attention_backward_keys", kernel::attention_backward_keys),
+            ("attention_backward_queries", kernel::attention_backward_queries),
+        ];
+        tables.iter().try_for_each(|(name, table)| {
+            self.kernels.allow(name, table(self.precision, sequences, tokens, heads, size))
+        })
+    }
+
+    pub(super) fn embedding_forward(&self, [out, tokens, wte, wpe]: [Address; 4], [n, t, c]: [usize; 3]) -> Result<()> {
+        launch!(self, embedding_forward(out, tokens, wte, wpe; n, t, c))
+    }
+
+    pub(super) fn embedding_backward_token(
+        &self,
+        out: Address,
+        gradient: Address,
+        index: TokenIndex,
+        c: usize,
+    ) -> Result<()> {
+        let TokenIndex { ids, starts, order, distinct } = index;
+        launch!(self, embedding_backward_token(out, gradient, ids, starts, order; distinct, c))
+    }
+
+    pub(super) fn embedding_backward_position(
+        &self,
+        [out, gradient]: [Address; 2],
+        [b, t, c]: [usize; 3],
+    ) -> Result<()> {
+        launch!(self, embedding_backward_position(out, gradient; b, t, c))
+    }
+
+    pub(super) fn layernorm_forward(
+        &self,
+        [out, statistics, input]: [Address; 3],
+        [weight, bias]: [Address; 2],
+        [n, c]: [usize; 2],
+    ) -> Result<()> {
+        launch!(self, layernorm_forward(out, statistics, input, weight, bias; n, c))
+    }
+
+    pub(super) fn layernorm_backward_input(
+        &self,
+        out: Address,
+        operands: NormOperands,
+        [weight, residual]: [Address; 2],
+        [n, c]: [usize; 2],
+    ) -> Result<()> {
+        let NormOperands { gradient, input, statistics } = operands;
+        launch!(self, layernorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))
+    }
+
+    /// Returns the gradients of weight and bias, summed over groups of rows: (G, 2, C), G = [`kernel::layernorm_groups`].
+    pub(super) fn layernorm_backward_sums(&mut self, operands: NormOperands, [n, c]: [usize; 2]) -> Result<Buffer> {
+        let NormOperands { gradient, input, statistics } = operands;
+        let groups = kernel::layernorm_groups(n);
+        let sums = self.floats(groups * 2 * c)?;
+        launch!(self, layernorm_backward_sums(sums.address(), gradient, input, statistics; n, c, groups))?;
+        Ok(sums)
+    }
+
+    pub(super) fn layernorm_backward_weight(
+        &self,
+        [weight, bias]: [Address; 2],
+        sums: Address,
+        [n, c]: [usize; 2],
+    ) -> Result<()> {
+        launch!(self, layernorm_backward_weight(weight, bias, sums; kernel::layernorm_groups(n), c))
+    }
+
+    pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &FusedShape) -> Result<()> {
+        let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
+        launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, size))
+    }
+
+    /// Computes `out` (n, 3C) from the gradient of the attention's output, its operands and its output.
+    pub(super) fn attention_backward(
+        &mut self,
+        out: Address,
+        [gradient, qkv, output, log_sums]: [Address; 4],
+        shape: &FusedShape,
+    ) -> Result<()> {
+        let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
+        let buffer = self.floats(b * t * heads)?;
+        let means = buffer.address();
+        launch!(self, attention_backward_mean(means, gradient, output; b, t, heads, size))?;
+        launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
+        launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
+        self.pool.give([buffer]);
+        Ok(())
+    }
+
+    /// Computes `losses` (n), and replaces `logits` (n, Vp) by their gradient.
+    pub(super) fn classifier_forward(
+        &self,
+        [logits, losses, targets]: [Address; 3],
+        weight: f32,
+        [n, v, vp]: [usize; 3],
+    ) -> Result<()> {
+        let launch = kernel::classifier_forward(self.precision, n, v, vp);
+        let arguments = [at(logits), at(losses), at(targets), Argument::Float(weight), int(n), int(v), int(vp)];
+        self.run("classifier_forward", launch, &arguments)
+    }
+
+    pub(super) fn loss_mean(&self, out: Address, losses: Address, n: usize) -> Result<()> {
+        launch!(self, loss_mean(out, losses; n))
+    }
+
+    /// `out` += `other`, float32.
+    pub(super) fn add(&self, out: Address, other: Address, count: usize) -> Result<()> {
+        launch!(self, add(out, other; size count))
+    }
+
+    /// Converts float32 to the activations' precision.
+    pub(super) fn cast(&self, out: Address, input: Address, count: usize) -> Result<()> {
+        launch!(self, cast(out, input; size count))
+    }
+
+    /// Computes `out`, one double: the sum of the squares of `gradient` + `other`. `partial` holds [`norm_groups`] doubles.
+    pub(super) fn squared_norm(
+        &self,
+        [out, partial]: [Address; 2],
+        [gradient, other]: [Address; 2],
+        count: usize,
+    ) -> Result<()> {
+        let groups = norm_groups(count);
+        launch!(self, norm_partial(partial, gradient, other; size count, groups))?;
+        launch!(self, norm_sum(out, partial; groups))
+    }
+
+    /// Updates parameters. `scale` is the address of a float32 factor of the gradients, or null.
+    pub(super) fn adamw_update(&self, what: &Updated, scale: Address, number: u32, hyper: &AdamW) -> Result<()> {
+        let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(number)))) as f32;
+        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay } = *hyper;
+        let places = [what.values, what.copy, what.gradients, what.other, what.first_moments, what.second_moments];
+        let mut arguments = places.map(at).to_vec();
+        arguments.extend([Argument::Size(what.count), at(scale)]);
+        let numbers = [learning_rate, beta1, beta2, epsilon, weight_decay, correction(beta1), correction(beta2)];
+        arguments.extend(numbers.map(Argument::Float));
+        self.run("adamw_update", kernel::adamw_update(self.precision, what.count), &arguments)
+    }
+
+    /// `out` = `input` `weight`ᵀ + `bias` (+ `residual`). `bias` may be null.
+    pub(super) fn linear_forward(
+        &mut self,
+        [out, input]: [Address; 2],
+        [weight, bias]: [Address; 2],
+        residual: Option<Address>,
+        sizes: Sizes,
+    ) -> Result<()> {
+        let stream = self.gpu.compute.for_product();
+        let epilogue = if bias == Address::NULL { Epilogue::None } else { Epilogue::Bias };
+        let operands = Forward { out, input, weight, bias, residual, kept: Address::NULL };
+        if self.products.forward(stream, sizes, epilogue, operands)? {
+            return Ok(());
+        }
+        if let Some(residual) = residual {
+            let operands = Forward { residual: None, ..operands };
+            if self.products.forward(stream, sizes, epilogue, operands)? {
+                return launch!(self, residual_forward(out, out, residual; size sizes.rows * sizes.outputs));
+            }
+        }
+        unsupported("forward", sizes)
+    }
+
+    /// `out` = gelu(`kept`), `kept` = `input` `weight`ᵀ + `bias`. In bfloat16 one product computes both if possible.
+    pub(super) fn linear_gelu_forward(
+        &mut self,
+        [out, kept, input]: [Address; 3],
+        [weight, bias]: [Address; 2],
+        sizes: Sizes,
+    ) -> Result<()> {
+        let operands = Forward { out, input, weight, bias, residual: None, kept };
+        if self.precision == Precision::Bf16
+            && sizes.outputs.is_multiple_of(KEPT_STRIDE)
+            && self.products.forward(self.gpu.compute.for_product(), sizes, Epilogue::BiasGelu, operands)?
+        {
+            return Ok(());
+        }
+        self.linear_forward([kept, input], [weight, bias], None, sizes)?;
+        launch!(self, gelu_forward(out, kept; size sizes.rows * sizes.outputs))
+    }
+
+    /// `out` (n, IC) = `gradient` (n, OC) `weight`
+    pub(super) fn linear_backward_input(&mut self, [out, gradient, weight]: [Address; 3], sizes: Sizes) -> Result<()> {
+        let operands = BackwardInput { out, gradient, weight, kept: Address::NULL };
+        match self.products.backward_input(self.gpu.compute.for_product(), sizes, Epilogue::None, operands)? {
+            true => Ok(()),
+            false => unsupported("backward for the input", sizes),
+        }
+    }
+
+    /// `out` (n, IC) = `gradient` (n, OC) `weight`, times the derivative of GELU at `kept` (n, IC).
+    pub(super) fn linear_gelu_backward_input(
+        &mut self,
+        [out, gradient, weight, kept]: [Address; 4],
+        sizes: Sizes,
+    ) -> Result<()> {
+        let (operands, stream) = (BackwardInput { out, gradient, weight, kept }, self.gpu.compute.for_product());
+        if self.precision == Precision::Bf16
+            && sizes.inputs.is_multiple_of(KEPT_STRIDE)
+            && self.products.backward_input(stream, sizes, Epilogue::GeluBackward, operands)?
+        {
+            return Ok(());
+        }
+        self.linear_backward_input([out, gradient, weight], sizes)?;
+        // In place: `out` times the derivative of GELU at `kept`.
+        launch!(self, gelu_backward_input(out, out, kept; size sizes.rows * sizes.inputs))
+    }
+
+    /// `weight` (OC, IC) += `gradient`ᵀ `input`; `bias` (OC) += column sums of `gradient`, unless it is null.
+    pub(super) fn linear_backward_weight(
+        &mut self,
+        [weight, bias]: [Address; 2],
+        [gradient, input]: [Address; 2],
+        sizes: Sizes,
+    ) -> Result<()> {
+        let operands = BackwardWeight { out: weight, gradient, input };
+        if !self.products.backward_weight(self.gpu.compute.for_product(), sizes, operands)? {
+            return unsupported("backward for the weights", sizes);
+        }
+        if bias == Address::NULL {
+            return Ok(());
+        }
+        launch!(self, bias_backward_weight(bias, gradient; sizes.rows, sizes.outputs))
+    }
+}
+
+/// Required multiple of the row length of GELU's kept input, in elements: see `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`.
+const KEPT_STRIDE: usize = 8;
+
+/// Number of groups in which a squared norm is summed. It depends on `count` alone, so that every device sums in the same order.
+pub(super) fn norm_groups(count: usize) -> usize {
+    count.div_ceil(4096).clamp(1, MOST_NORM_GROUPS)
+}
+
+/// Upper limit of [`norm_groups`].
+pub(super) const MOST_NORM_GROUPS: usize = 1024;
+
+fn unsupported(what: &str, sizes: Sizes) -> Result<()> {
+    bail!(
+        "expected cuBLASLt to support the {what} of {sizes:?}, found no algorithm: choose channels that are a multiple of 8, or \
+         float32"
+    )
+}

@@ -1,0 +1,153 @@
+//! Descriptions of layers, and the operands of calls that read several buffers. Tensors are numbers within the layer's group.
+
+use super::Side;
+use crate::model_spec::MicroBatch;
+
+/// Kind of a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// (x - mean) / √(variance + epsilon) · weight + bias; the bias follows the weight.
+    Layer,
+    /// x / √(mean of squares + epsilon) · weight.
+    RootMeanSquare,
+}
+
+/// A norm over rows of `width`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    pub kind: NormKind,
+    pub width: usize,
+    pub epsilon: f32,
+    pub weight: usize,
+}
+
+/// A product with a weight (outputs, inputs); the bias, if any, follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linear {
+    pub weight: usize,
+    pub has_bias: bool,
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+/// The function of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// GELU with the tanh approximation.
+    Gelu,
+    /// silu(gate) · up, of rows that hold the gate, then up.
+    SwiGlu,
+}
+
+/// A linear layer followed by an activation with rows of `width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activated {
+    pub linear: Linear,
+    pub function: Function,
+    pub width: usize,
+}
+
+/// Rotation of the first `heads` heads (queries, then keys) of rows of `fused` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    pub heads: usize,
+    pub fused: usize,
+}
+
+/// Causal attention: `heads` of queries, `groups` of keys and of values, `size` channels each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    pub heads: usize,
+    pub groups: usize,
+    pub size: usize,
+}
+
+impl Attention {
+    /// Elements per row of fused queries, keys and values.
+    pub fn fused(&self) -> usize {
+        (self.heads + 2 * self.groups) * self.size
+    }
+}
+
+/// Logits of `vocabulary` ids, of which the weight has `rows` (padded) rows, and their cross entropy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Classifier {
+    pub weight: usize,
+    /// The side of the weight's gradient that is this layer's.
+    pub side: Side,
+    pub width: usize,
+    pub vocabulary: usize,
+    pub rows: usize,
+}
+
+/// Tables of rows of `width`, in groups `G`: one by token, and perhaps one by position.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding<G> {
+    pub width: usize,
+    pub tokens: G,
+    pub positions: Option<G>,
+}
+
+/// Operands of an embedding's backward for the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedded<'a, B> {
+    /// What the forward returned.
+    pub ids: &'a B,
+    pub gradient: &'a B,
+}
+
+/// Operands of a norm's backward for the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Normalized<'a, B> {
+    /// Gradient of the output.
+    pub gradient: &'a B,
+    pub input: &'a B,
+    pub statistics: &'a B,
+    /// Added to the result: the gradient that bypasses the norm.
+    pub residual: Option<&'a B>,
+}
+
+/// Operands of a linear layer's backward for the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Multiplied<'a, B> {
+    /// Gradient of the output.
+    pub gradient: &'a B,
+    pub input: &'a B,
+}
+
+/// Operands of an attention's backward for the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended<'a, B> {
+    /// Gradient of the output.
+    pub gradient: &'a B,
+    /// The forward's input.
+    pub fused: &'a B,
+    /// The forward's output.
+    pub output: &'a B,
+    /// What the forward returned.
+    pub kept: &'a B,
+}
+
+/// Operands of a classifier's backward for the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Classified<'a, B> {
+    pub logits_gradient: &'a B,
+    pub input: &'a B,
+}
+
+/// What a machine must know before the first call: sizes that hold for all layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    pub micro_batch: MicroBatch,
+    /// Micro-batches per step.
+    pub microbatches: usize,
+    pub vocabulary: usize,
+    /// That of every block.
+    pub attention: Attention,
+    /// Angle per position of each pair of channels of a head, in radians; empty without rotary positions.
+    pub frequencies: Vec<f64>,
+    /// Whether the device holds the embedding, and needs inputs.
+    pub has_embedding: bool,
+    /// Whether the device holds the head, and needs targets.
+    pub has_head: bool,
+}

@@ -1,0 +1,447 @@
+//! What one device holds of the model, and its pipeline ops: forward, backward for the input, backward for the weights.
+
+use super::layers::{Layer, compile};
+use super::parameters::Parameters;
+use super::stages::{check_held, check_sizes};
+use super::stash::Stash;
+use super::walk::Walk;
+use crate::compute::cpu::Cpu;
+use crate::compute::{Attention, Compute, Part, PartTimer, Side, Workload};
+use crate::model_spec::transformer::Config;
+use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch, ModelSpec, TiedSides};
+use crate::op::{Kind, Op};
+use anyhow::{Context as _, Error, Result, bail, ensure};
+use std::collections::BTreeMap;
+
+/// A repetition of a part that a stage holds.
+pub(super) struct Repetition {
+    /// Its number among the parts of the description.
+    part: usize,
+    /// As which its times are measured.
+    timed: Part,
+    /// The numbers of its groups of tensors among those of the device.
+    pub(super) groups: Vec<usize>,
+    /// By group: the side of the gradient that is this part's.
+    sides: Vec<Side>,
+}
+
+impl Repetition {
+    /// Each group, with the side of its gradient that this part adds to.
+    pub(super) fn sides(&self) -> impl Iterator<Item = (usize, Side)> {
+        self.groups.iter().copied().zip(self.sides.iter().copied())
+    }
+}
+
+/// A stage, with what its ops left behind by micro-batch.
+pub(super) struct HeldStage<B> {
+    layers: model_spec::Stage,
+    pub(super) repetitions: Vec<Repetition>,
+    pub(super) stashes: Vec<Stash<B>>,
+}
+
+/// Where the tensors of a group come from.
+pub(super) struct Origin {
+    /// Tensors of [`Parameters`], and which layer of them.
+    pub(super) tensors: Vec<(usize, Option<usize>)>,
+    /// Number of its partial square of the gradient norm; `None` if another device squares it.
+    pub(super) square: Option<usize>,
+}
+
+/// Everything that one device owns of its stages: parameters, gradients and AdamW's moments (a shared tensor once, even if both
+/// parts that share it are here), and what ops leave behind for each stage and micro-batch.
+///
+/// An op may only enqueue: it has read its input, and filled its output, when what is enqueued behind it runs. Methods that wait say
+/// so. The backward for the input leaves behind exactly the operands that the backward for the weights needs, and every gradient
+/// accumulates there, in the order of those calls: so no partition and no interleaving of stages changes a bit of a result.
+pub struct StageModule<C: Compute> {
+    pub(super) compute: C,
+    pub(super) config: Config,
+    spec: ModelSpec,
+    /// By part of the description.
+    layers: Vec<Vec<Layer>>,
+    pub(super) groups: Vec<C::Group>,
+    /// By group.
+    pub(super) origins: Vec<Origin>,
+    pub(super) stages: BTreeMap<u32, HeldStage<C::Buffer>>,
+    /// The group of the tensor that two parts share, where one of them is here.
+    pub(super) shared: Option<usize>,
+    /// Which of those parts are here.
+    pub(super) tied: TiedSides,
+    /// Where one is: whether the other's gradient has arrived this step.
+    pub(super) tied_received: bool,
+    rows: usize,
+    /// Of a token's loss: the step's is the mean over all its tokens.
+    weight: f32,
+    pub(super) held_bytes: usize,
+    pub(super) peak_held_bytes: usize,
+}
+
+/// Returns what a device with these stages computes. A micro-batch has `sequences` sequences of `tokens` tokens.
+///
+/// # Errors
+/// Sizes or stages that the model does not have, or a model that cannot be executed.
+pub fn workload(
+    config: &Config,
+    stages: &[(u32, model_spec::Stage)],
+    [sequences, tokens, microbatches]: [usize; 3],
+) -> Result<Workload> {
+    check_sizes(config, [sequences, tokens, microbatches])?;
+    check_held(config, stages)?;
+    let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
+    Ok(Workload {
+        micro_batch: MicroBatch { sequences, tokens },
+        microbatches,
+        vocabulary: config.vocabulary,
+        attention: Attention { heads: config.heads, groups: config.groups, size: config.head_size },
+        frequencies: config.rotary.map_or(Vec::new(), |rotary| rotary.frequencies(config.head_size)),
+        has_embedding: has(EMBEDDING),
+        has_head: has(HEAD),
+    })
+}
+
+impl StageModule<Cpu> {
+    /// A module on the calling thread: see [`StageModule::new`].
+    pub fn on_cpu(
+        parameters: &Parameters,
+        stages: &[(u32, model_spec::Stage)],
+        sizes: [usize; 3],
+    ) -> Result<StageModule<Cpu>> {
+        let workload = workload(&parameters.config, stages, sizes)?;
+        StageModule::new(Cpu::new(workload.clone()), parameters, stages, &workload)
+    }
+}
+
+impl<C: Compute> StageModule<C> {
+    /// Copies what `stages` hold out of `parameters`, for the workload that `compute` was made for.
+    ///
+    /// # Errors
+    /// A model that cannot be executed, or the machine failed.
+    pub fn new(
+        mut compute: C,
+        parameters: &Parameters,
+        stages: &[(u32, model_spec::Stage)],
+        workload: &Workload,
+    ) -> Result<StageModule<C>> {
+        compute.enter()?;
+        let (config, spec) = (parameters.config, parameters.config.spec());
+        let layers = spec.parts.iter().map(|part| compile(part, &config)).collect::<Result<_>>()?;
+        let tied = spec.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
+        let catalog = Catalog::new(&spec);
+        let (mut groups, mut origins, mut numbers, mut shared) = (Vec::new(), Vec::new(), BTreeMap::new(), None);
+        let mut held = BTreeMap::new();
+        for (id, stage) in stages {
+            let mut repetitions = Vec::new();
+            for (part, description) in spec.parts.iter().enumerate() {
+                for number in stage.run(description.name) {
+                    let mut own = Vec::new();
+                    for entry in &catalog.groups[part] {
+                        let key = (entry.first, number);
+                        if !numbers.contains_key(&key) {
+                            let layer = (entry.count > 1).then_some(number);
+                            let tensors: Vec<_> = entry.tensors.iter().map(|&tensor| (tensor, layer)).collect();
+                            let values: Vec<&[f32]> =
+                                tensors.iter().map(|&(tensor, layer)| parameters.part(tensor, layer)).collect();
+                            groups.push(compute.group(&values, entry.is_shared)?);
+                            if entry.is_shared {
+                                shared = Some(origins.len());
+                            }
+                            let elsewhere = entry.is_shared && tied == TiedSides::One(1);
+                            let square = entry.square + number * entry.stride;
+                            origins.push(Origin { tensors, square: (!elsewhere).then_some(square) });
+                            numbers.insert(key, origins.len() - 1);
+                        }
+                        own.push(numbers[&key]);
+                    }
+                    let timed = Part::named(description.name).context("expected a part that is measured")?;
+                    let sides = catalog.groups[part].iter().map(|entry| entry.side).collect();
+                    repetitions.push(Repetition { part, timed, groups: own, sides });
+                }
+            }
+            let stashes = (0..workload.microbatches).map(|_| Stash::Empty).collect();
+            held.insert(*id, HeldStage { layers: stage.clone(), repetitions, stashes });
+        }
+        Ok(StageModule {
+            compute,
+            config,
+            spec,
+            layers,
+            groups,
+            origins,
+            stages: held,
+            shared,
+            tied,
+            tied_received: false,
+            rows: workload.micro_batch.rows(),
+            weight: 1.0 / (workload.microbatches * workload.micro_batch.rows()) as f32,
+            held_bytes: 0,
+            peak_held_bytes: 0,
+        })
+    }
+
+    /// The machine.
+    pub fn compute(&mut self) -> &mut C {
+        &mut self.compute
+    }
+
+    /// The stages that are here, with their layers.
+    pub fn held(&self) -> impl Iterator<Item = (u32, &model_spec::Stage)> {
+        self.stages.iter().map(|(id, stage)| (*id, &stage.layers))
+    }
+
+    /// Tokens per micro-batch, n.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements per token of a hidden state: what stages hand to each other.
+    pub fn width(&self) -> usize {
+        self.spec.width
+    }
+
+    /// Begins a step with its tokens, all micro-batches' one after the other. Devices without the embedding need no inputs, those
+    /// without the head no targets.
+    ///
+    /// # Errors
+    /// Tokens that are not the step's or not the vocabulary's.
+    pub fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
+        self.compute.enter()?;
+        self.compute.begin(inputs, targets)
+    }
+
+    /// Runs an op: F, I, W, or B, which is I followed by W. Input and output are those of the op's own method.
+    pub fn run(
+        &mut self,
+        op: Op,
+        input: Option<C::Input<'_>>,
+        output: Option<C::Output<'_>>,
+        timer: &mut C::Timer,
+    ) -> Result<()> {
+        let (stage, microbatch) = (op.stage(), op.microbatch());
+        match op.kind() {
+            Kind::F => self.forward(stage, microbatch, input, output, timer),
+            Kind::I => self.backward_input(stage, microbatch, input, output, timer),
+            Kind::W => self.backward_weight(stage, microbatch, timer),
+            Kind::B => {
+                self.backward_input(stage, microbatch, input, output, timer)?;
+                self.backward_weight(stage, microbatch, timer)
+            }
+        }
+    }
+
+    /// Forward of `stage` for `microbatch`. `input` is the hidden state (n, C) of the stage before, absent for the first; `output`
+    /// receives that of this stage, absent for the last, which computes the loss.
+    ///
+    /// # Errors
+    /// The stage is not here, the op is out of order, or something is there that should not be, or the other way round.
+    pub fn forward(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        input: Option<C::Input<'_>>,
+        output: Option<C::Output<'_>>,
+        timer: &mut C::Timer,
+    ) -> Result<()> {
+        let call = || format!("forward of stage {stage}, micro-batch {microbatch}");
+        self.forward_inner(stage, microbatch, input, output, timer).with_context(call)
+    }
+
+    fn forward_inner(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        input: Option<C::Input<'_>>,
+        output: Option<C::Output<'_>>,
+        timer: &mut C::Timer,
+    ) -> Result<()> {
+        let entry = find(&mut self.stages, stage, microbatch)?;
+        let index = microbatch as usize;
+        if !matches!(entry.stashes[index], Stash::Empty) {
+            bail!("expected its first, found a second before the backward: run the backward first");
+        }
+        check_presence(input.is_some(), !entry.layers.has(EMBEDDING), "hidden state")?;
+        check_presence(output.is_some(), !entry.layers.has(HEAD), "output")?;
+        let compute = &mut self.compute;
+        compute.enter()?;
+        timer.start(Kind::F)?;
+        let mut hidden = input.map(|input| compute.receive(input, self.spec.width)).transpose()?;
+        let mut left = Vec::with_capacity(entry.repetitions.len());
+        for (number, repetition) in entry.repetitions.iter().enumerate() {
+            let place = output.as_ref().filter(|_| number + 1 == entry.repetitions.len());
+            let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
+            let walk = Walk { compute: &mut *compute, layers, groups, microbatch: index };
+            let (of_part, next) = walk.forward(&self.groups, hidden, place, self.weight)?;
+            left.push(of_part);
+            hidden = next;
+            timer.end(repetition.timed)?;
+        }
+        if let (Some(hidden), Some(output)) = (hidden, output) {
+            compute.send(hidden, output)?;
+        }
+        timer.finish()?;
+        self.keep(stage, index, Stash::Forward(left));
+        Ok(())
+    }
+
+    /// Backward for the input. `gradient` is that of the stage's output, absent for the last stage; `output` receives the gradient of
+    /// the stage's input, absent for the first.
+    pub fn backward_input(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        gradient: Option<C::Input<'_>>,
+        output: Option<C::Output<'_>>,
+        timer: &mut C::Timer,
+    ) -> Result<()> {
+        let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
+        self.backward_input_inner(stage, microbatch, gradient, output, timer).with_context(call)
+    }
+
+    fn backward_input_inner(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        gradient: Option<C::Input<'_>>,
+        output: Option<C::Output<'_>>,
+        timer: &mut C::Timer,
+    ) -> Result<()> {
+        let entry = find(&mut self.stages, stage, microbatch)?;
+        let index = microbatch as usize;
+        check_presence(gradient.is_some(), !entry.layers.has(HEAD), "gradient")?;
+        check_presence(output.is_some(), !entry.layers.has(EMBEDDING), "output")?;
+        let held = entry.stashes[index].bytes();
+        let mut left = entry.stashes[index].take_forward().map_err(Error::msg)?;
+        self.held_bytes -= held;
+        let compute = &mut self.compute;
+        compute.enter()?;
+        timer.start(Kind::I)?;
+        let mut hidden = gradient.map(|gradient| compute.receive(gradient, self.spec.width)).transpose()?;
+        for (number, repetition) in entry.repetitions.iter().enumerate().rev() {
+            let place = output.as_ref().filter(|_| number == 0);
+            let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
+            let walk = Walk { compute: &mut *compute, layers, groups, microbatch: index };
+            let of_part = std::mem::take(&mut left[number]);
+            let (of_part, next) = walk.backward_input(&self.groups, of_part, hidden, place)?;
+            left[number] = of_part;
+            hidden = next;
+            timer.end(repetition.timed)?;
+        }
+        if let (Some(hidden), Some(output)) = (hidden, output) {
+            compute.send(hidden, output)?;
+        }
+        timer.finish()?;
+        self.keep(stage, index, Stash::Weight(left));
+        Ok(())
+    }
+
+    /// Backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
+    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, timer: &mut C::Timer) -> Result<()> {
+        let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
+        self.backward_weight_inner(stage, microbatch, timer).with_context(call)
+    }
+
+    fn backward_weight_inner(&mut self, stage: u32, microbatch: u32, timer: &mut C::Timer) -> Result<()> {
+        let entry = find(&mut self.stages, stage, microbatch)?;
+        let index = microbatch as usize;
+        let held = entry.stashes[index].bytes();
+        let left = entry.stashes[index].take_weight().map_err(Error::msg)?;
+        self.held_bytes -= held;
+        self.compute.enter()?;
+        timer.start(Kind::W)?;
+        for (repetition, of_part) in entry.repetitions.iter().zip(left).rev() {
+            let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
+            let walk = Walk { compute: &mut self.compute, layers, groups, microbatch: index };
+            walk.backward_weight(&mut self.groups, of_part)?;
+            timer.end(repetition.timed)?;
+        }
+        timer.finish()
+    }
+
+    fn keep(&mut self, stage: u32, index: usize, stash: Stash<C::Buffer>) {
+        self.held_bytes += stash.bytes();
+        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
+        if let Some(entry) = self.stages.get_mut(&stage) {
+            entry.stashes[index] = stash;
+        }
+    }
+
+    /// Bytes that finished ops hold for those still to come.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// The most that [`StageModule::held_bytes`] has been.
+    pub fn peak_held_bytes(&self) -> usize {
+        self.peak_held_bytes
+    }
+}
+
+/// A group of tensors of the description.
+struct Entry {
+    /// Number of the group among all of the model, the same for both parts that share one.
+    first: usize,
+    tensors: Vec<usize>,
+    /// Repetitions of the part.
+    count: usize,
+    is_shared: bool,
+    side: Side,
+    /// Number of the partial square of the first repetition, and from one repetition to the next.
+    square: usize,
+    stride: usize,
+}
+
+/// The groups of a description, by part.
+struct Catalog {
+    groups: Vec<Vec<Entry>>,
+}
+
+impl Catalog {
+    fn new(spec: &ModelSpec) -> Catalog {
+        let names: Vec<&str> = spec.tensors().map(|(_, tensor)| tensor.name).collect();
+        let number = |name: &str| names.iter().position(|known| *known == name).unwrap_or_default();
+        let tied: Vec<&str> = spec.parts.iter().flat_map(|part| part.tensors().filter_map(|t| t.tied)).collect();
+        let mut groups: Vec<Vec<Entry>> = Vec::new();
+        for part in &spec.parts {
+            let (square, mut own) = (spec.square(part.name, 0), 0);
+            let stride = spec.square(part.name, 1) - square;
+            let mut entries = Vec::new();
+            for group in &part.groups {
+                // a tensor that another part owns goes by that one's name
+                let tensors: Vec<usize> = group.iter().map(|t| number(t.tied.unwrap_or(t.name))).collect();
+                let is_own = group.iter().any(|tensor| tensor.tied.is_none());
+                let is_shared = group.iter().any(|t| t.tied.is_some() || tied.contains(&t.name));
+                let first = tensors.first().copied().unwrap_or_default();
+                let mut owner = groups.iter().flatten().filter(|entry: &&Entry| entry.first == first);
+                let (square, stride, count) = match owner.next().filter(|_| !is_own) {
+                    Some(entry) => (entry.square, entry.stride, entry.count),
+                    None => (square + own, stride, part.count),
+                };
+                let side = if is_own { Side::Own } else { Side::Shared };
+                entries.push(Entry { first, tensors, count, is_shared, side, square, stride });
+                own += usize::from(is_own);
+            }
+            groups.push(entries);
+        }
+        Catalog { groups }
+    }
+}
+
+/// The stage with this number, if the micro-batch too is one of the step's.
+fn find<B>(stages: &mut BTreeMap<u32, HeldStage<B>>, stage: u32, microbatch: u32) -> Result<&mut HeldStage<B>> {
+    let known: Vec<u32> = stages.keys().copied().collect();
+    let Some(entry) = stages.get_mut(&stage) else {
+        bail!("expected one of this device's stages, {known:?}, found {stage}: send the op to the device that has it");
+    };
+    let count = entry.stashes.len();
+    ensure!(
+        (microbatch as usize) < count,
+        "expected a micro-batch below {count}, found {microbatch}: use those of this step"
+    );
+    Ok(entry)
+}
+
+/// Whether something is there exactly when it should be.
+fn check_presence(found: bool, wanted: bool, what: &str) -> Result<()> {
+    ensure!(found || !wanted, "expected {what}, found none: pass it");
+    ensure!(!found || wanted, "expected no {what} for a stage with these layers, found one: leave it out");
+    Ok(())
+}

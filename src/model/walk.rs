@@ -1,0 +1,212 @@
+//! The walk over the layers of one part of the model: forward, backward for the input, backward for the weights.
+
+use super::layers::{Call, Layer};
+use crate::compute::{Attended, Classified, Compute, Embedded, Embedding, Multiplied, Normalized};
+use anyhow::{Context as _, Result};
+
+/// What a layer leaves behind for its next pass.
+pub struct Left<B> {
+    /// Input of the layer.
+    input: Option<B>,
+    /// What the forward kept; after the backward for the input, the gradient of the output, or sums for a norm's weights.
+    other: Option<B>,
+}
+
+impl<B> Left<B> {
+    const NOTHING: Left<B> = Left { input: None, other: None };
+
+    /// The buffers.
+    pub fn buffers(self) -> impl Iterator<Item = B> {
+        self.input.into_iter().chain(self.other)
+    }
+
+    /// References to the buffers.
+    pub fn each(&self) -> impl Iterator<Item = &B> {
+        self.input.iter().chain(&self.other)
+    }
+}
+
+/// A buffer that must be there.
+fn some<B>(buffer: Option<B>) -> Result<B> {
+    buffer.context("expected an activation that an earlier layer made, found none")
+}
+
+/// One repetition of a part, on its machine.
+pub struct Walk<'a, C: Compute> {
+    pub compute: &'a mut C,
+    pub layers: &'a [Layer],
+    /// The numbers of the part's groups among those of the device.
+    pub groups: &'a [usize],
+    pub microbatch: usize,
+}
+
+impl<C: Compute> Walk<'_, C> {
+    /// Forward. Takes the part's input, absent for the first part; returns what the layers leave behind, and the output, absent for
+    /// the last part. The last layer writes to `place`, where the machine can. `weight` is that of a token's loss.
+    pub fn forward(
+        self,
+        all: &[C::Group],
+        mut hidden: Option<C::Buffer>,
+        place: Option<&C::Output<'_>>,
+        weight: f32,
+    ) -> Result<(Vec<Left<C::Buffer>>, Option<C::Buffer>)> {
+        let Walk { compute, layers, groups, microbatch } = self;
+        let mut left: Vec<Left<C::Buffer>> = Vec::with_capacity(layers.len());
+        for (number, layer) in layers.iter().enumerate() {
+            let group = &all[groups[layer.group]];
+            let place = place.filter(|_| number + 1 == layers.len());
+            if let Call::Rotate(layer) = &layer.call {
+                compute.rotate(some(hidden.as_mut())?, layer, false)?;
+                left.push(Left::NOTHING);
+                continue;
+            }
+            let input = hidden.take();
+            let read = || some(input.as_ref());
+            let (kept, output) = match &layer.call {
+                &Call::Embed { width, has_positions } => {
+                    let positions = has_positions.then(|| &all[groups[layer.group + 1]]);
+                    let mut out = compute.take(width, place)?;
+                    let layer = Embedding { width, tokens: group, positions };
+                    (Some(compute.embed(&mut out, layer, microbatch)?), Some(out))
+                }
+                Call::Norm(layer) => {
+                    let mut out = compute.take(layer.width, place)?;
+                    (Some(compute.norm(&mut out, group, layer, read()?)?), Some(out))
+                }
+                Call::Linear(layer, residual) => {
+                    let residual = residual.map(|number| some(left[number].input.as_ref())).transpose()?;
+                    let mut out = compute.take(layer.outputs, place)?;
+                    compute.linear(&mut out, group, layer, read()?, residual)?;
+                    (None, Some(out))
+                }
+                Call::Activated(layer) => {
+                    let mut out = compute.take(layer.width, place)?;
+                    (Some(compute.activated(&mut out, group, layer, read()?)?), Some(out))
+                }
+                Call::Attention(layer) => {
+                    let mut out = compute.take(layer.heads * layer.size, place)?;
+                    (Some(compute.attention(&mut out, layer, read()?)?), Some(out))
+                }
+                Call::Classify(layer) => (Some(compute.classify(group, layer, read()?, microbatch, weight)?), None),
+                Call::Rotate(_) => (None, None),
+            };
+            left.push(Left { input, other: kept });
+            hidden = output;
+        }
+        Ok((left, hidden))
+    }
+
+    /// Backward for the input. Takes what the forward left and the gradient of the output, absent for the last part; returns what the
+    /// layers leave behind, and the gradient of the input, absent for the first part. The first layer's goes to `place`.
+    pub fn backward_input(
+        self,
+        all: &[C::Group],
+        mut left: Vec<Left<C::Buffer>>,
+        mut gradient: Option<C::Buffer>,
+        place: Option<&C::Output<'_>>,
+    ) -> Result<(Vec<Left<C::Buffer>>, Option<C::Buffer>)> {
+        let Walk { compute, layers, groups, .. } = self;
+        // the layer whose output's gradient also is that of the hidden state before the last norm
+        let mut bypass = None;
+        for (number, layer) in layers.iter().enumerate().rev() {
+            let group = &all[groups[layer.group]];
+            let place = place.filter(|_| number == 0);
+            let Left { input, other } = std::mem::replace(&mut left[number], Left::NOTHING);
+            let last = gradient.take();
+            let read = || some(last.as_ref());
+            match &layer.call {
+                Call::Embed { .. } => left[number] = Left { input: other, other: last },
+                Call::Norm(layer) => {
+                    let (input, statistics) = (some(input)?, some(other)?);
+                    let mut out = compute.take(layer.width, place)?;
+                    let residual = bypass.take().map(|number: usize| some(left[number].other.as_ref())).transpose()?;
+                    let operands = Normalized { gradient: read()?, input: &input, statistics: &statistics, residual };
+                    let sums = compute.norm_input(&mut out, group, layer, operands)?;
+                    [some(last)?, input, statistics].into_iter().for_each(|buffer| compute.give(buffer));
+                    left[number].other = Some(sums);
+                    gradient = Some(out);
+                }
+                Call::Linear(linear, residual) => {
+                    let before = number.checked_sub(1).map(|number| (number, &layers[number].call));
+                    gradient = Some(if let Some((number, Call::Activated(activated))) = before {
+                        let kept = some(left[number].other.take())?;
+                        compute.activation_input(group, activated, linear, read()?, kept)?
+                    } else {
+                        let mut out = compute.take(linear.inputs, place)?;
+                        compute.linear_input(&mut out, group, linear, read()?)?;
+                        out
+                    });
+                    bypass = residual.map(|_| number).or(bypass);
+                    left[number] = Left { input, other: last };
+                }
+                Call::Activated(layer) => {
+                    let mut out = compute.take(layer.linear.inputs, place)?;
+                    compute.linear_input(&mut out, group, &layer.linear, read()?)?;
+                    left[number] = Left { input, other: last };
+                    gradient = Some(out);
+                }
+                Call::Rotate(layer) => {
+                    let mut turned = some(last)?;
+                    compute.rotate(&mut turned, layer, true)?;
+                    gradient = Some(turned);
+                }
+                Call::Attention(layer) => {
+                    let (fused, kept) = (some(input)?, some(other)?);
+                    let output = some(left.get(number + 1).and_then(|after| after.input.as_ref()))?;
+                    let mut out = compute.take(layer.fused(), place)?;
+                    let operands = Attended { gradient: read()?, fused: &fused, output, kept: &kept };
+                    compute.attention_input(&mut out, layer, operands)?;
+                    [some(last)?, fused, kept].into_iter().for_each(|buffer| compute.give(buffer));
+                    gradient = Some(out);
+                }
+                Call::Classify(layer) => {
+                    let mut out = compute.take(layer.width, place)?;
+                    compute.classify_input(&mut out, group, layer, some(other.as_ref())?)?;
+                    left[number] = Left { input, other };
+                    gradient = Some(out);
+                }
+            }
+        }
+        Ok((left, gradient))
+    }
+
+    /// Backward for the weights: adds this micro-batch's share to the gradients, with what the backward for the input left.
+    pub fn backward_weight(self, all: &mut [C::Group], left: Vec<Left<C::Buffer>>) -> Result<()> {
+        let Walk { compute, layers, groups, microbatch } = self;
+        for (layer, left) in layers.iter().zip(left).rev() {
+            let number = groups[layer.group];
+            let (input, gradient) = (|| some(left.input.as_ref()), || some(left.other.as_ref()));
+            match &layer.call {
+                &Call::Embed { width, has_positions } => {
+                    let second = has_positions.then(|| groups[layer.group + 1]);
+                    let (tokens, positions) = pair(all, number, second)?;
+                    let operands = Embedded { ids: input()?, gradient: gradient()? };
+                    compute.embed_weight(Embedding { width, tokens, positions }, microbatch, operands)?;
+                }
+                Call::Norm(layer) => compute.norm_weight(&mut all[number], layer, gradient()?)?,
+                Call::Linear(linear, _) | Call::Activated(crate::compute::Activated { linear, .. }) => {
+                    let operands = Multiplied { gradient: gradient()?, input: input()? };
+                    compute.linear_weight(&mut all[number], linear, operands)?;
+                }
+                Call::Classify(layer) => {
+                    let operands = Classified { logits_gradient: gradient()?, input: input()? };
+                    compute.classify_weight(&mut all[number], layer, operands)?;
+                }
+                Call::Rotate(_) | Call::Attention(_) => {}
+            }
+            left.buffers().for_each(|buffer| compute.give(buffer));
+        }
+        Ok(())
+    }
+}
+
+/// One or two of the groups.
+fn pair<G>(all: &mut [G], first: usize, second: Option<usize>) -> Result<(&mut G, Option<&mut G>)> {
+    Ok(match second {
+        Some(second) => {
+            let [first, second] = all.get_disjoint_mut([first, second])?;
+            (first, Some(second))
+        }
+        None => (&mut all[first], None),
+    })
+}
