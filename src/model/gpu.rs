@@ -2,7 +2,6 @@
 
 use super::module::{StageModule, workload};
 use super::parameters::Parameters;
-use crate::compute::Compute as _;
 use crate::compute::cuda::{Cuda, Demand, EventTimer, check_kernel_sizes, check_memory};
 use crate::model_spec::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};

@@ -178,6 +178,7 @@ impl<C: Compute> StageModule<C> {
         })
     }
 
+    #[cfg(feature = "internals")]
     /// The machine.
     pub fn compute(&mut self) -> &mut C {
         &mut self.compute
@@ -364,6 +365,7 @@ impl<C: Compute> StageModule<C> {
         }
     }
 
+    #[cfg(feature = "internals")]
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes

@@ -3,7 +3,6 @@
 use super::spec::ModelSpec;
 use super::transformer::{self, InvalidSizes, validate};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// Sizes of a GPT-2, as in the header of llm.c's checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -30,30 +29,6 @@ pub const TENSOR_NAMES: [&str; 16] = [
     "wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb", "ln2w", "ln2b", "fcw", "fcb", "fcprojw",
     "fcprojb", "lnfw", "lnfb",
 ];
-/// Index of the token embedding among the 16 tensors.
-pub const WTE: usize = 0;
-/// Index of the position embedding.
-pub const WPE: usize = 1;
-/// Indices of the tensors of a block.
-pub const BLOCK_TENSORS: Range<usize> = 2..14;
-/// Indices of the tensors of the final LayerNorm.
-pub const LNF_TENSORS: Range<usize> = 14..16;
-
-/// Layers of a block in this order, each a weight followed by its bias.
-pub mod layer {
-    /// LayerNorm before the attention.
-    pub const LN1: usize = 0;
-    /// Queries, keys and values.
-    pub const QKV: usize = 1;
-    /// Output projection of the attention.
-    pub const ATTENTION_PROJECTION: usize = 2;
-    /// LayerNorm before the MLP.
-    pub const LN2: usize = 3;
-    /// First product of the MLP.
-    pub const FC: usize = 4;
-    /// Second product of the MLP.
-    pub const FC_PROJECTION: usize = 5;
-}
 
 /// The vocabulary is padded to a multiple of this.
 pub const VOCABULARY_MULTIPLE: usize = 128;

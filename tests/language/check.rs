@@ -296,8 +296,9 @@ impl Courier {
 }
 
 impl Device for Courier {
-    fn begin(&mut self, _: &Arc<Batch>) {
+    fn begin(&mut self, _: &Arc<Batch>) -> anyhow::Result<()> {
         self.step += 1;
+        Ok(())
     }
     fn compute(
         &mut self,

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use pipesim::MicroBatch;
-use pipesim::internals::cuda::storage;
+use pipesim::internals::compute::cuda::storage;
 use pipesim::internals::model_spec::gpt2;
 use pipesim_cuda::Precision;
 use serde_json::Value;

@@ -7,11 +7,13 @@
 
 use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::*;
-use pipesim::internals::cuda::*;
-use pipesim::internals::model::{self, AdamW, Parameters, Quantity};
+use pipesim::internals::compute::cuda::*;
+use pipesim::internals::epilogue::GradientSync;
+use pipesim::internals::model::{self, AdamW, Parameters, Quantity, StageModule};
 use pipesim::internals::model_spec::Stage;
 use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
 use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::placement::Chunk;
 use pipesim_cuda::*;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,7 +75,7 @@ struct Message {
 /// Devices that run a pipeline's ops, all enqueued without a wait of the host.
 struct Pipeline {
     gpus: Vec<Arc<Gpu>>,
-    shards: Vec<Shard>,
+    shards: Vec<StageModule<Cuda>>,
     marks: Vec<EventTimer>,
     device_of_stage: Vec<usize>,
     microbatches: usize,
@@ -96,9 +98,9 @@ impl Pipeline {
         let shard = |(device, gpu): (usize, &Arc<Gpu>)| {
             let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
             let stages: Vec<_> = stages.map(|(stage, layers)| (stage as u32, layers.clone())).collect();
-            Shard::new(gpu, parameters, &stages, sizes, precision).unwrap()
+            StageModule::on_gpu(gpu, parameters, &stages, sizes, precision).unwrap()
         };
-        let shards: Vec<Shard> = gpus.iter().enumerate().map(shard).collect();
+        let shards: Vec<StageModule<Cuda>> = gpus.iter().enumerate().map(shard).collect();
         let bytes = shards[0].hidden_bytes();
         let stages = devices.len();
         let mut messages = Vec::new();
@@ -187,45 +189,49 @@ impl Steps for Pipeline {
     }
 
     fn held_bytes(&self) -> usize {
-        self.shards.iter().map(Shard::held_bytes).sum()
+        self.shards.iter().map(StageModule::held_bytes).sum()
     }
 
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
         if first != last {
-            for (from, to) in [(first, last), (last, first)] {
-                let (_, part) = self.shards[from].tied_gradient().unwrap();
-                let inbox = self.shards[to].tied_inbox().unwrap();
-                assert_eq!(part.count, inbox.count);
-                let ready = self.gpus[from].events().untimed().unwrap();
-                self.gpus[from].compute.record(&ready).unwrap();
-                let gpu = &self.gpus[to];
+            let bytes = tied_gradient_bytes(&checkpoint().config.spec());
+            // both parts leave before either is replaced
+            let sent = [first, last].map(|from| {
+                let gpu = self.gpus[from].clone();
+                let (part, ready) = (Buffer::new(gpu.context(), bytes).unwrap(), gpu.events().untimed().unwrap());
+                self.shards[from].copy_gradient(GradientSync::Tied, part.address()).unwrap();
+                gpu.compute.record(&ready).unwrap();
+                (part, ready)
+            });
+            for ((part, ready), [from, to]) in sent.iter().zip([[first, last], [last, first]]) {
+                let gpu = self.gpus[to].clone();
                 gpu.make_current().unwrap();
-                gpu.compute.wait(&ready).unwrap();
+                let inbox = Buffer::new(gpu.context(), bytes).unwrap();
+                gpu.compute.wait(ready).unwrap();
                 let (to_context, from_context) = (gpu.context().as_ref(), self.gpus[from].context().as_ref());
-                let (to_place, from_place) = ((inbox.address, to_context), (part.address, from_context));
-                gpu.compute.copy_peer(to_place, from_place, part.bytes()).unwrap();
+                gpu.compute.copy_peer((inbox.address(), to_context), (part.address(), from_context), bytes).unwrap();
+                self.shards[to].merge_gradient(GradientSync::Tied, inbox.address()).unwrap();
+                gpu.compute.synchronize().unwrap();
             }
-            self.shards[first].take_tied();
-            self.shards[last].take_tied();
         }
     }
 
-    fn export(&self, all: &mut Parameters, what: Quantity) {
-        self.shards.iter().for_each(|shard| shard.export(all, what).unwrap());
+    fn export(&mut self, all: &mut Parameters, what: Quantity) {
+        self.shards.iter_mut().for_each(|shard| shard.export(all, what).unwrap());
     }
 
-    fn losses(&self) -> Vec<f32> {
+    fn losses(&mut self) -> Vec<f32> {
         self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap().to_vec()
     }
 
     fn squared_norms(&mut self) -> Vec<(usize, f64)> {
-        self.shards.iter_mut().for_each(|shard| shard.squared_norms().unwrap());
-        self.shards.iter().flat_map(|shard| shard.read_squared_norms().unwrap()).collect()
+        self.shards.iter_mut().for_each(|shard| shard.square().unwrap());
+        self.shards.iter_mut().flat_map(|shard| shard.squared_norms().unwrap()).collect()
     }
 
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32) {
-        self.shards.iter_mut().for_each(|shard| shard.update(hyper, step, scale).unwrap());
+        self.shards.iter_mut().for_each(|shard| shard.update(step, hyper, scale).unwrap());
     }
 }
 
@@ -304,7 +310,7 @@ fn every_epilogue_is_asked_of_the_library_and_what_it_refuses_is_said() {
                 let sizes = [state.batch, state.tokens, 2];
                 let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, precision);
                 pipeline.gradients((&state.inputs, &state.targets), Order::FullBackward);
-                let asked: BTreeMap<String, bool> = pipeline.shards.iter().flat_map(Shard::products).collect();
+                let asked: BTreeMap<String, bool> = pipeline.shards.iter().flat_map(StageModule::products).collect();
                 // GELU is part of a product in bfloat16 only
                 let epilogues = ["None", "None added", "Bias", "Bias added", "BiasGelu", "GeluBackward"];
                 let count = if precision == Precision::F32 { 4 } else { 6 };
@@ -385,7 +391,8 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             let layers = config.spec().split(3, Some(&[0, 3, 0])).unwrap();
             let stages: Vec<(u32, Stage)> = (0..).zip(layers).collect();
             for (precision, tolerance) in [(Precision::F32, 1e-5), (Precision::Bf16, 4e-2)] {
-                let mut shard = Shard::new(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
+                let mut shard =
+                    StageModule::on_gpu(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
                 let mut marks = EventTimer::new(&gpu);
                 let hidden = |_| Buffer::new(gpu.context(), shard.hidden_bytes()).unwrap();
                 let [first, second] = [0, 1].map(hidden);
@@ -412,17 +419,17 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
 }
 
 /// A shard of the whole model on GPU 0, and its marks.
-fn whole_model(precision: Precision) -> (Shard, EventTimer) {
+fn whole_model(precision: Precision) -> (StageModule<Cuda>, EventTimer) {
     let (state, parameters) = (debug_state(), checkpoint());
     let layers = parameters.config.spec().split(1, None).unwrap();
     let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
     let sizes = [state.batch / 2, state.tokens, 2];
-    let shard = Shard::new(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
+    let shard = StageModule::on_gpu(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
     (shard, EventTimer::new(&gpu))
 }
 
 /// The ops of both its micro-batches.
-fn one_by_one(shard: &mut Shard, marks: &mut EventTimer) {
+fn one_by_one(shard: &mut StageModule<Cuda>, marks: &mut EventTimer) {
     for k in 0..2 {
         shard.forward(0, k, None, None, marks).unwrap();
         shard.backward_input(0, k, None, None, marks).unwrap();
@@ -436,12 +443,12 @@ fn saved_parameters_give_the_same_step_again() {
         let state = debug_state();
         for precision in [Precision::F32, Precision::Bf16] {
             let (mut shard, mut marks) = whole_model(precision);
-            let mut step = |shard: &mut Shard, number: u32| {
+            let mut step = |shard: &mut StageModule<Cuda>, number: u32| {
                 shard.zero_gradients().unwrap();
                 shard.begin(&state.inputs, &state.targets).unwrap();
                 marks.clear();
                 one_by_one(shard, &mut marks);
-                shard.update(&AdamW::default(), number, 1.0).unwrap();
+                shard.update(number, &AdamW::default(), 1.0).unwrap();
                 shard.losses().unwrap()
             };
             let first = step(&mut shard, 1);
@@ -518,7 +525,7 @@ fn the_estimate_is_near_what_is_allocated() {
             let stages = [(0, layers)];
             let expected = bytes_needed(&parameters.config.spec(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
-            let shard = Shard::new(&gpu, &parameters, &stages, [8, 64, 1], precision).unwrap();
+            let shard = StageModule::on_gpu(&gpu, &parameters, &stages, [8, 64, 1], precision).unwrap();
             let found = before - gpu.memory().unwrap().0;
             drop(shard);
             assert_eq!(gpu.memory().unwrap().0, before, "all is given back");
@@ -534,15 +541,15 @@ fn the_estimate_is_near_what_is_allocated() {
 fn a_step_is_enqueued_while_its_stream_is_held_up() {
     child("a_step_is_enqueued_while_its_stream_is_held_up", &[("EMULATOR_TIMEOUT", "60")], || {
         let state = debug_state();
-        let step = |shard: &mut Shard, marks: &mut EventTimer, state: &DebugState| {
+        let step = |shard: &mut StageModule<Cuda>, marks: &mut EventTimer, state: &DebugState| {
             shard.begin(&state.inputs, &state.targets).unwrap();
             (0..2).for_each(|k| shard.forward(0, k, None, None, marks).unwrap());
             for k in 0..2 {
                 shard.backward_input(0, k, None, None, marks).unwrap();
                 shard.backward_weight(0, k, marks).unwrap();
             }
-            shard.squared_norms().unwrap();
-            shard.update(&AdamW::default(), 1, 0.5).unwrap();
+            shard.square().unwrap();
+            shard.update(1, &AdamW::default(), 0.5).unwrap();
         };
         let run = |held_up: bool| {
             let (mut shard, mut marks) = whole_model(Precision::F32);
@@ -558,7 +565,7 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
                 step(&mut shard, &mut marks, &state);
                 gpu.compute.synchronize().unwrap();
                 marks.clear();
-                shard.read_squared_norms().unwrap();
+                shard.squared_norms().unwrap();
                 shard.zero_gradients().unwrap();
             }
             let before = gpu.memory().unwrap();
@@ -572,7 +579,7 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
             assert!(on_gpu() || gpu.memory().unwrap() == before, "a step allocates nothing");
             assert!(!held_up || !gpu.compute.is_done().unwrap(), "the stream is held up");
             gpu.send.write_value(word.address(), 1).unwrap();
-            let norms = shard.read_squared_norms().unwrap();
+            let norms = shard.squared_norms().unwrap();
             (shard.losses().unwrap(), norms)
         };
         assert_eq!(run(true), run(false));
@@ -602,7 +609,7 @@ fn wrong_calls_are_refused() {
         refused(shard.begin(&vec![257; state.inputs.len()], &state.targets), "below the vocabulary's 257");
         let gpu = shard.gpu().clone();
         let stage = Stage::transformer(false, 0..5, false);
-        let new = |layers: Stage, sizes| Shard::new(&gpu, &parameters, &[(0, layers)], sizes, Precision::F32);
+        let new = |layers: Stage, sizes| StageModule::on_gpu(&gpu, &parameters, &[(0, layers)], sizes, Precision::F32);
         refused(new(stage.clone(), [1, 8, 1]).map(drop), "run of the model's 4 blocks");
         refused(new(stage.clone(), [1, 65, 1]).map(drop), "sequences of 1 to 64 tokens");
         refused(new(stage, [0, 8, 1]).map(drop), "at least 1 sequence");
@@ -611,12 +618,12 @@ fn wrong_calls_are_refused() {
         let mut shard = new(middle, [4, 32, 1]).unwrap();
         let (to, from) = (place.address().offset(16), place.address());
         refused(shard.forward(0, 0, Some(from), Some(to), &mut marks), "at a multiple of 256");
-        assert_eq!((shard.tied_gradient(), shard.tied_inbox()), (None, None));
+        refused(shard.copy_gradient(GradientSync::Tied, to), "its gradient is complete");
         // half of a tied pair waits for the other half
         let first = Stage::transformer(true, 0..1, false);
         let mut shard = new(first, [4, 32, 1]).unwrap();
-        refused(shard.update(&AdamW::default(), 1, 1.0), "exchange it first");
-        refused(shard.squared_norms(), "exchange it first");
+        refused(shard.update(1, &AdamW::default(), 1.0), "exchange it first");
+        refused(shard.square(), "exchange it first");
     });
 }
 
@@ -629,13 +636,12 @@ fn replicas_add_up_to_twice_the_gradient() {
         one_by_one(&mut shard, &mut marks);
         let mut once = Parameters::zeros(&checkpoint().config).unwrap();
         shard.export(&mut once, Quantity::Gradients).unwrap();
-        let (own, inbox) = (shard.stage_gradient(0), shard.stage_inbox(0).unwrap());
-        assert_eq!(own.len(), 4 + 4, "four blocks; token and position embedding, final LayerNorm, the head's part");
-        for (own, other) in own.iter().zip(&inbox) {
-            assert_eq!(own.count, other.count);
-            shard.gpu().compute.copy(other.address, own.address, own.bytes()).unwrap();
-        }
-        shard.add_stage_inbox(0).unwrap();
+        let stage = GradientSync::Stage(Chunk { stage: 0, direction: 0 });
+        let whole = checkpoint().config.spec();
+        let bytes = stage_gradient_bytes(&whole, &whole.split(1, None).unwrap()[0]);
+        let sent = Buffer::new(shard.gpu().context(), bytes).unwrap();
+        shard.copy_gradient(stage, sent.address()).unwrap();
+        shard.merge_gradient(stage, sent.address()).unwrap();
         let mut twice = once.clone();
         shard.export(&mut twice, Quantity::Gradients).unwrap();
         for (once, twice) in once.tensors.iter().zip(&twice.tensors) {
@@ -774,7 +780,8 @@ fn too_little_memory_is_refused_with_numbers() {
         let whole = Stage::transformer(true, 0..4, true);
         let stages = [(0, whole)];
         if !skipped_on_gpu("a model that does not fit in a small memory") {
-            let error = Shard::new(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
+            let error =
+                StageModule::on_gpu(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
             let error = format!("{error:#}");
             assert!(error.contains("MiB of free memory on GPU 0") && error.contains("of 40 MiB"), "{error}");
         }
@@ -819,7 +826,7 @@ fn a_missing_library_is_named_once_with_its_fix() {
         }
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
         let stages = [(0, checkpoint().config.spec().split(1, None).unwrap()[0].clone())];
-        let error = Shard::new(&gpu, &checkpoint(), &stages, [1, 8, 1], Precision::F32).map(drop).unwrap_err();
+        let error = StageModule::on_gpu(&gpu, &checkpoint(), &stages, [1, 8, 1], Precision::F32).map(drop).unwrap_err();
         let words = format!("{error:#}");
         assert_eq!(words.matches("expected NVRTC").count(), 1, "{words}");
         assert!(Unusable::is_behind(&error) && words.contains("pip install nvidia-cuda-nvrtc"), "{words}");

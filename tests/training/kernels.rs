@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
+use cpu_kernels::attention::Shape;
 use libloading::Library;
-use pipesim::internals::model::{AdamW, Shape};
+use pipesim::internals::model::AdamW;
 use pipesim_cuda::kernel::{self, Launch, Precision};
 use pipesim_cuda::{self, Driver, Gpu, Kernels, Pinned};
 
@@ -431,7 +432,7 @@ fn embedding() {
                 [out]
             });
             let mut expected = vec![0.0; n * c];
-            reference::embedding_forward(&mut expected, &tokens, &wte, &wpe, t, c);
+            reference::embedding_forward(&mut expected, &tokens, &wte, Some(&wpe), t, c);
             let (name, found) = (label("embedding_forward", precision), emulator.read(&out));
             compare(&name, &shape, &found, &expected, emulator.tolerance());
 
@@ -449,7 +450,7 @@ fn embedding() {
                 emulator.launch("embedding_backward_position", launch, &[&wpe, &gradient], &[b, Int(t), Int(c)]);
                 [wte, wpe]
             });
-            reference::embedding_backward(&mut dwte, &mut dwpe, &tokens, &gradient, t, c);
+            reference::embedding_backward(&mut dwte, Some(&mut dwpe), &tokens, &gradient, t, c);
             compare(&label("embedding_backward_token", precision), &shape, &found_wte.floats(), &dwte, TOLERANCE);
             compare(&label("embedding_backward_position", precision), &shape, &found_wpe.floats(), &dwpe, TOLERANCE);
         }
@@ -479,7 +480,7 @@ fn layernorm() {
                 [2.0, 1.0, 1.0].map(|range| emulator.rounded(random.values(n * c, range)));
             let [weight, bias] = [1.5, 1.0].map(|range| emulator.rounded(random.values(c, range)));
             let (mut out, mut statistics) = (vec![0.0; n * c], vec![0.0; 2 * n]);
-            reference::layernorm_forward(&mut out, &mut statistics, &input, &weight, &bias);
+            reference::layernorm_forward(&mut out, &mut statistics, &input, [&weight, &bias], 1e-5);
             let [found, numbers] = emulator.twice(|| {
                 let (found, numbers) = (emulator.outputs(n * c), Buffer::output_floats(2 * n));
                 let [input, weight, bias] = [&input, &weight, &bias].map(|values| emulator.acts(values));
@@ -553,7 +554,7 @@ fn attention(precision: Precision, sizes: &[usize], path: &str) {
     for &size in sizes {
         for (i, tokens) in ATTENTION_TOKENS.into_iter().enumerate() {
             let heads = 1 + (i + size) % 3;
-            let shape = Shape { sequences: 1 + i % 2, tokens, heads, channels: heads * size };
+            let shape = Shape { sequences: 1 + i % 2, tokens, heads, groups: heads, size };
             assert_eq!(kernel::on_tensor_cores(precision, size), path == "tensor cores");
             attention_on(emulator, shape, path, (1.5, 1.0, i % 4 / 3), &mut random);
         }
@@ -570,7 +571,7 @@ fn attention_on(
     (range, slack, offset): (f32, f32, usize),
     random: &mut Random,
 ) {
-    let (Shape { sequences: b, tokens: t, heads, .. }, size) = (dimensions, dimensions.head_size());
+    let Shape { sequences: b, tokens: t, heads, size, .. } = dimensions;
     let (precision, c, shape) = (emulator.precision, heads * size, format!("{dimensions:?}"));
     let name = |name: &str| format!("{} on {path}", label(name, precision));
     let tolerance = emulator.tolerance_of_exponentials() * slack;
@@ -652,7 +653,7 @@ fn attention_to_a_single_key() {
         (Precision::Bf16, 64, "tensor cores, large scores"),
         (Precision::Bf16, 100, "CUDA cores, large scores"),
     ] {
-        let shape = Shape { sequences: 1, tokens: 130, heads: 2, channels: 2 * size };
+        let shape = Shape { sequences: 1, tokens: 130, heads: 2, groups: 2, size };
         attention_on(emulator(precision), shape, path, (12.0, 3.0, 0), &mut Random::new(18));
     }
     report("attention");
@@ -870,7 +871,7 @@ fn norm(emulator: &Emulator, parameters: &reference::Parameters, tied: Option<&[
 #[test]
 fn threads_of_the_host_launch_at_once() {
     let emulator = emulator(Precision::F32);
-    let dimensions = Shape { sequences: 2, tokens: 70, heads: 2, channels: 32 };
+    let dimensions = Shape { sequences: 2, tokens: 70, heads: 2, groups: 2, size: 16 };
     std::thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {

@@ -4,16 +4,19 @@ use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_distance};
 use std::path::Path;
 
+use pipesim::internals::epilogue::GradientSync;
 use pipesim::internals::model::*;
 use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
-use pipesim::internals::model_spec::{BLOCK, Stage};
+use pipesim::internals::model_spec::transformer::{Activation, ActivationFunction, Biases, Rotary, Style};
+use pipesim::internals::model_spec::{BLOCK, MicroBatch, Stage};
+use pipesim::internals::op::Kind;
 
 /// Devices that run a pipeline's ops one after the other.
 struct Pipeline {
-    shards: Vec<Shard>,
+    shards: Vec<StageModule<Cpu>>,
     device_of_stage: Vec<usize>,
     microbatches: usize,
-    tokens_a_microbatch: usize,
+    rows: usize,
 }
 
 impl Pipeline {
@@ -24,17 +27,17 @@ impl Pipeline {
         let shard = |device: usize| {
             let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
             let stages: Vec<_> = stages.map(|(stage, layers)| (stage as u32, layers.clone())).collect();
-            Shard::new(parameters, &stages, sequences, tokens, microbatches).unwrap()
+            StageModule::on_cpu(parameters, &stages, [sequences, tokens, microbatches]).unwrap()
         };
         Pipeline {
             shards: (0..=*devices.iter().max().unwrap()).map(shard).collect(),
             device_of_stage: devices.to_vec(),
             microbatches,
-            tokens_a_microbatch: sequences * tokens,
+            rows: sequences * tokens,
         }
     }
 
-    fn shard(&mut self, stage: usize) -> &mut Shard {
+    fn shard(&mut self, stage: usize) -> &mut StageModule<Cpu> {
         &mut self.shards[self.device_of_stage[stage]]
     }
 }
@@ -44,68 +47,76 @@ impl Steps for Pipeline {
         (self.device_of_stage.len(), self.microbatches)
     }
 
-    fn begin(&mut self, _: Batch) {
-        self.shards.iter_mut().for_each(Shard::zero_gradients);
+    fn begin(&mut self, (inputs, targets): Batch) {
+        for shard in &mut self.shards {
+            shard.zero_gradients().unwrap();
+            shard.begin(inputs, targets).unwrap();
+        }
     }
 
-    fn forward(&mut self, microbatch: usize, (inputs, targets): Batch) {
+    fn forward(&mut self, microbatch: usize, _: Batch) {
         let stages = self.device_of_stage.len();
-        let range = microbatch * self.tokens_a_microbatch..(microbatch + 1) * self.tokens_a_microbatch;
-        let mut hidden = vec![0.0; self.shards[0].hidden_len()];
+        let mut hidden = vec![0.0; self.rows * self.shards[0].width()];
         for stage in 0..stages {
             let before = hidden.clone();
-            let input = if stage == 0 { Signal::Tokens(&inputs[range.clone()]) } else { Signal::Hidden(&before) };
-            let last = stage == stages - 1;
-            let (targets, output) = (last.then(|| &targets[range.clone()]), (!last).then_some(&mut hidden[..]));
+            let (input, output) = ((stage > 0).then_some(&before[..]), (stage < stages - 1).then_some(&mut hidden[..]));
             let (stage_id, microbatch) = (stage as u32, microbatch as u32);
-            self.shard(stage).forward(stage_id, microbatch, input, targets, output, &mut Vec::new()).unwrap();
+            self.shard(stage).forward(stage_id, microbatch, input, output, &mut Stopwatch::default()).unwrap();
         }
     }
 
     fn backward_input(&mut self, microbatch: usize) {
         let stages = self.device_of_stage.len();
-        let mut gradient = vec![0.0; self.shards[0].hidden_len()];
+        let mut gradient = vec![0.0; self.rows * self.shards[0].width()];
         for stage in (0..stages).rev() {
             let after = gradient.clone();
             let (input, output) =
                 ((stage < stages - 1).then_some(&after[..]), (stage > 0).then_some(&mut gradient[..]));
             let (stage_id, microbatch) = (stage as u32, microbatch as u32);
-            self.shard(stage).backward_input(stage_id, microbatch, input, output, &mut Vec::new()).unwrap();
+            self.shard(stage).backward_input(stage_id, microbatch, input, output, &mut Stopwatch::default()).unwrap();
         }
     }
 
     fn backward_weight(&mut self, stage: usize, microbatch: usize) {
-        self.shard(stage).backward_weight(stage as u32, microbatch as u32, &mut Vec::new()).unwrap();
+        self.shard(stage).backward_weight(stage as u32, microbatch as u32, &mut Stopwatch::default()).unwrap();
     }
 
     fn held_bytes(&self) -> usize {
-        self.shards.iter().map(Shard::held_bytes).sum()
+        self.shards.iter().map(StageModule::held_bytes).sum()
     }
 
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
         if first != last {
-            let embedding = self.shards[first].tied_gradient().to_vec();
-            let head = self.shards[last].tied_gradient().to_vec();
-            self.shards[first].add_tied_gradient(&head);
-            self.shards[last].add_tied_gradient(&embedding);
+            let length = checkpoint().config.spec().tied_elements(|elements| elements);
+            let sent = [first, last].map(|device| {
+                let mut own = vec![0.0; length];
+                self.shards[device].copy_gradient(GradientSync::Tied, &mut own).unwrap();
+                own
+            });
+            self.shards[first].merge_gradient(GradientSync::Tied, &sent[1]).unwrap();
+            self.shards[last].merge_gradient(GradientSync::Tied, &sent[0]).unwrap();
         }
     }
 
-    fn export(&self, all: &mut Parameters, what: Quantity) {
-        self.shards.iter().for_each(|shard| shard.export(all, what));
+    fn export(&mut self, all: &mut Parameters, what: Quantity) {
+        self.shards.iter_mut().for_each(|shard| shard.export(all, what).unwrap());
     }
 
-    fn losses(&self) -> Vec<f32> {
-        self.shards[*self.device_of_stage.last().unwrap()].losses().to_vec()
+    fn losses(&mut self) -> Vec<f32> {
+        self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap()
     }
 
     fn squared_norms(&mut self) -> Vec<(usize, f64)> {
-        self.shards.iter().flat_map(Shard::squared_norms).collect()
+        let squared = |shard: &mut StageModule<Cpu>| {
+            shard.square().unwrap();
+            shard.squared_norms().unwrap()
+        };
+        self.shards.iter_mut().flat_map(squared).collect()
     }
 
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32) {
-        self.shards.iter_mut().for_each(|shard| shard.adamw(step, hyper, scale));
+        self.shards.iter_mut().for_each(|shard| shard.update(step, hyper, scale).unwrap());
     }
 }
 
@@ -117,11 +128,12 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
     for devices in PARTITIONS {
         for (microbatches, order) in [(1, Order::FullBackward), (2, Order::DelayedWeights), (8, Order::Reversed)] {
             let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, microbatches);
-            pipeline.shards.iter_mut().for_each(|shard| shard.keep_logits(true));
+            pipeline.shards.iter_mut().for_each(|shard| shard.compute().keep_logits(true));
             let loss = pipeline.gradients((&state.inputs, &state.targets), order);
             assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
             let head = pipeline.shard(devices.len() - 1);
-            let logits: Vec<f32> = (0..microbatches as u32).flat_map(|k| head.logits(k).unwrap()).copied().collect();
+            let logits: Vec<f32> =
+                (0..microbatches as u32).flat_map(|k| head.compute().logits(k).unwrap().to_vec()).collect();
             let distance = relative_distance(&logits, &state.logits);
             assert!(distance < 1e-5, "logits differ by {distance:e}");
             let found = pipeline.all(Quantity::Gradients);
@@ -186,15 +198,15 @@ fn gradients_agree_with_finite_differences() {
 }
 
 #[test]
-fn snapshot_and_restore_give_the_same_step_again() {
+fn saved_parameters_give_the_same_step_again() {
     let state = debug_state();
     let mut pipeline = Pipeline::new(&checkpoint(), &[0, 1], state.batch, state.tokens, 2);
     let batch = (&state.inputs[..], &state.targets[..]);
     pipeline.step(1, batch, Order::FullBackward, &AdamW::default(), None);
-    let snapshots: Vec<Snapshot> = pipeline.shards.iter().map(Shard::snapshot).collect();
+    pipeline.shards.iter_mut().for_each(|shard| shard.save().unwrap());
     let first = pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None);
     let after = pipeline.all(Quantity::Values);
-    pipeline.shards.iter_mut().zip(&snapshots).for_each(|(shard, snapshot)| shard.restore(snapshot));
+    pipeline.shards.iter_mut().for_each(|shard| shard.restore().unwrap());
     assert!(pipeline.all(Quantity::Values) != after);
     assert_eq!(pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None), first);
     assert!(pipeline.all(Quantity::Values) == after);
@@ -224,16 +236,53 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
     let state = debug_state();
     let parameters = checkpoint();
     let layers = parameters.config.spec().split(1, None).unwrap();
-    let mut shard = Shard::new(&parameters, &[(0, layers[0].clone())], state.batch, state.tokens, 1).unwrap();
-    let mut laps = Vec::new();
-    shard.forward(0, 0, Signal::Tokens(&state.inputs), Some(&state.targets), None, &mut laps).unwrap();
+    let mut shard =
+        StageModule::on_cpu(&parameters, &[(0, layers[0].clone())], [state.batch, state.tokens, 1]).unwrap();
+    let mut timer = Stopwatch::default();
+    shard.begin(&state.inputs, &state.targets).unwrap();
+    shard.forward(0, 0, None, None, &mut timer).unwrap();
     let after_forward = shard.held_bytes();
-    shard.backward_input(0, 0, None, None, &mut laps).unwrap();
+    shard.backward_input(0, 0, None, None, &mut timer).unwrap();
     assert!(shard.held_bytes() > 0 && shard.peak_held_bytes() >= after_forward.max(shard.held_bytes()));
-    shard.backward_weight(0, 0, &mut laps).unwrap();
+    shard.backward_weight(0, 0, &mut timer).unwrap();
     assert_eq!(shard.held_bytes(), 0);
-    let count = |part| laps.iter().filter(|lap| lap.part == part).count();
+    let count = |part| timer.laps.iter().filter(|lap| lap.part == part).count();
     assert_eq!((count(Part::Embedding), count(Part::Block), count(Part::Head)), (3, 12, 3));
+}
+
+#[test]
+fn ops_leave_behind_what_the_description_says() {
+    let odd = gpt2::Config { max_sequence: 16, vocabulary: 37, layers: 3, heads: 3, channels: 24 }.transformer();
+    let tokens: Vec<u32> = (0..32).collect();
+    for config in [odd, llama(37, false), llama(37, true)] {
+        let parameters = Parameters::random(&config, 1).unwrap();
+        let stages = [(0, config.spec().split(1, None).unwrap().remove(0))];
+        let mut shard = StageModule::on_cpu(&parameters, &stages, [2, 16, 1]).unwrap();
+        shard.begin(&tokens, &tokens).unwrap();
+        let micro = MicroBatch { sequences: 2, tokens: 16 };
+        let left = |kind| config.spec().left(&stages[0].1, kind, micro, &STORAGE);
+        shard.forward(0, 0, None, None, &mut Stopwatch::default()).unwrap();
+        assert_eq!(shard.held_bytes(), left(Kind::F));
+        shard.backward_input(0, 0, None, None, &mut Stopwatch::default()).unwrap();
+        assert_eq!(shard.held_bytes(), left(Kind::I));
+    }
+}
+
+/// A Llama of odd sizes: three groups of two heads, heads of 6 channels.
+fn llama(vocabulary: usize, tied: bool) -> Config {
+    Config {
+        style: Style::Llama,
+        biases: Biases::NONE,
+        vocabulary_multiple: 1,
+        rotary: Some(Rotary::new(10_000.0)),
+        groups: 3,
+        head_size: 6,
+        mlp: 52,
+        activation: Activation::Gated,
+        function: ActivationFunction::Silu,
+        tied,
+        ..Config::gpt(vocabulary, 0, 2, 6, 28)
+    }
 }
 
 #[test]
@@ -241,38 +290,42 @@ fn wrong_calls_are_refused() {
     let state = debug_state();
     let parameters = checkpoint();
     let layers = parameters.config.spec().split(2, None).unwrap();
-    let new = |stages: &[(u32, Stage)], tokens| Shard::new(&parameters, stages, 1, tokens, 8);
+    let new = |stages: &[(u32, Stage)], tokens| StageModule::on_cpu(&parameters, stages, [1, tokens, 8]);
     assert!(new(&[(0, layers[0].clone())], 65).is_err_and(|error| error.to_string().contains("found 65")));
     assert!(new(&[(0, layers[0].clone()), (1, layers[0].clone())], 32).is_err());
     assert!(new(&[(0, Stage::transformer(false, 3..5, false))], 32).is_err());
 
     let mut shard = new(&[(0, layers[0].clone())], 32).unwrap();
-    let (mut output, laps) = (vec![0.0; shard.hidden_len()], &mut Vec::new());
-    let tokens = &state.inputs[..32];
+    let timer = &mut Stopwatch::default();
+    let (tokens, length) = (&state.inputs[..8 * 32], 32 * shard.width());
+    let (mut output, hidden) = (vec![0.0; length], vec![0.0; length]);
     let mut outside = tokens.to_vec();
     outside[3] = 257;
-    let hidden = vec![0.0; shard.hidden_len()];
-    assert!(shard.forward(1, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).is_err());
-    assert!(shard.forward(0, 8, Signal::Tokens(tokens), None, Some(&mut output), laps).is_err());
-    assert!(shard.forward(0, 0, Signal::Tokens(&outside), None, Some(&mut output), laps).is_err());
-    assert!(shard.forward(0, 0, Signal::Tokens(&tokens[1..]), None, Some(&mut output), laps).is_err());
-    assert!(shard.forward(0, 0, Signal::Hidden(&hidden), None, Some(&mut output), laps).is_err());
-    assert!(shard.forward(0, 0, Signal::Tokens(tokens), None, None, laps).is_err());
-    assert!(shard.forward(0, 0, Signal::Tokens(tokens), Some(tokens), Some(&mut output), laps).is_err());
-    assert!(shard.backward_input(0, 0, Some(&hidden), None, laps).is_err());
-    assert!(shard.backward_weight(0, 0, laps).is_err());
+    assert!(shard.forward(0, 0, None, Some(&mut output), timer).is_err(), "no tokens yet");
+    assert!(shard.begin(&outside, &[]).is_err());
+    assert!(shard.begin(&tokens[1..], &[]).is_err());
+    shard.begin(tokens, &[]).unwrap();
+    assert!(shard.forward(1, 0, None, Some(&mut output), timer).is_err());
+    assert!(shard.forward(0, 8, None, Some(&mut output), timer).is_err());
+    assert!(shard.forward(0, 0, Some(&hidden), Some(&mut output), timer).is_err());
+    assert!(shard.forward(0, 0, None, Some(&mut output[1..]), timer).is_err());
+    assert!(shard.forward(0, 0, None, None, timer).is_err());
+    assert!(shard.backward_input(0, 0, Some(&hidden), None, timer).is_err());
+    assert!(shard.backward_weight(0, 0, timer).is_err());
+    // half of a tied pair waits for the other half
+    assert!(shard.update(1, &AdamW::default(), 1.0).is_err() && shard.square().is_err());
 
-    shard.forward(0, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).unwrap();
-    assert!(shard.forward(0, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).is_err());
-    assert!(shard.backward_weight(0, 0, laps).is_err());
-    assert!(shard.backward_input(0, 0, None, None, laps).is_err());
-    shard.backward_input(0, 0, Some(&hidden), None, laps).unwrap();
-    assert!(shard.backward_input(0, 0, Some(&hidden), None, laps).is_err());
+    shard.forward(0, 0, None, Some(&mut output), timer).unwrap();
+    assert!(shard.forward(0, 0, None, Some(&mut output), timer).is_err());
+    assert!(shard.backward_weight(0, 0, timer).is_err());
+    assert!(shard.backward_input(0, 0, None, None, timer).is_err());
+    shard.backward_input(0, 0, Some(&hidden), None, timer).unwrap();
+    assert!(shard.backward_input(0, 0, Some(&hidden), None, timer).is_err());
 
     // a step that is given up leaves nothing behind
-    shard.zero_gradients();
+    shard.zero_gradients().unwrap();
     assert_eq!(shard.held_bytes(), 0);
-    shard.forward(0, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).unwrap();
+    shard.forward(0, 0, None, Some(&mut output), timer).unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Steps of a pipeline whose shards a test drives itself, whatever they run on.
+//! Steps of a pipeline whose modules a test drives itself, whatever they run on.
 
 use crate::support::{checkpoint, debug_state, golden, golden_losses};
-use pipesim::internals::model::{AdamW, Parameters, Quantity, Shard, Signal, Tokenizer, Tokens};
+use pipesim::internals::model::{AdamW, Parameters, Quantity, StageModule, Stopwatch, Tokenizer, Tokens};
 
 /// Order of the ops of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,25 +17,25 @@ pub enum Order {
 /// What is read, and what is to be predicted.
 pub type Batch<'a> = (&'a [u32], &'a [u32]);
 
-/// Loss and gradients of the whole model in one shard on the CPU, of so many sequences of tokens in micro-batches.
+/// Loss and gradients of the whole model on one CPU, of so many sequences of tokens in micro-batches.
 pub fn on_one_device(
     parameters: &Parameters,
     (inputs, targets): Batch,
     [sequences, tokens, microbatches]: [usize; 3],
 ) -> (f32, Parameters) {
     let layers = parameters.config.spec().split(1, None).unwrap();
-    let rows = sequences / microbatches * tokens;
-    let mut shard =
-        Shard::new(parameters, &[(0, layers[0].clone())], sequences / microbatches, tokens, microbatches).unwrap();
-    let laps = &mut Vec::new();
-    for (k, (inputs, targets)) in (0..).zip(inputs.chunks(rows).zip(targets.chunks(rows))) {
-        shard.forward(0, k, Signal::Tokens(inputs), Some(targets), None, laps).unwrap();
-        shard.backward_input(0, k, None, None, laps).unwrap();
-        shard.backward_weight(0, k, laps).unwrap();
+    let sizes = [sequences / microbatches, tokens, microbatches];
+    let mut module = StageModule::on_cpu(parameters, &[(0, layers[0].clone())], sizes).unwrap();
+    let timer = &mut Stopwatch::default();
+    module.begin(inputs, targets).unwrap();
+    for k in 0..microbatches as u32 {
+        module.forward(0, k, None, None, timer).unwrap();
+        module.backward_input(0, k, None, None, timer).unwrap();
+        module.backward_weight(0, k, timer).unwrap();
     }
     let mut gradients = Parameters::zeros(&parameters.config).unwrap();
-    shard.export(&mut gradients, Quantity::Gradients);
-    (shard.losses().iter().sum::<f32>() / microbatches as f32, gradients)
+    module.export(&mut gradients, Quantity::Gradients).unwrap();
+    (module.losses().unwrap().iter().sum::<f32>() / microbatches as f32, gradients)
 }
 
 /// What steps consist of. An op runs on all stages, in order, but for the backward for the weights.
@@ -51,14 +51,14 @@ pub trait Steps {
     fn held_bytes(&self) -> usize;
     /// The first and the last stage add each other's tied gradient.
     fn exchange(&mut self);
-    fn losses(&self) -> Vec<f32>;
+    fn losses(&mut self) -> Vec<f32>;
     fn squared_norms(&mut self) -> Vec<(usize, f64)>;
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32);
 
     /// Writes this pipeline's parameters, or what belongs to them, to `all`.
-    fn export(&self, all: &mut Parameters, what: Quantity);
+    fn export(&mut self, all: &mut Parameters, what: Quantity);
 
-    fn all(&self, what: Quantity) -> Parameters {
+    fn all(&mut self, what: Quantity) -> Parameters {
         let mut all = Parameters::zeros(&checkpoint().config).unwrap();
         self.export(&mut all, what);
         all

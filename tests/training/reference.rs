@@ -1,8 +1,9 @@
 //! The CPU's kernels under the names and shapes of the CUDA kernels that are compared with them; n is the number of rows
 //! (tokens), C of channels, NH of heads, V of words. All matrices are row-major.
 
+use cpu_kernels::attention::Shape;
 use cpu_kernels::optimizer::{AdamW, ParameterGroup};
-use cpu_kernels::{Shape, attention, gelu, linear};
+use cpu_kernels::{attention, gelu, linear};
 
 pub use cpu_kernels::attention::Operands as Attention;
 pub use cpu_kernels::embedding::{backward_weight as embedding_backward, forward as embedding_forward};
@@ -35,7 +36,7 @@ pub fn gelu_forward(out: &mut [f32], values: &mut [f32]) {
 pub fn bias_backward_weight(bias_gradient: &mut [f32], gradient: &[f32]) {
     let channels = bias_gradient.len();
     let (mut weight_gradient, input) = (vec![0.0; channels], vec![0.0; gradient.len() / channels]);
-    linear::backward_weight(&mut weight_gradient, bias_gradient, gradient, &input);
+    linear::backward_weight(&mut weight_gradient, bias_gradient, gradient, &input, channels);
 }
 
 /// Parameters, their gradient and AdamW's moments, all of one length.
@@ -53,8 +54,7 @@ pub struct Parameters {
 
 impl Parameters {
     fn group(&self) -> ParameterGroup {
-        let mut group = ParameterGroup::new(vec![[self.values.len(), 0]]);
-        group.values.clone_from(&self.values);
+        let mut group = ParameterGroup::new(&[&self.values]);
         group.gradients.clone_from(&self.gradients);
         group.first_moments.clone_from(&self.first_moments);
         group.second_moments.clone_from(&self.second_moments);
