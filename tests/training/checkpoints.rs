@@ -1,10 +1,13 @@
 //! Models in Hugging Face's files: read, written, refused; and text sampled from them.
 
-use crate::support::{checkpoint, debug_state};
+use crate::support::{checkpoint, debug_state, golden, golden_json};
 use pipesim::internals::checkpoint::{read, read_folder, stored_tensors, write};
 use pipesim::internals::model::{Config, Parameters, WholeModel};
+use pipesim::internals::model_spec::huggingface;
+use pipesim::internals::training_loop::Sampling;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -142,4 +145,75 @@ fn logits_of_growing_sequences_are_pytorchs() {
     }
     assert!(model.logits(&[]).is_err() && model.logits(&vec![0; 33]).is_err());
     assert!(WholeModel::new(&parameters, 65).is_err());
+}
+
+/// One of PyTorch's small Llamas: its parameters, and what PyTorch says of it.
+fn llama(case: &str) -> (Parameters, Value) {
+    let folder = golden("llama").join(case);
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config = huggingface::read(&config).unwrap().config;
+    (read_folder(&folder, &config).unwrap(), golden_json(format!("llama/{case}/expected.json")))
+}
+
+fn ids(list: &Value) -> Vec<u32> {
+    list.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn llamas_are_written_as_they_were_read_and_continue_prompts_as_under_pytorch() {
+    let folder = tempfile::tempdir().unwrap();
+    for case in ["A", "B", "C"] {
+        let (parameters, expected) = llama(case);
+        write(&file(&folder), &parameters).unwrap();
+        assert!(tensors(&file(&folder)) == tensors(&golden("llama").join(case).join("model.safetensors")), "{case}");
+        let (prompt, continued) = (ids(&expected["sample_prompt"]), ids(&expected["sample_greedy"]));
+        let sampled = Sampling::default().sample(&parameters, &prompt, continued.len(), 0).unwrap();
+        assert_eq!(sampled, continued, "{case}");
+    }
+}
+
+#[test]
+fn logits_of_a_llama_are_pytorchs() {
+    for case in ["A", "B"] {
+        let (parameters, _) = llama(case);
+        let stored = tensors(&golden("llama").join(case).join("logits.safetensors"));
+        compare(&parameters, &stored["tokens"], &stored["logits"], case);
+    }
+}
+
+/// Compares the logits after each of some tokens with others'.
+fn compare(
+    parameters: &Parameters,
+    tokens: &(Dtype, Vec<usize>, Vec<u8>),
+    logits: &(Dtype, Vec<usize>, Vec<u8>),
+    what: &str,
+) {
+    let width = tokens.2.len() / tokens.1.iter().product::<usize>();
+    let ids: Vec<u32> = tokens.2.chunks(width).map(|id| u32::from_le_bytes(id[..4].try_into().unwrap())).collect();
+    let logits: Vec<f32> = logits.2.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let vocabulary = parameters.config.vocabulary;
+    let mut model = WholeModel::new(parameters, ids.len()).unwrap();
+    let mut worst = 0.0_f32;
+    for length in 1..=ids.len() {
+        let found = model.logits(&ids[..length]).unwrap();
+        let expected = &logits[(length - 1) * vocabulary..length * vocabulary];
+        worst = found.iter().zip(expected).map(|(one, other)| (one - other).abs()).fold(worst, f32::max);
+    }
+    println!("{what}: logits of {} tokens differ by at most {worst:e}", ids.len());
+    assert!(worst < 1e-4, "{what}: {worst:e}");
+}
+
+#[test]
+#[ignore = "tests/pytorch/checkpoint runs it"]
+fn logits_of_a_checkpoint_are_those_of_transformers() {
+    let folder = PathBuf::from(std::env::var_os("PIPESIM_CHECKPOINT").expect("PIPESIM_CHECKPOINT"));
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config = huggingface::read(&config).unwrap().config;
+    let stored = tensors(&folder.join("logits.safetensors"));
+    compare(
+        &read_folder(&folder, &config).unwrap(),
+        &stored["tokens"],
+        &stored["logits"],
+        &folder.display().to_string(),
+    );
 }

@@ -57,7 +57,6 @@ impl Cpu {
         }
     }
 
-    #[cfg(feature = "internals")]
     /// Sets whether forwards keep a copy of the logits; they do not by default.
     pub fn keep_logits(&mut self, keep: bool) {
         self.keep_logits = keep;
@@ -66,7 +65,6 @@ impl Cpu {
         }
     }
 
-    #[cfg(feature = "internals")]
     /// Logits (n, V) of a micro-batch's last forward, where the head is and they were kept.
     pub fn logits(&self, microbatch: u32) -> Option<&[f32]> {
         self.logits.get(microbatch as usize)?.as_deref()
