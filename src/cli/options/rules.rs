@@ -8,6 +8,7 @@ use super::values::Numbers;
 use crate::cost::{Decimal, GivenCosts, Per};
 use crate::report::{Output, OutputKind, TimelineRendering};
 use crate::sim::event::Sharing;
+use crate::training_loop::Decay;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use std::collections::BTreeSet;
