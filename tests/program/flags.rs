@@ -484,7 +484,9 @@ fn trained(folder: &Path) -> Vec<String> {
     for run in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         for line in std::fs::read_to_string(run.join("log.jsonl")).unwrap_or_default().lines() {
             let mut line: Value = serde_json::from_str(line).unwrap();
-            ["tokens_per_second", "bubble"].map(|time| line[time].take());
+            for time in ["tokens_per_second", "bubble"] {
+                line[time].take();
+            }
             found.push(line.to_string());
         }
         let checkpoints = std::fs::read_dir(&run).into_iter().flatten().map(|entry| entry.unwrap().path());

@@ -30,6 +30,11 @@ const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_seque
 
 const RULES: &[Rule] = &[
     (
+        "min_lr",
+        |g| g.get("lr_schedule") != Some(Decay::Constant),
+        "is for rates that fall; give --lr-schedule linear or cosine, too",
+    ),
+    (
         SAVED,
         |g| !g.is_typed("resume"),
         "is part of the checkpoint; leave it out, or begin another run without --resume",
