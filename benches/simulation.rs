@@ -1,18 +1,11 @@
 //! Speed of simulation and search on one core: `cargo bench`.
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pipesim::internals::cost::analytic::{Analytic, Platform};
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::hardware;
-use pipesim::internals::layout::ParallelConfig;
-use pipesim::internals::metrics::Activity;
-use pipesim::internals::model_spec;
-use pipesim::internals::open::Order;
-use pipesim::internals::ordering::order_ops;
-use pipesim::internals::resolve::Selection;
-use pipesim::internals::sim::event::{Config, Jitter, Network, Prepared, Processor, Sharing, monte_carlo};
-use pipesim::internals::sim::{self, Setup};
+use pipesim::costs::{Analytic, Platform, Slow};
+use pipesim::internals::sim::event::{Prepared, monte_carlo};
+use pipesim::schedules::{Order, order_ops};
+use pipesim::simulation::{Activity, Config, Jitter, Network, Processor, Sharing};
+use pipesim::{CostTable, GivenCosts, ParallelConfig, Selection, Setup, TaskGraph, models, simulation};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -31,7 +24,7 @@ fn costs(graph: &TaskGraph) -> CostTable {
 }
 
 fn makespan(graph: &TaskGraph, costs: &CostTable) -> u64 {
-    sim::sweep(graph, costs).iter().map(|device: &Activity| device.last_end).max().unwrap_or(0)
+    simulation::sweep(graph, costs).iter().map(|device: &Activity| device.last_end).max().unwrap_or(0)
 }
 
 /// Ops per second of the sweep alone, on a graph that exists already.
@@ -85,7 +78,7 @@ fn four_schedules(criterion: &mut Criterion) {
         bencher.iter(|| {
             ["naive", "gpipe", "1f1b", "zb-v"].map(|name| {
                 let graph = graph(black_box(name), 4, 8);
-                sim::predict(&graph, &costs(&graph), &Setup::default()).expect("no machine").metrics().makespan
+                simulation::predict(&graph, &costs(&graph), &Setup::default()).expect("no machine").metrics().makespan
             })
         });
     });
@@ -162,10 +155,10 @@ fn forecasts(criterion: &mut Criterion) {
     let layout = ParallelConfig { pp: 8, tp: 8, micro: 64, sequence: 8192, ..ParallelConfig::default() };
     let analytic = |chunks: u32| {
         let machine = Platform {
-            hardware: hardware::hardware("h100-sxm").expect("known"),
-            stack: hardware::stack(&layout.stack).expect("known"),
+            hardware: models::hardware("h100-sxm").expect("known"),
+            stack: models::stack(&layout.stack).expect("known"),
         };
-        let model = model_spec::transformer_named("llama-3-70b").expect("known");
+        let model = models::transformer_named("llama-3-70b").expect("known");
         Analytic::new(model, machine, ParallelConfig { chunks, ..layout.clone() }).expect("fits")
     };
     group.throughput(Throughput::Elements(1));

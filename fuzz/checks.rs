@@ -11,10 +11,9 @@ mod xml;
 pub use judged::schedule;
 pub use readers::{arguments, costs, csv, timeline};
 
-use pipesim::internals::dsl::{self, Budget, Compiled, Request, ScheduleFile};
-use pipesim::internals::open::Order;
+use pipesim::schedules::{Budget, Found, Order};
+use pipesim::{ResolveError, Selection};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::{Mutex, Once, PoisonError};
 
 /// An input of the target `language`: its first three characters are p (`1` to `6`), m (`1` to `9`, then `:` `;` `<` for 10 to
@@ -26,7 +25,7 @@ pub fn language(input: &[u8]) {
 }
 
 /// Returns the request in an input of `language`, and its schedule file; `None` for bytes that are not text.
-pub fn file(input: &[u8]) -> Option<(Request, String)> {
+pub fn file(input: &[u8]) -> Option<(Selection, String)> {
     let (head, text) = input.split_at_checked(3)?;
     let text = std::str::from_utf8(text).ok()?;
     let [p, m, v] = [head[0].wrapping_sub(b'1') % 6 + 1, head[1].wrapping_sub(b'1') % 12 + 1, head[2] % 4];
@@ -34,17 +33,16 @@ pub fn file(input: &[u8]) -> Option<(Request, String)> {
 }
 
 /// Returns a request with small budgets.
-pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
+pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Selection {
     let budget = Budget { ticks: 20_000, bytes: 64 << 20, ops: 20_000 };
-    Request { devices, microbatches, chunks, options: BTreeMap::new(), budget }
+    Selection { chunks, budget, ..Selection::new(devices, microbatches) }
 }
 
-/// Compiles `text`; panics of the program fail the check even if [`dsl::compile`] catches them.
-pub fn compile(text: &str, request: &Request) -> Result<Compiled, dsl::Error> {
-    let path = ScheduleFile { name: "seed".to_string(), file: "seed.star".to_string(), text: text.to_string() };
+/// Compiles `text`; panics of the program fail the check even if it catches them.
+pub fn compile(text: &str, request: &Selection) -> Result<Found, ResolveError> {
     watch_panics();
     WATCHED.set(true);
-    let result = dsl::compile(&path, request);
+    let result = request.order_of_text("seed.star", text);
     WATCHED.set(false);
     if let Some(panic) = noted().take() {
         // Values too large for the language cause panics in its crates, which `compile` must catch.
@@ -54,9 +52,10 @@ pub fn compile(text: &str, request: &Request) -> Result<Compiled, dsl::Error> {
 }
 
 /// Checks the result of `compile`.
-pub fn compiled(result: Result<Compiled, dsl::Error>, request: &Request) {
+pub fn compiled(result: Result<Found, ResolveError>, request: &Selection) {
     match result {
-        Ok(Compiled { order: Order::Fixed(fixed), source }) => {
+        Ok(Found { order: Order::Fixed(fixed), source, .. }) => {
+            let source = source.expect("it has a file");
             assert_eq!((fixed.devices(), fixed.microbatches), (request.devices, request.microbatches));
             for device in 0..fixed.devices() {
                 for index in [0, fixed.program(device).len() / 2, fixed.program(device).len() + 1] {
@@ -65,7 +64,7 @@ pub fn compiled(result: Result<Compiled, dsl::Error>, request: &Request) {
             }
             schedule(&fixed);
         }
-        Ok(Compiled { order: Order::Open(open), .. }) => judged::open(&open),
+        Ok(Found { order: Order::Open(open), .. }) => judged::open(&open),
         Err(error) => assert!(!error.to_string().trim().is_empty(), "an error says what is wrong"),
     }
 }

@@ -1,21 +1,14 @@
 //! Checks for every schedule: its graphs, their timelines, bounds, verdicts and files.
 
 use super::reference;
-use pipesim::internals::activation::Keep;
-use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
-use pipesim::internals::csv::{self, Format};
-use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
-use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::metrics::{Metrics, makespan};
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::open::{OpenSchedule, Program};
-use pipesim::internals::ordering::{self, order_ops};
-use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::sim::event::{Config, Record, simulate};
-use pipesim::internals::sim::{self, OpTimes, Setup};
-use pipesim::internals::timeline::Timeline;
+use pipesim::costs::Slow;
+use pipesim::graphs::{Awaited, Party, fewest_slots, standard_deliveries};
+use pipesim::schedules::{CsvFormat, Keep, OpenSchedule, Program, QueueCount, Receives, SearchError, order_ops};
+use pipesim::simulation::{Config, OpTimes};
+use pipesim::{
+    ChannelOptions, CostTable, Deadlock, Delivery, GivenCosts, Kind, Metrics, Op, Overlap, Schedule, Setup, TaskGraph,
+    Timeline, check, schedules, simulation,
+};
 
 /// Unit costs, and costs that are all different.
 const COSTS: [&str; 2] = ["", "F=1,I=2,W=3,B=4.5,comm=0.5,keep=0.25"];
@@ -86,11 +79,11 @@ fn timed(graph: &TaskGraph, costs: &CostTable) {
     let makespan = expected.iter().map(|&(_, end)| end).max().unwrap_or(0);
     assert_eq!(times.makespan(), makespan, "{overlap:?}");
 
-    let bounds = [sim::bounds(graph, costs, None), sim::bounds_at_own_peaks(graph, costs)];
+    let bounds = [simulation::bounds(graph, costs, None), simulation::bounds_at_own_peaks(graph, costs)];
     for bound in bounds {
         assert!(bound.best().0 <= makespan, "{bound:?} is above the makespan {makespan}, {overlap:?}");
     }
-    let predicted = sim::predict(graph, costs, &Setup::default()).unwrap();
+    let predicted = simulation::predict(graph, costs, &Setup::default()).unwrap();
     assert_eq!((predicted.makespan(), &predicted.op_times()), (makespan, &times));
     let metrics = predicted.metrics();
     figures(metrics);
@@ -112,14 +105,14 @@ fn timed(graph: &TaskGraph, costs: &CostTable) {
 fn events(graph: &TaskGraph, costs: &CostTable) {
     let times = OpTimes::swept(graph, costs);
     for delivery in standard_deliveries() {
-        let mut record = Record::new(graph);
-        let outcome = simulate(graph, costs, &Config { delivery, ..Config::default() }, &mut record);
+        let machine = Some(Config { delivery, ..Config::default() });
+        let outcome = simulation::predict(graph, costs, &Setup { machine, ..Setup::default() });
         let verdict = check(graph, delivery);
         match (outcome, verdict) {
             (Ok(outcome), Ok(())) => {
-                assert!(makespan(&outcome) >= times.makespan(), "{delivery} is faster than one-sided");
-                let swept: Vec<(u64, u64)> = times.start.iter().copied().zip(times.end.iter().copied()).collect();
-                assert!(delivery != Delivery::OneSided || record.ops == swept, "{:?} {swept:?}", record.ops);
+                assert!(outcome.makespan() >= times.makespan(), "{delivery} is faster than one-sided");
+                let found = outcome.op_times();
+                assert!(delivery != Delivery::OneSided || found == times, "{found:?} {times:?}");
             }
             (Err(_), Err(_)) => {}
             (outcome, verdict) => panic!("{delivery}: the engine says {outcome:?}, the checker {verdict:?}"),
@@ -130,7 +123,7 @@ fn events(graph: &TaskGraph, costs: &CostTable) {
 /// Checks that the causes of idle time sum to it, and that the critical path has no gap from time 0 to the end.
 fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
     let (schedule, makespan) = (graph.schedule(), times.makespan());
-    let explanation = sim::explain(graph, costs, times, None);
+    let explanation = simulation::explain(graph, costs, times, None);
     assert_eq!((explanation.makespan, explanation.devices.len()), (makespan, schedule.devices() as usize));
     for (device, causes) in (0..schedule.devices()).zip(&explanation.devices) {
         let busy: u64 = schedule.range(device).map(|index| times.duration(index)).sum();
@@ -138,18 +131,18 @@ fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
     }
     explanation.report(graph, costs);
     let mut at = 0;
-    for piece in sim::critical_path(graph, costs, times) {
+    for piece in simulation::critical_path(graph, costs, times) {
         assert_eq!(piece.start, at, "a hole in the critical path");
         at = piece.end;
     }
     assert_eq!(at, makespan, "the critical path ends with the step");
-    for (index, slack) in sim::slacks(graph, costs, times, None).into_iter().enumerate() {
+    for (index, slack) in simulation::slacks(graph, costs, times, None).into_iter().enumerate() {
         if graph.overlap() == Overlap::Max && graph.pair(index).is_some() {
             continue; // next to a longer op it may take longer without ending later
         }
         assert!(times.end[index] + slack <= makespan, "{} has slack beyond the end", graph.op(index));
     }
-    for (device, curve) in (0..).zip(sim::memory(graph, costs, times, None)) {
+    for (device, curve) in (0..).zip(simulation::memory(graph, costs, times, None)) {
         assert!((curve.peak - schedule.peak_activations(device, costs.keep)).abs() < 1e-9);
     }
 }
@@ -177,11 +170,12 @@ fn verdicts(graph: &TaskGraph) {
 
 /// Checks that files are read back unchanged, and that the file with sends and receives exists if the schedule `runs`.
 fn files(schedule: &Schedule, runs: bool) {
-    let written = [Format::ComputeOnly, Format::ComputeComms { waits: false }, Format::ComputeComms { waits: true }]
-        .map(|format| csv::write(schedule, format));
+    let written =
+        [CsvFormat::ComputeOnly, CsvFormat::ComputeComms { waits: false }, CsvFormat::ComputeComms { waits: true }]
+            .map(|format| schedules::write_csv(schedule, format));
     for text in written.iter().flatten() {
-        let again =
-            csv::read("seed", "seed.csv", text).unwrap_or_else(|e| panic!("wrote what it cannot read: {e}\n{text}"));
+        let again = schedules::read_csv("seed", "seed.csv", text)
+            .unwrap_or_else(|e| panic!("wrote what it cannot read: {e}\n{text}"));
         assert_eq!(
             (again.schedule.devices(), again.schedule.microbatches),
             (schedule.devices(), schedule.microbatches)
@@ -261,12 +255,12 @@ fn settled(open: &OpenSchedule, order: &Schedule, keep: Keep) {
 }
 
 /// Checks that an error about a low cap names a sufficient one.
-fn refused(open: &OpenSchedule, costs: &CostTable, error: &ordering::Error) {
+fn refused(open: &OpenSchedule, costs: &CostTable, error: &SearchError) {
     assert!(!error.to_string().is_empty());
-    let ordering::Error::Cap { device, needed, .. } = *error else { return };
+    let SearchError::Cap { device, needed, .. } = *error else { return };
     let mut raised = open.clone();
     *cap(&mut raised.programs[device as usize]).expect("it has a cap") = needed;
-    if let Err(ordering::Error::Cap { device: again, cap, needed: more, .. }) = order_ops(&raised, costs) {
+    if let Err(SearchError::Cap { device: again, cap, needed: more, .. }) = order_ops(&raised, costs) {
         assert!(again != device, "with a cap of {needed} instead, {cap}, device {device} needs {more}");
     }
 }

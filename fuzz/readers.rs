@@ -2,15 +2,13 @@
 
 use super::judged::{figures, schedule};
 use super::xml::well_formed;
-use pipesim::internals::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
-use pipesim::internals::delivery::Delivery;
-use pipesim::internals::experiment::compare;
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::op::Op;
-use pipesim::internals::report::{self, Colors, Entry, Panel, Report};
-use pipesim::internals::resolve::{self, Costs, Measured, Selection};
-use pipesim::internals::sim::{self, Setup};
-use pipesim::internals::timeline::{Source, Timeline};
+use pipesim::costs::{Decimal, Measured, Slow, StepCosts};
+use pipesim::pictures::Colors;
+use pipesim::simulation::Source;
+use pipesim::{
+    CostFile, CostTable, Costs, Delivery, Entry, GivenCosts, Op, Panel, Report, Selection, Setup, TaskGraph, Timeline,
+    compare, simulation,
+};
 
 /// Timelines of more devices are read and evaluated, but not drawn.
 const MOST_DRAWN: u64 = 1 << 10;
@@ -18,7 +16,7 @@ const MOST_DRAWN: u64 = 1 << 10;
 /// An input of the target `csv`: a file as PyTorch writes it.
 pub fn csv(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    match pipesim::internals::csv::read("seed", "seed.csv", text) {
+    match pipesim::schedules::read_csv("seed", "seed.csv", text) {
         Ok(imported) => schedule(&imported.schedule),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -67,18 +65,18 @@ fn report_of(timelines: Vec<Timeline>) -> Report {
 
 /// Checks that the output in every format is valid.
 fn drawn(report: &Report) {
-    for text in [report::json(report), report::trace(report)] {
+    for text in [report.json(), report.trace()] {
         serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}"));
     }
-    well_formed(&report::svg(report));
-    assert!(report::html(report).trim_end().ends_with("</html>"));
-    assert!(!report::markdown(report).is_empty() && !report::table(report, None).is_empty());
+    well_formed(&report.svg());
+    assert!(report.html().trim_end().ends_with("</html>"));
+    assert!(!report.markdown().is_empty() && !report.table(None).is_empty());
     let panels = report.entries.iter().flat_map(Entry::panels).count();
-    assert!(report::csv(report).lines().count() > panels, "a row for each panel and one of names");
+    assert!(report.csv().lines().count() > panels, "a row for each panel and one of names");
     for (width, ascii, colors) in
         [(20, true, Colors::None), (79, true, Colors::Sixteen), (100, false, Colors::True), (160, false, Colors::None)]
     {
-        let text = report::terminal(report, width, ascii, colors);
+        let text = report.terminal(width, ascii, colors);
         assert!(!ascii || text.is_ascii(), "{text:?} is to be ASCII");
         assert!(colors != Colors::None || !text.contains('\x1b'), "{text:?} is to have no colour");
         assert!(!text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\x1b')), "{text:?} controls the terminal");
@@ -87,9 +85,7 @@ fn drawn(report: &Report) {
 
 /// Small schedules with one stage per device, with two, and in two directions.
 fn graphs() -> Vec<TaskGraph> {
-    let graph = |(name, p, m): (&str, u32, u32)| {
-        Selection::new(p, m).graph::<resolve::Error>(name, &resolve::unknown_costs).unwrap().graph
-    };
+    let graph = |(name, p, m): (&str, u32, u32)| Selection::new(p, m).resolve(name, &Costs::default()).unwrap().graph;
     [("1f1b", 2, 3), ("zb-v", 2, 3), ("dualpipe", 2, 4)].map(graph).into()
 }
 
@@ -117,7 +113,7 @@ pub fn costs(input: &[u8]) {
 
 /// Checks that a prediction has figures that are numbers, and a timeline that can be read.
 fn predicted(graph: &TaskGraph, table: &CostTable, steps: StepCosts) {
-    let predicted = sim::predict(graph, table, &Setup { steps, ..Setup::default() }).unwrap();
+    let predicted = simulation::predict(graph, table, &Setup { steps, ..Setup::default() }).unwrap();
     figures(predicted.metrics());
     let timeline = predicted.timeline();
     assert!(timeline.spans.iter().all(|span| span.start_ns <= span.end_ns), "{timeline:?}");

@@ -1,8 +1,6 @@
 //! A second, slow method for dependencies and start times.
 
-use pipesim::internals::cost::CostTable;
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::schedule::{Overlap, Schedule};
+use pipesim::{CostTable, Kind, Op, Overlap, Schedule};
 use std::collections::BTreeMap;
 
 /// Start and end of every op, in the order of [`Schedule::ops`].

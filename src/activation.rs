@@ -20,7 +20,6 @@ const _: () = assert!((1_i128 << 31) * (1 << 28) * WHOLE < UNLIMITED);
 pub struct Keep(i128);
 
 impl Keep {
-    /// All of it.
     pub const ALL: Keep = Keep(WHOLE);
 
     /// Rounds `share`, which is between 0 and 1.

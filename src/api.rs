@@ -15,9 +15,12 @@ pub mod costs {
 pub mod models {
     pub use crate::balance::Balanced;
     pub use crate::hardware::{
-        Error as HardwareError, Field, Hardware, Stack, hardware, names as hardware_names, stack,
+        Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, hardware_with,
+        names as hardware_names, stack, stack_with,
     };
-    pub use crate::layout::{Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, Zero};
+    pub use crate::layout::{
+        Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero, micro_batches,
+    };
     pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
     pub use crate::model_spec::gpt2::Config as Gpt2Config;
@@ -25,25 +28,33 @@ pub mod models {
         Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
     };
     pub use crate::model_spec::{
-        Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError, Stage, Storage, Tensor,
-        TiedSides, model_spec, names as model_names,
+        BLOCK, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError,
+        Stage, Storage, Tensor, TiedSides,
+        huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
+        model_spec, names as model_names, transformer_named,
     };
     pub use crate::step_estimate::StepEstimate;
     pub use crate::step_estimate::{OutOfMemory, Suggestion};
 }
 
-/// Schedules: ops, placement, orders, the schedule language and deliveries.
+/// Schedules: ops, placement, orders, searches and proofs, the schedule language, PyTorch's files and deliveries.
 pub mod schedules {
     pub use crate::activation::Keep;
-    pub use crate::csv::Error as CsvError;
+    pub use crate::csv::{
+        Error as CsvError, Format as CsvFormat, Imported, MAX_BYTES as MAX_CSV_BYTES, read as read_csv,
+        write as write_csv,
+    };
     pub use crate::delivery::{ChannelOptions, Delivery, ParseDeliveryError, PyTorch, QueueCount, Receives};
     pub use crate::dsl::{Budget, Error as LanguageError, ScheduleSource, Takes, names};
+    pub use crate::exact::{Error as ProofError, Proof, prove, prove_against};
     pub use crate::export::{dot, json};
     pub use crate::op::{Kind, Op, ParseOpError};
     pub use crate::open::{Goal, OpenSchedule, Order, Program};
-    pub use crate::ordering::Error as SearchError;
+    pub use crate::ordering::{Effort, Error as SearchError, order_ops, order_ops_with};
     pub use crate::placement::{Chunk, Placement, PlacementError};
-    pub use crate::resolve::{Found, Host, OrderedGraph, PlatformOptions, Resolved, Selection, Variant, Warning};
+    pub use crate::resolve::{
+        Files, Found, Host, OrderedGraph, PlatformOptions, Resolved, Selection, Variant, Warning,
+    };
     pub use crate::schedule::{Fault, Overlap, Phase, Programs, Schedule};
 }
 
@@ -59,10 +70,12 @@ pub mod simulation {
     pub use crate::advice::{Advice, Advisor, Change, Sensitivities, What};
     pub use crate::explanation::StepExplanation;
     pub use crate::metrics::{Activity, DeviceMetrics, Metrics, Reference, TypicalSpeed};
-    pub use crate::sim::event::{Config, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
+    pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
-        Bounds, Cause, CostShare, CriticalSpan, Delay, IdleReport, IdleSpan, IdleTime, Interval, MemoryCurve,
-        MemoryLevel, OpTimes, Prediction, PredictionFigures, Sensitivity, Setup, Spread, StepSpan, Successive, predict,
+        Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Idle, IdleReport, IdleSpan, IdleTime,
+        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
+        StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
+        sensitivities, slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, Timeline, TimelineError};
 }
@@ -72,7 +85,7 @@ pub mod pictures {
     #[cfg(feature = "pictures")]
     pub use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
     pub use crate::report::{
-        Comparison, ComparisonPoint, Entry, KindError, LeftOut, Look, Palette, Panel, Report, Table, WriteError,
+        Colors, Comparison, ComparisonPoint, Entry, KindError, LeftOut, Look, Palette, Panel, Report, Table, WriteError,
     };
 }
 

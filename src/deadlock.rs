@@ -48,12 +48,10 @@ pub enum Awaited {
     Nothing,
 }
 
-/// One wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Who is stuck, and where.
     pub party: Party,
-    /// For what.
     pub awaited: Awaited,
     /// Who would have to do it, and where that one stands.
     pub on: Party,

@@ -112,7 +112,6 @@ impl StepEpilogue {
         }
     }
 
-    /// Adds a node; returns its number.
     fn add(&mut self, device: u32, op: StepOp, gradients: Vec<GradientSync>, needs: Vec<usize>) -> usize {
         self.nodes.push(StepNode { device, op, gradients, needs });
         self.nodes.len() - 1

@@ -10,7 +10,6 @@ use std::fmt;
 /// The explanation of one schedule's predicted step. Times are in the unit of its costs.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepExplanation {
-    /// Name of the schedule.
     pub schedule: String,
     /// `unit` or `ms`.
     pub time_unit: String,

@@ -5,7 +5,6 @@ use crate::op::Kind;
 use crate::schedule::{Schedule, unit_name, units};
 use serde::Serialize;
 
-/// Version of the JSON schema.
 pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]

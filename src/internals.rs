@@ -1,4 +1,4 @@
-//! Every module of the crate, for the tests, benches and fuzz targets of its own repository. Nothing here is promised to anybody.
+//! Every module of the crate, for the tests and benches of its own repository that the public API does not reach. No stability is promised.
 
 macro_rules! all {
     ($($(#[$when:meta])? $module:ident)*) => {

@@ -59,9 +59,7 @@ pub enum Holds {
     All,
     /// Entries exchanged with this device.
     Peer(u32),
-    /// The sends to this device.
     SendsTo(u32),
-    /// The receives from this device.
     ReceivesFrom(u32),
     /// The sends of one channel: to this stage, gradients or not.
     Channel(u32, bool),
@@ -79,7 +77,6 @@ pub struct CommunicationQueue {
 }
 
 impl CommunicationQueue {
-    /// Returns the number of groups.
     pub fn groups(&self) -> usize {
         if self.ends.is_empty() { self.entries.len() } else { self.ends.len() }
     }
@@ -112,7 +109,7 @@ impl CommunicationQueue {
     }
 }
 
-/// The route of messages of ops of one (stage, direction, kind).
+/// The route of all messages made by ops with the same (stage, direction, kind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageRoute {
     /// The channel: stage boundary and direction.
@@ -176,7 +173,6 @@ impl Lowering {
         self.routes[op.slot()]
     }
 
-    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         self.channels
     }
@@ -347,7 +343,7 @@ impl Lowering {
     }
 }
 
-/// Returns the queue of an entry: from whether it is a send, the other device, and the op that uses the data.
+/// Chooses the queue of an entry. Arguments: whether it is a send, the other device, and the op that uses the data.
 type QueueOf = fn(bool, u32, Op) -> Holds;
 
 fn layout(queues: QueueCount) -> QueueOf {
@@ -358,7 +354,7 @@ fn layout(queues: QueueCount) -> QueueOf {
     }
 }
 
-/// Returns the messages, of any device, that op number `index` waits for first. An overlapped pair waits for both inputs before it
+/// Returns the messages, from any device, that must arrive before op number `index` starts. A pair waits for both inputs before it
 /// starts, unless its ops run one after the other.
 pub fn inputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
     match graph.pair(index).filter(|_| matches!(graph.overlap(), Overlap::Atomic | Overlap::Max)) {

@@ -24,7 +24,6 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether `few` is a subsequence of `many`.
 fn is_within(few: &[String], many: &[String]) -> bool {
     let mut rest = many.iter();
     few.iter().all(|word| rest.any(|other| other == word))

@@ -8,16 +8,25 @@ use crate::schedule::Schedule;
 /// layers of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
-    /// A fixed order.
     Fixed(Vec<Op>),
     /// A fixed order of forwards and backwards; the W's of its I's run when the device would idle, before an op that would exceed
     /// the cap, and at the end.
-    Fill { ops: Vec<Op>, cap: Option<f64> },
+    Fill {
+        ops: Vec<Op>,
+        cap: Option<f64>,
+    },
     /// List scheduling: of the ops that are ready, one of the first kind in `priority`, of the oldest micro-batch. Backwards are
     /// split if `priority` has `I`.
-    Greedy { priority: Vec<Kind>, cap: Option<f64> },
+    Greedy {
+        priority: Vec<Kind>,
+        cap: Option<f64>,
+    },
     /// The best order that a search finds, with backwards `split` into I and W or not, optionally starting from an order.
-    Search { split: bool, cap: Option<f64>, start: Option<Box<Program>> },
+    Search {
+        split: bool,
+        cap: Option<f64>,
+        start: Option<Box<Program>>,
+    },
 }
 
 /// What a search minimizes.

@@ -16,15 +16,12 @@ pub struct StepEstimate {
     pub iteration_s: f64,
     /// Tokens per second of all pipelines.
     pub tokens_per_second: f64,
-    /// Tokens per second per GPU.
     pub tokens_per_second_per_gpu: f64,
     /// TFLOP/s per GPU of the model itself: products of F, I and W and all scores, without recomputation.
     pub model_tflops_per_gpu: f64,
     /// Model FLOPs utilization: share of the 16-bit peak.
     pub mfu: f64,
-    /// Total number of GPUs.
     pub gpus: u64,
-    /// Parameters of the model.
     pub parameters: u128,
     /// Breakdown of the time; it sums to `iteration_s`.
     pub time_s: StepTime,
@@ -98,7 +95,6 @@ pub(crate) const MOST_CHANGES: usize = 3;
 /// A layout that does not fit into memory, with a suggestion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutOfMemory {
-    /// Name of the schedule.
     pub schedule: String,
     /// Device with the highest total.
     pub device: u32,

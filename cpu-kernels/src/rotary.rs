@@ -12,11 +12,16 @@ pub struct Table {
     pairs: usize,
 }
 
+/// Returns the cosines and sines (T, size / 2).
+pub fn table(tokens: usize, frequencies: &[f64]) -> (Vec<f32>, Vec<f32>) {
+    let angles = (0..tokens).flat_map(|at| frequencies.iter().map(move |frequency| at as f64 * frequency));
+    angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
+}
+
 impl Table {
     /// A table for sequences of `tokens` tokens, by each pair's angle per position in radians.
     pub fn new(tokens: usize, frequencies: &[f64]) -> Table {
-        let angles = || (0..tokens).flat_map(|at| frequencies.iter().map(move |frequency| at as f64 * frequency));
-        let (cosines, sines) = angles().map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
+        let (cosines, sines) = table(tokens, frequencies);
         Table { cosines, sines, pairs: frequencies.len() }
     }
 

@@ -1,5 +1,5 @@
 #include "common.cuh"
-// Token and position embedding: a row of wte[Vp, C] plus a row of wpe[maxT, C].
+// Token and position embedding: a row of wte[Vp, C] plus, unless wpe is null, a row of wpe[maxT, C].
 
 constexpr int EMBEDDING_COLUMNS = 128; // of a block of the backward kernels, one a thread
 
@@ -14,10 +14,12 @@ KERNEL(embedding_forward, 128, 8)
         for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < C; start += 128 * ELEMENTS) {
             float x[ELEMENTS], y[ELEMENTS];
             load_elements(x, token, start, C);
-            load_elements(y, position, start, C);
+            if (wpe != nullptr) {
+                load_elements(y, position, start, C);
 #pragma unroll
-            for (int i = 0; i < ELEMENTS; i++) {
-                x[i] += y[i];
+                for (int i = 0; i < ELEMENTS; i++) {
+                    x[i] += y[i];
+                }
             }
             store_elements(target, x, start, C);
         }

@@ -72,7 +72,7 @@ const MAX_GRID_X: usize = (1 << 31) - 1;
 const MAX_GRID_Y: usize = (1 << 16) - 1;
 
 /// Names and texts of the source files, in the order of the translation unit.
-pub const SOURCES: [(&str, &str); 12] = [
+pub const SOURCES: [(&str, &str); 15] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
     ("attention_tensor.cuh", include_str!("../kernels/attention_tensor.cuh")),
@@ -82,9 +82,12 @@ pub const SOURCES: [(&str, &str); 12] = [
     ("embedding.cu", include_str!("../kernels/embedding.cu")),
     ("gelu.cu", include_str!("../kernels/gelu.cu")),
     ("gradient.cu", include_str!("../kernels/gradient.cu")),
+    ("heads.cu", include_str!("../kernels/heads.cu")),
     ("layernorm.cu", include_str!("../kernels/layernorm.cu")),
     ("optimizer.cu", include_str!("../kernels/optimizer.cu")),
     ("residual.cu", include_str!("../kernels/residual.cu")),
+    ("rmsnorm.cu", include_str!("../kernels/rmsnorm.cu")),
+    ("swiglu.cu", include_str!("../kernels/swiglu.cu")),
 ];
 
 /// Threads per block of an elementwise kernel.
@@ -197,6 +200,15 @@ kernels! {
     /// `gelu_forward(out, input, count)`
     gelu_forward(_, count) { elementwise(count) }
 
+    /// `heads_expand(out, fused, n, NH, G, HS)`
+    heads_expand(_, rows, _heads, _groups, _size) { row_each(rows) }
+
+    /// `heads_reduce(out, gradient, n, NH, G, HS)`
+    heads_reduce(_, rows, _heads, _groups, _size) { row_each(rows) }
+
+    /// `heads_rotate(rows, cosines, sines, n, T, heads, pairs, stride, backwards)`
+    heads_rotate(_, rows, _tokens, _heads, _pairs, _stride, _backwards) { row_each(rows) }
+
     /// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
     layernorm_backward_input(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
 
@@ -220,6 +232,29 @@ kernels! {
 
     /// `residual_forward(out, a, b, count)`
     residual_forward(_, count) { elementwise(count) }
+
+    /// `rmsnorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
+    rmsnorm_backward_input(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
+
+    /// `rmsnorm_backward_sums(partial, gradient, input, statistics, n, C, G)`
+    rmsnorm_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS) }
+
+    /// `rmsnorm_backward_weight(dweight, partial, G, C)`
+    rmsnorm_backward_weight(_, _groups, channels) { Launch::new([channels.div_ceil(COLUMNS), 1], COLUMNS) }
+
+    /// `rmsnorm_forward(out, statistics, input, weight, n, C, epsilon)`
+    rmsnorm_forward(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
+
+    /// `swiglu_backward(values, gradient, n, F)`
+    swiglu_backward(_, rows, _width) { row_each(rows) }
+
+    /// `swiglu_forward(out, values, n, F)`
+    swiglu_forward(_, rows, _width) { row_each(rows) }
+}
+
+/// One row per block.
+fn row_each(rows: usize) -> Launch {
+    Launch::new([rows, 1], 128)
 }
 
 fn elementwise(count: usize) -> Launch {

@@ -13,7 +13,7 @@ mod write;
 
 use arbitrary::Unstructured;
 use libfuzzer_sys::fuzz_target;
-use pipesim::internals::open::Order;
+use pipesim::schedules::Order;
 use plain::{Failure, Program};
 
 fuzz_target!(|bytes: &[u8]| {

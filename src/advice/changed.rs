@@ -5,7 +5,7 @@ use crate::graph::TaskGraph;
 use crate::open::{OpenSchedule, Order, Program};
 use crate::ordering::{Effort, order_ops_with};
 use crate::resolve::Selection;
-use crate::sim::{self, CostShare, Prediction, Sensitivity, typical_step};
+use crate::sim::{self, CostShare, Prediction, Sensitivity, typical_step_on};
 use serde::Serialize;
 use std::sync::{Mutex, PoisonError};
 
@@ -38,14 +38,13 @@ pub(super) struct Changed<'a> {
     source: Source,
 }
 
-/// Returns whether the order needs a search.
 pub(super) fn is_searched(order: &Order) -> bool {
     matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
 }
 
 /// Returns the makespan of a step in ticks; `None` if the machine cannot run it.
 pub(super) fn typical_ticks(graph: &TaskGraph, costs: &CostTable) -> Option<u64> {
-    typical_step(graph, costs).ok().map(|step| step.makespan())
+    typical_step_on(graph, costs, None).ok().map(|step| step.makespan())
 }
 
 impl<'a> Changed<'a> {
@@ -95,7 +94,6 @@ impl<'a> Changed<'a> {
         Sensitivities { list, order_held_fixed: !anew && !matches!(self.source, Source::Fixed) }
     }
 
-    /// Predicts each change separately.
     fn again(&self, whole: u64, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {
         let (placement, scale) = (&self.graph.schedule().placement, sim::finer_by(sim::PERCENT, self.graph, costs, 0));
         let fine = costs.finer(scale);

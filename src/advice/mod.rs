@@ -91,7 +91,6 @@ pub struct Advice {
     pub untried: usize,
 }
 
-/// A schedule that was tried.
 struct Tried {
     name: String,
     base: String,

@@ -1,7 +1,7 @@
 //! The program's global allocator: the system's, with a limit while a schedule file is evaluated and an error message when memory
 //! runs out.
 //!
-//! A child under `setrlimit` does not serve instead: it would have to share its limit with a 4 GiB stack, and libraries panic on
+//! A child process under `setrlimit` is no alternative: its limit would have to include a 4 GiB stack, and libraries panic on
 //! allocations that fail (starlark) where this allocator ends the program with advice.
 
 use super::terminal::eprint;
@@ -12,7 +12,6 @@ use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Whether a limit is set.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes that may still be allocated under the limit.

@@ -34,7 +34,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Failed(_) => 1,
@@ -45,6 +44,10 @@ impl Failure {
             Failure::Hang(_) => 6,
             Failure::Stopped(_, code) | Failure::Reported(code) => *code,
         }
+    }
+
+    pub fn usage(error: impl ToString) -> Failure {
+        Failure::Usage(error.to_string())
     }
 
     /// Returns the failure that ended a measurement early whose results are written.

@@ -93,7 +93,6 @@ enum ReportVerb {
     Accuracy(Box<accuracy::Accuracy>),
 }
 
-/// Describes the command line.
 pub fn command() -> clap::Command {
     // --batch may replace --micro for a model on hardware
     let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
@@ -121,9 +120,6 @@ pub fn command() -> clap::Command {
 }
 
 /// Parses the command line.
-///
-/// # Errors
-/// Unknown or contradictory arguments, and requests for help.
 pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();

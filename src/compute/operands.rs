@@ -1,6 +1,6 @@
 //! Descriptions of layers, and the operands of calls that read several buffers. Tensors are numbers within the layer's group.
 
-use super::Side;
+use super::store::Side;
 use crate::model_spec::MicroBatch;
 
 /// Kind of a norm.

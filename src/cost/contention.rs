@@ -25,7 +25,7 @@ impl Contention {
         self.cores > 0 && Contention::grows(&self.per_mille)
     }
 
-    /// Whether factors, if any, grow from 1 and are not absurd.
+    /// Whether factors, if any, start at 1, never decrease and are at most [`Self::MOST`].
     pub(super) fn grows(per_mille: &[u32]) -> bool {
         let grows = per_mille.windows(2).all(|pair| pair[0] <= pair[1]);
         let (first, last) = (per_mille.first().unwrap_or(&ALONE), per_mille.last().unwrap_or(&ALONE));

@@ -14,7 +14,6 @@ pub struct Decimal {
 const DECIMALS: i64 = 12;
 /// Significant digits that are always kept, as in a floating-point number.
 const SIGNIFICANT: i64 = 15;
-/// Maximum number of decimals.
 const MOST_DECIMALS: i64 = 24;
 /// Maximum number of digits before the point.
 const MOST_WHOLE: i64 = 15;

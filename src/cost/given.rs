@@ -148,7 +148,6 @@ impl GivenCosts {
         GivenCosts { layers, ..self }
     }
 
-    /// Returns the unit of times, if any.
     pub fn unit(&self) -> Option<TimeUnit> {
         self.unit
     }
@@ -263,7 +262,6 @@ impl GivenCosts {
         (exact + 1..=finest).rev().find(fine).or_else(|| longest(exact).map(|_| exact))
     }
 
-    /// Returns the costs as given.
     pub fn summary(&self) -> Summary {
         self.of_device(1.0)
     }

@@ -12,14 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Version of the JSON schema.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Maximum number of blocks, and maximum time of a part (18 minutes), so that sums over many ops do not overflow.
 const MAX_BLOCKS: u32 = 1 << 12;
 const MAX_NS: u64 = 1 << 40;
 
-/// Cost of one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartCost {
@@ -31,9 +29,7 @@ pub struct PartCost {
     pub sequences: u32,
     /// Tokens per sequence.
     pub tokens: u32,
-    /// Duration, in nanoseconds.
     pub duration_ns: u64,
-    /// Number of measurements.
     pub samples: u64,
 }
 
@@ -46,7 +42,6 @@ pub struct LinkCost {
     /// Whether the sender continues to compute during a put; otherwise the put blocks it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_compute: bool,
-    /// Bytes of that put.
     pub bytes: u64,
     /// Time from the end of a put until a waiting receiver continues.
     pub latency_ns: u64,
@@ -62,7 +57,6 @@ pub struct LinkCost {
 pub struct StepRates {
     /// Optimizer step of the embedding, and of the head's own parameters.
     pub optimizer_embedding_ns: u64,
-    /// Optimizer step of one block.
     pub optimizer_block_ns: u64,
     /// Gradient norm, per block.
     pub norm_block_ns: u64,
@@ -72,7 +66,6 @@ pub struct StepRates {
     pub reduce_add_ns: u64,
 }
 
-/// A file of measured costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostFile {
@@ -85,7 +78,6 @@ pub struct CostFile {
     /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. ScheduleSource only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
     pub tied: bool,
-    /// Costs of the parts.
     pub parts: Vec<PartCost>,
     /// Busy time of an op beyond its parts, by kind: `F`, `I`, `W`.
     pub op_overhead_ns: BTreeMap<String, u64>,
@@ -110,7 +102,6 @@ fn yes() -> bool {
 }
 
 impl StepRates {
-    /// Returns the optimizer time of a part.
     fn optimizer_ns(&self, part: &str) -> u64 {
         if part == BLOCK { self.optimizer_block_ns } else { self.optimizer_embedding_ns }
     }
@@ -122,7 +113,6 @@ impl StepRates {
 }
 
 impl CostFile {
-    /// Returns the outline of the measured model.
     pub fn outline(&self) -> Outline {
         Outline::transformer(self.layers as usize, self.tied)
     }

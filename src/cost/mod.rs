@@ -15,7 +15,7 @@ pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
-pub use share::Per;
+pub use share::{Per, gcd};
 pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use stages::StageTimes;
 pub use unit::TimeUnit;
@@ -63,7 +63,6 @@ impl StepCosts {
 /// Durations of every (stage, direction, kind) of one placement, in ticks.
 #[derive(Clone, Debug)]
 pub struct CostTable {
-    /// Number of ticks per time unit.
     pub ticks_per_unit: f64,
     /// Time unit: `unit`, `ns`, `us`, `ms` or `s`.
     pub time_unit: &'static str,

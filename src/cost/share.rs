@@ -10,16 +10,13 @@ pub enum Per {
     /// A device's whole share of layers: p devices' worth of model for any p and v.
     #[default]
     Device,
-    /// An average stage.
     Stage,
-    /// A layer.
     Layer,
     /// The whole model: the same for any p and v.
     Model,
 }
 
 impl Per {
-    /// All variants with their names.
     pub const ALL: [(&'static str, Per); 4] =
         [("device", Per::Device), ("stage", Per::Stage), ("layer", Per::Layer), ("model", Per::Model)];
 
@@ -40,7 +37,6 @@ pub(super) struct Shares {
     pub(super) of_device: f64,
 }
 
-/// Maximum number of layers.
 const MOST_LAYERS: usize = 1 << 20;
 
 impl Shares {
@@ -61,7 +57,7 @@ impl Shares {
             Per::Model => (1, all, 1.0 / devices as f64),
         };
         let parts = counts.unwrap_or_else(|| vec![1; stages as usize]);
-        let common = parts.iter().fold(whole, |common, &part| divisor(common, part * scale));
+        let common = parts.iter().fold(whole, |common, &part| gcd(common, part * scale));
         Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
     }
 
@@ -71,7 +67,6 @@ impl Shares {
     }
 }
 
-/// Returns the layers of each stage.
 fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
     if layers.iter().any(|&count| count > MOST_LAYERS) {
         return Err(CostError(format!("--layers: expected at most {MOST_LAYERS} layers; give smaller numbers")));
@@ -88,6 +83,6 @@ fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
 }
 
 /// Returns the greatest common divisor.
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
+pub fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -2,16 +2,11 @@
 
 use super::{CostError, Decimal};
 
-/// A unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeUnit {
-    /// Nanoseconds.
     Nanosecond,
-    /// Microseconds.
     Microsecond,
-    /// Milliseconds.
     Millisecond,
-    /// Seconds.
     Second,
 }
 

@@ -3,10 +3,8 @@
 use crate::op::{Kind, Op, boundary_letter};
 use std::borrow::Cow;
 
-/// What an action does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// An op of this kind.
     Op(Kind),
     /// `BW`: the full backward in files of PyTorch before December 2024.
     WholeBackward,
@@ -24,7 +22,6 @@ pub enum What {
     WaitReduce,
 }
 
-/// One action of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     /// Global stage number.
@@ -34,12 +31,10 @@ pub struct Action {
     /// Number of its cell in the row, from 1.
     pub cell: u32,
     pub what: What,
-    /// Whether it is the first of an overlapped pair.
     pub opens_pair: bool,
 }
 
 impl Action {
-    /// Returns its text in the file.
     pub fn text(self) -> String {
         let Action { stage, microbatch, .. } = self;
         match self.what {
@@ -200,7 +195,6 @@ fn action(text: &str, cell: u32) -> Result<Action, Expected> {
     Ok(Action { stage, microbatch, cell, what, opens_pair: false })
 }
 
-/// Appends a cell to a row.
 pub fn push(row: &mut String, cell: &str) {
     if !row.is_empty() {
         row.push(',');

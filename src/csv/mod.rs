@@ -24,7 +24,6 @@ pub struct Imported {
     pub warnings: Vec<String>,
 }
 
-/// A file format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Ops only; PyTorch adds the communication when it loads the file.

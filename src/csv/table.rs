@@ -7,7 +7,6 @@ use crate::placement::{Placement, PlacementError};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The actions of a file.
 pub struct Table<'a> {
     file: &'a str,
     /// Actions of all rows, one after the other.
@@ -55,7 +54,6 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
-    /// Returns the ops with their rows.
     pub fn ops(&self) -> impl Iterator<Item = (usize, Kind, &Action)> {
         let of = |(row, range): (usize, &Range<usize>)| self.actions[range.clone()].iter().map(move |a| (row, a));
         self.rows.iter().enumerate().flat_map(of).filter_map(|(row, action)| match action.what {
@@ -74,13 +72,11 @@ impl<'a> Table<'a> {
         Error::Cell { file, row: row + 1, cell, expected, found, remedy: remedy.to_string() }
     }
 
-    /// Returns the error that the file is wrong.
     pub fn fault(&self, expected: &str, found: String, remedy: &str) -> Error {
         Error::File { file: self.file.to_string(), expected: expected.to_string(), found, remedy: remedy.to_string() }
     }
 }
 
-/// No row.
 const NOWHERE: u32 = u32::MAX;
 
 /// Infers placement and number of micro-batches. Allocates no more than the number of ops implies, whatever numbers they contain.

@@ -59,7 +59,6 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the cells of a program.
 fn row(program: &[Op]) -> String {
     let mut text = String::with_capacity(program.len() * 6);
     units(program).for_each(|unit| push(&mut text, &unit_name(unit)));
@@ -133,7 +132,6 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Writes all rows.
     fn run(mut self) -> Result<Vec<String>, Error> {
         loop {
             while let Some(device) = self.ready.pop_front() {
@@ -167,7 +165,6 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Returns the ops of `device` that are not written.
     fn rest(&self, device: u32) -> &'a [Op] {
         &self.schedule.program(device)[self.done[device as usize]..]
     }
@@ -244,7 +241,6 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Writes a transfer to both rows.
     fn transfer(&mut self, transfer: Transfer) {
         let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
         push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));

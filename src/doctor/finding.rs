@@ -1,10 +1,9 @@
-//! Findings of probes, and what can be used according to them.
+//! Findings of probes, and which features they allow.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Outcome of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -20,24 +19,20 @@ pub enum Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Status::Ok => "ok",
-            Status::Missing => "missing",
-            Status::Broken => "broken",
-            Status::Unknown => "unknown",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
-/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub status: Status,
-    /// What was found.
     pub found: String,
     /// One thing to do, unless the status is ok.
     pub fix: Option<String>,
 }
+
+/// What a probe finds: an error is a finding, too, and ends the probe early.
+pub type Asked = Result<Finding, Finding>;
 
 impl Finding {
     pub(super) fn ok(found: impl Into<String>) -> Finding {
@@ -68,7 +63,6 @@ impl From<pipesim_cuda::library::Missing> for Finding {
     }
 }
 
-/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {known}, found '{found}'")]
 pub struct NoSuchName {
@@ -76,10 +70,8 @@ pub struct NoSuchName {
     pub(super) found: String,
 }
 
-/// A probe with its finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name of the probe.
     pub name: &'static str,
     #[serde(flatten)]
     pub finding: Finding,
@@ -88,7 +80,8 @@ pub struct Row {
 }
 
 /// A feature of a run that depends on the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Need {
     /// Training on a GPU.
     Cuda,
@@ -162,12 +155,6 @@ impl FromStr for Need {
     }
 }
 
-impl Serialize for Need {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
 /// Whether a feature can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
@@ -215,7 +202,7 @@ mod tests {
                 assert_eq!(usable(&[(probe, status)]), ["cuda", "nvshmem", "nccl", "mpi"], "{probe}");
             }
         }
-        // One GPU has no peers and one machine needs no Slurm; wrong bytes and hidden peers are another matter.
+        // Unknown is acceptable: one GPU has no peers, and one machine needs no Slurm. Broken is not: wrong bytes, hidden peers.
         assert_eq!(usable(&[("peer-access", Status::Unknown)]), ["cuda", "nvshmem", "nccl", "mpi"]);
         assert_eq!(usable(&[("peer-access", Status::Broken)]), ["cuda", "mpi"]);
         assert_eq!(usable(&[("slurm", Status::Broken)]), ["cuda", "mpi"]);

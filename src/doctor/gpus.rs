@@ -1,6 +1,6 @@
 //! Probes of the driver and the GPUs: devices, slices, copies between GPUs.
 
-use super::finding::Finding;
+use super::finding::{Asked, Finding};
 use anyhow::{Error, Result};
 use pipesim_cuda::{
     self, Buffer, ComputeMode, Driver, Facts, Fault, Gpu, LOWEST_CAPABILITY, Pinned, Unloadable, Unusable, library,
@@ -44,23 +44,17 @@ impl From<Error> for Finding {
     }
 }
 
-pub(super) fn driver() -> Finding {
-    let path = match library::open(&library::DRIVER) {
-        Ok(found) => found.path,
-        Err(missing) => return missing.into(),
-    };
-    let version = match pipesim_cuda::driver_version() {
-        Ok(version) => version,
-        Err(error) => return Finding::broken(error.to_string(), INSTALL_NEWER),
-    };
+pub(super) fn driver() -> Asked {
+    let path = library::open(&library::DRIVER)?.path;
+    let version = pipesim_cuda::driver_version().map_err(|error| Finding::broken(error.to_string(), INSTALL_NEWER))?;
     // The version of the kernel module must match the library's.
     let module = std::fs::read_to_string("/sys/module/nvidia/version");
     let module = module.map(|text| format!(", module {}", text.trim())).unwrap_or_default();
     let found = format!("CUDA {}.{}{module}, {}", version / 1000, version % 1000 / 10, path.display());
     if version < OLDEST_VERSION {
-        return Finding::broken(format!("{found}; expected CUDA 12.8 or newer"), INSTALL_NEWER);
+        return Err(Finding::broken(format!("{found}; expected CUDA 12.8 or newer"), INSTALL_NEWER));
     }
-    match Driver::open() {
+    Ok(match Driver::open() {
         // Without a GPU the driver is still ok; the probe devices reports it.
         Ok(_) | Err(Unusable::NoDevice) => Finding::ok(found),
         Err(Unusable::Start(fault)) => {
@@ -68,40 +62,35 @@ pub(super) fn driver() -> Finding {
             Finding { found: format!("{found}; {}", finding.found), ..finding }
         }
         Err(unusable) => Finding::broken(format!("{found}; {unusable}"), INSTALL_NEWER),
-    }
+    })
 }
 
-pub(super) fn devices() -> Finding {
+pub(super) fn devices() -> Asked {
     let driver = match Driver::open() {
-        Ok(driver) => driver,
-        Err(Unusable::Start(fault)) => return (&fault).into(),
+        Err(Unusable::Start(fault)) => return Err((&fault).into()),
         Err(Unusable::NoDevice) => {
             let visible = std::env::var("CUDA_VISIBLE_DEVICES").map(|v| format!(" (CUDA_VISIBLE_DEVICES='{v}')"));
-            return Finding::missing(
+            return Err(Finding::missing(
                 format!("no GPU is visible{}", visible.unwrap_or_default()),
                 "check that a GPU is present and CUDA_VISIBLE_DEVICES shows it (nvidia-smi lists them)",
-            );
+            ));
         }
-        Err(_) => return open().err().unwrap_or_else(|| Finding::unknown("not probed", INSTALL_NEWER)),
+        _ => open()?,
     };
-    let devices = match (0..driver.devices()).map(|ordinal| device(driver, ordinal)).collect::<Result<Vec<_>>>() {
-        Ok(devices) => devices,
-        Err(error) => return error.into(),
-    };
+    let devices = (0..driver.devices()).map(|ordinal| device(driver, ordinal)).collect::<Result<Vec<_>>>()?;
     let found = devices.iter().map(|(_, _, words)| words.as_str()).collect::<Vec<_>>().join("; ");
     if devices.iter().all(|(facts, _, _)| facts.capability < LOWEST_CAPABILITY) {
-        return Finding::broken(found, "use a GPU of compute capability 8.0 (Ampere) or newer");
+        return Err(Finding::broken(found, "use a GPU of compute capability 8.0 (Ampere) or newer"));
     }
-    match devices.iter().find(|(_, mode, _)| *mode == ComputeMode::Prohibited) {
+    Ok(match devices.iter().find(|(_, mode, _)| *mode == ComputeMode::Prohibited) {
         Some((Facts { ordinal, .. }, _, _)) => Finding::broken(
             format!("{found}; device {ordinal} is closed to programs"),
             format!("open it: nvidia-smi -i {ordinal} -c 0"),
         ),
         None => Finding::ok(found),
-    }
+    })
 }
 
-/// A GPU, with its description.
 fn device(driver: &'static Driver, ordinal: u32) -> Result<(Facts, ComputeMode, String)> {
     let (facts, mode) = (driver.facts(ordinal)?, driver.compute_mode(ordinal)?);
     let gibibytes = |bytes: usize| bytes as f64 / f64::from(1 << 30);
@@ -119,25 +108,22 @@ fn device(driver: &'static Driver, ordinal: u32) -> Result<(Facts, ComputeMode, 
     Ok((facts, mode, words))
 }
 
-pub(super) fn green_contexts() -> Finding {
+pub(super) fn green_contexts() -> Asked {
     let driver = match Driver::open() {
-        Ok(driver) => driver,
         Err(Unusable::Driver(Unloadable::TooOld(lacking))) => {
             let found = format!("the driver has no {}", lacking.join(", "));
-            return Finding::missing(found, format!("{INSTALL_NEWER}, or do without --slices"));
+            return Err(Finding::missing(found, format!("{INSTALL_NEWER}, or do without --slices")));
         }
-        Err(Unusable::NoDevice) => return Finding::ok("the driver has them; no GPU is visible that could be split"),
-        Err(_) => return open().err().unwrap_or_else(|| Finding::unknown("not probed", INSTALL_NEWER)),
+        Err(Unusable::NoDevice) => {
+            return Ok(Finding::ok("the driver has them; no GPU is visible that could be split"));
+        }
+        _ => open()?,
     };
-    match Gpu::slices(driver, 0, 2) {
-        Ok(slices) => {
-            let each = slices.first().map_or(0, Gpu::multiprocessors);
-            Finding::ok(format!("GPU 0 splits into 2 slices of {each} multiprocessors"))
-        }
-        Err(error) => {
-            Finding::broken(format!("{error:#}"), "do without --slices; a MIG instance may be too small for two")
-        }
-    }
+    let slices = Gpu::slices(driver, 0, 2).map_err(|error| {
+        Finding::broken(format!("{error:#}"), "do without --slices; a MIG instance may be too small for two")
+    })?;
+    let each = slices.first().map_or(0, Gpu::multiprocessors);
+    Ok(Finding::ok(format!("GPU 0 splits into 2 slices of {each} multiprocessors")))
 }
 
 const BYTES: usize = 16 << 20;
@@ -147,18 +133,15 @@ const TIMES: u32 = 8;
 const MOST_LISTED: usize = 6;
 
 /// Copies 16 MiB between each ordered pair of GPUs, compares every byte, and times the copies.
-pub(super) fn peer_access() -> Finding {
-    let driver = match open() {
-        Ok(driver) => driver,
-        Err(finding) => return finding,
-    };
+pub(super) fn peer_access() -> Asked {
+    let driver = open()?;
     if driver.devices() < 2 {
-        return Finding::unknown("one GPU: it has no peer", "nothing to do for one GPU; slices of it need no peer");
+        let fix = "nothing to do for one GPU; slices of it need no peer";
+        return Err(Finding::unknown("one GPU: it has no peer", fix));
     }
-    copies(driver).map_or_else(Finding::from, |copies| peer_finding(&copies))
+    Ok(peer_finding(&copies(driver)?))
 }
 
-/// The copy from one GPU to another.
 #[derive(Clone, Copy, Debug)]
 struct Copied {
     from: usize,

@@ -1,6 +1,6 @@
 //! Probes of NVIDIA's libraries: each is opened and called once.
 
-use super::finding::Finding;
+use super::finding::{Asked, Finding};
 use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
 use pipesim_cuda::library::{self, Wanted};
@@ -16,10 +16,8 @@ const BUILTINS_FAILED: u32 = 7;
 
 fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> {
     let found = library::open(wanted)?;
-    match found.reopen() {
-        Ok(library) => Ok((library, found.path)),
-        Err(reason) => Err(Finding::broken(reason, wanted.fix)),
-    }
+    let library = found.reopen().map_err(|reason| Finding::broken(reason, wanted.fix))?;
+    Ok((library, found.path))
 }
 
 /// Looks up a function of a library.
@@ -28,75 +26,59 @@ fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> 
 /// `F` is the type of a pointer to this function.
 unsafe fn function<F: Copy>(library: &Library, name: &'static str, wanted: &Wanted) -> Result<F, Finding> {
     // SAFETY: the caller guarantees it.
-    match unsafe { library.get::<F>(name) } {
-        Ok(function) => Ok(*function),
-        Err(_) => Err(Finding::broken(format!("the library has no {name}"), wanted.fix)),
-    }
+    let function = unsafe { library.get::<F>(name) };
+    function.map(|function| *function).map_err(|_| Finding::broken(format!("the library has no {name}"), wanted.fix))
 }
 
 /// Opens the libraries that every run on GPUs opens, without calling them.
-pub(super) fn opening() -> Finding {
+pub(super) fn opening() -> Asked {
     if library::open(&library::DRIVER).is_ok() {
         let _ = (library::open(&library::CUBLASLT), library::open(&library::NVRTC));
     }
-    Finding::ok("they open, or are missing")
+    Ok(Finding::ok("they open, or are missing"))
 }
 
-pub(super) fn nvrtc() -> Finding {
-    let path = match library::open(&library::NVRTC) {
-        Ok(found) => found.path,
-        Err(missing) => return missing.into(),
-    };
+pub(super) fn nvrtc() -> Asked {
+    let path = library::open(&library::NVRTC)?.path;
     let found = match try_compiler() {
-        Ok((major, minor)) => return Finding::ok(format!("{major}.{minor}, compiles a kernel, {}", path.display())),
+        Ok((major, minor)) => {
+            return Ok(Finding::ok(format!("{major}.{minor}, compiles a kernel, {}", path.display())));
+        }
         Err(CompileError::Refused { call, code: BUILTINS_FAILED, .. }) => {
             format!("{call} finds no libnvrtc-builtins ({})", path.display())
         }
         Err(CompileError::Refused { call, code, .. }) => format!("{call} returned {code} ({})", path.display()),
         Err(error) => format!("{error} ({})", path.display()),
     };
-    Finding::broken(found, library::NVRTC.fix)
+    Err(Finding::broken(found, library::NVRTC.fix))
 }
 
-pub(super) fn cublaslt() -> Finding {
-    let asked = reopen(&library::CUBLASLT).and_then(|(library, path)| {
-        // SAFETY: the name and type of cublasLt.h; no arguments.
-        let version: unsafe extern "C" fn() -> usize =
-            unsafe { function(&library, "cublasLtGetVersion", &library::CUBLASLT)? };
-        // SAFETY: as above.
-        Ok((unsafe { version() }, path))
-    });
-    match asked {
-        Ok((version, path)) => {
-            let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
-            Finding::ok(format!("{major}.{minor}.{patch}, {}", path.display()))
-        }
-        Err(finding) => finding,
-    }
+pub(super) fn cublaslt() -> Asked {
+    let (library, path) = reopen(&library::CUBLASLT)?;
+    // SAFETY: the name and type of cublasLt.h; no arguments.
+    let version: unsafe extern "C" fn() -> usize =
+        unsafe { function(&library, "cublasLtGetVersion", &library::CUBLASLT)? };
+    // SAFETY: as above.
+    let version = unsafe { version() };
+    let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
+    Ok(Finding::ok(format!("{major}.{minor}.{patch}, {}", path.display())))
 }
 
-pub(super) fn nccl() -> Finding {
-    let nccl = match Nccl::open() {
-        Ok(nccl) => nccl,
-        Err(nccl::Error::Missing(missing)) => return missing.into(),
-        Err(error) => return Finding::broken(error.to_string(), library::NCCL.fix),
+pub(super) fn nccl() -> Asked {
+    let broken = |error: nccl::Error| match error {
+        nccl::Error::Missing(missing) => missing.into(),
+        error => Finding::broken(error.to_string(), library::NCCL.fix),
     };
-    match nccl.version() {
-        Ok((major, minor, patch)) => Finding::ok(format!("{major}.{minor}.{patch}, {}", nccl.found().path.display())),
-        Err(error) => Finding::broken(error.to_string(), library::NCCL.fix),
-    }
+    let nccl = Nccl::open().map_err(broken)?;
+    let (major, minor, patch) = nccl.version().map_err(broken)?;
+    Ok(Finding::ok(format!("{major}.{minor}.{patch}, {}", nccl.found().path.display())))
 }
 
 /// Opens the library and initialises it as the only process, on the first GPU if there is one.
-pub(super) fn nvshmem() -> Finding {
-    let found = match library::open(&library::NVSHMEM) {
-        Ok(found) => found,
-        Err(missing) => return missing.into(),
-    };
-    let nvshmem = match Nvshmem::open(&found.path) {
-        Ok(nvshmem) => nvshmem,
-        Err(error) => return Finding::broken(error.to_string(), library::NVSHMEM.fix),
-    };
+pub(super) fn nvshmem() -> Asked {
+    let found = library::open(&library::NVSHMEM)?;
+    let nvshmem = Nvshmem::open(&found.path);
+    let nvshmem = nvshmem.map_err(|error| Finding::broken(error.to_string(), library::NVSHMEM.fix))?;
     let (major, minor, patch) = nvshmem.version();
     let version = format!("{major}.{minor}.{patch}");
     let path = found.path.display();
@@ -104,13 +86,10 @@ pub(super) fn nvshmem() -> Finding {
     let on_device = Driver::open().is_ok_and(|driver| driver.context(0).is_ok());
     let bootstrap = nvshmem.unique_id().and_then(|id| nvshmem.init_with_unique_id(0, 1, &id));
     let retry = "run again with NVSHMEM_DEBUG=INFO; without a network set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo";
-    let status = match bootstrap {
-        Ok(status) => status,
-        Err(error) => return Finding::broken(format!("{version}: {error}, {path}"), retry),
-    };
+    let status = bootstrap.map_err(|error| Finding::broken(format!("{version}: {error}, {path}"), retry))?;
     let (pe, pes) = (nvshmem.my_pe().unwrap_or(-1), nvshmem.n_pes().unwrap_or(-1));
     nvshmem.finalize();
-    match status {
+    Ok(match status {
         _ if (pe, pes) != (0, 1) => {
             Finding::broken(format!("{version}: alone, it calls itself {pe} of {pes}, {path}"), retry)
         }
@@ -119,7 +98,7 @@ pub(super) fn nvshmem() -> Finding {
         }
         Status::Bootstrapped => Finding::ok(format!("{version}, bootstraps; no GPU to set up, {path}")),
         status => Finding::ok(format!("{version}, {status} on GPU 0, {path}")),
-    }
+    })
 }
 
 /// The library that reports NVLinks.
@@ -134,27 +113,21 @@ static MANAGEMENT: Wanted = Wanted {
 /// `NVML_NVLINK_MAX_LINKS`.
 const MOST_LINKS: c_uint = 18;
 
-pub(super) fn nvlink() -> Finding {
+pub(super) fn nvlink() -> Asked {
     if library::open(&library::DRIVER).is_err() {
-        return Finding::unknown("not probed: there is no driver", "install the NVIDIA driver first");
+        return Err(Finding::unknown("not probed: there is no driver", "install the NVIDIA driver first"));
     }
-    let library = match reopen(&MANAGEMENT) {
-        Ok((library, _)) => library,
-        Err(finding) => return finding,
-    };
-    let devices = match links(&library) {
-        Ok(devices) => devices,
-        Err(finding) => return finding,
-    };
+    let devices = links(&reopen(&MANAGEMENT)?.0)?;
     let told = |(number, (links, version)): (usize, &(u32, u32))| match links {
         0 => format!("GPU {number}: none"),
         1 => format!("GPU {number}: 1 link, version {version}"),
         _ => format!("GPU {number}: {links} links, version {version}"),
     };
     if devices.iter().all(|(links, _)| *links == 0) {
-        return Finding::missing("no active link", "nothing to do on a machine without NVLink: copies go over PCIe");
+        let fix = "nothing to do on a machine without NVLink: copies go over PCIe";
+        return Err(Finding::missing("no active link", fix));
     }
-    Finding::ok(devices.iter().enumerate().map(told).collect::<Vec<_>>().join("; "))
+    Ok(Finding::ok(devices.iter().enumerate().map(told).collect::<Vec<_>>().join("; ")))
 }
 
 /// Returns the number of active links of each GPU, and their newest version.

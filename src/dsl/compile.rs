@@ -34,17 +34,11 @@ const STACK_BYTES: usize = (u32::MAX as usize) & !0xffff; // just below 4 GiB, f
 const STACK_PER_BYTE: usize = 4;
 
 /// Compiles a schedule file.
-///
-/// # Errors
-/// As [`Error`] lists them.
 pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
     evaluated(path, request, |asked, module, evaluator| asked.run(module, evaluator))
 }
 
 /// Returns the parts of a request that a schedule file uses, whatever the request's chunks and options; evaluates no word.
-///
-/// # Errors
-/// A wrong file.
 pub fn takes(path: &ScheduleFile, request: &Request) -> Result<Takes, Error> {
     evaluated(path, request, |asked, module, evaluator| asked.takes(module, evaluator))
 }
@@ -133,7 +127,6 @@ fn is_decimal(text: &str) -> bool {
 /// Names of parameters, and their defaults as written.
 type Parameters = Vec<(String, Option<String>)>;
 
-/// Returns the parameters of `value` if it is a function.
 fn parameters(value: Value) -> Option<Parameters> {
     let DocItem::Member(DocMember::Function(function)) = value.documentation() else { return None };
     let DocParams { pos_only, pos_or_named, named_only, .. } = function.params;
@@ -357,7 +350,6 @@ impl Asked<'_> {
         )))
     }
 
-    /// Returns the options as Starlark values.
     fn named<'o, 'v>(
         &self,
         options: &'o BTreeMap<String, String>,

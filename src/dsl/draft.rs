@@ -29,7 +29,6 @@ pub(super) enum Draft {
 }
 
 impl Draft {
-    /// Returns the goal of a search.
     pub fn goal(&self) -> Option<Goal> {
         match self {
             Draft::Search { goal, .. } => Some(*goal),
@@ -85,7 +84,6 @@ fn kind_of(value: Value) -> starlark::Result<Kind> {
     }
 }
 
-/// The functions that create drafts.
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
     /// The word's ops in order; W's (`floating`) run when the device would idle, within `cap` activations.

@@ -27,7 +27,6 @@ const MAX_SHOWN: usize = 300;
 /// Maximum length of the name of a phase.
 const MAX_NAME: usize = 100;
 
-/// An invalid use of a value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
@@ -98,7 +97,6 @@ pub(super) struct KindValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Kind::F")]
     pub kind: Kind,
-    /// The chunk.
     pub chunk: u32,
 }
 starlark_simple_value!(KindValue);
@@ -132,7 +130,6 @@ impl<'v> UnpackValue<'v> for AnyWord {
     }
 }
 
-/// Returns `value` as a word.
 pub fn as_word(value: Value) -> Option<Word> {
     if let Some(value) = value.downcast_ref::<WordValue>() {
         return Some(value.word.clone());
@@ -260,7 +257,6 @@ impl Layout {
         }
     }
 
-    /// Returns its name.
     pub fn name(&self) -> &'static str {
         match self {
             Layout::Linear => "linear",
@@ -272,7 +268,6 @@ impl Layout {
         }
     }
 
-    /// Returns the placement on `devices` devices with `chunks` chunks.
     pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         Ok(match self {
             Layout::Linear => Placement::linear(devices),
@@ -323,7 +318,6 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
     }
 }
 
-/// The functions of the language.
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
     /// The words of a list, one after the other.

@@ -8,7 +8,6 @@ use starlark::syntax::Dialect;
 use starlark_syntax::codemap::CodeMap;
 use starlark_syntax::lexer::{Lexer, Token};
 
-/// Placements by name.
 pub const LAYOUTS: [(&str, Layout); 5] = [
     ("linear", Layout::Linear),
     ("v_shape", Layout::V),
@@ -64,7 +63,6 @@ struct Nesting {
     operators: usize,
     /// Functions and loops within the statement.
     scopes: usize,
-    /// Blocks.
     blocks: usize,
     /// Branches: each `elif` nests in the previous one.
     branches: usize,

@@ -32,9 +32,6 @@ const OTHER_NAMES: [(&str, &[&str]); 6] = [
 ];
 
 /// Returns the embedded schedule of a name, which may be its name elsewhere; ignores case, `-`, `_` and spaces.
-///
-/// # Errors
-/// An unknown name, with similar ones.
 pub fn named(name: &str) -> Result<ScheduleFile, Error> {
     let asked = plain(name).replace("zerobubble", "zb");
     let asked = asked.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&asked);
@@ -61,16 +58,12 @@ pub struct Description {
     pub summary: String,
     /// Rest of the docstring.
     pub details: String,
-    /// Name of the placement.
     pub placement: String,
     /// Options with defaults: `v = 2`.
     pub options: Vec<String>,
 }
 
 /// Reads docstring, placement and options without compiling the schedule.
-///
-/// # Errors
-/// A wrong file.
 pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
     let invalid = |e: starlark::Error| Error::Invalid(format!("{}: {e}", path.file));
     Module::with_temp_heap(|module| {

@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 /// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
 
-/// The source of a schedule.
 #[derive(Debug)]
 pub struct ScheduleSource {
     pub(super) placement: Placement,
@@ -169,7 +168,6 @@ impl<'a> Expansion<'a> {
         }
     }
 
-    /// Returns the number of ops in the program.
     fn len(&self) -> usize {
         self.ops.len() - self.start
     }

@@ -3,7 +3,6 @@
 use crate::sanitize::sanitize;
 use std::collections::BTreeMap;
 
-/// The text of a schedule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleFile {
     /// The stem: its name in tables.
@@ -78,7 +77,6 @@ pub fn chunks_asked(text: &str) -> Result<u32, Error> {
 /// The parts of a request that a schedule file uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
-    /// Names of its options.
     pub options: Vec<String>,
     /// Whether it leaves the stages per device open.
     pub chunks: bool,
@@ -101,14 +99,12 @@ pub enum Error {
     Machine(String),
 }
 
-/// A file and the request for it.
 pub(super) struct Asked<'a> {
     pub path: &'a ScheduleFile,
     pub request: &'a Request,
 }
 
 impl Asked<'_> {
-    /// Returns the numbers, for messages.
     pub fn numbers(&self) -> String {
         format!("p = {}, m = {}", self.request.devices, self.request.microbatches)
     }

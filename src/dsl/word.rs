@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum nesting of a word. `word = F + word` in a loop nests; `concat([...])` does not.
 pub const MAX_DEPTH: u32 = 1000;
 
-/// Maximum number of ops of a word.
 pub const MAX_LEN: u64 = 1 << 31;
 
 /// Maximum length of a flat word that is repeated without walking its nodes.
 const MAX_PLAIN: usize = 1 << 10;
 
-/// Why a word is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WordError {
     /// Deeper than [`MAX_DEPTH`].
@@ -36,7 +34,6 @@ pub(super) enum WordError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Atom {
     pub kind: Kind,
-    /// Chunk of the device.
     pub chunk: u32,
     /// The micro-batch, if the schedule names it.
     pub microbatch: Option<u32>,
@@ -55,7 +52,7 @@ pub(super) struct Word {
     len: Option<u64>,
 }
 
-/// Words in sequence and their ends. A word of unknown length counts as 0; then the join has no length either.
+/// Words in sequence, and where each ends. A word of unknown length counts as 0, and the length of the join is then unknown, too.
 #[derive(Debug, Default)]
 struct List {
     words: Vec<Word>,
@@ -117,12 +114,10 @@ impl Word {
         Ok(Word { node: Arc::new(node), depth, len })
     }
 
-    /// Returns the word of one op.
     pub fn atom(atom: Atom) -> Word {
         Word { node: Arc::new(Node::Atom(atom)), depth: 1, len: Some(1) }
     }
 
-    /// Returns the empty word.
     pub fn empty() -> Word {
         Word { node: Arc::new(Node::Join { list: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
     }
@@ -137,7 +132,6 @@ impl Word {
         Word::concat(vec![Word::atom(first), Word::atom(single(second)?)])
     }
 
-    /// Returns `words` in sequence.
     pub fn concat(words: Vec<Word>) -> Result<Word, WordError> {
         let mut list = List::default();
         words.into_iter().filter(|word| word.len != Some(0)).for_each(|word| list.push(word));
@@ -147,7 +141,6 @@ impl Word {
         Word::new(Node::Join { list: Arc::new(Mutex::new(list)), count }, depth, len)
     }
 
-    /// Returns this word followed by `next`.
     pub fn then(&self, next: &Word) -> Result<Word, WordError> {
         match (self.len, next.len) {
             (Some(0), _) => return Ok(next.clone()),
@@ -183,7 +176,6 @@ impl Word {
         }
     }
 
-    /// Returns the number of ops.
     pub fn len(&self) -> Result<u64, WordError> {
         self.len.ok_or(WordError::NoLength)
     }
@@ -205,7 +197,6 @@ impl Word {
         Word::new(Node::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
     }
 
-    /// Returns the word with a name.
     pub fn phase(&self, name: &str) -> Result<Word, WordError> {
         Word::new(Node::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
     }

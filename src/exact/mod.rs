@@ -29,7 +29,6 @@ use crate::sim::{bounds_within, sweep};
 use search::{Outcome, Search};
 use tables::Tables;
 
-/// Result of a proof.
 #[derive(Clone, Debug)]
 pub struct Proof {
     /// The best schedule found.
@@ -85,12 +84,10 @@ const LEAST_SHARE: u64 = 100;
 
 /// Searches for the schedule of `open`, a search on every device, with the smallest makespan (whatever its goal), visiting at most
 /// `states` states.
-///
-/// # Errors
-/// As [`Error`] lists them.
 pub fn prove(open: &OpenSchedule, costs: &CostTable, states: u64) -> Result<Proof, Error> {
     let split = split_of(open)?;
-    let (ops, microbatches) = (op_count(open, split), open.microbatches);
+    let microbatches = open.microbatches;
+    let ops = open.placement.stages() as usize * microbatches as usize * Kind::of_microbatch(split).len();
     if ops > MOST_OPS || microbatches > MOST_MICROBATCHES {
         return Err(Error::TooLarge { ops, microbatches });
     }
@@ -115,9 +112,6 @@ pub fn prove(open: &OpenSchedule, costs: &CostTable, states: u64) -> Result<Proo
 
 /// Searches for the order of the ops of `graph` with the smallest makespan in which no device holds more than it does there.
 /// Overlapped pairs are separated; if some backwards are split, all are.
-///
-/// # Errors
-/// As [`Error`] lists them.
 pub fn prove_against(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Proof, Error> {
     let schedule = graph.schedule();
     if schedule.has_pairs() && graph.overlap() == Overlap::Max {
@@ -203,10 +197,6 @@ fn split_of(open: &OpenSchedule) -> Result<bool, Error> {
         }
     }
     Ok(split)
-}
-
-fn op_count(open: &OpenSchedule, split: bool) -> usize {
-    open.placement.stages() as usize * open.microbatches as usize * Kind::of_microbatch(split).len()
 }
 
 fn lower_bound(open: &OpenSchedule, costs: &CostTable, graph: &TaskGraph) -> u64 {

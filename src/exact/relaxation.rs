@@ -10,7 +10,6 @@ use crate::activation::WHOLE;
 use crate::op::Kind;
 use std::collections::BinaryHeap;
 
-/// An op of a device.
 #[derive(Clone, Copy)]
 struct Job {
     head: i64,

@@ -6,7 +6,6 @@ use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
 use std::collections::BTreeMap;
 
-/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All states were visited or refuted.
@@ -54,7 +53,6 @@ struct Node {
 
 /// Result of visiting a state.
 enum Opened {
-    /// The limit was reached.
     Limit,
     /// The end, or no way to the target.
     Nothing,
@@ -62,7 +60,6 @@ enum Opened {
     Node(Node),
 }
 
-/// One search.
 pub(super) struct Search<'a> {
     tables: &'a Tables,
     state: State,

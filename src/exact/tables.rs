@@ -1,7 +1,7 @@
 //! A case as flat tables: what each op needs, how long it takes, what it holds, and what must come after it.
 
 use crate::activation::{self, UNLIMITED, WHOLE};
-use crate::cost::CostTable;
+use crate::cost::{CostTable, gcd};
 use crate::op::{Kind, Op};
 use crate::open::{OpenSchedule, Program};
 
@@ -26,7 +26,6 @@ pub(super) struct Row {
     pub tails: Vec<i64>,
 }
 
-/// Progress of all devices.
 pub(super) struct State {
     /// By row: number of its ops that have run.
     pub counts: Vec<u8>,
@@ -45,7 +44,6 @@ impl State {
     }
 }
 
-/// A case.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     /// Each row precedes those that need its output for the same micro-batch.
@@ -87,7 +85,7 @@ impl Tables {
         (0..placement.directions()).for_each(|direction| tables.add_direction(open, costs, split, direction));
         tables.step = tables.rows.iter().fold(0, |step, row| {
             let lag = row.input.map_or(0, |(_, lag)| lag);
-            [row.duration, row.hold, lag].into_iter().fold(step, |step, time| divisor(step, time.unsigned_abs()))
+            [row.duration, row.hold, lag].into_iter().fold(step, |step, time| gcd(step, time.unsigned_abs()))
         });
         tables.step = tables.step.max(1);
         tables.fix_tails();
@@ -191,12 +189,7 @@ impl Tables {
         self.rows.iter().filter(|row| row.duration == 0).find(waits).map(|row| row.op)
     }
 
-    /// Returns the number of ops.
     pub fn ops(&self) -> usize {
         self.rows.iter().map(|row| row.count).sum()
     }
-}
-
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
 }

@@ -23,7 +23,7 @@ pub struct Verdict {
     pub text: String,
     /// Median of the schedules' noise, as a share; `None` below three steps.
     pub noise: Option<f64>,
-    /// [`MOST_NOISE`].
+    /// Most noise with which the machine counts as steady, as a share.
     pub most_noise: f64,
     /// The schedules by predicted time, as in `a < b ≈ c`; `None` for a single schedule.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ use petgraph::visit::{
 };
 use petgraph::{Directed, Direction};
 use std::fmt;
-use std::iter::{Enumerate, Flatten};
+use std::iter::{Enumerate, FlatMap, Flatten, Map, Repeat, Zip, repeat};
 use std::ops::Range;
 
 /// Why an op waits for another.
@@ -30,11 +30,7 @@ pub enum Dependency {
 
 impl fmt::Display for Dependency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Dependency::Order => "order",
-            Dependency::Input => "input",
-            Dependency::Transfer => "transfer",
-        })
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
@@ -75,53 +71,13 @@ impl EdgeRef for Edge {
 const MOST: usize = 5;
 
 /// Edges that begin or end at one op, at most one per neighbor.
-#[derive(Clone, Debug)]
-pub struct Edges(Flatten<std::array::IntoIter<Option<Edge>, MOST>>);
-
-impl Iterator for Edges {
-    type Item = Edge;
-
-    fn next(&mut self) -> Option<Edge> {
-        self.0.next()
-    }
-}
+pub type Edges = Flatten<std::array::IntoIter<Option<Edge>, MOST>>;
 
 /// Numbers of the ops that wait for one op, or of those that it waits for.
-#[derive(Clone, Debug)]
-pub struct Neighbors {
-    edges: Edges,
-    direction: Direction,
-}
-
-impl Iterator for Neighbors {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let Edge { from, to, .. } = self.edges.next()?;
-        Some(if self.direction == Direction::Outgoing { to } else { from })
-    }
-}
+pub type Neighbors = Map<Edges, fn(Edge) -> usize>;
 
 /// All edges of the task graph, by the op that they lead from.
-#[derive(Clone, Debug)]
-pub struct AllEdges<'a> {
-    graph: &'a TaskGraph,
-    rest: Range<usize>,
-    edges: Edges,
-}
-
-impl Iterator for AllEdges<'_> {
-    type Item = Edge;
-
-    fn next(&mut self) -> Option<Edge> {
-        loop {
-            if let Some(edge) = self.edges.next() {
-                return Some(edge);
-            }
-            self.edges = self.graph.edges_of(self.rest.next()?, Direction::Outgoing);
-        }
-    }
-}
+pub type AllEdges<'a> = FlatMap<Zip<Range<usize>, Repeat<&'a TaskGraph>>, Edges, fn((usize, &'a TaskGraph)) -> Edges>;
 
 /// Collects edges, one per neighbor.
 #[derive(Default)]
@@ -144,16 +100,11 @@ impl Found {
     }
 
     fn edges(self) -> Edges {
-        Edges(self.0.into_iter().flatten())
+        self.0.into_iter().flatten()
     }
 }
 
 impl TaskGraph {
-    /// The op at whose end the output of op number `index` leaves: the second of an overlapped pair.
-    fn leaves_after(&self, index: usize) -> usize {
-        self.pair(index).map_or(index, |(_, last)| last)
-    }
-
     /// Whether both ops of an overlapped pair start only once the inputs of both have arrived.
     fn pairs_start_together(&self) -> bool {
         matches!(self.overlap, Overlap::Atomic | Overlap::Max)
@@ -168,7 +119,7 @@ impl TaskGraph {
                 }
                 let partner = (self.pairs_start_together() && self.op(index).opens_pair()).then_some(index + 1);
                 for need in [Some(index), partner].into_iter().flatten().filter_map(|user| self.upstream(user)) {
-                    found.add(self, self.leaves_after(need), index);
+                    found.add(self, self.pair(need).map_or(need, |(_, last)| last), index);
                 }
             }
             Direction::Outgoing => {
@@ -271,7 +222,8 @@ impl IntoNeighborsDirected for &TaskGraph {
     type NeighborsDirected = Neighbors;
 
     fn neighbors_directed(self, index: usize, direction: Direction) -> Neighbors {
-        Neighbors { edges: self.edges_of(index, direction), direction }
+        let far: fn(Edge) -> usize = if direction == Direction::Outgoing { |edge| edge.to } else { |edge| edge.from };
+        self.edges_of(index, direction).map(far)
     }
 }
 
@@ -280,7 +232,7 @@ impl<'a> IntoEdgeReferences for &'a TaskGraph {
     type EdgeReferences = AllEdges<'a>;
 
     fn edge_references(self) -> AllEdges<'a> {
-        AllEdges { graph: self, rest: 0..self.len(), edges: Found::default().edges() }
+        (0..self.len()).zip(repeat(self)).flat_map(|(index, graph)| graph.edges_of(index, Direction::Outgoing))
     }
 }
 

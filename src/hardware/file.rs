@@ -34,10 +34,11 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
     hardware_with(name, &|_, _| None)
 }
 
-/// Returns the embedded hardware with some numbers replaced.
+/// Returns the embedded hardware with some numbers replaced: `overrides(table, field)` is asked for each, where a table is the hardware
+/// or one that it is based on.
 ///
 /// # Errors
-/// There is none.
+/// No such hardware.
 pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, Error> {
     let name = names().find(|known| plain(known) == plain(name)).unwrap_or(name);
     let table = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
@@ -135,10 +136,11 @@ pub fn stack(name: &str) -> Result<Stack, Error> {
     stack_with(name, &|_, _| None)
 }
 
-/// Returns the training software with some numbers replaced.
+/// Returns the training software with some numbers replaced: `overrides(table, field)` is asked for each, where a table is the software or
+/// `common`.
 ///
 /// # Errors
-/// There is none.
+/// No such software.
 pub fn stack_with(name: &str, overrides: Overrides<'_>) -> Result<Stack, Error> {
     static TABLES: LazyLock<Parsed> = LazyLock::new(|| parse("stacks", STACKS));
     let all = TABLES.as_ref().map_err(Error::clone)?;

@@ -9,9 +9,7 @@ pub struct Field {
     pub name: &'static str,
     /// Description, with unit.
     pub what: &'static str,
-    /// Whether 0 is allowed.
     pub may_be_zero: bool,
-    /// Whether it is a whole number.
     pub is_count: bool,
     /// Maximum: 1 for shares, otherwise more than any machine has.
     pub most: f64,
@@ -24,7 +22,6 @@ macro_rules! numbers {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $type {
-            /// Name.
             pub name: String,
             $(#[doc = $what] pub $field: f64,)+
         }
@@ -41,7 +38,6 @@ macro_rules! numbers {
                 },)+
             ];
 
-            /// Reads all numbers by name.
             pub(super) fn from_fields<E>(name: &str, read: impl Fn(&'static str) -> Result<f64, E>) -> Result<$type, E> {
                 Ok($type { name: name.to_string(), $($field: read(stringify!($field))?,)+ })
             }

@@ -4,7 +4,6 @@
 use super::peak::SavedActivations;
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Stage};
 
-/// Bytes of a float32.
 const FLOAT: u64 = 4;
 
 fn floats(micro: MicroBatch, a_token: usize) -> u64 {

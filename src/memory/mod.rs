@@ -15,7 +15,6 @@ pub use peak::{Peak, SavedActivations, peak};
 
 use serde::Serialize;
 
-/// Memory of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Capacity or limit per device, in bytes.
@@ -32,11 +31,9 @@ pub struct DeviceMemory {
     pub device: u32,
     /// Weights as products read them.
     pub weights: u64,
-    /// Gradients.
     pub gradients: u64,
     /// Optimizer states and master weights.
     pub optimizer: u64,
-    /// Saved activations.
     pub activations: u64,
     /// Working memory of the running op, gathered weights, messages, driver and libraries.
     pub buffers: u64,

@@ -26,7 +26,7 @@ const LLAMA: &str = "num_hidden_layers num_attention_heads num_key_value_heads h
 /// Supported values of `model_type`.
 const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
 
-/// Reads the text of a `config.json`.
+/// Reads the text of Hugging Face's `config.json`.
 ///
 /// # Errors
 /// The text is not JSON, the `model_type` is unknown, a key describes an unsupported feature, or a size is missing or out of

@@ -120,7 +120,6 @@ impl<'a> Justify<'a> {
         justify
     }
 
-    /// Returns the orders.
     fn words(&self) -> Words {
         let row = |row: &Vec<Place>| row.iter().map(|place| place.slot).collect();
         Words::new(self.rows.iter().map(row))

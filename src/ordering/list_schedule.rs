@@ -26,7 +26,6 @@ pub(super) enum Rank {
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     pub rank: Rank,
-    /// Whether backwards are split.
     pub split: bool,
     /// Whether W's are ranked like other ops; otherwise they fill idle time.
     pub compete: bool,
@@ -39,11 +38,9 @@ pub(super) struct Policy {
 /// How a device chooses its ops.
 #[derive(Clone, Debug)]
 pub(super) enum Course<'a> {
-    /// These ops in this order.
     Fixed(&'a [Op]),
     /// These ops in this order; W's that are not listed run when they fit. The second list has the listed W's, sorted.
     Fill(&'a [Op], &'a [Op]),
-    /// The op that the policy prefers.
     Choose(&'a Policy),
 }
 
@@ -65,7 +62,6 @@ enum Step {
     Weights,
     /// Wait until this time, or until an input arrives.
     Sleep(Option<u64>),
-    /// All ops have run.
     Done,
 }
 
@@ -76,7 +72,6 @@ pub(super) struct Stuck {
     pub op: Option<Op>,
 }
 
-/// A run of list scheduling.
 pub(super) struct ListScheduler<'a> {
     problem: &'a Problem,
     courses: &'a [Course<'a>],
@@ -88,9 +83,6 @@ pub(super) struct ListScheduler<'a> {
 }
 
 /// Runs `courses`, one per device; returns the ops of each in order.
-///
-/// # Errors
-/// A device that waits forever.
 pub(super) fn list_schedule(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
     let mut ready = vec![NEVER; problem.cells];
     ready[..problem.microbatches as usize].fill(0);

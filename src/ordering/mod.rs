@@ -71,16 +71,16 @@ pub enum Error {
     Cycle(#[from] Deadlock),
 }
 
-/// [`order_ops_with`] default effort.
+/// Orders the ops of `open` under `costs` with the default effort.
+///
+/// # Errors
+/// As [`order_ops_with`].
 pub fn order_ops(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
     order_ops_with(open, costs, Effort::default())
 }
 
 /// Orders the ops of `open` under `costs`: one fixed order per device, valid and without wait cycles. Overlapped pairs stay
 /// together; to find gaps, their ops count as if they ran one after the other.
-///
-/// # Errors
-/// As [`Error`] lists them.
 pub fn order_ops_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
     let programs = Programs::from_iter(rows(open, costs, effort)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);

@@ -7,7 +7,6 @@ use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 
-/// Returns the words of a pattern.
 pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Words {
     let row = |device: usize| {
         timed_ops(problem, device, backward, offsets, period).into_iter().map(|(_, slot)| slot).collect()

@@ -37,11 +37,9 @@ pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
 pub(super) enum Mode {
     /// Without W's, which fill gaps.
     Fill(Gaps),
-    /// Complete.
     Explicit,
 }
 
-/// A search from one start.
 pub(super) struct Polish<'a, 'b> {
     pub problem: &'a Problem,
     pub trial: &'b mut Trial<'a>,

@@ -51,7 +51,6 @@ pub(super) struct Problem {
     pub rules: Vec<Rule>,
     /// By device.
     pub caps: Vec<i128>,
-    /// Number of cells.
     pub cells: usize,
     /// What a W releases.
     pub kept: i128,
@@ -122,12 +121,10 @@ impl Problem {
         i128::from(whole) * WHOLE + pending as i128 * self.kept <= self.caps[device]
     }
 
-    /// Returns p.
     pub fn devices(&self) -> usize {
         self.placement.devices() as usize
     }
 
-    /// Returns the number of micro-batches of `direction`.
     pub fn share(&self, direction: u32) -> u32 {
         self.placement.microbatches_of(direction, self.microbatches).len() as u32
     }

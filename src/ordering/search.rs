@@ -33,7 +33,6 @@ pub(super) struct Found {
     pub from_lattice: bool,
 }
 
-/// A search for one number of micro-batches.
 pub(super) struct Search<'a> {
     pub problem: &'a Problem,
     pub trial: Trial<'a>,
@@ -152,7 +151,6 @@ impl<'a> Search<'a> {
         self.times.iter().sum::<i64>() * self.problem.placement.held_by(0).len() as i64
     }
 
-    /// Runs an order.
     fn run(trial: &mut Trial<'_>, found: &Found) -> Option<Score> {
         match found.mode {
             Mode::Fill(gaps) => trial.fill(&found.words, gaps, |_, _| ()),
@@ -287,7 +285,7 @@ impl<'a> Search<'a> {
     /// Adds the entrants with idle time shared evenly, and justified.
     fn refine(&mut self) {
         let split = self.backward == Kind::I;
-        for start in [false, true].into_iter().flat_map(|fenced| self.entrants(fenced)).collect::<Vec<Found>>() {
+        for start in self.carried() {
             let Mode::Fill(gaps) = start.mode else { continue };
             if split {
                 let mut best = Some((start.score, gaps));

@@ -186,7 +186,6 @@ impl Search<'_> {
         Some(Words::new(rows.iter().map(row)))
     }
 
-    /// Adds a list schedule.
     fn listed(&mut self, rank: Rank, patience: i64, slack: i64) {
         let split = self.backward == Kind::I;
         let policy = Policy { rank, split, compete: false, slack: slack as u64, patience: patience as u64 };

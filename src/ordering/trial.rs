@@ -29,7 +29,6 @@ impl Gaps {
     }
 }
 
-/// Result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
     pub makespan: u64,
@@ -38,7 +37,6 @@ pub(super) struct Score {
     pub ends: u64,
 }
 
-/// Progress of a device.
 #[derive(Clone, Copy, Default)]
 struct Device {
     next: usize,
@@ -48,7 +46,6 @@ struct Device {
     /// Number of forwards whose backward has not run.
     whole: i64,
     idle: u64,
-    /// The cell it waits for.
     awaited: u32,
     /// Ends of the I's and of the W's that have run, in the queue of W's.
     queued: usize,
@@ -65,7 +62,6 @@ impl Device {
     }
 }
 
-/// Buffers for trials of one problem.
 pub(super) struct Trial<'a> {
     problem: &'a Problem,
     ready: Vec<u64>,
@@ -288,12 +284,10 @@ impl<'a> Trial<'a> {
         score
     }
 
-    /// Returns when `device` ended.
     pub fn last(&self, device: usize) -> u64 {
         self.devices[device].last
     }
 
-    /// Returns when `device` began.
     pub fn first(&self, device: usize) -> u64 {
         self.devices[device].first
     }

@@ -7,7 +7,7 @@ use crate::op::{Kind, Op};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Words {
     pub slots: Vec<u32>,
-    /// Where devices begin, and the end.
+    /// Start of each device's order in `slots`, then the length of `slots`.
     pub starts: Vec<usize>,
 }
 
@@ -22,24 +22,20 @@ impl Words {
         words
     }
 
-    /// Removes the W's.
     pub fn without_weights(&self) -> Words {
         let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
         Words::new((0..self.starts.len() - 1).map(row))
     }
 
-    /// Returns where the word of `device` is.
     pub fn range(&self, device: usize) -> std::ops::Range<usize> {
         self.starts[device]..self.starts[device + 1]
     }
 
-    /// Returns the word of `device`.
     pub fn word(&self, device: usize) -> &[u32] {
         &self.slots[self.range(device)]
     }
 }
 
-/// Returns the kind of a slot.
 pub(super) fn kind_of(slot: u32) -> Kind {
     Kind::ALL[(slot & 3) as usize]
 }
@@ -84,8 +80,8 @@ pub(super) fn op_of(problem: &Problem, slot: u32, count: u32) -> Op {
     Op::new(kind_of(slot), stage, first + count).in_direction(direction)
 }
 
-/// By device: where its period begins and ends, as indices of [`Words::slots`]. From its cut on, a device's next ops, as many as it
-/// has (chunk, kind)s, times q, must be q of each: that is its period, for q micro-batches.
+/// Per device: start and end of its period, as indices into [`Words::slots`]. A period for q micro-batches starts at the cut, is q
+/// times as long as the ops of one micro-batch, and contains each of its (chunk, kind) slots exactly q times.
 pub(super) type Cuts = Vec<(usize, usize)>;
 
 /// Returns up to `sample` ways to cut all devices at one moment for a period of `q` micro-batches, the middle of the step first.

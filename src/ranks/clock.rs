@@ -6,17 +6,14 @@
 
 use super::lost::Lost;
 
-/// Number of brackets.
 const ROUNDS: usize = 40;
 
 /// The alignment of a rank's clock with rank 0's.
 #[derive(Debug)]
 pub struct Alignment {
-    /// Description of the method.
     pub method: String,
     /// Offset to add to this rank's clock, in ns.
     pub offset_ns: i64,
-    /// Uncertainty of the offset, in ns.
     pub uncertainty_ns: u64,
 }
 

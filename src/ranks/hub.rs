@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The state of a rank.
 #[derive(Default)]
 struct Member {
     /// Frames for the rank. A thread per rank writes them, so that a stopped rank does not block the others.
@@ -155,7 +154,6 @@ impl Hub {
         }
     }
 
-    /// Whether a rank has joined.
     pub fn has_joined(&self, rank: usize) -> bool {
         self.members[rank].outbox.is_some()
     }
@@ -175,7 +173,6 @@ impl Hub {
         self.lost.as_deref()
     }
 
-    /// Whether a rank has measured a step.
     pub fn has_measured(&self) -> bool {
         self.measured
     }

@@ -31,7 +31,6 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the launcher waits for the frames of a rank that has ended: they may arrive after the process has ended.
 const JOINING: Duration = Duration::from_millis(500);
 
-/// How a launched run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Exit code: that of the first rank that failed for a reason of its own; 6 if one was killed or hangs.
@@ -111,7 +110,6 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
     Ended { code: code.copied().unwrap_or(0), problem }
 }
 
-/// A rank's process.
 struct Started {
     process: Child,
     /// Its exit status, once it has ended.

@@ -16,7 +16,6 @@ impl Lost {
         Lost(format!("rank {rank} {how}{DEATH}"))
     }
 
-    /// Whether this is the death of `rank`.
     pub(super) fn is_death_of(&self, rank: usize) -> bool {
         self.0.starts_with(&format!("rank {rank} ")) && self.0.ends_with(DEATH)
     }

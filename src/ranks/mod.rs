@@ -28,13 +28,11 @@ pub use lost::{Lost, Patience, RanksError};
 pub use role::{Role, refuse_ranks, role};
 pub use stop::{Stop, signal_name};
 
-/// Whether this build supports MPI.
 pub const HAS_MPI: bool = cfg!(feature = "mpi");
 
 /// A put with signal to a rank on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Number of the heap that it is for.
     pub heap: u64,
     /// Offset of the data in the heap, in bytes.
     pub offset: u64,
@@ -42,15 +40,13 @@ pub struct Packet {
     pub signal: u64,
     /// New value of the signal.
     pub value: u64,
-    /// The payload.
     pub data: Vec<u8>,
 }
 
-#[cfg(any(feature = "mpi", test))]
+#[cfg(feature = "mpi")]
 impl Packet {
     const HEADER: usize = 4 * size_of::<u64>();
 
-    /// Serializes the packet.
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = [self.heap, self.offset, self.signal, self.value];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -95,7 +91,6 @@ trait Wire: Send + Sync {
     /// Tells the launcher that this rank has measured its first step.
     fn measured(&self) {}
 
-    /// Whether the connection is MPI.
     fn is_mpi(&self) -> bool {
         false
     }
@@ -121,7 +116,6 @@ pub struct Ranks {
     rank: u32,
     size: u32,
     wire: Box<dyn Wire>,
-    /// The machine of each rank.
     machines: Vec<String>,
     /// Treat every rank as if it ran on a machine of its own.
     apart: bool,
@@ -193,12 +187,10 @@ impl Ranks {
         here.flat_map(|rank| self.devices_of(rank, devices)).collect()
     }
 
-    /// Returns the rank that runs `device` of `devices`.
     pub fn rank_of(&self, device: u32, devices: u32) -> u32 {
         (0..self.size).find(|&rank| self.devices_of(rank, devices).contains(&device)).unwrap_or(0)
     }
 
-    /// Whether this rank and `rank` share memory.
     pub fn shares_memory_with(&self, rank: u32) -> bool {
         rank == self.rank || self.share_memory()
     }
@@ -228,7 +220,6 @@ impl Ranks {
         &self.stop
     }
 
-    /// Records that a step was measured.
     pub(crate) fn note_measured(&self) {
         if self.stop.note_measured() {
             self.wire.measured();
@@ -288,7 +279,7 @@ fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
 }
 
 /// Delivers a packet, or keeps it until its heap exists.
-#[cfg_attr(not(any(feature = "mpi", test)), expect(dead_code, reason = "ranks of one machine share memory"))]
+#[cfg(feature = "mpi")]
 fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
     let mut inbox = lock(inbox);
     match inbox.receivers.get(&packet.heap) {
@@ -302,43 +293,4 @@ fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     format!("{} {}", read("/proc/sys/kernel/random/boot_id"), read("/proc/sys/kernel/hostname"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_device_has_one_rank() {
-        for (size, devices) in [(1, 1), (2, 5), (3, 4), (4, 4), (5, 64), (3, 1)] {
-            let ranks = Ranks { size, machines: vec![String::new(); size as usize], ..lone() };
-            let all: Vec<u32> = (0..size).flat_map(|rank| ranks.devices_of(rank, devices)).collect();
-            assert_eq!(all, (0..devices).collect::<Vec<_>>(), "{devices} devices on {size} ranks");
-            let agrees = |device| ranks.devices_of(ranks.rank_of(device, devices), devices).contains(&device);
-            assert!((0..devices).all(agrees));
-            let lengths: Vec<usize> = (0..size).map(|rank| ranks.devices_of(rank, devices).len()).collect();
-            assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1, "{lengths:?}");
-        }
-    }
-
-    fn lone() -> Ranks {
-        Ranks::new((0, 1), Box::new(Alone), Arc::default(), false, Patience::of(None), Arc::default()).unwrap()
-    }
-
-    #[test]
-    fn packets_survive_the_way_and_wait_for_their_heap() {
-        let packet = |heap, value| Packet { heap, offset: 64, signal: 128, value, data: vec![1, 2, 3] };
-        assert_eq!(Packet::from_bytes(&packet(3, 9).to_bytes()), Some(packet(3, 9)));
-        assert_eq!(Packet::from_bytes(&[0; 31]), None);
-        let ranks = lone();
-        for (heap, value) in [(1, 10), (2, 20), (1, 11)] {
-            take_in(&ranks.inbox, packet(heap, value));
-        }
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let sink = seen.clone();
-        ranks.deliver(1, move |packet| sink.lock().unwrap().push(packet.value));
-        take_in(&ranks.inbox, packet(1, 12));
-        assert_eq!(*seen.lock().unwrap(), [10, 11, 12], "in the order sent");
-        ranks.forget(1);
-    }
 }

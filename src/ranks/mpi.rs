@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Tag of the parts of an exchange.
 const PART: i32 = 1;
-/// Tag of packets.
 const PACKET: i32 = 2;
 /// Tags of the question whether a rank is alive, and of the answer.
 const PING: i32 = 3;
@@ -35,7 +34,6 @@ enum Order {
 
 type Reply = Sender<Result<Vec<Vec<u8>>, Lost>>;
 
-/// A pending exchange.
 struct Exchange {
     reply: Reply,
     patience: Patience,

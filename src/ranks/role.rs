@@ -7,7 +7,6 @@ use super::{Patience, Ranks, RanksError};
 use std::env::var;
 use std::sync::Arc;
 
-/// The role of a process.
 pub enum Role {
     /// Runs everything itself, or is one of several ranks.
     Rank(Arc<Ranks>),

@@ -30,7 +30,6 @@ pub enum Frame {
     Leave(Option<String>, u8),
     /// The launcher asks whether the rank is alive.
     Ping,
-    /// The answer to a ping.
     Pong,
     /// A rank has measured its first step.
     Measured,
@@ -39,7 +38,6 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// Writes the frame.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let (kind, body) = match self {
             Frame::Hello(rank) => (0, rank.to_le_bytes().to_vec()),
@@ -63,9 +61,6 @@ impl Frame {
     }
 
     /// Reads a frame.
-    ///
-    /// # Errors
-    /// Not a frame, or the end of the stream.
     pub fn read(from: &mut impl Read) -> io::Result<Frame> {
         let bad = || io::Error::other("expected a frame of the launcher's protocol, found something else");
         let mut head = [0; 9];
@@ -108,7 +103,6 @@ fn parts(mut body: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(parts)
 }
 
-/// The socket to the launcher.
 pub struct Socket {
     writer: Arc<Mutex<UnixStream>>,
     exchanged: Mutex<Receiver<Vec<Vec<u8>>>>,
@@ -118,7 +112,6 @@ pub struct Socket {
 /// What a rank has received from the launcher.
 struct Heard {
     lost: Mutex<Option<Lost>>,
-    /// When the last frame arrived.
     last: Mutex<Instant>,
     stop: Arc<Stop>,
 }
@@ -213,30 +206,6 @@ impl Wire for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_are_read_as_written() {
-        let frames = [
-            Frame::Hello(7),
-            Frame::Part(vec![1, 2, 3]),
-            Frame::Part(Vec::new()),
-            Frame::All(vec![vec![], vec![9; 300], b"x".to_vec()]),
-            Frame::Lost("rank 2 was killed".to_string()),
-            Frame::Leave(None, 0),
-            Frame::Leave(Some("no such file".to_string()), 2),
-            Frame::Ping,
-            Frame::Pong,
-            Frame::Measured,
-            Frame::Stop(15),
-        ];
-        let mut bytes = Vec::new();
-        frames.iter().for_each(|frame| frame.write(&mut bytes).unwrap());
-        let mut from = bytes.as_slice();
-        for frame in frames {
-            assert_eq!(Frame::read(&mut from).unwrap(), frame);
-        }
-        assert!(Frame::read(&mut from).is_err(), "the end is an error");
-    }
 
     #[test]
     fn invalid_frames_are_errors() {

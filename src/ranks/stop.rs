@@ -63,22 +63,3 @@ pub fn signal_name(signal: i32) -> &'static str {
         [(1, "SIGHUP"), (2, "SIGINT"), (6, "SIGABRT"), (7, "SIGBUS"), (9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM")];
     names.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_signal_counts_and_the_second_is_urgent() {
-        let stop = Stop::default();
-        assert!(stop.asked().is_none() && stop.agreed().is_none() && !stop.has_measured());
-        assert!(stop.ask(2) && !stop.is_urgent());
-        assert!(!stop.ask(15) && stop.is_urgent());
-        assert_eq!(stop.asked(), Some(2));
-        stop.agree(None);
-        assert_eq!(stop.agreed(), None);
-        stop.agree(stop.asked());
-        assert_eq!(stop.agreed(), Some(2));
-        assert!(stop.note_measured() && !stop.note_measured() && stop.has_measured());
-    }
-}

@@ -33,10 +33,8 @@ pub use file::unfinished::{Unfinished, remove_unfinished};
 pub use number::{number, off_by, percent, plus_minus, quantity};
 pub use page::html;
 #[cfg(feature = "pictures")]
-pub use picture::pdf::pdf;
 #[cfg(feature = "pictures")]
 pub use picture::png::png;
-pub use picture::svg::svg;
 #[cfg(feature = "pictures")]
 pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
 pub use scene::look::{Look, Palette};
@@ -69,16 +67,13 @@ pub struct Report {
     pub look: Look,
 }
 
-/// One schedule in a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
     /// Name of the schedule; a comparison of several p and m adds these.
     pub name: String,
-    /// Position in a comparison.
     pub point: Option<ComparisonPoint>,
     /// The simulated timeline.
     pub predicted: Option<Panel>,
-    /// The measured timeline.
     pub measured: Option<Panel>,
     /// Difference between the two.
     pub error: Option<Comparison>,
@@ -96,13 +91,11 @@ pub struct ComparisonPoint {
     pub schedule: String,
     /// Number of the schedule among those asked for, from 0.
     pub number: usize,
-    /// Number of devices p.
     pub devices: u32,
     /// Number of micro-batches m.
     pub microbatches: u32,
     /// The activation cap that it exceeds; such an entry is never marked as best.
     pub above_cap: Option<f64>,
-    /// Why there is no prediction.
     pub left_out: Option<LeftOut>,
 }
 
@@ -111,7 +104,6 @@ pub struct ComparisonPoint {
 pub struct LeftOut {
     /// The reason in a few words.
     pub what: &'static str,
-    /// The reason in full.
     pub why: String,
 }
 
@@ -119,6 +111,11 @@ impl Report {
     /// Returns the title that is shown: the one from [`Look`], else the report's own.
     pub fn headline(&self) -> &str {
         self.look.title.as_deref().unwrap_or(&self.title)
+    }
+
+    /// Returns the panels of all entries.
+    pub(crate) fn panels(&self) -> impl Iterator<Item = &Panel> + Clone {
+        self.entries.iter().flat_map(Entry::panels)
     }
 }
 
@@ -134,7 +131,7 @@ impl Entry {
     }
 
     /// Returns the existing panels, the predicted one first.
-    pub fn panels(&self) -> impl Iterator<Item = &Panel> {
+    pub fn panels(&self) -> impl Iterator<Item = &Panel> + Clone {
         self.predicted.iter().chain(&self.measured)
     }
 }
@@ -221,6 +218,12 @@ pub struct Table {
     pub header: Vec<String>,
     /// Rows; short ones are filled with empty cells.
     pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(caption: impl Into<String>, header: &[&str], rows: Vec<Vec<String>>) -> Table {
+        Table { caption: caption.into(), header: header.iter().map(ToString::to_string).collect(), rows }
+    }
 }
 
 /// Why a report could not be written.

@@ -10,11 +10,11 @@ const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured s
 impl Panel {
     /// Returns a prediction's timeline and figures, the causes of idle time, and the activation cap.
     pub fn predicted(result: &Prediction<'_>) -> Panel {
-        Panel {
-            idle: result.idle(),
-            memory_cap: result.memory_cap,
-            ..Panel::new(result.timeline(), result.metrics().clone())
-        }
+        Panel { idle: result.idle(), ..Panel::drawn(result) }
+    }
+
+    fn drawn(result: &Prediction<'_>) -> Panel {
+        Panel { memory_cap: result.memory_cap, ..Panel::new(result.timeline(), result.metrics().clone()) }
     }
 }
 
@@ -26,17 +26,12 @@ impl Report {
 
     /// The same without causes of idle time, which take longer to compute than the prediction.
     pub fn drawn(results: &[Prediction<'_>]) -> Report {
-        Report::with_panels(results, |result| Panel {
-            memory_cap: result.memory_cap,
-            ..Panel::new(result.timeline(), result.metrics().clone())
-        })
+        Report::with_panels(results, Panel::drawn)
     }
 
     fn with_panels(results: &[Prediction<'_>], panel: impl Fn(&Prediction<'_>) -> Panel) -> Report {
         let mut report = Report::figures(results);
-        for (entry, result) in report.entries.iter_mut().zip(results) {
-            entry.predicted = Some(panel(result));
-        }
+        report.entries.iter_mut().zip(results).for_each(|(entry, result)| entry.predicted = Some(panel(result)));
         report
     }
 
@@ -97,11 +92,8 @@ fn spreads(results: &[Prediction<'_>]) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
     let s = results.first()?.prediction.jitter?;
-    Some(Table {
-        caption: format!("Makespans of {} steps with random durations (seed {})", s.samples, s.seed),
-        header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
-        rows,
-    })
+    let caption = format!("Makespans of {} steps with random durations (seed {})", s.samples, s.seed);
+    Some(Table::new(caption, &["schedule", "mean", "p5", "p50", "p95", "p99"], rows))
 }
 
 /// Returns the table of iterations, step ops included, if they are known.
@@ -113,14 +105,9 @@ fn iterations(results: &[Prediction<'_>]) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
     let is_typical = results.iter().any(|r| !r.costs.speeds.is_empty());
-    (!rows.is_empty()).then(|| Table {
-        caption: format!(
-            "Iterations, step ops included, and the period of steps without a barrier{}",
-            if is_typical { "; at median speed" } else { "" }
-        ),
-        header: ["schedule", "makespan", "iteration", "period"].map(str::to_string).to_vec(),
-        rows,
-    })
+    let speed = if is_typical { "; at median speed" } else { "" };
+    let caption = format!("Iterations, step ops included, and the period of steps without a barrier{speed}");
+    (!rows.is_empty()).then(|| Table::new(caption, &["schedule", "makespan", "iteration", "period"], rows))
 }
 
 /// Returns the table of intervals over the machine's measured speeds, if any were measured.
@@ -132,9 +119,6 @@ fn intervals(results: &[Prediction<'_>]) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
     let steps = results.first()?.costs.speeds.len();
-    (!rows.is_empty()).then(|| Table {
-        caption: format!("Makespans at the speeds of {steps} measured steps"),
-        header: ["schedule", "80 % of steps", "95 % of steps"].map(str::to_string).to_vec(),
-        rows,
-    })
+    let caption = format!("Makespans at the speeds of {steps} measured steps");
+    (!rows.is_empty()).then(|| Table::new(caption, &["schedule", "80 % of steps", "95 % of steps"], rows))
 }

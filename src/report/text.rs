@@ -58,23 +58,21 @@ pub fn columns(text: &str) -> usize {
 
 /// Returns `text` without control characters, cut to `width` columns; `mark` shows a cut.
 pub fn fit(text: &str, width: usize, mark: &str) -> String {
+    let shown = if columns(mark) <= width { mark } else { "" };
+    cut(text, width as f64, (columns(mark) as f64, shown), |text| columns(text) as f64)
+}
+
+/// Returns `text` without control characters, cut to `width` with a mark of some size.
+fn cut(text: &str, width: f64, (mut used, mark): (f64, &str), size: impl Fn(&str) -> f64) -> String {
     let text = plain(text);
-    if columns(&text) <= width {
+    if size(&text) <= width {
         return text;
     }
-    let room = width.saturating_sub(columns(mark));
-    let (mut out, mut used) = (String::new(), 0);
-    for c in text.chars() {
-        used += columns_of(c);
-        if used > room {
-            break;
-        }
-        out.push(c);
-    }
-    if columns(mark) <= width {
-        out.push_str(mark);
-    }
-    out
+    let fits = |c: &char| {
+        used += size(c.encode_utf8(&mut [0; 4]));
+        used <= width
+    };
+    text.chars().take_while(fits).collect::<String>() + mark
 }
 
 /// Breaks `text` at spaces into lines of at most `width` columns; without a width, into one line.
@@ -163,18 +161,5 @@ pub fn lines_of_pixels(text: &str, width: f64, size: f64) -> Vec<String> {
 
 /// Returns `text` without control characters, cut to `width` pixels.
 pub fn fit_pixels(text: &str, width: f64, size: f64) -> String {
-    let text = plain(text);
-    if pixels(&text, size) <= width {
-        return text;
-    }
-    let mut out = String::new();
-    let mut used = pixels("…", size);
-    for c in text.chars() {
-        used += pixels(c.encode_utf8(&mut [0; 4]), size);
-        if used > width {
-            break;
-        }
-        out.push(c);
-    }
-    out + "…"
+    cut(text, width, (pixels("…", size), "…"), |text| pixels(text, size))
 }

@@ -20,7 +20,6 @@ use std::sync::{Mutex, PoisonError};
 /// Stages per device to try in addition to the schedule's default.
 const CHUNKS: [u32; 3] = [2, 3, 4];
 
-/// The choice of `auto`.
 pub(super) struct Best {
     /// Name that can be requested by itself.
     pub name: String,
@@ -29,7 +28,6 @@ pub(super) struct Best {
     pub warning: Option<Warning>,
 }
 
-/// A schedule to evaluate.
 struct Candidate {
     name: String,
     order: Order,
@@ -89,7 +87,6 @@ fn larger_search(selection: &Selection) -> Option<String> {
     (cap > p && selection.chunks.is_none_or(|chunks| chunks == 2)).then(|| format!("zb-v-greedy:cap={cap}"))
 }
 
-/// An evaluated schedule.
 struct Ranked {
     rank: Rank,
     /// Index in the list.

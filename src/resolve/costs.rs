@@ -8,7 +8,6 @@ use crate::memory::MemoryModel;
 use crate::model_spec::Stage;
 use crate::placement::Placement;
 
-/// A source of costs.
 #[derive(Clone, Debug)]
 pub enum Costs {
     /// Costs of a device's whole share of layers, in time units.
@@ -42,7 +41,6 @@ pub struct Measured {
     pub layers: Option<Vec<usize>>,
     /// Sequences per micro-batch, and tokens per sequence.
     pub size: (u32, u32),
-    /// Whether gradients are clipped.
     pub clip: bool,
 }
 
@@ -132,7 +130,6 @@ impl Costs {
         }
     }
 
-    /// Returns the costs with these layers per stage.
     pub fn with_layers(&self, layers: Vec<usize>) -> Costs {
         match self.clone() {
             Costs::Measured(measured) => Costs::Measured(Measured { layers: Some(layers), ..measured }),

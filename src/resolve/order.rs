@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// An order with its origin.
 #[derive(Debug)]
 pub struct Found {
     /// Fixed or open order.

@@ -14,7 +14,6 @@ use crate::ordering::{Effort, order_ops_with};
 use crate::sim::event::EventError;
 use crate::sim::{self, Prediction, Setup};
 
-/// A graph with a fixed order.
 #[derive(Debug)]
 pub struct OrderedGraph {
     pub graph: TaskGraph,
@@ -26,7 +25,6 @@ pub struct OrderedGraph {
 #[derive(Debug)]
 pub struct Resolved {
     pub graph: TaskGraph,
-    /// Costs of its ops.
     pub costs: CostTable,
     /// Other inputs of the simulation.
     pub setup: Setup,
@@ -119,7 +117,6 @@ impl Selection {
         own.settled(&variant.base, own.order_of(&variant)?, costs)
     }
 
-    /// Returns the choice of `auto`.
     fn best<E: From<Error>>(&self, costs: Pricing<'_, E>, analytic: Option<&Analytic>) -> Result<Best, E> {
         self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
         auto::best(self, costs, analytic)

@@ -32,7 +32,6 @@ pub struct Selection {
     pub balance: bool,
     /// Meaning of overlapped pairs.
     pub overlap: Overlap,
-    /// Options of the simulated machine.
     pub machine: PlatformOptions,
     /// Limits for the evaluation of a schedule file.
     pub budget: Budget,

@@ -10,11 +10,9 @@ use std::path::Path;
 pub struct Variant {
     /// Name or path.
     pub base: String,
-    /// The options.
     pub options: BTreeMap<String, String>,
 }
 
-/// Parses `key=value`.
 fn option(text: &str) -> Option<(&str, &str)> {
     let (key, value) = text.split_once('=')?;
     let (key, value) = (key.trim(), value.trim());
@@ -97,7 +95,6 @@ impl Variant {
         format!("{} ({name})", self.named("auto"))
     }
 
-    /// Returns `name` with the options, as displayed.
     pub(super) fn named(&self, name: &str) -> String {
         let options: Vec<String> = self.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
         if options.is_empty() { name.to_string() } else { format!("{name}:{}", options.join(",")) }

@@ -189,8 +189,8 @@ impl Jobs {
         to_ticks(self.lasting(|_| true) - after)
     }
 
-    /// Returns the preemptive bound of one machine with heads and tails (Carlier 1982): the maximum over all sets of jobs of first
-    /// head, work and last tail.
+    /// Returns the preemptive bound of one machine with heads and tails (Carlier 1982): the maximum over all job sets of smallest
+    /// head + total work + smallest tail.
     fn head_work_tail(&self) -> u64 {
         to_ticks(if self.saved.is_empty() { self.preemptive() } else { self.largest_set() })
     }
@@ -218,7 +218,7 @@ impl Jobs {
         bound
     }
 
-    /// The same if pairs save time: a set of all jobs with at least some head and at least some tail attains the maximum.
+    /// The same bound if pairs save time. The maximizing set is all jobs with head >= h and tail >= t, for some h and t.
     fn largest_set(&self) -> i128 {
         let mut latest_first: Vec<&Job> = self.list.iter().collect();
         latest_first.sort_by_key(|job| std::cmp::Reverse(job.head));
@@ -251,7 +251,7 @@ fn to_ticks(time: i128) -> u64 {
 /// - *Two ends.* Before its first backward the device runs at most as many F's as the cap allows; after its last F only the work of
 ///   what it then holds is left, while the last micro-batch has a long path to the end of the pipeline. So the device idles at both
 ///   ends, which do not overlap if there are more F's than the cap allows at once. For a linear placement the first end is Qi et
-///   al., arXiv 2401.10241 appendix; for a V with unit costs both ends, on the device of the turn, give the 6m + 6p - 1 - 3k of Qi
+///   al., arXiv 2401.10241 appendix; for a V with unit costs both ends, where the V turns, give the 6m + 6p - 1 - 3k of Qi
 ///   et al., arXiv 2405.15362 figure 13.
 struct Limited<'a> {
     paths: &'a Paths<'a>,

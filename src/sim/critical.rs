@@ -44,19 +44,18 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     (0..graph.len()).map(slack).collect()
 }
 
-/// A part of the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CostShare {
-    /// All ops of a device.
     Device(u32),
-    /// All ops of a stage.
     Stage(u32),
-    /// All ops of a kind.
     Kind(Kind),
     /// All transfers and host overheads.
     Communication,
     /// The transfers from one device to another.
-    Link { from: u32, to: u32 },
+    Link {
+        from: u32,
+        to: u32,
+    },
 }
 
 impl fmt::Display for CostShare {
@@ -186,18 +185,14 @@ pub struct CriticalSpan {
     pub what: &'static str,
     /// The op that runs, whose output is transferred, or which causes the overhead.
     pub op: String,
-    /// The op's device.
     pub device: u32,
     /// The op that waits for the transfer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Its start.
     pub start: f64,
-    /// Its end.
     pub end: f64,
 }
 
-/// Converts the critical path for output.
 pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[Piece]) -> Vec<CriticalSpan> {
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let span = |&Piece { start, end, doing }: &Piece| {

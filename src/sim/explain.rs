@@ -48,7 +48,6 @@ struct Device<'a> {
     cap: i128,
     /// By kind: what an op adds to what the device holds.
     changes: [i128; 4],
-    /// Index of its first op.
     first: usize,
     /// By position in its program: what it holds from there on.
     held: Vec<i128>,
@@ -230,9 +229,7 @@ struct Wait {
     maker: Option<usize>,
     /// The last op before it that takes longer than the average.
     slow: Option<usize>,
-    /// Total ticks.
     ticks: u64,
-    /// Ticks of imbalance.
     imbalance: u64,
     /// Ticks of communication, limited to what imbalance leaves.
     communication: u64,

@@ -72,13 +72,9 @@ impl Cause {
 /// An idle interval of one device with one cause, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// The device.
     pub device: u32,
-    /// Its start.
     pub start: u64,
-    /// Its end.
     pub end: u64,
-    /// Why.
     pub cause: Cause,
     /// The op that the device runs next; `None` in the drain.
     pub next: Option<usize>,
@@ -104,13 +100,9 @@ pub struct Explanation {
 /// An idle interval for output: ops by name, times in the costs' unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdleSpan {
-    /// The device.
     pub device: u32,
-    /// Its start.
     pub start: f64,
-    /// Its end.
     pub end: f64,
-    /// Why.
     pub cause: Cause,
     /// The op that the device runs next.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,15 +125,10 @@ pub struct IdleTime {
     pub fill: f64,
     /// After the last.
     pub drain: f64,
-    /// [`Cause::Dependence`].
     pub dependence: f64,
-    /// [`Cause::Communication`].
     pub communication: f64,
-    /// [`Cause::Imbalance`].
     pub imbalance: f64,
-    /// [`Cause::Memory`].
     pub memory: f64,
-    /// [`Cause::Order`].
     pub order: f64,
 }
 
@@ -152,9 +139,7 @@ pub struct IdleReport {
     pub makespan: f64,
     /// Sum over devices.
     pub total: IdleTime,
-    /// By device.
     pub per_device: Vec<IdleTime>,
-    /// All intervals.
     pub idle: Vec<IdleSpan>,
 }
 

@@ -19,7 +19,6 @@ pub struct MemoryLevel {
 /// Activations of one device over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryCurve {
-    /// The device.
     pub device: u32,
     /// Levels by time; 0 before the first.
     pub levels: Vec<MemoryLevel>,
@@ -29,14 +28,13 @@ pub struct MemoryCurve {
     pub peak_op: Option<String>,
     /// When that F starts, in time units.
     pub peak_time: f64,
-    /// The cap, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
     /// Whether the peak is within the cap; true without a cap.
     pub within_cap: bool,
 }
 
-/// Returns the curve of every device: F takes a chunk's activation at its start; B, or in two parts I and W, release it at their ends.
+/// Returns the curve of every device. F allocates a chunk's activation at its start; B frees it at its end, or I and W each free a part.
 /// The peaks are those of [`crate::schedule::Schedule::peak_activations`].
 pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
     (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()

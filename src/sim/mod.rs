@@ -21,12 +21,12 @@ pub use critical::{
     CostShare, CriticalSpan, PERCENT, Sensitivity, critical_path, critical_spans, finer_by, sensitivities, slacks,
 };
 pub use explain::explain;
-pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
+pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, MemoryLevel, memory};
 pub use predict::{Prediction, Setup, predict, replay};
 pub use prediction::{Interval, PredictionFigures, Spread};
 pub use spans::StepSpan;
-pub use step::{steady_makespan, typical_step, typical_step_on};
+pub use step::{steady_makespan, typical_step_on};
 pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Delay, Doing, OpTimes, Piece};

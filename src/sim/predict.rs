@@ -44,14 +44,11 @@ pub struct Prediction<'a> {
     pub prediction: PredictionFigures,
     /// Lower bounds of the makespan; the figures have the largest.
     pub bounds: Bounds,
-    /// The step ops.
     pub steps: Vec<StepSpan>,
-    /// Costs of the step ops.
     pub step_costs: StepCosts,
     /// Maximum number of activations per device, if given.
     pub memory_cap: Option<f64>,
     step: Step,
-    /// Contention of the machine.
     machine: Option<Config>,
     /// Times of ops and transfers, if simulated by the event engine.
     record: Option<Box<Record>>,
@@ -60,7 +57,7 @@ pub struct Prediction<'a> {
 /// Predicts the step of `graph` under `costs`.
 ///
 /// # Errors
-/// Those of [`simulate`](super::event::simulate); none without a machine.
+/// The machine does not fit the graph, the schedule deadlocks on it, or times overflow the clock; none without a machine.
 pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Prediction<'a>, EventError> {
     let machine = machine(graph, costs, setup.machine.as_ref());
     let (step, record) = match &machine {
@@ -165,7 +162,6 @@ impl Prediction<'_> {
         self.is_measured() && rest == Config::default()
     }
 
-    /// Whether contention was measured.
     fn is_measured(&self) -> bool {
         self.costs.contention.is_some() || self.costs.puts.is_some()
     }
@@ -208,7 +204,6 @@ impl Prediction<'_> {
         timeline
     }
 
-    /// Returns the timeline without spans.
     pub fn empty_timeline(&self) -> Timeline {
         let PredictionFigures { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
         Timeline {
@@ -231,8 +226,9 @@ impl Prediction<'_> {
     }
 }
 
-/// Returns the makespan of `graph` in ns with the measured durations `durations_ns` by op; everything else costs as in `costs`.
-pub fn replay(graph: &TaskGraph, costs: &CostTable, durations_ns: &[u64]) -> u64 {
-    let devices = sweep_lasting(graph, costs, |index, _, _, _| durations_ns[index], |_, _, _| ());
+/// Returns the makespan of `graph` with other durations of its ops, such as measured ones; all in ticks, by op. Everything else costs
+/// as in `costs`.
+pub fn replay(graph: &TaskGraph, costs: &CostTable, durations: &[u64]) -> u64 {
+    let devices = sweep_lasting(graph, costs, |index, _, _, _| durations[index], |_, _, _| ());
     makespan(&devices)
 }

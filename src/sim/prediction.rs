@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 /// One entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictionFigures {
-    /// The schedule's name.
     pub schedule: String,
     /// p.
     pub devices: u32,
@@ -50,7 +49,6 @@ pub struct PredictionFigures {
 /// Distribution of makespans with random durations, in the prediction's time unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// Number of steps.
     pub samples: u32,
     /// Seed of the random numbers.
     pub seed: u64,

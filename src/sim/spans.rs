@@ -8,10 +8,8 @@ use crate::metrics::Activity;
 use crate::timeline::{Queue, Span};
 use std::collections::BTreeMap;
 
-/// One step op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSpan {
-    /// The device.
     pub device: u32,
     /// `put`, `reduce`, `norm` or `optimizer`.
     pub name: &'static str,
@@ -30,7 +28,6 @@ pub(super) fn step_spans(devices: &[Activity], step: &StepCosts) -> Vec<StepSpan
     step.epilogue.nodes().iter().zip(times).map(span).collect()
 }
 
-/// Returns, by device, when it is free again.
 pub(super) fn free_again(devices: &[Activity]) -> Vec<u64> {
     devices.iter().map(|device| device.free).collect()
 }

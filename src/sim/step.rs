@@ -12,7 +12,6 @@ use std::convert::Infallible;
 /// A predicted step without the times of its ops.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What the devices did.
     pub devices: Vec<Activity>,
     /// Number of the measured speed at which it runs; `None` at constant speed.
     pub(super) speed_number: Option<usize>,
@@ -100,18 +99,7 @@ pub(super) fn sweep_at_speed(
     sweep_lasting(graph, costs, stretch, note)
 }
 
-/// Simulates the step of a prediction without options for the machine.
-///
-/// # Errors
-/// As [`predict`](super::predict()), if devices slow each other down.
-pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
-    typical_step_on(graph, costs, None)
-}
-
 /// Simulates the step of a prediction on the machine `asked_for`.
-///
-/// # Errors
-/// As [`predict`](super::predict()).
 pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<Step, EventError> {
     match machine(graph, costs, asked_for) {
         None => Ok(typical_sweep(graph, costs)),
@@ -120,9 +108,6 @@ pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&
 }
 
 /// Returns the makespan on the machine `asked_for` at the machine's median speed, in ticks.
-///
-/// # Errors
-/// As [`predict`](super::predict()).
 pub fn steady_makespan(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<u64, EventError> {
     Ok(match machine(graph, costs, asked_for) {
         None => makespan(&sweep(graph, costs)),

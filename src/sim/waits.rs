@@ -25,12 +25,10 @@ pub struct OpTimes {
 }
 
 impl OpTimes {
-    /// Returns zero times for the ops of `graph`.
     pub fn of(graph: &TaskGraph) -> OpTimes {
         OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], delays: Vec::new() }
     }
 
-    /// Returns the delays after op number `index`.
     pub fn delay(&self, index: usize) -> Delay {
         self.delays.get(index).copied().unwrap_or_default()
     }
@@ -66,7 +64,6 @@ pub struct Need {
 }
 
 impl Need {
-    /// Returns when the wait is over.
     pub fn met(&self, times: &OpTimes) -> u64 {
         times.end[self.end_of] + self.lag
     }
@@ -82,7 +79,6 @@ fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize)
     }
 }
 
-/// Returns the need for the output of `maker`.
 fn output(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, maker: usize) -> Need {
     let (op, pair) = (graph.op(maker), graph.pair(maker));
     let leaves = graph.schedule().placement.leaves_device(op);
@@ -126,10 +122,12 @@ pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usi
 /// What happens during a piece of a chain of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// This op runs.
     Running(usize),
     /// The output of `maker` travels to `user`, which waits for it.
-    Transfer { maker: usize, user: usize },
+    Transfer {
+        maker: usize,
+        user: usize,
+    },
     /// The device is held up after this op.
     Overhead(usize),
 }
@@ -240,7 +238,6 @@ impl Ways {
         ways
     }
 
-    /// Returns the chain that ends at the end of op number `index`.
     pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
         let (way, excess) = (self.starts[index], self.averages.excess(costs, graph.op(index), times.duration(index)));
         let slow = if excess > 0 { Some(index) } else { way.slow };

@@ -49,7 +49,6 @@ pub enum Queue {
 pub struct Span {
     /// The device, 0 to p - 1.
     pub device: u32,
-    /// Which of its queues was occupied.
     pub queue: Queue,
     /// On the compute queue the op (`0F3`) or step op (`reduce`, `norm`, `optimizer`); on the send queue the op whose
     /// output is put; on the receive queue the op that waits.
@@ -89,7 +88,6 @@ pub struct Timeline {
     pub schema_version: u32,
     /// Predicted or measured.
     pub source: Source,
-    /// The schedule's name.
     pub schedule: String,
     /// p.
     pub devices: u32,

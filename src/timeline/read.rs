@@ -120,7 +120,6 @@ fn not_a_timeline<T: DeserializeOwned>(value: Value, error: &serde_json::Error) 
     TimelineError(format!("{fault}; correct it, or write the file again with -o FILE.json"))
 }
 
-/// Checks the version of the object at `place`.
 pub(super) fn check_version(place: &str, found: Option<&Value>) -> Result<(), TimelineError> {
     let place = field(place, "schema_version");
     let found = match found {

@@ -6,7 +6,6 @@ use crate::op::{Kind, Op};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Returns an error unless `holds`.
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
     if holds { Ok(()) } else { Err(TimelineError(what())) }
 }

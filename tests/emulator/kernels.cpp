@@ -10,9 +10,12 @@
 #include "../../cuda/kernels/embedding.cu"
 #include "../../cuda/kernels/gelu.cu"
 #include "../../cuda/kernels/gradient.cu"
+#include "../../cuda/kernels/heads.cu"
 #include "../../cuda/kernels/layernorm.cu"
 #include "../../cuda/kernels/optimizer.cu"
 #include "../../cuda/kernels/residual.cu"
+#include "../../cuda/kernels/rmsnorm.cu"
+#include "../../cuda/kernels/swiglu.cu"
 #ifdef EXTRA_KERNELS // a file with more kernels, listed by its macro EXTRA_ENTRIES, to try the emulator itself
 #include EXTRA_KERNELS
 #endif
@@ -66,6 +69,9 @@ const Kernel KERNELS[] = {
     ENTRY(embedding_forward),
     ENTRY(gelu_backward_input),
     ENTRY(gelu_forward),
+    ENTRY(heads_expand),
+    ENTRY(heads_reduce),
+    ENTRY(heads_rotate),
     ENTRY(layernorm_backward_input),
     ENTRY(layernorm_backward_sums),
     ENTRY(layernorm_backward_weight),
@@ -74,6 +80,12 @@ const Kernel KERNELS[] = {
     ENTRY(norm_partial),
     ENTRY(norm_sum),
     ENTRY(residual_forward),
+    ENTRY(rmsnorm_backward_input),
+    ENTRY(rmsnorm_backward_sums),
+    ENTRY(rmsnorm_backward_weight),
+    ENTRY(rmsnorm_forward),
+    ENTRY(swiglu_backward),
+    ENTRY(swiglu_forward),
 #ifdef EXTRA_ENTRIES
     EXTRA_ENTRIES
 #endif

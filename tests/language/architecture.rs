@@ -82,6 +82,15 @@ fn every_file_says_what_it_is() {
     }
 }
 
+/// What a machine must offer to train stays small, and speaks of models: a new model should be data and, at most, one call.
+#[test]
+fn a_machine_has_at_most_thirty_calls() {
+    let text = fs::read_to_string(root().join("src/compute/calls.rs")).unwrap();
+    let (_, calls) = text.split_once("pub trait Compute").unwrap();
+    let count = calls.matches("\n    fn ").count();
+    assert!((10..=30).contains(&count), "the trait has {count} calls");
+}
+
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
 const UNSAFE: [(&str, &str); 11] = [
     ("cpu-kernels/src/matrix.rs", "gemm takes pointers"),
@@ -113,6 +122,35 @@ fn unsafe_stands_only_where_it_must() {
     }
 }
 
+/// Files outside of `src` that use private modules, and what for. The others go through the public API and the command line.
+const INTERNALS: [(&str, &str); 11] = [
+    ("benches/simulation.rs", "the event engine on a prepared graph"),
+    ("tests/language/batches.rs", "the queues of sends and receives"),
+    ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
+    ("tests/language/names.rs", "suggestions for names, and escapes in messages"),
+    ("tests/program/emulated.rs", "what kernels store"),
+    ("tests/program/flags.rs", "the parser of the command line, option by option"),
+    ("tests/program/values.rs", "the same, value by value"),
+    ("tests/simulation/event.rs", "the event engine, its transfers and samples"),
+    ("tests/simulation/formats.rs", "numbers and texts in tables, and names of outputs"),
+    ("tests/simulation/layouts.rs", "the search that balances layers, memory of single ops, written hardware files"),
+    ("tests/simulation/models.rs", "positions of GPT-2's tensors in a file, and names with an owner"),
+];
+
+#[test]
+fn private_modules_are_used_only_where_they_are_tested() {
+    let training = "tests/training/"; // tensors, kernels, plans and records
+    let private = ["pipesim", "internals"].join("::");
+    for folder in ["benches", "examples", "fuzz", "tests", "validation"] {
+        for file in rust_files(&root().join(folder)) {
+            let path = file.strip_prefix(root()).unwrap().to_string_lossy().to_string();
+            let is_used = fs::read_to_string(&file).unwrap().contains(&private);
+            let is_listed = INTERNALS.iter().any(|(listed, _)| *listed == path);
+            assert!(is_used == is_listed || path.starts_with(training), "{path}: used {is_used}, listed {is_listed}");
+        }
+    }
+}
+
 #[test]
 fn schedules_are_embedded_all() {
     let mut files: Vec<String> = fs::read_dir(root().join("schedules"))
@@ -120,7 +158,7 @@ fn schedules_are_embedded_all() {
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().to_string())
         .collect();
     files.sort();
-    let mut names: Vec<String> = pipesim::internals::dsl::names().into_iter().map(str::to_string).collect();
+    let mut names: Vec<String> = pipesim::schedules::names().into_iter().map(str::to_string).collect();
     names.sort();
     assert_eq!(files, names);
 }

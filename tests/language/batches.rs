@@ -3,13 +3,10 @@
 
 use crate::check::{execute, stepped};
 use crate::support::{Dice, gpipe, graph, one_f_one_b, one_stage_a_device, schedule, zero_bubble};
-use pipesim::internals::check::check;
-use pipesim::internals::delivery::{ChannelOptions, Delivery, PyTorch, QueueCount, Receives};
-use pipesim::internals::exec::Error;
-use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Holds, Lowering};
-use pipesim::internals::op::Op;
-use pipesim::internals::placement::Placement;
+use pipesim::schedules::{PyTorch, QueueCount, Receives};
+use pipesim::training::SessionError;
+use pipesim::{ChannelOptions, Delivery, Op, Placement, TaskGraph, check};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -227,7 +224,7 @@ fn verdicts_for_all_schedules_are_those_of_the_link() {
                             if found.is_empty() {
                                 let outcome = execute(&graph, delivery, Duration::from_millis(100));
                                 assert!(
-                                    matches!(outcome, Err(Error::Hang { .. })),
+                                    matches!(outcome, Err(SessionError::Hang { .. })),
                                     "{name} p={p} runs, although {deadlock}"
                                 );
                                 hangs += 1;

@@ -3,17 +3,12 @@
 
 use crate::support::{Dice, cells, gpipe, graph_of, one_f_one_b, order, random_rows, schedule, zero_bubble};
 use petgraph::visit::{EdgeRef, IntoEdgeReferences};
-use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
-use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
-use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::exec::{Batch, Device, Error, Host, Settings, Shared, Sizes, State, start_session};
-use pipesim::internals::graph::TaskGraph;
+use pipesim::graphs::{Awaited, Party, fewest_slots, standard_deliveries};
+use pipesim::internals::exec::{Device, Host, Settings, Shared, Sizes, start_session};
 use pipesim::internals::lowering::{Entry, Lowering};
-use pipesim::internals::model::PartTiming;
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::ranks::Ranks;
-use pipesim::internals::schedule::{Overlap, Schedule};
+use pipesim::schedules::{QueueCount, Receives};
+use pipesim::training::{Batch, PartTiming, Ranks, SessionError, State};
+use pipesim::{ChannelOptions, Deadlock, Delivery, Kind, Op, Overlap, Placement, Schedule, TaskGraph, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -327,7 +322,7 @@ fn shared(graph: &Arc<TaskGraph>, settings: Settings) -> Arc<Shared> {
 }
 
 /// Five steps on real threads, four of them without a barrier between.
-pub fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), Error> {
+pub fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), SessionError> {
     let stages = graph.schedule().placement.stages();
     let settings = settings(delivery, timeout);
     let shared = shared(graph, settings);
@@ -362,7 +357,7 @@ fn threads_hang_where_the_checker_says_so_and_the_watchdog_names_the_circle() {
             let Err(deadlock) = check(graph, *delivery) else { continue };
             (*left, hangs) = (*left - 1, hangs + 1);
             let hang = |milliseconds| match execute(graph, *delivery, Duration::from_millis(milliseconds)) {
-                Err(Error::Hang { report, .. }) => report,
+                Err(SessionError::Hang { report, .. }) => report,
                 _ => panic!("{delivery}: {:?} ran to its end, although {deadlock}", graph.schedule()),
             };
             let names_all = |report: &str| deadlock.waits.iter().all(|wait| report.contains(&wait.party.to_string()));

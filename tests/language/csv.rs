@@ -1,9 +1,8 @@
 //! PyTorch's schedule files: read and written, against files that PyTorch and DualPipe's authors' code wrote.
 
 use crate::support::{self, golden};
-use pipesim::internals::csv::{Error, Format, Imported, MAX_BYTES, read, write};
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::placement::Placement;
+use pipesim::schedules::{CsvError, CsvFormat, Imported, MAX_CSV_BYTES, read_csv, write_csv};
+use pipesim::{Kind, Op, Placement};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -14,8 +13,8 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 /// As PyTorch 2.11 to 2.14 have it, and as 2.15 has it.
-const OLDER: Format = Format::ComputeComms { waits: false };
-const NEWEST: Format = Format::ComputeComms { waits: true };
+const OLDER: CsvFormat = CsvFormat::ComputeComms { waits: false };
+const NEWEST: CsvFormat = CsvFormat::ComputeComms { waits: true };
 
 /// What PyTorch made of its classes' orders itself: `compute_comms` files of 2.11 and of 2.15.
 fn lowered() -> Vec<PathBuf> {
@@ -24,7 +23,7 @@ fn lowered() -> Vec<PathBuf> {
 
 fn import(file: &Path) -> Imported {
     let stem = file.file_stem().unwrap().to_str().unwrap();
-    read(stem, file.to_str().unwrap(), &fs::read_to_string(file).unwrap()).unwrap_or_else(|e| panic!("{e}"))
+    read_csv(stem, file.to_str().unwrap(), &fs::read_to_string(file).unwrap()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The text with idle slots left out.
@@ -40,7 +39,7 @@ fn stated(file: &Path) -> BTreeMap<char, u32> {
 }
 
 fn refusal(text: &str) -> String {
-    match read("x", "x.csv", text) {
+    match read_csv("x", "x.csv", text) {
         Err(error) => error.to_string(),
         Ok(imported) => panic!("{text:?} was read as {imported:?}"),
     }
@@ -55,10 +54,10 @@ fn pytorchs_files_survive_a_round_trip() {
         schedule.validate().unwrap();
         let shape = (schedule.devices(), schedule.placement.chunks(), schedule.microbatches);
         assert_eq!(shape, (numbers[&'p'], numbers[&'v'], numbers[&'m']), "{}", file.display());
-        assert_eq!(write(&schedule, Format::ComputeOnly).unwrap(), without_blanks(&text), "{}", file.display());
+        assert_eq!(write_csv(&schedule, CsvFormat::ComputeOnly).unwrap(), without_blanks(&text), "{}", file.display());
         for format in [OLDER, NEWEST] {
-            let both = write(&schedule, format).unwrap();
-            assert_eq!(read(&schedule.name, "comms", &both).unwrap().schedule, schedule, "{}", file.display());
+            let both = write_csv(&schedule, format).unwrap();
+            assert_eq!(read_csv(&schedule.name, "comms", &both).unwrap().schedule, schedule, "{}", file.display());
         }
     }
 }
@@ -76,9 +75,9 @@ fn placements_are_those_of_the_classes() {
         assert_eq!(placement, expected, "{}", file.display());
     }
     let zigzag = "0F0,3F0,4F0,4B0,3B0,0B0\n1F0,2F0,5F0,5B0,2B0,1B0";
-    assert_eq!(read("x", "x", zigzag).unwrap().schedule.placement, Placement::zigzag("zigzag", 2, 3));
+    assert_eq!(read_csv("x", "x", zigzag).unwrap().schedule.placement, Placement::zigzag("zigzag", 2, 3));
     let custom = "0F0,1F0,1B0,0B0\n2F0,3F0,3B0,2B0";
-    assert_eq!(read("x", "x", custom).unwrap().schedule.placement.name(), "custom");
+    assert_eq!(read_csv("x", "x", custom).unwrap().schedule.placement.name(), "custom");
 }
 
 #[test]
@@ -89,7 +88,7 @@ fn dualpipe_runs_in_two_directions() {
         assert!(schedule.has_pairs(), "{}", file.display());
         if file.to_str().unwrap().contains("DualPipeV") {
             let text = without_blanks(&fs::read_to_string(&file).unwrap());
-            assert_eq!(write(&schedule, Format::ComputeOnly).unwrap(), text);
+            assert_eq!(write_csv(&schedule, CsvFormat::ComputeOnly).unwrap(), text);
             continue;
         }
         assert_eq!(schedule.placement, Placement::bidirectional(schedule.devices(), 1).unwrap(), "{}", file.display());
@@ -98,8 +97,8 @@ fn dualpipe_runs_in_two_directions() {
         let last = schedule.devices() - 1;
         let half = schedule.microbatches / 2;
         assert_eq!(schedule.program(last)[0], Op::new(Kind::F, 0, half).in_direction(1));
-        for format in [Format::ComputeOnly, OLDER, NEWEST] {
-            let error = write(&schedule, format).unwrap_err().to_string();
+        for format in [CsvFormat::ComputeOnly, OLDER, NEWEST] {
+            let error = write_csv(&schedule, format).unwrap_err().to_string();
             assert!(error.contains("in PyTorch a stage is on one row only"), "{error}");
         }
     }
@@ -210,7 +209,7 @@ fn transfers_run_even_where_a_send_waits_for_its_receive() {
             continue;
         }
         for format in [OLDER, NEWEST] {
-            let text = write(&schedule, format).unwrap();
+            let text = write_csv(&schedule, format).unwrap();
             rendezvous(&text, &schedule.placement).unwrap_or_else(|stuck| panic!("{}: {stuck}", file.display()));
         }
     }
@@ -260,7 +259,7 @@ fn distances(text: &str, placement: &Placement) -> (usize, usize) {
 fn receives_stand_before_their_op_and_sends_after_theirs() {
     for file in files("pytorch") {
         let schedule = import(&file).schedule;
-        let text = write(&schedule, NEWEST).unwrap();
+        let text = write_csv(&schedule, NEWEST).unwrap();
         let (early, late) = distances(&text, &schedule.placement);
         assert_eq!(late, 0, "{}", file.display());
         if ["ScheduleGPipe", "Schedule1F1B"].iter().any(|class| file.to_str().unwrap().contains(&format!("{class}_"))) {
@@ -270,7 +269,7 @@ fn receives_stand_before_their_op_and_sends_after_theirs() {
     // Elsewhere some must come earlier, but never as early as PyTorch itself puts them.
     for file in lowered() {
         let schedule = import(&file).schedule;
-        let (early, _) = distances(&write(&schedule, NEWEST).unwrap(), &schedule.placement);
+        let (early, _) = distances(&write_csv(&schedule, NEWEST).unwrap(), &schedule.placement);
         let (early_in_pytorch, _) = distances(&fs::read_to_string(&file).unwrap(), &schedule.placement);
         assert!(early < early_in_pytorch, "{}: {early}, PyTorch {early_in_pytorch}", file.display());
     }
@@ -285,14 +284,14 @@ fn cells(text: &str, keep: impl Fn(&str) -> bool) -> Vec<Vec<&str>> {
 fn waits_stand_where_pytorch_puts_them() {
     for file in files("pytorch-comms/2.15") {
         let (schedule, own) = (import(&file).schedule, fs::read_to_string(&file).unwrap());
-        let text = write(&schedule, NEWEST).unwrap();
+        let text = write_csv(&schedule, NEWEST).unwrap();
         // PyTorch receives and gathers as early as it can, pipesim as late; all else is equal, cell by cell.
         let late = |cell: &str| !cell.contains("RECV") && !cell.contains("UNSHARD");
         assert_eq!(cells(&text, late), cells(&own, late), "{}", file.display());
     }
     for file in files("pytorch") {
         let schedule = import(&file).schedule;
-        let [older, newest] = [OLDER, NEWEST].map(|format| write(&schedule, format).unwrap());
+        let [older, newest] = [OLDER, NEWEST].map(|format| write_csv(&schedule, format).unwrap());
         assert!(!older.contains("WAIT"), "{}", file.display());
         assert_eq!(cells(&newest, |cell| !cell.contains("WAIT")), cells(&older, |_| true), "{}", file.display());
         let [sends, waits] = ["SEND_", "WAIT_SEND_"].map(|name| newest.matches(name).count());
@@ -302,8 +301,8 @@ fn waits_stand_where_pytorch_puts_them() {
 
 #[test]
 fn waits_are_held_against_what_they_wait_for() {
-    let schedule = read("x", "x", "0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0").unwrap().schedule;
-    let text = write(&schedule, NEWEST).unwrap();
+    let schedule = read_csv("x", "x", "0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0").unwrap().schedule;
+    let text = write_csv(&schedule, NEWEST).unwrap();
     for part in ["3WAIT_REDUCE_GRAD", "0WAIT_SEND_F0", "3WAIT_SEND_B0", "0WAIT_REDUCE_GRAD", "1WAIT_SEND_B0"] {
         let without = text.replacen(&format!(",{part}"), "", 1);
         assert!(without != text && refusal(&without).contains(part), "{part}: {}", refusal(&without));
@@ -338,7 +337,7 @@ fn files_with_communication_are_checked_and_understood() {
                 continue;
             }
             let without = text.replacen(cell, "", 1);
-            assert!(read("x", "x", &without).is_err(), "{stem} without cell {number} ({cell})");
+            assert!(read_csv("x", "x", &without).is_err(), "{stem} without cell {number} ({cell})");
             let twice = text.replacen(cell, &format!("{cell},{cell}"), 1);
             let once = if cell.contains("WAIT") { "each wait once" } else { "each transfer once" };
             assert!(refusal(&twice).contains(once), "{stem} with {cell} twice");
@@ -349,9 +348,9 @@ fn files_with_communication_are_checked_and_understood() {
 #[test]
 fn the_old_dialect_is_understood() {
     // PyTorch before December 2024: B is the input's half of the backward, BW the whole.
-    let imported = read("x", "x", "0F0,0F1,,0B0,0W0,0BW1\n1F0,1B0,1F1,1B1,1W0,1W1").unwrap();
+    let imported = read_csv("x", "x", "0F0,0F1,,0B0,0W0,0BW1\n1F0,1B0,1F1,1B1,1W0,1W1").unwrap();
     assert_eq!(imported.warnings, ["old dialect (PyTorch before December 2024): 3 B read as I, 1 BW read as B"]);
-    let text = write(&imported.schedule, Format::ComputeOnly).unwrap();
+    let text = write_csv(&imported.schedule, CsvFormat::ComputeOnly).unwrap();
     assert_eq!(text, "0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1I1,1W0,1W1\n");
     assert!(refusal("0F0,0I0,0W0,0F1,0BW1").contains("found '0BW1'"));
     assert!(refusal("0F0,0B0,0W0,0F1,0B1").contains("old dialect"));
@@ -359,13 +358,13 @@ fn the_old_dialect_is_understood() {
 
 #[test]
 fn what_spreadsheets_do_to_a_file_does_no_harm() {
-    let plain = read("x", "x", "0F0,0B0\n1F0,1B0\n").unwrap();
+    let plain = read_csv("x", "x", "0F0,0B0\n1F0,1B0\n").unwrap();
     let untidy =
         ["\u{feff}0F0,0B0\r\n1F0,1B0\r\n\r\n,,,\r\n", " 0F0 ,, \"0B0\",,\n,\t1F0,\"1B0\"\n\n\n", "0F0,0B0\r1F0,1B0"];
     for text in untidy {
-        assert_eq!(read("x", "x", text).unwrap(), plain, "{text:?}");
+        assert_eq!(read_csv("x", "x", text).unwrap(), plain, "{text:?}");
     }
-    assert_eq!(read("x", "x", "0F0,\"( 0F1 ;\n0B0)OVERLAP_F_B\",0B1").unwrap().schedule.ops().len(), 4);
+    assert_eq!(read_csv("x", "x", "0F0,\"( 0F1 ;\n0B0)OVERLAP_F_B\",0B1").unwrap().schedule.ops().len(), 4);
 }
 
 #[test]
@@ -401,28 +400,28 @@ fn errors_name_the_place_and_say_what_to_do() {
         let error = refusal(text);
         parts.iter().for_each(|part| assert!(error.contains(part), "{text:?}: {error}"));
     }
-    let long = " ".repeat(MAX_BYTES + 1);
+    let long = " ".repeat(MAX_CSV_BYTES + 1);
     assert!(refusal(&long).contains("expected at most 256 MiB"));
 }
 
 #[test]
 fn pytorchs_loss_numbers_are_minded() {
-    let swapped = read("x", "x", "0F1,0F0,0B0,0B1").unwrap().schedule;
-    let error = write(&swapped, Format::ComputeOnly).unwrap_err();
+    let swapped = read_csv("x", "x", "0F1,0F0,0B0,0B1").unwrap().schedule;
+    let error = write_csv(&swapped, CsvFormat::ComputeOnly).unwrap_err();
     assert!(
-        matches!(&error, Error::Schedule { reason, .. } if reason.contains("0F1 comes where 0F0 should")),
+        matches!(&error, CsvError::Schedule { reason, .. } if reason.contains("0F1 comes where 0F0 should")),
         "{error}"
     );
 }
 
 #[test]
 fn a_deadlock_is_named_and_not_entered() {
-    let schedule = read("x", "x", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0").unwrap().schedule;
-    assert!(write(&schedule, NEWEST).unwrap_err().to_string().contains("comes where"));
-    let schedule = read("x", "x", "0F0,0F1,0B1,0B0\n1F0,1F1,1B0,1B1").unwrap().schedule;
-    write(&schedule, NEWEST).unwrap();
-    let schedule = read("x", "x", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1").unwrap().schedule;
-    let error = write(&schedule, NEWEST).unwrap_err().to_string();
+    let schedule = read_csv("x", "x", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0").unwrap().schedule;
+    assert!(write_csv(&schedule, NEWEST).unwrap_err().to_string().contains("comes where"));
+    let schedule = read_csv("x", "x", "0F0,0F1,0B1,0B0\n1F0,1F1,1B0,1B1").unwrap().schedule;
+    write_csv(&schedule, NEWEST).unwrap();
+    let schedule = read_csv("x", "x", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1").unwrap().schedule;
+    let error = write_csv(&schedule, NEWEST).unwrap_err().to_string();
     assert!(error.contains("deadlocks: device 0 waits at 0B0"), "{error}");
 }
 
@@ -438,7 +437,7 @@ fn time_grows_with_the_file_not_with_its_square() {
     let sparse = chain(&|i| format!("{i}F0,0F{i}")).join(",");
     let started = std::time::Instant::now();
     for text in [&stages, &microbatches, &rows] {
-        assert_eq!(read("x", "x", text).unwrap().schedule.ops().len(), 2 * count);
+        assert_eq!(read_csv("x", "x", text).unwrap().schedule.ops().len(), 2 * count);
     }
     assert!(refusal(&sparse).contains("1F1 is missing"));
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
@@ -449,7 +448,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_it_panic(text in "[0-4FIWBSENDRCVO_();, \"\n\r\u{feff}é-]{0,80}") {
-        if let Ok(imported) = read("x", "x", &text) {
+        if let Ok(imported) = read_csv("x", "x", &text) {
             imported.schedule.validate().unwrap();
         }
     }
@@ -463,11 +462,11 @@ proptest! {
         let start = at.index(text.len());
         let end = (start + length).min(text.len());
         text.replace_range(start..end, &new);
-        if let Ok(imported) = read("x", "x", &text) {
+        if let Ok(imported) = read_csv("x", "x", &text) {
             imported.schedule.validate().unwrap();
-            for format in [Format::ComputeOnly, OLDER, NEWEST] {
-                if let Ok(text) = write(&imported.schedule, format) {
-                    prop_assert_eq!(read("x", "x", &text).unwrap().schedule, imported.schedule.clone());
+            for format in [CsvFormat::ComputeOnly, OLDER, NEWEST] {
+                if let Ok(text) = write_csv(&imported.schedule, format) {
+                    prop_assert_eq!(read_csv("x", "x", &text).unwrap().schedule, imported.schedule.clone());
                 }
             }
         }

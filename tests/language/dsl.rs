@@ -1,30 +1,25 @@
 //! The schedule language: what it accepts means what it says, what it refuses it refuses with the place.
 
 use crate::support::{costs, request};
-use pipesim::internals::dsl::{self, Request};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::open::Order;
-use pipesim::internals::ordering::order_ops;
-use pipesim::internals::resolve;
-use pipesim::internals::schedule::Schedule;
+use pipesim::schedules::{LanguageError, Order, order_ops};
+use pipesim::{ResolveError, Schedule, Selection, TaskGraph};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
-fn read(path: &str) -> Result<dsl::ScheduleFile, dsl::Error> {
-    resolve::schedule_file(&resolve::Files, path).map_err(|e| match e {
-        resolve::Error::Language(e) => e,
+/// What the schedule of this name or path says.
+fn order(name: &str, request: &Selection) -> Result<Order, LanguageError> {
+    request.order(name).map(|found| found.order).map_err(|e| match e {
+        ResolveError::Language(e) => e,
         other => panic!("{other}"),
     })
 }
 
-/// Compiles the text as the file `try.star`; errors name it so, whatever folder it was in.
-fn compile(text: impl AsRef<[u8]>, request: &Request) -> Result<Schedule, dsl::Error> {
+/// Compiles the text as the file `try.star`.
+fn compile(text: impl AsRef<[u8]>, request: &Selection) -> Result<Schedule, LanguageError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("try.star");
     std::fs::write(&path, text).unwrap();
-    let mut file = read(&path.display().to_string())?;
-    file.file = "try.star".to_string();
-    dsl::compile(&file, request).map(|compiled| compiled.order.fixed().unwrap())
+    order(&path.display().to_string(), request).map(|order| order.fixed().unwrap())
 }
 
 /// The program of each device, ops separated by spaces.
@@ -45,16 +40,16 @@ fn refused(body: &str, p: u32, m: u32) -> String {
     refused_file(&text, &request(p, m, None))
 }
 
-fn refused_file(text: impl AsRef<[u8]>, request: &Request) -> String {
+fn refused_file(text: impl AsRef<[u8]>, request: &Selection) -> String {
     match compile(text, request) {
-        Err(dsl::Error::Invalid(text) | dsl::Error::Unsupported(text)) => text,
+        Err(LanguageError::Invalid(text) | LanguageError::Unsupported(text)) => text,
         other => panic!("expected an invalid schedule, found {other:?}"),
     }
 }
 
-fn usage(text: impl AsRef<[u8]>, request: &Request) -> String {
+fn usage(text: impl AsRef<[u8]>, request: &Selection) -> String {
     match compile(text, request) {
-        Err(dsl::Error::Usage(text)) => text,
+        Err(LanguageError::Usage(text)) => text,
         other => panic!("expected a usage error, found {other:?}"),
     }
 }
@@ -277,16 +272,16 @@ fn paths_that_are_no_schedule_file_are_usage_errors() {
         ("folder.star", "found a folder; name a file in it"),
         ("large.star", "found more than 1 MiB"),
     ] {
-        match read(&path(name)) {
-            Err(dsl::Error::Usage(text)) => says(&text, &["expected a schedule file at", name, what]),
+        match order(&path(name), &request(2, 4, None)) {
+            Err(LanguageError::Usage(text)) => says(&text, &["expected a schedule file at", name, what]),
             other => panic!("{name}: {other:?}"),
         }
     }
     for (name, meant) in [("1f1", "1f1b"), ("gpip", "gpipe"), ("zb_v2", "zb-v"), ("Zb-h3", "zb-h")] {
-        let text = dsl::named(name).unwrap_err().to_string();
+        let text = order(name, &request(2, 4, None)).unwrap_err().to_string();
         says(&text, &["no schedule is called", "did you mean ", meant, "; known: naive, gpipe, 1f1b"]);
     }
-    assert!(!dsl::named("something-else-entirely").unwrap_err().to_string().contains("did you mean"));
+    assert!(!order("something-else-entirely", &request(2, 4, None)).unwrap_err().to_string().contains("did you mean"));
 }
 
 #[test]
@@ -370,7 +365,7 @@ fn chunks_reach_function_and_placement_or_are_refused() {
     by_option.options.insert("v".to_string(), "3".to_string());
     let set = compile(text, &by_option);
     assert!(
-        matches!(&set, Err(dsl::Error::Usage(_))) || set.is_ok_and(|s| s.placement.chunks() == 3),
+        matches!(&set, Err(LanguageError::Usage(_))) || set.is_ok_and(|s| s.placement.chunks() == 3),
         "v = 3 is neither"
     );
 }
@@ -384,9 +379,8 @@ fn custom_placements_place() {
 #[test]
 fn other_words_for_an_embedded_schedule_give_the_same_ops() {
     let one_by_one = "def device(r, p, m):\n    w, f, b = [], 0, 0\n    for i in range(2 * m):\n        if f < m and f - b < p - r:\n            w.append(F(f))\n            f += 1\n        else:\n            w.append(B(b))\n            b += 1\n    return concat(w)\n";
-    let embedded = dsl::named("1f1b").unwrap();
     for (p, m) in [(1, 1), (1, 5), (2, 1), (3, 2), (4, 8), (5, 5), (4, 17)] {
-        let theirs = dsl::compile(&embedded, &request(p, m, None)).unwrap().order.fixed().unwrap();
+        let theirs = order("1f1b", &request(p, m, None)).unwrap().fixed().unwrap();
         assert_eq!(programs(one_by_one, p, m), show(&theirs), "p = {p}, m = {m}");
     }
 }
@@ -493,8 +487,7 @@ proptest! {
 
 /// What a file says, settled at unit costs.
 fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
-    let file = dsl::ScheduleFile::from_text("try", text);
-    let order = dsl::compile(&file, &request(p, m, None)).map_err(|e| e.to_string())?.order;
+    let order = request(p, m, None).order_of_text("try", text).map_err(|e| e.to_string())?.order;
     let Order::Open(open) = order else { panic!("expected an order that costs settle") };
     let schedule = order_ops(&open, &costs("", &open.placement, m)).map_err(|e| e.to_string())?;
     schedule.validate().unwrap();

@@ -1,8 +1,9 @@
 //! Names and texts: deliveries, suggestions for unknown names, quoted text in messages.
 
-use pipesim::internals::delivery::{ChannelOptions, Delivery, PyTorch, QueueCount, Receives};
 use pipesim::internals::nearest::{nearest, same_numbers};
 use pipesim::internals::sanitize::sanitize;
+use pipesim::schedules::{PyTorch, QueueCount, Receives};
+use pipesim::{ChannelOptions, Delivery};
 
 fn channel(queues: QueueCount, receives: Receives) -> Delivery {
     Delivery::Channel(ChannelOptions { queues, receives })

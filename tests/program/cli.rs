@@ -429,7 +429,7 @@ fn readers_that_go_away_are_no_failure() {
 #[test]
 fn schedules_and_completions_are_listed() {
     let (code, out, _) = pipesim("schedules");
-    let all = pipesim::internals::dsl::names();
+    let all = pipesim::schedules::names();
     assert!(code == 0 && all.iter().all(|name| out.contains(name)), "{out}");
     let list = json("schedules --json");
     assert_eq!(list["schedules"].as_array().unwrap().len(), all.len());

@@ -191,7 +191,7 @@ fn a_model_that_no_gpu_can_take_is_trained_on_the_cpu() {
 /// What happens when a library is loaded happens to another process first.
 #[test]
 fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_it() {
-    let load = |body: &str| {
+    let library = |body: &str| {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("driver.c");
         let text = format!(
@@ -201,16 +201,44 @@ fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_
         let library = folder.path().join("libcuda.so.1");
         let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(library).arg(source).status().unwrap();
         assert!(built.success());
+        folder
+    };
+    let on = |folder: &tempfile::TempDir| {
+        pipesim(&[("LD_LIBRARY_PATH", &folder.path().display().to_string()), ("PATH", "/nowhere")])
+    };
+    // doctor says of each probe how its process ended
+    let driver = |folder: &tempfile::TempDir| {
+        let (_, json, _) = finish(on(folder).args(["doctor", "--format", "json", "--time-limit", "2"]));
+        json["probes"].as_array().unwrap().iter().find(|probe| probe["name"] == "driver").unwrap().clone()
+    };
+    let load = |body: &str, found: &str| {
+        let folder = library(body);
         let begin = Instant::now();
-        let path = folder.path().display().to_string();
         let arguments = format!("{TINY} --stages 2 --micro 2 --warmup 0 --schedule 1f1b --blocks 2");
-        let (code, _, told) = run(&mut pipesim(&[("LD_LIBRARY_PATH", &path), ("PATH", "/nowhere")]), &arguments);
+        let (code, _, told) = run(&mut on(&folder), &arguments);
         assert!(code == Some(0) && told.contains("expected NVIDIA's libraries to open"), "{body}: {code:?} {told}");
         assert!(begin.elapsed() < 2 * END, "{body}: {:?}", begin.elapsed());
+        let probe = driver(&folder);
+        assert!(probe["status"] == "broken" && probe["found"] == found && probe["fix"].is_string(), "{body}: {probe}");
     };
+    let ends = [
+        ("abort()", "the probe was ended by signal 6 (abort) before it could answer"),
+        (
+            "write(2, \"a line\\n\", 7); _exit(255)",
+            "the probe ended with exit code 255 before it could answer (a line)",
+        ),
+        ("sleep(100)", "no answer within 2 s; the probe was killed"),
+    ];
     std::thread::scope(|scope| {
-        ["abort()", "sleep(100)"].map(|body| scope.spawn(move || load(body))).map(|run| run.join().unwrap())
+        let check = |(body, found): (&str, &str)| match body.contains("_exit") {
+            true => assert_eq!(driver(&library(body))["found"], found),
+            false => load(body, found),
+        };
+        ends.map(|end| scope.spawn(move || check(end))).map(|run| run.join().unwrap())
     });
+    // half a line that a library prints is not the answer
+    let probe = driver(&library("if (write(1, \"{half\", 5) < 0) abort()"));
+    assert!(!probe["found"].as_str().unwrap().contains("the probe"), "{probe}");
 }
 
 /// The longest that a process may take to end once a device hung or died; what is waited for before is `--timeout`.

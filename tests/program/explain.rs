@@ -2,8 +2,8 @@
 
 use crate::cli::{json, pipesim};
 use crate::support::Dice;
-use pipesim::internals::advice::{Advisor, Change, What};
-use pipesim::internals::cost::Slow;
+use pipesim::costs::Slow;
+use pipesim::simulation::{Advisor, Change, What};
 use pipesim::{Costs, Selection};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,7 +115,7 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
     let (_, out, _) = pipesim("explain -q -p 4 -m 8 -s 1f1b,zb-v --costs F=1,I=1,W=1,comm=0.1");
     for part in [
         "1 % faster devices 1 and 2 save 0.26 % each",
-        "No schedule tried that holds more than 4 activations is shorter",
+        "Holding more than 4 activations makes no tried schedule shorter",
         "free links would save",
     ] {
         assert!(out.contains(part), "{part}: {out}");
@@ -287,15 +287,15 @@ fn sentences_agree_with_proofs_ties_and_tables() {
     assert!(sentence(slow, "Idle: ").contains("devices 0, 1 and 2 most of all, 354.9 each"));
     // V-Half is proven to be the best within its peaks: nothing can be saved, however far the bound
     let proven = sentence("-p 4 -m 8 -s v-half --exact 200000", "o order");
-    assert!(proven.starts_with("No order of these ops in which no device holds more is shorter"), "{proven}");
+    assert!(proven.starts_with("No order of these ops is shorter if no device may hold more"), "{proven}");
     // one answer within the peaks and one without, each with its name, and both are those of the table
     let lists = "-p 4 -m 8 -s chimera --costs F=1,I=1,W=1,comm=0.2";
     let [e] = explained(lists).try_into().unwrap();
     let makespan = e["makespan"].as_f64().unwrap();
     let saves = |bounds: &str| format!("{:.1} %", 100.0 * (1.0 - e[bounds]["best"].as_f64().unwrap() / makespan));
     let [here, any] = ["bounds_at_own_peaks", "bounds"].map(saves);
-    let expected = format!("saves {here} at most where no device holds more than here, else {any} at most");
-    assert!(here != any && sentence(lists, "Another order").contains(&expected), "{expected}");
+    let expected = format!("saves at most {here} if no device may hold more, and at most {any} otherwise");
+    assert!(here != any && sentence(lists, "Reordering").contains(&expected), "{expected}");
     let (_, out, _) = pipesim(&format!("explain -q {lists}"));
     let row =
         out.lines().skip_while(|line| !line.contains("saves at most (own")).find(|line| line.starts_with("chimera"));

@@ -1,10 +1,9 @@
 //! Analytic step times: against published measurements, and properties that hold for any prediction.
 
 use crate::support::golden_list;
-use pipesim::internals::cost::analytic::{Analytic, Platform, StepTime};
-use pipesim::internals::hardware::{Hardware, hardware, stack};
-use pipesim::internals::layout::{ParallelConfig, Precision, Recompute, Zero};
-use pipesim::internals::model_spec::transformer_named;
+use pipesim::costs::{Analytic, Platform, StepTime};
+use pipesim::models::{hardware, stack, transformer_named};
+use pipesim::{Hardware, ParallelConfig, Precision, Recompute, Zero};
 use pipesim_validation::{FITTED, RowPrediction, errors, is_narrow, pairs, predict, read, rule_of_thumb};
 use std::sync::LazyLock;
 

@@ -1,14 +1,11 @@
 //! The choices of `auto` and `--balance`, against requests by name.
 
 use crate::support::Dice;
-use pipesim::internals::cost::analytic::{Analytic, Platform};
-use pipesim::internals::dsl;
-use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::{ParallelConfig, Recompute, STACKS, Zero};
-use pipesim::internals::model_spec::transformer_named;
-use pipesim::internals::resolve::{PlatformOptions, Variant};
-use pipesim::internals::sim::event::Scope;
-use pipesim::{Costs, Selection, StepEstimate};
+use pipesim::costs::{Analytic, Platform};
+use pipesim::models::{STACKS, hardware, stack, transformer_named};
+use pipesim::schedules::{PlatformOptions, Variant};
+use pipesim::simulation::Scope;
+use pipesim::{Costs, ParallelConfig, Recompute, Selection, StepEstimate, Zero, schedules};
 use pipesim_validation::read;
 
 /// Number of random questions: `usually`, unless `PIPESIM_QUESTIONS` is set.
@@ -110,7 +107,7 @@ impl Question {
     /// Compares `auto` with every embedded name, with its default chunks and with 2, 3 and 4.
     fn check(&self, number: usize) {
         let what = format!("question {number}: {:?}", self.selection);
-        let names = dsl::names().into_iter().flat_map(|name| {
+        let names = schedules::names().into_iter().flat_map(|name| {
             [name.to_string()].into_iter().chain([2, 3, 4].map(|chunks| format!("{name}:v={chunks}")))
         });
         let named: Vec<Answer> = names.filter_map(|name| self.answer(&name)).collect();
@@ -175,7 +172,7 @@ impl Question {
 /// The table of software and schedules names existing ones, and contains every published pipeline.
 #[test]
 fn published_pipelines_are_among_what_their_software_implements() {
-    let names = dsl::names();
+    let names = schedules::names();
     for stack in STACKS.map(|name| stack(name).unwrap()) {
         let known = stack.schedules().unwrap_or_default();
         assert!(known.iter().all(|name| names.contains(name)), "{}: {known:?}", stack.name);

@@ -2,13 +2,9 @@
 //! without TF32; mean step times by size of the micro-batches and of the batch.
 
 use crate::support::root;
-use pipesim::internals::cost::analytic::{Analytic, Platform};
-use pipesim::internals::cost::{CostFile, LinkCost, PartCost, StepRates};
-use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::ParallelConfig;
-use pipesim::internals::model_spec::transformer_named;
-use pipesim::internals::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Part, model_spec};
-use pipesim::{Costs, Selection};
+use pipesim::costs::{Analytic, LinkCost, PartCost, Platform, StepRates};
+use pipesim::models::{BLOCK, EMBEDDING, HEAD, Operation, Part, hardware, stack, transformer_named};
+use pipesim::{CostFile, Costs, MicroBatch, ParallelConfig, Selection, model_spec};
 use std::collections::BTreeMap;
 
 /// Sequences a micro-batch, then sequences a batch with the measured milliseconds.
@@ -129,10 +125,7 @@ fn costs(first: u32) -> CostFile {
             ..LinkCost::default()
         },
         step: StepRates { optimizer_embedding_ns: STEP_NS, ..StepRates::default() },
-        keep: spec.keep(
-            MicroBatch { sequences: 1, tokens: TOKENS },
-            &pipesim::internals::model_spec::Storage::whole(4, 4, 128, 1),
-        ),
+        keep: spec.keep(MicroBatch { sequences: 1, tokens: TOKENS }, &pipesim::models::Storage::whole(4, 4, 128, 1)),
         speeds: Vec::new(),
         contention: None,
     }

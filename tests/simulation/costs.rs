@@ -1,9 +1,16 @@
 //! Sources of costs: given numbers, measured files, and the split of layers.
 
-use pipesim::internals::cost::analytic::layers_of_stages;
-use pipesim::internals::cost::{Decimal, PartCost, Per, Slow, Summary};
-use pipesim::internals::epilogue::StepOp;
-use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, Placement, model_spec};
+use pipesim::costs::{Analytic, Decimal, PartCost, Per, Slow, StepOp, Summary};
+use pipesim::models::{BLOCK, TransformerConfig, model_costs};
+use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, ParallelConfig, Placement, model_spec};
+
+/// Layers of each stage of a model with so many layers.
+fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
+    let costs = model_costs("llama-3-8b", "h100-sxm", ParallelConfig::default()).unwrap();
+    let model = TransformerConfig { layers, ..costs.model };
+    let costs = Analytic::new(model, costs.machine, costs.layout).unwrap();
+    costs.stages(stages as u32).unwrap().iter().map(|stage| stage.count(BLOCK)).collect()
+}
 
 #[test]
 fn the_ends_have_one_layer_less_if_that_divides_evenly() {

@@ -1,22 +1,19 @@
 //! The event engine against the sweep, against golden files, and against cases worked out by hand.
 
 use crate::support::{self, Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
-use pipesim::internals::check::{check, standard_deliveries};
-use pipesim::internals::cost::{CostTable, OpTime, SharedPuts};
-use pipesim::internals::deadlock::Deadlock;
-use pipesim::internals::delivery::Delivery;
-use pipesim::internals::graph::TaskGraph;
+use pipesim::costs::{OpTime, SharedPuts};
+use pipesim::graphs::standard_deliveries;
 use pipesim::internals::lowering::Lowering;
-use pipesim::internals::metrics::{Activity, makespan};
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::resolve::{Files, Host};
-use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::sim::event::{
-    Config, EventError, Jitter, Makespans, Network, Prepared, Processor, Put, Record, Scope, Sharing, TransferTime,
-    monte_carlo, simulate,
+use pipesim::internals::metrics::makespan;
+use pipesim::internals::sim::event::{Prepared, Record, TransferTime, monte_carlo, simulate};
+use pipesim::internals::sim::sweep_lasting;
+use pipesim::schedules::Files;
+use pipesim::simulation::{
+    Activity, Config, Doing, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing, critical_path,
 };
-use pipesim::internals::sim::{self, Doing, Setup, critical_path, sweep_lasting};
+use pipesim::{
+    CostTable, Deadlock, Delivery, Host, Kind, Op, Overlap, Placement, Schedule, Setup, TaskGraph, check, simulation,
+};
 
 fn table(placement: &Placement, cost: impl FnMut(Op) -> OpTime) -> CostTable {
     support::table(placement, 1.0, cost)
@@ -357,10 +354,10 @@ fn what_puts_cost_each_other_is_in_predictions_from_measured_costs() {
             OpTime { after, arrival: time.arrival + put, ..time }
         });
         let mut costs = costs.finer(1000);
-        let alone = sim::predict(&graph, &costs, &Setup::default()).unwrap().makespan();
+        let alone = simulation::predict(&graph, &costs, &Setup::default()).unwrap().makespan();
         let (duration, per_mille) = (1000 * put, vec![1000, 1500, 1700]);
         costs.puts = Some(SharedPuts { duration, beside_compute, per_mille: per_mille.clone() });
-        let predicted = sim::predict(&graph, &costs, &Setup::default()).unwrap();
+        let predicted = simulation::predict(&graph, &costs, &Setup::default()).unwrap();
         let network = shared_links(duration, per_mille, if beside_compute { Put::Beside } else { Put::Holding });
         let machine = Config { network, ..Config::default() };
         let simulated = simulate(&graph, &costs, &machine, &mut ()).unwrap();
@@ -375,7 +372,7 @@ fn what_puts_cost_each_other_is_in_predictions_from_measured_costs() {
         assert!(path.first().is_none_or(|piece| piece.start == 0), "seed {seed}");
         assert!(path.windows(2).all(|pair| pair[0].end == pair[1].start), "seed {seed}");
         assert!(path.last().is_none_or(|piece| piece.end == predicted.makespan()), "seed {seed}");
-        let slack = sim::slacks(&graph, &costs, &predicted.op_times(), predicted.durations().as_deref());
+        let slack = simulation::slacks(&graph, &costs, &predicted.op_times(), predicted.durations().as_deref());
         for piece in &path {
             if let Doing::Running(op) = piece.doing {
                 assert_eq!(slack[op], 0, "seed {seed}: what the makespan hangs on has no slack");
@@ -384,7 +381,7 @@ fn what_puts_cost_each_other_is_in_predictions_from_measured_costs() {
         // Where something else is said of deliveries, the links are as they are.
         let slots = Config { slots: Some(u32::MAX), ..Config::default() };
         let setup = Setup { machine: Some(slots), ..Setup::default() };
-        assert_eq!(sim::predict(&graph, &costs, &setup).unwrap().makespan(), alone, "seed {seed}");
+        assert_eq!(simulation::predict(&graph, &costs, &setup).unwrap().makespan(), alone, "seed {seed}");
     }
     assert!(slower > 30, "{slower}");
 }

@@ -1,16 +1,10 @@
 //! Nothing is lost to rounding: what is proven is not above what is known, and a cap that an order reaches exactly allows it.
 
 use crate::support::{random_rows, table, valid_schedule};
-use pipesim::internals::activation::Keep;
-use pipesim::internals::cost::{CostTable, GivenCosts, OpTime, Slow};
-use pipesim::internals::exact::{Error, prove, prove_against};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::open::{Goal, OpenSchedule, Program};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::resolve::{Costs, Selection};
-use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::sim::OpTimes;
+use pipesim::costs::{OpTime, Slow};
+use pipesim::schedules::{Goal, Keep, OpenSchedule, Program, ProofError, prove, prove_against};
+use pipesim::simulation::OpTimes;
+use pipesim::{CostTable, Costs, GivenCosts, Kind, Op, Overlap, Placement, Schedule, Selection, TaskGraph};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
@@ -81,7 +75,7 @@ fn no_proof_is_above_the_schedule_itself() {
         let own = OpTimes::swept(&graph, &costs).makespan();
         let proof = match prove_against(&graph, &costs, 3_000) {
             Ok(proof) => proof,
-            Err(Error::Overlapped | Error::Mixed(_) | Error::Instant(_)) => {
+            Err(ProofError::Overlapped | ProofError::Mixed(_) | ProofError::Instant(_)) => {
                 refused += 1;
                 continue;
             }
@@ -150,7 +144,7 @@ fn a_cap_that_an_order_reaches_allows_it() {
                 assert!(proof.schedule.keeps_cap(cap, costs.keep), "seed {seed}: cap {cap}");
                 (proof.lower_bound, proof.objective)
             }
-            Err(Error::Instant(_)) => continue,
+            Err(ProofError::Instant(_)) => continue,
             Err(error) => panic!("seed {seed}: {error}"),
         };
         assert!(lower <= own, "seed {seed}: cap {cap}, proven {lower}, an order takes {own}");
@@ -188,14 +182,14 @@ fn what_single_ops_cannot_do_is_not_proven() {
     let graph = TaskGraph::new(valid_schedule(&placement, 2, &[rows])).unwrap();
     let table = |text: &str| text.parse::<GivenCosts>().unwrap().table(&placement, 2, &Slow::new()).unwrap();
     let refused = prove_against(&graph, &table("F=1,I=1,W=1,B=1.5"), 2_000_000).unwrap_err();
-    assert!(matches!(refused, Error::Mixed(op) if op.kind() == Kind::B), "{refused}");
+    assert!(matches!(refused, ProofError::Mixed(op) if op.kind() == Kind::B), "{refused}");
     let proof = prove_against(&graph, &table("B=2"), 2_000_000).unwrap();
     assert_eq!((proof.objective, proof.schedule.splits_backward()), (6, true));
     assert_eq!(graph.schedule().peak(Keep::ALL), 2.0);
     let mut pair: Vec<Op> = ["0F0", "0F1", "0B0", "0B1"].map(|op| op.parse().unwrap()).to_vec();
     pair[1] = pair[1].opening_pair();
     let graph = TaskGraph::with_overlap(valid_schedule(&placement, 2, &[pair]), Overlap::Max).unwrap();
-    assert!(matches!(prove_against(&graph, &table(""), 2_000_000), Err(Error::Overlapped)));
+    assert!(matches!(prove_against(&graph, &table(""), 2_000_000), Err(ProofError::Overlapped)));
 }
 
 /// A device may have to wait a thousand times where its ops are short beside those elsewhere; the search's depth is not the stack's.

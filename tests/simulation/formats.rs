@@ -1,8 +1,8 @@
 //! How numbers, texts and names of files are written and read.
 
 use crate::report::sample;
-use pipesim::internals::report::{self, Output, OutputKind, Report, Table};
-use pipesim::internals::report::{folded, number, off_by, percent, plus_minus, quantity, visible};
+use pipesim::internals::report::{Output, OutputKind, folded, number, off_by, percent, plus_minus, quantity, visible};
+use pipesim::{Report, Table};
 use std::path::Path;
 
 #[test]
@@ -83,7 +83,7 @@ fn latex_has_three_rules_and_no_commands_from_texts() {
     let header = texts(&["schedule", "bubble", r"~^\ &%_#${}"]);
     let rows = vec![texts(&["1f1b_x", "27.3 %", "2 × 3 µs · 1−2\u{1b}"]), texts(&["naive"])];
     let table = Table { caption: "50 % & more".to_string(), header, rows };
-    let found = report::latex(&Report { extra_tables: vec![table], entries: Vec::new(), ..sample(2, 2, 0.0, false) });
+    let found = Report { extra_tables: vec![table], entries: Vec::new(), ..sample(2, 2, 0.0, false) }.latex();
     let expected = "\\begin{table}\n  \\centering\\small\\tabcolsep=5pt\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
                     schedule & bubble & \\shortstack[r]{\\textasciitilde{}\\textasciicircum{}\\textbackslash{}\\\\\\&\\%\\_\\#\\$\\{\\}} \\\\\n    \
                     \\midrule\n    1f1b\\_x & 27.3 \\% & 2 $\\times$ 3 $\\mu$s $\\cdot$ 1$-$2 \\\\\n    naive &  & \\\\\n    \

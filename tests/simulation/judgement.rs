@@ -2,15 +2,12 @@
 //! methods.
 
 use crate::support::*;
-use pipesim::internals::cost::{CostTable, OpTime, Slow};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::Overlap;
-use pipesim::internals::sim::{
-    Bounds, Cause, CostShare, OpTimes, bounds, bounds_at_own_peaks, critical_path, explain, memory, sensitivities,
-    slacks, sweep, sweep_lasting,
+use pipesim::costs::{OpTime, Slow};
+use pipesim::simulation::{
+    Bounds, CostShare, OpTimes, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
+    sensitivities, slacks,
 };
+use pipesim::{Cause, CostTable, Kind, Op, Overlap, Placement, Setup, TaskGraph};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -235,11 +232,12 @@ fn causes_add_up_to_the_bubble() {
     for seed in 0..3000 {
         let Case { graph, costs } = random_case(seed);
         let times = OpTimes::swept(&graph, &costs);
-        let devices = sweep(&graph, &costs);
+        let predicted = predict(&graph, &costs, &Setup::default()).unwrap();
+        let devices = predicted.devices();
         for cap in [None, Some(1.0), Some(3.5), Some(1e6)] {
             let explanation = explain(&graph, &costs, &times, cap);
             assert_eq!(explanation.makespan, devices.iter().map(|d| d.last_end).max().unwrap());
-            for (device, (causes, activity)) in explanation.devices.iter().zip(&devices).enumerate() {
+            for (device, (causes, activity)) in explanation.devices.iter().zip(devices).enumerate() {
                 let idle = explanation.makespan - activity.busy;
                 assert_eq!(causes.iter().sum::<u64>(), idle, "seed {seed} device {device}");
                 let listed = explanation.idle.iter().filter(|idle| idle.device == device as u32);
@@ -311,10 +309,11 @@ fn slack_is_how_much_longer_an_op_may_last() {
     for seed in 0..300 {
         let Case { graph, costs } = random_case(seed);
         let times = OpTimes::swept(&graph, &costs);
+        let durations: Vec<u64> = graph.schedule().ops().iter().map(|op| costs.of(*op).duration).collect();
         let makespan = |op: usize, more: u64| {
-            let lasts = |index: usize, _, _, duration| if index == op { duration + more } else { duration };
-            let devices = sweep_lasting(&graph, &costs, lasts, |_, _, _| ());
-            devices.iter().map(|device| device.last_end).max().unwrap()
+            let mut durations = durations.clone();
+            durations[op] += more;
+            replay(&graph, &costs, &durations)
         };
         for (op, &slack) in slacks(&graph, &costs, &times, None).iter().enumerate() {
             assert_eq!(makespan(op, slack), times.makespan(), "seed {seed} op {op}");

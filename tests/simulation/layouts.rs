@@ -1,24 +1,25 @@
 //! Layouts, hardware files, memory peaks and the balance of layers.
 
 use pipesim::internals::balance::{Problem, balance};
-use pipesim::internals::hardware::{Error, hardware, hardware_file, names, stack, toml};
-use pipesim::internals::layout::{STACKS, micro_batches};
-use pipesim::internals::memory::{Peak, SavedActivations, peak};
-use pipesim::internals::model_spec::transformer::Config;
-use pipesim::internals::model_spec::transformer_named;
+use pipesim::internals::hardware::toml;
+use pipesim::internals::memory::{Peak, peak};
+use pipesim::models::{
+    HardwareError, STACKS, SavedActivations, TransformerConfig, hardware, hardware_file, hardware_names, micro_batches,
+    stack, transformer_named,
+};
 use pipesim::{Hardware, Op, ParallelConfig, Precision};
 
-fn hardware_text(text: &str) -> Result<Hardware, Error> {
+fn hardware_text(text: &str) -> Result<Hardware, HardwareError> {
     hardware_file("mine.toml", text, &|path| match path {
         "a.toml" => Ok("base = \"b.toml\"".to_string()),
         "b.toml" => Ok("base = \"a.toml\"".to_string()),
-        path => Err(Error::new(format!("no {path}"))),
+        path => Err(HardwareError::new(format!("no {path}"))),
     })
 }
 
 #[test]
 fn embedded_hardware_and_software_are_complete() {
-    for name in names() {
+    for name in hardware_names() {
         let found = hardware(name).unwrap_or_else(|error| panic!("{error}"));
         assert!(found.peak(Precision::Bf16).is_some(), "{name}");
     }
@@ -63,7 +64,7 @@ fn invalid_hardware_files_are_rejected_in_one_line() {
 fn a_written_hardware_file_reads_back() {
     let numbers = [("bf16_tflops", 0.123456), ("link_latency_us", 0.0), ("gpus_per_node", 4.0), ("memory_gib", 1e-7)];
     let text = toml("cpu", &["a line\nor two".to_string()], &numbers);
-    let read = hardware_file("mine.toml", &text, &|path| Err(Error::new(path.to_string()))).unwrap();
+    let read = hardware_file("mine.toml", &text, &|path| Err(HardwareError::new(path.to_string()))).unwrap();
     let mut expected = hardware("cpu").unwrap();
     expected.name = "mine.toml".to_string();
     for (name, number) in
@@ -122,7 +123,7 @@ fn invalid_layouts_are_rejected_in_one_line() {
     let long = |sequence| ParallelConfig { sequence, ..ParallelConfig::default() };
     assert_eq!(long(1024).validate(&gpt2), Ok(()));
     assert!(long(4096).validate(&gpt2).unwrap_err().to_string().contains("--seq to be at most 1024"));
-    let windowed = Config { window: Some(4096), ..model };
+    let windowed = TransformerConfig { window: Some(4096), ..model };
     assert_eq!(long(4096).validate(&windowed), Ok(()));
     assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
     assert!(refused(ParallelConfig { pp: 83, ..ParallelConfig::default() }).contains("at most 82 stages"));

@@ -1,13 +1,13 @@
 //! Steps on hardware, for all schedules and random tables: parts sum to the step, and better numbers are never slower.
 
 use crate::support::Dice;
-use pipesim::internals::cost::analytic::{Analytic, Platform, StepTime};
-use pipesim::internals::hardware::{Field, Hardware, hardware, names, stack};
-use pipesim::internals::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero};
-use pipesim::internals::model_spec::{Stage, transformer_named};
-use pipesim::internals::schedule::Overlap;
-use pipesim::internals::sim::sweep;
-use pipesim::{Costs, Placement, Selection, StepEstimate, TaskGraph};
+use pipesim::costs::{Analytic, Platform, StepTime};
+use pipesim::models::{Field, STACKS, Stage, hardware, hardware_names, stack, transformer_named};
+use pipesim::simulation::predict;
+use pipesim::{
+    Attention, Costs, Hardware, Overlap, ParallelConfig, Placement, Precision, Recompute, Selection, Setup,
+    StepEstimate, TaskGraph, Zero,
+};
 
 fn analytic(hardware: Hardware, layout: ParallelConfig) -> Analytic {
     let machine = Platform { hardware, stack: stack(&layout.stack).unwrap() };
@@ -209,14 +209,15 @@ fn better_machines_are_never_slower_nor_faster_than_their_peak() {
         .iter()
         .map(|name| Selection::new(4, 8).resolve(name, &Costs::default()).unwrap().graph)
         .collect();
-    let bases: Vec<Hardware> = names().map(|name| hardware(name).unwrap()).collect();
+    let bases: Vec<Hardware> = hardware_names().map(|name| hardware(name).unwrap()).collect();
     let step = |hardware: &Hardware, layout: &ParallelConfig, graph: &TaskGraph| {
         let analytic = analytic(hardware.clone(), layout.clone());
         let placement: &Placement = &graph.schedule().placement;
         let stages: Vec<Stage> = analytic.stages(placement.stages()).unwrap();
-        let devices = sweep(graph, &analytic.table(placement, &stages).unwrap());
+        let table = analytic.table(placement, &stages).unwrap();
+        let predicted = predict(graph, &table, &Setup::default()).unwrap();
         let split = graph.schedule().splits_backward();
-        let iteration = analytic.step(placement, &stages, &devices, split).unwrap().iteration();
+        let iteration = analytic.step(placement, &stages, predicted.devices(), split).unwrap().iteration();
         let per_second = |flops: f64| flops / iteration / layout.gpus() as f64;
         (iteration, per_second(analytic.model_flops()), per_second(skipped(&analytic)))
     };

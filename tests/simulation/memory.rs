@@ -1,14 +1,11 @@
 //! Memory in bytes: closed forms of papers, llm.c's allocations, published measurements, and properties of any layout.
 
 use crate::support::golden_list;
-use pipesim::internals::cost::analytic::{Analytic, Platform};
-use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero};
-use pipesim::internals::memory::{DeviceMemory, Memory, MemoryModel};
-use pipesim::internals::model_spec::transformer::Config;
-use pipesim::internals::model_spec::transformer_named;
-use pipesim::internals::suggestion::{FitRequest, suggest_fit};
-use pipesim::{Costs, Selection, TaskGraph};
+use pipesim::costs::{Analytic, Platform};
+use pipesim::models::{
+    DeviceMemory, Memory, MemoryModel, STACKS, TransformerConfig, hardware, stack, transformer_named,
+};
+use pipesim::{Attention, Costs, ModelPrediction, ParallelConfig, Precision, Recompute, Selection, TaskGraph, Zero};
 use pipesim_validation::{Row, read};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,12 +23,12 @@ fn chunks(schedule: &str, layout: &ParallelConfig) -> Option<u32> {
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-fn model(name: &str) -> Config {
+fn model(name: &str) -> TransformerConfig {
     transformer_named(name).unwrap_or_else(|| panic!("no model {name}"))
 }
 
 /// Returns the memory of `model` under `layout` and `schedule`, with layers split evenly or by the layout.
-fn taken(model: &Config, layout: &ParallelConfig, schedule: &str) -> Memory {
+fn taken(model: &TransformerConfig, layout: &ParallelConfig, schedule: &str) -> Memory {
     let graph = graph(schedule, layout.pp, layout.micro, chunks(schedule, layout));
     let stages = model.spec().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
     let memory_model = MemoryModel::new(model, layout, &stack(&layout.stack).unwrap());
@@ -111,10 +108,10 @@ fn states_take_what_the_papers_say() {
 /// Korthikanti et al. (arXiv 2205.05198), table 2: activation bytes per layer.
 #[test]
 fn activations_are_korthikantis() {
-    let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
+    let gpt = TransformerConfig::gpt(51_200, 0, 8, 32, 4096);
     let (s, b, h, a, t) = (2048_u64, 2, 4096, 32, 8);
     let of = |layers: usize, layout: &ParallelConfig| {
-        let model = Config { layers, ..gpt };
+        let model = TransformerConfig { layers, ..gpt };
         taken(&model, layout, "1f1b").per_device[0].activations
     };
     let layer = |layout: &ParallelConfig| of(8, layout) - of(7, layout);
@@ -143,7 +140,7 @@ fn activations_are_korthikantis() {
 /// In flight: GPipe keeps m micro-batches, 1F1B min(m, p - i); I frees what W does not need (Qi et al., arXiv 2401.10241).
 #[test]
 fn activations_follow_the_schedule() {
-    let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
+    let gpt = TransformerConfig::gpt(51_200, 0, 8, 32, 4096);
     let layout = ParallelConfig { pp: 4, micro: 8, stack: "megatron-lm".to_string(), ..ParallelConfig::default() };
     let held = |schedule: &str| -> Vec<u64> {
         let memory = taken(&gpt, &layout, schedule);
@@ -300,9 +297,8 @@ fn what_ran_out_of_memory_does_not_fit() {
 fn the_smallest_change_makes_it_fit() {
     let machine = |name: &str| Platform { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
     let misfit = |analytic: &Analytic| {
-        let selection = analytic.selection();
-        let question = FitRequest { name: "1f1b", selection: &selection, analytic, micro_given: false };
-        suggest_fit(&question, &analytic.resolve("1f1b").unwrap().graph, &analytic.estimate("1f1b").unwrap().memory)
+        let predicted = ModelPrediction::new(analytic.clone(), "1f1b", &analytic.selection()).unwrap();
+        predicted.estimate.misfit
     };
     let asked = |layout: ParallelConfig| {
         let analytic = Analytic::new(model("llama-3-8b"), machine("h100-sxm"), layout).unwrap();

@@ -1,9 +1,8 @@
 //! Specifications of models: parameters, FLOPs, saved activations and stages, against published figures.
 
-use pipesim::internals::model_spec::huggingface::read;
-use pipesim::internals::model_spec::transformer::Config;
-use pipesim::internals::model_spec::{
-    BLOCK, EMBEDDING, HEAD, Outline, Storage, gpt2, of_hub, transformer_named, unknown,
+use pipesim::internals::model_spec::{gpt2, of_hub, unknown};
+use pipesim::models::{
+    BLOCK, EMBEDDING, Gpt2Config, HEAD, Outline, Storage, TransformerConfig, read_huggingface, transformer_named,
 };
 use pipesim::{Kind, MicroBatch, Placement, model_spec};
 
@@ -32,8 +31,8 @@ fn gpt_presets_have_the_published_parameters() {
     assert!((parameters("mpt-30b") as f64 / 1e9 - 29.95).abs() < 0.01);
 }
 
-fn gpt2(name: &str) -> gpt2::Config {
-    gpt2::Config::preset(name).unwrap()
+fn gpt2(name: &str) -> Gpt2Config {
+    Gpt2Config::preset(name).unwrap()
 }
 
 #[test]
@@ -59,7 +58,7 @@ fn tensors_have_the_order_of_llm_cs_files() {
 #[test]
 fn gpt2_flops_match_the_published_formulas() {
     // Narayanan et al. 2021 (arXiv 2104.04473): 96 B s l h² (1 + s/6h + V/16lh) with full recomputation of the blocks
-    for (name, config) in gpt2::Config::PRESETS {
+    for (name, config) in Gpt2Config::PRESETS {
         let micro = MicroBatch { sequences: 3, tokens: 128 };
         let [b, s, l, h, v] = [3, 128, config.layers, config.channels, config.vocabulary].map(|size| size as u128);
         let spec = config.spec();
@@ -175,14 +174,14 @@ fn published_configs_give_the_published_models() {
     let llama = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
         "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0,
         "tie_word_embeddings": false, "torch_dtype": "bfloat16", "max_position_embeddings": 8192}"#;
-    assert_eq!(read(llama).unwrap().config.spec().parameters(), 70_553_706_496);
+    assert_eq!(read_huggingface(llama).unwrap().config.spec().parameters(), 70_553_706_496);
     let gpt2 = r#"{"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}"#;
-    assert_eq!(read(gpt2).unwrap().config.spec().parameters(), 124_439_808);
+    assert_eq!(read_huggingface(gpt2).unwrap().config.spec().parameters(), 124_439_808);
 }
 
 #[test]
 fn invalid_configs_are_rejected_in_one_line() {
-    let said = |text: &str| read(text).unwrap_err().to_string();
+    let said = |text: &str| read_huggingface(text).unwrap_err().to_string();
     assert!(said("[]").contains("an object"));
     assert!(said("{").contains("invalid JSON"));
     let unknown = said(r#"{"model_type": "phi3", "hidden_size": 3072}"#);
@@ -209,29 +208,30 @@ fn llama_3(more: &str) -> String {
 
 #[test]
 fn harmless_keys_are_ignored_and_unknown_ones_are_listed() {
-    let described = read(&llama_3(r#""model_type": "llama""#)).unwrap();
+    let described = read_huggingface(&llama_3(r#""model_type": "llama""#)).unwrap();
     assert_eq!((described.config.spec().parameters(), described.unknown), (8_030_261_248, Vec::new()));
-    let described = read(&llama_3(r#""model_type": "llama", "flux_factor": 3, "sliding_window": null"#)).unwrap();
+    let described =
+        read_huggingface(&llama_3(r#""model_type": "llama", "flux_factor": 3, "sliding_window": null"#)).unwrap();
     assert_eq!(described.unknown, ["flux_factor"]);
     // Qwen2.5 7B: biases for queries, keys and values; a window that is not used
     let qwen = r#"{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 3584,
         "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2",
         "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
         "sliding_window": 131072, "tie_word_embeddings": false, "use_mrope": false, "use_sliding_window": false, "vocab_size": 152064}"#;
-    let described = read(qwen).unwrap();
+    let described = read_huggingface(qwen).unwrap();
     assert_eq!((described.config.spec().parameters(), described.config.window), (7_615_616_512, None));
     assert_eq!(described.unknown, Vec::<String>::new());
     let gpt2 = r#"{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
         "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
         "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_type": "cls_index",
         "summary_use_proj": true, "task_specific_params": {"text-generation": {"max_length": 50}}, "vocab_size": 50257}"#;
-    assert_eq!(read(gpt2).unwrap().unknown, Vec::<String>::new());
+    assert_eq!(read_huggingface(gpt2).unwrap().unknown, Vec::<String>::new());
 }
 
 #[test]
 fn biases_and_windows_are_read() {
-    let of = |more: &str| read(&llama_3(&format!("{more}, \"model_type\": \"llama\""))).unwrap().config;
-    let parameters = |config: Config| config.spec().parameters();
+    let of = |more: &str| read_huggingface(&llama_3(&format!("{more}, \"model_type\": \"llama\""))).unwrap().config;
+    let parameters = |config: TransformerConfig| config.spec().parameters();
     let plain = parameters(of(r#""attention_bias": false"#));
     // queries 4096, keys and values 1024 each, the projection 4096; gate and up 14336 each, down 4096
     assert_eq!(parameters(of(r#""attention_bias": true"#)) - plain, 32 * (4096 + 2 * 1024 + 4096));
@@ -249,7 +249,7 @@ fn keys_of_unsupported_features_are_rejected_by_name() {
         ("qwen2", r#""num_experts": 64, "moe_intermediate_size": 1408"#),
         ("deepseek_v3", r#""n_routed_experts": 256, "first_k_dense_replace": 3"#),
     ] {
-        let said = read(&llama_3(&format!("{keys}, \"model_type\": \"{kind}\""))).unwrap_err().to_string();
+        let said = read_huggingface(&llama_3(&format!("{keys}, \"model_type\": \"{kind}\""))).unwrap_err().to_string();
         assert!(said.contains("mixture-of-experts models are not supported") && said.contains("found '"), "{said}");
         assert!(!said.contains("model_type"), "{said}");
     }
@@ -265,12 +265,12 @@ fn keys_of_unsupported_features_are_rejected_by_name() {
         (r#""add_cross_attention": true"#, "add_cross_attention"),
         (r#""layer_types": ["full_attention", "linear_attention"]"#, "linear_attention"),
     ] {
-        let said = read(&llama_3(&format!("{keys}, \"model_type\": \"llama\""))).unwrap_err().to_string();
+        let said = read_huggingface(&llama_3(&format!("{keys}, \"model_type\": \"llama\""))).unwrap_err().to_string();
         assert!(said.contains(key) && !said.contains('\n'), "{said}");
     }
     // keys whose value disables the feature
     let none = r#""num_local_experts": 0, "kv_lora_rank": null, "add_cross_attention": false, "model_type": "llama""#;
-    assert_eq!(read(&llama_3(none)).unwrap().unknown, Vec::<String>::new());
+    assert_eq!(read_huggingface(&llama_3(none)).unwrap().unknown, Vec::<String>::new());
 }
 
 #[test]

@@ -2,14 +2,10 @@
 
 use crate::ordering::{search, ticks as replay};
 use crate::support::{self, costs, golden_list, in_turn, schedule, slowed};
-use pipesim::internals::cost::{CostTable, Slow};
-use pipesim::internals::exact::{Error, prove, question};
-use pipesim::internals::op::Kind;
-use pipesim::internals::open::{Goal, OpenSchedule, Program};
-use pipesim::internals::ordering::order_ops;
-use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::Schedule;
-use pipesim::internals::sim::bounds;
+use pipesim::costs::Slow;
+use pipesim::schedules::{Goal, OpenSchedule, Program, ProofError, order_ops, prove, prove_against};
+use pipesim::simulation::bounds;
+use pipesim::{CostTable, Kind, Placement, Schedule, TaskGraph};
 use serde_json::Value;
 
 /// One row of `tests/golden/optima.json`.
@@ -133,7 +129,7 @@ fn one_f_one_b_is_optimal_within_its_memory() {
         let placement = Placement::linear(p);
         let given = schedule(&placement, m, &support::one_f_one_b(p, m));
         let costs = costs("", &placement, m);
-        let proof = prove(&question(&given, &costs), &costs, 2_000_000).unwrap();
+        let proof = prove_against(&TaskGraph::new(given.clone()).unwrap(), &costs, 2_000_000).unwrap();
         assert!(proof.optimal);
         assert_eq!(
             (proof.objective, replay(&given, &costs).0),
@@ -154,8 +150,8 @@ fn proofs_know_two_directions() {
     assert!(proof.lower_bound <= proof.objective && proof.objective <= found);
     assert_eq!(replay(&proof.schedule, &costs).0, proof.objective);
     open.programs[2] = Program::Greedy { priority: vec![Kind::F, Kind::B], cap: None };
-    assert!(matches!(prove(&open, &costs, 2_000_000), Err(Error::NotSearched { device: 2 })));
+    assert!(matches!(prove(&open, &costs, 2_000_000), Err(ProofError::NotSearched { device: 2 })));
     open.microbatches = 300;
     open.programs[2] = open.programs[1].clone();
-    assert!(matches!(prove(&open, &costs, 2_000_000), Err(Error::TooLarge { .. })));
+    assert!(matches!(prove(&open, &costs, 2_000_000), Err(ProofError::TooLarge { .. })));
 }

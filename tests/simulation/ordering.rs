@@ -2,13 +2,9 @@
 
 use crate::reference;
 use crate::support::{costs, golden_list, one_f_one_b};
-use pipesim::internals::cost::CostTable;
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::open::{Goal, OpenSchedule, Program};
-use pipesim::internals::ordering::{Effort, Error, order_ops, order_ops_with};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::sim::event::Each;
+use pipesim::schedules::{Effort, Goal, OpenSchedule, Program, SearchError, order_ops, order_ops_with};
+use pipesim::simulation::Each;
+use pipesim::{CostTable, Kind, Op, Overlap, Placement, Schedule};
 
 fn vee(p: u32) -> Placement {
     Placement::zigzag("V", p, 2)
@@ -251,7 +247,7 @@ fn greedy_under_a_tight_cap_never_deadlocks() {
             }
             let costs = costs("F=1,I=1,W=1", &placement, 9);
             let refused = order_ops(&greedy(placement.clone(), 9, priority, Some(least - 0.5)), &costs);
-            assert!(matches!(refused, Err(Error::Cap { needed, .. }) if needed == least));
+            assert!(matches!(refused, Err(SearchError::Cap { needed, .. }) if needed == least));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pictures for papers: what is asked of their look, in every format.
 
 use crate::report::{all, sample};
-use pipesim::internals::report::{self, Report};
+use pipesim::Report;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -31,11 +31,11 @@ fn number_after(text: &str, name: &str) -> f64 {
 #[test]
 fn a_pdf_has_the_size_of_the_picture_no_date_and_texts() {
     for (name, report) in all() {
-        let pdf = report::pdf(&report).unwrap();
+        let pdf = report.pdf().unwrap();
         assert!(pdf.starts_with(b"%PDF-1.7") && pdf.trim_ascii_end().ends_with(b"%%EOF"), "{name}");
         let text = String::from_utf8_lossy(&pdf);
         assert!(!text.contains("Date") && !text.contains("NaN") && !text.contains("inf"), "{name}");
-        let svg = report::svg(&report);
+        let svg = report.svg();
         let [width, height] = [" width=\"", " height=\""].map(|name| number_after(&svg, name));
         let page: Vec<f64> =
             text.split_once("/MediaBox [").unwrap().1.split([' ', ']']).take(4).map(|n| n.parse().unwrap()).collect();
@@ -58,8 +58,7 @@ fn a_pdf_has_the_size_of_the_picture_no_date_and_texts() {
 
 #[test]
 fn pictures_are_the_same_twice() {
-    let formats: [fn(&Report) -> Vec<u8>; 3] =
-        [|r| report::svg(r).into_bytes(), |r| report::png(r).unwrap(), |r| report::pdf(r).unwrap()];
+    let formats: [fn(&Report) -> Vec<u8>; 3] = [|r| r.svg().into_bytes(), |r| r.png().unwrap(), |r| r.pdf().unwrap()];
     for format in formats {
         assert!(format(&sample(4, 8, 0.2, true)) == format(&sample(4, 8, 0.2, true)));
     }
@@ -77,7 +76,7 @@ fn pictures_have_the_width_and_the_font_that_are_asked_for() {
         for both in [false, true] {
             let mut report = sample(4, 8, 0.2, both);
             (report.look.width, report.look.font_size) = (Some(width), Some(font));
-            let svg = report::svg(&report);
+            let svg = report.svg();
             let body = svg.split_once("</style>").unwrap().1;
             assert!((number_after(&svg, " width=\"") - width).abs() < 0.01, "{width}");
             let sizes = attributes(body, "font-size");
@@ -103,7 +102,7 @@ fn what_is_not_asked_for_is_not_drawn() {
     let drawn = |change: fn(&mut Report)| {
         let mut report = sample(4, 8, 0.2, false);
         change(&mut report);
-        report::svg(&report)
+        report.svg()
     };
     let all = drawn(|_| {});
     let classes = ["memory", "receive0"].map(|class| format!("class=\"{class}\""));
@@ -127,7 +126,7 @@ fn what_is_not_asked_for_is_not_drawn() {
 #[test]
 fn figures_of_memory_are_written() {
     let folder = tempfile::tempdir().unwrap();
-    report::folder(&sample(4, 8, 0.0, false), folder.path(), &[]).unwrap();
+    sample(4, 8, 0.0, false).save(folder.path().join("")).unwrap();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let (text, json) = (read("memory.csv"), serde_json::from_str::<Value>(&read("report.json")).unwrap());
     let one = json["schedules"].as_array().unwrap().iter().find(|one| one["schedule"] == "1f1b").unwrap();
@@ -153,7 +152,7 @@ fn a_unit_without_a_name_is_a_second_in_traces() {
             (span.start_ns, span.end_ns) = (scaled(span.start_ns), scaled(span.end_ns));
         }
         timeline.unit_ns = unit_ns;
-        let trace: Value = serde_json::from_str(&report::trace(&report)).unwrap();
+        let trace: Value = serde_json::from_str(&report.trace()).unwrap();
         let mut events = trace["traceEvents"].as_array().unwrap().iter();
         let forward = events.find(|event| event["ph"] == "X" && event["name"] == "0F0").unwrap();
         assert_eq!(forward["dur"].as_f64(), Some(1e6), "{unit_ns}");
@@ -164,7 +163,7 @@ fn a_unit_without_a_name_is_a_second_in_traces() {
 #[test]
 fn tables_in_latex_have_their_columns() {
     for (name, report) in all() {
-        let text = report::latex(&report);
+        let text = report.latex();
         for table in text.split("\\begin{tabular}{").skip(1) {
             let (columns, rest) = table.split_once('}').unwrap();
             let body = rest.split_once("\\end{tabular}").unwrap().0;
@@ -241,7 +240,7 @@ fn no_text_lies_on_another() {
                     4 => look.causes = true,
                     _ => {}
                 }
-                let texts = texts(&report::svg(&report));
+                let texts = texts(&report.svg());
                 for (i, (one, a)) in texts.iter().enumerate() {
                     let other = texts[..i].iter().find(|(_, b)| {
                         let across = a[2].min(b[2]) - a[0].max(b[0]);

@@ -2,7 +2,8 @@
 
 use crate::report::sample;
 use crate::xml::well_formed;
-use pipesim::internals::report::{Chart, ComparisonPoint, Plot, PlotAxis, Plots, Report, Series, SeriesStyle};
+use pipesim::Report;
+use pipesim::pictures::{Chart, ComparisonPoint, Plot, PlotAxis, Plots, Series, SeriesStyle};
 
 /// Predictions of four schedules at each p and m.
 fn sweep(devices: &[u32], microbatches: &[u32]) -> Report {

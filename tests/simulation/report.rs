@@ -2,13 +2,13 @@
 
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
-use pipesim::internals::cost::{GivenCosts, StepCosts};
-use pipesim::internals::epilogue::StepEpilogue;
-use pipesim::internals::report::{self, Colors, Comparison, Entry, KindError, Look, Panel, Report, Table};
-use pipesim::internals::resolve::{Costs, Resolved, Selection};
-use pipesim::internals::sim::event::{Config, Jitter};
-use pipesim::internals::sim::{self, Setup};
-use pipesim::internals::timeline::{Queue, Source, Span, Timeline};
+use pipesim::costs::{StepCosts, StepEpilogue};
+use pipesim::pictures::{Colors, KindError};
+use pipesim::simulation::{Config, Jitter, OpTimes, Source};
+use pipesim::{
+    Comparison, Costs, Entry, GivenCosts, Look, Panel, Queue, Report, Resolved, Selection, Setup, Span, Table,
+    Timeline, simulation,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ fn timeline(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Timeline {
         setup.machine = Some(Config { jitter, ..Config::default() });
         setup.steps = StepCosts::new(StepEpilogue::optimizers(p), |_| (costs.ticks_per_unit as u64, 0));
     }
-    let predicted = sim::predict(&graph, &costs, &setup).unwrap();
+    let predicted = simulation::predict(&graph, &costs, &setup).unwrap();
     let timeline = Timeline { lower_bound_ns: None, typical_makespan_ns: None, ..predicted.timeline() };
     if measured { Timeline { source: Source::Measured, ..in_ms(timeline) } } else { timeline }
 }
@@ -177,13 +177,13 @@ pub fn all() -> Vec<(&'static str, Report)> {
 #[test]
 fn svg_is_well_formed_and_bounded() {
     for (name, report) in all() {
-        let svg = report::svg(&report);
+        let svg = report.svg();
         well_formed(&svg);
         assert!(svg.chars().all(|c| c == '\n' || !c.is_control()), "{name}: control characters");
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{name}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: a coordinate is no number");
     }
-    let svg = report::svg(&sample(4, 8, 0.0, false));
+    let svg = sample(4, 8, 0.0, false).svg();
     for text in [">F7<", ">device 3<", "bubble 27.3 %", "makespan 25.5 units", ">steady<", "prefers-color-scheme:dark"]
     {
         assert!(svg.contains(text), "the picture lacks {text}");
@@ -192,7 +192,7 @@ fn svg_is_well_formed_and_bounded() {
     // Ops below a pixel share columns: many more of them do not make a larger picture.
     let size = |m| {
         let entries = vec![entry("zb-v", 17, m, 0.0, false)];
-        report::svg(&Report { entries, ..Report::default() }).len()
+        Report { entries, ..Report::default() }.svg().len()
     };
     let (few, many) = (size(60), size(240));
     assert!(many < 2 * few && many < 500_000, "{few} bytes for 6,120 ops, {many} for 24,480");
@@ -204,7 +204,7 @@ fn png_has_its_header_size_and_pixels() {
         if ["plain", "long name", "mixed units", "zero-length"].contains(&name) {
             continue; // as others; compression is slow in debug builds
         }
-        let png = report::png(&report).unwrap();
+        let png = report.png().unwrap();
         assert!(png.starts_with(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), "{name}");
         let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()) as usize;
         let (width, height) = (number(16), number(20));
@@ -221,7 +221,7 @@ fn png_has_its_header_size_and_pixels() {
 #[test]
 fn traces_have_paired_arrows_and_slices_that_do_not_overlap() {
     for (name, report) in all() {
-        let trace: Value = serde_json::from_str(&report::trace(&report)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let trace: Value = serde_json::from_str(&report.trace()).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(trace["displayTimeUnit"], "ns");
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |phase: &str| events.iter().filter(|e| e["ph"] == phase).collect::<Vec<_>>();
@@ -251,17 +251,18 @@ fn traces_have_paired_arrows_and_slices_that_do_not_overlap() {
             }
         }
     }
-    let trace = report::trace(&sample(4, 8, 0.2, true));
+    let trace = sample(4, 8, 0.2, true).trace();
     for text in
         ["\"1f1b measured · device 0\"", "\"name\":\"0F3\"", "\"activations\"", "\"phase\":\"steady\"", "\"receive\""]
     {
         assert!(trace.contains(text), "the trace lacks {text}");
     }
+    let folder = tempfile::tempdir().unwrap();
     let mut unpacked = String::new();
-    let packed = report::trace_gz(&sample(4, 8, 0.2, true)).unwrap();
+    let packed = fs::read(&sample(4, 8, 0.2, true).save(folder.path().join("x.trace.json.gz")).unwrap()[0]).unwrap();
     flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut unpacked).unwrap();
     assert_eq!(unpacked, trace);
-    assert!(report::trace(&sample(4, 8, 0.0, false)).contains("\"ph\":\"s\""), "without sends arrows start at ops");
+    assert!(sample(4, 8, 0.0, false).trace().contains("\"ph\":\"s\""), "without sends arrows start at ops");
 }
 
 /// Fields of RFC 4180 text.
@@ -288,7 +289,7 @@ fn parse_csv(text: &str) -> Vec<Vec<String>> {
 #[test]
 fn csv_has_a_line_for_each_span_and_quotes() {
     for (name, report) in all() {
-        let rows = parse_csv(&report::csv(&report));
+        let rows = parse_csv(&report.csv());
         let spans: Vec<(&Entry, &Panel, &Span)> = report
             .entries
             .iter()
@@ -310,7 +311,7 @@ fn integer(value: &Value) -> i128 {
 #[test]
 fn pages_are_self_contained_and_nothing_breaks_out() {
     for (name, report) in all() {
-        let html = report::html(&report);
+        let html = report.html();
         assert_eq!(html.matches("</script").count(), 2, "{name}: a text ends a script");
         assert_eq!(html.matches("<!--").count(), 0, "{name}");
         assert_eq!(html.matches("<html").count(), 1, "{name}");
@@ -354,7 +355,7 @@ fn terminals_are_never_overrun() {
             for (ascii, colors) in
                 [Colors::None, Colors::Sixteen, Colors::Cube, Colors::True].map(|c| [(false, c), (true, c)]).concat()
             {
-                let text = report::terminal(&report, width, ascii, colors);
+                let text = report.terminal(width, ascii, colors);
                 for line in text.lines().map(visible) {
                     let columns: usize = line.chars().map(wide).sum();
                     assert!(columns <= width, "{name} in {width} columns: {columns}\n{line}");
@@ -365,7 +366,7 @@ fn terminals_are_never_overrun() {
             }
         }
     }
-    let text = report::terminal(&sample(4, 8, 0.0, false), 80, false, Colors::None);
+    let text = sample(4, 8, 0.0, false).terminal(80, false, Colors::None);
     for part in ["1f1b  33 units, bubble 27.3 %", "0 │F0F1F2F3···", "B7━", "unit", "F forward", "94 %"] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
@@ -381,7 +382,7 @@ fn measured_steps_are_told_by_a_verdict_and_one_error_each() {
         for error in report.entries.iter_mut().filter_map(|entry| entry.error.as_mut()) {
             (error.steps, error.noise) = (Some(steps), Some(0.014));
         }
-        let markdown = report::markdown(&report);
+        let markdown = report.markdown();
         assert!(markdown.starts_with("Predictions agree with the measurement.\n\n"), "{markdown}");
         assert!(markdown.contains(&format!("half the {interval} over {steps} steps")), "{markdown}");
         for entry in &report.entries {
@@ -390,7 +391,7 @@ fn measured_steps_are_told_by_a_verdict_and_one_error_each() {
             assert!(row.contains(&format!("| {} | 1.4 % |", spoken(error))), "{error}: {row}");
         }
         for (width, cut) in [(80, "…"), (100, "…")] {
-            let drawn = report::terminal(&report, width, false, Colors::None) + &report::table(&report, Some(width));
+            let drawn = report.terminal(width, false, Colors::None) + &report.table(Some(width));
             let wide = drawn.lines().filter(|line| line.chars().count() > width || line.contains(cut)).count();
             assert_eq!(wide, 0, "{width} columns:\n{drawn}");
         }
@@ -400,9 +401,9 @@ fn measured_steps_are_told_by_a_verdict_and_one_error_each() {
 #[test]
 fn tables_name_every_figure() {
     let both = sample(4, 8, 0.2, true);
-    let (table, markdown) = (report::table(&both, Some(80)), report::markdown(&both));
+    let (table, markdown) = (both.table(Some(80)), both.markdown());
     for part in ["zb-v", "27.3 %", "lower", "Predicted", "Measured", "Idle time"] {
-        let text = if part == "27.3 %" { report::table(&sample(4, 8, 0.0, false), Some(80)) } else { table.clone() };
+        let text = if part == "27.3 %" { sample(4, 8, 0.0, false).table(Some(80)) } else { table.clone() };
         assert!(text.contains(part), "no {part} in\n{text}");
     }
     let figures = "makespan, bubble, span bubble, bubble over ideal, peak activations, lower bound, gap, iteration";
@@ -411,20 +412,20 @@ fn tables_name_every_figure() {
     }
     for (name, report) in all() {
         let mut columns = 0;
-        for line in report::markdown(&report).lines() {
+        for line in report.markdown().lines() {
             let bars = line.replace("\\\\", "").replace("\\|", "").matches('|').count();
             columns = if line.starts_with('|') && columns > 0 { columns } else { bars };
             assert_eq!(bars, columns, "{name}: {line}");
         }
-        assert!(report::table(&report, None).ends_with('\n'), "{name}");
+        assert!(report.table(None).ends_with('\n'), "{name}");
     }
-    assert!(report::table(&sample(4, 8, 0.0, false), Some(80)).lines().all(|line| line.chars().count() <= 80));
+    assert!(sample(4, 8, 0.0, false).table(Some(80)).lines().all(|line| line.chars().count() <= 80));
 }
 
 #[test]
 fn the_same_report_gives_the_same_bytes() {
     let files = |folder: &Path| -> BTreeMap<String, Vec<u8>> {
-        let paths = report::folder(&sample(4, 8, 0.2, true), folder, &[]).unwrap();
+        let paths = sample(4, 8, 0.2, true).save(folder.join("")).unwrap();
         paths.iter().map(|p| (p.file_name().unwrap().to_string_lossy().into(), fs::read(p).unwrap())).collect()
     };
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -441,9 +442,9 @@ fn the_same_report_gives_the_same_bytes() {
     let json: Value = serde_json::from_slice(&first["report.json"]).unwrap();
     assert_eq!(json["schedules"][2]["predicted"]["timeline"], "1f1b-predicted.json");
     assert!(json["schedules"][2]["error"]["makespan"].is_f64());
-    let plain: Value = serde_json::from_str(&report::json(&sample(4, 8, 0.0, false))).unwrap();
+    let plain: Value = serde_json::from_str(&sample(4, 8, 0.0, false).json()).unwrap();
     assert_eq!(plain["schedules"][2]["predicted"]["bubble"].as_f64(), Some(36.0 / 132.0));
-    assert!(report::png(&single(0, 9)).unwrap() == report::png(&single(0, 9)).unwrap());
+    assert!(single(0, 9).png().unwrap() == single(0, 9).png().unwrap());
 }
 
 #[test]
@@ -451,22 +452,24 @@ fn files_are_whole_or_absent() {
     let folder = tempfile::tempdir().unwrap();
     let count = || fs::read_dir(folder.path()).unwrap().count();
     let file = folder.path().join("a.svg");
-    report::write_atomic(&file, b"one").unwrap();
-    report::write_atomic(&file, b"two").unwrap();
-    assert_eq!((fs::read(&file).unwrap(), count()), (b"two".to_vec(), 1));
-    for unwritable in [folder.path().to_path_buf(), folder.path().join("absent/a.svg"), file.join("a.svg")] {
-        let error = format!("{:#}", report::write_atomic(&unwritable, b"three").unwrap_err());
+    let (one, two) = (sample(4, 8, 0.0, false), sample(2, 2, 0.0, false));
+    one.save(&file).unwrap();
+    two.save(&file).unwrap();
+    assert_eq!((fs::read_to_string(&file).unwrap(), count()), (two.svg(), 1));
+    fs::create_dir(folder.path().join("b.svg")).unwrap();
+    for unwritable in [folder.path().join("b.svg"), folder.path().join("absent/a.svg"), file.join("a.svg")] {
+        let error = format!("{:#}", one.save(&unwritable).unwrap_err());
         assert!(error.contains("expected to write") && error.contains("-o"), "{error}");
-        assert_eq!(count(), 1, "something was left behind");
+        assert_eq!(count(), 2, "something was left behind");
     }
-    assert!(report::folder(&sample(2, 2, 0.0, false), &file, &[]).is_err());
+    assert!(two.save(file.join("")).is_err());
     let twice = Report {
         entries: ["A b", "a/b", "../..", ""]
             .map(|name| Entry { name: name.into(), ..entry("naive", 2, 2, 0.0, false) })
             .into(),
         ..Report::default()
     };
-    let written = report::folder(&twice, &folder.path().join("r"), &[]).unwrap();
+    let written = twice.save(folder.path().join("r/")).unwrap();
     assert!(written.iter().all(|path| path.parent() == Some(&folder.path().join("r")) && path.is_file()));
     assert_eq!(written.len(), 10, "files of one name overwrite each other: {written:?}");
 }
@@ -493,12 +496,12 @@ fn panels_of_predictions_say_why_every_idle_moment_is_one() {
             }
         }
         // the same causes as in the table, and none where queues decide, of which they know nothing
-        let times = sim::OpTimes::swept(&resolved.graph, &resolved.costs);
-        let table = sim::explain(&resolved.graph, &resolved.costs, &times, Some(4.0));
+        let times = OpTimes::swept(&resolved.graph, &resolved.costs);
+        let table = simulation::explain(&resolved.graph, &resolved.costs, &times, Some(4.0));
         assert_eq!(panel.idle, table.report(&resolved.graph, &resolved.costs).idle);
     }
     let machine = Setup { machine: Some(Config::default()), ..resolved[1].setup.clone() };
-    let under_queues = sim::predict(&resolved[1].graph, &resolved[1].costs, &machine).unwrap();
+    let under_queues = simulation::predict(&resolved[1].graph, &resolved[1].costs, &machine).unwrap();
     assert!(under_queues.idle().is_empty());
 }
 
@@ -510,7 +513,7 @@ fn pages_carry_the_gaps_that_the_explanation_found() {
         ["1f1b", "zb-v"].map(|name| selection.resolve(name, &costs).unwrap()).into_iter().collect();
     let predictions: Vec<_> = resolved.iter().map(|one| one.predict().unwrap()).collect();
     let report = Report::predicted(&predictions);
-    let html = report::html(&report);
+    let html = report.html();
     let (_, rest) = html.split_once("id=\"data\">").unwrap();
     let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
     let mut blamed = 0;
@@ -548,7 +551,7 @@ fn gaps_have_the_hatches_of_their_causes_where_that_is_asked_for() {
     let resolved = Selection::new(4, 8).resolve("1f1b", &Costs::default()).unwrap();
     let plain = Report::predicted(&[resolved.predict().unwrap()]);
     let coloured = Report { look: Look { causes: true, ..Look::default() }, ..plain.clone() };
-    let (plain, coloured) = (report::svg(&plain), report::svg(&coloured));
+    let (plain, coloured) = (plain.svg(), coloured.svg());
     well_formed(&coloured);
     // those of the table for this case: fill 6, drain 12, dependence 12, own peak 6, nothing else
     for (cause, there) in [

@@ -2,9 +2,8 @@
 //! time that the device spends on each kind of op. Shares are read off what was drawn, by taking mean colours apart.
 
 use crate::support::{Dice, costs_of, graph};
-use pipesim::internals::report::{self, Colors, Entry, Look, Panel, Report};
-use pipesim::internals::sim::{self, Setup};
-use pipesim::internals::timeline::{Queue, Span, Timeline};
+use pipesim::pictures::Colors;
+use pipesim::{Entry, Look, Panel, Queue, Report, Setup, Span, Timeline, simulation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -49,7 +48,7 @@ fn random(dice: &mut Dice) -> Timeline {
             spans.push(span);
         }
     }
-    let source = pipesim::internals::timeline::Source::Predicted;
+    let source = pipesim::simulation::Source::Predicted;
     let mut timeline = Timeline {
         schema_version: 1,
         source,
@@ -196,7 +195,7 @@ fn rectangles_have_the_shares_of_time() {
     for (report, width) in reports().into_iter().zip([None, Some(480.0), Some(2400.0), Some(800.0)].into_iter().cycle())
     {
         let report = Report { look: Look { width, ..Look::default() }, ..report };
-        let drawing = Drawing::of(&report::svg(&report));
+        let drawing = Drawing::of(&report.svg());
         let truth = truth(&report);
         assert_eq!(drawing.rows.len(), truth.len());
         for (row, (kinds, sends)) in drawing.rows.iter().zip(truth) {
@@ -253,7 +252,7 @@ fn no_idle_time_is_drawn_where_nothing_idles() {
         reports().into_iter().step_by(2).zip([None, Some(480.0), Some(2400.0), Some(800.0)].into_iter().cycle())
     {
         let report = Report { look: Look { width, ..Look::default() }, ..report };
-        let drawing = Drawing::of(&report::svg(&report));
+        let drawing = Drawing::of(&report.svg());
         let room = drawing.room();
         for (&[left, top, ..], idle) in drawing.rows.iter().zip(idle(&report)) {
             let in_row = drawing.boxes.iter().filter(|b| (b.2[1] - top).abs() < 0.01);
@@ -278,7 +277,7 @@ fn no_idle_time_is_drawn_where_nothing_idles() {
             }
         }
         for (cells, lines) in [Colors::True, Colors::Cube, Colors::Sixteen, Colors::None]
-            .map(|colors| lines(&report::terminal(&report, 120, false, colors)))
+            .map(|colors| lines(&report.terminal(120, false, colors)))
             .iter()
             .flat_map(|lines| lines.iter().zip(idle(&report)))
         {
@@ -300,10 +299,8 @@ fn no_idle_time_is_drawn_where_nothing_idles() {
 fn what_repeats_within_a_pixel_shows_no_marks() {
     let report = predicted("1f1b", 64, 512, 0.0, Look::default());
     for width in (9..18).map(|hundreds| f64::from(hundreds) * 100.0) {
-        let drawing = Drawing::of(&report::svg(&Report {
-            look: Look { width: Some(width), ..Look::default() },
-            ..report.clone()
-        }));
+        let drawing =
+            Drawing::of(&Report { look: Look { width: Some(width), ..Look::default() }, ..report.clone() }.svg());
         let mean: Color = std::array::from_fn(|i| (drawing.kind('F')[i] + 2.0 * drawing.kind('B')[i]) / 3.0);
         for (device, &[left, top, ..]) in drawing.rows.iter().enumerate() {
             // With F = 1 and B = 2, device d's first B starts at 3p - 2 - 2d; B and F alternate at least to 3m - 2.
@@ -347,8 +344,8 @@ fn pixels_have_the_shares_of_time() {
     let ground = [0xc3, 0xc8, 0xd0].map(|c| 255.0 + (f64::from(c) - 255.0) * 0.7 / 5.0);
     let mut worst: f64 = 0.0;
     for report in reports().into_iter().step_by(5) {
-        let drawing = Drawing::of(&report::svg(&report));
-        let (width, pixels) = pixels(&report::png(&report).unwrap());
+        let drawing = Drawing::of(&report.svg());
+        let (width, pixels) = pixels(&report.png().unwrap());
         for (row, (kinds, _)) in drawing.rows.iter().zip(truth(&report)) {
             // Above the labels, below the frame.
             let [left, top, _, _] = row.map(|n| (n * 2.0).round() as usize);
@@ -417,12 +414,12 @@ fn parts(cell: &(char, String, String)) -> [(String, f64); 2] {
 #[test]
 fn cells_have_the_shares_of_time() {
     let all = reports();
-    let svg = Drawing::of(&report::svg(&all[0]));
+    let svg = Drawing::of(&all[0].svg());
     let fronts = |code: &str| code.replacen("48;", "38;", 1);
     let mut worst: BTreeMap<&str, f64> = BTreeMap::new();
     for (report, width) in all.iter().zip([100, 160, 120, 240].into_iter().cycle()) {
         for (name, colors) in [("true", Colors::True), ("256", Colors::Cube)] {
-            let lines = lines(&report::terminal(report, width, false, colors));
+            let lines = lines(&report.terminal(width, false, colors));
             let truth = truth(report);
             assert_eq!(lines.len(), truth.len());
             for (cells, (kinds, _)) in lines.iter().zip(truth) {
@@ -442,7 +439,7 @@ fn cells_have_the_shares_of_time() {
             }
         }
         for (name, colors) in [("16", Colors::Sixteen), ("letters", Colors::None)] {
-            let lines = lines(&report::terminal(report, width, false, colors));
+            let lines = lines(&report.terminal(width, false, colors));
             for (cells, (kinds, _)) in lines.iter().zip(truth(report)) {
                 let mut found: BTreeMap<char, f64> = BTreeMap::new();
                 let mut last = '·';
@@ -475,7 +472,7 @@ fn cells_have_the_shares_of_time() {
 fn predicted(name: &str, p: u32, m: u32, comm: f64, look: Look) -> Report {
     let graph = graph(name, p, m, None).unwrap();
     let costs = costs_of(&graph, &format!("F=1,I=1,W=1,comm={comm}"));
-    let timeline = sim::predict(&graph, &costs, &Setup::default()).unwrap().timeline();
+    let timeline = simulation::predict(&graph, &costs, &Setup::default()).unwrap().timeline();
     let predicted = Some(Panel::new(timeline.clone(), timeline.metrics()));
     let entries = vec![Entry { name: name.into(), predicted, ..Entry::default() }];
     Report { entries, look, ..Report::default() }
@@ -494,11 +491,11 @@ fn the_steady_state_is_drawn_once_with_its_count() {
         ("zb-v", 4, 32, 0.0, "each 3 units long"),
     ] {
         let report = predicted(name, p, m, comm, look.clone());
-        let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
+        let (svg, drawn) = (report.svg(), report.terminal(100, false, Colors::None));
         assert!(svg.contains(text) && drawn.contains(text), "{name}: no {text} in\n{drawn}");
         assert!(drawn.lines().filter(|line| line.contains('│')).all(|line| line.contains('≈')), "{drawn}");
-        assert!(report::png(&report).is_ok());
-        assert!(svg.len() < report::svg(&Report { look: Look::default(), ..report.clone() }).len(), "{name}");
+        assert!(report.png().is_ok());
+        assert!(svg.len() < Report { look: Look::default(), ..report.clone() }.svg().len(), "{name}");
     }
     let none = "No stretch repeats exactly";
     let mut measured = predicted("1f1b", 4, 16, 0.0, look.clone());
@@ -508,7 +505,7 @@ fn the_steady_state_is_drawn_once_with_its_count() {
         span.end_ns -= dice.below(1000) as u64;
     }
     for report in [measured, predicted("1f1b", 4, 5, 0.0, look)] {
-        let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
+        let (svg, drawn) = (report.svg(), report.terminal(100, false, Colors::None));
         assert!(svg.contains(none) && drawn.contains(none) && !drawn.contains('≈'), "{drawn}");
     }
 }
@@ -518,7 +515,7 @@ fn a_window_shows_its_part_and_true_times() {
     // Curves of memory have a scale of their own, from 0.
     let look = Look { window: Some((100.0, 160.0)), memory: false, ..Look::default() };
     let report = predicted("1f1b", 4, 64, 0.0, look);
-    let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
+    let (svg, drawn) = (report.svg(), report.terminal(100, false, Colors::None));
     for text in [">100<", ">130<", ">160<", ">40<"] {
         assert!(svg.contains(text), "no {text}");
     }
@@ -539,7 +536,7 @@ fn all_ops_of_a_panel_are_named_alike() {
     for (name, m) in
         ["1f1b", "zb-v", "interleaved-1f1b", "zb-h1"].into_iter().flat_map(|name| [3, 8, 16, 24, 40].map(|m| (name, m)))
     {
-        let svg = report::svg(&predicted(name, 4, m, 0.0, Look::default()));
+        let svg = predicted(name, 4, m, 0.0, Look::default()).svg();
         let groups = svg.lines().filter(|line| line.starts_with("<g class=\"o") || line.starts_with("<text class=\"o"));
         let labels = groups.flat_map(|line| line.split("</text>").filter_map(|text| Some(text.rsplit_once('>')?.1)));
         let found: BTreeSet<String> = labels.filter(|label| !label.is_empty()).map(|l| shortest(form(l))).collect();
@@ -554,7 +551,7 @@ fn what_has_no_room_for_letters_says_so() {
     let note = "narrower than a letter";
     for (m, is_said) in [(8, false), (500, true)] {
         let report = predicted("1f1b", 4, m, 0.0, Look::default());
-        assert_eq!(report::svg(&report).contains(note), is_said);
-        assert_eq!(report::terminal(&report, 100, false, Colors::True).contains(note), is_said);
+        assert_eq!(report.svg().contains(note), is_said);
+        assert_eq!(report.terminal(100, false, Colors::True).contains(note), is_said);
     }
 }

@@ -1,8 +1,8 @@
 //! Figures of a step and the step ops after its last backward, by hand.
 
-use pipesim::internals::epilogue::{StepEpilogue, StepOp};
-use pipesim::internals::metrics::{Activity, Metrics, Reference};
-use pipesim::internals::placement::Placement;
+use pipesim::costs::{StepEpilogue, StepOp};
+use pipesim::simulation::{Activity, Reference};
+use pipesim::{Metrics, Placement};
 
 #[test]
 fn two_devices_by_hand() {

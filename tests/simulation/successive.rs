@@ -1,11 +1,9 @@
 //! Steps that follow each other without a barrier, against closed forms and the zero-bubble paper's claim.
 
 use crate::support::{costs_of, graph};
-use pipesim::internals::cost::StepCosts;
-use pipesim::internals::epilogue::{StepEpilogue, StepOp};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::sim::event::{Config, Processor};
-use pipesim::internals::sim::{self, PredictionFigures, Setup};
+use pipesim::costs::{StepCosts, StepEpilogue, StepOp};
+use pipesim::simulation::{Config, Processor};
+use pipesim::{Placement, PredictionFigures, Setup, simulation};
 
 /// A schedule at F = I = W = 1, whose devices' optimizers last so many units; devices meet for a norm or not.
 fn predicted(
@@ -22,7 +20,7 @@ fn predicted(
         StepOp::Optimizer => ((optimizers[node.device as usize] as f64 * costs.ticks_per_unit) as u64, 0),
         _ => (0, 0),
     });
-    sim::predict(&graph, &costs, &Setup { steps, machine, ..Setup::default() }).unwrap().prediction
+    simulation::predict(&graph, &costs, &Setup { steps, machine, ..Setup::default() }).unwrap().prediction
 }
 
 fn times(name: &str, pm: (u32, u32), optimizers: &[u64], norm: bool) -> (f64, f64) {

@@ -1,7 +1,7 @@
 //! How different readers see the palettes, computed: CIEDE2000 under normal sight, without red or green cones, and in grey. The
 //! colours are read from the data of a page.
 
-use pipesim::internals::report::{self, Look, Palette, Report};
+use pipesim::{Look, Palette, Report};
 use serde_json::Value;
 
 type Rgb = [u8; 3];
@@ -23,7 +23,7 @@ fn rgb(hex: &Value) -> Rgb {
 
 /// The data of a page in a palette.
 fn data(palette: Palette) -> Value {
-    let html = report::html(&Report { look: Look { palette, ..Look::default() }, ..Report::default() });
+    let html = Report { look: Look { palette, ..Look::default() }, ..Report::default() }.html();
     let data = html.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
     serde_json::from_str(data).unwrap()
 }

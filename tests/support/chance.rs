@@ -1,8 +1,6 @@
 //! Numbers and schedules by chance, the same for the same seed.
 
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::check_pair;
+use pipesim::{Kind, Op, Placement};
 use std::collections::BTreeSet;
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
@@ -19,6 +17,14 @@ impl Dice {
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
+}
+
+/// Whether they are a forward and the I or B of another stage or micro-batch.
+fn may_overlap(a: Op, b: Op) -> bool {
+    let is_one_of_each = [a, b].iter().filter(|op| op.kind() == Kind::F).count() == 1;
+    is_one_of_each
+        && [a, b].iter().all(|op| op.kind() != Kind::W)
+        && (a.stage(), a.microbatch()) != (b.stage(), b.microbatch())
 }
 
 /// A valid schedule by list scheduling: whatever is ready may come next, with `pairs` half of the time overlapped with what is
@@ -62,7 +68,7 @@ pub fn random_rows(
         }
         let first = ready[below(ready.len())];
         let device = placement.device_of(first);
-        let fits_beside = |o: &Op| placement.device_of(*o) == device && check_pair(first, Some(*o)).is_ok();
+        let fits_beside = |o: &Op| placement.device_of(*o) == device && may_overlap(first, *o);
         let partner = ready.iter().copied().find(fits_beside);
         let taken = match partner.filter(|_| pairs && below(2) == 0) {
             Some(second) => vec![first.opening_pair(), second],

@@ -1,9 +1,8 @@
 //! What others computed, in `tests/golden`: PyTorch's losses, gradients and schedules, the authors' of DualPipe and of zero bubble.
 
 use super::{cells, valid_schedule};
-use pipesim::internals::model::{AdamW, Parameters};
-use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Schedule};
+use pipesim::training::{AdamW, Parameters};
+use pipesim::{Overlap, Placement, Schedule};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

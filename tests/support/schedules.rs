@@ -1,16 +1,11 @@
 //! Schedules, graphs and costs from names, rows and texts.
 
-use pipesim::internals::cost::{CostTable, GivenCosts, OpTime, Slow, Summary};
-use pipesim::internals::dsl::{self, Budget, Request};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::metrics::Metrics;
-use pipesim::internals::op::{Kind, Op};
-use pipesim::internals::open::Order;
-use pipesim::internals::ordering::order_ops;
-use pipesim::internals::placement::Placement;
-use pipesim::internals::resolve::{self, Costs, Selection};
-use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::sim::{self, PredictionFigures, Setup};
+use pipesim::costs::{OpTime, Slow, Summary};
+use pipesim::schedules::{Order, order_ops};
+use pipesim::{
+    CostTable, Costs, GivenCosts, Kind, Metrics, Op, Overlap, Placement, PredictionFigures, ResolveError, Schedule,
+    Selection, Setup, TaskGraph, simulation,
+};
 use std::collections::BTreeMap;
 
 /// A schedule of these rows, one a device.
@@ -103,8 +98,8 @@ pub fn in_turn(placement: &Placement, m: u32, backward: &[Kind]) -> TaskGraph {
     TaskGraph::new(valid_schedule(placement, m, &rows)).unwrap()
 }
 
-pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
-    Request { devices, microbatches, chunks, options: BTreeMap::new(), budget: Budget::default() }
+pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Selection {
+    Selection { chunks, ..Selection::new(devices, microbatches) }
 }
 
 /// A schedule's name, and what is asked of it; its options may stand behind the name: `hanayo waves=2`.
@@ -112,11 +107,11 @@ fn asked(name: &str, p: u32, m: u32, v: Option<u32>) -> (&str, Selection) {
     let (name, options) = name.split_once(' ').unwrap_or((name, ""));
     let option = |word: &str| word.split_once('=').map(|(key, value)| (key.into(), value.into())).unwrap();
     let options = options.split_whitespace().map(option).collect();
-    (name, Selection { chunks: v, options, ..Selection::new(p, m) })
+    (name, Selection { options, ..request(p, m, v) })
 }
 
 /// What the file of this name says.
-pub fn order(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<Order, resolve::Error> {
+pub fn order(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<Order, ResolveError> {
     let (name, selection) = asked(name, p, m, v);
     Ok(selection.order(name)?.order)
 }
@@ -131,7 +126,7 @@ pub fn graph_with(name: &str, p: u32, m: u32, v: Option<u32>, overlap: Overlap) 
     let settled = Selection { overlap, ..selection }.graph(name, &Costs::default().of_orders(m));
     let graph = settled.map(|settled| settled.graph);
     graph.map_err(|error| match error {
-        resolve::Error::Ordering { .. } => format!("does not exist for p = {p}, m = {m}: {error}"),
+        ResolveError::Ordering { .. } => format!("does not exist for p = {p}, m = {m}: {error}"),
         other => other.to_string(),
     })
 }
@@ -157,7 +152,7 @@ pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
 /// What is predicted of it at these costs.
 #[track_caller]
 pub fn predict(graph: &TaskGraph, costs: &str) -> PredictionFigures {
-    sim::predict(graph, &costs_of(graph, costs), &Setup::default()).unwrap().prediction
+    simulation::predict(graph, &costs_of(graph, costs), &Setup::default()).unwrap().prediction
 }
 
 /// Its figures, of a schedule by its name.

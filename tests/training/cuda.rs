@@ -10,8 +10,8 @@ use crate::support::*;
 use pipesim::internals::compute::cuda::*;
 use pipesim::internals::epilogue::GradientSync;
 use pipesim::internals::model::{self, AdamW, Parameters, Quantity, StageModule};
-use pipesim::internals::model_spec::Stage;
 use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
+use pipesim::internals::model_spec::{ModelSpec, Stage};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Chunk;
 use pipesim_cuda::*;
@@ -74,6 +74,7 @@ struct Message {
 
 /// Devices that run a pipeline's ops, all enqueued without a wait of the host.
 struct Pipeline {
+    spec: ModelSpec,
     gpus: Vec<Arc<Gpu>>,
     shards: Vec<StageModule<Cuda>>,
     marks: Vec<EventTimer>,
@@ -116,7 +117,8 @@ impl Pipeline {
             });
         }
         let marks = gpus.iter().map(EventTimer::new).collect();
-        Pipeline { gpus, shards, marks, device_of_stage: devices.to_vec(), microbatches, messages }
+        let spec = parameters.config.spec();
+        Pipeline { spec, gpus, shards, marks, device_of_stage: devices.to_vec(), microbatches, messages }
     }
 
     fn message(&self, backward: bool, stage: usize, microbatch: usize) -> &Message {
@@ -194,8 +196,8 @@ impl Steps for Pipeline {
 
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
-        if first != last {
-            let bytes = tied_gradient_bytes(&checkpoint().config.spec());
+        if first != last && self.spec.tied_elements(|elements| elements) > 0 {
+            let bytes = tied_gradient_bytes(&self.spec);
             // both parts leave before either is replaced
             let sent = [first, last].map(|from| {
                 let gpu = self.gpus[from].clone();
@@ -268,6 +270,37 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
                              {distance:e}"
                         );
                     }
+                }
+            }
+        }
+    });
+}
+
+/// Grouped queries, rotary positions, SwiGLU and RMSNorm: PyTorch's losses and gradients in float32, near them in bfloat16.
+#[test]
+fn llama_is_pytorchs_and_the_cpus() {
+    child("llama_is_pytorchs_and_the_cpus", &[("EMULATOR_PINNED_ONLY", "1")], || {
+        for case in crate::llama::Case::all() {
+            let [batch, micro, seq] = case.sizes();
+            let parameters = case.parameters();
+            let (inputs, targets) = case.tokens().batch(0, batch, seq).unwrap();
+            let (cpu_loss, cpu) = on_one_device(&parameters, (&inputs, &targets), [batch, seq, micro]);
+            let devices: &[usize] = if case.config.layers > 1 { &[0, 1] } else { &[0] };
+            for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 5e-2)] {
+                let sizes = [batch, seq, micro];
+                let mut pipeline = Pipeline::new(&parameters, Hardware::Gpus, devices, sizes, precision);
+                let loss = pipeline.gradients((&inputs, &targets), Order::Reversed);
+                assert!((loss - cpu_loss).abs() < tolerance as f32, "{}: {loss}, the CPU's {cpu_loss}", case.name);
+                let mut found = Parameters::zeros(&case.config).unwrap();
+                pipeline.export(&mut found, Quantity::Gradients);
+                for (((_, tensor), found), cpu) in case.config.spec().tensors().zip(&found.tensors).zip(&cpu.tensors) {
+                    let distance = relative_distance(found, cpu);
+                    assert!(
+                        distance < tolerance,
+                        "{} {precision:?}: {} differs by {distance:e}",
+                        case.name,
+                        tensor.name
+                    );
                 }
             }
         }

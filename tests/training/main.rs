@@ -9,6 +9,7 @@ mod experiment;
 mod headers;
 mod kernels;
 mod libraries;
+mod llama;
 mod model;
 mod nvrtc;
 mod pipeline;

@@ -269,7 +269,7 @@ fn ops_leave_behind_what_the_description_says() {
 }
 
 /// A Llama of odd sizes: three groups of two heads, heads of 6 channels.
-fn llama(vocabulary: usize, tied: bool) -> Config {
+pub fn llama(vocabulary: usize, tied: bool) -> Config {
     Config {
         style: Style::Llama,
         biases: Biases::NONE,

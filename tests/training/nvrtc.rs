@@ -108,7 +108,7 @@ type Ceiling = (&'static str, fn(Precision) -> kernel::Launch, [usize; 4], usize
 
 /// What they took when this was written. A kernel that takes more has fewer warps at work at a time: raise a number only with a
 /// measurement that says why.
-const CEILINGS: [Ceiling; 22] = [
+const CEILINGS: [Ceiling; 31] = [
     ("adamw_update", |p| kernel::adamw_update(p, COUNT), [64, 80, 64, 80], 0),
     ("add", |p| kernel::add(p, COUNT), [40, 40, 40, 40], 0),
     ("attention_backward_keys", |p| kernel::attention_backward_keys(p, 32, 1024, 16, 128), [256, 256, 256, 256], 1024),
@@ -128,6 +128,9 @@ const CEILINGS: [Ceiling; 22] = [
     ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768), [56, 56, 48, 48], 0),
     ("gelu_backward_input", |p| kernel::gelu_backward_input(p, COUNT), [40, 48, 40, 48], 0),
     ("gelu_forward", |p| kernel::gelu_forward(p, COUNT), [32, 40, 32, 32], 0),
+    ("heads_expand", |p| kernel::heads_expand(p, 32768, 32, 8, 128), [48; 4], 0),
+    ("heads_reduce", |p| kernel::heads_reduce(p, 32768, 32, 8, 128), [48; 4], 0),
+    ("heads_rotate", |p| kernel::heads_rotate(p, 32768, 1024, 40, 64, 6144, 0), [48; 4], 0),
     ("layernorm_backward_input", |p| kernel::layernorm_backward_input(p, 32768, 768), [56, 64, 56, 64], 0),
     ("layernorm_backward_sums", |p| kernel::layernorm_backward_sums(p, 32768, 768, 128), [40, 40, 40, 40], 0),
     ("layernorm_backward_weight", |p| kernel::layernorm_backward_weight(p, 128, 768), [48, 48, 48, 48], 1024),
@@ -136,6 +139,12 @@ const CEILINGS: [Ceiling; 22] = [
     ("norm_partial", |p| kernel::norm_partial(p, COUNT, 1024), [32, 40, 32, 40], 256),
     ("norm_sum", |p| kernel::norm_sum(p, 1024), [24, 24, 24, 24], 256),
     ("residual_forward", |p| kernel::residual_forward(p, COUNT), [48, 48, 32, 40], 0),
+    ("rmsnorm_backward_input", |p| kernel::rmsnorm_backward_input(p, 32768, 768), [64; 4], 0),
+    ("rmsnorm_backward_sums", |p| kernel::rmsnorm_backward_sums(p, 32768, 768, 128), [48; 4], 0),
+    ("rmsnorm_backward_weight", |p| kernel::rmsnorm_backward_weight(p, 128, 768), [40; 4], 0),
+    ("rmsnorm_forward", |p| kernel::rmsnorm_forward(p, 32768, 768), [56; 4], 0),
+    ("swiglu_backward", |p| kernel::swiglu_backward(p, 32768, 2048), [64; 4], 0),
+    ("swiglu_forward", |p| kernel::swiglu_forward(p, 32768, 2048), [56; 4], 0),
 ];
 
 /// Bytes of local memory of a thread; all other kernels have none.

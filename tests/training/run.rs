@@ -34,17 +34,17 @@ fn adamw(beta2: f32, weight_decay: f32) -> AdamW {
     AdamW { learning_rate: 1e-3, beta1: 0.9, beta2, epsilon: 1e-8, weight_decay }
 }
 
-fn train(training: &Training, session: &mut Session, m: u32, steps: usize) -> Vec<StepRecord> {
+pub fn train(training: &Training, session: &mut Session, m: u32, steps: usize) -> Vec<StepRecord> {
     let step = |step| session.step(&training.batch(step, m).unwrap(), Some(training.update(step))).unwrap();
     (0..steps).map(step).collect()
 }
 
-fn losses(records: &[StepRecord]) -> Vec<f64> {
+pub fn losses(records: &[StepRecord]) -> Vec<f64> {
     records.iter().map(|record| record.loss.unwrap()).collect()
 }
 
 /// All schedules that exist for p devices and m micro-batches and need at most 4 stages.
-fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
+pub fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
     let open = |name: &str| ["interleaved-1f1b", "looped-bfs", "interleaved-zb", "group-interleaved"].contains(&name);
     let all =
         dsl::names().into_iter().filter_map(|name| graph(name, p, m, open(name).then_some(if p <= 2 { 2 } else { 1 })));
@@ -102,7 +102,7 @@ fn bits(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u
 }
 
 /// All parameters as bits.
-fn values(training: &Training, session: &mut Session) -> Vec<u32> {
+pub fn values(training: &Training, session: &mut Session) -> Vec<u32> {
     let parameters = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
     let into = parameters.clone();
     session.call(move |_, device| device.export(&mut into.lock().unwrap(), Quantity::Values)).unwrap();

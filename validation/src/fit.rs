@@ -11,10 +11,9 @@ use crate::prediction::{Orders, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
-use pipesim::internals::cost::analytic::{Analytic, Platform};
-use pipesim::internals::hardware;
-use pipesim::internals::resolve::Files;
-use pipesim::{Hardware, Host, Stack};
+use pipesim::costs::{Analytic, Platform};
+use pipesim::schedules::Files;
+use pipesim::{Hardware, Host, Stack, models};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -52,11 +51,11 @@ impl Tables {
             FITTED.iter().zip(constants).find(|(f, _)| f.scope == scope && f.field == field).map(|(_, value)| *value)
         };
         let (mut machines, mut stacks) = (BTreeMap::new(), BTreeMap::new());
-        for name in hardware::names() {
-            machines.insert(name, hardware::hardware_with(name, &value)?);
+        for name in models::hardware_names() {
+            machines.insert(name, models::hardware_with(name, &value)?);
         }
-        for name in pipesim::internals::layout::STACKS {
-            stacks.insert(name, hardware::stack_with(name, &value)?);
+        for name in models::STACKS {
+            stacks.insert(name, models::stack_with(name, &value)?);
         }
         Ok(Tables { hardware: machines, stacks })
     }

@@ -1,11 +1,10 @@
 //! Searched schedules against what the zero-bubble authors' schedulers reach, case by case.
 
 use anyhow::{Result, ensure};
-use pipesim::internals::cost::Slow;
-use pipesim::internals::open::{Goal, OpenSchedule, Program};
-use pipesim::internals::ordering::order_ops;
-use pipesim::internals::sim;
-use pipesim::{GivenCosts, Placement, TaskGraph};
+use pipesim::costs::Slow;
+use pipesim::schedules::{Goal, OpenSchedule, Program, order_ops};
+use pipesim::simulation::predict;
+use pipesim::{GivenCosts, Placement, Setup, TaskGraph};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -54,7 +53,9 @@ impl Case {
         let schedule = order_ops(&open, &costs)?;
         let seconds = begin.elapsed().as_secs_f64();
         ensure!(schedule.keeps_cap(self.cap, costs.keep), "{} holds more than {}", self.scheduler, self.cap);
-        let devices = sim::sweep(&TaskGraph::new(schedule)?, &costs);
+        let graph = TaskGraph::new(schedule)?;
+        let predicted = predict(&graph, &costs, &Setup::default())?;
+        let devices = predicted.devices();
         let ticks = match goal {
             Goal::Makespan => devices.iter().map(|device| device.last_end).max(),
             Goal::Span => devices.iter().map(|device| device.last_end - device.first_start).max(),

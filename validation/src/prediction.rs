@@ -2,11 +2,9 @@
 
 use crate::row::Row;
 use anyhow::{Result, bail};
-use pipesim::internals::cost::analytic::{Analytic, StepTime};
-use pipesim::internals::metrics::Activity;
-use pipesim::internals::open::Order;
-use pipesim::internals::resolve::Files;
-use pipesim::internals::sim::sweep;
+use pipesim::costs::{Analytic, StepTime};
+use pipesim::schedules::{Files, Order};
+use pipesim::simulation::{Activity, sweep};
 use pipesim::{CostTable, Host, Placement, ResolveError, Selection, TaskGraph};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,10 +1,10 @@
 //! A table of published, measured steps: model, hardware, layout, software, and the time of an iteration.
 
 use anyhow::{Context, Result};
-use pipesim::internals::cost::analytic::{Analytic, Platform};
-use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::micro_batches;
-use pipesim::internals::model_spec::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, Style};
+use pipesim::costs::{Analytic, Platform};
+use pipesim::models::{
+    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, stack,
+};
 use pipesim::{Attention, Hardware, ParallelConfig};
 use serde::Deserialize;
 use serde_json::Value;
@@ -99,9 +99,9 @@ pub struct Model {
 }
 
 impl Model {
-    fn config(&self, sequence: u32) -> Config {
+    fn config(&self, sequence: u32) -> TransformerConfig {
         let learned = self.arch == "gpt" && self.pos.as_deref().is_none_or(|pos| pos == "learned");
-        Config {
+        TransformerConfig {
             style: if self.arch == "llama" { Style::Llama } else { Style::Gpt },
             biases: if self.arch == "llama" { Biases::NONE } else { Biases::ALL },
             embedding_norm: false,
@@ -198,7 +198,7 @@ impl Row {
     }
 
     /// Returns the sizes of the model.
-    pub fn sizes(&self) -> Config {
+    pub fn sizes(&self) -> TransformerConfig {
         self.model.config(self.seq)
     }
 

@@ -1,7 +1,7 @@
 //! Trees of schedule files, made from bytes: free ones, and ones that spell an order that runs.
 
 use arbitrary::{Result, Unstructured};
-use pipesim::internals::op::Kind;
+use pipesim::Kind;
 
 /// A whole number of the language.
 #[derive(Clone, Debug)]

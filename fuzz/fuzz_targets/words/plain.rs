@@ -2,7 +2,7 @@
 
 use super::grammar::{Atom, Body, File, Layout, Number, PHASES, Statement, Value, Word};
 use arbitrary::{Result as Made, Unstructured};
-use pipesim::internals::op::{Kind, Op};
+use pipesim::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

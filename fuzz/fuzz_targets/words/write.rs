@@ -1,7 +1,7 @@
 //! Trees as the text of a schedule file.
 
 use super::grammar::{Atom, Body, File, Layout, Number, PHASES, Statement, Value, Word};
-use pipesim::internals::dsl::Request;
+use pipesim::Selection;
 
 pub fn file(file: &File) -> String {
     let chunks = |name: &str, chunks: &Option<u32>| match chunks {
@@ -99,7 +99,7 @@ fn word(one: &Word) -> String {
 }
 
 /// An input of `language` from its parts.
-pub fn input(request: &Request, text: &str) -> String {
+pub fn input(request: &Selection, text: &str) -> String {
     let digit = |n: u32| char::from(b'0' + n as u8);
     let [p, m, v] = [request.devices, request.microbatches, request.chunks.unwrap_or(0)].map(digit);
     format!("{p}{m}{v}\n{text}")

@@ -22,7 +22,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
 /// What ops cost, unless a run measures it.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
-    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; given alone, I = W = B/2. All times have one unit (F=18.5ms,comm=300us: ns, us, ms, s) or none [default: F=1,I=1,W=1]
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; if only B is given, I = W = B/2. Either all times have a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none has [default: F=1,I=1,W=1]
     #[arg(long, value_name = "F=..,I=..", value_parser = given_costs, conflicts_with = "profile")]
     pub costs: Option<GivenCosts>,
     /// What --costs are given for; comm is always per message [default: device]
@@ -31,7 +31,7 @@ pub struct CostOptions {
     /// Measured costs: a cost file written by `pipesim profile`
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Makes a device slower by a factor: 2=1.3; repeatable
+    /// Slow down a device by a factor: 2=1.3 (device 2 takes 1.3 times as long); repeatable
     #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = straggler, conflicts_with = "profile")]
     pub slow: Vec<(u32, Decimal)>,
     /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more
@@ -82,7 +82,6 @@ impl CostOptions {
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
     }
 
-    /// Returns the unit of times.
     pub fn time_unit(&self) -> &'static str {
         let given = self.costs.as_ref().and_then(GivenCosts::unit).map_or("unit", TimeUnit::name);
         if self.profile.is_some() { "ms" } else { given }

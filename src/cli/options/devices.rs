@@ -23,7 +23,7 @@ pub enum DeviceKind {
     Auto,
     /// One thread per device
     Cpu,
-    /// Ops only take the time of --costs or --profile; runs the real executor with many devices
+    /// Ops compute nothing and only wait for their time in --costs or --profile; runs the real executor with many devices
     Timed,
     /// NVIDIA GPUs, one per device or --slices devices per GPU
     Cuda,
@@ -51,7 +51,7 @@ pub struct DeviceOptions {
     /// Link that moves messages; repeatable: the schedules run over each
     #[arg(long, value_parser = link_choice(), default_values = ["auto"])]
     pub link: Vec<LinkChoice>,
-    /// Devices per GPU, each with its share of the multiprocessors [default: 1]
+    /// Devices per GPU, each with its own share of the SMs [default: 1]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..256))]
     pub slices: Option<u32>,
     /// Precision of activations on GPUs

@@ -25,7 +25,7 @@ const SCOPES: [(&str, &str, Scope); 3] = [
 pub struct EngineOptions {
     /// When a send completes: one-sided, buffered(k) (k slots at the receiver), channel (NCCL: one communication queue per device), channel:per-peer, channel:per-direction, each also with ,front-loaded or ,ahead, batched (sends grouped with receives), megatron, pytorch or pytorch:2.11 [default: one-sided]
     #[arg(long, value_name = "DELIVERY")]
-    delivery: Option<Delivery>,
+    pub delivery: Option<Delivery>,
     /// Time for which a message occupies its link, before its latency (comm), in the costs' time unit [default: 0]
     #[arg(long, value_name = "TIME", value_parser = time)]
     transfer: Option<Decimal>,
@@ -38,7 +38,7 @@ pub struct EngineOptions {
     /// Factors on --transfer while 1, 2, .. messages share a link; the last applies to more: 1,1.5 [default: 1,2,3,..]
     #[arg(long, value_name = "FACTOR,..", value_delimiter = ',', value_parser = slow_down, requires = "transfer")]
     link_contention: Vec<u32>,
-    /// Buffer slots per channel at the receiver, for one-sided delivery [default: enough]
+    /// Buffer slots per channel at the receiver, for one-sided delivery [default: unlimited]
     #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     slots: Option<u32>,
     /// Number of CPU cores that all devices share [default: one each]
@@ -110,11 +110,6 @@ impl EngineOptions {
             overlap_slowdown: self.overlap_slowdown,
             has_jitter: self.jitter.is_some(),
         }
-    }
-
-    /// Whether a schedule may deadlock.
-    pub fn may_deadlock(&self) -> bool {
-        self.delivery.is_some()
     }
 
     /// Returns the jitter and the number of samples.

@@ -1,212 +1,23 @@
-//! Names that other programs use for options, values and verbs, and what to write instead.
+//! Names that other programs use for options, values and verbs, and what to write instead: `foreign.toml`.
 
-/// What an option is, in a tip that begins with its name.
-pub const MEANINGS: &[(&str, &str)] = &[
-    ("stages", "is the number of devices in a pipeline"),
-    ("chunks", "is the number of virtual stages per device"),
-    ("micro", "is the number of micro-batches per step; predict takes their size as --micro-batch-size"),
-    ("micro-batch-size", "is the number of sequences in a micro-batch"),
-    ("batch", "is the number of sequences in a step, over all micro-batches and pipelines"),
-    ("tp", "is the tensor-parallel size"),
-    ("dp", "is the data-parallel size"),
-    ("cp", "is the context-parallel size"),
-    ("model", "names the model, or a Hugging Face folder or config.json, which have its sizes"),
-    ("blocks", "is the number of transformer blocks"),
-    ("channels", "is the width of the hidden state"),
-    ("heads", "is the number of attention heads"),
-    ("vocabulary", "is the number of token ids"),
-    ("max-sequence", "is the longest sequence"),
-    ("seq", "is the number of tokens per sequence"),
-    ("lr", "is the learning rate"),
-    ("weight-decay", "is the decoupled weight decay"),
-    ("clip", "is the largest gradient norm"),
-    ("steps", "is the number of measured training steps"),
-    ("warmup", "is the number of steps before the measured ones"),
-    ("warmup-steps", "is the number of steps over which the learning rate rises"),
-    ("lr-schedule", "says how the learning rate falls: constant, linear or cosine"),
-    ("save-every", "is the number of steps between checkpoints"),
-    ("validate-every", "is the number of steps between validations"),
-    ("resume", "names a run of `pipesim train` to go on with"),
-    ("checkpoint", "names an llm.c checkpoint to start from"),
-    ("data", "names a token file of llm.c or a text file"),
-    ("precision", "takes it as a value, as in --precision bf16"),
-    ("attention", "takes it as a value: --attention flash"),
-    ("recompute", "says what is recomputed: none, selective or full"),
-    ("zero", "shards the optimizer state (1), also gradients (2), also weights (3)"),
-    ("hardware", "names the GPU, as in --hardware h100-sxm"),
-    ("device", "says what computes: cpu, cuda or timed"),
-    ("ranks", "is the number of processes, as in -n 2"),
-    ("stack", "names the training software"),
-    ("output", "writes a picture, a page or data: the name's ending says which, as in -o timeline.svg"),
-    ("format", "says what is printed: table, json, csv, md or latex"),
-    ("costs", "says how long ops and messages last, as in --costs F=1,B=2,comm=0.1"),
-    ("transfer", "is how long a message occupies its link"),
-    ("profile", "names a cost file that pipesim profile wrote"),
-    ("memory-cap", "is the most that a device may hold"),
-    ("jitter", "is the standard deviation of durations, as in 0.05"),
-    ("straggler", "makes a device slower, as in --straggler 2=1.3"),
-    ("delivery", "says when sends complete, as in --delivery megatron"),
-    ("verbose", "prints more to stderr"),
-    ("quiet", "prints nothing to stderr but errors"),
-    ("palette", "says which colours pictures have"),
-    ("color", "says when to colour"),
-    ("schedule", "names a schedule, as in -s 1f1b"),
-];
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-/// Options of other programs, and options here; the first that a verb has is suggested.
-pub const FLAGS: &[(&str, &str)] = &[
-    ("devices num-devices n-devices num-stages n-stages pipeline-depth pipeline-stages pp-size pp-degree", "stages"),
-    (
-        "num-model-chunks model-chunks num-chunks n-chunks virtual-stages num-virtual-stages vp vp-size \
-         virtual-pipeline-size virtual-pipeline-parallel-size stages-per-rank stages-per-device stages-per-gpu \
-         interleave interleaving interleave-factor interleaving-factor virtual-pipeline-stages",
-        "chunks",
-    ),
-    (
-        "micro-batch microbatch mb n-microbatches n-micro num-micro gradient-accumulation-steps grad-accum \
-         gradient-accumulation accumulation-steps",
-        "micro",
-    ),
-    (
-        "mbs microbatch-size micro-size per-device-train-batch-size train-micro-batch-size-per-gpu",
-        "micro-batch-size batch",
-    ),
-    ("gbs batch-size train-batch-size global-batch", "batch"),
-    ("tp-size tp-degree tensor-parallel", "tp"),
-    ("dp-size dp-degree data-parallel replicas", "dp"),
-    ("cp-size cp-degree context-parallel", "cp"),
-    ("num-layers n-layers n-layer nlayers num-hidden-layers", "blocks model"),
-    ("hidden-size d-model n-embd hidden hidden-dim", "channels model"),
-    ("num-attention-heads n-head n-heads num-heads", "heads model"),
-    ("vocab-size vocab", "vocabulary model"),
-    ("max-position-embeddings n-positions", "max-sequence model"),
-    ("ffn-hidden-size num-query-groups swiglu normalization group-query-attention", "model"),
-    ("sequence context-length block-size seqlen tokens", "seq"),
-    ("learning-rate", "lr"),
-    ("wd", "weight-decay"),
-    ("clip-grad grad-clip max-grad-norm", "clip"),
-    ("train-iters iterations iters num-steps max-steps n-steps epochs repeats runs", "steps"),
-    ("lr-warmup-iters lr-warmup-steps warmup-iters", "warmup-steps warmup"),
-    ("load ckpt", "resume checkpoint"),
-    ("pretrained", "model checkpoint"),
-    ("save-interval save-steps checkpoint-interval", "save-every"),
-    ("eval-interval eval-steps eval-every", "validate-every"),
-    ("lr-decay-style lr-scheduler-type lr-scheduler", "lr-schedule"),
-    ("dataset data-path text", "data"),
-    ("bf16 fp16 fp8 fp32 dtype amp mixed-precision", "precision"),
-    ("use-flash-attn flash-attention flash-attn flash", "attention"),
-    (
-        "recompute-activations recompute-granularity activation-checkpointing gradient-checkpointing \
-         checkpoint-activations ac",
-        "recompute",
-    ),
-    ("use-distributed-optimizer distributed-optimizer zero-stage fsdp zero1 sharded-optimizer", "zero"),
-    ("gpu gpu-type gpu-model accelerator hw machine-type", "hardware device"),
-    ("nproc num-processes np num-ranks", "ranks stages"),
-    ("framework software", "stack"),
-    ("backend", "device"),
-    (
-        "out output-dir output-file outfile save save-fig svg html png pdf plot draw gantt timeline trace \
-         chrome-trace report",
-        "output",
-    ),
-    ("json csv markdown latex output-format fmt", "format"),
-    (
-        "comm latency comm-cost p2p-latency forward backward forward-time backward-time fwd bwd tf tb durations times",
-        "costs",
-    ),
-    ("bandwidth link-bandwidth", "transfer"),
-    ("cost-file costs-file measured", "profile"),
-    ("memory mem memory-limit max-memory memory-budget gpu-memory vram mem-cap cap", "memory-cap"),
-    ("noise variance stddev", "jitter"),
-    ("slowdown stragglers slow-device", "straggler"),
-    ("overlap-p2p-communication overlap-p2p-comm batch-p2p-comm", "delivery"),
-    ("log log-level debug", "verbose"),
-    ("silent", "quiet"),
-    ("theme colors colours", "palette color"),
-    ("sched algorithm strategy pipeline pipeline-parallel-schedule pipeline-schedule", "schedule"),
-];
+/// Each table of the file: what to write or to know here, and the names, between blanks, that other programs have for it.
+#[derive(Deserialize)]
+pub struct Foreign {
+    pub meanings: BTreeMap<String, String>,
+    pub flags: BTreeMap<String, String>,
+    pub notes: BTreeMap<String, String>,
+    pub verbs: BTreeMap<String, String>,
+    pub values: BTreeMap<String, BTreeMap<String, String>>,
+}
 
-/// Options of other programs that no single option here replaces.
-pub const NOTES: &[(&str, &str)] = &[
-    (
-        "num-layers-per-virtual-pipeline-stage layers-per-virtual-stage",
-        "'--chunks' is the number of virtual stages per device: layers / (devices x layers per virtual stage)",
-    ),
-    (
-        "world-size num-gpus gpus n-gpus ngpus num-nodes nnodes nodes nproc-per-node",
-        "'--stages' is the number of devices in a pipeline; the GPUs are --stages x --tp x --cp x --dp",
-    ),
-    ("gpus-per-node devices-per-node", "a .toml file for --hardware says it: gpus_per_node = 8"),
-    (
-        "expert-model-parallel-size expert-parallel-size expert-tensor-parallel-size ep ep-size num-experts \
-         moe-router-topk",
-        "mixture-of-experts models are not supported",
-    ),
-    ("list list-schedules", "`pipesim schedules` lists the schedules"),
-];
+pub static FOREIGN: LazyLock<Foreign> =
+    LazyLock::new(|| toml::from_str(include_str!("foreign.toml")).expect("a test reads the file"));
 
-/// Verbs of other programs, and what to write here.
-pub const VERBS: &[(&str, &str)] = &[
-    ("simulate sim simulation estimate forecast plan model", "pipesim predict"),
-    ("execute exec measure benchmark bench launch", "pipesim run"),
-    ("list ls", "pipesim schedules"),
-    ("calibrate", "pipesim profile"),
-    ("validate verify lint deadlock", "pipesim check"),
-    ("draw plot visualize visualise render gantt timeline", "pipesim predict -o timeline.svg"),
-    ("diagnose env info devices gpus", "pipesim doctor"),
-    ("why analyze analyse advise bottleneck", "pipesim explain"),
-    ("diff", "pipesim compare"),
-    ("convert write", "pipesim export"),
-    ("autocomplete completion", "pipesim completions"),
-    ("auto search optimize optimise tune best", "pipesim predict -s auto"),
-    ("accuracy", "pipesim report accuracy"),
-    ("version", "pipesim --version"),
-    ("tutorial learn", "pipesim tour"),
-];
-
-/// Options, values that other programs have for them, and what to write or to know here.
-pub const VALUES: &[(&str, &str, &str)] = &[
-    ("device", "gpu gpus nvidia cuda:0 h100 a100", "cuda is the device kind of NVIDIA GPUs: --device cuda"),
-    ("device", "simulated sim fake mock virtual dummy clock", "ops that only take time: --device timed"),
-    ("device", "threads host x86", "threads on this machine: --device cpu"),
-    ("device", "rocm amd hip mps metal tpu xpu", "only CPUs and NVIDIA GPUs can train here: --device cpu"),
-    ("need", "gpu gpus", "write --need cuda"),
-    ("need", "cpu", "the CPU needs nothing: `pipesim run` always works on it"),
-    ("link", "nvlink p2p pcie peer cuda-ipc", "copies between GPUs, over NVLink or PCIe: --link copy"),
-    ("link", "shm shared shared-memory threads", "shared memory of this machine: --link local"),
-    ("link", "openmpi gloo tcp ethernet ib infiniband", "between machines: --link mpi, under mpirun"),
-    ("precision", "amp mixed tf32 auto", "write --precision bf16"),
-    ("recompute", "yes true on 1 all block uniform layer", "write --recompute full"),
-    ("recompute", "attention attn core-attn", "write --recompute selective"),
-    ("recompute", "no false off 0", "write --recompute none"),
-    ("zero", "none off no", "write --zero 0"),
-    ("zero", "os optimizer distributed-optimizer", "write --zero 1"),
-    ("zero", "fsdp full", "write --zero 3"),
-    ("stack", "pytorch torch", "PyTorch's own pipelines: --stack torchtitan; its data parallelism: --stack fsdp"),
-    ("stack", "nemo mcore", "NeMo trains with Megatron Core: --stack megatron-core"),
-    ("stack", "deepspeed", "write --stack megatron-deepspeed"),
-    ("attention", "sdpa fused te tiled", "attention in tiles, whose scores are not kept: --attention flash"),
-    ("attention", "eager naive unfused standard math", "attention that keeps its scores: --attention plain"),
-    ("format", "text txt human plain pretty", "write --format table"),
-    ("format", "yaml yml toml", "write --format json"),
-    ("format", "svg png pdf html", "pictures and pages go to files: -o timeline.svg"),
-    ("color", "yes true on 1", "write --color always"),
-    ("color", "no false off none 0", "write --color never"),
-    ("sharing", "fifo fcfs queue", "write --sharing first-come"),
-    ("sharing", "equal processor-sharing ps", "write --sharing fair"),
-    ("sharing", "none infinite", "write --sharing unlimited"),
-    ("link-scope", "node bus host server", "write --link-scope machine"),
-    ("link-scope", "nic sender port device", "write --link-scope egress"),
-    ("link-scope", "link p2p peer", "write --link-scope pair"),
-    ("overlap", "yes true full perfect on", "perfect overlap: --overlap max"),
-    ("overlap", "no none off false", "one after the other: --overlap serial"),
-    ("to", "csv pytorch torch", "PyTorch's schedule file: --to pytorch-csv"),
-    ("to", "graphviz gv svg", "write --to dot"),
-    ("delivery", "nccl", "NCCL's sends and receives: --delivery channel, in groups --delivery batched"),
-    ("delivery", "nvshmem rdma put onesided async", "write --delivery one-sided"),
-    ("delivery", "mpi eager buffered", "eager MPI with a buffer per channel: --delivery 'buffered(1)'"),
-    ("delivery", "batch group batch-isend-irecv", "write --delivery batched"),
-    ("delivery", "megatron-lm megatron-core mcore", "write --delivery megatron"),
-    ("delivery", "torch torchtitan", "write --delivery pytorch"),
-];
+/// Returns the key of the row with a name that `is_it`.
+pub fn find(table: &BTreeMap<String, String>, is_it: impl Fn(&str) -> bool) -> Option<&str> {
+    table.iter().find(|(_, names)| names.split(' ').any(&is_it)).map(|(here, _)| here.as_str())
+}

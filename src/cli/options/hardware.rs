@@ -94,16 +94,15 @@ fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
 
 /// Finds hardware by name or reads its file.
 fn hardware(name: &str) -> Result<Hardware, Failure> {
-    let usage = |error: hardware::Error| Failure::Usage(error.to_string());
     if !name.ends_with(".toml") && !name.contains('/') {
-        return hardware::hardware(name).map_err(usage);
+        return hardware::hardware(name).map_err(Failure::usage);
     }
     let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
     let text = read_text(Path::new(name), 1 << 20)?;
     let file = Path::new(name).file_name().map_or_else(|| name.to_string(), |file| file.to_string_lossy().into_owned());
     let others =
         |base: &str| read_text(&folder.join(base), 1 << 20).map_err(|error| hardware::Error::new(error.to_string()));
-    hardware::hardware_file(&file, &text, &others).map_err(usage)
+    hardware::hardware_file(&file, &text, &others).map_err(Failure::usage)
 }
 
 impl HardwareOptions {
@@ -117,9 +116,7 @@ impl HardwareOptions {
         remarks: RemarkOptions,
     ) -> Result<Option<Analytic>, Failure> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
-        let usage = |error: String| Failure::Usage(error);
-        let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro)
-            .map_err(|error| usage(error.to_string()))?;
+        let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
         let layout = ParallelConfig {
             pp: stages,
             chunks: chunks.unwrap_or(1),
@@ -137,9 +134,9 @@ impl HardwareOptions {
             stack: self.stack.clone(),
             layers: layers.map(<[usize]>::to_vec),
         };
-        let stack = hardware::stack(&self.stack).map_err(|error| usage(error.to_string()))?;
+        let stack = hardware::stack(&self.stack).map_err(Failure::usage)?;
         let machine = Platform { hardware: hardware(hardware_name)?, stack };
-        Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(|error| usage(error.to_string()))?))
+        Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(Failure::usage)?))
     }
 }
 
@@ -217,8 +214,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
         machine.stack.name,
         analytic.attention(),
     );
-    let text = |text: &str| text.to_string();
-    Table { caption, header: header.into_iter().map(text).collect(), rows: forecasts.iter().map(row).collect() }
+    Table::new(caption, &header, forecasts.iter().map(row).collect())
 }
 
 /// Makes a table of the memory of the fullest device, one row per schedule.
@@ -235,10 +231,5 @@ pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
         let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
         names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
     };
-    let text = |text: &str| text.to_string();
-    Table {
-        caption: "Memory of the fullest device".to_string(),
-        header: header.into_iter().map(text).collect(),
-        rows: forecasts.iter().map(row).collect(),
-    }
+    Table::new("Memory of the fullest device", &header, forecasts.iter().map(row).collect())
 }

@@ -1,7 +1,7 @@
 //! Options that say how pictures look.
 
 use super::values::one_of;
-use crate::report::{Entry, Look, Palette, Report, quantity};
+use crate::report::{Look, Palette, Report, quantity};
 use clap::Args;
 use std::ops::RangeInclusive;
 
@@ -39,10 +39,10 @@ pub struct LookOptions {
     /// Leave out the text around a picture: costs, notes, definitions, provenance
     #[arg(long)]
     pub no_notes: bool,
-    /// Draw only this interval, in the time unit: 100..160, 100.. or ..160; pages start there
+    /// Draw only this interval, in the time unit: 100..160, 100.. or ..160; HTML pages open zoomed to it
     #[arg(long, value_name = "FROM..TO", value_parser = window, conflicts_with = "collapse")]
     pub window: Option<(f64, f64)>,
-    /// Draw the steady state once, with its number of repeats; pages zoom instead
+    /// Draw the steady state once, with its number of repeats; no effect on HTML pages, which can zoom
     #[arg(long)]
     pub collapse: bool,
 }
@@ -73,7 +73,7 @@ impl LookOptions {
     /// Applies the look to `report`. A window that begins after the end is dropped with a remark, so that a measurement is not lost.
     pub fn apply(&self, report: &mut Report) -> Option<String> {
         report.look = self.look();
-        let panels = report.entries.iter().flat_map(Entry::panels);
+        let panels = report.panels();
         let last = panels.max_by(|a, b| a.iteration().total_cmp(&b.iteration()));
         let end = last.filter(|panel| self.window.is_some_and(|(from, _)| from >= panel.iteration()))?;
         let end = quantity(end.iteration(), &end.timeline.time_unit);

@@ -7,7 +7,6 @@ use crate::resolve::memory_cap;
 pub enum MemoryCap {
     /// Activations; 1 unit is what a device's whole share of layers keeps for one micro-batch.
     Units(f64),
-    /// All memory in bytes.
     Bytes(u64),
 }
 

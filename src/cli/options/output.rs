@@ -15,7 +15,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Format of what is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Table and timeline for people
@@ -103,7 +102,6 @@ pub fn draw(report: &Report, ascii: bool, color: Color, margin: usize) -> String
     if ascii { to_ascii(&drawn) } else { drawn }
 }
 
-/// Formats a value as JSON.
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     Ok(format!("{}\n", escaped(&serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?)))
 }
@@ -135,7 +133,7 @@ fn escaped(json: &str) -> String {
 fn output_help() -> String {
     let endings = endings().join(" ");
     format!(
-        "Write a file ({endings}), or a report folder if PATH has no ending or ends in /; - only prints; repeatable"
+        "Write a file ({endings}), or a report folder if PATH has no extension or ends in /; - writes no file, only prints; repeatable"
     )
 }
 
@@ -149,7 +147,6 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Whether no file is written.
     pub fn writes_nothing(&self) -> bool {
         self.output.iter().all(|place| matches!(place.shape, OutputKind::Stdout))
     }
@@ -174,13 +171,8 @@ impl WriteOptions {
         Ok(self.output.iter().try_for_each(Output::try_out)?)
     }
 
-    /// Writes every output, even if another one or printing failed.
-    pub fn write(&self, report: &Report, printed: Result<(), Failure>, remarks: RemarkOptions) -> Result<(), Failure> {
-        self.write_with(report, &[], printed, remarks)
-    }
-
-    /// Writes every output, with further files for folders.
-    pub fn write_with(
+    /// Writes every output, with `more` files for folders, even if another one or printing failed.
+    pub fn write(
         &self,
         report: &Report,
         more: &[NamedBytes],
@@ -215,23 +207,17 @@ impl OneFile {
         Ok(OneFile(file))
     }
 
-    /// Writes text; `hint` says what the file of this name is for.
-    pub fn write(&self, text: &str, remarks: RemarkOptions, hint: impl Fn(&str) -> String) -> Result<(), Failure> {
-        match &self.0 {
-            None => print_text(text),
-            Some(_) => self.write_bytes(text.as_bytes(), remarks, hint),
-        }
-    }
-
-    /// Writes bytes, which must go to a file.
-    pub fn write_bytes(
+    /// Writes text or bytes; bytes must go to a file. `hint` says what the file of this name is for.
+    pub fn write(
         &self,
-        bytes: &[u8],
+        bytes: impl AsRef<[u8]>,
         remarks: RemarkOptions,
         hint: impl Fn(&str) -> String,
     ) -> Result<(), Failure> {
+        let bytes = bytes.as_ref();
         let Some(path) = &self.0 else {
-            return Err(Failure::Usage("cannot print binary data; name a file".to_string()));
+            let text = std::str::from_utf8(bytes);
+            return print_text(text.map_err(|_| Failure::usage("cannot print binary data; name a file"))?);
         };
         remove_unfinished_on_signals();
         report::write_atomic(path, bytes)?;
@@ -278,13 +264,5 @@ mod tests {
         let given = "predict -p 4 -o a.svg --output b --output=c -od -q --overlap-slowdown 1.1".split(' ');
         let rest = without_outputs(given.map(str::to_string).collect());
         assert_eq!(rest.join(" "), "predict -p 4 -q --overlap-slowdown 1.1");
-    }
-
-    #[test]
-    fn json_controls_no_terminal() {
-        let value = serde_json::json!({"a": "\u{1b}[31m\u{9b}\u{202e}é\n"});
-        let text = json(&value).unwrap();
-        assert!(!text.chars().any(|c| c != '\n' && is_control(c)), "{text:?}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 }

@@ -152,19 +152,16 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-/// What was given to a verb.
 struct Given<'a> {
     verb: &'a Command,
     matches: &'a ArgMatches,
 }
 
 impl Given<'_> {
-    /// Whether the verb has the option.
     fn has(&self, option: &str) -> bool {
         self.verb.get_arguments().any(|argument| argument.get_id() == option)
     }
 
-    /// Whether the option is on the command line.
     fn is_typed(&self, option: &str) -> bool {
         self.has(option) && self.matches.value_source(option) == Some(ValueSource::CommandLine)
     }

@@ -14,7 +14,6 @@ use crate::schedule::Overlap;
 use clap::Args;
 use std::ops::Deref;
 
-/// The schedules used when none is named.
 const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 
 #[derive(Args, Clone, Debug)]
@@ -31,7 +30,7 @@ pub struct ScheduleOptions {
     /// Virtual stages per device (v), for interleaved schedules
     #[arg(long, value_name = "V", visible_aliases = ["vpp", "virtual-pipeline-model-parallel-size"], value_parser = whole::<u32>(1..=u64::from(MAX_CHUNKS)))]
     pub chunks: Option<u32>,
-    /// Option of the schedules that have it, as in group=4; repeatable
+    /// Set an option of every schedule that has it, for example group=4; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
     /// How an overlapped pair of a forward and a backward runs
@@ -60,7 +59,6 @@ impl Names {
     }
 }
 
-/// Parses a list of names.
 pub fn names(text: &str) -> Result<Names, String> {
     let names = Variant::list(text);
     names.iter().try_for_each(|name| Variant::parse(name).map(|_| ()).map_err(|error| error.to_string()))?;
@@ -70,13 +68,12 @@ pub fn names(text: &str) -> Result<Names, String> {
 fn meaning(overlap: Overlap) -> &'static str {
     match overlap {
         Overlap::Atomic => "Starts with both inputs, lasts F + B, both outputs leave at its end",
-        Overlap::Serial => "One after the other",
+        Overlap::Serial => "One after the other, as if they were not a pair",
         Overlap::Runtime => "One after the other, both outputs leave at the end",
         Overlap::Max => "As atomic, but lasts as long as the longer of the two: perfect overlap",
     }
 }
 
-/// Schedules, and the limits of searches for orders.
 #[derive(Args, Clone, Debug)]
 pub struct SearchOptions {
     #[command(flatten)]
@@ -109,7 +106,6 @@ impl ScheduleOptions {
         if asked.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { asked }
     }
 
-    /// Returns the names given.
     pub fn asked(&self) -> Vec<String> {
         self.schedule.iter().flat_map(Names::all).cloned().collect()
     }
@@ -221,7 +217,6 @@ impl SearchOptions {
         Ok(())
     }
 
-    /// Resolves each schedule with its costs.
     pub fn resolved(&self, costs: &Costs, balance: bool, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
         self.reject_unused(&self.names(), remarks)?;
         let selection = Selection { balance, ..self.selection() };

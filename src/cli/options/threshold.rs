@@ -34,7 +34,6 @@ pub enum Side {
     Measured,
 }
 
-/// How the threshold's number is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// In the figure's own unit.
@@ -94,7 +93,6 @@ const OPERATORS: [(&str, Holds); 4] = [(">=", f64::ge), ("<=", f64::le), (">", f
 const TIMES: [(&str, f64); 8] =
     [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("μs", 1e-3), ("ms", 1.0), ("min", 60e3), ("s", 1e3), ("h", 3600e3)];
 
-/// The figures found for one schedule.
 #[derive(Clone, Debug)]
 pub struct Figures<'a> {
     schedule: &'a str,
@@ -109,7 +107,6 @@ impl<'a> Figures<'a> {
         Figures { schedule, time_unit, values: Vec::new() }
     }
 
-    /// Returns the figures of a report's entry.
     pub fn of_entry(entry: &'a Entry) -> Figures<'a> {
         let unit = entry.panels().next().map_or("", |panel| &panel.timeline.time_unit);
         let mut figures = Figures::new(&entry.name, unit);
@@ -166,7 +163,7 @@ fn help() -> String {
         "Exit with code 4 if this holds for a schedule: a figure, one of > >= < <=, and a number: 'bubble>15%', 'makespan>=100ms', \
          'predicted.span>40', '|makespan_error|>5%'; repeatable. Figures: {}; of prediction against measurement (run, compare; positive: \
          the prediction is too high): {}; of whole steps (run, predict --profile): {}; of run: {}. The measured figure is used if there \
-         is one; write predicted. before a name for the prediction's",
+         is one; to use the prediction's, prefix the name with predicted.",
         names(Of::Timeline),
         names(Of::Pair),
         names(Of::Step),
@@ -181,9 +178,6 @@ impl ThresholdOptions {
     }
 
     /// Returns a failure if a threshold holds, with a line for each schedule and threshold.
-    ///
-    /// # Errors
-    /// No schedule has a figure that a threshold is on.
     pub fn judge(&self, found: &[Figures]) -> Result<Verdict, Failure> {
         let mut held = Vec::new();
         for threshold in &self.fail_if {

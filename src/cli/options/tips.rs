@@ -1,6 +1,6 @@
 //! Tips below usage errors: what was probably meant, by another program's name for it or by its spelling.
 
-use super::foreign::{FLAGS, MEANINGS, NOTES, VALUES, VERBS};
+use super::foreign::{FOREIGN, find};
 use crate::dsl;
 use crate::nearest::{either, nearest, plain, same_numbers};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -107,14 +107,14 @@ fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> 
     if let Some(long) = longs.iter().find(|long| plain(long) == plain(name)) {
         return Some(format!("write '--{long}'"));
     }
-    let names_it = |names: &str| names.split(' ').any(|known| key(known) == key(name));
-    if let Some((_, note)) = NOTES.iter().find(|(names, _)| names_it(names)) {
-        return Some((*note).to_string());
+    let is_it = |known: &str| key(known) == key(name);
+    if let Some(note) = find(&FOREIGN.notes, is_it) {
+        return Some(note.to_string());
     }
-    if let Some((_, options)) = FLAGS.iter().find(|(names, _)| names_it(names)) {
+    if let Some(options) = find(&FOREIGN.flags, is_it) {
         let here = options.split(' ').find(|option| has(verb, option));
         let option = here.or(options.split(' ').next())?;
-        let (_, meaning) = MEANINGS.iter().find(|(known, _)| *known == option)?;
+        let meaning = FOREIGN.meanings.get(option)?;
         let missing = || format!(", but `{path}` does not have it{}", with(program, option));
         return Some(format!("'--{option}' {meaning}{}", here.map_or_else(missing, |_| String::new())));
     }
@@ -145,7 +145,6 @@ fn verbs(program: &Command) -> Vec<&Command> {
         .collect()
 }
 
-/// Lists the verbs that have an option.
 fn with(program: &Command, option: &str) -> String {
     let all = verbs(program);
     let names: Vec<&str> = all.iter().filter(|verb| has(verb, option)).map(|verb| verb.get_name()).collect();
@@ -185,8 +184,7 @@ fn unknown_word(verb: &Command, word: &str) -> Option<String> {
 
 /// Says what an unknown verb probably means.
 fn unknown_verb(above: &Command, name: &str) -> Option<String> {
-    let foreign = VERBS.iter().find(|(names, _)| names.split(' ').any(|known| plain(known) == plain(name)));
-    if let Some((_, here)) = foreign {
+    if let Some(here) = find(&FOREIGN.verbs, |known| plain(known) == plain(name)) {
         return Some(format!("write `{here}`"));
     }
     if dsl::named(name).is_ok() {
@@ -198,9 +196,9 @@ fn unknown_verb(above: &Command, name: &str) -> Option<String> {
 
 /// Says what a value that `option` does not accept probably means.
 fn unknown_value(option: &str, value: &str, valid: &[String]) -> Option<String> {
-    let names_it = |names: &str| names.split(' ').any(|name| plain(name) == plain(value));
-    if let Some((.., tip)) = VALUES.iter().find(|(known, names, _)| *known == option && names_it(names)) {
-        return Some((*tip).to_string());
+    let tips = FOREIGN.values.get(option);
+    if let Some(tip) = tips.and_then(|tips| find(tips, |name| plain(name) == plain(value))) {
+        return Some(tip.to_string());
     }
     let valid: Vec<&str> = valid.iter().map(String::as_str).collect();
     let is_part = |name: &&str| value.split(|c: char| !c.is_alphanumeric()).any(|part| part == *name);
@@ -224,17 +222,17 @@ mod tests {
         let verbs = verbs(&program);
         let some_verb_has = |option: &str| verbs.iter().any(|verb| has(verb, option));
         let mut seen = BTreeSet::new();
-        for (names, options) in FLAGS {
+        for (options, names) in &FOREIGN.flags {
             for option in options.split(' ') {
-                assert!(some_verb_has(option) && MEANINGS.iter().any(|(known, _)| *known == option), "--{option}");
+                assert!(some_verb_has(option) && FOREIGN.meanings.contains_key(option), "--{option}");
             }
             for name in names.split(' ') {
                 assert!(seen.insert(name), "{name} is listed twice");
                 assert!(!verbs.iter().all(|verb| has(verb, name)), "every verb has --{name}");
             }
         }
-        VALUES.iter().for_each(|(option, ..)| assert!(some_verb_has(option), "no verb has --{option}"));
-        for (names, here) in VERBS {
+        FOREIGN.values.keys().for_each(|option| assert!(some_verb_has(option), "no verb has --{option}"));
+        for (here, names) in &FOREIGN.verbs {
             let verb = here.split(' ').nth(1).unwrap();
             assert!(verb.starts_with('-') || program.find_subcommand(verb).is_some(), "{here}");
             names.split(' ').for_each(|name| assert!(program.find_subcommand(name).is_none(), "{name} is a verb"));

@@ -35,7 +35,7 @@ pub struct TrainingOptions {
     /// Number of token ids [default: the model's]
     #[arg(long, value_name = "V", value_parser = whole::<usize>(..))]
     pub vocabulary: Option<usize>,
-    /// Longest sequence in tokens, which sets the position embeddings [default: the model's]
+    /// Maximum sequence length in tokens: number of position embeddings [default: the model's]
     #[arg(long, value_name = "T", value_parser = whole::<usize>(..))]
     pub max_sequence: Option<usize>,
     /// llm.c token file, or any text file [default: a built-in text]
@@ -74,7 +74,7 @@ pub struct TrainingOptions {
     /// Train on the same batch in every step
     #[arg(long)]
     pub repeat_batch: bool,
-    /// Longest wait of a device for data or of a rank for another, in seconds [default: 30, or 20 expected steps if that is longer]
+    /// Longest time that a device may wait for data, or a rank for another rank, in seconds [default: 30, or 20 expected steps if that is longer]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub timeout: Option<f32>,
     /// Inject a fault, for tests: die@DEVICE:NUMBER or hang@DEVICE:NUMBER

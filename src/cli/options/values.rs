@@ -7,7 +7,6 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
 
-/// Most numbers in a list.
 const MOST: usize = 1000;
 
 /// Accepts one of `choices`: its name and aliases separated by `|`, its help, its value.
@@ -44,7 +43,6 @@ impl Numbers {
         &self.0
     }
 
-    /// Parses numbers within `range`.
     pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Result<Numbers, String> {
         let mut seen = BTreeSet::new();
         let mut numbers = Vec::new();
@@ -150,7 +148,6 @@ fn meant(text: &str) -> Option<Vec<String>> {
     near.into_iter().map(whole).collect()
 }
 
-/// Accepts a whole number within `range`.
 pub fn whole<T>(range: impl RangeBounds<u64>) -> impl TypedValueParser<Value = T>
 where
     T: TryFrom<u64> + Clone + Send + Sync + 'static,
@@ -178,7 +175,6 @@ pub fn numbers(range: RangeInclusive<u32>) -> impl TypedValueParser<Value = Numb
     StringValueParser::new().try_map(move |text| Numbers::parse(&text, &range))
 }
 
-/// Parses a finite number.
 pub fn real<T: FromStr + Into<f64> + Copy>(text: &str) -> Result<T, String> {
     let value: T = text.parse().map_err(|_| {
         let digits = text.trim_end_matches(|c: char| c.is_alphabetic() || c == ' ');

@@ -4,7 +4,6 @@ use crate::report::Colors;
 use clap::ValueEnum;
 use std::io::IsTerminal;
 
-/// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, as many as COLORTERM and TERM say, unless NO_COLOR is set; CLICOLOR_FORCE works as `always`
@@ -46,27 +45,5 @@ fn of_terminal(term: &str, colorterm: &str) -> Option<Colors> {
     } else {
         let has_sixteen = term.contains("color") || SIXTEEN.split(' ').any(|name| term.starts_with(name));
         has_sixteen.then_some(Colors::Sixteen)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn terminals_say_which_colours_they_have() {
-        for (term, colorterm, expected) in [
-            ("xterm-256color", "truecolor", Some(Colors::True)),
-            ("xterm", "24bit", Some(Colors::True)),
-            ("xterm-direct", "", Some(Colors::True)),
-            ("xterm-256color", "", Some(Colors::Cube)),
-            ("screen.xterm-256color", "yes", Some(Colors::Cube)),
-            ("linux", "", Some(Colors::Sixteen)),
-            ("vt100", "truecolor", None),
-            ("dumb", "", None),
-            ("wyse60", "", None),
-        ] {
-            assert_eq!(of_terminal(term, colorterm), expected, "{term} {colorterm}");
-        }
     }
 }

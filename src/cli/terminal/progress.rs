@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 const BETWEEN_DRAWINGS: Duration = Duration::from_millis(100);
 
-/// What is printed to stderr.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct RemarkOptions {
     /// Print nothing to stderr but errors

@@ -18,7 +18,6 @@ pub fn exit(code: u8) -> ! {
     std::process::exit(i32::from(code))
 }
 
-/// Who decides what a signal does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Decides {
     /// This process.

@@ -23,7 +23,7 @@ pub struct Accuracy {
     /// Number of devices, p
     #[arg(long, short = 'p', default_value_t = 2, visible_alias = "pp", value_parser = whole::<u32>(1..=1024))]
     stages: u32,
-    /// Numbers of micro-batches per step to measure, of constant size
+    /// Numbers of micro-batches per step to measure; their size stays the same
     #[arg(long, short = 'm', default_value = "4,8,16", value_parser = numbers(1..=4096))]
     micro: Numbers,
     /// Schedules to predict
@@ -44,19 +44,19 @@ pub struct Accuracy {
     /// Unmeasured steps before the measured ones
     #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
-    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
+    /// Stop once every schedule's median step is known to within this share (half-width of its 95 % confidence interval), as in 1%; otherwise report how many steps that needs
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that run back to back, without a barrier, in each turn of a schedule, at most 64; measures their period
     #[arg(long = "back-to-back", alias = "in-a-row", value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=64))]
     back_to_back: u32,
-    /// Also predict another training from the same costs, at --calibrate-micro: batch=4 (sequences per micro-batch), seq=256, blocks=12, layers=5,3 or stages=2; repeatable
+    /// Also predict a different training configuration from the same costs, at --calibrate-micro: batch=4 (sequences per micro-batch), seq=256, blocks=12, layers=5,3 or stages=2; repeatable
     #[arg(long, value_name = "WHAT=NUMBER", value_parser = change)]
     transfer_to: Vec<Change>,
     /// Record every measured step in a file for --again
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed)]
     record: Option<PathBuf>,
-    /// Judge steps from --record instead of measuring; give the same options as then, except --steps, --warmup, --until, --back-to-back and --device
+    /// Evaluate steps saved with --record instead of measuring; pass the same options as in that run, except --steps, --warmup, --until, --back-to-back and --device
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "back_to_back", "device"])]
     again: Option<PathBuf>,
     #[command(flatten)]
@@ -174,7 +174,7 @@ impl Accuracy {
             None => accuracy.measure(&training, &remarks.observer(true, verbose > 0))?,
         };
         if let Some(file) = record {
-            file.write_bytes(&experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
+            file.write(experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
         }
         let Results { mut report, outcomes, .. } = accuracy.judge(&training, link.name, &runs)?;
         write.look.apply(&mut report).iter().for_each(|why| remarks.remark(why));
@@ -185,7 +185,7 @@ impl Accuracy {
         let markdown = report::markdown(&only_tables);
         let more = [("accuracy.json", json(&figures)?), ("accuracy.md", markdown.clone())];
         let more = more.map(|(name, text)| (name.to_string(), text.into_bytes()));
-        write.write_with(&report, &more, print(&markdown), remarks)?;
+        write.write(&report, &more, print(&markdown), remarks)?;
         failure.map_or(Ok(()), |failure| Err(Failure::ended(failure)))
     }
 }

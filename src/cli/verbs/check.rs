@@ -13,15 +13,7 @@ use crate::report::{self, Report, Table};
 use clap::Args;
 use serde::Serialize;
 
-const HELP: &str = "Without --delivery, all deliveries are tried, and only an invalid schedule or one that deadlocks with every link fails. \
-With it, a schedule that deadlocks under any delivery named fails with exit code 3.\n\n\
-Deliveries: one-sided: a put needs only a free slot (NVSHMEM, shared memory). buffered(k): a device's sends leave in order, each \
-needs one of k slots at the receiver (eager MPI). channel: a send and its receive complete together, at the heads of their queues \
-(NCCL); one queue per device, :per-peer one per neighbour, :per-direction one for sends and one for receives of each; receives are \
-posted just before their use, or ,front-loaded as early as PyTorch does, or ,ahead one op early as Megatron does. batched: as \
-channel, but everything that a device exchanges with one other between two ops is one group (batch_isend_irecv). megatron and \
-pytorch: what these do with the schedule (pytorch:2.11: what that version did). Cures for a deadlock: batches, front-loaded \
-receives, more queues, one-sided puts.";
+const HELP: &str = include_str!("check.txt");
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -30,7 +22,7 @@ pub struct Check {
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
-    /// Delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; repeatable [default: all are tried, none must be survived]
+    /// Delivery under which no schedule may deadlock: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; repeatable [default: try all; a deadlock is no error]
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
     #[command(flatten)]

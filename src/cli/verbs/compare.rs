@@ -44,7 +44,7 @@ impl Compare {
         let table = || self.draw.terminal(&report);
         let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
         report.provenance.extend(origin());
-        self.write.write(&report, printed, self.remarks)?;
+        self.write.write(&report, &[], printed, self.remarks)?;
         verdict.result()
     }
 

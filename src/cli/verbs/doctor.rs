@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use std::time::Duration;
 
 const HELP: &str = "Each probe that opens a library runs in a child process, which is killed at the time limit. Libraries are \
-searched in PIPESIM_CUDA_PATH (folders), LD_LIBRARY_PATH and ldconfig, CUDA_HOME, CUDA_PATH, /usr/local/cuda, and in the \
+searched for in PIPESIM_CUDA_PATH (folders), LD_LIBRARY_PATH and ldconfig, CUDA_HOME, CUDA_PATH, /usr/local/cuda, and in the \
 site-packages of VIRTUAL_ENV, CONDA_PREFIX and python3.\n\n\
 With --need, exit code 5 means that something needed does not work; without it, the exit code is 0 whatever is missing.";
 
@@ -41,7 +41,7 @@ enum Format {
 impl Doctor {
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(probe) = self.probe {
-            let line = serde_json::to_string(&(probe.ask)()).map_err(anyhow::Error::from)?;
+            let line = serde_json::to_string(&probe.finding()).map_err(anyhow::Error::from)?;
             // A library may have printed half a line.
             return print(&format!("\n{line}\n"));
         }

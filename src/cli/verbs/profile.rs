@@ -16,6 +16,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
+#[command(mut_arg("schedule", |one| one.help("The schedule to measure: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file [default: 1f1b]")))]
 pub struct Profile {
     #[command(flatten)]
     schedules: ScheduleOptions,

@@ -45,7 +45,7 @@ pub struct Run {
     /// Training steps per schedule, at most [default: 5, with --until 1000]
     #[arg(long, value_parser = whole::<u32>(1..1_000_000))]
     steps: Option<u32>,
-    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
+    /// Stop once every schedule's median step is known to within this share (half-width of its 95 % confidence interval), as in 1%; otherwise report how many steps that needs
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that run back to back, without a barrier, in each turn of a schedule, at most 64; measures their period
@@ -206,7 +206,7 @@ impl Run {
         if ranks.speaks() && ranks.rank() > 0 {
             eprint(&format!("rank {} writes the results so far", ranks.rank()));
         }
-        let written = if ranks.speaks() { write.write(&finding.report, printed(), remarks) } else { Ok(()) };
+        let written = if ranks.speaks() { write.write(&finding.report, &[], printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
             if let Err(unwritten) = written {
                 eprint(&format!("error: {unwritten}"));
@@ -227,7 +227,6 @@ impl Run {
         self.thresholds.judge(&figures(&finding))?.result()
     }
 
-    /// Measures over each link.
     fn over(
         &self,
         links: &[&'static LinkKind],
@@ -251,7 +250,6 @@ impl Run {
         Ok(Ok((findings, None)))
     }
 
-    /// Measures over one link.
     fn measure(
         &self,
         experiment: &Experiment,
@@ -315,7 +313,6 @@ impl Run {
     }
 }
 
-/// Returns the figures of each run for thresholds.
 fn figures(finding: &Results) -> Vec<Figures<'_>> {
     let both = finding.report.entries.iter().zip(&finding.outcomes);
     let one = |(entry, outcome): (_, &Outcome)| {

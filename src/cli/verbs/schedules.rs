@@ -14,35 +14,7 @@ const SMALL: (u32, u32) = (4, 8);
 /// Chunks of the second drawing, for a schedule that leaves their number open.
 const CHUNKS: u32 = 4;
 
-const HELP: &str = "\
-To give a schedule options, in any verb:
-  -s interleaved-1f1b:v=4
-  -s group-interleaved:v=2,group=2
-
-To write one (`pipesim schedules zb-v` prints an example; the book has a page on the language):
-
-  options: parameters of device with defaults, set by -s FILE:late=2
-    def device(r, p, m, late = 0):
-        n = min(p - 1 - r + late, m)
-        return n * F + (m - n) * (F + B) + n * B
-
-  placements: linear (the default), loop, zigzag, v_shape,
-  bidirectional, or the device of each stage
-    placement = custom([0, 1, 1, 0])
-    def device(r, p, m):
-        return m * F[0] + m * F[1] + m * B[1] + m * B[0]
-
-  caps: the most activations of a device, in fill, greedy and search;
-  1 is what its whole share of layers keeps for one micro-batch
-    def device(r, p, m):
-        return greedy([I, F, W], cap = 1.5)
-
-  greedy over chunks: an op that is ready runs, on any chunk of the device;
-  the first kind named goes first, and of it the oldest micro-batch
-    placement = v_shape
-    def device(r, p, m):
-        return greedy([B, F], cap = p)
-";
+const HELP: &str = include_str!("schedules.txt");
 
 #[derive(Args)]
 #[command(after_help = HELP)]

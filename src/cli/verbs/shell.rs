@@ -10,12 +10,7 @@ use clap_complete::{CompleteEnv, Shell};
 use std::ffi::OsStr;
 use std::path::Path;
 
-pub const HELP: &str = "To install it for every new shell:
-  bash        echo 'source <(pipesim completions bash)' >> ~/.bashrc
-  zsh         echo 'source <(pipesim completions zsh)' >> ~/.zshrc
-  fish        pipesim completions fish > ~/.config/fish/completions/pipesim.fish
-  elvish      echo 'eval (pipesim completions elvish | slurp)' >> ~/.config/elvish/rc.elv
-  powershell  pipesim completions powershell | Out-String | Invoke-Expression";
+pub const HELP: &str = include_str!("completions.txt");
 
 /// Environment variable that makes this program answer a shell.
 const COMPLETE: &str = "COMPLETE";
@@ -43,18 +38,7 @@ pub fn script(shell: Shell) -> Result<String, Failure> {
 /// is left alone.
 fn quoting(script: &str) -> String {
     const FAILED: &str = "    if [[ $? != 0 ]]; then\n        unset COMPREPLY\n";
-    const QUOTED: &str = "    elif [[ \"${COMP_WORDS[COMP_CWORD]}\" != [\\\"\\']* ]]; then
-        local _CLAP_COMPLETE_NUMBER
-        for _CLAP_COMPLETE_NUMBER in \"${!COMPREPLY[@]}\"; do
-            local _CLAP_COMPLETE_WORD=\"${COMPREPLY[_CLAP_COMPLETE_NUMBER]}\"
-            if [[ \"$_CLAP_COMPLETE_WORD\" == *[!A-Za-z0-9_@%+=:,./~' '-]* || \"${_CLAP_COMPLETE_WORD% }\" == *' '* ]]; then
-                printf -v COMPREPLY[_CLAP_COMPLETE_NUMBER] '%q' \"${_CLAP_COMPLETE_WORD% }\"
-            fi
-        done
-    fi
-    if [[ ${#COMPREPLY[@]} == 0 ]]; then
-        :
-";
+    const QUOTED: &str = include_str!("quoting.bash");
     script.replacen(FAILED, &format!("{FAILED}{QUOTED}"), 1)
 }
 

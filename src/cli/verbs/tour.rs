@@ -5,72 +5,28 @@ use crate::cli::options::output::{OneFile, draw};
 use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, print_folded, wrap};
-use crate::report::{self, Look, Report, number, percent};
+use crate::report::{Look, Report, number, percent};
 use crate::resolve::{Costs, Resolved, Selection};
 use clap::Args;
+use serde::Deserialize;
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
 const DEVICES: u32 = 4;
 
-/// The screens: title, schedule, micro-batches, explanation.
-const SCREENS: [(&str, &str, u32, &str); 8] = [
-    (
-        "One at a time",
-        "naive",
-        8,
-        "Four devices share the model's layers, and a micro-batch goes forward through all of them and back: while one device \
-         works, three wait.",
-    ),
-    (
-        "All forwards, then all backwards",
-        "gpipe",
-        8,
-        "GPipe sends the micro-batches one after the other, so that the devices work at the same time; but each device holds the \
-         activations of all eight, from their forward to their backward.",
-    ),
-    (
-        "One forward, one backward",
-        "1f1b",
-        8,
-        "1F1B runs a backward as soon as one is ready: its step is as long as GPipe's, but device r holds at most p - r \
-         micro-batches, however many there are.",
-    ),
-    (
-        "More micro-batches",
-        "1f1b",
-        16,
-        "Filling and draining the pipeline takes (p - 1) (F + B) once per step: with twice the micro-batches it is a smaller share.",
-    ),
-    (
-        "Two chunks per device",
-        "interleaved-1f1b:v=2",
-        8,
-        "Interleaving gives each device two short runs of layers instead of a long one: the pipeline fills in half the time, at the \
-         price of twice the messages and some more memory.",
-    ),
-    (
-        "Two halves of a backward",
-        "zb-h1",
-        8,
-        "Other devices wait only for I, the half of a backward that computes the gradient of the input; ZB-H1 runs W, the half for \
-         the weights, while 1F1B would drain.",
-    ),
-    (
-        "No device waits once it has started",
-        "zb-h2",
-        8,
-        "ZB-H2 starts twice as many forwards ahead: from its first op to its last no device idles (span bubble 0), for nearly twice \
-         the activations.",
-    ),
-    (
-        "The V",
-        "zb-v",
-        8,
-        "ZB-V places the stages as a V, the first and the last on one device: a backward begins where the forward ends, and the \
-         same speed takes no more memory than 1F1B.",
-    ),
-];
+#[derive(Deserialize)]
+struct Screens {
+    screens: Vec<Scene>,
+}
+
+/// What a screen shows, from `tour.toml`.
+#[derive(Deserialize)]
+struct Scene {
+    title: String,
+    schedule: String,
+    micro: u32,
+    sentence: String,
+}
 
 #[derive(Args)]
 #[command(after_help = "On a terminal, Enter shows the next screen and q ends; elsewhere everything is printed.")]
@@ -87,22 +43,24 @@ pub struct Tour {
 
 struct Screen {
     title: String,
-    sentence: &'static str,
+    sentence: String,
     command: String,
     resolved: Resolved,
 }
 
 impl Screen {
     fn all() -> Result<Vec<Screen>, Failure> {
-        let one = |(number, &(title, name, micro, sentence)): (usize, &(&str, &str, u32, &'static str))| {
+        let Screens { screens } = toml::from_str(include_str!("tour.toml")).map_err(anyhow::Error::from)?;
+        let all = screens.len();
+        let one = |(number, Scene { title, schedule, micro, sentence }): (usize, Scene)| {
             Ok(Screen {
-                title: format!("{} of {}  {title}", number + 1, SCREENS.len()),
+                title: format!("{} of {all}  {title}", number + 1),
                 sentence,
-                command: format!("pipesim predict --stages {DEVICES} --micro {micro} -s {name}"),
-                resolved: Selection::new(DEVICES, micro).resolve(name, &Costs::default())?,
+                command: format!("pipesim predict --stages {DEVICES} --micro {micro} -s {schedule}"),
+                resolved: Selection::new(DEVICES, micro).resolve(&schedule, &Costs::default())?,
             })
         };
-        SCREENS.iter().enumerate().map(one).collect()
+        screens.into_iter().enumerate().map(one).collect()
     }
 
     /// Returns the timeline, and the figures in a line.
@@ -133,7 +91,7 @@ impl Tour {
         for (number, screen) in screens.iter().enumerate() {
             let (report, figures) = screen.shown()?;
             let drawn = draw(&report, self.ascii, Color::default(), 0);
-            let [sentence, figures] = [screen.sentence, &figures].map(|text| wrap(&[text.to_string()], 0));
+            let [sentence, figures] = [&screen.sentence, &figures].map(|text| wrap(&[text.to_string()], 0));
             print_folded(&format!("{}\n\n{sentence}\n{drawn}\n{figures}$ {}\n", screen.title, screen.command))?;
             if number + 1 == screens.len() {
                 break;
@@ -157,22 +115,12 @@ impl Tour {
     }
 }
 
-/// Makes one self-contained page of all screens.
 fn page(screens: &[Screen]) -> Result<String, Failure> {
-    let mut text = String::from(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>From naive to ZB-V</title>\n<style>\n\
-         :root { color-scheme: light dark; }\n\
-         body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }\n\
-         section { margin: 3rem 0; }\nsvg { width: 100%; height: auto; }\ncode { font-size: 0.95em; }\n\
-         </style>\n</head>\n<body>\n<main>\n<h1>From naive to ZB-V</h1>\n<p>Eight predictions of a training step on four devices. F is the \
-         forward of a micro-batch, B its backward, I and W the halves of a backward, for the input and for the weights; F, I and W take \
-         one unit each.</p>\n",
-    );
+    let mut text = include_str!("tour.html").to_string();
     for screen in screens {
         let (report, figures) = screen.shown()?;
         let look = Look { title: Some(String::new()), memory: false, waits: false, ..Look::default() };
-        let picture = report::svg(&Report { look, subtitle: String::new(), provenance: Default::default(), ..report });
+        let picture = Report { look, subtitle: String::new(), provenance: Default::default(), ..report }.svg();
         let picture = picture.split_once("<svg").map_or(String::new(), |(_, rest)| format!("<svg{rest}"));
         let Screen { title, sentence, command, .. } = screen;
         text += &format!(

@@ -1,6 +1,6 @@
 //! Parameters in the memory of the host.
 
-use super::Cpu;
+use super::machine::Cpu;
 use crate::compute::{AdamW, Merge, Quantity, Side, Store};
 use anyhow::{Result, bail, ensure};
 use cpu_kernels::optimizer::ParameterGroup;

@@ -5,9 +5,9 @@ use super::operation::{FusedShape, NormOperands};
 use super::{Activations, Cuda, EventTimer, Group};
 use crate::compute::{
     Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, Normalized, Rotation, Side,
+    Norm, NormKind, Normalized, Rotation, Side,
 };
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use pipesim_cuda::api::Address;
 use pipesim_cuda::blas::Sizes;
 
@@ -27,6 +27,17 @@ impl Cuda {
 
     fn logits(&self, layer: &Classifier) -> Sizes {
         Sizes { rows: self.rows(), outputs: layer.rows, inputs: layer.width }
+    }
+
+    /// Queries, keys and values with a head of keys and values for every head of queries, unless they have that already.
+    fn expanded(&mut self, layer: &Attention, fused: &Activations) -> Result<Option<Activations>> {
+        let &Attention { heads, groups, size } = layer;
+        if heads == groups {
+            return Ok(None);
+        }
+        let wide = self.activations(3 * self.rows() * heads * size)?;
+        self.operations.heads_expand(wide.address(), fused.address(), [self.rows(), heads, groups, size])?;
+        Ok(Some(wide))
     }
 
     fn shape(&self, layer: &Attention) -> FusedShape {
@@ -105,11 +116,22 @@ impl Compute for Cuda {
     }
 
     fn norm(&mut self, out: &mut Activations, group: &Group, layer: &Norm, input: &Activations) -> Result<Activations> {
-        let statistics = self.floats(self.rows() * 2)?;
-        let parameters = [group.tensor(layer.weight), group.tensor(layer.weight + 1)];
-        let places = [out.address(), statistics.address(), input.address()];
-        self.operations.layernorm_forward(places, parameters, [self.rows(), layer.width])?;
-        Ok(statistics)
+        let (dimensions, weight) = ([self.rows(), layer.width], group.tensor(layer.weight));
+        Ok(match layer.kind {
+            NormKind::Layer => {
+                let statistics = self.floats(self.rows() * 2)?;
+                let places = [out.address(), statistics.address(), input.address()];
+                let parameters = [weight, group.tensor(layer.weight + 1)];
+                self.operations.layernorm_forward(places, parameters, dimensions)?;
+                statistics
+            }
+            NormKind::RootMeanSquare => {
+                let statistics = self.floats(self.rows())?;
+                let places = [out.address(), statistics.address(), input.address(), weight];
+                self.operations.rmsnorm_forward(places, dimensions, layer.epsilon)?;
+                statistics
+            }
+        })
     }
 
     fn norm_input(
@@ -126,14 +148,30 @@ impl Compute for Cuda {
             input: operands.input.address(),
             statistics: operands.statistics.address(),
         };
-        let sums = self.operations.layernorm_backward_sums(operands, dimensions)?;
-        self.operations.layernorm_backward_input(out.address(), operands, others, dimensions)?;
-        Ok(Activations::Pooled(sums))
+        let (operations, out) = (&mut self.operations, out.address());
+        Ok(Activations::Pooled(match layer.kind {
+            NormKind::Layer => {
+                let sums = operations.layernorm_backward_sums(operands, dimensions)?;
+                operations.layernorm_backward_input(out, operands, others, dimensions)?;
+                sums
+            }
+            NormKind::RootMeanSquare => {
+                let sums = operations.rmsnorm_backward_sums(operands, dimensions)?;
+                operations.rmsnorm_backward_input(out, operands, others, dimensions)?;
+                sums
+            }
+        }))
     }
 
     fn norm_weight(&mut self, group: &mut Group, layer: &Norm, sums: &Activations) -> Result<()> {
-        let into = [layer.weight, layer.weight + 1].map(|tensor| group.gradient(tensor, Side::Own));
-        self.operations.layernorm_backward_weight(into, sums.address(), [self.rows(), layer.width])
+        let (dimensions, weight) = ([self.rows(), layer.width], group.gradient(layer.weight, Side::Own));
+        match layer.kind {
+            NormKind::Layer => {
+                let into = [weight, group.gradient(layer.weight + 1, Side::Own)];
+                self.operations.layernorm_backward_weight(into, sums.address(), dimensions)
+            }
+            NormKind::RootMeanSquare => self.operations.rmsnorm_backward_weight(weight, sums.address(), dimensions),
+        }
     }
 
     fn linear(
@@ -163,7 +201,11 @@ impl Compute for Cuda {
                 let places = [out.address(), kept.address(), input.address()];
                 self.operations.linear_gelu_forward(places, parameters, sizes)?;
             }
-            Function::SwiGlu => bail!("expected GELU on a GPU, found SwiGLU: train this model with --device cpu"),
+            Function::SwiGlu => {
+                let places = [kept.address(), input.address()];
+                self.operations.linear_forward(places, parameters, None, sizes)?;
+                self.operations.swiglu_forward(out.address(), kept.address(), [self.rows(), layer.width])?;
+            }
         }
         Ok(kept)
     }
@@ -187,11 +229,23 @@ impl Compute for Cuda {
         gradient: &Activations,
         kept: Activations,
     ) -> Result<Activations> {
-        let out = self.activations(self.rows() * layer.linear.outputs)?;
-        let places = [out.address(), gradient.address(), group.tensor(after.weight), kept.address()];
-        self.operations.linear_gelu_backward_input(places, self.sizes(after))?;
-        self.give(kept);
-        Ok(out)
+        let out = self.activations(self.rows() * layer.width)?;
+        let places = [out.address(), gradient.address(), group.tensor(after.weight)];
+        match layer.function {
+            Function::Gelu => {
+                let [out, gradient, weight] = places;
+                self.operations
+                    .linear_gelu_backward_input([out, gradient, weight, kept.address()], self.sizes(after))?;
+            }
+            Function::SwiGlu => {
+                self.operations.linear_backward_input(places, self.sizes(after))?;
+                self.operations.swiglu_backward(kept.address(), out.address(), [self.rows(), layer.width])?;
+            }
+        }
+        // GELU's gradient is in the new buffer, SwiGLU's in the wider one that was kept
+        let (gradient, free) = if layer.function == Function::Gelu { (out, kept) } else { (kept, out) };
+        self.give(free);
+        Ok(gradient)
     }
 
     fn linear_weight(&mut self, group: &mut Group, layer: &Linear, operands: Multiplied<Activations>) -> Result<()> {
@@ -201,14 +255,21 @@ impl Compute for Cuda {
         self.operations.linear_backward_weight(into, places, self.sizes(layer))
     }
 
-    fn rotate(&mut self, _fused: &mut Activations, _layer: &Rotation, _backwards: bool) -> Result<()> {
-        bail!("expected learned positions on a GPU, found rotary ones: train this model with --device cpu")
+    fn rotate(&mut self, fused: &mut Activations, layer: &Rotation, backwards: bool) -> Result<()> {
+        let [cosines, sines] =
+            self.rotations.as_ref().context("expected frequencies of rotary positions, found none")?;
+        let pairs = self.workload.frequencies.len();
+        let dimensions = [self.rows(), self.workload.micro_batch.tokens, layer.heads, pairs, layer.fused];
+        self.operations.heads_rotate([fused.address(), cosines.address(), sines.address()], dimensions, backwards)
     }
 
+    /// With fewer heads of keys than of queries, each is repeated for the queries that share it.
     fn attention(&mut self, out: &mut Activations, layer: &Attention, fused: &Activations) -> Result<Activations> {
         let log_sums = self.floats(self.rows() * layer.heads)?;
-        let places = [out.address(), log_sums.address(), fused.address()];
-        self.operations.attention_forward(places, &self.shape(layer))?;
+        let expanded = self.expanded(layer, fused)?;
+        let qkv = expanded.as_ref().unwrap_or(fused).address();
+        self.operations.attention_forward([out.address(), log_sums.address(), qkv], &self.shape(layer))?;
+        expanded.into_iter().for_each(|buffer| self.give(buffer));
         Ok(log_sums)
     }
 
@@ -219,8 +280,18 @@ impl Compute for Cuda {
         operands: Attended<Activations>,
     ) -> Result<()> {
         let Attended { gradient, fused, output, kept } = operands;
-        let places = [gradient, fused, output, kept].map(Activations::address);
-        self.operations.attention_backward(out.address(), places, &self.shape(layer))
+        let expanded = self.expanded(layer, fused)?;
+        let places = [gradient, expanded.as_ref().unwrap_or(fused), output, kept].map(Activations::address);
+        let Some(expanded) = expanded else {
+            return self.operations.attention_backward(out.address(), places, &self.shape(layer));
+        };
+        let wide = self.activations(3 * self.rows() * layer.heads * layer.size)?;
+        self.operations.attention_backward(wide.address(), places, &self.shape(layer))?;
+        let dimensions = [self.rows(), layer.heads, layer.groups, layer.size];
+        self.operations.heads_reduce(out.address(), wide.address(), dimensions)?;
+        self.give(wide);
+        self.give(expanded);
+        Ok(())
     }
 
     fn classify(

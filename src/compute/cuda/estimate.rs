@@ -2,7 +2,7 @@
 
 use super::group::padded;
 use crate::model_spec::gpt2::VOCABULARY_MULTIPLE;
-use crate::model_spec::transformer::{Activation, ActivationFunction, Biases, Config};
+use crate::model_spec::transformer::Config;
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage, TiedSides};
 use crate::op::Kind;
 use anyhow::{Result, ensure};
@@ -118,18 +118,6 @@ pub(super) fn check_address(address: Address, what: &str) -> Result<()> {
 
 /// Checks that the kernels support these sizes.
 pub fn check_kernel_sizes(config: &Config, [sequences, tokens]: [usize; 2]) -> Result<()> {
-    let is_covered = config.biases == Biases::ALL
-        && config.groups == config.heads
-        && (config.rotary, config.activation, config.function)
-            == (None, Activation::Plain, ActivationFunction::GeluTanh);
-    ensure!(
-        is_covered,
-        Unsupported(
-            "expected a GPT-2 on a GPU (LayerNorm, GELU, biases, one key head per query head), found another decoder: train it with \
-             --device cpu"
-                .to_string()
-        )
-    );
     ensure!(
         config.head_size <= MAX_HEAD_SIZE,
         Unsupported(format!(
@@ -138,7 +126,8 @@ pub fn check_kernel_sizes(config: &Config, [sequences, tokens]: [usize; 2]) -> R
         ))
     );
     let most = i32::MAX as usize;
-    let fits = sequences.checked_mul(tokens).is_some_and(|rows| rows <= most) && 4 * config.channels <= most;
+    let fits =
+        sequences.checked_mul(tokens).is_some_and(|rows| rows <= most) && 4 * config.channels.max(config.mlp) <= most;
     ensure!(
         fits,
         Unsupported(format!(

@@ -21,6 +21,7 @@ use crate::model_spec::MicroBatch;
 use crate::op::Kind;
 use anyhow::{Result, ensure};
 use batch::{Batch, Step};
+use cpu_kernels::rotary;
 use operation::{FusedShape, Operations};
 use pipesim_cuda::api::{Address, Buffer, Move, Pool, Unsupported, mib};
 use pipesim_cuda::blas::Products;
@@ -33,6 +34,8 @@ use std::sync::Arc;
 pub struct Cuda {
     workload: Workload,
     operations: Operations,
+    /// Cosines and sines (T, size / 2) of rotary positions, if the model has them.
+    rotations: Option<[Buffer; 2]>,
     batch: Batch,
     /// Loss of each micro-batch.
     losses: Buffer,
@@ -85,7 +88,20 @@ impl Cuda {
         let Workload { micro_batch, microbatches, vocabulary, has_embedding, has_head, attention, .. } = workload;
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
         operations.allow_attention(&FusedShape { sequences, tokens, heads, size })?;
+        let rotations = match &workload.frequencies[..] {
+            [] => None,
+            frequencies => {
+                let (cosines, sines) = rotary::table(tokens, frequencies);
+                let upload = |values: &[f32]| -> Result<Buffer> {
+                    let buffer = Buffer::new(gpu.context(), size_of_val(values))?;
+                    operations.upload(buffer.address(), values)?;
+                    Ok(buffer)
+                };
+                Some([upload(&cosines)?, upload(&sines)?])
+            }
+        };
         Ok(Cuda {
+            rotations,
             batch: Batch::new(gpu, [microbatches, micro_batch.rows(), vocabulary], [has_embedding, has_head])?,
             losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
             step: Step::new(gpu, squares)?,

@@ -177,6 +177,77 @@ impl Operations {
         launch!(self, layernorm_backward_weight(weight, bias, sums; kernel::layernorm_groups(n), c))
     }
 
+    pub(super) fn rmsnorm_forward(
+        &self,
+        [out, statistics, input, weight]: [Address; 4],
+        [n, c]: [usize; 2],
+        epsilon: f32,
+    ) -> Result<()> {
+        let arguments = [at(out), at(statistics), at(input), at(weight), int(n), int(c), Argument::Float(epsilon)];
+        self.run("rmsnorm_forward", kernel::rmsnorm_forward(self.precision, n, c), &arguments)
+    }
+
+    pub(super) fn rmsnorm_backward_input(
+        &self,
+        out: Address,
+        operands: NormOperands,
+        [weight, residual]: [Address; 2],
+        [n, c]: [usize; 2],
+    ) -> Result<()> {
+        let NormOperands { gradient, input, statistics } = operands;
+        launch!(self, rmsnorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))
+    }
+
+    /// Returns the gradient of the weight, summed over groups of rows: (G, C), G = [`kernel::layernorm_groups`].
+    pub(super) fn rmsnorm_backward_sums(&mut self, operands: NormOperands, [n, c]: [usize; 2]) -> Result<Buffer> {
+        let NormOperands { gradient, input, statistics } = operands;
+        let groups = kernel::layernorm_groups(n);
+        let sums = self.floats(groups * c)?;
+        launch!(self, rmsnorm_backward_sums(sums.address(), gradient, input, statistics; n, c, groups))?;
+        Ok(sums)
+    }
+
+    pub(super) fn rmsnorm_backward_weight(&self, weight: Address, sums: Address, [n, c]: [usize; 2]) -> Result<()> {
+        launch!(self, rmsnorm_backward_weight(weight, sums; kernel::layernorm_groups(n), c))
+    }
+
+    /// Rotates the first `heads` heads of `rows` in place.
+    pub(super) fn heads_rotate(
+        &self,
+        [rows, cosines, sines]: [Address; 3],
+        [n, t, heads, pairs, stride]: [usize; 5],
+        backwards: bool,
+    ) -> Result<()> {
+        launch!(self, heads_rotate(rows, cosines, sines; n, t, heads, pairs, stride, usize::from(backwards)))
+    }
+
+    pub(super) fn heads_expand(
+        &self,
+        out: Address,
+        fused: Address,
+        [n, heads, groups, size]: [usize; 4],
+    ) -> Result<()> {
+        launch!(self, heads_expand(out, fused; n, heads, groups, size))
+    }
+
+    pub(super) fn heads_reduce(
+        &self,
+        out: Address,
+        gradient: Address,
+        [n, heads, groups, size]: [usize; 4],
+    ) -> Result<()> {
+        launch!(self, heads_reduce(out, gradient; n, heads, groups, size))
+    }
+
+    pub(super) fn swiglu_forward(&self, out: Address, values: Address, [n, width]: [usize; 2]) -> Result<()> {
+        launch!(self, swiglu_forward(out, values; n, width))
+    }
+
+    /// Replaces `values` by their gradient.
+    pub(super) fn swiglu_backward(&self, values: Address, gradient: Address, [n, width]: [usize; 2]) -> Result<()> {
+        launch!(self, swiglu_backward(values, gradient; n, width))
+    }
+
     pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &FusedShape) -> Result<()> {
         let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
         launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, size))

@@ -3,12 +3,9 @@
 use crate::hardware::{Hardware, Stack};
 use crate::layout::Precision;
 
-/// Hardware and software.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
-    /// GPU and node.
     pub hardware: Hardware,
-    /// Training software.
     pub stack: Stack,
 }
 
@@ -26,7 +23,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of a single product.
     pub fn new(rows: f64, columns: f64, inner: f64) -> Shape {
         Shape { count: 1.0, rows, columns, inner }
     }

@@ -23,10 +23,8 @@ pub struct Analytic {
     /// Sizes of the model.
     pub model: Config,
     pub spec: ModelSpec,
-    /// Hardware and software.
     pub machine: Platform,
     pub layout: ParallelConfig,
-    /// Passes by part of the model.
     passes: Vec<Passes>,
 }
 
@@ -56,7 +54,8 @@ impl Analytic {
         self.machine.stack.attention(&self.layout)
     }
 
-    /// Splits the model into `count` stages, by the layout's layers or [`layers_of_stages`].
+    /// Splits the model into `count` stages, by the layout's layers, or else as evenly as Megatron does: embedding and head
+    /// count as one layer each unless equal numbers divide.
     ///
     /// # Errors
     /// Layers that do not add up, or an inner stage without layers.

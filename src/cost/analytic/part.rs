@@ -5,7 +5,6 @@ use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
 use crate::model_spec::{BLOCK, Operation, Part, Tensor};
 use std::ops::{Add, AddAssign, Mul};
 
-/// Breakdown of the time of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
     /// Kernels.
@@ -19,7 +18,6 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Returns the sum of all fields.
     pub fn total(&self) -> f64 {
         self.compute + self.tensor + self.data + self.other
     }
@@ -52,7 +50,6 @@ impl Mul<f64> for Pass {
     }
 }
 
-/// Passes of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Passes {
     /// F.
@@ -67,10 +64,8 @@ pub struct Passes {
 
 /// Cost model of parts under a layout on a platform.
 pub struct PartCosts<'a> {
-    /// Hardware and software.
     pub machine: &'a Platform,
     pub layout: &'a ParallelConfig,
-    /// Attention kernels.
     pub attention: Attention,
     /// Hidden size, in elements per token.
     pub hidden: f64,

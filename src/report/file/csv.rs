@@ -62,7 +62,6 @@ pub fn held(panel: &Panel) -> Vec<Vec<(f64, f64)>> {
     rows(&panel.timeline).iter().map(levels).collect()
 }
 
-/// Quotes a field if needed.
 pub fn field(text: &str) -> String {
     if text.contains([',', '"', '\r', '\n']) || text.starts_with(' ') || text.ends_with(' ') {
         format!("\"{}\"", text.replace('"', "\"\""))

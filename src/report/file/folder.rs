@@ -3,7 +3,7 @@
 use crate::report::file::csv::{memory_csv, source_name};
 use crate::report::file::json::{figures, file_names};
 use crate::report::file::unfinished::{self, Unfinished, parent};
-use crate::report::{Output, OutputKind, Report, WriteError, html, svg, trace_gz};
+use crate::report::{Output, OutputKind, Report, WriteError, html, trace_gz};
 use rustix::fs::Access;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -138,7 +138,7 @@ pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<P
             files.push((format!("{name}-{}.json", source_name(panel.timeline.source)), text.into_bytes()));
         }
     }
-    files.push(("timeline.svg".to_string(), svg(report).into_bytes()));
+    files.push(("timeline.svg".to_string(), report.svg().into_bytes()));
     let plots = report.plots();
     if !plots.plots.is_empty() {
         files.push(("plots.svg".to_string(), plots.svg()?.into_bytes()));
@@ -202,9 +202,6 @@ fn owned(folder: &Path) -> io::Result<BTreeSet<String>> {
 }
 
 /// Returns the timelines of the report in `folder`, in its order; none if the folder holds no report.
-///
-/// # Errors
-/// The folder cannot be read.
 pub fn timeline_files(folder: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(None) };
     let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(None) };

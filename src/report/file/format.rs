@@ -1,10 +1,9 @@
 //! File formats by ending. A new format is a file in this folder that makes the bytes, and a row in [`FORMATS`].
 
-use crate::report::{Report, WriteError};
+use crate::report::{Colors, Report, WriteError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Makes the bytes of a format.
 type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
 
 /// How a format shows timelines.
@@ -21,20 +20,18 @@ pub enum TimelineRendering {
 /// Endings of file names, how timelines are drawn there, and what makes the bytes.
 pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
     #[cfg(not(feature = "pictures"))]
-    (".svg", TimelineRendering::Still, |report| Ok(crate::report::svg(report).into_bytes())),
+    (".svg", TimelineRendering::Still, |report| Ok(report.svg().into_bytes())),
     #[cfg(feature = "pictures")]
     (".svg", TimelineRendering::Still, |report| match report.is_plotted() {
         true => report.plots().svg().map(String::into_bytes),
-        false => Ok(crate::report::svg(report).into_bytes()),
+        false => Ok(report.svg().into_bytes()),
     }),
     #[cfg(feature = "pictures")]
     (".png", TimelineRendering::Still, |report| {
         if report.is_plotted() { report.plots().png() } else { crate::report::png(report) }
     }),
     #[cfg(feature = "pictures")]
-    (".pdf", TimelineRendering::Still, |report| {
-        if report.is_plotted() { report.plots().pdf() } else { crate::report::pdf(report) }
-    }),
+    (".pdf", TimelineRendering::Still, |report| if report.is_plotted() { report.plots().pdf() } else { report.pdf() }),
     (".html", TimelineRendering::Page, |report| Ok(crate::report::html(report).into_bytes())),
     (".json", TimelineRendering::Not, |report| Ok(crate::report::timelines(report).into_bytes())),
     (".csv", TimelineRendering::Not, |report| Ok(crate::report::csv(report).into_bytes())),
@@ -44,7 +41,57 @@ pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
     (".trace.json.gz", TimelineRendering::Not, crate::report::trace_gz),
 ];
 
-/// Returns the endings of [`FORMATS`].
+impl Report {
+    /// Returns a page that opens from disk in any browser, without a server or network.
+    pub fn html(&self) -> String {
+        crate::report::html(self)
+    }
+
+    /// Draws the timelines for a terminal of `width` columns with these `colors`; `ascii` avoids all other characters.
+    pub fn terminal(&self, width: usize, ascii: bool, colors: Colors) -> String {
+        crate::report::terminal(self, width, ascii, colors)
+    }
+
+    /// Returns the tables as text. With a `width`, cells are broken at spaces to fit; without, a row is a line.
+    pub fn table(&self, width: Option<usize>) -> String {
+        crate::report::table(self, width)
+    }
+
+    /// Returns the tables as Markdown.
+    pub fn markdown(&self) -> String {
+        crate::report::markdown(self)
+    }
+
+    /// Returns the tables as LaTeX; needs `\usepackage{booktabs}`.
+    pub fn latex(&self) -> String {
+        crate::report::latex(self)
+    }
+
+    /// Returns comma-separated values: one line per span, times in the timeline's unit.
+    pub fn csv(&self) -> String {
+        crate::report::csv(self)
+    }
+
+    /// Returns figures, errors, notes and provenance as JSON; [`Timeline::list_to_json`](crate::Timeline::list_to_json) has the spans.
+    pub fn json(&self) -> String {
+        crate::report::json(self)
+    }
+
+    /// Returns the timelines in Chrome's trace format, for Perfetto.
+    pub fn trace(&self) -> String {
+        crate::report::trace(self)
+    }
+
+    /// Returns the timelines as a PNG file's bytes.
+    ///
+    /// # Errors
+    /// The font cannot be read or the picture not encoded; the report is not to blame.
+    #[cfg(feature = "pictures")]
+    pub fn png(&self) -> Result<Vec<u8>, WriteError> {
+        crate::report::png(self)
+    }
+}
+
 pub fn endings() -> Vec<&'static str> {
     FORMATS.iter().map(|(ending, ..)| *ending).collect()
 }
@@ -52,28 +99,20 @@ pub fn endings() -> Vec<&'static str> {
 /// Where a report is written, and as what.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The path as given.
     pub path: PathBuf,
-    /// What its name says.
     pub shape: OutputKind,
 }
 
-/// What is written to a path.
 #[derive(Clone, Copy, Debug)]
 pub enum OutputKind {
     /// Nothing: `-` is stdout, to which a command prints anyway.
     Stdout,
-    /// A file, with the function that makes its bytes.
     File(TimelineRendering, Bytes),
-    /// A report folder.
     Folder,
 }
 
 impl Output {
     /// Interprets a name: a file if its ending is known, a report folder if it has none or ends in `/`, stdout for `-`.
-    ///
-    /// # Errors
-    /// The ending is unknown or the name is empty.
     pub fn named(name: impl AsRef<OsStr>) -> Result<Output, WriteError> {
         let (name, path) = (name.as_ref().to_string_lossy(), PathBuf::from(name.as_ref()));
         let place = |shape| Ok(Output { path, shape });
@@ -96,9 +135,6 @@ impl Output {
     }
 
     /// Interprets a name for verbs that write one kind of file: it has one of these endings or none; `None` for `-`.
-    ///
-    /// # Errors
-    /// Another ending, or the name of a folder.
     pub fn of_one_file(path: &Path, known: &[&str]) -> Result<Option<PathBuf>, WriteError> {
         let name = path.to_string_lossy();
         if name == "-" {
@@ -116,7 +152,6 @@ impl Output {
     }
 }
 
-/// Returns the part after the last `/`.
 fn last(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
 }

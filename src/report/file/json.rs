@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Returns all timelines of a report as one JSON text.
 pub fn timelines(report: &Report) -> String {
-    let panels = report.entries.iter().flat_map(|entry| entry.panels());
+    let panels = report.panels();
     Timeline::list_to_json(&panels.map(|panel| &panel.timeline).collect::<Vec<_>>())
 }
 

@@ -95,7 +95,6 @@ fn thread(queue: usize, lane: u32) -> u32 {
     1 + queue as u32 + 3 * lane
 }
 
-/// Start or end of an arrow.
 #[derive(Clone, Copy)]
 struct ArrowEnd {
     process: u32,
@@ -178,7 +177,6 @@ fn slice(events: &mut Events, mark: &Mark, clock: Clock, queue: &str, (process, 
     events.push(&event);
 }
 
-/// Returns the arrows between devices.
 fn flows(rows: &[Row], stages: u32, first_process: u32) -> Vec<(ArrowEnd, ArrowEnd)> {
     let place = |mark: &Mark, op: Op, queue: usize| ArrowEnd {
         process: first_process + mark.span.device,

@@ -86,7 +86,6 @@ impl Unfinished {
         &self.path
     }
 
-    /// Writes a file of this folder.
     pub fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let live = live();
         let mut file = File::create_new(self.path.join(name))?;
@@ -125,7 +124,6 @@ impl Drop for Unfinished {
     }
 }
 
-/// Returns the folder of a path.
 pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -212,25 +210,4 @@ fn link(file: &File, target: &Path) -> io::Result<()> {
     // Only a name can replace another one: it gets a temporary one first.
     let made = |path: &Path| link(path).map_err(io::Error::from).and_then(|()| file.try_clone());
     Unfinished::new(parent(target), made)?.rename(target)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_killed_program_left_is_swept_and_what_a_living_one_writes_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let dead = folder.path().join(".pipesim-1-0.tmp");
-        fs::create_dir(&dead).unwrap();
-        fs::write(dead.join("index.html"), "half").unwrap();
-        fs::write(folder.path().join(".pipesim-1-1.tmp"), "half").unwrap();
-        fs::write(folder.path().join(".pipesim-notes"), "mine").unwrap();
-        let alive = Unfinished::folder(folder.path()).unwrap();
-        let other = Unfinished::file(folder.path()).unwrap();
-        assert!(alive.path().is_dir() && other.path().is_file() && !dead.exists());
-        drop((alive, other));
-        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, [".pipesim-notes"]);
-    }
 }

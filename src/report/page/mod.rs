@@ -1,5 +1,6 @@
 //! The HTML page: template, scripts and data in one file that needs no network.
 
+use crate::cost::gcd;
 use crate::op::Op;
 use crate::report::scene::axis::Scale;
 use crate::report::scene::palette::{Class, hex};
@@ -77,7 +78,7 @@ fn data(report: &Report) -> String {
             json!({"name": class.name(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
         })
         .collect();
-    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    let capped = report.panels().any(|panel| panel.memory_cap.is_some());
     let causes = Cause::ALL.map(|cause| {
         let tone = report.look.palette.cause(cause);
         json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(tone.line), "hatch": tone.hatch.mark()})
@@ -100,26 +101,26 @@ fn data(report: &Report) -> String {
     // Schedules that do not exist are listed in a table.
     let shown = report.entries.iter().filter(|entry| entry.left_out().is_none());
     let entries: Vec<String> = shown.map(|entry| entry_data(entry, &scale)).collect();
-    let mut out = clean(head).to_string();
-    out.pop();
-    let _ = write!(out, ",\"entries\":[{}]}}", entries.join(","));
-    out
+    with_list(head, "entries", &entries)
+}
+
+/// Returns the text of an object that ends with a list of texts of JSON.
+fn with_list(head: Value, name: &str, list: &[String]) -> String {
+    let head = clean(head).to_string();
+    format!("{},\"{name}\":[{}]}}", &head[..head.len() - 1], list.join(","))
 }
 
 /// Returns the share of the time axis that is visible at first.
 fn first_view(report: &Report, scale: &Scale) -> f64 {
     let readable = Scale::of_all(report, 1100.0, 10.0);
-    let shares = report.entries.iter().flat_map(|entry| entry.panels()).map(|p| readable.end(p) / scale.end(p));
+    let shares = report.panels().map(|p| readable.end(p) / scale.end(p));
     shares.fold(1.0, f64::min)
 }
 
 fn entry_data(entry: &Entry, scale: &Scale) -> String {
     let panels: Vec<String> = entry.panels().map(|panel| panel_data(panel, scale)).collect();
     let head = json!({"name": entry.name, "notes": entry.notes, "error": entry.error});
-    let mut out = clean(head).to_string();
-    out.pop();
-    let _ = write!(out, ",\"panels\":[{}]}}", panels.join(","));
-    out
+    with_list(head, "panels", &panels)
 }
 
 /// Removes control characters from all texts, which could reverse or hide text in tables and labels.
@@ -159,76 +160,68 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
     let rows = rows(t);
     let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);
     let (mut names, mut phases) = (Names::default(), Names::default());
-    let mut out = String::new();
     let mut gaps = vec![Vec::new(); rows.len()];
     for gap in &panel.idle {
         if let Some(of) = gaps.get_mut(gap.device as usize) {
             of.push(gap);
         }
     }
-    for (device, row) in rows.iter().enumerate() {
-        out.push_str(if device == 0 { "[" } else { ",[" });
-        row_data(&mut out, row, tick, &mut names, &mut phases);
-        out.push_str(",[");
+    let of_devices = rows.iter().zip(&gaps).map(|(row, gaps)| {
+        let marks = row_data(row, tick, &mut names, &mut phases);
         let mut previous = 0;
         let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
-        for (i, (ns, held)) in curve.into_iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            let _ = write!(out, "{comma}{},{}", ns / tick - previous, (held * 1e4).round() / 1e4);
-            previous = ns / tick;
-        }
-        out.push_str("],[");
-        idle_data(&mut out, &gaps[device], t.unit_ns, tick, &mut names);
-        out.push_str("]]");
-    }
+        let level = |(ns, held): (u64, f64)| {
+            let after = ns / tick - std::mem::replace(&mut previous, ns / tick);
+            format!("{after},{}", (held * 1e4).round() / 1e4)
+        };
+        let memory: Vec<String> = curve.into_iter().map(level).collect();
+        let idle = idle_data(gaps, t.unit_ns, tick, &mut names);
+        format!("[{},[{}],{}]", marks.map(|marks| json!(marks).to_string()).join(","), memory.join(","), json!(idle))
+    });
+    let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
         "source": crate::report::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
         "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": scale.end(panel),
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
         "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
     });
-    let mut head = clean(head).to_string();
-    head.pop();
-    format!("{head},\"rows\":[{out}]}}")
+    with_list(head, "rows", &of_devices)
 }
 
-fn row_data<'a>(out: &mut String, row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Names<'a>) {
+fn row_data<'a>(row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Names<'a>) -> [Vec<i64>; 3] {
+    let mut numbers = <[Vec<i64>; 3]>::default();
     for (queue, marks) in [&row.compute, &row.send, &row.receive].into_iter().enumerate() {
-        out.push_str(if queue == 0 { "[" } else { ",[" });
-        let mut previous = 0i128;
-        for (i, mark) in marks.iter().enumerate() {
+        let mut previous = 0;
+        for mark in marks {
             let span = mark.span;
-            let [kind, stage, microbatch] = code(mark.op, &span.op, names);
-            let (start, end) = (i128::from(span.start_ns / tick), i128::from(span.end_ns / tick));
-            let comma = if i == 0 { "" } else { "," };
-            let _ = write!(out, "{comma}{kind},{stage},{microbatch},{},{},", start - previous, end - start);
+            let (start, end) = (span.start_ns / tick, span.end_ns / tick);
+            numbers[queue].extend(code(mark.op, &span.op, names));
+            numbers[queue].extend([start.wrapping_sub(previous) as i64, end.wrapping_sub(start) as i64]);
             previous = end;
             if queue == 0 {
                 let phase = span.phase.as_deref().map_or(-1, |phase| phases.number(phase) as i64);
-                let _ = write!(out, "{phase},{},{}", mark.shade, lane(mark));
+                numbers[queue].extend([phase, mark.shade.into(), lane(mark).into()]);
             } else {
-                let partner = span.partner.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
-                let peer = span.peer.map_or(-1, i64::from);
-                let _ = write!(out, "{},{},{},{peer}", partner[0], partner[1], partner[2]);
+                numbers[queue].extend(named(span.partner.as_deref(), names));
+                numbers[queue].push(span.peer.map_or(-1, i64::from));
             }
         }
-        out.push(']');
     }
+    numbers
 }
 
-fn idle_data<'a>(out: &mut String, gaps: &[&'a IdleSpan], unit_ns: u64, tick: u64, names: &mut Names<'a>) {
+fn idle_data<'a>(gaps: &[&'a IdleSpan], unit_ns: u64, tick: u64, names: &mut Names<'a>) -> Vec<i64> {
     let ticks = |time: f64| (time * unit_ns as f64 / tick as f64).round() as i64;
     let mut previous = 0;
-    for (i, gap) in gaps.iter().enumerate() {
+    let mut numbers = Vec::new();
+    for gap in gaps {
         let (start, end) = (ticks(gap.start), ticks(gap.end));
-        let [code, stage, microbatch] =
-            gap.op.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
-        let on = gap.on.map_or(-1, i64::from);
-        let comma = if i == 0 { "" } else { "," };
-        let (cause, after, long) = (gap.cause as usize, start - previous, end - start);
-        let _ = write!(out, "{comma}{cause},{after},{long},{code},{stage},{microbatch},{on}");
+        numbers.extend([gap.cause as i64, start - previous, end - start]);
+        numbers.extend(named(gap.op.as_deref(), names));
+        numbers.push(gap.on.map_or(-1, i64::from));
         previous = end;
     }
+    numbers
 }
 
 /// Lane and number of lanes in one number.
@@ -243,6 +236,6 @@ fn code<'a>(op: Option<Op>, name: &'a str, names: &mut Names<'a>) -> [i64; 3] {
     }
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+fn named<'a>(name: Option<&'a str>, names: &mut Names<'a>) -> [i64; 3] {
+    name.map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names))
 }

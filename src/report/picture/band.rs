@@ -66,7 +66,6 @@ pub struct Band<'a> {
     pub memory: &'a [(u64, f64)],
     /// Activations at the top of the strip.
     pub memory_top: f64,
-    /// Activation cap.
     pub memory_cap: Option<f64>,
     /// Whether a scale fits left of the curve.
     pub scaled: bool,
@@ -113,7 +112,6 @@ pub fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) ->
     Form::fitting(&forms[usize::from(!stages)..], &boxes, fits)
 }
 
-/// Draws `row`.
 pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     let h = band.heights;
     let mut top = band.top;

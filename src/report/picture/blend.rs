@@ -18,7 +18,6 @@ pub struct Sliver<T> {
     pub ink: T,
 }
 
-/// What a part of a row is filled with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fill<T> {
     Plain(T),
@@ -257,45 +256,13 @@ fn rounded(light: Light, width: f64, owed: &mut Light) -> [u8; 4] {
 mod tests {
     use super::*;
 
-    fn sliver(left: f64, right: f64, ink: u8) -> Sliver<u8> {
-        Sliver { left, right, height: 1.0, color: [ink, 255 - ink, 0], ink }
-    }
-
-    /// Area times colour.
-    fn light(parts: &[Part<u8>]) -> Light {
-        parts.iter().fold([0.0; 4], |sum, &(left, right, fill)| {
-            let [r, g, b, a] = match fill {
-                Fill::Plain(ink) => [ink, 255 - ink, 0, 255],
-                Fill::Mixed(mixed) => mixed,
-            }
-            .map(|c| f64::from(c) / 255.0);
-            add(sum, [r * a, g * a, b * a, a].map(|c| c * (right - left)))
-        })
-    }
-
-    #[test]
-    fn what_repeats_within_a_column_is_one_part_of_the_mean_colour() {
-        let slivers: Vec<_> = (0..3000).map(|i| (f64::from(i) * 0.1, i % 3)).collect();
-        let slivers: Vec<_> = slivers.iter().map(|&(x, i)| sliver(x, x + 0.1, if i == 0 { 255 } else { 0 })).collect();
-        let parts = blend(&slivers);
-        assert!(parts.len() < 4, "{parts:?}");
-        assert_eq!((parts[0].0, parts[parts.len() - 1].1.round()), (0.0, 300.0));
-        let [red, green, ..] = light(&parts);
-        assert!((red - 100.0).abs() < 1.0 && (green - 200.0).abs() < 1.0, "{red} {green}");
-    }
-
-    #[test]
-    fn what_is_alone_keeps_its_ink_and_its_edges() {
-        assert_eq!(blend(&[sliver(0.25, 0.5, 7)]), [(0.25, 0.5, Fill::Plain(7))]);
-        let parts = blend(&[sliver(0.5, 1.5, 7), sliver(1.5, 3.0, 7)]);
-        assert_eq!(parts, [(0.5, 3.0, Fill::Plain(7))]);
-        assert_eq!(blend::<u8>(&[]), []);
-    }
-
     #[test]
     fn stripes_that_can_be_seen_stay() {
         let ink = |i: u32| if i % 4 < 2 { 255 } else { 0 };
-        let slivers = (0..100).map(|i| sliver(f64::from(i) * 1.5, f64::from(i) * 1.5 + 1.5, ink(i)));
-        assert_eq!(blend(&slivers.collect::<Vec<_>>()).len(), 50);
+        let sliver = |i: u32| {
+            let left = f64::from(i) * 1.5;
+            Sliver { left, right: left + 1.5, height: 1.0, color: [ink(i), 255 - ink(i), 0], ink: ink(i) }
+        };
+        assert_eq!(blend(&(0..100).map(sliver).collect::<Vec<_>>()).len(), 50);
     }
 }

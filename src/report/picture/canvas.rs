@@ -4,10 +4,8 @@ use crate::report::scene::look::Palette;
 use crate::report::scene::palette::{Class, Rgb, THICK, Tone, grey, mix};
 use crate::sim::Cause;
 
-/// What a shape is drawn with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ink {
-    /// A box of a class in one of its shades.
     Box(Class, u8),
     /// Mixed narrow boxes: red, green, blue and opacity.
     Mixed([u8; 4]),
@@ -23,7 +21,6 @@ pub enum Ink {
     Memory,
     /// The line of the activation cap.
     Cap,
-    /// The axis and its ticks.
     Axis,
     /// Vertical lines at the ticks.
     Grid,
@@ -44,6 +41,13 @@ pub enum Anchor {
     End,
 }
 
+impl Anchor {
+    /// The share of a text's width that is left of its place.
+    pub fn share(self) -> f64 {
+        f64::from(self as u8) / 2.0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Style {
     pub ink: Ink,
@@ -55,9 +59,7 @@ pub struct Style {
 /// One thing to draw. Coordinates are pixels from the top left corner; a text's y is its baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// Filled rectangles of one ink.
     Boxes(Ink, Vec<Rect>),
-    /// Straight lines.
     Lines(Ink, Vec<[f64; 4]>),
     /// A filled step curve: points from left to right, closed along `y = base`.
     Steps {

@@ -17,9 +17,6 @@ pub struct Letters {
 
 impl Letters {
     /// Returns the built-in font, and makes it the one with which plotters measures texts.
-    ///
-    /// # Errors
-    /// The font cannot be read.
     pub fn new() -> Result<Letters, WriteError> {
         let broken = || WriteError::Format("expected the built-in font to be usable, but it is not".to_string());
         register_font("sans-serif", FontStyle::Normal, BYTES).map_err(|_| broken())?;
@@ -28,7 +25,6 @@ impl Letters {
         Ok(Letters { font, units_per_em })
     }
 
-    /// Returns the font file.
     pub fn bytes(&self) -> &'static [u8] {
         BYTES
     }
@@ -38,12 +34,10 @@ impl Letters {
         self.font.glyph_id(c).0
     }
 
-    /// Returns the width of a glyph.
     pub fn advance(&self, glyph: u16) -> f64 {
         f64::from(self.font.h_advance_unscaled(GlyphId(glyph)) / self.units_per_em)
     }
 
-    /// Returns the width of a text.
     pub fn width(&self, text: &str) -> f64 {
         text.chars().map(|c| self.advance(self.glyph(c))).sum()
     }

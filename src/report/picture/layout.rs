@@ -14,7 +14,6 @@ use crate::sim::Cause;
 use crate::timeline::Timeline;
 use std::collections::BTreeSet;
 
-/// Width of a picture unless given.
 const WIDTH: f64 = 1200.0;
 /// Beyond this many devices, only every n-th is drawn.
 const MOST_DEVICES: usize = 256;
@@ -164,7 +163,6 @@ impl<'a> Prepared<'a> {
 struct MemoryScale {
     /// Activations at the top of a curve's strip.
     top: f64,
-    /// Activation cap, if one was set.
     cap: Option<f64>,
 }
 
@@ -209,22 +207,23 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
     for class in found {
         item(picture, Ink::Box(class, 0), class.name());
     }
-    let shown = || report.entries.iter().flat_map(Entry::panels).flat_map(|panel| &panel.idle);
+    let shown = || report.panels().flat_map(|panel| &panel.idle);
     let causes: BTreeSet<Cause> = shown().filter(|_| report.look.causes).map(|gap| gap.cause).collect();
     if causes.is_empty() {
         item(picture, Ink::Idle, "idle");
     }
-    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    let capped = report.panels().any(|panel| panel.memory_cap.is_some());
     for cause in causes {
         item(picture, Ink::Cause(cause), cause.name(capped));
     }
-    if Heights::new(most_devices(report), false).memory > 0.0 && held.top > 0.0 {
+    let most = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
+    if Heights::new(most, false).memory > 0.0 && held.top > 0.0 {
         item(picture, Ink::Memory, &format!("activations held, 0 to {}", number(held.top)));
         if let Some(cap) = held.cap {
             item(picture, Ink::Cap, &format!("cap {}", number(cap)));
         }
     }
-    let any = |is: fn(&Timeline) -> bool| report.entries.iter().flat_map(|e| e.panels()).any(|p| is(&p.timeline));
+    let any = |is: fn(&Timeline) -> bool| report.panels().any(|p| is(&p.timeline));
     let lighter = match (any(|t| t.chunks > 1), any(|t| t.chunks == 1 && runs_two_ways(&rows(t)))) {
         (true, true) => "lighter: later chunk or other way",
         (true, false) => "lighter: later chunk",
@@ -235,10 +234,6 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
         item(picture, Ink::Box(Class::Forward, 2), lighter);
     }
     y.max(top) + 6.0
-}
-
-fn most_devices(report: &Report) -> usize {
-    report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.devices as usize).max().unwrap_or(0)
 }
 
 /// Writes name, sizes and figures, one line per panel; below each other if they do not fit side by side.
@@ -279,7 +274,6 @@ fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
     y
 }
 
-/// Returns the figures of an entry's `i`-th panel.
 fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
     let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
     let mut line = format!("makespan {} · bubble {}", quantity(m.makespan, &plain(unit)), percent(m.bubble));

@@ -3,7 +3,7 @@
 //!
 //! A pixel is 0.75 pt, as in CSS. No date and no machine name is written: the same report gives the same bytes.
 
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::report::picture::canvas::{Ink, Picture, Shape, Style};
 use crate::report::picture::font::Letters;
 use crate::report::picture::layout;
 use crate::report::scene::palette::{PERIOD, Rgb, Tone};
@@ -32,16 +32,11 @@ impl Report {
     /// # Errors
     /// The font cannot be embedded; the report is not to blame.
     pub fn pdf(&self) -> Result<Vec<u8>, WriteError> {
-        pdf(self)
+        let picture = layout::picture(self);
+        let mut page = Page::new((picture.width, picture.height), 1.0)?;
+        picture.shapes.iter().for_each(|shape| page.shape(shape, &picture));
+        page.file(&picture.title)
     }
-}
-
-/// Returns the timelines as a PDF file's bytes.
-pub fn pdf(report: &Report) -> Result<Vec<u8>, WriteError> {
-    let picture = layout::picture(report);
-    let mut page = Page::new((picture.width, picture.height), 1.0)?;
-    picture.shapes.iter().for_each(|shape| page.shape(shape, &picture));
-    page.file(&picture.title)
 }
 
 /// Returns a PDF of `size` pixels that `draw` fills through plotters, with `units` units per pixel.
@@ -195,11 +190,7 @@ impl Page {
     fn text(&mut self, style: Style, (x, y): (f64, f64), text: &str, picture: &Picture) {
         let text = crate::report::text::plain(text);
         let width = self.letters.width(&text) * style.size;
-        let x = match style.anchor {
-            Anchor::Start => x,
-            Anchor::Middle => x - width / 2.0,
-            Anchor::End => x - width,
-        };
+        let x = x - width * style.anchor.share();
         let color = picture.color(style.ink);
         self.brush(color);
         // The built-in font is light: strokes around its letters make them bold.
@@ -238,7 +229,6 @@ impl Page {
         });
     }
 
-    /// Returns the finished file.
     fn file(self, title: &str) -> Result<Vec<u8>, WriteError> {
         let [catalog, pages, page, content, info, font, cid, descriptor, file, unicode] =
             std::array::from_fn(|i| Ref::new(i as i32 + 1));

@@ -5,7 +5,7 @@
 //! is behind them. The file is written with flate2, which traces need anyway: the `png` crate would add 6.6 s to a release
 //! build (one core) for these 30 lines.
 
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Rect, Shape, Style};
+use crate::report::picture::canvas::{Ink, Picture, Rect, Shape, Style};
 use crate::report::picture::font::Letters;
 use crate::report::picture::layout;
 use crate::report::scene::palette::{Hatch, PERIOD, Rgb, Tone, mix};
@@ -238,12 +238,7 @@ impl Sheet<'_, '_> {
         let (size, rgb) = (size * self.scale, self.picture.color(*ink));
         for (x, y, text) in texts {
             let width = self.bitmap.letters.width(text) * size;
-            let x = x * self.scale
-                - match anchor {
-                    Anchor::Start => 0.0,
-                    Anchor::Middle => width / 2.0,
-                    Anchor::End => width,
-                };
+            let x = x * self.scale - width * anchor.share();
             // The built-in font is light: bold texts are written twice, a pixel apart.
             for shift in [0.0, f64::from(u8::from(*bold))] {
                 let Bitmap { backend, letters } = &mut *self.bitmap;

@@ -6,7 +6,6 @@ use crate::report::scene::axis::Axis;
 use crate::report::text::{fit_pixels, pixels, plain};
 use crate::report::{Look, Panel};
 
-/// Position of the rows.
 pub struct Rows {
     /// Left edge and width.
     pub room: (f64, f64),

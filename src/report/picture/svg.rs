@@ -1,7 +1,7 @@
 //! The picture as SVG: text as text, colours as CSS classes, light and dark.
 //!
-//! This writer is ours because plotters' SVG backend has no patterns for hatches and no style classes (so no dark mode),
-//! knows whole units only, and writes an element of about 105 bytes per box, where a path takes 20.
+//! We do not use plotters' SVG backend: it has no patterns for hatches and no style classes (so no dark mode),
+//! rounds coordinates to whole units, and writes an element of about 105 bytes per box, where our path takes 20.
 
 use crate::report::Report;
 use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape};
@@ -13,15 +13,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 impl Report {
-    /// Returns the timelines as SVG.
+    /// Returns the timelines as SVG, for papers, issues and READMEs.
     pub fn svg(&self) -> String {
-        svg(self)
+        write_picture(&layout::picture(self))
     }
-}
-
-/// Returns the timelines as SVG, for papers, issues and READMEs.
-pub fn svg(report: &Report) -> String {
-    write_picture(&layout::picture(report))
 }
 
 fn write_picture(picture: &Picture) -> String {
@@ -45,22 +40,13 @@ fn class(ink: Ink) -> String {
     match ink {
         Ink::Box(class, shade) => format!("{}{shade}", class.stem()),
         Ink::On(class, shade) => format!("o{}{shade}", class.stem()),
-        Ink::Idle => "idle".into(),
-        Ink::Frame => "frame".into(),
         Ink::Mixed(_) => String::new(),
         Ink::Cause(cause) => format!("{cause:?}"),
-        Ink::Memory => "memory".into(),
-        Ink::Cap => "cap".into(),
-        Ink::Axis => "axis".into(),
-        Ink::Grid => "grid".into(),
-        Ink::Phase(false) => "phase".into(),
-        Ink::Phase(true) => "phase2".into(),
-        Ink::Text => "text".into(),
-        Ink::Muted => "muted".into(),
+        Ink::Phase(alternate) => if alternate { "phase2" } else { "phase" }.into(),
+        _ => format!("{ink:?}").to_lowercase(),
     }
 }
 
-/// Returns the inks that occur.
 fn inks(picture: &Picture) -> BTreeSet<Ink> {
     let ink = |shape: &Shape| match shape {
         Shape::Boxes(ink, _) | Shape::Lines(ink, _) | Shape::Steps { ink, .. } => *ink,

@@ -52,9 +52,6 @@ fn failed(error: impl std::fmt::Display) -> WriteError {
 
 impl Plots {
     /// Returns the plots as SVG.
-    ///
-    /// # Errors
-    /// The built-in font cannot be read.
     pub fn svg(&self) -> Result<String, WriteError> {
         Letters::new()?; // measures texts
         let sheet = Sheet::new(self);
@@ -70,9 +67,6 @@ impl Plots {
     }
 
     /// Returns the plots as a PNG file's bytes, with two pixels per CSS pixel.
-    ///
-    /// # Errors
-    /// The built-in font cannot be read.
     pub fn png(&self) -> Result<Vec<u8>, WriteError> {
         let sheet = Sheet::new(self);
         bitmap(sheet.size(), |bitmap, scale| {
@@ -82,9 +76,6 @@ impl Plots {
     }
 
     /// Returns the plots as a PDF file's bytes.
-    ///
-    /// # Errors
-    /// The built-in font cannot be read or embedded.
     pub fn pdf(&self) -> Result<Vec<u8>, WriteError> {
         let sheet = Sheet::new(self);
         document(sheet.size(), FINE, &self.title, |page| sheet.draw(&DrawingArea::from(page), FINE).map_err(failed))

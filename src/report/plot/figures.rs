@@ -6,7 +6,6 @@ use crate::report::scene::rows::{activations, rows};
 use crate::report::{ComparisonPoint, Entry, Panel, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most schedules in one chart.
 const MOST: usize = 12;
 
 impl Report {
@@ -42,20 +41,14 @@ impl Report {
     }
 }
 
-/// A figure of a prediction that sweeps show.
-struct Figure {
-    label: &'static str,
-    of: fn(&Panel) -> f64,
-}
+/// A figure of a prediction that sweeps show, with its label.
+type Figure = (&'static str, fn(&Panel) -> f64);
 
-const BUBBLE: Figure = Figure { label: "bubble, %", of: |panel| 100.0 * panel.metrics.bubble };
+const BUBBLE: Figure = ("bubble, %", |panel| 100.0 * panel.metrics.bubble);
 const FIGURES: [Figure; 3] = [
     BUBBLE,
-    Figure {
-        label: "time per micro-batch",
-        of: |panel| panel.metrics.makespan / f64::from(panel.timeline.microbatches.max(1)),
-    },
-    Figure { label: "peak activations", of: |panel| panel.metrics.peak_activations() },
+    ("time per micro-batch", |panel| panel.metrics.makespan / f64::from(panel.timeline.microbatches.max(1))),
+    ("peak activations", |panel| panel.metrics.peak_activations()),
 ];
 
 /// The names of schedules in the order in which they were asked for; those of a number of schedules, such as `auto`, are one.
@@ -87,22 +80,16 @@ fn sweeps(points: &[(&ComparisonPoint, &Panel)]) -> Vec<Plot> {
     } else {
         ("micro-batches m", microbatches, |point| point.microbatches)
     };
-    let chart = |figure: &Figure| {
-        let unit = &points[0].1.timeline.time_unit;
-        let label_y = if figure.label.starts_with("makespan") {
-            format!("{}, {unit}", figure.label)
-        } else {
-            figure.label.to_string()
-        };
+    let chart = |(figure, value): &Figure| {
         let line = |(name, of_schedule): (String, Vec<(&ComparisonPoint, &Panel)>)| Series {
             name,
             style: SeriesStyle::Line,
-            points: of_schedule.iter().map(|(point, panel)| (f64::from(of(point)), (figure.of)(panel))).collect(),
+            points: of_schedule.iter().map(|(point, panel)| (f64::from(of(point)), value(panel))).collect(),
         };
         Plot::Chart(Chart {
-            title: figure.label.trim_end_matches(", %").to_string(),
+            title: figure.trim_end_matches(", %").to_string(),
             x: counts(label, &values),
-            y: PlotAxis { label: label_y, from_zero: true, ..PlotAxis::default() },
+            y: PlotAxis { label: figure.to_string(), from_zero: true, ..PlotAxis::default() },
             series: by_schedule(points).into_iter().map(line).collect(),
             guides: Vec::new(),
         })
@@ -119,8 +106,8 @@ fn counts(label: &str, values: &[u32]) -> PlotAxis {
 
 /// A heat map of the bubble per schedule, all on one scale of colours.
 fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatches: &[u32]) -> Vec<Plot> {
-    let figure = &BUBBLE;
-    let all = || points.iter().map(|(_, panel)| (figure.of)(panel));
+    let (_, bubble) = BUBBLE;
+    let all = || points.iter().map(|(_, panel)| bubble(panel));
     let range = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
     let least = |at: &ComparisonPoint| {
         let there = points.iter().filter(|(p, _)| (p.devices, p.microbatches) == (at.devices, at.microbatches));
@@ -132,7 +119,7 @@ fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatche
         let cell = |p: u32, m: u32| {
             let (point, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
             let best = several && panel.metrics.makespan <= least(point) * (1.0 + 1e-9);
-            let value = (figure.of)(panel);
+            let value = bubble(panel);
             Some((value, format!("{}{}", percent(value / 100.0), if best { " *" } else { "" })))
         };
         Plot::HeatMap(HeatMap {

@@ -5,7 +5,6 @@ pub mod figures;
 
 use crate::report::scene::look::Look;
 
-/// Plots on one sheet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plots {
     /// Headline; none if empty.
@@ -18,7 +17,6 @@ pub struct Plots {
     pub look: Look,
 }
 
-/// One plot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plot {
     /// Series over two axes.
@@ -50,7 +48,6 @@ pub struct PlotAxis {
     pub ticks: Option<Vec<f64>>,
 }
 
-/// Points of one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     pub name: String,
@@ -58,12 +55,10 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesStyle {
     /// Dots joined by lines.
     Line,
-    /// Dots.
     Dots,
     /// A line of steps: each point's y holds until the next point's x.
     Steps,

@@ -18,7 +18,6 @@ pub struct Axis {
     pub repeat: Option<Repeat>,
     /// Mean duration of an op, in ns.
     typical: f64,
-    /// End of the panel, in ns.
     end_ns: u64,
 }
 
@@ -59,7 +58,6 @@ impl Axis {
         0.0
     }
 
-    /// Returns the visible parts.
     pub fn parts(&self) -> impl Iterator<Item = Part> {
         let mut left = 0.0;
         self.parts.iter().filter_map(move |&(from, to)| {
@@ -157,7 +155,6 @@ impl Part {
 pub struct Scale {
     /// Latest visible time by unit.
     ends: Vec<(String, f64)>,
-    /// Axes by entry and panel.
     axes: Vec<Vec<Axis>>,
 }
 
@@ -248,7 +245,6 @@ impl Scale {
         Scale { ends, axes }
     }
 
-    /// Returns the axes of an entry's panels.
     pub fn axes(&self, entry: usize) -> &[Axis] {
         &self.axes[entry]
     }

@@ -11,7 +11,6 @@ use crate::timeline::Queue;
 
 pub type Rgb = [u8; 3];
 
-/// What a box stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     Forward,
@@ -184,7 +183,6 @@ impl Hatch {
     }
 }
 
-/// Colours that a terminal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Colors {
     None,
@@ -207,7 +205,7 @@ impl Colors {
             (Colors::None, _) => String::new(),
             (Colors::Sixteen, _) if near < 8 => format!("\x1b[{}m", base + near),
             (Colors::Sixteen, _) => format!("\x1b[{}m", bright + near),
-            (Colors::Cube, rgb) => format!("\x1b[{};5;{}m", base + 8, cube(rgb)),
+            (Colors::Cube, rgb) => format!("\x1b[{};5;{}m", base + 8, nearest(rgb).0),
             (Colors::True, [r, g, b]) => format!("\x1b[{};2;{r};{g};{b}m", base + 8),
         }
     }
@@ -216,10 +214,6 @@ impl Colors {
     pub fn shown(self, rgb: Rgb) -> Rgb {
         if self == Colors::Cube { nearest(rgb).1 } else { rgb }
     }
-}
-
-fn cube(rgb: Rgb) -> u8 {
-    nearest(rgb).0
 }
 
 /// Returns the nearest of xterm's colours 16 to 255, and its RGB.
@@ -234,7 +228,6 @@ fn nearest(rgb: Rgb) -> (u8, Rgb) {
 }
 
 impl Class {
-    /// Number of classes.
     pub const COUNT: usize = LOOKS.len();
 
     /// Returns every class, in the order of legends.

@@ -51,7 +51,6 @@ impl Form {
         enough.or(counts.iter().rev().max_by_key(|&&(_, count)| count)).map(|&(form, _)| form)
     }
 
-    /// Writes an op in this form.
     pub fn of(self, op: Op) -> String {
         match self {
             Form::Whole => op.to_string(),
@@ -190,7 +189,7 @@ pub fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
 /// Returns the classes that occur in a report, in the order of the legend.
 pub fn classes(report: &Report) -> Vec<Class> {
     let mut found = Class::all().map(|_| false);
-    for span in report.entries.iter().flat_map(|e| e.panels()).flat_map(|panel| &panel.timeline.spans) {
+    for span in report.panels().flat_map(|panel| &panel.timeline.spans) {
         let kind = if span.queue == Queue::Compute { span.op.parse().ok().map(Op::kind) } else { None };
         found[Class::of(span.queue, kind) as usize] = true;
     }

@@ -17,12 +17,10 @@ struct Column {
     fits: fn(&Compared<'_>) -> bool,
 }
 
-/// Writes a time in the panel's unit.
 pub fn time(value: f64, panel: &Panel) -> String {
     quantity(value, &crate::report::text::fit(&panel.timeline.time_unit, 8, "…"))
 }
 
-/// Writes a panel's lower bound and its gap to it.
 pub fn bound_and_gap(panel: &Panel) -> [String; 2] {
     let m = &panel.metrics;
     // Unit costs have no unit to write.
@@ -54,44 +52,21 @@ const COLUMNS: [Column; 6] = [
         is_time: true,
         fits: |c| !c.by_point(),
     },
+    share("bubble", "bubble", |p| p.metrics.bubble),
+    share("span_bubble", "span bubble", |p| p.metrics.span_bubble),
+    share("bubble_over_ideal", OVER_IDEAL, |p| p.metrics.bubble_over_ideal),
     Column {
-        name: "bubble",
-        header: "bubble",
-        of: |p| p.metrics.bubble,
-        by: |p| p.metrics.bubble,
-        shown: |v, _| percent(v),
-        is_time: false,
-        fits: |_| true,
-    },
-    Column {
-        name: "span_bubble",
-        header: "span bubble",
-        of: |p| p.metrics.span_bubble,
-        by: |p| p.metrics.span_bubble,
-        shown: |v, _| percent(v),
-        is_time: false,
-        fits: |_| true,
-    },
-    Column {
-        name: "bubble_over_ideal",
-        header: OVER_IDEAL,
-        of: |p| p.metrics.bubble_over_ideal,
-        by: |p| p.metrics.bubble_over_ideal,
-        shown: |v, _| percent(v),
-        is_time: false,
-        fits: |_| true,
-    },
-    Column {
-        name: PEAK,
-        header: "peak activations",
-        of: |p| p.metrics.peak_activations(),
-        by: |p| p.metrics.peak_activations(),
         shown: |v, _| number(v),
-        is_time: false,
         // Activations are counted in shares of a device's layers, so they are not compared across p.
         fits: |c| c.by_point() || c.numbers(|point| point.devices) == 1,
+        ..share(PEAK, "peak activations", |p| p.metrics.peak_activations())
     },
 ];
+
+/// A figure in percent that is compared everywhere.
+const fn share(name: &'static str, header: &'static str, of: fn(&Panel) -> f64) -> Column {
+    Column { name, header, of, by: of, shown: |v, _| percent(v), is_time: false, fits: |_| true }
+}
 
 /// The makespan at the machine's median speed if that varied, as each prediction is made for a speed of its own.
 fn typical_makespan(panel: &Panel) -> f64 {
@@ -103,7 +78,6 @@ fn alike(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// The entries of a comparison.
 struct Compared<'a> {
     entries: Vec<(&'a Entry, &'a ComparisonPoint)>,
 }
@@ -124,16 +98,12 @@ impl<'a> Compared<'a> {
         self.numbers(|point| point.number) > 1
     }
 
-    /// Whether `b` competes with `a`.
-    fn rivals(&self, a: &ComparisonPoint, b: &ComparisonPoint) -> bool {
-        let there = !self.by_point() || (a.devices, a.microbatches) == (b.devices, b.microbatches);
-        there && b.above_cap.is_none()
-    }
-
     /// Whether an entry is the best of its rivals in a column, with some of them worse.
     fn is_best(&self, (entry, point): (&Entry, &ComparisonPoint), column: &Column) -> bool {
         let Some(panel) = entry.predicted.as_ref().filter(|_| point.above_cap.is_none()) else { return false };
-        let rivals = self.entries.iter().filter(|(_, other)| self.rivals(point, other));
+        let same = |other: &ComparisonPoint| (other.devices, other.microbatches) == (point.devices, point.microbatches);
+        let is_rival = |other: &ComparisonPoint| other.above_cap.is_none() && (!self.by_point() || same(other));
+        let rivals = self.entries.iter().filter(|(_, other)| is_rival(other));
         let found: Vec<f64> = rivals.filter_map(|(entry, _)| entry.predicted.as_ref().map(column.by)).collect();
         let (least, most) = found.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &v| (a.min(v), b.max(v)));
         (column.fits)(self) && alike((column.by)(panel), least) && !alike(least, most)
@@ -153,7 +123,6 @@ impl<'a> Compared<'a> {
         self.entries.iter().any(|(entry, _)| entry.predicted.as_ref().is_some_and(varied))
     }
 
-    /// Returns the names of the figures in which an entry is the best.
     fn best(&self, one: (&Entry, &ComparisonPoint)) -> Vec<&'static str> {
         COLUMNS.iter().filter(|column| self.is_best(one, column)).map(|column| column.name).collect()
     }
@@ -313,15 +282,10 @@ fn left_out(compared: &Compared<'_>) -> Option<Table> {
         Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), line.to_string()])
     };
     let rows: Vec<Vec<String>> = compared.entries.iter().filter_map(row).collect();
-    (!rows.is_empty()).then(|| Table {
-        caption: "Left out".to_string(),
-        header: ["schedule", "p", "m", "why"].map(str::to_string).to_vec(),
-        rows,
-    })
+    (!rows.is_empty()).then(|| Table::new("Left out", &["schedule", "p", "m", "why"], rows))
 }
 
 impl Report {
-    /// Whether the entries are points of a comparison.
     pub fn is_comparison(&self) -> bool {
         Compared::of(self).is_some()
     }

@@ -25,18 +25,18 @@ fn common(panel: &Panel) -> [String; 5] {
         percent(m.bubble),
         percent(m.span_bubble),
         percent(m.bubble_over_ideal),
-        number(peak(panel)),
+        number(m.peak_activations()),
     ]
 }
 
 const COMMON: [&str; 5] = ["makespan", "bubble", "span bubble", "bubble over ideal", "peak activations"];
 
-/// Returns the table of predictions.
 fn predicted(report: &Report) -> Option<Table> {
     if report.entries.iter().all(|entry| entry.predicted.is_none()) {
         return None;
     }
-    let any = |has: fn(&Metrics) -> bool| predicted_panels(report).any(|panel| has(&panel.metrics));
+    let panels = || report.entries.iter().flat_map(|entry| &entry.predicted);
+    let any = |has: fn(&Metrics) -> bool| panels().any(|panel| has(&panel.metrics));
     // If the machine's speed varied, bounds refer to another speed than these makespans and have their own table.
     let bound = any(|m| m.lower_bound.is_some()) && !any(|m| m.typical_speed.is_some());
     let mut header = vec!["schedule"];
@@ -53,12 +53,7 @@ fn predicted(report: &Report) -> Option<Table> {
         cells.resize(header.len(), MISSING.into());
         cells
     };
-    let rows = report.entries.iter().map(row).collect();
-    Some(figures(&header, rows))
-}
-
-fn predicted_panels(report: &Report) -> impl Iterator<Item = &Panel> {
-    report.entries.iter().flat_map(|entry| &entry.predicted)
+    Some(Table::new("", &header, report.entries.iter().map(row).collect()))
 }
 
 /// Returns the table of predicted makespans at the machine's median speed against their lower bounds, if its speed
@@ -70,9 +65,8 @@ fn typical(report: &Report) -> Option<Table> {
         Some([entry.name.clone(), makespan].into_iter().chain(bound_and_gap(panel)).collect())
     };
     let rows: Vec<Vec<String>> = report.entries.iter().filter_map(row).collect();
-    let table = figures(&["schedule", "makespan", "lower bound", "gap"], rows);
     let caption = "Prediction at the machine's median speed (above: at its speed during the measured step)";
-    (!table.rows.is_empty()).then(|| Table { caption: caption.to_string(), ..table })
+    (!rows.is_empty()).then(|| Table::new(caption, &["schedule", "makespan", "lower bound", "gap"], rows))
 }
 
 /// Returns the table of measurements with their prediction errors.
@@ -98,8 +92,7 @@ fn measured(report: &Report) -> Option<Table> {
         cells.resize(header.len(), MISSING.into());
         cells
     };
-    let rows = report.entries.iter().map(row).collect();
-    Some(figures(&header, rows))
+    Some(Table::new("", &header, report.entries.iter().map(row).collect()))
 }
 
 /// Returns the table of prediction, measurement and error with its noise, if steps were measured.
@@ -118,11 +111,7 @@ fn judged(report: &Report) -> Option<Table> {
     let half = if steps < LEAST_FOR_CI95 { "range" } else { "95 % interval" };
     let caption = format!("Makespan of the median step; noise: half the {half} over {steps} steps");
     let header = ["schedule", "predicted", "measured", "error", "noise", "predicted bubble", "measured bubble"];
-    Some(Table { caption, ..figures(&header, rows) })
-}
-
-fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
-    Table { caption: String::new(), header: header.iter().map(|&name| name.to_string()).collect(), rows }
+    Some(Table::new(caption, &header, rows))
 }
 
 /// Returns the tables of a report with their captions; a single table of figures needs none.
@@ -140,14 +129,10 @@ pub fn tables(report: &Report) -> Vec<Table> {
     }
     tables.extend([predicted, typical(report), measured].into_iter().flatten());
     if tables.is_empty() && report.extra_tables.is_empty() {
-        tables.push(figures(&[&["schedule"], &COMMON[..]].concat(), Vec::new()));
+        tables.push(Table::new("", &[&["schedule"], &COMMON[..]].concat(), Vec::new()));
     }
     tables.extend(report.extra_tables.iter().cloned());
     tables
-}
-
-fn peak(panel: &Panel) -> f64 {
-    panel.metrics.peak_activations()
 }
 
 /// Returns the tables as text: predicted, measured, then the extra ones. With a `width`, cells are broken at spaces to
@@ -229,7 +214,6 @@ fn arranged(header: &[String], rows: &[Vec<String>], width: usize) -> Option<(Ve
     (!groups.is_empty()).then_some((groups, least))
 }
 
-/// Writes rows as lists of names and values.
 fn list(header: &[String], rows: &[Vec<String>], width: usize) -> String {
     let mut out = String::new();
     for row in rows {
@@ -275,7 +259,6 @@ pub fn broken(name: &str) -> String {
     }
 }
 
-/// Returns the same tables as Markdown.
 pub fn markdown(report: &Report) -> String {
     let caption = |text: &str| if text.is_empty() { String::new() } else { cell(text) + "\n\n" };
     let one = |table: Table| caption(&table.caption) + &markdown_grid(&table);

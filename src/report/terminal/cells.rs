@@ -8,7 +8,6 @@ use crate::report::scene::axis::Axis;
 use crate::report::scene::palette::{Class, Rgb};
 use crate::report::scene::rows::Mark;
 
-/// What a cell shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cell {
     /// A box, by number, or idle time.
@@ -90,7 +89,6 @@ pub fn cells(marks: &[Mark], axis: &Axis, count: usize, means: Abilities, color:
         .collect()
 }
 
-/// A cell that shows one class.
 fn only(class: usize) -> [f64; IDLE + 1] {
     std::array::from_fn(|k| if k == class { 1.0 } else { 0.0 })
 }

@@ -47,8 +47,7 @@ impl Pens {
 pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> String {
     let width = width.clamp(20, 2000);
     let both = report.entries.iter().any(|entry| entry.predicted.is_some() && entry.measured.is_some());
-    let devices =
-        report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.devices as usize).max().unwrap_or(0);
+    let devices = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
     let digits = devices.saturating_sub(1).to_string().len();
     let label = digits + if both { 2 } else { 0 } + 2;
     let busy = if width >= 50 { 6 } else { 0 };
@@ -90,7 +89,8 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                     let share = format!("{:.0} %", d.busy / m.makespan * 100.0);
                     let _ = write!(out, "{:>busy$}", fit(&share, busy, ""));
                 }
-                trim_line(&mut out);
+                out.truncate(out.trim_end_matches(' ').len());
+                out.push('\n');
             }
         }
         if step > 1 {
@@ -111,7 +111,7 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
             let _ = writeln!(out, "{}", shortened(NO_REPEAT, width, &look));
         }
     }
-    if report.entries.iter().flat_map(|e| e.panels()).next().is_some() {
+    if report.panels().next().is_some() {
         legend(&mut out, report, &scale, width, both, &look);
         let axes = || (0..report.entries.len()).flat_map(|i| scale.axes(i));
         if axes().all(|axis| axis.typical() * (look.cells as f64) < 0.9) {
@@ -120,11 +120,6 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
         }
     }
     out
-}
-
-fn trim_line(out: &mut String) {
-    out.truncate(out.trim_end_matches(' ').len());
-    out.push('\n');
 }
 
 /// Cuts `text` to `width` columns, in ASCII if asked for.

@@ -65,7 +65,6 @@ pub(super) struct Device {
     left: u128,
     since: u64,
     speed: u64,
-    /// Its processor, if it shares one.
     processor: Option<usize>,
     /// Number of messages in transit from or to it.
     pub(super) transfers: u32,
@@ -96,7 +95,6 @@ impl QueueState {
     }
 }
 
-/// One simulation.
 pub(super) struct Simulation<'a, L, O> {
     pub(super) prepared: &'a Prepared<'a>,
     pub(super) messages: &'a Messages,
@@ -104,10 +102,8 @@ pub(super) struct Simulation<'a, L, O> {
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
     pub(super) grain: Grain,
-    /// Ends of the running ops.
     pub(super) ends: Tournament,
     pub(super) events: BinaryHeap<Reverse<Event>>,
-    /// Whether there are overlapped pairs.
     pub(super) pairs: bool,
     pub(super) devices: Vec<Device>,
     /// By processor: number of its devices that run an op.
@@ -214,7 +210,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
 // Compute.
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
-    /// Returns the next op of a device.
     pub(super) fn next_op(&self, device: u32) -> Option<usize> {
         let Device { next, end, .. } = self.devices[device as usize];
         (next < end).then_some(next)
@@ -236,16 +231,11 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.messages.input[next..next + self.width(next)].iter().copied().filter(|&message| message != NONE)
     }
 
-    /// Returns the first of them that has not arrived.
-    pub(super) fn missing_input(&self, device: u32) -> Option<u32> {
-        self.inputs(device).find(|&message| self.progress[message as usize].end == NEVER)
-    }
-
     /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
         if self.devices[device as usize].state != State::Idle
             || self.next_op(device).is_none()
-            || self.missing_input(device).is_some()
+            || self.inputs(device).any(|message| self.progress[message as usize].end == NEVER)
         {
             return;
         }
@@ -403,7 +393,6 @@ impl Tournament {
         self.nodes[1]
     }
 
-    /// Sets the next end of `device`.
     fn set(&mut self, device: u32, time: u64) {
         let mut node = self.leaves + device as usize;
         self.nodes[node] = (time, device);

@@ -8,7 +8,6 @@ pub struct Jitter {
     pub sigma_per_mille: u32,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Number of the sample.
     pub sample: u64,
 }
 
@@ -23,7 +22,6 @@ pub(super) struct FactorTable {
     knots: Vec<u64>,
 }
 
-/// The factors of one sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample<'a> {
     knots: &'a [u64],
@@ -31,7 +29,6 @@ pub(super) struct Sample<'a> {
 }
 
 impl Jitter {
-    /// Returns the factors of this jitter.
     pub(super) fn table(&self) -> FactorTable {
         FactorTable { knots: log_normal(f64::from(self.sigma_per_mille.min(2000)) / 1000.0) }
     }
@@ -43,7 +40,6 @@ impl FactorTable {
         self.knots[CELLS].div_ceil(ONE)
     }
 
-    /// Returns the factors of sample number `sample` of `seed`.
     pub(super) fn sample(&self, seed: u64, sample: u64) -> Sample<'_> {
         Sample { knots: &self.knots, key: mix(mix(seed) ^ sample) }
     }

@@ -44,13 +44,11 @@ pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Op
     Some(rules)
 }
 
-/// No message or queue.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The output of an op that is sent to another device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
-    /// The op that makes it.
     pub op: u32,
     /// That op's [`Op::slot`], the index of its lane.
     pub slot: u32,
@@ -133,7 +131,6 @@ impl Messages {
         messages
     }
 
-    /// Returns the lane of a message.
     pub fn lane(&self, message: u32) -> &Lane {
         &self.lanes[self.all[message as usize].slot as usize]
     }

@@ -112,7 +112,6 @@ pub enum Scope {
 /// by what its neighbours take of caches, memory bandwidth and power.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
-    /// The devices.
     pub devices: Vec<u32>,
     /// Number of ops that it runs in parallel.
     pub cores: u32,

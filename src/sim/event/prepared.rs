@@ -39,7 +39,6 @@ pub struct Prepared<'a> {
     pub(super) begin: Vec<u64>,
 }
 
-/// How to simulate.
 #[derive(Debug)]
 pub(super) enum Method {
     /// By a sweep: nothing is shared and nothing queues.

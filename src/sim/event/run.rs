@@ -12,18 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Prepared<'_> {
     /// Simulates once; returns what each device did.
-    ///
-    /// # Errors
-    /// A deadlock.
     pub fn run(&self, observer: &mut impl Observer) -> Result<Vec<Activity>, EventError> {
         self.run_on(|_, _, duration| duration, observer)
     }
 
     /// [`run`](Self::run) on a machine whose speed varies: `lasts(device, start, duration)` returns how long an op takes that
     /// would take `duration` at constant speed.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn run_on(
         &self,
         lasts: impl Fn(u32, u64, u64) -> u64,
@@ -50,9 +44,6 @@ impl Prepared<'_> {
 
     /// [`run`](Self::run) with durations of the caller's, without [`Config::jitter`]: `lasts(index, device, start, duration)`
     /// returns how long an op takes on a device that does nothing else.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn run_lasting(
         &self,
         lasts: impl Fn(usize, u32, u64, u64) -> u64,
@@ -102,7 +93,6 @@ pub fn simulate(
 /// The makespans of many samples, in ticks. Percentiles are by nearest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Makespans {
-    /// Number of samples.
     pub samples: u32,
     /// Mean, rounded.
     pub mean: u64,

@@ -5,6 +5,7 @@
 //! share rounded down, by a few parts in a million at most.
 
 use super::{Config, Sharing};
+use crate::cost::gcd;
 use std::collections::VecDeque;
 
 /// Number of grains that a tick at full speed does.
@@ -13,10 +14,6 @@ pub(super) struct Grain(u64);
 
 /// Largest number of grains in a tick: with 2^63 ticks of work they fit in 128 bits.
 const MAX_GRAINS: u64 = 1 << 60;
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
 
 impl Grain {
     /// Returns the grain of everything that is shared on the machine of `config`.

@@ -12,7 +12,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.progress[message as usize].queued != NEVER
     }
 
-    /// Returns the entry at the head of a queue.
     pub(super) fn head(&self, queue: usize) -> Option<Entry> {
         let QueueState { next, end, .. } = self.queues[queue];
         (next < end).then(|| self.messages.entries[next as usize])
@@ -165,7 +164,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Records that a message begins to leave.
     fn begin(&mut self, message: u32) {
         self.progress[message as usize].start = self.now;
         self.change_transfers(message, 1);
@@ -193,7 +191,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.schedule(self.now + latency, to, EventKind::Arrival, message, 0);
     }
 
-    /// Handles the arrival of a message.
     pub(super) fn arrive(&mut self, message: u32) {
         let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
         let op = self.messages.all[message as usize].op as usize;
@@ -209,7 +206,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.try_start(to);
     }
 
-    /// Removes the head of a queue.
     fn pop(&mut self, queue: u32) {
         let state = &mut self.queues[queue as usize];
         state.next += 1;

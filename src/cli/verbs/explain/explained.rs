@@ -59,7 +59,6 @@ pub struct NamedBounds {
 /// Result of a search through all orders within this schedule's own peaks.
 #[derive(Serialize)]
 pub struct Exact {
-    /// The best makespan found.
     pub makespan: f64,
     pub lower_bound: f64,
     /// Whether the makespan is proven to be the best.

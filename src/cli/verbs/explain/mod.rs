@@ -21,9 +21,9 @@ const MAX_OPS: usize = 2_000_000;
 
 #[derive(Args)]
 #[command(
-    after_help = "At most six sentences per schedule say what costs most, why, and what to try. Every change named was predicted: other \
+    after_help = "At most six sentences per schedule say what costs most, why, and what to try. Each suggestion is simulated: other \
 schedules with 2 and 4 chunks per device, 2 and 4 times the micro-batches, split backwards, free links, equal stages, --balance. \
-Then follow tables for all schedules, each with definitions above it."
+Tables for all schedules follow, each below its definitions."
 )]
 pub struct Explain {
     #[command(flatten)]
@@ -106,7 +106,12 @@ impl Explain {
         let look = Look { causes: true, ..self.write.look.look() };
         let provenance = origin().collect();
         let subtitle = self.costs.costs.as_ref().map(|_| self.costs.given().described()).unwrap_or_default();
-        self.write.write(&Report { title, subtitle, entries, look, provenance, ..report }, printed, self.remarks)?;
+        self.write.write(
+            &Report { title, subtitle, entries, look, provenance, ..report },
+            &[],
+            printed,
+            self.remarks,
+        )?;
         let figures = explanations
             .iter()
             .map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(Side::Predicted, &e.metrics));

@@ -14,7 +14,6 @@ const GROUPS: usize = 2;
 const LEAST_CAUSE: f64 = 0.000_5;
 /// Largest difference of savings for which schedules are named together.
 const ALIKE: f64 = 0.000_05;
-/// Most devices that are listed.
 const LISTED: usize = 6;
 
 impl Explained {
@@ -121,13 +120,13 @@ impl Explained {
         } else if is_reached(here) {
             let best = saves(any);
             format!(
-                "No order of these ops in which no device holds more is shorter; with more memory another saves {best} at most (bound: {meaning})."
+                "No order of these ops is shorter if no device may hold more; with more memory, reordering saves at most {best} (bound: {meaning})."
             )
         } else if saves(here) == saves(any) {
-            format!("Another order of these ops saves {} at most (bound: {meaning}).", saves(any))
+            format!("Reordering these ops saves at most {} (bound: {meaning}).", saves(any))
         } else {
             format!(
-                "Another order of these ops saves {} at most where no device holds more than here, else {} at most (bound: {meaning}).",
+                "Reordering these ops saves at most {} if no device may hold more, and at most {} otherwise (bound: {meaning}).",
                 saves(here),
                 saves(any)
             )
@@ -205,7 +204,7 @@ impl Explained {
         let list = self.list(larger.take(1), true);
         let limit = activations(self.advice.limit);
         if list.is_empty() {
-            format!("No schedule tried that holds more than {limit} is shorter.")
+            format!("Holding more than {limit} makes no tried schedule shorter.")
         } else {
             format!("More than {limit} would help: {list}.")
         }

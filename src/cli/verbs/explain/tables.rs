@@ -10,14 +10,8 @@ const SHOWN_PARTS: usize = 6;
 const SHOWN_STRETCHES: usize = 8;
 /// Devices per schedule that a table shows if there are more than [`MOST_DEVICES`].
 const SHOWN_DEVICES: usize = 4;
-/// Most devices of all schedules that a table shows.
 const MOST_DEVICES: usize = 32;
 
-fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
-    cells.map(str::to_string).to_vec()
-}
-
-/// Returns the plural of the time unit.
 fn units(all: &[Explained]) -> &str {
     let unit = all.first().map_or("unit", |e| e.time_unit.as_str());
     if unit == "unit" { "units" } else { unit }
@@ -63,35 +57,22 @@ fn idle(all: &[Explained]) -> Table {
         true => ("memory cap", "than --memory-cap allows"),
         false => ("own peak", "than the device ever does in this schedule"),
     };
-    Table {
-        caption: format!(
-            "Why devices idle, in {}; the causes add up to idle, in the last row to the bubble. fill: before a device's first op; drain: \
-             after its last; dependence: waiting for an op elsewhere, even with equal stages and free links; exposed comm.: messages \
-             on the path to that op; imbalance: ops on that path that last longer than the average of their kind (free links and equal \
-             stages would also shorten fill and drain); {memory}: a forward was ready, but would have held more activations {held}; \
-             order: an op later in the device's order would have fitted.",
-            units(all)
-        ),
-        header: texts([
-            "schedule",
-            "",
-            "idle",
-            "fill",
-            "drain",
-            "dependence",
-            "exposed comm.",
-            "imbalance",
-            memory,
-            "order",
-        ]),
-        rows,
-    }
+    let caption = format!(
+        "Why devices idle, in {}; the causes add up to idle, in the last row to the bubble. fill: before a device's first op; drain: \
+         after its last; dependence: waiting for an op elsewhere, even with equal stages and free links; exposed comm.: messages \
+         on the path to that op; imbalance: ops on that path that last longer than the average of their kind (free links and equal \
+         stages would also shorten fill and drain); {memory}: a forward was ready, but would have held more activations {held}; \
+         order: an op later in the device's order would have fitted.",
+        units(all)
+    );
+    let causes = ["fill", "drain", "dependence", "exposed comm.", "imbalance", memory, "order"];
+    Table::new(caption, &[&["schedule", "", "idle"], &causes[..]].concat(), rows)
 }
 
 fn bounds(all: &[Explained]) -> Table {
     let any = |has: &dyn Fn(&Explained) -> bool| all.iter().any(has);
     let typical = any(&|e| e.metrics.typical_speed.is_some());
-    let mut header = texts(["schedule", "makespan", "work", "critical path", "head + work + tail"]);
+    let mut header = vec!["schedule", "makespan", "work", "critical path", "head + work + tail"];
     let mut caption = format!(
         "Lower bounds of the makespan, in {}{}: no order of a schedule's ops on its devices is shorter. work: the busiest device's ops; \
          critical path: one micro-batch forward and back; head + work + tail: what must come before a device's ops, the ops, and what \
@@ -100,9 +81,9 @@ fn bounds(all: &[Explained]) -> Table {
         if typical { " (all at median speed)" } else { "" }
     );
     let mut columns: Vec<fn(&Explained) -> Option<f64>> = Vec::new();
-    let mut add = |name: &str, meaning: &str, bound: fn(&Explained) -> Option<f64>| {
+    let mut add = |name: &'static str, meaning: &str, bound: fn(&Explained) -> Option<f64>| {
         if all.iter().any(|e| bound(e).is_some()) {
-            header.push(name.to_string());
+            header.push(name);
             caption += &format!("; {name}: {meaning}");
             columns.push(bound);
         }
@@ -113,7 +94,7 @@ fn bounds(all: &[Explained]) -> Table {
     add("if split", "backwards may be split into I and W", |e| {
         e.bounds.if_split.filter(|&bound| bound != e.bounds.best)
     });
-    header.extend(["saves at most", "saves at most (own peaks)"].map(str::to_string));
+    header.extend(["saves at most", "saves at most (own peaks)"]);
     caption += "; saves at most: from the makespan down to the largest bound, for any order and for orders in which no device holds \
                 more than in this schedule.";
     let row = |e: &Explained| {
@@ -130,7 +111,7 @@ fn bounds(all: &[Explained]) -> Table {
             caption += &format!(" {}{}: the proven makespan is {what}.", e.schedule, exact.of);
         }
     }
-    Table { rows: all.iter().map(row).collect(), caption, header }
+    Table::new(caption, &header, all.iter().map(row).collect())
 }
 
 fn sensitivities(all: &[Explained]) -> Table {
@@ -149,15 +130,12 @@ fn sensitivities(all: &[Explained]) -> Table {
     } else {
         format!(" The order of {held} is held fixed; with other costs `predict` may find another.")
     };
-    Table {
-        caption: format!(
-            "How much of the makespan 1 % less of a part's time saves. A part: a device's or a stage's ops, all ops of a kind (F forward, I \
-             backward for the input, W for the weights, B both), communication, a link. Negative: with those costs the schedule's rule \
-             finds a slower order.{held}"
-        ),
-        header: names[..columns.min(names.len())].iter().map(ToString::to_string).collect(),
-        rows,
-    }
+    let caption = format!(
+        "How much of the makespan 1 % less of a part's time saves. A part: a device's or a stage's ops, all ops of a kind (F forward, I \
+         backward for the input, W for the weights, B both), communication, a link. Negative: with those costs the schedule's rule \
+         finds a slower order.{held}"
+    );
+    Table::new(caption, &names[..columns.min(names.len())], rows)
 }
 
 /// Consecutive pieces of a critical path on one device.
@@ -214,17 +192,14 @@ fn path(all: &[Explained]) -> Table {
         let critical = e.slack.iter().filter(|slack| slack.slack == 0.0).count();
         format!("{}: {critical} of {} ops", e.schedule, e.slack.len())
     };
-    Table {
-        caption: format!(
-            "A critical path of each schedule, in {}: consecutive ops and messages without a gap, each of which would lengthen the step; \
-             a row is a stretch on one device, with its number of pieces. 0F3 is the forward of micro-batch 3 on stage 0. Critical ops \
-             (no slack): {}.",
-            units(all),
-            all.iter().map(critical).collect::<Vec<_>>().join("; ")
-        ),
-        header: texts(["schedule", "device", "pieces", "start", "end"]),
-        rows,
-    }
+    let caption = format!(
+        "A critical path of each schedule, in {}: consecutive ops and messages without a gap, each of which would lengthen the step; \
+         a row is a stretch on one device, with its number of pieces. 0F3 is the forward of micro-batch 3 on stage 0. Critical ops \
+         (no slack): {}.",
+        units(all),
+        all.iter().map(critical).collect::<Vec<_>>().join("; ")
+    );
+    Table::new(caption, &["schedule", "device", "pieces", "start", "end"], rows)
 }
 
 fn memory(all: &[Explained]) -> Table {
@@ -241,13 +216,8 @@ fn memory(all: &[Explained]) -> Table {
         rows.extend(more(&e.schedule, left));
     }
     let capped = all.iter().any(|e| e.memory.iter().any(|m| m.cap.is_some()));
-    let header =
-        ["schedule", "device", "peak", "reached by", "at"].into_iter().chain(capped.then_some("within the cap"));
-    Table {
-        caption: "Activations that devices hold: 1 is what a device's whole share of layers keeps for one micro-batch from its forward to \
-                  its backward. peak: the most at once."
-            .to_string(),
-        header: header.map(str::to_string).collect(),
-        rows,
-    }
+    let caption = "Activations that devices hold: 1 is what a device's whole share of layers keeps for one micro-batch from its \
+                   forward to its backward. peak: the most at once.";
+    let header = ["schedule", "device", "peak", "reached by", "at", "within the cap"];
+    Table::new(caption, &header[..5 + usize::from(capped)], rows)
 }

@@ -9,12 +9,10 @@ use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
 use crate::sim::event::EventError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most combinations.
 const MOST: usize = 10_000;
 
 /// One schedule for one p and m.
 pub struct Combination {
-    /// The name as given.
     pub name: String,
     pub point: ComparisonPoint,
     /// The schedule with its costs, unless it is left out.
@@ -68,7 +66,6 @@ impl Combination {
 }
 
 impl SearchOptions {
-    /// Whether there are several p or m.
     pub fn are_several(&self) -> bool {
         self.stages.are_several() || self.micro.are_several()
     }
@@ -82,9 +79,6 @@ impl SearchOptions {
     }
 
     /// Resolves each schedule at each p and m. With several combinations, those that do not exist are left out.
-    ///
-    /// # Errors
-    /// No combination exists.
     pub fn combinations(
         &self,
         costs: &Costs,

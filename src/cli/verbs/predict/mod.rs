@@ -24,6 +24,7 @@ use crate::suggestion::{FitRequest, suggest_fit};
 use clap::Args;
 use grid::Combination;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Most ops of a timeline in the terminal.
 const MAX_DRAWN_OPS: usize = 200_000;
@@ -54,20 +55,12 @@ pub struct Predict {
 #[derive(Serialize)]
 struct Compared<'a> {
     schema_version: u32,
-    predictions: Vec<Marked<'a>>,
+    predictions: Vec<Printed<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    left_out: Vec<Missing<'a>>,
+    left_out: Vec<Value>,
     /// Which schedule is shortest, and at which p and m that changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
-}
-
-/// A prediction in a comparison, with the figures in which it is best.
-#[derive(Serialize)]
-struct Marked<'a> {
-    #[serde(flatten)]
-    prediction: Printed<'a>,
-    best: Vec<&'static str>,
 }
 
 /// A prediction, with the estimate for a model on hardware.
@@ -77,20 +70,14 @@ struct Printed<'a> {
     prediction: &'a PredictionFigures,
     #[serde(flatten)]
     forecast: Option<&'a StepEstimate>,
+    /// In a comparison: the figures in which it is best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best: Option<Vec<&'static str>>,
 }
 
 struct Forecasts {
     analytic: Analytic,
     each: Vec<(String, StepEstimate)>,
-}
-
-/// A combination that is left out.
-#[derive(Serialize)]
-struct Missing<'a> {
-    schedule: &'a str,
-    devices: u32,
-    microbatches: u32,
-    why: &'a str,
 }
 
 impl Predict {
@@ -107,7 +94,7 @@ impl Predict {
             }
             None => self.with_machine().combinations(&self.given()?, self.costs.balance, self.remarks)?,
         };
-        if all.len() > 1 && self.engine.may_deadlock() {
+        if all.len() > 1 && self.engine.delivery.is_some() {
             self.leave_out_deadlocks(&mut all)?;
         }
         let labels = all.iter().filter(|one| one.resolved.is_some());
@@ -159,7 +146,6 @@ impl Predict {
         })
     }
 
-    /// Returns the model on hardware, if given.
     fn analytic(&self) -> Result<Option<Analytic>, Failure> {
         let asked = &self.schedules;
         if self.hardware.hardware.is_some() && (asked.stages.are_several() || asked.micro.are_several()) {
@@ -186,7 +172,6 @@ impl Predict {
         Ok(asked)
     }
 
-    /// Returns the schedules with the options of the machine.
     fn with_machine(&self) -> SearchOptions {
         SearchOptions { machine: self.engine.machine(), ..self.schedules.clone() }
     }
@@ -196,8 +181,7 @@ impl Predict {
         let asked = Selection { balance: self.costs.balance, ..self.asked(&analytic)?.selection() };
         let there = all.iter().filter_map(|one| Some((&one.name, one.resolved.as_ref()?)));
         let one = |((name, resolved), result): ((&String, &Resolved), &Prediction)| {
-            let mut forecast = StepEstimate::new(&analytic.as_resolved(resolved), result)
-                .map_err(|error| Failure::Usage(error.to_string()))?;
+            let mut forecast = StepEstimate::new(&analytic.as_resolved(resolved), result).map_err(Failure::usage)?;
             let question = FitRequest { name, selection: &asked, analytic: &analytic, micro_given: self.micro_given };
             let _busy = self.remarks.busy(&format!("searching a layout of {name} that fits"), None);
             forecast.misfit = suggest_fit(&question, result.graph, &forecast.memory);
@@ -228,7 +212,6 @@ impl Predict {
         }
     }
 
-    /// Notes which costs are assumed.
     fn remarks_on_costs(&self, all: &[Combination]) {
         if self.costs.costs.is_none() && self.costs.profile.is_none() {
             self.remarks.remark(
@@ -293,8 +276,12 @@ impl Predict {
             }
         }
         let json = || {
-            let printed = |(number, result)| Printed::new(result, forecasts, number);
-            let predictions = results.iter().enumerate().map(printed);
+            let forecast = |number: usize| Some(&forecasts?.each.get(number)?.1);
+            let predictions = results.iter().enumerate().map(|(number, result)| Printed {
+                prediction: &result.prediction,
+                forecast: forecast(number),
+                best: None,
+            });
             if !compared {
                 return versioned("predictions", &predictions.collect::<Vec<_>>());
             }
@@ -302,7 +289,7 @@ impl Predict {
             let best = best.filter(|(entry, _)| entry.predicted.is_some()).map(|(_, best)| best);
             output::json(&Compared {
                 schema_version: 1,
-                predictions: predictions.zip(best).map(|(prediction, best)| Marked { prediction, best }).collect(),
+                predictions: predictions.zip(best).map(|(one, best)| Printed { best: Some(best), ..one }).collect(),
                 left_out: all.iter().filter_map(missing).collect(),
                 changes: report.changes(),
             })
@@ -321,21 +308,15 @@ impl Predict {
         };
         self.draw.print.show_assumed(&self.costs)?;
         let printed = self.draw.print.show(&report, json, tables, || report::figures(&report));
-        self.write.write(&report, printed, self.remarks)
+        self.write.write(&report, &[], printed, self.remarks)
     }
 }
 
-fn missing(one: &Combination) -> Option<Missing<'_>> {
+/// Returns a combination that is left out.
+fn missing(one: &Combination) -> Option<Value> {
     let ComparisonPoint { schedule, devices, microbatches, left_out, .. } = &one.point;
     let why = &left_out.as_ref()?.why;
-    Some(Missing { schedule, devices: *devices, microbatches: *microbatches, why })
-}
-
-impl<'a> Printed<'a> {
-    fn new(result: &'a Prediction, forecasts: Option<&'a Forecasts>, number: usize) -> Printed<'a> {
-        let forecast = forecasts.and_then(|forecasts| forecasts.each.get(number)).map(|(_, forecast)| forecast);
-        Printed { prediction: &result.prediction, forecast }
-    }
+    Some(json!({ "schedule": schedule, "devices": devices, "microbatches": microbatches, "why": why }))
 }
 
 /// Makes a table of the splits that --balance found, before and after, one row per schedule.
@@ -356,15 +337,8 @@ fn balance_table(results: &[Prediction]) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|result| row(&result.prediction)).collect();
     let at_typical = results.iter().any(|result| result.prediction.metrics.typical_speed.is_some());
+    let caption = "Layers of each stage, before and after --balance";
+    let caption = format!("{caption}{}", if at_typical { ", at the machine's median speed" } else { "" });
     let header = ["schedule", "layers", "makespan", "balanced", "makespan then", "change", "proof", "simulated"];
-    (!rows.is_empty()).then(|| Table {
-        caption: if at_typical {
-            "Layers of each stage, before and after --balance, at the machine's median speed"
-        } else {
-            "Layers of each stage, before and after --balance"
-        }
-        .to_string(),
-        header: header.map(str::to_string).to_vec(),
-        rows,
-    })
+    (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
 }

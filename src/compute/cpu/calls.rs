@@ -1,0 +1,322 @@
+//! The calls of a model's layers on a CPU.
+
+use super::group::Group;
+use super::machine::{Cpu, STORAGE};
+use crate::compute::{
+    Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
+    Norm, NormKind, Normalized, Rotation, Side, Stopwatch, Workload,
+};
+use anyhow::{Context as _, Result, ensure};
+use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
+use cpu_kernels::{attention, embedding, gelu, layernorm, linear, loss, rmsnorm, swiglu};
+
+/// Values of a layer's bias, if it has one.
+fn bias<'a>(group: &'a Group, layer: &Linear) -> Option<&'a [f32]> {
+    layer.has_bias.then(|| group.own.tensor(layer.weight + 1))
+}
+
+/// Elements from one row of the logits to the next: whole cache lines.
+fn stride(layer: &Classifier) -> usize {
+    layer.vocabulary.next_multiple_of(STORAGE.logits_multiple)
+}
+
+/// One micro-batch's share of a step's tokens.
+fn share(tokens: &[u32], microbatch: usize, rows: usize) -> Result<&[u32]> {
+    tokens
+        .get(microbatch * rows..(microbatch + 1) * rows)
+        .context("expected a step's tokens, found none: begin it first")
+}
+
+impl Compute for Cpu {
+    type Buffer = Vec<f32>;
+    type Timer = Stopwatch;
+
+    fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
+        let Workload { vocabulary, has_embedding, has_head, microbatches, .. } = self.workload;
+        let expected = microbatches * self.rows();
+        for (what, wanted, from, into) in
+            [("inputs", has_embedding, inputs, &mut self.inputs), ("targets", has_head, targets, &mut self.targets)]
+        {
+            if !wanted {
+                continue;
+            }
+            ensure!(
+                from.len() == expected,
+                "expected {expected} {what} per step, found {}: pass all micro-batches one after the other",
+                from.len()
+            );
+            let beyond = from.iter().find(|&&token| token as usize >= vocabulary);
+            ensure!(
+                beyond.is_none(),
+                "expected {what} below the vocabulary's {vocabulary}, found {beyond:?}: use data or a tokenizer that fits the model"
+            );
+            into.clear();
+            into.extend_from_slice(from);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, width: usize, _output: Option<&&mut [f32]>) -> Result<Vec<f32>> {
+        Ok(self.pool.take(self.rows() * width))
+    }
+
+    fn give(&mut self, buffer: Vec<f32>) {
+        self.pool.give(buffer);
+    }
+
+    fn receive(&mut self, message: &[f32], width: usize) -> Result<Vec<f32>> {
+        let expected = self.rows() * width;
+        ensure!(
+            message.len() == expected,
+            "expected a message of {expected} numbers, found {}: pass a whole micro-batch",
+            message.len()
+        );
+        let mut buffer = self.pool.take(expected);
+        buffer.copy_from_slice(message);
+        Ok(buffer)
+    }
+
+    fn send(&mut self, buffer: Vec<f32>, output: &mut [f32]) -> Result<()> {
+        ensure!(
+            output.len() == buffer.len(),
+            "expected room for a message of {} numbers, found {}: pass a whole micro-batch's",
+            buffer.len(),
+            output.len()
+        );
+        output.copy_from_slice(&buffer);
+        self.pool.give(buffer);
+        Ok(())
+    }
+
+    fn embed(&mut self, out: &mut Vec<f32>, layer: Embedding<&Group>, microbatch: usize) -> Result<Vec<f32>> {
+        let rows = self.rows();
+        let mut ids = self.pool.take(rows);
+        let tokens = share(&self.inputs, microbatch, rows)?;
+        bytemuck::cast_slice_mut::<f32, u32>(&mut ids).copy_from_slice(tokens);
+        let positions = layer.positions.map(|group| group.own.tensor(0));
+        let tokens_per_sequence = self.workload.micro_batch.tokens;
+        embedding::forward(out, tokens, layer.tokens.own.tensor(0), positions, tokens_per_sequence, layer.width);
+        Ok(ids)
+    }
+
+    fn embed_weight(
+        &mut self,
+        layer: Embedding<&mut Group>,
+        _microbatch: usize,
+        operands: Embedded<Vec<f32>>,
+    ) -> Result<()> {
+        let tokens = bytemuck::cast_slice::<f32, u32>(operands.ids);
+        let positions = layer.positions.map(|group| group.own.gradient(0));
+        let tokens_per_sequence = self.workload.micro_batch.tokens;
+        let into = layer.tokens.own.gradient(0);
+        embedding::backward_weight(into, positions, tokens, operands.gradient, tokens_per_sequence, layer.width);
+        Ok(())
+    }
+
+    fn norm(&mut self, out: &mut Vec<f32>, group: &Group, layer: &Norm, input: &Vec<f32>) -> Result<Vec<f32>> {
+        let weight = group.own.tensor(layer.weight);
+        Ok(match layer.kind {
+            NormKind::Layer => {
+                let mut statistics = self.pool.take(2 * self.rows());
+                let parameters = [weight, group.own.tensor(layer.weight + 1)];
+                layernorm::forward(out, &mut statistics, input, parameters, layer.epsilon);
+                statistics
+            }
+            NormKind::RootMeanSquare => {
+                let mut statistics = self.pool.take(self.rows());
+                rmsnorm::forward(out, &mut statistics, input, weight, layer.epsilon);
+                statistics
+            }
+        })
+    }
+
+    fn norm_input(
+        &mut self,
+        out: &mut Vec<f32>,
+        group: &Group,
+        layer: &Norm,
+        operands: Normalized<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let weight = group.own.tensor(layer.weight);
+        let Normalized { gradient, input, statistics, residual } = operands;
+        let residual = residual.map(|residual| &residual[..]);
+        Ok(match layer.kind {
+            NormKind::Layer => {
+                let mut sums = self.pool.take(2 * layer.width);
+                let operands = layernorm::Operands { gradient, input, statistics, weight };
+                layernorm::backward_input(out, &mut sums, residual, operands);
+                sums
+            }
+            NormKind::RootMeanSquare => {
+                let mut sums = self.pool.take(layer.width);
+                let operands = rmsnorm::Operands { gradient, input, statistics, weight };
+                rmsnorm::backward_input(out, &mut sums, residual, operands);
+                sums
+            }
+        })
+    }
+
+    fn norm_weight(&mut self, group: &mut Group, layer: &Norm, sums: &Vec<f32>) -> Result<()> {
+        group.own.add_gradients(layer.weight, sums);
+        Ok(())
+    }
+
+    fn linear(
+        &mut self,
+        out: &mut Vec<f32>,
+        group: &Group,
+        layer: &Linear,
+        input: &Vec<f32>,
+        residual: Option<&Vec<f32>>,
+    ) -> Result<()> {
+        let weight = group.own.tensor(layer.weight);
+        match (residual, bias(group, layer)) {
+            (None, Some(bias)) => linear::forward(out, input, weight, bias),
+            (None, None) => linear::forward_without_bias(out, input, weight, layer.outputs),
+            (Some(residual), Some(bias)) => linear::forward_residual(out, residual, input, weight, bias),
+            (Some(residual), None) => {
+                linear::forward_residual_without_bias(out, residual, input, weight, layer.outputs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps GELU's derivative, which the backward only multiplies, or SwiGLU's input.
+    fn activated(
+        &mut self,
+        out: &mut Vec<f32>,
+        group: &Group,
+        layer: &Activated,
+        input: &Vec<f32>,
+    ) -> Result<Vec<f32>> {
+        let linear = &layer.linear;
+        let mut kept = self.pool.take(self.rows() * linear.outputs);
+        match layer.function {
+            Function::Gelu => {
+                linear::forward_without_bias(&mut kept, input, group.own.tensor(linear.weight), linear.outputs);
+                let bias = bias(group, linear).context("expected a bias in front of GELU, found none")?;
+                gelu::forward(out, &mut kept, bias);
+            }
+            Function::SwiGlu => {
+                self.linear(&mut kept, group, linear, input, None)?;
+                swiglu::forward(out, &kept, layer.width);
+            }
+        }
+        Ok(kept)
+    }
+
+    fn linear_input(&mut self, out: &mut Vec<f32>, group: &Group, layer: &Linear, gradient: &Vec<f32>) -> Result<()> {
+        linear::backward_input(out, gradient, group.own.tensor(layer.weight), layer.outputs);
+        Ok(())
+    }
+
+    fn activation_input(
+        &mut self,
+        group: &Group,
+        layer: &Activated,
+        after: &Linear,
+        gradient: &Vec<f32>,
+        mut kept: Vec<f32>,
+    ) -> Result<Vec<f32>> {
+        let mut output_gradient = self.pool.take(self.rows() * layer.width);
+        self.linear_input(&mut output_gradient, group, after, gradient)?;
+        match layer.function {
+            Function::Gelu => gelu::backward(&mut kept, &output_gradient),
+            Function::SwiGlu => swiglu::backward(&mut kept, &output_gradient, layer.width),
+        }
+        self.pool.give(output_gradient);
+        Ok(kept)
+    }
+
+    fn linear_weight(&mut self, group: &mut Group, layer: &Linear, operands: Multiplied<Vec<f32>>) -> Result<()> {
+        let (weight, bias) = group.own.gradients(layer.weight, layer.has_bias);
+        linear::backward_weight(weight, bias, operands.gradient, operands.input, layer.outputs);
+        Ok(())
+    }
+
+    fn rotate(&mut self, fused: &mut Vec<f32>, layer: &Rotation, backwards: bool) -> Result<()> {
+        let table = self.rotations.as_ref().context("expected frequencies of rotary positions, found none")?;
+        table.rotate(fused, layer.heads, layer.fused, self.workload.micro_batch.tokens, backwards);
+        Ok(())
+    }
+
+    fn attention(&mut self, out: &mut Vec<f32>, layer: &Attention, fused: &Vec<f32>) -> Result<Vec<f32>> {
+        let shape = self.shape(layer);
+        let mut log_sums = self.pool.take(self.rows() * layer.heads);
+        let mut scratch = self.pool.take(attention::forward_scratch(&shape));
+        attention::forward(out, &mut log_sums, fused, &mut scratch, &shape);
+        self.pool.give(scratch);
+        Ok(log_sums)
+    }
+
+    fn attention_input(&mut self, out: &mut Vec<f32>, layer: &Attention, operands: Attended<Vec<f32>>) -> Result<()> {
+        let shape = self.shape(layer);
+        let mut scratch = self.pool.take(attention::backward_scratch(&shape));
+        let Attended { gradient, fused: qkv, output, kept: log_sums } = operands;
+        attention::backward(out, attention::Operands { gradient, qkv, output, log_sums }, &mut scratch, &shape);
+        self.pool.give(scratch);
+        Ok(())
+    }
+
+    fn classify(
+        &mut self,
+        group: &Group,
+        layer: &Classifier,
+        input: &Vec<f32>,
+        microbatch: usize,
+        weight: f32,
+    ) -> Result<Vec<f32>> {
+        let &Classifier { width, vocabulary, .. } = layer;
+        let (rows, stride) = (self.rows(), stride(layer));
+        let mut logits = self.pool.take(rows * stride);
+        set_product(
+            MatrixMut::new(&mut logits, rows, vocabulary, stride),
+            Matrix::new(input, rows, width, width),
+            Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width).transposed(),
+        );
+        if self.keep_logits {
+            let kept = self.logits[microbatch].get_or_insert_default();
+            kept.clear();
+            logits.chunks_exact(stride).for_each(|row| kept.extend_from_slice(&row[..vocabulary]));
+        }
+        let targets = share(&self.targets, microbatch, rows)?;
+        let loss = loss::forward(&mut logits, vocabulary, stride, targets, weight) / rows as f64;
+        self.losses[microbatch] = loss as f32;
+        Ok(logits)
+    }
+
+    fn classify_input(
+        &mut self,
+        out: &mut Vec<f32>,
+        group: &Group,
+        layer: &Classifier,
+        logits_gradient: &Vec<f32>,
+    ) -> Result<()> {
+        let &Classifier { width, vocabulary, .. } = layer;
+        set_product(
+            MatrixMut::new(out, self.rows(), width, width),
+            Matrix::new(logits_gradient, self.rows(), vocabulary, stride(layer)),
+            Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width),
+        );
+        Ok(())
+    }
+
+    fn classify_weight(&mut self, group: &mut Group, layer: &Classifier, operands: Classified<Vec<f32>>) -> Result<()> {
+        let &Classifier { width, vocabulary, .. } = layer;
+        let range = group.own.range(layer.weight);
+        let into = match layer.side {
+            Side::Own => &mut group.own.gradients[range],
+            Side::Shared => &mut group.shared_gradients[range],
+        };
+        add_product(
+            MatrixMut::new(into, vocabulary, width, width),
+            Matrix::new(operands.logits_gradient, self.rows(), vocabulary, stride(layer)).transposed(),
+            Matrix::new(operands.input, self.rows(), width, width),
+        );
+        Ok(())
+    }
+
+    fn losses(&mut self) -> Result<Vec<f32>> {
+        Ok(self.losses.clone())
+    }
+}

@@ -1,0 +1,90 @@
+//! What a trainer asks of a machine for parameters: gradients, updates, copies.
+
+use anyhow::Result;
+use cpu_kernels::optimizer::AdamW;
+
+/// What a training keeps for every parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quantity {
+    /// The parameters themselves.
+    Values,
+    /// Their gradients, summed over the micro-batches of a step so far.
+    Gradients,
+    /// AdamW's first moments.
+    FirstMoments,
+    /// AdamW's second moments.
+    SecondMoments,
+}
+
+/// Which part of a gradient. A tensor that two parts of the model share has two, which are kept apart and added last: the result
+/// has the same bits whether they were computed on one device or on two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Of the part of the model that the tensor belongs to.
+    Own,
+    /// Of the part that shares it.
+    Shared,
+}
+
+/// What becomes of a gradient that another device sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// It replaces the one that is here.
+    Replace,
+    /// It is added to the one that is here.
+    Add,
+}
+
+/// Groups of tensors: values, gradients and AdamW's moments. A call may only enqueue; those that return numbers wait.
+pub trait Store {
+    /// Some tensors that are stored together.
+    type Group: Send;
+    /// Where a message is read.
+    type Input<'a>: Copy;
+    /// Where a message is written.
+    type Output<'a>;
+
+    /// Prepares the calling thread for calls: the first of every op.
+    fn enter(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Stores these tensors; `is_shared` if another part of the model shares them.
+    fn group(&mut self, tensors: &[&[f32]], is_shared: bool) -> Result<Self::Group>;
+
+    /// Clears the gradients.
+    fn zero(&mut self, group: &mut Self::Group) -> Result<()>;
+
+    /// Squares the gradients of each group, both sides added up. [`Store::squares`] returns the sums.
+    fn square(&mut self, groups: &[&Self::Group]) -> Result<()>;
+
+    /// Returns what [`Store::square`] summed last, in double precision and in a fixed order. Waits.
+    fn squares(&mut self) -> Result<Vec<f64>>;
+
+    /// One step of AdamW on each group, with gradients times `scale`; both sides of a gradient are added up. Steps count from 1.
+    fn update(&mut self, groups: &mut [Self::Group], step: u32, hyper: &AdamW, scale: f32) -> Result<()>;
+
+    /// Remembers values and moments.
+    fn save(&mut self, group: &mut Self::Group) -> Result<()>;
+
+    /// Goes back to what [`Store::save`] remembered; false if nothing was.
+    fn restore(&mut self, group: &mut Self::Group) -> Result<bool>;
+
+    /// Copies a tensor of a group into `into`; of a gradient both sides, added up. Waits.
+    fn export(&mut self, group: &Self::Group, tensor: usize, what: Quantity, into: &mut [f32]) -> Result<()>;
+
+    /// Sets a tensor of a group. Waits.
+    fn import(&mut self, group: &mut Self::Group, tensor: usize, what: Quantity, from: &[f32]) -> Result<()>;
+
+    /// Copies one side of a group's gradients to the beginning of `to`, and advances it.
+    fn copy_gradients(&mut self, group: &Self::Group, side: Side, to: &mut Self::Output<'_>) -> Result<()>;
+
+    /// Takes one side of a group's gradients in from the beginning of `from`, and advances it.
+    fn merge_gradients(
+        &mut self,
+        group: &mut Self::Group,
+        side: Side,
+        from: &mut Self::Input<'_>,
+        merge: Merge,
+    ) -> Result<()>;
+}
