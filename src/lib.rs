@@ -95,8 +95,8 @@
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve step_estimate advice suggestion explanation model_prediction report
-//! 4 machines: compute model ranks exec doctor
-//! 5 measurement: experiment
+//! 4 machines: compute model checkpoint ranks exec doctor
+//! 5 measurement: experiment training_loop
 //! 6 command line, and the errors of the crate: cli error
 //! ```
 //!
@@ -118,6 +118,8 @@ mod advice;
 mod api;
 mod balance;
 mod check;
+#[cfg(feature = "training")]
+mod checkpoint;
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "training")]
@@ -167,6 +169,8 @@ mod statistics;
 mod step_estimate;
 mod suggestion;
 mod timeline;
+#[cfg(all(feature = "training", feature = "pictures"))]
+mod training_loop;
 
 /// Runs the programs of `examples` as documentation tests.
 #[cfg(doctest)]

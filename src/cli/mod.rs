@@ -10,6 +10,7 @@ mod verbs;
 pub use allocator::Allocator;
 pub use failure::Failure;
 
+use clap::builder::ArgPredicate;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
 use verbs::doctor;
-use verbs::{accuracy, check, compare, explain, export, predict, profile, run, schedules, shell, tour};
+use verbs::{accuracy, check, compare, explain, export, predict, profile, run, schedules, shell, tour, train};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -48,6 +49,8 @@ enum Verb {
     Predict(Box<predict::Predict>),
     /// Train a real GPT-2 with schedules, measure, and compare with the prediction
     Run(Box<run::Run>),
+    /// Train a model to the end, with validation, samples and checkpoints
+    Train(Box<train::Train>),
     /// Measure costs with one schedule, for predict --profile
     Profile(Box<profile::Profile>),
     /// Check that schedules are valid, and with which communication they deadlock
@@ -93,6 +96,10 @@ enum ReportVerb {
 pub fn command() -> clap::Command {
     // --batch may replace --micro for a model on hardware
     let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
+    // a checkpoint has both
+    let unless_resumed = |arg: clap::Arg| {
+        arg.required(false).required_unless_present("resume").default_value_if("resume", ArgPredicate::IsPresent, "1")
+    };
     // profile --hardware needs no schedule
     let unless_machine = |arg: clap::Arg| {
         arg.required(false).required_unless_present("machine").default_value_if("machine", "true", "1")
@@ -108,6 +115,7 @@ pub fn command() -> clap::Command {
             };
             predict.mut_arg("micro", micro_may_follow).mut_arg("stages", several).mut_arg("micro", several)
         })
+        .mut_subcommand("train", |train| train.mut_arg("stages", unless_resumed).mut_arg("micro", unless_resumed))
         .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
 }
 
@@ -121,6 +129,9 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if let (Verb::Train(train), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
+        train.given = ["stages", "micro"].map(|option| given.value_source(option) == Some(ValueSource::CommandLine));
+    }
     if let (Verb::Predict(predict), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
         predict.micro_given = typed("micro");
@@ -180,6 +191,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Predict(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
+        Verb::Train(verb) => verb.run(),
         Verb::Profile(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),

@@ -138,7 +138,7 @@ impl<M: Backend> Runner for Program<M> {
         }
         self.pipeline(step, &mut record)?;
         if let Some(update) = update {
-            self.end(updates, update)?;
+            record.norm = self.end(updates, update)?;
         }
         self.backend.drain(&mut || self.link.is_done())?;
         record.losses = self.backend.losses()?;
@@ -277,22 +277,22 @@ impl<M: Backend> Program<M> {
         Ok(())
     }
 
-    /// Runs the step ops of this device, after the pipeline.
-    fn end(&mut self, updates: u64, update: &Update) -> Result<()> {
+    /// Runs the step ops of this device, after the pipeline. Returns the gradient norm if gradients are to be clipped.
+    fn end(&mut self, updates: u64, update: &Update) -> Result<Option<f64>> {
         let shared = self.shared.clone();
-        let mut scale = 1.0;
+        let (mut scale, mut norm) = (1.0, None);
         for node in shared.plan.epilogue.of(self.number) {
             match (node.op, update.clip) {
                 (StepOp::Put, _) => self.put_gradients(&node.gradients, updates)?,
                 (StepOp::Reduce, _) => self.reduce(&node.gradients, updates)?,
-                (StepOp::Norm, Some(clip)) => scale = clip_scale(self.norm(updates)?, clip),
+                (StepOp::Norm, Some(clip)) => scale = clip_scale(*norm.insert(self.norm(updates)?), clip),
                 (StepOp::Norm, None) => {}
                 (StepOp::Optimizer, _) => {
                     self.timed(StepOp::Optimizer, |program| program.backend.update(update, scale))?;
                 }
             }
         }
-        Ok(())
+        Ok(norm)
     }
 
     /// Computes the gradient norm over all devices, on the hosts. It is a barrier.

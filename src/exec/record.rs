@@ -47,6 +47,9 @@ pub struct DeviceRecord {
     /// Whether it continues to compute while it puts.
     #[serde(default)]
     pub puts_beside_compute: bool,
+    /// Norm of the gradients of all devices before clipping, if it was needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub norm: Option<f64>,
     /// Loss of each micro-batch that ended here, 0 for the others; on devices that hold the head.
     #[serde(with = "bits")]
     pub losses: Option<Vec<f32>>,
@@ -155,6 +158,17 @@ impl StepRecord {
     /// Total time of all pipeline ops, in ns.
     pub fn busy_ns(&self) -> u64 {
         self.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
+    }
+
+    /// Norm of the gradients before clipping; `None` if no update needed it.
+    pub fn norm(&self) -> Option<f64> {
+        self.devices.iter().find_map(|device| device.norm)
+    }
+
+    /// Share of the devices' time up to the makespan in which they ran no pipeline op.
+    pub fn bubble(&self) -> f64 {
+        let all = self.makespan_ns() as f64 * self.devices.len() as f64;
+        if all > 0.0 { 1.0 - self.busy_ns() as f64 / all } else { 0.0 }
     }
 
     /// Iteration time in ns: the end of the last op of any kind.

@@ -3,8 +3,7 @@
 use super::Error;
 use super::system::{free_memory_bytes, in_words};
 use crate::exec::Fault;
-use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
-use crate::model_spec::{self, gpt2};
+use crate::model::{AdamW, Config, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +16,8 @@ const LONGEST: Duration = Duration::from_secs(1_000_000);
 /// Model, data, optimizer and batches of a training.
 #[derive(Clone, Debug)]
 pub struct TrainingConfig {
-    /// Name of the sizes, `tiny` to `gpt2-xl`; parameters are initialised at random.
+    /// Name of the sizes, `tiny` to `gpt2-xl`, or path of a `config.json`: parameters are initialised at random. Or path of a folder
+    /// of Hugging Face's, with weights.
     pub model: String,
     /// Checkpoint in llm.c's format to start from instead.
     pub checkpoint: Option<PathBuf>,
@@ -87,49 +87,26 @@ impl TrainingConfig {
         self.timeout.unwrap_or_else(expected).min(LONGEST)
     }
 
-    /// Returns the model's sizes, before anything is allocated for it.
+    /// Returns the model's sizes, before anything is allocated for it; they fit into free memory.
     pub(super) fn config(&self) -> Result<Config, Error> {
-        if let Some(path) = &self.checkpoint {
-            if !path.is_file() {
-                return Err(Error::Usage(format!("expected a checkpoint at {}, found no file", path.display())));
-            }
-            return Ok(Parameters::read_config(path)?);
-        }
-        let names = || gpt2::Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        let preset = gpt2::Config::preset(&self.model.to_lowercase());
-        let preset = preset.ok_or_else(|| {
-            let model = &self.model;
-            Error::Usage(match model_spec::transformer_named(model) {
-                Some(_) => format!(
-                    "expected a GPT-2 to train, found '{model}', which can only be predicted (predict --model {model} --hardware \
-                     h100-sxm); take one of {}",
-                    names()
-                ),
-                None => format!("no model is called '{model}'; known: {}", names()),
-            })
-        })?;
-        let config = gpt2::Config {
-            max_sequence: self.max_sequence.unwrap_or(preset.max_sequence),
-            vocabulary: self.vocabulary.unwrap_or(preset.vocabulary),
-            layers: self.blocks.unwrap_or(preset.layers),
-            heads: self.heads.unwrap_or(preset.heads),
-            channels: self.channels.unwrap_or(preset.channels),
-        };
-        config.validate().map_err(|e| Error::Usage(e.to_string()))?;
-        let config = config.transformer();
+        let config = self.sizes()?;
         require_memory(&config)?;
         Ok(config)
     }
 
-    pub(super) fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
-        Ok(match &self.checkpoint {
-            Some(path) => Parameters::read(path)?,
-            None => Parameters::random(config, self.seed)?,
-        })
+    /// Returns how texts become tokens of this model, and tokens text; `None` if that is not known.
+    pub fn tokenizer(&self, config: &Config) -> Option<Tokenizer> {
+        let is_text = self.data.as_ref().is_none_or(|path| !Tokens::is_token_file(path));
+        match (self.tokenizer, config.vocabulary) {
+            (Some(tokenizer), _) => Some(tokenizer),
+            (None, 50257..) if is_text => Some(Tokenizer::Gpt2),
+            (None, 50257) => Some(Tokenizer::Gpt2),
+            (None, vocabulary) if is_text || vocabulary <= 257 => Some(Tokenizer::Bytes),
+            (None, _) => None,
+        }
     }
 
     pub(super) fn tokens(&self, config: &Config) -> Result<Tokens, Error> {
-        let by_vocabulary = if config.vocabulary >= 50257 { Tokenizer::Gpt2 } else { Tokenizer::Bytes };
         match &self.data {
             Some(path) if !path.is_file() => {
                 let (place, found) = (path.display(), not_a_file(path));
@@ -141,7 +118,7 @@ impl TrainingConfig {
             ))),
             Some(path) => {
                 require_room(path)?;
-                Ok(Tokens::read(path, self.tokenizer.unwrap_or(by_vocabulary))?)
+                Ok(Tokens::read(path, self.tokenizer(config).unwrap_or_default())?)
             }
             None => Ok(Tokens::embedded()),
         }

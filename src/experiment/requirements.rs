@@ -12,6 +12,15 @@ use crate::ranks::Ranks;
 /// Threads of a process besides those of its devices.
 const OTHER_THREADS: u64 = 8;
 
+/// Checks that the system has the threads and the memory for one session of `training`.
+///
+/// # Errors
+/// It has not.
+pub fn require_session(graph: &TaskGraph, training: &Training) -> Result<(), Error> {
+    require_threads([graph].into_iter(), &training.ranks)?;
+    require_memory([graph].into_iter(), Some(training))
+}
+
 /// Checks that the system allows a thread for each device of this rank, over all `graphs`.
 pub(super) fn require_threads<'a>(graphs: impl Iterator<Item = &'a TaskGraph>, ranks: &Ranks) -> Result<(), Error> {
     let needed: u64 = graphs.map(|graph| ranks.devices(graph.schedule().devices()).len() as u64).sum();

@@ -3,6 +3,7 @@
 use super::{Error, Errors, Iteration, Measurement, Outcome, Steps, Training, Verdict, compare, noise};
 use crate::cost::{CostFile, CostTable};
 use crate::exec::StepRecord;
+use crate::model_spec::transformer::Style;
 use crate::report::{Entry, Panel, Report, Table};
 use crate::sim::event::EventError;
 use crate::sim::{self, Prediction, Setup};
@@ -102,7 +103,11 @@ impl Results {
         provenance.insert("link".to_string(), link.to_string());
         let c = training.config();
         let subtitle = format!(
-            "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; {}; {}",
+            "{} with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; {}; {}",
+            match c.style {
+                Style::Gpt => "GPT-2",
+                Style::Llama => "Llama",
+            },
             c.layers,
             c.heads,
             c.channels,

@@ -5,9 +5,11 @@
 //! [`StageModule::backward_weight`]; a full backward is the second followed by the third. They walk the operations of the model's
 //! description, [`crate::model_spec`], in order: a new model needs data, and at most a call that machines do not have yet.
 
+mod executable;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod layers;
+mod logits;
 mod module;
 mod parameters;
 mod rates;
@@ -21,6 +23,8 @@ mod walk;
 pub use crate::compute::cpu::{Cpu, STORAGE};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
+pub use executable::check_executable;
+pub use logits::WholeModel;
 pub use module::{StageModule, workload};
 pub use parameters::Parameters;
 pub use rates::{Rates, rates};

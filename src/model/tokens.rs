@@ -24,6 +24,44 @@ pub enum Tokenizer {
     Gpt2,
 }
 
+impl Tokenizer {
+    /// Returns the ids of a text.
+    pub fn encode(self, text: &str) -> Vec<u32> {
+        match self {
+            Tokenizer::Bytes => text.bytes().map(u32::from).collect(),
+            Tokenizer::Gpt2 => tiktoken_rs::r50k_base_singleton().encode_ordinary(text),
+        }
+    }
+
+    /// Returns the text of ids, with a replacement character for what is no text.
+    pub fn decode(self, ids: &[u32]) -> String {
+        const END_OF_TEXT: &[u8] = b"<|endoftext|>";
+        let mut bytes = Vec::new();
+        for &id in ids {
+            match (self, u8::try_from(id)) {
+                (Tokenizer::Bytes, Ok(byte)) => bytes.push(byte),
+                (Tokenizer::Bytes, Err(_)) | (Tokenizer::Gpt2, _) if id == self.end_of_text() => {
+                    bytes.extend(END_OF_TEXT);
+                }
+                (Tokenizer::Gpt2, _) if id < self.end_of_text() => {
+                    let tokenizer = tiktoken_rs::r50k_base_singleton();
+                    tokenizer._decode_native_and_split(vec![id]).for_each(|part| bytes.extend(part));
+                }
+                _ => bytes.extend("\u{fffd}".as_bytes()),
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The id after all others.
+    fn end_of_text(self) -> u32 {
+        match self {
+            Tokenizer::Bytes => 256,
+            Tokenizer::Gpt2 => 50256,
+        }
+    }
+}
+
 /// Token ids in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
@@ -82,6 +120,31 @@ impl Tokens {
     /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
+    }
+
+    /// The ids.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Removes the tokens from number `at` on, and returns them.
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn split_off(&mut self, at: usize) -> Tokens {
+        Tokens { vocabulary_needed: self.vocabulary_needed, ids: self.ids.split_off(at) }
+    }
+
+    /// CRC-32 of the ids, each as four bytes, the lowest first.
+    pub fn crc32(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        let mut bytes = Vec::with_capacity(1 << 16);
+        for ids in self.ids.chunks(1 << 14) {
+            bytes.clear();
+            bytes.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+            hasher.update(&bytes);
+        }
+        hasher.finalize()
     }
 
     /// Inputs and targets (B, T) of a training step, counted from 0. Batches are consecutive and unshuffled: batch k holds

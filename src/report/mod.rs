@@ -29,7 +29,7 @@ pub use file::trace::trace;
 #[cfg(feature = "pictures")]
 pub use file::trace::trace_gz;
 #[cfg(feature = "pictures")]
-pub use file::unfinished::remove_unfinished;
+pub use file::unfinished::{Unfinished, remove_unfinished};
 pub use number::{number, off_by, percent, plus_minus, quantity};
 pub use page::html;
 #[cfg(feature = "pictures")]

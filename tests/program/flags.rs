@@ -52,6 +52,7 @@ const VALUES: &[(&str, &str)] = &[
     ("format", "md"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
+    ("held-out", "20%"),
     ("inject", "die@1:1"),
     ("jitter", "0.2"),
     ("jitter-seed", "7"),
@@ -61,12 +62,14 @@ const VALUES: &[(&str, &str)] = &[
     ("link-contention", "1,1.2"),
     ("link-scope", "egress"),
     ("lr", "0.1"),
+    ("lr-schedule", "cosine"),
     ("max-ops", "1"),
     ("max-sequence", "16"),
     ("max-ticks", "1"),
     ("memory-cap", "0.5"),
     ("micro", "8"),
     ("micro-batch-size", "2"),
+    ("min-lr", "0.0001"),
     ("model", "small"),
     ("need", "mpi"),
     ("no-memory", ""),
@@ -85,7 +88,13 @@ const VALUES: &[(&str, &str)] = &[
     ("recompute", "full"),
     ("record", "steps.json.gz"),
     ("repeat-batch", ""),
+    ("resume", "$D/none"),
+    ("sample-every", "2"),
+    ("sample-prompt", "dog"),
+    ("sample-seed", "7"),
+    ("sample-tokens", "2"),
     ("samples", "30"),
+    ("save-every", "3"),
     ("schedule", "gpipe"),
     ("seed", "7"),
     ("seq", "8"),
@@ -98,20 +107,25 @@ const VALUES: &[(&str, &str)] = &[
     ("stages", "4"),
     ("steps", "3"),
     ("straggler", "1=3"),
+    ("temperature", "0.01"),
     ("time-limit", "20"),
     ("timeout", "1"),
     ("title", "Mine"),
     ("to", "dot"),
     ("tokenizer", "gpt2"),
+    ("top-k", "2"),
     ("torch", "2.11"),
     ("tp", "4"),
     ("transfer", "0.3"),
     ("transfer-to", "seq=2"),
     ("unit-ms", "2"),
     ("until", "1%"),
+    ("validate-every", "2"),
+    ("validation-batches", "3"),
     ("verbose", ""),
     ("vocabulary", "400"),
     ("warmup", "1"),
+    ("warmup-steps", "2"),
     ("weight-decay", "100"),
     ("width", "800"),
     ("window", "0..4"),
@@ -313,6 +327,18 @@ const SETTINGS: &[Setting] = &[
         same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
+        command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --output out",
+        refused: "chunks set overlap checkpoint tokenizer link slices precision resume min-lr held-out validation-batches sample-tokens \
+                  sample-prompt temperature top-k sample-seed",
+        same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL],
+    },
+    Setting {
+        command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --lr-schedule linear --data $D/text \
+                  --validate-every 4 --sample-every 4 --sample-prompt cat --sample-tokens 4 --temperature 1 --output out",
+        refused: "chunks set overlap checkpoint tokenizer link slices precision resume",
+        same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL],
+    },
+    Setting {
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
         refused: "again batch checkpoint tokenizer link slices precision quiet",
         same: &[
@@ -349,6 +375,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("report accuracy", "schedule", "naive"),
     ("report accuracy", "output", "elsewhere"),
     ("profile", "output", "costs.json"),
+    ("train", "output", "elsewhere"),
     ("profile", "hardware", ""),
     ("export", "output", "x.out"),
 ];
@@ -435,16 +462,37 @@ fn tried(words: &[String]) -> (Seen, Duration) {
     assert!(!fault, "{words:?}: {told}");
     let (printed, told) = match words[0].as_str() {
         "run" | "profile" | "report" => (measured(&printed), untimed(&told)),
+        "train" => (printed, untimed(&told)),
         "doctor" => (printed.chars().take(9).collect(), told),
         _ => (printed, told),
     };
     let mut files = BTreeSet::new();
     list(folder.path(), &mut files);
+    if words[0] == "train" {
+        files.extend(trained(folder.path()));
+    }
     // A picture of what was computed is seen, one of what was measured shows times.
     if ["predict", "explain", "compare"].contains(&words[0].as_str()) {
         files.extend(std::fs::read_to_string(folder.path().join("x.svg")));
     }
     (Seen { code: output.status.code().unwrap_or(-1), printed, told, files }, took)
+}
+
+/// What a training logged and saved, without times.
+fn trained(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for run in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        for line in std::fs::read_to_string(run.join("log.jsonl")).unwrap_or_default().lines() {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            for time in ["tokens_per_second", "bubble"] {
+                line[time].take();
+            }
+            found.push(line.to_string());
+        }
+        let checkpoints = std::fs::read_dir(&run).into_iter().flatten().map(|entry| entry.unwrap().path());
+        found.extend(checkpoints.filter_map(|path| std::fs::read_to_string(path.join("training.json")).ok()));
+    }
+    found
 }
 
 /// Names of the files below `folder`.

@@ -15,6 +15,7 @@ mod ranks;
 mod signals;
 mod teaching;
 mod tips;
+mod train;
 mod values;
 mod variants;
 mod widths;

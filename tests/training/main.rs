@@ -1,6 +1,7 @@
 //! Training on the CPU and on GPUs, or on stand-ins for NVIDIA's libraries: numbers against PyTorch's, bits against bits.
 
 mod check;
+mod checkpoints;
 mod cuda;
 mod elf;
 mod emulator_driver;

@@ -13,4 +13,5 @@ pub mod schedules;
 pub mod threshold;
 pub mod tips;
 pub mod training;
+pub mod training_loop;
 pub mod values;

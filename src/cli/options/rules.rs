@@ -8,6 +8,7 @@ use super::values::Numbers;
 use crate::cost::{Decimal, GivenCosts, Per};
 use crate::report::{Output, OutputKind, TimelineRendering};
 use crate::sim::event::Sharing;
+use crate::training_loop::Decay;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use std::collections::BTreeSet;
@@ -22,7 +23,22 @@ const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
 
+/// Options that a checkpoint contains.
+const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_sequence data tokenizer batch seq lr beta1 beta2 eps weight_decay \
+                     clip seed repeat_batch lr_schedule warmup_steps min_lr validate_every validation_batches held_out sample_every \
+                     sample_tokens sample_prompt temperature top_k sample_seed save_every";
+
 const RULES: &[Rule] = &[
+    (
+        "min_lr",
+        |g| g.get("lr_schedule") != Some(Decay::Constant),
+        "is for rates that fall; give --lr-schedule linear or cosine, too",
+    ),
+    (
+        SAVED,
+        |g| !g.is_typed("resume"),
+        "is part of the checkpoint; leave it out, or begin another run without --resume",
+    ),
     (
         "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
          calibrate_batch",

@@ -17,13 +17,13 @@ const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
 
 #[derive(Args, Clone, Debug)]
 pub struct TrainingOptions {
-    /// Model by name: tiny, small, base, gpt2, gpt2-medium, gpt2-large, gpt2-xl; initialised at random
-    #[arg(long, default_value = "tiny", value_name = "NAME")]
+    /// Model by name (tiny, small, base, gpt2, gpt2-medium, gpt2-large, gpt2-xl) or config.json, initialised at random; or a Hugging Face folder with weights
+    #[arg(long, default_value = "tiny", value_name = "NAME|PATH")]
     pub model: String,
     /// llm.c checkpoint (float32 or bfloat16) to start from, instead of --model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "blocks", "heads", "channels", "vocabulary", "max_sequence", "seed"])]
     pub checkpoint: Option<PathBuf>,
-    /// Number of transformer blocks [default: the model's]
+    /// Number of transformer blocks of a model by name [default: the model's]
     #[arg(long, value_name = "L", value_parser = whole::<usize>(..))]
     pub blocks: Option<usize>,
     /// Number of attention heads [default: the model's]
@@ -82,11 +82,11 @@ pub struct TrainingOptions {
     pub inject: Option<Fault>,
 }
 
-fn not_negative(text: &str) -> Result<f32, String> {
+pub fn not_negative(text: &str) -> Result<f32, String> {
     real::<f32>(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err(format!("expected 0 or more, found {v}")) })
 }
 
-fn positive(text: &str) -> Result<f32, String> {
+pub fn positive(text: &str) -> Result<f32, String> {
     real::<f32>(text).and_then(|v| if v > 0.0 { Ok(v) } else { Err(format!("expected more than 0, found {v}")) })
 }
 

@@ -3,6 +3,7 @@
 pub mod colors;
 pub mod progress;
 pub mod signals;
+pub mod watcher;
 
 use super::Failure;
 use crate::report::{self, Report, visible};

@@ -13,3 +13,4 @@ pub mod run;
 pub mod schedules;
 pub mod shell;
 pub mod tour;
+pub mod train;

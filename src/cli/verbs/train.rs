@@ -1,0 +1,226 @@
+//! `pipesim train`: train a model until it is done, with checkpoints.
+
+use crate::checkpoint::{self, Checkpoint, STATE};
+use crate::cli::Failure;
+use crate::cli::options::devices::DeviceOptions;
+use crate::cli::options::output::origin;
+use crate::cli::options::schedules::{ScheduleOptions, names};
+use crate::cli::options::training::TrainingOptions;
+use crate::cli::options::training_loop::LoopOptions;
+use crate::cli::options::values::{Numbers, whole};
+use crate::cli::terminal::print;
+use crate::cli::terminal::progress::DetailOptions;
+use crate::cli::terminal::signals::{Decides, install_signal_handler, remove_unfinished_on_signals};
+use crate::experiment::{Training, TrainingConfig};
+use crate::graph::TaskGraph;
+use crate::ranks::{Ranks, refuse_ranks, signal_name};
+use crate::resolve::{self, OrderedGraph};
+use crate::training_loop::{Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Args)]
+pub struct Train {
+    #[command(flatten)]
+    schedules: ScheduleOptions,
+    #[command(flatten)]
+    training: TrainingOptions,
+    #[command(flatten)]
+    devices: DeviceOptions,
+    /// Blocks of each stage in model order: 7,5 [default: an even split]
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
+    layers: Option<Vec<usize>>,
+    #[command(flatten)]
+    training_loop: LoopOptions,
+    /// Folder for the log, checkpoints and the report [default: that of --resume]
+    #[arg(long, short, value_name = "DIR", required_unless_present = "resume")]
+    output: Option<PathBuf>,
+    /// Go on from the newest checkpoint of this run, or from this checkpoint
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    #[command(flatten)]
+    details: DetailOptions,
+    /// Whether --stages and --micro were given.
+    #[arg(skip)]
+    pub given: [bool; 2],
+}
+
+/// Where a run begins.
+struct Start {
+    config: LoopConfig,
+    pipeline: Pipeline,
+    training: Training,
+    graph: TaskGraph,
+    link: &'static str,
+    resumed: Option<(Checkpoint, u32)>,
+}
+
+impl Train {
+    pub fn run(&self) -> Result<(), Failure> {
+        let remarks = self.details.remarks;
+        let ranks = Ranks::alone();
+        install_signal_handler(ranks.stop(), Decides::Itself, remarks.quiet);
+        remove_unfinished_on_signals();
+        refuse_ranks("pipesim train")?;
+        let start = match &self.resume {
+            Some(path) => self.resumed(path, &ranks)?,
+            None => self.begun(&ranks)?,
+        };
+        let folder = self.folder(&start)?;
+        let Start { config, pipeline, training, graph, link, resumed } = start;
+        let steps = config.steps;
+        if let Some((checkpoint, done)) = &resumed {
+            remarks.remark(&format!("going on after step {done}, from {}", checkpoint.path.display()));
+        }
+        let training_loop = TrainingLoop::new((config, pipeline), (training, link), &folder, resumed)?;
+        let ended = training_loop.run(graph, &remarks.watcher())?;
+        self.finish(ended, steps, &folder)
+    }
+
+    /// Writes the report, and says how the run ended.
+    fn finish(&self, ended: Ended, steps: u32, folder: &Path) -> Result<(), Failure> {
+        let Ended { step, signal, checkpoint, report } = ended;
+        let mut written = Ok(());
+        if let Some(mut report) = report {
+            report.provenance.extend(origin());
+            written = report.save(folder.join("report").join("")).map(drop);
+        }
+        let (checkpoint, folder) = (checkpoint.display(), folder.display());
+        if let Some(signal) = signal {
+            let name = signal_name(i32::from(signal));
+            return Err(Failure::Stopped(
+                format!(
+                    "stopped by {name} after step {step} of {steps}; everything is saved in {checkpoint}; go on with\n    pipesim train --resume {folder}"
+                ),
+                128 + signal,
+            ));
+        }
+        written?;
+        print(&format!("{step} steps done; the model is in {checkpoint}, the log and the report in {folder}\n"))
+    }
+
+    /// Returns the folder of the run, which can be written.
+    fn folder(&self, start: &Start) -> Result<PathBuf, Failure> {
+        let run = start.resumed.as_ref().map(|(checkpoint, _)| checkpoint.run.as_path());
+        let folder = self.output.as_deref().or(run).unwrap_or(Path::new("."));
+        let failed = |error: std::io::Error| {
+            Failure::Failed(anyhow::anyhow!("creating the folder {}: {error}; choose another -o", folder.display()))
+        };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let later = checkpoint::all(folder)?.into_iter().next_back();
+        let same_run = run.is_some_and(|run| run.canonicalize().ok() == folder.canonicalize().ok());
+        match (later, &start.resumed) {
+            (Some((step, _)), Some((_, done))) if same_run && step > *done => Err(Failure::Usage(format!(
+                "expected the newest checkpoint of {0}, found that of step {done}, and one of step {step} is there; give another -o \
+                 folder, or --resume {0}",
+                folder.display()
+            ))),
+            (Some(_), _) if !same_run => Err(Failure::Usage(format!(
+                "expected a folder without checkpoints at {0}, found those of another training; go on with it by --resume {0}, or \
+                 give another -o folder",
+                folder.display()
+            ))),
+            _ => Ok(folder.to_path_buf()),
+        }
+    }
+
+    /// Prepares a new run.
+    fn begun(&self, ranks: &Arc<Ranks>) -> Result<Start, Failure> {
+        let (name, graph) = self.graph(&self.schedules)?;
+        let training_config = TrainingConfig { layers: self.layers.clone(), ..self.training.training_config() };
+        let pipeline = Pipeline {
+            schedule: name,
+            stages: self.schedules.stages.first(),
+            micro: self.schedules.micro.first(),
+            chunks: self.schedules.chunks,
+            set: self.schedules.set.iter().cloned().collect(),
+            layers: self.layers.clone(),
+        };
+        let (training, link) = self.training(&training_config, &pipeline, ranks)?;
+        let config = self.training_loop.config(&training, pipeline.micro)?;
+        Ok(Start { config, pipeline, training, graph, link, resumed: None })
+    }
+
+    /// Prepares a run that goes on from a checkpoint.
+    fn resumed(&self, path: &Path, ranks: &Arc<Ranks>) -> Result<Start, Failure> {
+        let checkpoint = Checkpoint::find(path).map_err(|error| Failure::Failed(error))?;
+        let mut saved: SavedRun = checkpoint.json(STATE)?;
+        saved.check()?;
+        saved.config.steps = self.training_loop.steps.unwrap_or(saved.config.steps);
+        let (done, steps) = (saved.step, saved.config.steps);
+        if done >= steps {
+            return Err(Failure::Usage(format!(
+                "expected a run with steps left, found {done} of {steps} done in {}; ask for more --steps",
+                checkpoint.path.display()
+            )));
+        }
+        saved.pipeline = self.pipeline(&saved.pipeline);
+        let mut schedules = self.schedules.clone();
+        let of = |number: u32| Numbers::parse(&number.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage);
+        (schedules.stages, schedules.micro) = (of(saved.pipeline.stages)?, of(saved.pipeline.micro)?);
+        schedules.schedule = vec![names(&saved.pipeline.schedule).map_err(Failure::Usage)?];
+        schedules.chunks = saved.pipeline.chunks;
+        schedules.set = saved.pipeline.set.clone().into_iter().collect();
+        let (_, graph) = self.graph(&schedules)?;
+        let timeout = self.training.training_config().timeout;
+        let training_config = TrainingConfig { timeout, ..saved.training_config(&checkpoint.path) };
+        let (training, link) = self.training(&training_config, &saved.pipeline, ranks)?;
+        saved.config.data.check(&training)?;
+        let SavedRun { config, pipeline, .. } = saved;
+        Ok(Start { config, pipeline, training, graph, link, resumed: Some((checkpoint, done)) })
+    }
+
+    /// Returns the pipeline of a run that goes on: the options given, and otherwise what was saved. Options of a schedule and of a split
+    /// of layers go with their schedule and their number of stages.
+    fn pipeline(&self, saved: &Pipeline) -> Pipeline {
+        let [stages, micro] = self.given;
+        let name = self.schedules.asked().first().cloned();
+        let is_other = name.is_some() || stages;
+        let saved_if_same = (!is_other).then(|| saved.clone());
+        let set: std::collections::BTreeMap<_, _> = self.schedules.set.iter().cloned().collect();
+        Pipeline {
+            schedule: name.unwrap_or_else(|| saved.schedule.clone()),
+            stages: if stages { self.schedules.stages.first() } else { saved.stages },
+            micro: if micro { self.schedules.micro.first() } else { saved.micro },
+            chunks: self.schedules.chunks.or(saved_if_same.as_ref().and_then(|saved| saved.chunks)),
+            set: match &saved_if_same {
+                Some(saved) if set.is_empty() => saved.set.clone(),
+                _ => set,
+            },
+            layers: self.layers.clone().or(saved_if_same.and_then(|saved| saved.layers)),
+        }
+    }
+
+    /// Returns the name and the graph of the schedule.
+    fn graph(&self, schedules: &ScheduleOptions) -> Result<(String, TaskGraph), Failure> {
+        let name = match schedules.asked().as_slice() {
+            [name] => name.clone(),
+            more => {
+                let found = more.len();
+                return Err(Failure::Usage(format!(
+                    "train runs one schedule: name one with --schedule, as in -s 1f1b, found {found}"
+                )));
+            }
+        };
+        schedules.reject_unused(std::slice::from_ref(&name), self.details.remarks)?;
+        let OrderedGraph { graph, warnings } =
+            schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
+        warnings.iter().for_each(|warning| self.details.remarks.warn(warning));
+        Ok((name, graph))
+    }
+
+    /// Returns the training on the devices asked for, and its link.
+    fn training(
+        &self,
+        config: &TrainingConfig,
+        pipeline: &Pipeline,
+        ranks: &Arc<Ranks>,
+    ) -> Result<(Training, &'static str), Failure> {
+        let config = TrainingConfig { layers: pipeline.layers.clone(), ..config.clone() };
+        let mut training = config.training(pipeline.micro, ranks)?;
+        let (backend, link) = self.devices.sole_backend(ranks, pipeline.stages, self.details)?;
+        training.backend = backend;
+        Ok((training, link.name))
+    }
+}
