@@ -75,7 +75,7 @@ pub struct CostFile {
     pub provenance: BTreeMap<String, String>,
     /// Number of blocks of the model.
     pub layers: u32,
-    /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. ScheduleSource only if false.
+    /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. Written only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
     pub tied: bool,
     pub parts: Vec<PartCost>,

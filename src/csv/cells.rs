@@ -1,6 +1,6 @@
 //! The cells of a comma-separated file, and the actions in them.
 
-use crate::op::{Kind, Op, boundary_letter};
+use crate::op::{Kind, Op};
 use std::borrow::Cow;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,19 +36,30 @@ pub struct Action {
 
 impl Action {
     pub fn text(self) -> String {
-        let Action { stage, microbatch, .. } = self;
-        match self.what {
+        let Action { stage, microbatch, what, .. } = self;
+        let name = NAMES.into_iter().find(|(_, named)| *named == what).map(|(name, _)| name);
+        match what {
             What::Op(kind) => format!("{stage}{}{microbatch}", kind.letter()),
-            What::WholeBackward => format!("{stage}BW{microbatch}"),
-            What::Send(gradient) => format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)),
-            What::Receive(gradient) => format!("{stage}RECV_{}{microbatch}", boundary_letter(gradient)),
-            What::WaitSend(gradient) => format!("{stage}WAIT_SEND_{}{microbatch}", boundary_letter(gradient)),
-            What::Sharding => format!("{stage}UNSHARD"),
-            What::Reduce => format!("{stage}REDUCE_GRAD"),
-            What::WaitReduce => format!("{stage}WAIT_REDUCE_GRAD"),
+            What::Sharding | What::Reduce | What::WaitReduce => format!("{stage}{}", name.unwrap_or_default()),
+            _ => format!("{stage}{}{microbatch}", name.unwrap_or_default()),
         }
     }
 }
+
+/// What a cell writes between stage and micro-batch, except the letter of an op.
+const NAMES: [(&str, What); 11] = [
+    ("BW", What::WholeBackward),
+    ("SEND_F", What::Send(false)),
+    ("SEND_B", What::Send(true)),
+    ("RECV_F", What::Receive(false)),
+    ("RECV_B", What::Receive(true)),
+    ("WAIT_SEND_F", What::WaitSend(false)),
+    ("WAIT_SEND_B", What::WaitSend(true)),
+    ("UNSHARD", What::Sharding),
+    ("RESHARD", What::Sharding),
+    ("REDUCE_GRAD", What::Reduce),
+    ("WAIT_REDUCE_GRAD", What::WaitReduce),
+];
 
 /// Iterates over the cells of a text as Python's `csv` module splits them, but skips blanks before a quote.
 pub struct Cells<'a> {
@@ -169,22 +180,9 @@ fn action(text: &str, cell: u32) -> Result<Action, Expected> {
     if stage.is_empty() || digits(microbatch) != microbatch.len() {
         return Err(expected());
     }
-    let what = match name {
-        "BW" => What::WholeBackward,
-        "SEND_F" => What::Send(false),
-        "SEND_B" => What::Send(true),
-        "RECV_F" => What::Receive(false),
-        "RECV_B" => What::Receive(true),
-        "WAIT_SEND_F" => What::WaitSend(false),
-        "WAIT_SEND_B" => What::WaitSend(true),
-        "UNSHARD" | "RESHARD" => What::Sharding,
-        "REDUCE_GRAD" => What::Reduce,
-        "WAIT_REDUCE_GRAD" => What::WaitReduce,
-        _ => {
-            let kind = name.chars().next().and_then(Kind::from_letter).filter(|_| name.len() == 1);
-            What::Op(kind.ok_or_else(expected)?)
-        }
-    };
+    let kind = || name.chars().next().and_then(Kind::from_letter).filter(|_| name.len() == 1);
+    let known = NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, what)| what);
+    let what = known.or_else(|| kind().map(What::Op)).ok_or_else(expected)?;
     let microbatch = match (microbatch, what) {
         ("", What::Sharding | What::Reduce | What::WaitReduce) => 0,
         ("", _) => return Err(Expected(format!("a micro-batch number after {name}"))),

@@ -103,6 +103,10 @@ pub(super) struct Context<'a> {
     pub limit: u64,
 }
 
+/// Takes ops in order, one or several of one context at a time; may end the visit with an error.
+pub(super) trait Sink<E>: FnMut(&[Atom], Context<'_>) -> Result<(), E> {}
+impl<E, F: FnMut(&[Atom], Context<'_>) -> Result<(), E>> Sink<E> for F {}
+
 impl Word {
     fn new(node: Node, depth: u32, len: Option<u64>) -> Result<Word, WordError> {
         if depth > MAX_DEPTH {
@@ -208,7 +212,7 @@ impl Word {
     }
 
     /// Calls `sink` for all ops in order, one or several at a time; stops at its first error.
-    pub fn visit<E>(&self, sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub fn visit<E>(&self, sink: &mut impl Sink<E>) -> Result<(), E> {
         self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX }, sink)
     }
 
@@ -238,12 +242,7 @@ impl Word {
         }
     }
 
-    fn walk<E>(
-        &self,
-        range: Range<u64>,
-        context: Context<'_>,
-        sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn walk<E>(&self, range: Range<u64>, context: Context<'_>, sink: &mut impl Sink<E>) -> Result<(), E> {
         let range = range.start..range.end.min(self.len.unwrap_or(u64::MAX));
         if range.start >= range.end {
             return Ok(());
@@ -269,12 +268,7 @@ impl Word {
     }
 }
 
-fn walk_join<E>(
-    words: &[Word],
-    range: Range<u64>,
-    context: Context<'_>,
-    sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
-) -> Result<(), E> {
+fn walk_join<E>(words: &[Word], range: Range<u64>, context: Context<'_>, sink: &mut impl Sink<E>) -> Result<(), E> {
     let mut start = 0_u64; // of the word within the join; a join with a word of unknown length is always walked whole
     for word in words {
         if start >= range.end {
@@ -293,7 +287,7 @@ fn walk_repeat<E>(
     count: u64,
     range: Range<u64>,
     context: Context<'_>,
-    sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
+    sink: &mut impl Sink<E>,
 ) -> Result<(), E> {
     let Some(len) = word.len else {
         return (0..count).try_for_each(|_| word.walk(0..u64::MAX, context, sink));
@@ -325,7 +319,7 @@ fn walk_alternate<E>(
     b: &Word,
     range: Range<u64>,
     context: Context<'_>,
-    sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
+    sink: &mut impl Sink<E>,
 ) -> Result<(), E> {
     let (a_len, b_len) = (a.len.unwrap_or(0), b.len.unwrap_or(0));
     let paired = 2 * a_len.min(b_len);

@@ -23,7 +23,7 @@ pub struct Found {
 /// Maximum size of a schedule file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Returns the schedule file with this name, or at this path: anything with a `/` or epilogue in `.star`.
+/// Returns the schedule file with this name, or at this path: anything with a `/`, or that ends in `.star`.
 pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error> {
     if !name.contains('/') && !name.ends_with(".star") {
         return Ok(dsl::named(name)?);

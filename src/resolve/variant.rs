@@ -23,8 +23,8 @@ fn option(text: &str) -> Option<(&str, &str)> {
 
 /// Returns whether a text is the path of a schedule file.
 fn is_path(text: &str) -> bool {
-    let epilogue = Path::new(text).extension();
-    epilogue.is_some_and(|epilogue| ["star", "csv"].iter().any(|known| epilogue.eq_ignore_ascii_case(known)))
+    let ending = Path::new(text).extension();
+    ending.is_some_and(|ending| ["star", "csv"].iter().any(|known| ending.eq_ignore_ascii_case(known)))
 }
 
 /// Returns the position of the `:` between base and options.
@@ -87,7 +87,7 @@ impl Variant {
 
     /// Returns whether it is one of PyTorch's CSV files.
     pub fn is_csv(&self) -> bool {
-        Path::new(&self.base).extension().is_some_and(|epilogue| epilogue.eq_ignore_ascii_case("csv"))
+        Path::new(&self.base).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
     }
 
     /// Returns the displayed name of the schedule `name` that `auto` chose.

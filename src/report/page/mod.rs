@@ -167,7 +167,9 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
         }
     }
     let of_devices = rows.iter().zip(&gaps).map(|(row, gaps)| {
+        // Times may differ by more than the numbers of `json!` hold.
         let marks = row_data(row, tick, &mut names, &mut phases);
+        let marks = marks.map(|numbers| serde_json::to_string(&numbers).unwrap_or_default());
         let mut previous = 0;
         let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
         let level = |(ns, held): (u64, f64)| {
@@ -176,7 +178,7 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
         };
         let memory: Vec<String> = curve.into_iter().map(level).collect();
         let idle = idle_data(gaps, t.unit_ns, tick, &mut names);
-        format!("[{},[{}],{}]", marks.map(|marks| json!(marks).to_string()).join(","), memory.join(","), json!(idle))
+        format!("[{},[{}],{}]", marks.join(","), memory.join(","), json!(idle))
     });
     let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
@@ -188,22 +190,22 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
     with_list(head, "rows", &of_devices)
 }
 
-fn row_data<'a>(row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Names<'a>) -> [Vec<i64>; 3] {
-    let mut numbers = <[Vec<i64>; 3]>::default();
+fn row_data<'a>(row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Names<'a>) -> [Vec<i128>; 3] {
+    let mut numbers = <[Vec<i128>; 3]>::default();
     for (queue, marks) in [&row.compute, &row.send, &row.receive].into_iter().enumerate() {
         let mut previous = 0;
         for mark in marks {
             let span = mark.span;
-            let (start, end) = (span.start_ns / tick, span.end_ns / tick);
-            numbers[queue].extend(code(mark.op, &span.op, names));
-            numbers[queue].extend([start.wrapping_sub(previous) as i64, end.wrapping_sub(start) as i64]);
+            let (start, end) = (i128::from(span.start_ns / tick), i128::from(span.end_ns / tick));
+            numbers[queue].extend(code(mark.op, &span.op, names).map(i128::from));
+            numbers[queue].extend([start - previous, end - start]);
             previous = end;
             if queue == 0 {
-                let phase = span.phase.as_deref().map_or(-1, |phase| phases.number(phase) as i64);
+                let phase = span.phase.as_deref().map_or(-1, |phase| phases.number(phase) as i128);
                 numbers[queue].extend([phase, mark.shade.into(), lane(mark).into()]);
             } else {
-                numbers[queue].extend(named(span.partner.as_deref(), names));
-                numbers[queue].push(span.peer.map_or(-1, i64::from));
+                numbers[queue].extend(named(span.partner.as_deref(), names).map(i128::from));
+                numbers[queue].push(span.peer.map_or(-1, i128::from));
             }
         }
     }
