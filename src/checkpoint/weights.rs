@@ -9,7 +9,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, View};
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -203,8 +203,8 @@ pub fn write(path: &Path, parameters: &Parameters) -> Result<()> {
         let values = &parameters.tensors[stored.tensor][stored.range.clone()];
         (stored.name.as_str(), Written { stored, values })
     });
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]); // as transformers expects
-    safetensors::serialize_to_file(tensors, Some(metadata), path)
+    let metadata = [("format".to_string(), "pt".to_string())]; // as transformers expects
+    safetensors::serialize_to_file(tensors, Some(metadata.into_iter().collect()), path)
         .map_err(|error| match error {
             safetensors::SafeTensorError::IoError(error) => anyhow::Error::from(error),
             error => anyhow::anyhow!("{error}"),

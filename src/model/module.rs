@@ -12,6 +12,7 @@ use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch, ModelSpec, TiedSides}
 use crate::op::{Kind, Op};
 use anyhow::{Context as _, Error, Result, bail, ensure};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::Vacant;
 
 /// A repetition of a part that a stage holds.
 pub(super) struct Repetition {
@@ -136,7 +137,7 @@ impl<C: Compute> StageModule<C> {
                     let mut own = Vec::new();
                     for entry in &catalog.groups[part] {
                         let key = (entry.first, number);
-                        if !numbers.contains_key(&key) {
+                        if let Vacant(place) = numbers.entry(key) {
                             let layer = (entry.count > 1).then_some(number);
                             let tensors: Vec<_> = entry.tensors.iter().map(|&tensor| (tensor, layer)).collect();
                             let values: Vec<&[f32]> =
@@ -148,7 +149,7 @@ impl<C: Compute> StageModule<C> {
                             let elsewhere = entry.is_shared && tied == TiedSides::One(1);
                             let square = entry.square + number * entry.stride;
                             origins.push(Origin { tensors, square: (!elsewhere).then_some(square) });
-                            numbers.insert(key, origins.len() - 1);
+                            place.insert(origins.len() - 1);
                         }
                         own.push(numbers[&key]);
                     }

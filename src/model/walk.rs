@@ -40,6 +40,9 @@ pub struct Walk<'a, C: Compute> {
     pub microbatch: usize,
 }
 
+/// What the layers leave behind, and what the walk passes on.
+type Walked<B> = (Vec<Left<B>>, Option<B>);
+
 impl<C: Compute> Walk<'_, C> {
     /// Forward. Takes the part's input, absent for the first part; returns what the layers leave behind, and the output, absent for
     /// the last part. The last layer writes to `place`, where the machine can. `weight` is that of a token's loss.
@@ -49,7 +52,7 @@ impl<C: Compute> Walk<'_, C> {
         mut hidden: Option<C::Buffer>,
         place: Option<&C::Output<'_>>,
         weight: f32,
-    ) -> Result<(Vec<Left<C::Buffer>>, Option<C::Buffer>)> {
+    ) -> Result<Walked<C::Buffer>> {
         let Walk { compute, layers, groups, microbatch } = self;
         let mut left: Vec<Left<C::Buffer>> = Vec::with_capacity(layers.len());
         for (number, layer) in layers.iter().enumerate() {
@@ -104,7 +107,7 @@ impl<C: Compute> Walk<'_, C> {
         mut left: Vec<Left<C::Buffer>>,
         mut gradient: Option<C::Buffer>,
         place: Option<&C::Output<'_>>,
-    ) -> Result<(Vec<Left<C::Buffer>>, Option<C::Buffer>)> {
+    ) -> Result<Walked<C::Buffer>> {
         let Walk { compute, layers, groups, .. } = self;
         // the layer whose output's gradient also is that of the hidden state before the last norm
         let mut bypass = None;

@@ -143,7 +143,7 @@ fn logits_of_growing_sequences_are_pytorchs() {
         let worst = logits.iter().zip(expected).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-4, "{length} tokens: {worst}");
     }
-    assert!(model.logits(&[]).is_err() && model.logits(&vec![0; 33]).is_err());
+    assert!(model.logits(&[]).is_err() && model.logits(&[0; 33]).is_err());
     assert!(WholeModel::new(&parameters, 65).is_err());
 }
 

@@ -73,7 +73,7 @@ impl Profile {
         let file = OneFile::at(self.output.as_deref(), if self.machine { &[".toml"] } else { &[".json"] })?;
         refuse_ranks("pipesim profile")?;
         if self.machine {
-            return file.write(&experiment::measured_hardware(), remarks, |path| {
+            return file.write(experiment::measured_hardware(), remarks, |path| {
                 format!("; use it with pipesim predict --hardware {path} --precision fp32 --stack pipesim --model gpt2")
             });
         }

@@ -144,7 +144,7 @@ impl Train {
 
     /// Prepares a run that goes on from a checkpoint.
     fn resumed(&self, path: &Path, ranks: &Arc<Ranks>) -> Result<Start, Failure> {
-        let checkpoint = Checkpoint::find(path).map_err(|error| Failure::Failed(error))?;
+        let checkpoint = Checkpoint::find(path).map_err(Failure::Failed)?;
         let mut saved: SavedRun = checkpoint.json(STATE)?;
         saved.check()?;
         saved.config.steps = self.training_loop.steps.unwrap_or(saved.config.steps);
