@@ -6,6 +6,9 @@ use crate::experiment::{Error, Training};
 use crate::model::Tokens;
 use std::sync::Arc;
 
+/// Number of tokens that a sample continues unless a prompt is given.
+pub const PROMPT_TOKENS: usize = 8;
+
 /// The held-out tokens of a run, in batches like those of its steps.
 pub struct HeldOut {
     batches: Vec<Arc<Batch>>,
@@ -37,7 +40,7 @@ impl HeldOut {
             Ok(Arc::new(Batch { inputs, targets }))
         };
         let batches = (0..available.min(validation.batches as usize)).map(batch).collect::<anyhow::Result<_>>()?;
-        Ok(HeldOut { batches, beginning: tokens.ids().iter().take(super::run::PROMPT_TOKENS).copied().collect() })
+        Ok(HeldOut { batches, beginning: tokens.ids().iter().take(PROMPT_TOKENS).copied().collect() })
     }
 
     /// Returns the mean loss over the batches. The session's devices run steps without an update.

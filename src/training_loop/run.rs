@@ -1,7 +1,7 @@
 //! The loop itself: steps, and what happens between them.
 
 use super::config::{LoopConfig, Pipeline, SavedRun};
-use super::held_out::HeldOut;
+use super::held_out::{HeldOut, PROMPT_TOKENS};
 use super::log::{Log, LogLine};
 use super::weights::HostCopy;
 use crate::checkpoint::{CONFIG, Checkpoint, FIRST_MOMENTS, SECOND_MOMENTS, STATE, WEIGHTS, Writer, config_json};
@@ -15,9 +15,6 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Number of tokens that a sample continues unless a prompt is given.
-pub const PROMPT_TOKENS: usize = 8;
 
 /// Number of last steps that are reported.
 const REPORTED: usize = 20;
