@@ -1,7 +1,7 @@
 //! Which pipeline-parallel schedule is fastest for a training job, and how long does a step take?
 //!
 //! A schedule (1F1B, ZB-V, DualPipe, or your own) is written in a small language and compiled to a task graph. The graph is **simulated**
-//! (timeline, bubble, memory) and **executed** (GPT-2 trained on CPU threads, ranks or GPUs). Both give the same kind of timeline, so
+//! (timeline, bubble, memory) and **executed** (GPT-2 and Llama trained on CPU threads, ranks or GPUs). Both give the same kind of timeline, so
 //! prediction and measurement can be compared op by op.
 //!
 //! # In one line

@@ -47,7 +47,7 @@ const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadloc
 enum Verb {
     /// Predict timeline, bubble and memory of schedules
     Predict(Box<predict::Predict>),
-    /// Train a real GPT-2 with schedules, measure, and compare with the prediction
+    /// Train a real GPT-2 or Llama with schedules, measure, and compare with the prediction
     Run(Box<run::Run>),
     /// Train a model to the end, with validation, samples and checkpoints
     Train(Box<train::Train>),
