@@ -28,6 +28,7 @@ pub struct Hub {
     since_ping: Duration,
     measured: bool,
     lost: Option<String>,
+    refused: bool,
 }
 
 /// Messages of the reading threads to the hub.
@@ -44,7 +45,7 @@ impl Hub {
         let (sender, events) = channel();
         std::thread::Builder::new().name("hub".to_string()).spawn(move || accept(size, &listener, &sender))?;
         let members = (0..size).map(|_| Member::default()).collect();
-        Ok(Hub { members, events, patience, since_ping: Duration::ZERO, measured: false, lost: None })
+        Ok(Hub { members, events, patience, since_ping: Duration::ZERO, measured: false, lost: None, refused: false })
     }
 
     /// Waits at most `wait` for an event and handles it, and all others that have arrived.
@@ -65,6 +66,7 @@ impl Hub {
                 return;
             }
             Event::Refused(error) => {
+                self.refused = true;
                 return self.lose(format!("expected a thread for each rank, the system gave none: {error}"));
             }
             Event::Frame(rank, frame) => (rank, frame),
@@ -171,6 +173,11 @@ impl Hub {
     /// Returns why the run was cancelled, if it was.
     pub fn lost(&self) -> Option<&str> {
         self.lost.as_deref()
+    }
+
+    /// Whether the system had no thread or socket for a rank.
+    pub fn was_refused(&self) -> bool {
+        self.refused
     }
 
     pub fn has_measured(&self) -> bool {

@@ -26,6 +26,8 @@ const DEFAULTS: [(&str, &str); 2] = [("NVSHMEM_SYMMETRIC_SIZE", "4G"), ("NVSHMEM
 const LOOK: Duration = Duration::from_millis(50);
 /// Exit code of a rank that was killed, or that lost another.
 const LOST: u8 = 6;
+/// Exit code of a system without threads or sockets for the ranks.
+const REFUSED: u8 = 5;
 /// How long ranks have to end by themselves after one has died.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the launcher waits for the frames of a rank that has ended: they may arrive after the process has ended.
@@ -107,7 +109,8 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
     };
     // Ranks that lost another end with 6; the one that ended for a reason of its own, such as missing memory, is the cause.
     let code = codes.iter().find(|&&code| code != 0 && code != LOST).or(codes.iter().find(|&&code| code != 0));
-    Ended { code: code.copied().unwrap_or(0), problem }
+    let code = if hub.was_refused() { REFUSED } else { code.copied().unwrap_or(0) };
+    Ended { code, problem }
 }
 
 struct Started {
