@@ -103,9 +103,9 @@ fn number(keys: &Map<String, Value>, key: &str) -> Result<Option<f64>, ConfigErr
 
 /// Returns the activation function. Unknown ones cost the same, but cannot be executed.
 fn function(keys: &Map<String, Value>, key: &str, default: &str) -> ActivationFunction {
-    match keys.get(key).and_then(Value::as_str).unwrap_or(default) {
-        "gelu_new" | "gelu_pytorch_tanh" => ActivationFunction::GeluTanh,
-        "silu" | "swish" => ActivationFunction::Silu,
+    match keys.get(key).filter(|value| !value.is_null()).map_or(Some(default), Value::as_str) {
+        Some("gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::GeluTanh,
+        Some("silu" | "swish") => ActivationFunction::Silu,
         _ => ActivationFunction::Other,
     }
 }
