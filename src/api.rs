@@ -101,6 +101,6 @@ pub mod training {
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
         TrainingConfig, Verdict, compare, silent,
     };
-    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, Tokenizer, Tokens};
+    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};
 }
