@@ -1,13 +1,15 @@
 //! Loops over slices, compiled for the widest vectors of the machine at hand, and the few functions they need.
 //! Sums have a fixed order: LANES interleaved sums, then a tree.
 
+use crate::instructions;
+
 /// Number of interleaved partial sums of a reduction: two vectors of AVX-512.
 pub const LANES: usize = 32;
 
-/// Runs `work` compiled for the widest vector instructions that this machine has. `work` must be `#[inline(always)]`.
+/// Runs `work` compiled for the widest vector instructions that may be used. `work` must be `#[inline(always)]`.
 #[inline(always)]
 pub fn widest<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
+    instructions::dispatch(work)
 }
 
 /// e^x, good to 2 units in the last place; 0 below -87, e^88 above 88. Argument reduction by powers of two and the
