@@ -367,8 +367,12 @@ mod tests {
                     pack::transpose(&mut b_stored, k, &b, n, k, n);
                     Matrix::new(&b_stored, n, k, k).transposed()
                 };
-                let bases =
-                    [Base::Zero, Base::Out, Base::Bias(&bias), Base::Residual { residual: &residual, bias: &bias }];
+                let bases = [
+                    Base::Zero,
+                    Base::Out,
+                    Base::Bias(&bias),
+                    Base::Residual { residual: &residual, bias: Some(&bias) },
+                ];
                 for (number, base) in bases.into_iter().enumerate() {
                     let mut out = vec![2.0; m * n];
                     base_product(MatrixMut::new(&mut out, m, n, n), base, a_view, b_view);
