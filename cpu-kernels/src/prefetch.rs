@@ -41,8 +41,31 @@ struct Packing<'a> {
     to: &'a mut [f32],
     /// Columns of a panel.
     panel: usize,
+    /// Elements from a panel to the next.
+    length: usize,
     /// Start of the current row in the first panel.
     row: usize,
+    /// Where the next line goes to, and its column in its panel.
+    at: usize,
+    column: usize,
+}
+
+impl Packing<'_> {
+    #[inline(always)]
+    fn pack(&mut self, line: &[f32; LINE]) {
+        if let Some(to) = self.to.get_mut(self.at..).and_then(|to| to.first_chunk_mut::<LINE>()) {
+            *to = *line;
+        }
+        (self.at, self.column) = (self.at + LINE, self.column + LINE);
+        if self.column == self.panel {
+            (self.at, self.column) = (self.at + self.length - self.panel, 0);
+        }
+    }
+
+    fn next_row(&mut self) {
+        self.row += self.panel;
+        (self.at, self.column) = (self.row, 0);
+    }
 }
 
 impl<'a> Ahead<'a> {
@@ -55,7 +78,8 @@ impl<'a> Ahead<'a> {
 
     /// Packs what is fetched into panels of `panel` columns: whole lines, and whole panels in `columns`.
     pub(crate) fn into_panels(self, to: &'a mut [f32], panel: usize) -> Ahead<'a> {
-        Ahead { packing: Some(Packing { to, panel, row: 0 }), ..self }
+        let length = to.len() / self.columns * panel;
+        Ahead { packing: Some(Packing { to, panel, length, row: 0, at: 0, column: 0 }), ..self }
     }
 
     #[inline(always)]
@@ -77,12 +101,10 @@ impl<'a> Ahead<'a> {
         let Some(rest) = self.data.get(self.row + self.column..) else { return };
         match &mut self.packing {
             None => prefetch(&rest[..rest.len().min(1)]),
-            Some(Packing { to, panel, row }) => {
+            Some(packing) => {
                 prefetch(rest.get(DISTANCE * self.stride..DISTANCE * self.stride + 1).unwrap_or_default());
-                let inner = to.len() / self.columns;
-                let at = self.column / *panel * *panel * inner + *row + self.column % *panel;
-                if let (Some(to), Some(from)) = (to[at..].first_chunk_mut::<LINE>(), rest.first_chunk::<LINE>()) {
-                    *to = *from;
+                if let Some(line) = rest.first_chunk::<LINE>() {
+                    packing.pack(line);
                 }
             }
         }
@@ -91,7 +113,7 @@ impl<'a> Ahead<'a> {
             self.column = 0;
             self.row += self.stride;
             if let Some(packing) = &mut self.packing {
-                packing.row += packing.panel;
+                packing.next_row();
             }
         }
     }
