@@ -140,7 +140,10 @@ fn diverged(runs: &[ScheduleRun<'_>]) -> Option<Error> {
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
         Some((step, !is_asked_for(runs, number), loss, runs[number].name().to_string()))
     };
-    let found = (0..runs.len()).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
+    // Runs that only measure times start from another run's state.
+    let trains = |&number: &usize| runs[number].weights.as_ref().is_none_or(|weights| weights.trains);
+    let found =
+        (0..runs.len()).filter(trains).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
     found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
 }
 

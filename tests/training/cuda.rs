@@ -307,6 +307,31 @@ fn llama_is_pytorchs_and_the_cpus() {
     });
 }
 
+/// Ten steps of Llama under PyTorch's settings; one of the models has a vocabulary that makes a step too slow for more than one.
+#[test]
+fn ten_steps_of_llama_give_pytorchs_losses() {
+    child("ten_steps_of_llama_give_pytorchs_losses", &[], || {
+        for case in crate::llama::Case::all() {
+            let sizes @ [batch, _, seq] = case.sizes();
+            let (parameters, data) = (case.parameters(), case.tokens());
+            let settings = case.settings();
+            let count = if case.config.vocabulary > 1 << 16 { 1 } else { settings.len() };
+            for (number, name) in settings[..count].iter().enumerate() {
+                let devices: &[usize] = if case.config.layers > 1 && number % 2 == 0 { &[0, 1] } else { &[0] };
+                let sizes = [batch, seq, sizes[1]];
+                let mut pipeline = Pipeline::new(&parameters, Hardware::Gpus, devices, sizes, Precision::F32);
+                let (hyper, clip, is_same) = case.setting(name);
+                for (step, expected) in case.losses(name).into_iter().enumerate() {
+                    let (inputs, targets) = data.batch(if is_same { 0 } else { step }, batch, seq).unwrap();
+                    let loss = pipeline.step(step as u32 + 1, (&inputs, &targets), Order::FullBackward, &hyper, clip);
+                    let distance = (f64::from(loss) - expected).abs();
+                    assert!(distance < 1e-4, "{} {name} {step}: {loss}, PyTorch's {expected}", case.name);
+                }
+            }
+        }
+    });
+}
+
 /// Ten losses for settings of the golden file (A, B, C), on one device and on several.
 fn ten_losses(precision: Precision, wanted: &[char], tolerance: f64) {
     let state = debug_state();
