@@ -227,6 +227,10 @@ impl Steps for Pipeline {
         self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap().to_vec()
     }
 
+    fn squares(&self) -> usize {
+        self.spec.squares()
+    }
+
     fn squared_norms(&mut self) -> Vec<(usize, f64)> {
         self.shards.iter_mut().for_each(|shard| shard.square().unwrap());
         self.shards.iter_mut().flat_map(|shard| shard.squared_norms().unwrap()).collect()
