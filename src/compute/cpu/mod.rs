@@ -6,5 +6,5 @@ mod group;
 mod machine;
 mod pool;
 
-pub use group::Group;
+pub use group::{Group, GroupState};
 pub use machine::{Cpu, STORAGE};
