@@ -101,6 +101,7 @@ pub mod training {
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
         TrainingConfig, Verdict, compare, silent,
     };
+    pub use crate::mesh::{Coordinate, Mesh};
     pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};
 }

@@ -3,6 +3,7 @@
 use super::system::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::memory::{SavedActivations, peak};
 use crate::model::STORAGE;
 use crate::model_spec::Stage;
@@ -17,13 +18,17 @@ const OTHER_THREADS: u64 = 8;
 /// # Errors
 /// It has not.
 pub fn require_session(graph: &TaskGraph, training: &Training) -> Result<(), Error> {
-    require_threads([graph].into_iter(), &training.ranks)?;
+    require_threads([graph].into_iter(), training.mesh(), &training.ranks)?;
     require_memory([graph].into_iter(), Some(training))
 }
 
-/// Checks that the system allows a thread for each device of this rank, over all `graphs`.
-pub(super) fn require_threads<'a>(graphs: impl Iterator<Item = &'a TaskGraph>, ranks: &Ranks) -> Result<(), Error> {
-    let needed: u64 = graphs.map(|graph| ranks.devices(graph.schedule().devices()).len() as u64).sum();
+/// Checks that the system allows a thread for each worker of this rank, over all `graphs`.
+pub(super) fn require_threads<'a>(
+    graphs: impl Iterator<Item = &'a TaskGraph>,
+    mesh: Mesh,
+    ranks: &Ranks,
+) -> Result<(), Error> {
+    let needed: u64 = graphs.map(|graph| ranks.devices(mesh.world(graph.schedule().devices())).len() as u64).sum();
     match free_threads() {
         Some((free, limit)) if needed + OTHER_THREADS > free => Err(Error::Environment(format!(
             "expected {needed} threads, one per device and schedule, found that the system allows {}: {limit}; ask for fewer \
@@ -66,12 +71,12 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
     if matches!(training.backend, Backend::Cuda { .. }) {
         return Ok(0);
     }
-    let devices = graph.schedule().devices();
+    let (mesh, devices) = (training.mesh(), graph.schedule().devices());
     let stages = training.stages(graph)?;
-    let here = training.ranks.devices_here(devices);
-    let held: u64 = here.iter().map(|&device| most_held(training, graph, device, &stages)).sum();
-    let parameters = training.config().parameter_count() as u64 * 16;
-    Ok((parameters / u64::from(devices) * here.len() as u64).saturating_add(held))
+    let here = training.ranks.devices_here(mesh.world(devices));
+    let held: u64 = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages)).sum();
+    let (parameters, tensor) = (training.config().parameter_count() as u64 * 16, u64::from(mesh.tensor));
+    Ok((parameters / u64::from(devices) / tensor * here.len() as u64).saturating_add(held / tensor))
 }
 
 /// Peak bytes that the ops of `device` keep for later ones.

@@ -179,6 +179,12 @@ impl<C: Compute> StageModule<C> {
         })
     }
 
+    /// Makes the loss of a step the mean over `replicas` of this module, whose gradients are summed.
+    pub fn average_over(&mut self, replicas: u32) {
+        let microbatches = self.stages.values().map(|stage| stage.stashes.len()).max().unwrap_or(1);
+        self.weight = 1.0 / (replicas as usize * microbatches * self.rows) as f32;
+    }
+
     #[cfg(feature = "internals")]
     /// The machine.
     pub fn compute(&mut self) -> &mut C {

@@ -52,6 +52,19 @@ impl<C: Compute> StageModule<C> {
         Ok(())
     }
 
+    /// Sets this device's part of the gradient of a stage to what [`StageModule::copy_gradient`] wrote on another device: the first
+    /// summand, where the sum does not begin with this device's own.
+    ///
+    /// # Errors
+    /// As [`StageModule::merge_gradient`].
+    pub fn replace_gradient(&mut self, gradient: GradientSync, mut from: C::Input<'_>) -> Result<()> {
+        self.compute.enter()?;
+        for (number, [_, other]) in self.exchanged(gradient)? {
+            self.compute.merge_gradients(&mut self.groups[number], other, &mut from, Merge::Replace)?;
+        }
+        Ok(())
+    }
+
     /// The groups whose gradients are exchanged, in one fixed order: the side that is sent, and the side that is received.
     fn exchanged(&self, gradient: GradientSync) -> Result<Vec<(usize, [Side; 2])>> {
         match (gradient, self.tied, self.shared) {

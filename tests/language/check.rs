@@ -7,7 +7,7 @@ use pipesim::graphs::{Awaited, Party, fewest_slots, standard_deliveries};
 use pipesim::internals::exec::{Device, Host, Settings, Shared, Sizes, start_session};
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::schedules::{QueueCount, Receives};
-use pipesim::training::{Batch, PartTiming, Ranks, SessionError, State};
+use pipesim::training::{Batch, Mesh, PartTiming, Ranks, SessionError, State};
 use pipesim::{ChannelOptions, Deadlock, Delivery, Kind, Op, Overlap, Placement, Schedule, TaskGraph, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -312,7 +312,7 @@ impl Device for Courier {
 impl State for Courier {}
 
 fn settings(delivery: Delivery, timeout: Duration) -> Settings {
-    Settings { pin: false, spin: Duration::from_micros(5), timeout, delivery }
+    Settings { pin: false, spin: Duration::from_micros(5), timeout, delivery, mesh: Mesh::default() }
 }
 
 /// What threads that execute `graph` share.

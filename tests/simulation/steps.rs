@@ -32,7 +32,7 @@ fn ops(epilogue: &StepEpilogue, device: u32) -> Vec<&'static str> {
 
 #[test]
 fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
-    let epilogue = StepEpilogue::new(&Placement::linear(3), Some([0, 2]), true);
+    let epilogue = StepEpilogue::new(&Placement::linear(3), 1, Some([0, 2]), true);
     assert_eq!(ops(&epilogue, 0), ["put", "reduce", "norm", "optimizer"]);
     assert_eq!(ops(&epilogue, 1), ["norm", "optimizer"]);
     let lasts = |number: usize| match epilogue.nodes()[number].op {
@@ -54,7 +54,7 @@ fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
 
 #[test]
 fn stages_that_stand_twice_exchange_their_gradients() {
-    let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), None, false);
+    let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), 1, None, false);
     for device in 0..4 {
         assert_eq!(ops(&epilogue, device), ["put", "reduce", "reduce", "optimizer"]);
         for node in epilogue.of(device).filter(|node| node.op == StepOp::Reduce) {

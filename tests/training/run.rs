@@ -236,7 +236,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
     for name in dsl::names() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
-            let plan = Plan::new(graph.clone(), None);
+            let plan = Plan::new(graph.clone(), 1, None);
             let mut slots: BTreeMap<_, Vec<_>> = BTreeMap::new();
             for (reader, input) in plan.inputs.iter().enumerate() {
                 let Some(port) = input else { continue };
@@ -255,7 +255,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
             }
         }
     }
-    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), None);
+    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), 1, None);
     assert!(one.slots.iter().all(|&slots| slots == 1), "one micro-batch in flight needs one slot a channel");
 }
 

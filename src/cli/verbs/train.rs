@@ -63,6 +63,12 @@ impl Train {
         install_signal_handler(ranks.stop(), Decides::Itself, remarks.quiet);
         remove_unfinished_on_signals();
         refuse_ranks("pipesim train")?;
+        if !self.training.mesh().is_single() {
+            return Err(Failure::Usage(format!(
+                "expected one worker per stage, found {}; leave these out, or use pipesim run",
+                self.training.mesh()
+            )));
+        }
         let start = match &self.resume {
             Some(path) => self.resumed(path, &ranks)?,
             None => self.begun(&ranks)?,
