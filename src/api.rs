@@ -4,10 +4,11 @@
 pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
     pub use crate::cost::{
-        Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, LinkCost, OpTime, PartCost, Per, SharedPuts,
-        Slow, Slowdown, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
+        Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, GroupRates, LinkCost, OpTime, PartCost, Per,
+        SharedPuts, Slow, Slowdown, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
+    pub use crate::mesh::Mesh;
     pub use crate::resolve::{Costs, Measured};
 }
 

@@ -180,8 +180,14 @@ impl CostFile {
         let is_sound = self.contention.as_ref().is_none_or(Contention::is_sound);
         let factors = format!("factors that grow from 1000 to at most {} per mille", Contention::MOST);
         let overheads: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
-        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns, stages } =
-            self.step;
+        let StepRates {
+            optimizer_embedding_ns,
+            optimizer_block_ns,
+            norm_block_ns,
+            reduce_put_ns,
+            reduce_add_ns,
+            stages,
+        } = self.step;
         let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
         let group = stages.unwrap_or_default();
         let rates = rates.into_iter().chain([group.put_embedding_ns, group.put_block_ns]);

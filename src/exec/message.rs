@@ -232,7 +232,8 @@ fn groups_of(plan: &Plan, mesh: Mesh, sizes: &Sizes) -> Vec<(Vec<(u32, GradientS
         for stage in 0..placement.stages() {
             let bytes = sizes.stages.get(stage as usize).copied().unwrap_or(0);
             for tensor in 0..mesh.tensor {
-                let chunks = (0..placement.devices()).flat_map(|device| placement.held_by(device).iter().map(move |c| (device, *c)));
+                let chunks = (0..placement.devices())
+                    .flat_map(|device| placement.held_by(device).iter().map(move |c| (device, *c)));
                 let holders = chunks.filter(|(_, chunk)| chunk.stage == stage).flat_map(|(device, chunk)| {
                     let worker = move |data| mesh.worker(Coordinate { device, data, tensor });
                     (0..mesh.data).map(move |data| (worker(data), GradientSync::Stage(chunk)))

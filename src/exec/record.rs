@@ -152,7 +152,9 @@ impl StepRecord {
     /// copy's times agree with each other: an op starts after what it waits for. Those of several copies do not.
     pub fn new(workers: Vec<DeviceRecord>, mesh: Mesh) -> StepRecord {
         let loss = loss(&workers, mesh);
-        let end_of_copy = |copy: &u32| of_copy(&workers, mesh, *copy).iter().flat_map(|device| device.ops.last()).map(|op| op.end).max();
+        let end_of_copy = |copy: &u32| {
+            of_copy(&workers, mesh, *copy).iter().flat_map(|device| device.ops.last()).map(|op| op.end).max()
+        };
         let slowest = (0..mesh.copies()).rev().max_by_key(end_of_copy).unwrap_or(0);
         let begun = workers.iter().map(|worker| worker.begun).min().unwrap_or(0);
         let wall_ns = workers.iter().map(|worker| worker.told).max().unwrap_or(0).saturating_sub(begun);

@@ -3,6 +3,7 @@
 use super::arena::{Arena, ArenaLayout, Region};
 use super::heap::Heap;
 use super::message::{MessageBuffers, Sizes};
+use super::piece::PieceBuffers;
 use super::plan::Plan;
 use super::queues::CommunicationQueues;
 use super::signal::Aborted;
@@ -43,6 +44,7 @@ pub struct Shared {
     pub(super) buffers: MessageBuffers,
     /// Communication queues of each copy of the pipeline; none unless hosts emulate a delivery.
     pub(super) queues: Vec<CommunicationQueues>,
+    pub(super) pieces: PieceBuffers,
     pub(super) reductions: Reductions,
     pub(super) watch: Watch,
 }
@@ -57,13 +59,14 @@ impl Shared {
         let statuses = Statuses::new(&mut layout, workers);
         let buffers = MessageBuffers::new(&mut layout, &plan, mesh, sizes);
         let reductions = Reductions::new(&mut layout, workers, mesh.tensor, sizes.norm_parts);
+        let pieces = PieceBuffers::new(&mut layout, mesh, plan.graph.schedule().devices());
         let mut queues = |_| CommunicationQueues::new(&mut layout, &plan.graph, settings.delivery);
         let queues = (0..mesh.copies()).filter_map(&mut queues).collect();
         let number = ranks.next_heap();
         let arena = Arc::new(arena(&ranks, layout.bytes())?);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, number));
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
-        Ok(Shared { plan, mesh, ranks, heap, buffers, queues, reductions, watch })
+        Ok(Shared { plan, mesh, ranks, heap, buffers, queues, pieces, reductions, watch })
     }
 }
 
@@ -154,13 +157,7 @@ impl Reductions {
     }
 
     /// Contributes the partial sums of squares of `worker`, on `tensor_rank`, by order number.
-    pub fn put_norms(
-        &self,
-        heap: &Heap,
-        (worker, tensor_rank): (u32, u32),
-        step: u64,
-        parts: &[(usize, f64)],
-    ) {
+    pub fn put_norms(&self, heap: &Heap, (worker, tensor_rank): (u32, u32), step: u64, parts: &[(usize, f64)]) {
         let (words, done) = (&self.norms[(step % 2) as usize], self.norms_in[worker as usize]);
         for &(number, square) in parts {
             heap.store_everywhere(words[tensor_rank as usize * self.parts + number], square.to_bits(), done);

@@ -3,7 +3,8 @@
 use super::contention::Neighbours;
 use super::{Error, Extent, Observer, Role, ScheduleRun, Steps, Training, measure};
 use crate::cost::{
-    Contention, CostFile, CostTable, GroupRates, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates, TYPICAL,
+    Contention, CostFile, CostTable, GroupRates, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates,
+    TYPICAL,
 };
 use crate::delivery::Delivery;
 use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
@@ -299,7 +300,12 @@ fn step_durations(
     epilogue.of(device as u32).zip(durations).filter(|(node, _)| counts(node)).map(|(_, ns)| ns).collect()
 }
 
-fn step_rates(graph: &TaskGraph, records: &[StepRecord], (spec, stages): (&ModelSpec, &[Stage]), mesh: Mesh) -> StepRates {
+fn step_rates(
+    graph: &TaskGraph,
+    records: &[StepRecord],
+    (spec, stages): (&ModelSpec, &[Stage]),
+    mesh: Mesh,
+) -> StepRates {
     let placement = &graph.schedule().placement;
     let epilogue = StepEpilogue::new(placement, mesh.data, spec.outline().exchange(placement, stages), true);
     let devices = 0..graph.schedule().devices() as usize;

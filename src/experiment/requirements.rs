@@ -3,10 +3,10 @@
 use super::system::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
-use crate::mesh::Mesh;
 use crate::memory::{SavedActivations, peak};
+use crate::mesh::Mesh;
 use crate::model::STORAGE;
-use crate::model_spec::Stage;
+use crate::model_spec::{Stage, Storage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
 
@@ -76,13 +76,14 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
     let here = training.ranks.devices_here(mesh.world(devices));
     let held: u64 = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages)).sum();
     let (parameters, tensor) = (training.config().parameter_count() as u64 * 16, u64::from(mesh.tensor));
-    Ok((parameters / u64::from(devices) / tensor * here.len() as u64).saturating_add(held / tensor))
+    Ok((parameters / u64::from(devices) / tensor * here.len() as u64).saturating_add(held))
 }
 
-/// Peak bytes that the ops of `device` keep for later ones.
-fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
+/// Peak bytes that the ops of a worker of `device` keep for later ones.
+pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let spec = training.spec();
-    let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &STORAGE) as u64;
+    let storage = Storage { tp: training.mesh().tensor as usize, ..STORAGE };
+    let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &storage) as u64;
     let left = |stage| SavedActivations {
         forward: left(stage, Kind::F),
         input: left(stage, Kind::I),

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Case {
     pub name: &'static str,
     pub config: Config,
-    expected: Value,
+    pub expected: Value,
 }
 
 impl Case {
@@ -74,7 +74,7 @@ impl Case {
     }
 
     /// A training under one of PyTorch's settings, in `m` micro-batches.
-    fn training(&self, setting: &str, m: usize) -> Training {
+    pub fn training(&self, setting: &str, m: usize) -> Training {
         let values = &self.expected["settings"][setting];
         let [learning_rate, beta1, beta2, epsilon, weight_decay] =
             ["lr", "beta1", "beta2", "eps", "weight_decay"].map(|key| number(values, key) as f32);

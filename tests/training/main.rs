@@ -10,6 +10,7 @@ mod headers;
 mod kernels;
 mod libraries;
 mod llama;
+mod mesh;
 mod model;
 mod nvrtc;
 mod pipeline;

@@ -99,11 +99,14 @@ impl DeviceOptions {
             _ if mesh.is_single() => return Ok(self.clone()),
             DeviceKind::Auto if self.may_fall_back() => DeviceKind::Cpu,
             DeviceKind::Auto | DeviceKind::Cuda => {
-                let text = format!("GPUs train with one worker per stage, found {mesh}; leave these out, or use --device cpu");
+                let text =
+                    format!("GPUs train with one worker per stage, found {mesh}; leave these out, or use --device cpu");
                 return Err(Failure::Usage(text));
             }
             DeviceKind::Timed => {
-                let text = format!("timed devices have one worker per stage, found {mesh}; leave these out, or use --device cpu");
+                let text = format!(
+                    "timed devices have one worker per stage, found {mesh}; leave these out, or use --device cpu"
+                );
                 return Err(Failure::Usage(text));
             }
             DeviceKind::Cpu => DeviceKind::Cpu,

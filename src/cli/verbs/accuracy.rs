@@ -138,7 +138,8 @@ impl Accuracy {
             let batch = Some(sequences.saturating_mul(mesh.data));
             let training_config = TrainingConfig { batch, ..self.training.training_config() };
             let mut training = training_config.training(1, ranks)?;
-            training.backend = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(self.stages), self.details)?.0;
+            training.backend =
+                self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(self.stages), self.details)?.0;
             Ok(training)
         };
         asked.iter().filter(|&&sequences| sequences > 1).map(sized).collect()

@@ -195,8 +195,7 @@ impl Run {
         };
         let observer = remarks.observer(true, true);
         let mut measured = self.over(&links, &mut experiment, chosen, &observer)?;
-        if let (Err(experiment::Error::Unsupported(why)), 1, true) =
-            (&measured, ranks.size(), devices.may_fall_back())
+        if let (Err(experiment::Error::Unsupported(why)), 1, true) = (&measured, ranks.size(), devices.may_fall_back())
         {
             // the links may need GPUs
             if let Ok(links) = devices.links(Chosen::Cpu, ranks, workers) {
