@@ -2,10 +2,11 @@
 //! backward for the input is empty and all of its backward is the one for the weights.
 
 use crate::vector;
+use std::ops::Range;
 
 /// The row of a table (rows, C) that begins with that of token `first`, at `token`; none if the table does not have it.
 #[inline(always)]
-fn row(token: u32, first: u32, channels: usize) -> impl std::slice::SliceIndex<[f32], Output = [f32]> {
+fn row(token: u32, first: u32, channels: usize) -> Range<usize> {
     let start = token.wrapping_sub(first) as usize * channels;
     start..start + channels
 }
