@@ -29,8 +29,8 @@ pub mod models {
         Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
     };
     pub use crate::model_spec::{
-        BLOCK, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError,
-        Stage, Storage, Tensor, TiedSides,
+        BLOCK, Block, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, Split,
+        SplitError, Stage, Storage, Tensor, TiedSides,
         huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
         model_spec, names as model_names, transformer_named,
     };

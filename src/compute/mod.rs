@@ -19,9 +19,9 @@ pub use calls::{Compute, Memory};
 pub use collective::{Alone, Collective};
 pub use cpu_kernels::optimizer::AdamW;
 pub use operands::{
-    Activated, Attended, Attention, Classified, Classifier, Embedded, Embedding, Function, Linear, Multiplied, Norm,
-    NormKind, Normalized, Rotation, Workload,
+    Activated, Attended, Attention, Classified, Classifier, Copies, Embedded, Embedding, Function, Linear, Multiplied,
+    Norm, NormKind, Normalized, Reduction, Rotation, TensorShare, Workload,
 };
-pub use store::{Merge, Quantity, Side, Store};
+pub use store::{Merge, Quantity, Side, Squared, Store};
 pub use threads::Threads;
 pub use timing::{Part, PartTimer, PartTiming, Stopwatch};
