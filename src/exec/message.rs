@@ -17,7 +17,7 @@ pub struct Sizes {
     pub tied: Option<([u32; 2], usize)>,
     /// By stage: size of the gradient of its parameters.
     pub stages: Vec<usize>,
-    /// Number of parts of the gradient norm.
+    /// Number of parts of the gradient norm, on all tensor-parallel ranks.
     pub norm_parts: usize,
     /// Messages go from GPU to GPU: the hosts need no memory for them.
     pub past_hosts: bool,

@@ -309,9 +309,8 @@ impl<M: Backend> Program<M> {
         self.timed(StepOp::Norm, |program| program.backend.square())?;
         self.backend.drain(&mut || self.link.is_done())?;
         let squares = self.backend.squares()?;
-        let at = shared.mesh.coordinate(self.number);
-        let counted = if at.data == 0 { &squares[..] } else { &[] };
-        shared.reductions.put_norms(&shared.heap, (self.number, at.tensor), updates, counted);
+        let counted = if shared.mesh.coordinate(self.number).data == 0 { &squares[..] } else { &[] };
+        shared.reductions.put_norms(&shared.heap, self.number, updates, counted);
         let sum = self.waiting(|_| Ok(shared.reductions.sum_norms(&shared.heap, updates, &shared.watch)?))?;
         Ok(sum.sqrt())
     }

@@ -58,7 +58,7 @@ impl Shared {
         let mut layout = ArenaLayout::default();
         let statuses = Statuses::new(&mut layout, workers);
         let buffers = MessageBuffers::new(&mut layout, &plan, mesh, sizes);
-        let reductions = Reductions::new(&mut layout, workers, mesh.tensor, sizes.norm_parts);
+        let reductions = Reductions::new(&mut layout, workers, sizes.norm_parts);
         let pieces = PieceBuffers::new(&mut layout, mesh, plan.graph.schedule().devices());
         let mut queues = |_| CommunicationQueues::new(&mut layout, &plan.graph, settings.delivery);
         let queues = (0..mesh.copies()).filter_map(&mut queues).collect();
@@ -88,9 +88,9 @@ impl Shared {
     ///
     /// # Errors
     /// The run was aborted.
-    pub fn post(&self, worker: u32, message: usize) -> Result<Arrivals, Aborted> {
+    pub fn post(&self, worker: u32, message: usize) -> Result<Option<Arrivals>, Aborted> {
         let post = |queues: &CommunicationQueues| queues.post(&self.heap, &self.watch, &self.plan.graph, message);
-        self.queues_of(worker).map_or(Ok(Vec::new()), post)
+        self.queues_of(worker).map(post).transpose()
     }
 
     /// Records that the output of op `message` of `worker`'s copy was used. Returns what arrives as a result if a delivery is
@@ -98,9 +98,9 @@ impl Shared {
     ///
     /// # Errors
     /// The run was aborted.
-    pub fn release(&self, worker: u32, message: usize) -> Result<Arrivals, Aborted> {
+    pub fn release(&self, worker: u32, message: usize) -> Result<Option<Arrivals>, Aborted> {
         let release = |queues: &CommunicationQueues| queues.release(&self.heap, &self.watch, &self.plan.graph, message);
-        self.queues_of(worker).map_or(Ok(Vec::new()), release)
+        self.queues_of(worker).map(release).transpose()
     }
 }
 
@@ -131,21 +131,18 @@ fn arena(ranks: &Ranks, bytes: usize) -> Result<Arena> {
 pub struct Reductions {
     /// By worker: number of steps it has been ready for.
     ready: Vec<Region>,
-    /// Partial sums of squares by tensor rank and part, for even and odd steps: a worker can be one step ahead of a reader.
+    /// Partial sums of squares, for even and odd steps: a worker can be one step ahead of a reader.
     norms: [Vec<Region>; 2],
-    /// Number of parts per tensor rank.
-    parts: usize,
     /// By worker: number of steps to which it has contributed its sums.
     norms_in: Vec<Region>,
 }
 
 impl Reductions {
-    /// Reserves memory for `workers` workers with `tensor` tensor ranks, and a norm of `parts` parts on each rank.
-    pub fn new(layout: &mut ArenaLayout, workers: u32, tensor: u32, parts: usize) -> Reductions {
+    /// Reserves memory for `workers` workers and a norm of `norm_parts` parts.
+    pub fn new(layout: &mut ArenaLayout, workers: u32, norm_parts: usize) -> Reductions {
         Reductions {
             ready: (0..workers).map(|_| layout.signal()).collect(),
-            norms: [(); 2].map(|()| (0..tensor as usize * parts).map(|_| layout.word()).collect()),
-            parts,
+            norms: [(); 2].map(|()| (0..norm_parts).map(|_| layout.word()).collect()),
             norms_in: (0..workers).map(|_| layout.signal()).collect(),
         }
     }
@@ -156,11 +153,11 @@ impl Reductions {
         self.ready.iter().try_for_each(|&ready| heap.signal(ready).spin(step + 1, watch))
     }
 
-    /// Contributes the partial sums of squares of `worker`, on `tensor_rank`, by order number.
-    pub fn put_norms(&self, heap: &Heap, (worker, tensor_rank): (u32, u32), step: u64, parts: &[(usize, f64)]) {
+    /// Contributes the partial sums of squares of `worker`, by order number.
+    pub fn put_norms(&self, heap: &Heap, worker: u32, step: u64, parts: &[(usize, f64)]) {
         let (words, done) = (&self.norms[(step % 2) as usize], self.norms_in[worker as usize]);
         for &(number, square) in parts {
-            heap.store_everywhere(words[tensor_rank as usize * self.parts + number], square.to_bits(), done);
+            heap.store_everywhere(words[number], square.to_bits(), done);
         }
         heap.raise_everywhere(done, step + 1);
     }

@@ -5,9 +5,9 @@ use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
 use crate::memory::{SavedActivations, peak};
 use crate::mesh::Mesh;
-use crate::model::STORAGE;
-use crate::model_spec::{Stage, Storage};
-use crate::op::Kind;
+use crate::model::storage;
+use crate::model_spec::Stage;
+use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 
 /// Threads of a process besides those of its devices.
@@ -82,7 +82,7 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
 /// Peak bytes that the ops of a worker of `device` keep for later ones.
 pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let spec = training.spec();
-    let storage = Storage { tp: training.mesh().tensor as usize, ..STORAGE };
+    let storage = storage(training.config().vocabulary_multiple, training.mesh().tensor as usize);
     let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &storage) as u64;
     let left = |stage| SavedActivations {
         forward: left(stage, Kind::F),
@@ -90,5 +90,11 @@ pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[
         ..SavedActivations::default()
     };
     let left: Vec<SavedActivations> = stages.iter().map(left).collect();
-    peak(graph.schedule().program(device), &left).held
+    // A CPU runs a full backward as its two halves.
+    let halves = |op: &Op| match op.kind() {
+        Kind::B => [Kind::I, Kind::W].map(|kind| op.of_kind(kind)).to_vec(),
+        _ => vec![*op],
+    };
+    let ops: Vec<Op> = graph.schedule().program(device).iter().flat_map(halves).collect();
+    peak(&ops, &left).held
 }

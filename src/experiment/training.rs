@@ -3,10 +3,11 @@
 use super::config::DEFAULT_SEQUENCE;
 use super::system::{cores, provenance};
 use super::{Error, TrainingConfig};
+use crate::compute::{Alone, Collective};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, TensorGroup, Update};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model::{self, Config, Parameters, StageModule, Tokens};
@@ -60,6 +61,7 @@ impl TrainingConfig {
     /// Contradictory sizes, unreadable files, data that does not fit the model.
     pub fn training(&self, microbatches: u32, ranks: &Arc<Ranks>) -> Result<Training, Error> {
         let config = self.config()?;
+        config.check_tensor_ranks(self.mesh.tensor as usize).map_err(Error::Usage)?;
         if microbatches == 0 {
             return Err(Error::Usage("expected at least 1 micro-batch, found 0; ask for one or more".to_string()));
         }
@@ -282,7 +284,11 @@ impl Training {
             let held = self.held(graph, mesh.device(worker), stages);
             let MicroBatch { sequences, tokens } = self.micro_batch;
             let sizes = [sequences, tokens, graph.schedule().microbatches as usize];
-            let mut module = StageModule::on_cpu(&self.parameters, &held, sizes)?;
+            let ranks: Box<dyn Collective> = match mesh.tensor {
+                1 => Box::new(Alone),
+                _ => Box::new(TensorGroup::new(worker, shared)),
+            };
+            let mut module = StageModule::on_cpu_rank(&self.parameters, &held, sizes, ranks)?;
             module.average_over(mesh.data);
             Ok(Host::runner(worker, Box::new(module), shared, self.training_config.fault))
         };
@@ -294,17 +300,17 @@ impl Training {
         let (spec, float) = (self.spec(), size_of::<f32>());
         let (number, tied, gradients) = match &self.backend {
             Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages),
-            Backend::Cpu => (
-                float,
-                spec.tied_elements(|elements| elements) * float,
-                stages.iter().map(|stage| spec.gradient_elements(stage, |n| n) * float).collect(),
-            ),
+            Backend::Cpu => {
+                let ranks = self.mesh().tensor as usize;
+                let of_stages = stages.iter().map(|stage| spec.gradient_share(stage, ranks) * float);
+                (float, spec.tied_share(ranks) * float, of_stages.collect())
+            }
         };
         Sizes {
             hidden: spec.edge(self.micro_batch) * number,
             tied: spec.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
-            norm_parts: spec.squares(),
+            norm_parts: spec.squares() * self.mesh().tensor as usize,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
         }
     }
@@ -321,7 +327,7 @@ impl Training {
     /// Share of an activation that is kept from I to W, over the whole model, as these devices store it.
     pub fn keep(&self) -> f64 {
         let storage = match &self.backend {
-            Backend::Cpu => model::STORAGE,
+            Backend::Cpu => model::storage(self.config().vocabulary_multiple, self.mesh().tensor as usize),
             Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
         };
         self.spec().keep(self.micro_batch, &storage)

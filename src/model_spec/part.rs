@@ -52,6 +52,11 @@ impl Tensor {
         shape
     }
 
+    /// Returns the elements of what the first of `ranks` holds; no rank holds more.
+    pub fn share_elements(&self, ranks: usize) -> usize {
+        self.share(0, ranks).into_iter().product()
+    }
+
     /// Returns the tensor with its last `rows` rows as padding.
     pub fn padded(self, rows: usize) -> Tensor {
         Tensor { padding: rows, ..self }

@@ -187,14 +187,14 @@ pub fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<us
                 });
             };
             if let Some(input) = graph.upstream(index).filter(crosses) {
-                come(shared.release(input).unwrap().unwrap_or_default());
+                come(shared.release(device, input).unwrap().unwrap_or_default());
             }
             if graph.pair(index).is_some_and(|(first, _)| first == index) {
                 continue;
             }
             for op in graph.pair(index).map_or(index, |(first, _)| first)..=index {
                 if crosses(&op) {
-                    come(shared.post(op).unwrap().unwrap_or_else(|| vec![(op, step)]));
+                    come(shared.post(device, op).unwrap().unwrap_or_else(|| vec![(op, step)]));
                 }
             }
         }

@@ -74,7 +74,7 @@ impl Link for Local {
         } else {
             // SAFETY: the buffer's last message was read; the signal follows when the queues allow it.
             unsafe { heap.arena().data_mut(slot.data) }.copy_from_slice(made);
-            self.arrive(self.shared.post(self.worker, op)?);
+            self.arrive(self.shared.post(self.worker, op)?.unwrap_or_default());
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Link for Local {
         let read = message.reader.checked_sub(1).map_or(buffer.host.read, |number| buffer.others[number].read);
         self.shared.heap.raise(buffer.producer, read, message.value);
         if let Some(op) = message.op {
-            self.arrive(self.shared.release(self.worker, op)?);
+            self.arrive(self.shared.release(self.worker, op)?.unwrap_or_default());
         }
         Ok(())
     }
