@@ -54,52 +54,83 @@ fn values_by_worker(
     held.iter().map(bits).collect()
 }
 
-#[test]
-fn replicas_train_to_pytorchs_losses_under_every_schedule() {
-    for (data, m, setting) in [(2, 4, 0), (2, 2, 1), (2, 4, 2), (4, 2, 1)] {
-        let (key, adamw, clip) = golden_settings()[setting];
-        let of_setting = training(1, adamw, clip.map(|clip| clip as f32), !key.starts_with('C'));
-        let training = on_mesh(of_setting, Mesh { tensor: 1, data }, m, 8);
-        let mut count = 0;
-        for p in [1, 2, 4] {
-            for graph in schedules(p, m) {
-                let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), m, 10));
-                let what = format!("{key} {} p={p} m={m} dp={data}", graph.schedule().name);
-                assert_losses(&ours, &golden_losses(key), &what);
-                count += 1;
-            }
-        }
-        assert!(count >= 15, "only {count} runs");
+/// Ten steps of the golden model on `mesh` under each of `graphs`.
+fn check_losses(mesh: Mesh, m: u32, setting: usize, graphs: &[Arc<TaskGraph>]) {
+    let (key, adamw, clip) = golden_settings()[setting];
+    let of_setting = training(1, adamw, clip.map(|clip| clip as f32), !key.starts_with('C'));
+    let training = on_mesh(of_setting, mesh, m, 8);
+    for graph in graphs {
+        let ours = losses(&train(&training, &mut training.session(graph).unwrap(), m, 10));
+        let (schedule, p) = (&graph.schedule().name, graph.schedule().devices());
+        assert_losses(&ours, &golden_losses(key), &format!("{key} {schedule} p={p} m={m} {mesh}"));
     }
 }
 
 #[test]
-fn replicas_of_llama_train_to_pytorchs_losses() {
-    for case in Case::all() {
-        let [batch, _, _] = case.sizes();
-        if batch % 2 > 0 {
-            continue;
-        }
-        for setting in case.expected["settings"].as_object().unwrap().keys() {
-            let training = on_mesh(case.training(setting, 1), Mesh { tensor: 1, data: 2 }, 1, batch);
-            for p in [1, 2].into_iter().filter(|&p| p <= case.config.layers as u32) {
-                let graph = graph("1f1b", p, 1, None).unwrap();
-                let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 1, 10));
-                assert_losses(&ours, &numbers(&case.expected[setting]), &format!("{} {setting} p={p}", case.name));
-            }
+fn replicas_train_to_pytorchs_losses_under_every_schedule() {
+    let graphs: Vec<_> = [2, 4].into_iter().flat_map(|p| schedules(p, 4)).collect();
+    assert!(graphs.len() >= 15);
+    check_losses(Mesh { tensor: 1, data: 2 }, 4, 1, &graphs);
+}
+
+#[test]
+fn tensor_ranks_train_to_pytorchs_losses_under_every_schedule() {
+    check_losses(Mesh { tensor: 2, data: 1 }, 4, 1, &schedules(2, 4));
+}
+
+/// Every mesh of up to eight workers, under a schedule with full backwards or one with split ones.
+#[test]
+fn every_mesh_trains_to_pytorchs_losses() {
+    for (number, (tensor, data, p)) in meshes().into_iter().enumerate() {
+        let graphs: Vec<_> = ["1f1b", "zb-h1"].iter().filter_map(|name| graph(name, p, 2, None)).collect();
+        check_losses(Mesh { tensor, data }, 2, number % 3, &graphs[number % graphs.len()..][..1]);
+    }
+}
+
+/// T, D and p of every mesh of up to eight workers, but for a single replica and rank.
+fn meshes() -> Vec<(u32, u32, u32)> {
+    let mut all = Vec::new();
+    for tensor in [1, 2, 4] {
+        for data in [1, 2, 4] {
+            all.extend([1, 2, 4].map(|p| (tensor, data, p)));
         }
     }
+    all.retain(|&(tensor, data, p)| tensor * data > 1 && tensor * data * p <= 8);
+    all
+}
+
+#[test]
+fn llama_trains_to_pytorchs_losses_on_every_mesh() {
+    let mut count = 0;
+    for case in Case::all() {
+        let [batch, _, _] = case.sizes();
+        let settings = case.expected["settings"].as_object().unwrap();
+        for (number, (tensor, data, p)) in meshes().into_iter().enumerate() {
+            let fits = case.config.check_tensor_ranks(tensor as usize).is_ok() && batch.is_multiple_of(data as usize);
+            if !fits || p > case.config.layers as u32 {
+                continue;
+            }
+            let setting = settings.keys().nth(number % settings.len()).unwrap();
+            let mesh = Mesh { tensor, data };
+            let training = on_mesh(case.training(setting, 1), mesh, 1, batch);
+            let graph = graph("1f1b", p, 1, None).unwrap();
+            let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 1, 10));
+            assert_losses(&ours, &numbers(&case.expected[setting]), &format!("{} {setting} p={p} {mesh}", case.name));
+            count += 1;
+        }
+    }
+    assert!(count >= 12, "only {count} runs");
 }
 
 /// What every replica holds after three steps, by schedule.
 #[test]
 fn every_schedule_gives_all_replicas_the_same_bits() {
-    for (clip, data, m) in [(None, 2, 4), (Some(0.5), 2, 4), (Some(0.5), 4, 2)] {
-        let mesh = Mesh { tensor: 1, data };
+    for (clip, tensor, data, m) in [(None, 1, 2, 4), (Some(0.5), 1, 4, 2), (Some(0.5), 2, 2, 2)] {
+        let mesh = Mesh { tensor, data };
         let training = on_mesh(training(1, adamw(0.95, 0.01), clip, false), mesh, m, 8);
         let mut reference: Option<(Vec<u64>, Vec<u32>)> = None;
-        for graph in [1, 2, 4].into_iter().flat_map(|p| schedules(p, m)) {
-            let what = format!("{} p={} dp={data} clip {clip:?}", graph.schedule().name, graph.schedule().devices());
+        for graph in [1, 2].into_iter().flat_map(|p| schedules(p, m)) {
+            let what = format!("{} p={} {mesh} clip {clip:?}", graph.schedule().name, graph.schedule().devices());
             let mut session = training.session(&graph).unwrap();
             let losses: Vec<u64> =
                 losses(&train(&training, &mut session, m, 3)).into_iter().map(f64::to_bits).collect();
@@ -122,15 +153,21 @@ fn every_schedule_gives_all_replicas_the_same_bits() {
 
 /// After one step of AdamW, the first moment is a tenth of the gradient.
 #[test]
-fn gradients_of_replicas_are_one_devices() {
-    for (name, p, data, m) in
-        [("1f1b", 2, 2, 2), ("zb-v", 2, 2, 2), ("dualpipe", 2, 2, 4), ("1f1b", 4, 4, 2), ("gpipe", 1, 4, 2)]
-    {
+fn gradients_on_a_mesh_are_one_devices() {
+    let cases = [
+        ("1f1b", 2, Mesh { tensor: 1, data: 2 }, 2),
+        ("zb-v", 2, Mesh { tensor: 2, data: 2 }, 2),
+        ("dualpipe", 2, Mesh { tensor: 2, data: 2 }, 4),
+        ("1f1b", 4, Mesh { tensor: 1, data: 4 }, 2),
+        ("1f1b", 4, Mesh { tensor: 2, data: 1 }, 2),
+        ("gpipe", 1, Mesh { tensor: 4, data: 2 }, 2),
+    ];
+    for (name, p, mesh, m) in cases {
         let single = training(1, adamw(0.95, 0.01), None, false);
         let batch = single.batch(0, 1).unwrap();
         let (loss, expected) = on_one_device(&single.parameters, (&batch.inputs, &batch.targets), [8, 32, 8]);
 
-        let training = on_mesh(single, Mesh { tensor: 1, data }, m, 8);
+        let training = on_mesh(single, mesh, m, 8);
         let mut session = training.session(&graph(name, p, m, None).unwrap()).unwrap();
         let record = session.step(&training.batch(0, m).unwrap(), Some(training.update(0))).unwrap();
         assert!((record.loss.unwrap() - f64::from(loss)).abs() < 1e-5, "{name}: {:?}, one device {loss}", record.loss);
@@ -140,15 +177,17 @@ fn gradients_of_replicas_are_one_devices() {
         let found = found.lock().unwrap();
         for (number, (found, expected)) in found.tensors.iter().zip(&expected.tensors).enumerate() {
             let largest = found.iter().zip(expected).map(|(a, b)| (10.0 * a - b).abs()).fold(0.0, f32::max);
-            assert!(largest < 1e-4, "{name} p={p} dp={data}, tensor {number}: off by {largest}");
+            assert!(largest < 1e-4, "{name} p={p} {mesh}, tensor {number}: off by {largest}");
         }
     }
 }
 
 #[test]
 fn workers_hold_what_the_memory_model_says() {
-    for (name, p, m, mesh) in [("1f1b", 2, 4, Mesh { tensor: 1, data: 2 }), ("zb-v", 2, 4, Mesh { tensor: 1, data: 2 })]
-    {
+    let meshes = [Mesh { tensor: 1, data: 2 }, Mesh { tensor: 2, data: 1 }, Mesh { tensor: 4, data: 2 }];
+    let runs = meshes.into_iter().flat_map(|mesh| [("1f1b", mesh), ("zb-v", mesh)]);
+    for (name, mesh) in runs {
+        let (p, m) = (2, 4);
         let training = on_mesh(training(1, adamw(0.95, 0.0), None, false), mesh, m, 8);
         let graph = graph(name, p, m, None).unwrap();
         let stages = training.stages(&graph).unwrap();
