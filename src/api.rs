@@ -103,6 +103,6 @@ pub mod training {
         TrainingConfig, Verdict, compare, silent,
     };
     pub use crate::mesh::{Coordinate, Mesh};
-    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, Tokenizer, Tokens};
+    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};
 }

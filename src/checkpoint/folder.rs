@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Name of the list of files, which is written last.
@@ -222,11 +223,16 @@ impl Checkpoint {
         serde_json::from_str(&text).with_context(|| format!("another content of {name}"))
     }
 
-    /// Reads a file of tensors of a model.
+    /// Reads the elements of a file of tensors of which `is_wanted` is true, by the tensor's number.
     ///
     /// # Errors
-    /// As [`weights::read`].
-    pub fn tensors(&self, name: &str, config: &Config) -> Result<Parameters> {
-        weights::read(&[self.path.join(name)], config)
+    /// As [`weights::read_some`].
+    pub fn tensors(
+        &self,
+        name: &str,
+        config: &Config,
+        is_wanted: &dyn Fn(usize, &Range<usize>) -> bool,
+    ) -> Result<Parameters> {
+        weights::read_some(&[self.path.join(name)], config, is_wanted)
     }
 }

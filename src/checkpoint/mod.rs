@@ -14,4 +14,4 @@ pub use config::config_json;
 #[cfg(feature = "pictures")]
 pub use folder::{CONFIG, Checkpoint, FIRST_MOMENTS, SECOND_MOMENTS, STATE, Writer, all};
 pub use names::{StoredTensor, stored_tensors};
-pub use weights::{WEIGHTS, read, read_folder, write};
+pub use weights::{WEIGHTS, read, read_folder, read_some, write};

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Name of a folder's file of weights.
@@ -60,11 +61,22 @@ fn read_index(index: &Path, folder: &Path, config: &Config) -> Result<Parameters
     read(&names.into_iter().map(|name| folder.join(name)).collect::<Vec<_>>(), config)
 }
 
+/// Whether elements of a tensor, by its number, are to be read.
+type IsWanted<'a> = &'a dyn Fn(usize, &Range<usize>) -> bool;
+
 /// Reads parameters from `files`, which together hold each tensor of the model once.
 ///
 /// # Errors
 /// As [`read_folder`].
 pub fn read(files: &[PathBuf], config: &Config) -> Result<Parameters> {
+    read_some(files, config, &|_, _| true)
+}
+
+/// As [`read`], but leaves the elements at 0, without memory of their own, of which `is_wanted` is false.
+///
+/// # Errors
+/// As [`read_folder`].
+pub fn read_some(files: &[PathBuf], config: &Config, is_wanted: IsWanted<'_>) -> Result<Parameters> {
     let mapped = files.iter().map(|file| map(file)).collect::<Result<Vec<Mmap>>>()?;
     let mut found: BTreeMap<String, TensorView<'_>> = BTreeMap::new();
     for (bytes, file) in mapped.iter().zip(files) {
@@ -80,7 +92,7 @@ pub fn read(files: &[PathBuf], config: &Config) -> Result<Parameters> {
             );
         }
     }
-    fill(&mut found, config)
+    fill(&mut found, config, is_wanted)
         .with_context(|| format!("reading {}", files.first().map_or("".into(), |file| file.display().to_string())))
 }
 
@@ -94,12 +106,13 @@ fn map(path: &Path) -> Result<Mmap> {
 }
 
 /// Moves the tensors `found` into a model's parameters.
-fn fill(found: &mut BTreeMap<String, TensorView<'_>>, config: &Config) -> Result<Parameters> {
+fn fill(found: &mut BTreeMap<String, TensorView<'_>>, config: &Config, is_wanted: IsWanted<'_>) -> Result<Parameters> {
     let mut parameters = Parameters::zeros(config)?;
     let mut missing = Vec::new();
     for stored in stored_tensors(config)? {
         let short = names::without_head(&stored.name);
         match found.remove(&stored.name).or_else(|| found.remove(short?)) {
+            Some(_) if !is_wanted(stored.tensor, &stored.range) => {}
             Some(view) => copy(&view, &stored, &mut parameters.tensors[stored.tensor][stored.range.clone()])?,
             None => missing.push(stored.name),
         }
@@ -111,7 +124,7 @@ fn fill(found: &mut BTreeMap<String, TensorView<'_>>, config: &Config) -> Result
         );
     }
     if let Some(head) = found.remove(names::HEAD_WEIGHT) {
-        check_tied(&head, config, &parameters)?;
+        check_tied(&head, config, &parameters, is_wanted)?;
     }
     found.retain(|name, _| !names::is_buffer(name));
     if let Some(first) = found.keys().next() {
@@ -125,9 +138,12 @@ fn fill(found: &mut BTreeMap<String, TensorView<'_>>, config: &Config) -> Result
 }
 
 /// Checks a head that is stored although it shares the embedding.
-fn check_tied(head: &TensorView<'_>, config: &Config, parameters: &Parameters) -> Result<()> {
+fn check_tied(head: &TensorView<'_>, config: &Config, parameters: &Parameters, is_wanted: IsWanted<'_>) -> Result<()> {
     let stored = stored_tensors(config)?.into_iter().find(|stored| stored.name == names::embedding(config));
     let stored = stored.context("expected a token embedding")?;
+    if !is_wanted(stored.tensor, &stored.range) {
+        return Ok(());
+    }
     let stored = StoredTensor { name: names::HEAD_WEIGHT.to_string(), ..stored };
     let embedding = &parameters.tensors[stored.tensor][stored.range.clone()];
     let mut values = vec![0.0; embedding.len()];

@@ -3,7 +3,7 @@
 use super::device::{Batch, Device, State, Update};
 use crate::compute::{Compute, Stopwatch};
 use crate::epilogue::GradientSync;
-use crate::model::{Cpu, Parameters, PartTiming, Quantity, StageModule};
+use crate::model::{Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
 use crate::op::Op;
 use anyhow::Result;
 use std::sync::Arc;
@@ -19,6 +19,10 @@ impl<C: Compute> State for StageModule<C> {
 
     fn restore(&mut self) -> Result<()> {
         StageModule::restore(self)
+    }
+
+    fn tensors(&self) -> Vec<TensorPart> {
+        StageModule::tensors(self)
     }
 
     fn export(&mut self, into: &mut Parameters, what: Quantity) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::cost::CostTable;
 use crate::epilogue::GradientSync;
-use crate::model::{AdamW, Parameters, PartTiming, Quantity};
+use crate::model::{AdamW, Parameters, PartTiming, Quantity, TensorPart};
 use crate::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,6 +56,11 @@ pub trait State {
     /// Restores what was saved.
     fn restore(&mut self) -> anyhow::Result<()> {
         Ok(())
+    }
+
+    /// The tensors whose parameters this device holds.
+    fn tensors(&self) -> Vec<TensorPart> {
+        Vec::new()
     }
 
     /// Copies this device's parameters, gradients or moments into the tensors of the whole model.

@@ -9,7 +9,7 @@ use super::signal::{Aborted, WaitPolicy as _};
 use super::watch::{called_off_since, join_within, start_thread};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
-use crate::ranks::{Ranks, signal_name};
+use crate::ranks::{ENDLESS, Ranks, signal_name};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,9 +22,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a rank with a failure waits for the other ranks' results.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a rank whose devices are done waits for other ranks: practically forever, because each watches its own devices.
-const RESULT_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 
 /// How long an epilogue session waits for its threads to free their resources.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -241,7 +238,7 @@ impl Session {
     fn exchange(&self, part: &Part) -> Result<Vec<Part>, Error> {
         let limit = match part {
             Part::Failed(error @ Error::Lost { .. }) => return Err(error.clone()),
-            Part::Done(..) => RESULT_TIMEOUT,
+            Part::Done(..) => ENDLESS, // each rank watches its own devices
             Part::Aborted | Part::Failed(_) => FAILURE_TIMEOUT,
         };
         let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;

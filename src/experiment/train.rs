@@ -1,11 +1,12 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
 use super::calibrate::calibrating_graphs;
+use super::ordered::OrderCosts;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
 use super::{
-    Backend, Calibrating, Calibration, Error, Event, Experiment, Extent, Iteration, Observer, Results, Role,
-    ScheduleRun, Steps, Training, cores, measure, profile, silent,
+    Backend, Calibrating, Calibration, Error, Event, Experiment, Iteration, Observer, Results, Role, ScheduleRun,
+    Steps, Training, cores, measure, silent,
 };
 use crate::activation::Keep;
 use crate::cost::CostFile;
@@ -14,9 +15,6 @@ use crate::graph::TaskGraph;
 use crate::resolve::{self, Costs, Selection, unknown_costs};
 use crate::sim::Setup;
 use std::cell::OnceCell;
-
-/// Steps measured for the costs that decide orders.
-const FIRST_STEPS: u32 = 4;
 
 impl Experiment {
     /// Trains on CPU threads, one per device, without reporting progress.
@@ -70,40 +68,16 @@ impl Experiment {
 
     /// Returns the graphs to measure; the model splits into the stages of each.
     fn trainable(&self, training: &Training, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
-        let first = OnceCell::new(); // costs that decide orders, measured only if an order depends on costs
-        let graphs = self.graphs(
-            &|name, placement| {
-                let costs = match (&self.costs, first.get()) {
-                    (costs @ Costs::Measured(_), _) | (_, Some(costs)) => costs,
-                    _ => {
-                        let costs = Costs::measured(
-                            self.first_costs(training, name, observer)?,
-                            self.training_config.layers.clone(),
-                        );
-                        first.get_or_init(|| costs)
-                    }
-                };
-                Ok(costs.table(name, placement, self.selection.microbatches)?.0)
-            },
-            observer,
-        )?;
+        let given = matches!(self.costs, Costs::Measured(_)).then_some(&self.costs);
+        let calibrating = (&*self.calibrate_on, &self.selection);
+        let costs = OrderCosts { training, given, calibrating, warmup: self.warmup, measured: OnceCell::new() };
+        let graphs = self.graphs(&|name, placement| costs.table(name, placement, observer), observer)?;
         for graph in &graphs {
             training.stages(graph).map_err(|error| error.of(&graph.schedule().name))?;
             let above = self.selection.above_cap(graph, Keep::new(training.keep()));
             above.iter().for_each(|warning| observer(Event::Warning(warning)));
         }
         Ok(graphs)
-    }
-
-    /// Measures costs in a few steps of the calibrating schedule, for schedules whose order depends on costs.
-    fn first_costs(&self, training: &Training, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
-        observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
-        let calibrating = (&*self.calibrate_on, &self.selection.without_options());
-        let extent = Extent { steps: FIRST_STEPS, until: None, ..self.extent() };
-        match profile(training, &[], calibrating, extent, &silent)? {
-            (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
-            (_, Some(ended)) => Err(ended),
-        }
     }
 
     /// Opens sessions of the schedules that calibrate, of `graphs`, and of the baseline, as far as they are needed, in this order.

@@ -28,7 +28,7 @@ pub use crate::model_spec::transformer::Config;
 pub use executable::check_executable;
 pub use logits::WholeModel;
 pub use module::{StageModule, workload};
-pub use parameters::Parameters;
+pub use parameters::{Parameters, TensorPart};
 pub use rates::{Rates, rates};
 pub use stages::{check_held, check_sizes};
 pub use tokens::{Tokenizer, Tokens};

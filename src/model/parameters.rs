@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 use crate::model_spec::transformer::Config;
 use crate::model_spec::{Initial, gpt2};
@@ -29,6 +30,15 @@ pub struct Parameters {
     /// (L, C), ln1b (L, C), qkvw (L, 3C, C), qkvb (L, 3C), attprojw (L, C, C), attprojb (L, C), ln2w (L, C), ln2b (L, C), fcw
     /// (L, 4C, C), fcb (L, 4C), fcprojw (L, C, 4C), fcprojb (L, C), lnfw (C), lnfb (C).
     pub tensors: Vec<Vec<f32>>,
+}
+
+/// A tensor of [`Parameters`], or one layer's part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TensorPart {
+    /// Number of the tensor.
+    pub tensor: usize,
+    /// Number of the layer; `None` for the whole tensor.
+    pub layer: Option<usize>,
 }
 
 impl Parameters {
@@ -64,7 +74,8 @@ impl Parameters {
         &mut self.tensors[tensor][range]
     }
 
-    fn range(&self, tensor: usize, layer: Option<usize>) -> Range<usize> {
+    /// The elements of a part in its tensor.
+    pub fn range(&self, tensor: usize, layer: Option<usize>) -> Range<usize> {
         let whole = self.tensors[tensor].len();
         let length = whole / self.config.layers;
         layer.map_or(0..whole, |layer| layer * length..(layer + 1) * length)

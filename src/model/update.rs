@@ -2,7 +2,7 @@
 //! and its state, copied out and in.
 
 use super::module::StageModule;
-use super::parameters::Parameters;
+use super::parameters::{Parameters, TensorPart};
 use crate::compute::{AdamW, Compute, Merge, Quantity, Side, Squared};
 use crate::epilogue::GradientSync;
 use crate::model_spec::TiedSides;
@@ -144,6 +144,12 @@ impl<C: Compute> StageModule<C> {
             ensure!(self.compute.restore(group)?, "expected saved parameters, found none: save them first");
             Ok(())
         })
+    }
+
+    /// The tensors whose parameters are here.
+    pub fn tensors(&self) -> Vec<TensorPart> {
+        let parts = self.origins.iter().flat_map(|origin| &origin.tensors);
+        parts.map(|&(tensor, layer)| TensorPart { tensor, layer }).collect()
     }
 
     /// Copies what is here into tensors of the whole model. A shared tensor's gradient is the sum of the sides that are here. Waits.

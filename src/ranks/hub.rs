@@ -14,6 +14,8 @@ struct Member {
     /// Frames for the rank. A thread per rank writes them, so that a stopped rank does not block the others.
     outbox: Option<Sender<Arc<Vec<u8>>>>,
     part: Option<Vec<u8>>,
+    /// Whether only rank 0 receives the parts of the exchange.
+    is_for_first: bool,
     left: Option<(Option<String>, u8)>,
     gone: bool,
     /// For how long it has not answered although others wait for it.
@@ -74,7 +76,8 @@ impl Hub {
         let Some(member) = self.members.get_mut(rank as usize) else { return };
         member.silent = Duration::ZERO;
         match frame {
-            Ok(Frame::Part(part)) => member.part = Some(part),
+            Ok(Frame::Part(part)) => (member.part, member.is_for_first) = (Some(part), false),
+            Ok(Frame::PartForFirst(part)) => (member.part, member.is_for_first) = (Some(part), true),
             Ok(Frame::Measured) => self.measured = true,
             Ok(Frame::Leave(text, code)) => {
                 let why = text.as_ref().map(|text| format!("rank {rank} ended: {text}"));
@@ -91,8 +94,14 @@ impl Hub {
     /// Completes an exchange that has the parts of all ranks; cancels one that a rank has left without its part.
     fn share(&mut self) {
         if self.members.iter().all(|member| member.part.is_some()) {
-            let parts = self.members.iter_mut().filter_map(|member| member.part.take()).collect();
-            self.tell(&Frame::All(parts));
+            let parts: Vec<Vec<u8>> = self.members.iter_mut().filter_map(|member| member.part.take()).collect();
+            if self.members.iter().all(|member| member.is_for_first) {
+                let empty = vec![Vec::new(); parts.len()];
+                post(&self.members[..1], &Frame::All(parts));
+                post(&self.members[1..], &Frame::All(empty));
+            } else {
+                self.tell(&Frame::All(parts));
+            }
         }
         let waits = self.is_awaited();
         if let Some(rank) = self.members.iter().position(|member| member.left.is_some()).filter(|_| waits) {
@@ -136,13 +145,7 @@ impl Hub {
 
     /// Sends a frame to every rank.
     pub fn tell(&self, frame: &Frame) {
-        let mut bytes = Vec::new();
-        let _ = frame.write(&mut bytes); // writing to memory cannot fail
-        let bytes = Arc::new(bytes);
-        for outbox in self.members.iter().filter_map(|member| member.outbox.as_ref()) {
-            // A rank that cannot be reached has died, which the end of its stream reports, too.
-            let _ = outbox.send(bytes.clone());
-        }
+        post(&self.members, frame);
     }
 
     /// Reads the last frames of ranks that have all ended; they may arrive after the processes have ended. Waits at most `joined`, or
@@ -182,6 +185,17 @@ impl Hub {
 
     pub fn has_measured(&self) -> bool {
         self.measured
+    }
+}
+
+/// Sends a frame to these ranks.
+fn post(members: &[Member], frame: &Frame) {
+    let mut bytes = Vec::new();
+    let _ = frame.write(&mut bytes); // writing to memory cannot fail
+    let bytes = Arc::new(bytes);
+    for outbox in members.iter().filter_map(|member| member.outbox.as_ref()) {
+        // A rank that cannot be reached has died, which the end of its stream reports, too.
+        let _ = outbox.send(bytes.clone());
     }
 }
 

@@ -1,8 +1,8 @@
 //! Ranks: the processes of one run, each with some of its devices.
 //!
 //! Every rank runs the same program with the same arguments and exchanges what it measures, so all ranks compute the same orders,
-//! costs and figures; only rank 0 prints. [`Ranks::exchange`] is the only collective call and is never made inside a step. When a
-//! rank dies, the others end with an error that names it.
+//! costs and figures; only rank 0 prints. [`Ranks::exchange`] and [`Ranks::gather`] are the only collective calls and are never made
+//! inside a step. When a rank dies, the others end with an error that names it.
 //!
 //! A process runs alone, or [`launch`] starts several and joins them through a socket of this machine, or `mpirun` or Slurm starts
 //! them and they join through MPI (feature `mpi`).
@@ -29,6 +29,9 @@ pub use role::{Role, refuse_ranks, role};
 pub use stop::{Stop, signal_name};
 
 pub const HAS_MPI: bool = cfg!(feature = "mpi");
+
+/// Practically forever: how long ranks wait for one that is alive and may take any time.
+pub const ENDLESS: Duration = Duration::from_secs(1_000_000);
 
 /// A put with signal to a rank on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,10 +75,19 @@ struct Inbox {
     early: Vec<Packet>,
 }
 
+/// Who receives the bytes of a collective call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    /// All ranks.
+    All,
+    /// Rank 0; the others receive nothing from anyone.
+    First,
+}
+
 /// The connection between ranks.
 trait Wire: Send + Sync {
-    /// Returns the bytes of every rank, by rank. Fails when `patience` ends.
-    fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost>;
+    /// Returns the bytes of every rank, by rank, to the `audience`; all ranks must name the same. Fails when `patience` ends.
+    fn exchange(&self, bytes: Vec<u8>, audience: Audience, patience: Patience) -> Result<Vec<Vec<u8>>, Lost>;
 
     /// Sends a packet. Packets of one sender arrive in order.
     fn send(&self, _rank: u32, _packet: Packet) {
@@ -100,7 +112,7 @@ trait Wire: Send + Sync {
 struct Alone;
 
 impl Wire for Alone {
-    fn exchange(&self, bytes: Vec<u8>, _patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
+    fn exchange(&self, bytes: Vec<u8>, _audience: Audience, _patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         Ok(vec![bytes])
     }
 
@@ -147,10 +159,10 @@ impl Ranks {
         patience: Patience,
         stop: Arc<Stop>,
     ) -> Result<Ranks, Lost> {
-        let machines = wire.exchange(machine().into_bytes(), patience)?;
+        let machines = wire.exchange(machine().into_bytes(), Audience::All, patience)?;
         let machines: Vec<String> = machines.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         let one_machine = machines.iter().all(|machine| *machine == machines[0]);
-        let clock = Alignment::align(rank, size, one_machine, |bytes| wire.exchange(bytes, patience))?;
+        let clock = Alignment::align(rank, size, one_machine, |bytes| wire.exchange(bytes, Audience::All, patience))?;
         Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0), patience, stop })
     }
 
@@ -207,12 +219,25 @@ impl Ranks {
 
     /// Returns the bytes of every rank, by rank. All ranks must call this together, in the same order.
     pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, self.patience)
+        self.wire.exchange(bytes, Audience::All, self.patience)
+    }
+
+    /// Returns the bytes of every rank, by rank, on rank 0, and empty ones on the others. All ranks must call this together; they
+    /// wait for each other as long as they are alive.
+    pub fn gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+        self.wire.exchange(bytes, Audience::First, Patience { most: ENDLESS, ..self.patience })
+    }
+
+    /// Returns the bytes of rank 0. All ranks must call this together; they wait for rank 0 as long as it is alive, whatever it does
+    /// before.
+    pub fn follow(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Lost> {
+        let bytes = if self.rank == 0 { bytes } else { Vec::new() };
+        Ok(self.exchange_within(bytes, ENDLESS)?.swap_remove(0))
     }
 
     /// As [`Ranks::exchange`], but waits at most `most` for ranks that are alive.
     pub fn exchange_within(&self, bytes: Vec<u8>, most: Duration) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, Patience { most, ..self.patience })
+        self.wire.exchange(bytes, Audience::All, Patience { most, ..self.patience })
     }
 
     /// The request to end the run early.

@@ -1,6 +1,6 @@
 //! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets.
 
-use super::{Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
+use super::{Audience, Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
 use mpi::Threading;
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_millis(1);
 const LEAVE: Duration = Duration::from_secs(1);
 
 enum Order {
-    Exchange(Vec<u8>, Patience, Reply),
+    Exchange(Vec<u8>, Audience, Patience, Reply),
     Send(u32, Packet),
     Leave(bool, u8, Sender<()>),
 }
@@ -94,9 +94,9 @@ impl Mpi {
 }
 
 impl Wire for Mpi {
-    fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
+    fn exchange(&self, bytes: Vec<u8>, audience: Audience, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         let (reply, answer) = channel();
-        if !self.order(Order::Exchange(bytes, patience, reply)) {
+        if !self.order(Order::Exchange(bytes, audience, patience, reply)) {
             return Err(self.why());
         }
         loop {
@@ -164,7 +164,7 @@ impl Thread {
         loop {
             let busy = self.exchange.is_some() || !self.sends.is_empty() || !lock(&self.inbox).receivers.is_empty();
             match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
-                Ok(Order::Exchange(bytes, patience, reply)) => self.begin(&bytes, patience, reply),
+                Ok(Order::Exchange(bytes, audience, patience, reply)) => self.begin(bytes, audience, patience, reply),
                 Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
                 Ok(Order::Leave(well, code, done)) => {
                     self.end(well, code);
@@ -180,12 +180,13 @@ impl Thread {
         }
     }
 
-    fn begin(&mut self, bytes: &[u8], patience: Patience, reply: Reply) {
+    fn begin(&mut self, bytes: Vec<u8>, audience: Audience, patience: Patience, reply: Reply) {
         let own = self.world.rank();
+        let part = |rank: i32| if audience == Audience::All || rank == 0 { bytes.clone() } else { Vec::new() };
         for rank in (0..self.world.size()).filter(|&rank| rank != own) {
-            self.post(rank, PART, bytes.to_vec());
+            self.post(rank, PART, part(rank));
         }
-        self.parts[own as usize].push_back(bytes.to_vec());
+        self.parts[own as usize].push_back(part(own));
         let now = Instant::now();
         self.exchange = Some(Exchange { reply, patience, begin: now, asked: now });
     }

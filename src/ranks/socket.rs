@@ -1,7 +1,7 @@
 //! A rank's socket to the launcher, and the protocol's frames.
 
 use super::stop::Stop;
-use super::{Lost, Patience, Wire};
+use super::{Audience, Lost, Patience, Wire};
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -22,6 +22,8 @@ pub enum Frame {
     Hello(u32),
     /// A rank's part of an exchange.
     Part(Vec<u8>),
+    /// A rank's part of an exchange whose parts only rank 0 receives.
+    PartForFirst(Vec<u8>),
     /// All parts of an exchange, by rank.
     All(Vec<Vec<u8>>),
     /// A rank died or hangs; the text says which and how.
@@ -53,6 +55,7 @@ impl Frame {
             Frame::Pong => (7, Vec::new()),
             Frame::Measured => (8, Vec::new()),
             Frame::Stop(signal) => (9, vec![*signal]),
+            Frame::PartForFirst(bytes) => (10, bytes.clone()),
         };
         to.write_all(&[kind])?;
         to.write_all(&(body.len() as u64).to_le_bytes())?;
@@ -86,6 +89,7 @@ impl Frame {
             7 => Frame::Pong,
             8 => Frame::Measured,
             9 => Frame::Stop(*body.first().ok_or_else(bad)?),
+            10 => Frame::PartForFirst(body),
             _ => return Err(bad()),
         })
     }
@@ -169,9 +173,13 @@ fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, heard: &Hear
 
 impl Wire for Socket {
     // The launcher finds out which rank does not answer.
-    fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
+    fn exchange(&self, bytes: Vec<u8>, audience: Audience, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         let begin = Instant::now();
-        self.write(&Frame::Part(bytes)).map_err(|_| self.why())?;
+        let frame = match audience {
+            Audience::All => Frame::Part(bytes),
+            Audience::First => Frame::PartForFirst(bytes),
+        };
+        self.write(&frame).map_err(|_| self.why())?;
         let all = lock(&self.exchanged);
         loop {
             match all.recv_timeout(LOOK) {
@@ -210,7 +218,7 @@ mod tests {
     #[test]
     fn invalid_frames_are_errors() {
         for bytes in [
-            &[10_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[11_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
             &[5, 0, 0, 0, 0, 0, 0, 0, 0],
             &[9, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 0, 0, 0, 0, 0, 0, 0, 5],

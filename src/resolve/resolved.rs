@@ -17,6 +17,8 @@ use crate::sim::{self, Prediction, Setup};
 #[derive(Debug)]
 pub struct OrderedGraph {
     pub graph: TaskGraph,
+    /// Name of the schedule that `auto` chose, which can be requested by itself.
+    pub chosen: Option<String>,
     /// Deviations from the schedule's text.
     pub warnings: Vec<Warning>,
 }
@@ -63,7 +65,11 @@ impl Selection {
         let plain = auto::plain(&own);
         let again = |costs: &Costs| plain.graph::<Error>(&best.name, &costs.of_orders(self.microbatches));
         let warnings = best.warning.into_iter().collect();
-        let resolved = plain.with_costs(OrderedGraph { graph: best.graph, warnings }, costs, &again)?;
+        let resolved = plain.with_costs(
+            OrderedGraph { graph: best.graph, chosen: Some(best.name.clone()), warnings },
+            costs,
+            &again,
+        )?;
         let graph = resolved.graph.renamed(|_| variant.choosing(&best.name));
         Ok(Resolved { graph, ..resolved })
     }
@@ -86,7 +92,7 @@ impl Selection {
         costs: &Costs,
         again: &dyn Fn(&Costs) -> Result<OrderedGraph, Error>,
     ) -> Result<Resolved, Error> {
-        let (OrderedGraph { mut graph, mut warnings }, mut balance) = (settled, None);
+        let (OrderedGraph { mut graph, mut warnings, .. }, mut balance) = (settled, None);
         if self.balance {
             let (other, found) = balanced(self, &graph, costs, &|costs| Ok(again(costs)?.graph))?;
             graph = other.unwrap_or(graph);
@@ -112,7 +118,7 @@ impl Selection {
         if variant.is_auto() {
             let Best { name, graph, warning } = own.best(costs, None)?;
             let graph = graph.renamed(|_| variant.choosing(&name));
-            return Ok(OrderedGraph { graph, warnings: warning.into_iter().collect() });
+            return Ok(OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() });
         }
         own.settled(&variant.base, own.order_of(&variant)?, costs)
     }
@@ -143,6 +149,6 @@ impl Selection {
             Error::Deadlock { place, devices, microbatches, cycle }
         };
         let graph = TaskGraph::with_overlap(schedule, self.overlap).map_err(locate)?;
-        Ok(OrderedGraph { graph, warnings })
+        Ok(OrderedGraph { graph, chosen: None, warnings })
     }
 }

@@ -1,4 +1,4 @@
-//! The loop itself: steps, and what happens between them.
+//! The loop itself: steps, and what happens between them. All ranks run it together; rank 0 alone writes, samples and has a log.
 
 use super::config::{LoopConfig, Pipeline, SavedRun};
 use super::held_out::{HeldOut, PROMPT_TOKENS};
@@ -12,6 +12,8 @@ use crate::model::{Parameters, Quantity, Tokenizer};
 use crate::report::Report;
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,7 +72,8 @@ pub struct TrainingLoop {
 struct Running<'a> {
     session: Session,
     copy: HostCopy,
-    log: Log,
+    /// Rank 0's.
+    log: Option<Log>,
     /// The last steps.
     recent: VecDeque<StepRecord>,
     begun: Instant,
@@ -109,22 +112,23 @@ impl TrainingLoop {
         require_session(&graph, &self.training)?;
         let mut session = self.training.session(&graph)?;
         let empty = Parameters { config: *self.training.config(), tensors: Vec::new() };
-        let copy = HostCopy::new(std::mem::replace(&mut self.training.parameters, empty));
+        let copy = HostCopy::new(std::mem::replace(&mut self.training.parameters, empty), &mut session)?;
         if let Some((checkpoint, _)) = &self.resumed {
             let moments = [(FIRST_MOMENTS, Quantity::FirstMoments), (SECOND_MOMENTS, Quantity::SecondMoments)];
             for (name, what) in moments {
-                copy.import(&mut session, checkpoint.tensors(name, self.training.config())?, what)?;
+                copy.import(&mut session, (checkpoint, name), what)?;
             }
         }
         let first = self.resumed.as_ref().map_or(0, |(_, step)| *step);
-        let log = Log::open(&self.folder, first)?;
+        let log = self.is_first().then(|| Log::open(&self.folder, first)).transpose()?;
         let mut running = Running { session, copy, log, recent: VecDeque::new(), begun: Instant::now(), watcher };
         watcher(LoopEvent::Begin { done: first, steps: self.config.steps });
         let ended = self.steps(&mut running, first);
         watcher(LoopEvent::End);
         let (step, signal, checkpoint) = ended?;
         let recent: Vec<StepRecord> = running.recent.into_iter().collect();
-        let report = (!recent.is_empty()).then(|| report_of(&self.training, &graph, recent, self.link)).transpose()?;
+        let is_reported = self.is_first() && !recent.is_empty();
+        let report = is_reported.then(|| report_of(&self.training, &graph, recent, self.link)).transpose()?;
         Ok(Ended { step, signal, checkpoint, report })
     }
 
@@ -137,7 +141,7 @@ impl TrainingLoop {
             let mut line = self.step(running, done)?;
             done += 1;
             signal = self.between(running, done, &mut line)?;
-            running.log.add(&line)?;
+            running.log.iter_mut().try_for_each(|log| log.add(&line))?;
             (running.watcher)(LoopEvent::Step(&line));
             if self.config.save_every.is_some_and(|every| done.is_multiple_of(every)) {
                 newest = Some((done, self.save(running, done)?));
@@ -198,10 +202,19 @@ impl TrainingLoop {
         }
         if let Some(samples) = self.config.samples.as_ref().filter(|samples| is_time(samples.every)) {
             let parameters = running.copy.export(&mut running.session, Quantity::Values)?;
-            let ids = samples.sampling.sample(&parameters, &self.prompt, samples.tokens, u64::from(done))?;
-            line.sample = Some(self.text(&ids));
+            if self.is_first() {
+                let ids = samples.sampling.sample(&parameters, &self.prompt, samples.tokens, u64::from(done))?;
+                line.sample = Some(self.text(&ids));
+            }
+            drop(parameters);
+            self.training.ranks.follow(Vec::new())?; // the others wait here, not inside a step
         }
         Ok(agreed(running))
+    }
+
+    /// Whether this is rank 0, or the only process.
+    fn is_first(&self) -> bool {
+        self.training.ranks.rank() == 0
     }
 
     /// Returns sampled tokens as text, or as numbers if there is no tokenizer.
@@ -213,21 +226,30 @@ impl TrainingLoop {
             .map_or_else(numbers, |t: Tokenizer| t.decode(ids))
     }
 
-    /// Writes a checkpoint after `done` steps.
+    /// Writes a checkpoint after `done` steps. Returns its folder on all ranks.
     fn save(&self, running: &mut Running<'_>, done: u32) -> Result<PathBuf, Error> {
-        running.log.sync()?;
-        let writer = Writer::new(&self.folder)?;
-        writer.json(CONFIG, &config_json(self.training.config(), &self.keys)?)?;
+        running.log.iter().try_for_each(Log::sync)?;
+        let writer = self.is_first().then(|| Writer::new(&self.folder)).transpose()?;
+        if let Some(writer) = &writer {
+            writer.json(CONFIG, &config_json(self.training.config(), &self.keys)?)?;
+        }
         let quantities = [
             (WEIGHTS, Quantity::Values),
             (FIRST_MOMENTS, Quantity::FirstMoments),
             (SECOND_MOMENTS, Quantity::SecondMoments),
         ];
         for (name, what) in quantities {
-            writer.tensors(name, &*running.copy.export(&mut running.session, what)?)?;
+            let parameters = running.copy.export(&mut running.session, what)?;
+            writer.iter().try_for_each(|writer| writer.tensors(name, &parameters))?;
         }
-        writer.json(STATE, &SavedRun::new(done, self.pipeline.clone(), self.config.clone()))?;
-        let path = writer.finish(done)?;
+        let finish = |writer: Writer| {
+            writer.json(STATE, &SavedRun::new(done, self.pipeline.clone(), self.config.clone()))?;
+            writer.finish(done)
+        };
+        let path = writer.map(finish).transpose()?.unwrap_or_default();
+        // The others wait here, not inside a step.
+        let path = self.training.ranks.follow(path.into_os_string().into_vec())?;
+        let path = PathBuf::from(OsString::from_vec(path));
         (running.watcher)(LoopEvent::Saved(&path));
         Ok(path)
     }

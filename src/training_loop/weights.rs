@@ -1,42 +1,145 @@
-//! Moving a model between the devices of a session and the host's memory.
+//! Moving a model between the devices of a session, on all ranks, and the host's memory.
 
+use crate::checkpoint::Checkpoint;
 use crate::exec::Session;
 use crate::experiment::Error;
-use crate::model::{Parameters, Quantity};
+use crate::model::{Parameters, Quantity, TensorPart};
+use crate::ranks::Ranks;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory for all parameters of a model, or for something else of their shapes.
-pub struct HostCopy(Arc<Mutex<Parameters>>);
+/// Largest message of a rank to rank 0, in float32 numbers: 4 MiB.
+const MOST_PER_MESSAGE: usize = 1 << 20;
+
+/// Elements of a tensor, by its number.
+type Elements = (usize, Range<usize>);
+
+/// Memory for all parameters of a model, or for something else of their shapes. A rank other than 0 uses only the part of its
+/// devices; the rest is never touched and takes no memory.
+pub struct HostCopy {
+    parameters: Arc<Mutex<Parameters>>,
+    /// The tensors of this rank's devices.
+    held: BTreeSet<TensorPart>,
+    /// By rank: its messages to rank 0, which together hold what no lower rank has.
+    messages: Vec<Vec<Vec<Elements>>>,
+}
 
 impl HostCopy {
-    /// Uses the memory of `parameters`.
-    pub fn new(parameters: Parameters) -> HostCopy {
-        HostCopy(Arc::new(Mutex::new(parameters)))
-    }
-
-    /// Returns what was copied last.
-    pub fn get(&self) -> MutexGuard<'_, Parameters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Copies a quantity of all parameters from the devices.
+    /// Makes room for the model of `session`, in the memory of `parameters` on rank 0. All ranks must call this together.
     ///
     /// # Errors
-    /// A device fails.
+    /// A device or a rank fails.
+    pub fn new(parameters: Parameters, session: &mut Session) -> Result<HostCopy, Error> {
+        let held: Arc<Mutex<BTreeSet<TensorPart>>> = Arc::default();
+        let into = held.clone();
+        session.call(move |_, state| {
+            locked(&into).extend(state.tensors());
+            Ok(())
+        })?;
+        let held = std::mem::take(&mut *locked(&held));
+        let ranks = session.ranks();
+        let text = serde_json::to_vec(&held).map_err(anyhow::Error::from)?;
+        let mut known = BTreeSet::new();
+        let mut messages = Vec::new();
+        for text in ranks.exchange(text)? {
+            let of_rank: Vec<TensorPart> = serde_json::from_slice(&text).map_err(anyhow::Error::from)?;
+            messages.push(packed(of_rank.into_iter().filter(|part| known.insert(*part)), &parameters));
+        }
+        let config = parameters.config;
+        let parameters = if ranks.rank() == 0 { parameters } else { Parameters::zeros(&config)? };
+        Ok(HostCopy { parameters: Arc::new(Mutex::new(parameters)), held, messages })
+    }
+
+    /// Copies a quantity from the devices of all ranks: of all parameters on rank 0, of its own on the others. All ranks must call
+    /// this together.
+    ///
+    /// # Errors
+    /// A device or a rank fails.
     pub fn export(&self, session: &mut Session, what: Quantity) -> Result<MutexGuard<'_, Parameters>, Error> {
-        let into = self.0.clone();
-        session.call(move |_, state| state.export(&mut into.lock().unwrap_or_else(PoisonError::into_inner), what))?;
-        Ok(self.get())
+        let into = self.parameters.clone();
+        session.call(move |_, state| state.export(&mut locked(&into), what))?;
+        let mut parameters = locked(&self.parameters);
+        self.gather(session.ranks(), &mut parameters)?;
+        Ok(parameters)
     }
 
-    /// Copies a quantity of all parameters to the devices.
-    ///
-    /// # Errors
-    /// A device fails.
-    pub fn import(&self, session: &mut Session, from: Parameters, what: Quantity) -> Result<(), Error> {
-        *self.get() = from;
-        let from = self.0.clone();
-        session.call(move |_, state| state.import(&from.lock().unwrap_or_else(PoisonError::into_inner), what))?;
+    /// Completes rank 0's copy with those of the others.
+    fn gather(&self, ranks: &Ranks, parameters: &mut Parameters) -> Result<(), Error> {
+        let rounds = self.messages.iter().skip(1).map(Vec::len).max().unwrap_or(0);
+        for round in 0..rounds {
+            let own = self.messages[ranks.rank() as usize].get(round).filter(|_| ranks.rank() > 0);
+            let mut bytes = Vec::new();
+            for (tensor, range) in own.into_iter().flatten() {
+                bytes.extend_from_slice(bytemuck::cast_slice(&parameters.tensors[*tensor][range.clone()]));
+            }
+            let found = ranks.gather(bytes)?;
+            if ranks.rank() > 0 {
+                continue;
+            }
+            for (messages, bytes) in self.messages.iter().zip(&found).skip(1) {
+                let mut left = &bytes[..];
+                for (tensor, range) in messages.get(round).into_iter().flatten() {
+                    let into = bytemuck::cast_slice_mut::<f32, u8>(&mut parameters.tensors[*tensor][range.clone()]);
+                    let (now, rest) = left.split_at_checked(into.len()).ok_or_else(|| {
+                        Error::Failed(format!("expected {} more bytes of a rank, found {}", into.len(), left.len()))
+                    })?;
+                    into.copy_from_slice(now);
+                    left = rest;
+                }
+            }
+        }
         Ok(())
     }
+
+    /// Copies a quantity of a checkpoint to this rank's devices, which read only their part of it.
+    ///
+    /// # Errors
+    /// The file is not of this model, or a device fails.
+    pub fn import(
+        &self,
+        session: &mut Session,
+        (checkpoint, name): (&Checkpoint, &str),
+        what: Quantity,
+    ) -> Result<(), Error> {
+        let mut copy = locked(&self.parameters);
+        let config = copy.config;
+        let held: Vec<Elements> = self.held.iter().map(|part| elements(*part, &copy)).collect();
+        copy.tensors.clear(); // not both at a time
+        let overlaps = |(tensor, own): &Elements, number, range: &Range<usize>| {
+            *tensor == number && own.start < range.end && range.start < own.end
+        };
+        let is_held = |number, range: &Range<usize>| held.iter().any(|own| overlaps(own, number, range));
+        *copy = checkpoint.tensors(name, &config, &is_held)?;
+        drop(copy);
+        let from = self.parameters.clone();
+        session.call(move |_, state| state.import(&locked(&from), what))?;
+        Ok(())
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn elements(TensorPart { tensor, layer }: TensorPart, parameters: &Parameters) -> Elements {
+    (tensor, parameters.range(tensor, layer))
+}
+
+/// Distributes tensors over messages: small ones together, large ones over several.
+fn packed(parts: impl Iterator<Item = TensorPart>, parameters: &Parameters) -> Vec<Vec<Elements>> {
+    let mut messages: Vec<Vec<Elements>> = Vec::new();
+    let mut room = 0;
+    for (tensor, Range { mut start, end }) in parts.map(|part| elements(part, parameters)) {
+        while start < end {
+            if room == 0 {
+                messages.push(Vec::new());
+                room = MOST_PER_MESSAGE;
+            }
+            let count = room.min(end - start);
+            messages.last_mut().into_iter().for_each(|message| message.push((tensor, start..start + count)));
+            (start, room) = (start + count, room - count);
+        }
+    }
+    messages
 }

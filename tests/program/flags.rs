@@ -329,14 +329,14 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --output out",
         refused: "chunks set overlap checkpoint tokenizer link slices precision resume min-lr held-out validation-batches sample-tokens \
-                  sample-prompt temperature top-k sample-seed",
-        same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL],
+                  sample-prompt temperature top-k sample-seed profile",
+        same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --lr-schedule linear --data $D/text \
                   --validate-every 4 --sample-every 4 --sample-prompt cat --sample-tokens 4 --temperature 1 --output out",
-        refused: "chunks set overlap checkpoint tokenizer link slices precision resume",
-        same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL],
+        refused: "chunks set overlap checkpoint tokenizer link slices precision resume profile",
+        same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",

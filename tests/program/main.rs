@@ -16,6 +16,7 @@ mod signals;
 mod teaching;
 mod tips;
 mod train;
+mod train_ranks;
 mod values;
 mod variants;
 mod widths;

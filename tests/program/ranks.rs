@@ -93,7 +93,7 @@ fn fewer_ranks_than_devices_and_more_devices_than_one_each() {
 }
 
 /// The process with this in its environment whose parent is `launcher`.
-fn rank(launcher: u32, wanted: &str) -> Option<u32> {
+pub fn rank(launcher: u32, wanted: &str) -> Option<u32> {
     std::fs::read_dir("/proc").unwrap().find_map(|entry| {
         let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -282,11 +282,11 @@ fn a_build_without_mpi_says_so_under_mpirun() {
 }
 
 #[cfg(feature = "mpi")]
-mod under_mpirun {
+pub mod under_mpirun {
     use super::*;
 
     /// So many ranks, which get these variables.
-    fn mpirun(ranks: u32, variables: &[(&str, &Path)]) -> Command {
+    pub fn mpirun(ranks: u32, variables: &[(&str, &Path)]) -> Command {
         let mut command = Command::new("mpirun");
         command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
         for (variable, value) in variables {

@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A model of next to nothing, whose learning rate depends on no number of steps.
-const MODEL: &str = "--blocks 4 --heads 1 --channels 8 --max-sequence 16 --seq 8 --lr 3e-3";
+pub const MODEL: &str = "--blocks 4 --heads 1 --channels 8 --max-sequence 16 --seq 8 --lr 3e-3";
 
 /// pipesim with these arguments, in which `@` is a folder.
-fn command(arguments: &str, folder: &Path) -> Command {
+pub fn command(arguments: &str, folder: &Path) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", PROGRAM]);
     command.args(arguments.replace('@', &folder.display().to_string()).split_whitespace()).stdin(Stdio::null());
@@ -19,21 +19,21 @@ fn command(arguments: &str, folder: &Path) -> Command {
 }
 
 /// Its exit code, what it printed and what it said.
-fn pipesim(arguments: &str, folder: &Path) -> (Option<i32>, String, String) {
+pub fn pipesim(arguments: &str, folder: &Path) -> (Option<i32>, String, String) {
     let output = command(arguments, folder).output().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     (output.status.code(), out, err)
 }
 
 #[track_caller]
-fn succeeds(arguments: &str, folder: &Path) -> String {
+pub fn succeeds(arguments: &str, folder: &Path) -> String {
     let (code, out, err) = pipesim(arguments, folder);
     assert_eq!(code, Some(0), "{arguments}: {err}");
     out
 }
 
 /// The log of a run, without times.
-fn log(run: &Path) -> Vec<Value> {
+pub fn log(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("log.jsonl")).unwrap();
     let line = |line: &str| {
         let mut line: Value = serde_json::from_str(line).unwrap();
@@ -47,14 +47,14 @@ fn log(run: &Path) -> Vec<Value> {
 }
 
 /// The checkpoints of a run, oldest first.
-fn checkpoints(run: &Path) -> Vec<String> {
+pub fn checkpoints(run: &Path) -> Vec<String> {
     let names = fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.starts_with("step-")).collect();
     names.sort();
     names
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(entry.file_name());
@@ -80,7 +80,11 @@ fn a_resumed_run_has_the_losses_of_an_uninterrupted_one_under_any_schedule() {
     assert!(whole[11]["loss"].as_f64() < whole[0]["loss"].as_f64());
     assert_eq!(checkpoints(&at.join("whole")), ["step-000008", "step-000012"]);
     assert!(at.join("whole/report/index.html").is_file());
-    for (number, pipeline) in ["", "-p 4 -s 1f1b", "-p 1 -s gpipe", "-s interleaved-zb --chunks 2"].iter().enumerate() {
+    for (number, pipeline) in
+        ["", "-p 4 -s 1f1b", "-p 1 -s gpipe", "-s interleaved-zb --chunks 2", "-n 2", "-p 4 -s gpipe -n 3"]
+            .iter()
+            .enumerate()
+    {
         let run = format!("again{number}");
         copy(&at.join("whole"), &at.join(&run));
         fs::remove_dir_all(at.join(&run).join("step-000012")).unwrap();
@@ -131,7 +135,7 @@ fn a_damaged_checkpoint_is_refused() {
 }
 
 /// A process that is killed at the end of the test.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -141,7 +145,7 @@ impl Drop for Running {
 }
 
 /// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");

@@ -19,6 +19,12 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
     Ok(resolve::read_text(&Files, &path.display().to_string(), limit)?)
 }
 
+/// Reads a cost file.
+pub fn read_costs(path: &Path) -> Result<CostFile, Failure> {
+    let text = read_text(path, 256 << 20)?;
+    CostFile::from_json(&text).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
+}
+
 /// What ops cost, unless a run measures it.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
@@ -66,9 +72,7 @@ fn straggler(text: &str) -> Result<(u32, Decimal), String> {
 impl CostOptions {
     /// Reads the cost file of --profile.
     pub fn file(&self) -> Result<Option<CostFile>, Failure> {
-        let Some(path) = &self.profile else { return Ok(None) };
-        let text = read_text(path, 256 << 20)?;
-        CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
+        self.profile.as_deref().map(read_costs).transpose()
     }
 
     /// Returns the first option given that says something about costs.

@@ -8,6 +8,7 @@ pub mod hardware;
 pub mod look;
 pub mod memory_cap;
 pub mod output;
+pub mod ranks;
 pub mod rules;
 pub mod schedules;
 pub mod threshold;

@@ -60,7 +60,7 @@ impl Profile {
             }
         };
         self.schedules.reject_unused(std::slice::from_ref(&name), self.details.remarks)?;
-        let OrderedGraph { graph, warnings } =
+        let OrderedGraph { graph, warnings, .. } =
             self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
         warnings.iter().for_each(|warning| self.details.remarks.warn(warning));
         Ok((name, graph))

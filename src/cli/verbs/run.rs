@@ -4,18 +4,18 @@ use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::devices::{Chosen, DeviceOptions};
 use crate::cli::options::output::{DrawOptions, WriteOptions, json, origin};
+use crate::cli::options::ranks::{RankOptions, check_ranks};
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{real, share, whole};
 use crate::cli::terminal::eprint;
 use crate::cli::terminal::progress::DetailOptions;
-use crate::cli::terminal::signals::{Decides, install_signal_handler};
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
 use crate::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
-use crate::ranks::{Patience, Ranks, RanksError, Role, launch, role, signal_name};
+use crate::ranks::{Ranks, signal_name};
 use crate::report;
 use crate::resolve::Costs;
 use clap::Args;
@@ -33,12 +33,8 @@ pub struct Run {
     costs: CostOptions,
     #[command(flatten)]
     devices: DeviceOptions,
-    /// Number of processes to start on this machine for the devices; leave it out under mpirun [default: 1]
-    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<u32>(1..4096))]
-    ranks: Option<u32>,
-    /// Share no memory between ranks under mpirun, even on one machine; for tests
-    #[arg(long = "no-shared-memory", alias = "apart", hide = true)]
-    no_shared_memory: bool,
+    #[command(flatten)]
+    ranks: RankOptions,
     /// Delivery that the link emulates: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; a schedule that deadlocks under it is rejected
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
@@ -92,67 +88,13 @@ struct Runs<'a> {
 
 impl Run {
     pub fn run(&self) -> Result<(), Failure> {
-        let patience = Patience::of(self.training.training_config().timeout);
-        let role = match role(self.ranks, self.no_shared_memory, patience) {
-            // The launcher reports which rank was lost.
-            Err(misfit @ RanksError::Lost(_)) if std::env::var_os("PIPESIM_RANK").is_some() => {
-                return Err(Failure::Reported(Failure::from(misfit).code()));
-            }
-            role => role?,
-        };
-        match role {
-            Role::Launch(size) => {
-                self.check_ranks(size)?;
-                let stop = Arc::default();
-                install_signal_handler(&stop, Decides::Launcher, self.details.remarks.quiet);
-                let ended = launch(size, patience, &stop)
-                    .map_err(|error| Failure::Environment(format!("starting {size} ranks: {error}")))?;
-                if let (Some(problem), true) = (&ended.problem, ended.code > 128) {
-                    return Err(Failure::Stopped(problem.clone(), ended.code));
-                }
-                ended.problem.iter().for_each(|problem| eprint(&format!("error: {problem}")));
-                if ended.code == 0 { Ok(()) } else { Err(Failure::Reported(ended.code)) }
-            }
-            Role::Rank(ranks) => {
-                let decides = if ranks.size() == 1 { Decides::Itself } else { Decides::Others };
-                install_signal_handler(ranks.stop(), decides, self.details.remarks.quiet);
-                let result = self.check_ranks(ranks.size()).and_then(|()| self.run_rank(&ranks));
-                if ranks.size() == 1 {
-                    return result;
-                }
-                let Err(failure) = result else {
-                    ranks.leave(None, 0);
-                    return Ok(());
-                };
-                if let Failure::Stopped(text, code) = failure {
-                    if ranks.rank() == 0 {
-                        eprint(&text);
-                    }
-                    ranks.leave(None, code);
-                    return Err(Failure::Reported(code));
-                }
-                if ranks.rank() == 0 {
-                    eprint(&format!("error: {failure}"));
-                }
-                ranks.leave(Some(&failure.to_string()), failure.code());
-                Err(Failure::Reported(failure.code()))
-            }
-        }
-    }
-
-    fn check_ranks(&self, ranks: u32) -> Result<(), Failure> {
-        let (mesh, stages) = (self.training.mesh(), self.schedules.stages.first());
-        if ranks <= mesh.world(stages) {
-            return Ok(());
-        }
-        let most = if mesh.is_single() {
-            format!("devices, --stages {stages}")
-        } else {
-            format!("workers, {}", mesh.in_words(stages))
-        };
-        Err(Failure::Usage(format!(
-            "expected at most as many ranks as {most}, found {ranks}; start fewer ranks or ask for more --stages"
-        )))
+        let (timeout, stages) = (self.training.training_config().timeout, self.schedules.stages.first());
+        self.ranks.run(
+            timeout,
+            self.details.remarks.quiet,
+            |ranks| check_ranks(ranks, self.training.mesh(), stages),
+            |ranks| self.run_rank(ranks),
+        )
     }
 
     /// Runs this rank's part: all ranks measure, rank 0 prints and writes.

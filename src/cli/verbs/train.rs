@@ -2,19 +2,22 @@
 
 use crate::checkpoint::{self, Checkpoint, STATE};
 use crate::cli::Failure;
+use crate::cli::options::costs::read_costs;
 use crate::cli::options::devices::DeviceOptions;
 use crate::cli::options::output::origin;
+use crate::cli::options::ranks::{RankOptions, check_ranks};
 use crate::cli::options::schedules::{ScheduleOptions, names};
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::training_loop::LoopOptions;
 use crate::cli::options::values::{Numbers, whole};
 use crate::cli::terminal::print;
 use crate::cli::terminal::progress::DetailOptions;
-use crate::cli::terminal::signals::{Decides, install_signal_handler, remove_unfinished_on_signals};
-use crate::experiment::{Training, TrainingConfig};
+use crate::cli::terminal::signals::remove_unfinished_on_signals;
+use crate::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
 use crate::graph::TaskGraph;
-use crate::ranks::{Ranks, refuse_ranks, signal_name};
-use crate::resolve::{self, OrderedGraph};
+use crate::mesh::Mesh;
+use crate::ranks::{Ranks, signal_name};
+use crate::resolve::OrderedGraph;
 use crate::training_loop::{Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -28,6 +31,11 @@ pub struct Train {
     training: TrainingOptions,
     #[command(flatten)]
     devices: DeviceOptions,
+    #[command(flatten)]
+    ranks: RankOptions,
+    /// Measured costs that decide the order of the schedule: a cost file written by `pipesim profile` [default: measured in a few steps]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Blocks of each stage in model order: 7,5 [default: an even split]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     layers: Option<Vec<usize>>,
@@ -41,9 +49,9 @@ pub struct Train {
     resume: Option<PathBuf>,
     #[command(flatten)]
     details: DetailOptions,
-    /// Whether --stages and --micro were given.
+    /// Whether --stages, --micro, --tp and --dp were given.
     #[arg(skip)]
-    pub given: [bool; 2],
+    pub given: [bool; 4],
 }
 
 /// Where a run begins.
@@ -56,24 +64,47 @@ struct Start {
     resumed: Option<(Checkpoint, u32)>,
 }
 
+/// Checks that each rank has all tensor-parallel ranks of its devices: a checkpoint gathers whole tensors from processes.
+fn check_tensor_groups(ranks: &Ranks, mesh: Mesh, stages: u32) -> Result<(), Failure> {
+    let world = mesh.world(stages);
+    if (0..ranks.size()).all(|rank| ranks.devices_of(rank, world).start.is_multiple_of(mesh.tensor)) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "expected ranks with all {} tensor ranks of their workers, found {} ranks for {}; start {}, or use pipesim run",
+        mesh.tensor,
+        ranks.size(),
+        mesh.in_words(stages),
+        world / mesh.tensor
+    )))
+}
+
 impl Train {
     pub fn run(&self) -> Result<(), Failure> {
-        let remarks = self.details.remarks;
-        let ranks = Ranks::alone();
-        install_signal_handler(ranks.stop(), Decides::Itself, remarks.quiet);
+        // A checkpoint says how many devices there are unless it is asked for others.
+        let stages = (self.resume.is_none() || self.given[0]).then(|| self.schedules.stages.first());
+        let check = |ranks| stages.map_or(Ok(()), |stages| check_ranks(ranks, self.mesh(None), stages));
+        let timeout = self.training.training_config().timeout;
+        self.ranks.run(timeout, self.details.remarks.quiet, check, |ranks| self.run_rank(ranks))
+    }
+
+    /// Runs this rank's part: all ranks train, rank 0 prints and writes.
+    fn run_rank(&self, ranks: &Arc<Ranks>) -> Result<(), Failure> {
         remove_unfinished_on_signals();
-        refuse_ranks("pipesim train")?;
-        if !self.training.mesh().is_single() {
-            return Err(Failure::Usage(format!(
-                "expected one worker per stage, found {}; leave these out, or use pipesim run",
-                self.training.mesh()
-            )));
-        }
+        let mut details = self.details;
+        details.remarks.quiet |= ranks.rank() > 0;
+        let remarks = details.remarks;
         let start = match &self.resume {
-            Some(path) => self.resumed(path, &ranks)?,
-            None => self.begun(&ranks)?,
+            Some(path) => self.resumed(path, ranks, details)?,
+            None => self.begun(ranks, details)?,
         };
-        let folder = self.folder(&start)?;
+        let Pipeline { mesh, stages, .. } = start.pipeline;
+        check_ranks(ranks.size(), mesh, stages)?;
+        check_tensor_groups(ranks, mesh, stages)?;
+        if !mesh.is_single() {
+            remarks.remark(&mesh.in_words(stages));
+        }
+        let folder = self.folder(&start, ranks)?;
         let Start { config, pipeline, training, graph, link, resumed } = start;
         let steps = config.steps;
         if let Some((checkpoint, done)) = &resumed {
@@ -81,11 +112,11 @@ impl Train {
         }
         let training_loop = TrainingLoop::new((config, pipeline), (training, link), &folder, resumed)?;
         let ended = training_loop.run(graph, &remarks.watcher())?;
-        self.finish(ended, steps, &folder)
+        self.finish(ended, steps, &folder, ranks)
     }
 
     /// Writes the report, and says how the run ended.
-    fn finish(&self, ended: Ended, steps: u32, folder: &Path) -> Result<(), Failure> {
+    fn finish(&self, ended: Ended, steps: u32, folder: &Path, ranks: &Ranks) -> Result<(), Failure> {
         let Ended { step, signal, checkpoint, report } = ended;
         let mut written = Ok(());
         if let Some(mut report) = report {
@@ -95,21 +126,28 @@ impl Train {
         let (checkpoint, folder) = (checkpoint.display(), folder.display());
         if let Some(signal) = signal {
             let name = signal_name(i32::from(signal));
+            let again = self.ranks.ranks.map_or(String::new(), |ranks| format!(" -n {ranks}"));
             return Err(Failure::Stopped(
                 format!(
-                    "stopped by {name} after step {step} of {steps}; everything is saved in {checkpoint}; go on with\n    pipesim train --resume {folder}"
+                    "stopped by {name} after step {step} of {steps}; everything is saved in {checkpoint}; go on with\n    pipesim train --resume {folder}{again}"
                 ),
                 128 + signal,
             ));
         }
         written?;
+        if ranks.rank() > 0 {
+            return Ok(());
+        }
         print(&format!("{step} steps done; the model is in {checkpoint}, the log and the report in {folder}\n"))
     }
 
-    /// Returns the folder of the run, which can be written.
-    fn folder(&self, start: &Start) -> Result<PathBuf, Failure> {
+    /// Returns the folder of the run, which rank 0 can write.
+    fn folder(&self, start: &Start, ranks: &Ranks) -> Result<PathBuf, Failure> {
         let run = start.resumed.as_ref().map(|(checkpoint, _)| checkpoint.run.as_path());
         let folder = self.output.as_deref().or(run).unwrap_or(Path::new("."));
+        if ranks.rank() > 0 {
+            return Ok(folder.to_path_buf());
+        }
         let failed = |error: std::io::Error| {
             Failure::Failed(anyhow::anyhow!("creating the folder {}: {error}; choose another -o", folder.display()))
         };
@@ -132,24 +170,26 @@ impl Train {
     }
 
     /// Prepares a new run.
-    fn begun(&self, ranks: &Arc<Ranks>) -> Result<Start, Failure> {
-        let (name, graph) = self.graph(&self.schedules)?;
+    fn begun(&self, ranks: &Arc<Ranks>, details: DetailOptions) -> Result<Start, Failure> {
+        let (name, fixed) = self.fixed(&self.schedules, details)?;
         let training_config = TrainingConfig { layers: self.layers.clone(), ..self.training.training_config() };
-        let pipeline = Pipeline {
+        let mut pipeline = Pipeline {
             schedule: name,
             stages: self.schedules.stages.first(),
             micro: self.schedules.micro.first(),
+            mesh: self.training.mesh(),
             chunks: self.schedules.chunks,
             set: self.schedules.set.iter().cloned().collect(),
             layers: self.layers.clone(),
         };
-        let (training, link) = self.training(&training_config, &pipeline, ranks)?;
+        let (training, link) = self.training(&training_config, &pipeline, ranks, details)?;
+        let graph = self.ordered(fixed, &self.schedules, (&training, &mut pipeline), details)?;
         let config = self.training_loop.config(&training, pipeline.micro)?;
         Ok(Start { config, pipeline, training, graph, link, resumed: None })
     }
 
     /// Prepares a run that goes on from a checkpoint.
-    fn resumed(&self, path: &Path, ranks: &Arc<Ranks>) -> Result<Start, Failure> {
+    fn resumed(&self, path: &Path, ranks: &Arc<Ranks>, details: DetailOptions) -> Result<Start, Failure> {
         let checkpoint = Checkpoint::find(path).map_err(Failure::Failed)?;
         let mut saved: SavedRun = checkpoint.json(STATE)?;
         saved.check()?;
@@ -168,19 +208,27 @@ impl Train {
         schedules.schedule = vec![names(&saved.pipeline.schedule).map_err(Failure::Usage)?];
         schedules.chunks = saved.pipeline.chunks;
         schedules.set = saved.pipeline.set.clone().into_iter().collect();
-        let (_, graph) = self.graph(&schedules)?;
+        let (_, fixed) = self.fixed(&schedules, details)?;
         let timeout = self.training.training_config().timeout;
         let training_config = TrainingConfig { timeout, ..saved.training_config(&checkpoint.path) };
-        let (training, link) = self.training(&training_config, &saved.pipeline, ranks)?;
+        let (training, link) = self.training(&training_config, &saved.pipeline, ranks, details)?;
+        let graph = self.ordered(fixed, &schedules, (&training, &mut saved.pipeline), details)?;
         saved.config.data.check(&training)?;
         let SavedRun { config, pipeline, .. } = saved;
         Ok(Start { config, pipeline, training, graph, link, resumed: Some((checkpoint, done)) })
     }
 
+    /// Returns the mesh: the degrees given, and otherwise what was saved.
+    fn mesh(&self, saved: Option<Mesh>) -> Mesh {
+        let ([.., tp, dp], asked) = (self.given, self.training.mesh());
+        let saved = saved.unwrap_or_default();
+        Mesh { tensor: if tp { asked.tensor } else { saved.tensor }, data: if dp { asked.data } else { saved.data } }
+    }
+
     /// Returns the pipeline of a run that goes on: the options given, and otherwise what was saved. Options of a schedule and of a split
     /// of layers go with their schedule and their number of stages.
     fn pipeline(&self, saved: &Pipeline) -> Pipeline {
-        let [stages, micro] = self.given;
+        let [stages, micro, ..] = self.given;
         let name = self.schedules.asked().first().cloned();
         let is_other = name.is_some() || stages;
         let saved_if_same = (!is_other).then(|| saved.clone());
@@ -189,6 +237,7 @@ impl Train {
             schedule: name.unwrap_or_else(|| saved.schedule.clone()),
             stages: if stages { self.schedules.stages.first() } else { saved.stages },
             micro: if micro { self.schedules.micro.first() } else { saved.micro },
+            mesh: self.mesh(Some(saved.mesh)),
             chunks: self.schedules.chunks.or(saved_if_same.as_ref().and_then(|saved| saved.chunks)),
             set: match &saved_if_same {
                 Some(saved) if set.is_empty() => saved.set.clone(),
@@ -198,8 +247,12 @@ impl Train {
         }
     }
 
-    /// Returns the name and the graph of the schedule.
-    fn graph(&self, schedules: &ScheduleOptions) -> Result<(String, TaskGraph), Failure> {
+    /// Returns the name of the schedule, and its graph if costs do not decide its order.
+    fn fixed(
+        &self,
+        schedules: &ScheduleOptions,
+        details: DetailOptions,
+    ) -> Result<(String, Option<OrderedGraph>), Failure> {
         let name = match schedules.asked().as_slice() {
             [name] => name.clone(),
             more => {
@@ -209,11 +262,40 @@ impl Train {
                 )));
             }
         };
-        schedules.reject_unused(std::slice::from_ref(&name), self.details.remarks)?;
-        let OrderedGraph { graph, warnings } =
-            schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
-        warnings.iter().for_each(|warning| self.details.remarks.warn(warning));
-        Ok((name, graph))
+        schedules.reject_unused(std::slice::from_ref(&name), details.remarks)?;
+        let fixed = fixed_graph(&schedules.selection(), &name)?;
+        if fixed.is_some() && self.profile.is_some() {
+            return Err(Failure::Usage(format!(
+                "--profile: the order of {name} does not depend on costs; leave it out"
+            )));
+        }
+        Ok((name, fixed))
+    }
+
+    /// Returns the graph to train with. Costs that decide its order are those of --profile, or measured. The name of a schedule that
+    /// `auto` chose goes to the pipeline, so that a run that goes on has the same.
+    fn ordered(
+        &self,
+        fixed: Option<OrderedGraph>,
+        schedules: &ScheduleOptions,
+        (training, pipeline): (&Training, &mut Pipeline),
+        details: DetailOptions,
+    ) -> Result<TaskGraph, Failure> {
+        let costs = self.profile.as_deref().map(read_costs).transpose()?;
+        let measured = || {
+            let selection = schedules.selection();
+            let observer = details.remarks.observer(false, false);
+            graph_of(training, (&selection, &pipeline.schedule), costs.as_ref(), &observer)
+        };
+        let OrderedGraph { graph, chosen, warnings } = fixed.map_or_else(measured, Ok)?;
+        if training.ranks.rank() == 0 {
+            warnings.iter().for_each(|warning| details.remarks.warn(warning));
+        }
+        if let Some(chosen) = chosen {
+            details.remarks.remark(&format!("{} chose {chosen}", pipeline.schedule));
+            (pipeline.schedule, pipeline.chunks) = (chosen, None);
+        }
+        Ok(graph)
     }
 
     /// Returns the training on the devices asked for, and its link.
@@ -222,10 +304,12 @@ impl Train {
         config: &TrainingConfig,
         pipeline: &Pipeline,
         ranks: &Arc<Ranks>,
+        details: DetailOptions,
     ) -> Result<(Training, &'static str), Failure> {
-        let config = TrainingConfig { layers: pipeline.layers.clone(), ..config.clone() };
-        let mut training = config.training(pipeline.micro, ranks)?;
-        let (backend, link) = self.devices.sole_backend(ranks, pipeline.stages, self.details)?;
+        let &Pipeline { mesh, micro, stages, .. } = pipeline;
+        let config = TrainingConfig { layers: pipeline.layers.clone(), mesh, ..config.clone() };
+        let mut training = config.training(micro, ranks)?;
+        let (backend, link) = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(stages), details)?;
         training.backend = backend;
         Ok((training, link.name))
     }
