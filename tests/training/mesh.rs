@@ -289,3 +289,50 @@ fn collective_calls_sum_in_the_order_of_members() {
         }
     }
 }
+
+/// All interleavings of `members` that pass `pieces` pieces through `slots` slots each, as `exec::collective` does: a member writes
+/// its slot, raises its signal, waits for each other's signal, and reads each other's slot. Returns whether every read finds the
+/// piece that it is for, and whether all members end.
+fn every_interleaving_is_sound(members: usize, pieces: usize, slots: usize) -> bool {
+    let steps = 2 + 2 * (members - 1);
+    let end = pieces * steps;
+    // By member: its step. Contents of slots and signals follow from it.
+    let written = |step: usize, slot: usize| {
+        let begun = step / steps + usize::from(step % steps > 0);
+        (0..begun).rev().find(|piece| piece % slots == slot)
+    };
+    let signal = |step: usize| step / steps + usize::from(step % steps > 1);
+    let (mut seen, mut open) = (std::collections::BTreeSet::new(), vec![vec![0; members]]);
+    while let Some(state) = open.pop() {
+        if !seen.insert(state.clone()) {
+            continue;
+        }
+        let mut moves = 0;
+        for (member, &step) in state.iter().enumerate().filter(|(_, step)| **step < end) {
+            let (piece, within) = (step / steps, step % steps);
+            let other = |number: usize| (member + 1 + number) % members;
+            if (2..members + 1).contains(&within) && signal(state[other(within - 2)]) <= piece {
+                continue; // it waits
+            }
+            if within > members && written(state[other(within - members - 1)], piece % slots) != Some(piece) {
+                return false;
+            }
+            let mut next = state.clone();
+            next[member] += 1;
+            open.push(next);
+            moves += 1;
+        }
+        if moves == 0 && state.iter().any(|&step| step < end) {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn two_slots_and_one_signal_are_enough_for_collective_calls() {
+    for members in 2..=4 {
+        assert!(every_interleaving_is_sound(members, 4, 2), "{members} members");
+        assert!(!every_interleaving_is_sound(members, 4, 1), "one slot would be overwritten");
+    }
+}
