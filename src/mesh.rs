@@ -38,7 +38,7 @@ pub struct Coordinate {
 }
 
 impl Mesh {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+    /// As [`Mesh::is_single`], with the signature that serde needs.
     pub(crate) fn is_single_ref(&self) -> bool {
         self.is_single()
     }
