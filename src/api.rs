@@ -4,10 +4,11 @@
 pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
     pub use crate::cost::{
-        Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, LinkCost, OpTime, PartCost, Per, SharedPuts,
-        Slow, Slowdown, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
+        Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, GroupRates, LinkCost, OpTime, PartCost, Per,
+        SharedPuts, Slow, Slowdown, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
+    pub use crate::mesh::Mesh;
     pub use crate::resolve::{Costs, Measured};
 }
 
@@ -28,8 +29,8 @@ pub mod models {
         Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
     };
     pub use crate::model_spec::{
-        BLOCK, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError,
-        Stage, Storage, Tensor, TiedSides,
+        BLOCK, Block, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, Split,
+        SplitError, Stage, Storage, Tensor, TiedSides,
         huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
         model_spec, names as model_names, transformer_named,
     };
@@ -101,6 +102,7 @@ pub mod training {
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
         TrainingConfig, Verdict, compare, silent,
     };
+    pub use crate::mesh::{Coordinate, Mesh};
     pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};
 }

@@ -1,4 +1,4 @@
-//! The epilogue of a step, as nodes of the graph after the pipeline's ops: devices exchange gradients that two of them hold,
+//! The epilogue of a step, as nodes of the graph after the pipeline's ops: workers that hold parts of the same gradient sum them,
 //! compute the gradient norm, and update parameters.
 //!
 //! The simulation and the executor use the same nodes.
@@ -6,13 +6,13 @@
 use crate::placement::{Chunk, Placement};
 use serde::{Deserialize, Serialize};
 
-/// What a device does after its last backward. An all-reduce between two devices is a put followed by a reduce.
+/// What a device does after its last backward. An all-reduce is a put followed by a reduce, by every member of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepOp {
-    /// Sends its part of the gradients that two devices hold.
+    /// Sends its part of gradients that other workers hold, too.
     Put,
-    /// Adds the other device's part.
+    /// Adds the parts of the other workers.
     Reduce,
     /// Sums the squares of its gradients.
     Norm,
@@ -32,13 +32,18 @@ impl StepOp {
     }
 }
 
-/// A gradient that two devices hold and synchronize.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A gradient that several workers hold and synchronize.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GradientSync {
-    /// Of the tied embedding.
+    /// Of the tied embedding: the two devices that hold it exchange their parts. Replicas have summed each part before.
     Tied,
-    /// Of a stage of which two devices hold a copy.
+    /// Of a stage that several workers hold: as replicas, or in both directions of a bidirectional placement.
     Stage(Chunk),
+}
+
+/// Number of workers that sum the gradient of a stage, with `data` replicas of the pipeline.
+pub fn stage_group(placement: &Placement, data: u32) -> u32 {
+    placement.directions() * data
 }
 
 /// A step op of a device.
@@ -48,7 +53,7 @@ pub struct StepNode {
     pub op: StepOp,
     /// The gradients that it sends, or the one that it adds to.
     pub gradients: Vec<GradientSync>,
-    /// The nodes of other devices that must have ended; earlier nodes of its own device must have, too.
+    /// The nodes whose results must have arrived. Earlier nodes of its own device must have ended, too.
     pub needs: Vec<usize>,
 }
 
@@ -59,27 +64,30 @@ pub struct StepEpilogue {
 }
 
 impl StepEpilogue {
-    /// Creates the epilogue of a model on `placement`. The devices `tied`, if any, exchange the gradient of the tied embedding;
-    /// devices that hold copies of a stage exchange its gradients. A norm is a barrier: every optimizer waits for all norms.
-    pub fn new(placement: &Placement, tied: Option<[u32; 2]>, norm: bool) -> StepEpilogue {
+    /// Creates the epilogue of a model on `placement`, of which there are `data` replicas, all alike. The devices `tied`, if any,
+    /// exchange the gradient of the tied embedding; workers that hold copies of a stage sum its gradients. A norm is a barrier:
+    /// every optimizer waits for all norms.
+    pub fn new(placement: &Placement, data: u32, tied: Option<[u32; 2]>, norm: bool) -> StepEpilogue {
         let devices = 0..placement.devices();
         let mut epilogue = StepEpilogue::default();
-        if placement.directions() == 2 {
+        if stage_group(placement, data) > 1 {
             // In stage order on every device, so that no two devices wait for each other at different stages.
             let held = devices.clone().map(|device| {
                 let mut held = placement.held_by(device).to_vec();
                 held.sort_by_key(|chunk| chunk.stage);
                 (device, held.into_iter().map(GradientSync::Stage).collect())
             });
-            let partner = |gradient: GradientSync| match gradient {
-                GradientSync::Stage(chunk) => placement.device_of_stage(chunk.stage, 1 - chunk.direction),
-                GradientSync::Tied => unreachable!("these are stages"),
+            // The replicas of a device put when it does: a reduction also waits for its own device's put to arrive there.
+            let holders = |device: u32, gradient: GradientSync| {
+                let GradientSync::Stage(chunk) = gradient else { return Vec::new() };
+                let holders = (0..placement.directions()).map(|way| placement.device_of_stage(chunk.stage, way));
+                holders.filter(|&holder| data > 1 || holder != device).collect()
             };
-            epilogue.exchange(&held.collect::<Vec<_>>(), |_, gradient| partner(gradient));
+            epilogue.exchange(&held.collect::<Vec<_>>(), holders);
         }
         if let Some([first, last]) = tied {
             let both = [first, last].map(|device| (device, vec![GradientSync::Tied]));
-            epilogue.exchange(&both, |device, _| if device == first { last } else { first });
+            epilogue.exchange(&both, |device, _| vec![if device == first { last } else { first }]);
         }
         let mut barrier = Vec::new();
         if norm {
@@ -94,19 +102,19 @@ impl StepEpilogue {
 
     /// Creates an epilogue of optimizers alone.
     pub fn optimizers(devices: u32) -> StepEpilogue {
-        StepEpilogue::new(&Placement::linear(devices), None, false)
+        StepEpilogue::new(&Placement::linear(devices), 1, None, false)
     }
 
-    /// Adds nodes in which each device sends its gradients, then adds those of its `partner`s.
-    fn exchange(&mut self, held: &[(u32, Vec<GradientSync>)], partner: impl Fn(u32, GradientSync) -> u32) {
+    /// Adds nodes in which each device sends its gradients, then adds those of the devices that `holders` names.
+    fn exchange(&mut self, held: &[(u32, Vec<GradientSync>)], holders: impl Fn(u32, GradientSync) -> Vec<u32>) {
         let put = |(device, gradients): &(u32, Vec<GradientSync>)| {
             (*device, self.add(*device, StepOp::Put, gradients.clone(), Vec::new()))
         };
         let puts: Vec<(u32, usize)> = held.iter().map(put).collect();
         for (device, gradients) in held {
             for &gradient in gradients {
-                let from = partner(*device, gradient);
-                let needs = puts.iter().filter(|(other, _)| *other == from).map(|&(_, number)| number).collect();
+                let from = holders(*device, gradient);
+                let needs = puts.iter().filter(|(other, _)| from.contains(other)).map(|&(_, number)| number).collect();
                 self.add(*device, StepOp::Reduce, vec![gradient], needs);
             }
         }

@@ -279,21 +279,7 @@ impl ParallelConfig {
             ));
         }
         let t = self.tp as usize;
-        let shared = [("heads", model.heads), ("channels of the MLP", model.mlp)];
-        for (what, size) in shared {
-            if !size.is_multiple_of(t) {
-                return refuse(format!(
-                    "expected the model's {size} {what} to be a multiple of --tp, found {t}; choose another --tp"
-                ));
-            }
-        }
-        // with fewer key and value heads than ranks, ranks share copies of one
-        if !model.groups.is_multiple_of(t) && !t.is_multiple_of(model.groups) {
-            return refuse(format!(
-                "expected the model's {} key and value heads to be a multiple of --tp, or the reverse, found {t}; choose another --tp",
-                model.groups
-            ));
-        }
+        model.check_tensor_ranks(t).map_err(ParallelConfigError)?;
         if !self.sequence.is_multiple_of(self.cp) {
             return refuse(format!(
                 "expected --seq to be a multiple of --cp {}, found {}; choose another --cp",

@@ -92,7 +92,7 @@
 //! `tests/language/architecture.rs` checks the `use` lines against this table:
 //!
 //! ```text
-//! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue sanitize nearest lowering check export statistics metrics timeline dsl csv
+//! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve step_estimate advice suggestion explanation model_prediction report
 //! 4 machines: compute model checkpoint ranks exec doctor
@@ -148,6 +148,7 @@ pub mod internals;
 mod layout;
 mod lowering;
 mod memory;
+mod mesh;
 mod metrics;
 #[cfg(feature = "training")]
 mod model;

@@ -39,7 +39,7 @@ pub struct Placement {
 }
 
 /// One chunk of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk {
     pub stage: u32,
     /// Direction of the micro-batches that it runs.

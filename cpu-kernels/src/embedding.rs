@@ -2,6 +2,33 @@
 //! backward for the input is empty and all of its backward is the one for the weights.
 
 use crate::vector;
+use std::ops::Range;
+
+/// The row of a table (rows, C) that begins with that of token `first`, at `token`; none if the table does not have it.
+#[inline(always)]
+fn row(token: u32, first: u32, channels: usize) -> Range<usize> {
+    let start = token.wrapping_sub(first) as usize * channels;
+    start..start + channels
+}
+
+/// `out` (n, C) = `wte` (rows, C) at each token, zero for tokens that the table does not have. Its first row is that of token
+/// `first`.
+pub fn forward_share(out: &mut [f32], tokens: &[u32], first: u32, wte: &[f32], channels: usize) {
+    for (out, &token) in out.chunks_exact_mut(channels).zip(tokens) {
+        match wte.get(row(token, first, channels)) {
+            Some(row) => out.copy_from_slice(row),
+            None => out.fill(0.0),
+        }
+    }
+}
+
+/// Adds `wpe` (maxT, C) at each row's position to `out` (n, C).
+pub fn add_positions(out: &mut [f32], wpe: &[f32], tokens_per_sequence: usize, channels: usize) {
+    let positions = (0..tokens_per_sequence).cycle();
+    for (out, position) in out.chunks_exact_mut(channels).zip(positions) {
+        vector::add(out, &wpe[position * channels..][..channels]);
+    }
+}
 
 /// `out` (n, C) = `wte` (Vp, C) at each token + `wpe` (maxT, C), if there is one, at its position, for sequences of
 /// `tokens_per_sequence`.
@@ -19,6 +46,24 @@ pub fn forward(
         if let Some(wpe) = wpe {
             vector::add(out, &wpe[position * channels..][..channels]);
         }
+    }
+}
+
+/// Adds `gradient` (n, C), row by row in the order of the tokens, to the rows of `wte_gradient` (rows, C), of which the first is
+/// that of token `first`. Rows of other tokens are left out.
+pub fn backward_share(wte_gradient: &mut [f32], tokens: &[u32], first: u32, gradient: &[f32], channels: usize) {
+    for (gradient, &token) in gradient.chunks_exact(channels).zip(tokens) {
+        if let Some(into) = wte_gradient.get_mut(row(token, first, channels)) {
+            vector::add(into, gradient);
+        }
+    }
+}
+
+/// Adds `gradient` (n, C) to the rows of `wpe_gradient` at each row's position.
+pub fn backward_positions(wpe_gradient: &mut [f32], gradient: &[f32], tokens_per_sequence: usize, channels: usize) {
+    let positions = (0..tokens_per_sequence).cycle();
+    for (gradient, position) in gradient.chunks_exact(channels).zip(positions) {
+        vector::add(&mut wpe_gradient[position * channels..][..channels], gradient);
     }
 }
 

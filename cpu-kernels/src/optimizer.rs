@@ -112,9 +112,14 @@ impl ParameterGroup {
 
     /// The sum of the squares of the gradients, in double precision and in a fixed order.
     pub fn squared_norm(&self, tied: Option<&[f32]>) -> f64 {
+        self.squared_norm_of(0..self.gradients.len(), tied)
+    }
+
+    /// The same of some elements.
+    pub fn squared_norm_of(&self, range: Range<usize>, tied: Option<&[f32]>) -> f64 {
         match tied {
-            None => squared_norm(&self.gradients, &[]),
-            Some(tied) => squared_norm(&self.gradients, tied),
+            None => squared_norm(&self.gradients[range], &[]),
+            Some(tied) => squared_norm(&self.gradients[range.clone()], &tied[range]),
         }
     }
 }

@@ -41,7 +41,7 @@ pub trait Compute: Store + Send {
     /// Copies a buffer to `output`, unless [`Compute::take`] returned that place, and takes it back.
     fn send(&mut self, buffer: Self::Buffer, output: Self::Output<'_>) -> Result<()>;
 
-    /// Sums the tables' rows at each token and its position. Returns what the backward for the weights needs of the ids.
+    /// Sums the tables' rows at each token and its position, over all tensor-parallel ranks. Returns what the backward for the weights needs of the ids.
     fn embed(
         &mut self,
         out: &mut Self::Buffer,
@@ -78,7 +78,7 @@ pub trait Compute: Store + Send {
     /// Adds to the gradients of a norm's weights.
     fn norm_weight(&mut self, group: &mut Self::Group, layer: &Norm, sums: &Self::Buffer) -> Result<()>;
 
-    /// `out` = `input` weightᵀ (+ bias) (+ `residual`).
+    /// `out` = `input` weightᵀ (+ bias) (+ `residual`). Where ranks share the inputs, the products are added up over all of them.
     fn linear(
         &mut self,
         out: &mut Self::Buffer,
@@ -97,7 +97,8 @@ pub trait Compute: Store + Send {
         input: &Self::Buffer,
     ) -> Result<Self::Buffer>;
 
-    /// The gradient of a linear layer's input, from that of its output.
+    /// The gradient of a linear layer's input, from that of its output. Where ranks share the outputs, it is added up over all of
+    /// them.
     fn linear_input(
         &mut self,
         out: &mut Self::Buffer,
@@ -105,6 +106,12 @@ pub trait Compute: Store + Send {
         layer: &Linear,
         gradient: &Self::Buffer,
     ) -> Result<()>;
+
+    /// Adds up the gradient of the outputs of a linear layer that several tensor-parallel ranks hold, in place, behind
+    /// [`Compute::linear_input`]. Machines that only train whole layers are not asked.
+    fn sum_copies(&mut self, _gradient: &mut Self::Buffer, _layer: &Linear) -> Result<()> {
+        anyhow::bail!("expected one tensor rank on this machine, found several: use --tp 1")
+    }
 
     /// The gradient of an activation's input, from that of the output of the linear layer `after` it and what the activation kept.
     fn activation_input(

@@ -6,18 +6,22 @@
 //! backward is a buffer that the trainer only passes on: its content differs between machines.
 
 mod calls;
+mod collective;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod operands;
 mod store;
+mod threads;
 mod timing;
 
 pub use calls::{Compute, Memory};
+pub use collective::{Alone, Collective};
 pub use cpu_kernels::optimizer::AdamW;
 pub use operands::{
-    Activated, Attended, Attention, Classified, Classifier, Embedded, Embedding, Function, Linear, Multiplied, Norm,
-    NormKind, Normalized, Rotation, Workload,
+    Activated, Attended, Attention, Classified, Classifier, Copies, Embedded, Embedding, Function, Linear, Multiplied,
+    Norm, NormKind, Normalized, Reduction, Rotation, TensorShare, Workload,
 };
-pub use store::{Merge, Quantity, Side, Store};
+pub use store::{Merge, Quantity, Side, Squared, Store};
+pub use threads::Threads;
 pub use timing::{Part, PartTimer, PartTiming, Stopwatch};

@@ -3,6 +3,45 @@
 use super::store::Side;
 use crate::model_spec::MicroBatch;
 
+/// Which tensor-parallel rank a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorShare {
+    pub rank: usize,
+    /// Number of ranks that share every layer.
+    pub size: usize,
+}
+
+impl TensorShare {
+    /// The only rank: it has whole layers.
+    pub const WHOLE: TensorShare = TensorShare { rank: 0, size: 1 };
+}
+
+/// What tensor-parallel ranks add up in a linear layer that they share (Shoeybi et al., arXiv 1909.08053, section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Nothing: each rank has the whole layer.
+    None,
+    /// The gradient of the input: each rank has some outputs.
+    Gradient,
+    /// The output: each rank has some inputs, and the whole bias.
+    Output,
+}
+
+/// Outputs of a linear layer that several ranks hold: heads of keys and of values, if there are fewer than ranks. Their gradients
+/// are added up over these ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// The first of these outputs here.
+    pub start: usize,
+    /// Runs of outputs: keys, values. Each is one piece of `pieces`.
+    pub blocks: usize,
+    /// Outputs per piece.
+    pub size: usize,
+    pub pieces: usize,
+    /// The piece that is here.
+    pub piece: usize,
+}
+
 /// Kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
@@ -28,6 +67,8 @@ pub struct Linear {
     pub has_bias: bool,
     pub inputs: usize,
     pub outputs: usize,
+    pub reduction: Reduction,
+    pub copies: Option<Copies>,
 }
 
 /// The function of an activation.
@@ -69,21 +110,25 @@ impl Attention {
     }
 }
 
-/// Logits of `vocabulary` ids, of which the weight has `rows` (padded) rows, and their cross entropy.
+/// Logits of `vocabulary` ids, of which the weight has `rows` (padded) rows, and their cross entropy. Tensor-parallel ranks have
+/// some of the ids, perhaps none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classifier {
     pub weight: usize,
     /// The side of the weight's gradient that is this layer's.
     pub side: Side,
     pub width: usize,
+    /// The first id that is here.
+    pub first: usize,
     pub vocabulary: usize,
     pub rows: usize,
 }
 
-/// Tables of rows of `width`, in groups `G`: one by token, and perhaps one by position.
+/// Tables of rows of `width`, in groups `G`: one by token, of which the first row is that of id `first`, and perhaps one by position.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding<G> {
     pub width: usize,
+    pub first: usize,
     pub tokens: G,
     pub positions: Option<G>,
 }
@@ -142,7 +187,11 @@ pub struct Workload {
     /// Micro-batches per step.
     pub microbatches: usize,
     pub vocabulary: usize,
-    /// That of every block.
+    /// The vocabulary is padded to a multiple of this.
+    pub vocabulary_multiple: usize,
+    /// Which share of each layer the device has.
+    pub tensor: TensorShare,
+    /// That of every block, on this rank.
     pub attention: Attention,
     /// Angle per position of each pair of channels of a head, in radians; empty without rotary positions.
     pub frequencies: Vec<f64>,

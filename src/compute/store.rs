@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use cpu_kernels::optimizer::AdamW;
+use std::ops::Range;
 
 /// What a training keeps for every parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +36,15 @@ pub enum Merge {
     Add,
 }
 
+/// A group whose gradients are squared.
+#[derive(Clone, Copy, Debug)]
+pub struct Squared<'a, G> {
+    pub group: &'a G,
+    /// The elements that count, of the group's tensors one after the other; `None`: all. Tensor-parallel ranks leave out what
+    /// another rank has, too.
+    pub only: Option<&'a [Range<usize>]>,
+}
+
 /// Groups of tensors: values, gradients and AdamW's moments. A call may only enqueue; those that return numbers wait.
 pub trait Store {
     /// Some tensors that are stored together.
@@ -56,7 +66,7 @@ pub trait Store {
     fn zero(&mut self, group: &mut Self::Group) -> Result<()>;
 
     /// Squares the gradients of each group, both sides added up. [`Store::squares`] returns the sums.
-    fn square(&mut self, groups: &[&Self::Group]) -> Result<()>;
+    fn square(&mut self, groups: &[Squared<'_, Self::Group>]) -> Result<()>;
 
     /// Returns what [`Store::square`] summed last, in double precision and in a fixed order. Waits.
     fn squares(&mut self) -> Result<Vec<f64>>;

@@ -4,7 +4,8 @@
 //! one schedule or split apply to all others.
 
 use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StepCosts, Summary};
-use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
+use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
+use crate::mesh::{MAX_DEGREE, Mesh};
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Outline, Stage, TiedSides};
 use crate::op::Kind;
 use crate::placement::Placement;
@@ -64,6 +65,23 @@ pub struct StepRates {
     pub reduce_put_ns: u64,
     /// Addition of the other device's gradient.
     pub reduce_add_ns: u64,
+    /// Sums of the gradients of stages that several workers hold, if there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<GroupRates>,
+}
+
+/// Cost of summing the gradients of stages in a group of workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupRates {
+    /// Number of workers.
+    pub size: u32,
+    /// Put of the gradient of the embedding, and of the head's own parameters.
+    pub put_embedding_ns: u64,
+    pub put_block_ns: u64,
+    /// Addition of the parts of all other workers.
+    pub add_embedding_ns: u64,
+    pub add_block_ns: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,6 +93,9 @@ pub struct CostFile {
     pub provenance: BTreeMap<String, String>,
     /// Number of blocks of the model.
     pub layers: u32,
+    /// The workers of each pipeline device. Costs are valid only for the mesh that they were measured on.
+    #[serde(default, skip_serializing_if = "Mesh::is_single_ref")]
+    pub mesh: Mesh,
     /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. Written only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
     pub tied: bool,
@@ -109,6 +130,17 @@ impl StepRates {
     /// Returns a part's share of the gradient norm's time.
     fn norm_ns(&self, part: &str) -> u64 {
         if part == BLOCK { self.norm_block_ns } else { 0 }
+    }
+}
+
+impl GroupRates {
+    fn ns(&self, op: StepOp, part: &str) -> u64 {
+        match (op, part) {
+            (StepOp::Put, BLOCK) => self.put_block_ns,
+            (StepOp::Put, _) => self.put_embedding_ns,
+            (_, BLOCK) => self.add_block_ns,
+            _ => self.add_embedding_ns,
+        }
     }
 }
 
@@ -148,10 +180,19 @@ impl CostFile {
         let is_sound = self.contention.as_ref().is_none_or(Contention::is_sound);
         let factors = format!("factors that grow from 1000 to at most {} per mille", Contention::MOST);
         let overheads: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
-        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
-            self.step;
+        let StepRates {
+            optimizer_embedding_ns,
+            optimizer_block_ns,
+            norm_block_ns,
+            reduce_put_ns,
+            reduce_add_ns,
+            stages,
+        } = self.step;
         let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
-        let times = rates.into_iter().chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
+        let group = stages.unwrap_or_default();
+        let rates = rates.into_iter().chain([group.put_embedding_ns, group.put_block_ns]);
+        let rates = rates.chain([group.add_embedding_ns, group.add_block_ns]);
+        let times = rates.chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
         let times = times.chain(self.parts.iter().map(|part| part.duration_ns));
         let longest = times.chain(self.op_overhead_ns.values().copied()).max().unwrap_or(0);
         let faults = [
@@ -169,6 +210,7 @@ impl CostFile {
             (!Contention::grows(&self.link.per_mille), format!("link.per_mille: expected {factors}")),
             (overheads != KINDS, format!("op_overhead_ns: expected F, I and W, found {}", overheads.join(", "))),
             (self.layers > MAX_BLOCKS, format!("layers: expected at most {MAX_BLOCKS}, found {}", self.layers)),
+            (!self.mesh.is_sound(), format!("mesh: expected degrees from 1 to {MAX_DEGREE}, found {}", self.mesh)),
             (longest > MAX_NS, format!("expected durations of at most 18 minutes, found {longest} ns")),
         ];
         let mut seen = BTreeSet::new();
@@ -328,23 +370,35 @@ impl CostFile {
                 _ => all,
             }
         };
-        let exchanged = |ns: u64, gradients: &[GradientSync]| {
-            let of = |&gradient: &GradientSync| self.exchange_ns(ns, gradient, stages);
+        let exchanged = |op: StepOp, gradients: &[GradientSync]| {
+            let of = |&gradient: &GradientSync| self.exchange_ns(op, gradient, (placement, stages));
             gradients.iter().map(of).sum::<u64>()
         };
-        let epilogue = StepEpilogue::new(placement, outline.exchange(placement, stages), clip);
+        let epilogue = StepEpilogue::new(placement, self.mesh.data, outline.exchange(placement, stages), clip);
         StepCosts::new(epilogue, |StepNode { device, op, gradients, .. }| match op {
-            StepOp::Put => (exchanged(self.step.reduce_put_ns, gradients), self.link.latency_ns),
-            StepOp::Reduce => (exchanged(self.step.reduce_add_ns, gradients), 0),
+            StepOp::Put => (exchanged(StepOp::Put, gradients), self.link.latency_ns),
+            StepOp::Reduce => (exchanged(StepOp::Reduce, gradients), 0),
             StepOp::Norm => (share(*device, &|part| self.step.norm_ns(part)), 0),
             StepOp::Optimizer => (share(*device, &|part| self.step.optimizer_ns(part)), 0),
         })
     }
 
-    /// Scales `ns`, the time for the token embedding's gradient, to `gradient`: time is proportional to the number of
+    /// Returns the time to put `gradient`, or to add the other workers' parts of it, which is proportional to their number. If no
+    /// sum of stages was measured, that of the token embedding's gradient is scaled: time is proportional to the number of
     /// parameters, as the optimizer's is.
-    fn exchange_ns(&self, ns: u64, gradient: GradientSync, stages: &[Stage]) -> u64 {
+    fn exchange_ns(&self, op: StepOp, gradient: GradientSync, (placement, stages): (&Placement, &[Stage])) -> u64 {
+        let ns = if op == StepOp::Put { self.step.reduce_put_ns } else { self.step.reduce_add_ns };
         let GradientSync::Stage(chunk) = gradient else { return ns };
+        if let Some(rates) = &self.step.stages {
+            let of_part = |(part, count): (&str, usize)| count as u128 * u128::from(rates.ns(op, part));
+            let all: u128 = stages[chunk.stage as usize].counts().map(of_part).sum();
+            let others = |size: u32| u128::from(size.max(2) - 1);
+            let ratio = match op {
+                StepOp::Put => (1, 1),
+                _ => (others(stage_group(placement, self.mesh.data)), others(rates.size)),
+            };
+            return (all * ratio.0 / ratio.1).min(u128::from(MAX_NS)) as u64;
+        }
         let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
         let weight = stages[chunk.stage as usize].counts().map(part).sum::<u128>();
         let unit = u128::from(self.step.optimizer_embedding_ns.max(1));

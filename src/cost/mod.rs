@@ -13,7 +13,7 @@ mod unit;
 pub use contention::Contention;
 pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow, assumed_in_words};
-pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
+pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use share::{Per, gcd};
 pub use speed::{EXTREME, Slowdown, TYPICAL};

@@ -69,6 +69,10 @@ impl Device for StageModule<Cpu> {
         self.merge_gradient(gradient, other)
     }
 
+    fn set_gradient(&mut self, gradient: GradientSync, other: &[f32]) -> Result<()> {
+        self.replace_gradient(gradient, other)
+    }
+
     fn squared_norms(&mut self) -> Result<Vec<(usize, f64)>> {
         self.square()?;
         StageModule::squared_norms(self)

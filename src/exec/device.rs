@@ -8,13 +8,28 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The tokens of one training step: m micro-batches one after the other.
+/// The tokens of one training step: m micro-batches of each replica, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Input tokens.
     pub inputs: Vec<u32>,
     /// The token after each.
     pub targets: Vec<u32>,
+}
+
+impl Batch {
+    /// Splits the batch into the parts of `replicas` replicas, in order.
+    pub(super) fn split(batch: &Arc<Batch>, replicas: u32) -> Vec<Arc<Batch>> {
+        if replicas == 1 {
+            return vec![batch.clone()];
+        }
+        let part = |tokens: &[u32], number: usize| {
+            let length = tokens.len() / replicas as usize;
+            tokens[number * length..(number + 1) * length].to_vec()
+        };
+        let of = |number| Batch { inputs: part(&batch.inputs, number), targets: part(&batch.targets, number) };
+        (0..replicas as usize).map(|number| Arc::new(of(number))).collect()
+    }
 }
 
 /// The optimizer step at the end of a training step.
@@ -90,13 +105,18 @@ pub trait Device: State + Send {
         laps: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()>;
 
-    /// Copies this device's part of a gradient that another device also holds to the beginning of `into`.
+    /// Copies this worker's part of a gradient that other workers also hold to the beginning of `into`.
     fn gradient(&mut self, _gradient: GradientSync, _into: &mut [f32]) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Adds the other device's part.
+    /// Adds another worker's part.
     fn add_gradient(&mut self, _gradient: GradientSync, _other: &[f32]) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Replaces this worker's part with another's: the first summand, unless it is this worker's own.
+    fn set_gradient(&mut self, _gradient: GradientSync, _other: &[f32]) -> anyhow::Result<()> {
         Ok(())
     }
 

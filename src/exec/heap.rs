@@ -12,17 +12,17 @@ use std::sync::atomic::Ordering;
 pub struct Heap {
     arena: Arc<Arena>,
     ranks: Arc<Ranks>,
-    /// By device: the rank that runs it, if that rank has its own arena.
+    /// By worker: the rank that runs it, if that rank has its own arena.
     remote: Vec<Option<u32>>,
     /// Distinguishes packets of this heap from those of others.
     number: u64,
 }
 
 impl Heap {
-    /// Creates the heap of `devices` devices on `arena`, whose layout is the same in every process.
-    pub fn new(arena: Arc<Arena>, ranks: Arc<Ranks>, devices: u32, number: u64) -> Heap {
-        let of_device = |device| Some(ranks.rank_of(device, devices)).filter(|&rank| !ranks.shares_memory_with(rank));
-        let remote = (0..devices).map(of_device).collect();
+    /// Creates the heap of `workers` workers on `arena`, whose layout is the same in every process.
+    pub fn new(arena: Arc<Arena>, ranks: Arc<Ranks>, workers: u32, number: u64) -> Heap {
+        let of_worker = |worker| Some(ranks.rank_of(worker, workers)).filter(|&rank| !ranks.shares_memory_with(rank));
+        let remote = (0..workers).map(of_worker).collect();
         let receiver = arena.clone();
         ranks.deliver(number, move |packet| apply(&receiver, packet));
         Heap { arena, ranks, remote, number }
@@ -41,7 +41,7 @@ impl Heap {
         self.arena.signal(region)
     }
 
-    /// Writes `data` to `region` in the memory of device `to`, then raises the signal there.
+    /// Writes `data` to `region` in the memory of worker `to`, then raises the signal there.
     ///
     /// # Safety
     /// Nobody reads or writes the region until the signal is raised.
@@ -56,22 +56,25 @@ impl Heap {
         }
     }
 
-    /// As [`Heap::put`], for data that is already in `region` of this process's memory.
+    /// As [`Heap::put`], to several workers, for data that is already in `region` of this process's memory.
     ///
     /// # Safety
     /// Nobody writes the region until the signal is raised.
-    pub unsafe fn publish(&self, to: u32, region: Region, signal: Region, value: u64) {
-        match self.remote[to as usize] {
-            None => self.arena.signal(signal).raise(value),
-            Some(rank) => {
-                // SAFETY: guaranteed by the caller.
-                let data = unsafe { self.arena.data(region) };
-                self.send(rank, region, bytemuck::cast_slice(data), signal, value);
+    pub unsafe fn publish(&self, to: impl Iterator<Item = u32>, region: Region, signal: Region, value: u64) {
+        let ranks: BTreeSet<Option<u32>> = to.map(|worker| self.remote[worker as usize]).collect();
+        for rank in ranks {
+            match rank {
+                None => self.arena.signal(signal).raise(value),
+                Some(rank) => {
+                    // SAFETY: guaranteed by the caller.
+                    let data = unsafe { self.arena.data(region) };
+                    self.send(rank, region, bytemuck::cast_slice(data), signal, value);
+                }
             }
         }
     }
 
-    /// Raises the signal in the memory of device `to`.
+    /// Raises the signal in the memory of worker `to`.
     pub fn raise(&self, to: u32, signal: Region, value: u64) {
         match self.remote[to as usize] {
             None => self.arena.signal(signal).raise(value),

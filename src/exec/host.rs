@@ -26,7 +26,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Creates device `number` of a session, with its program.
+    /// Creates the device of worker `number` of a session, with its program.
     pub fn runner(
         number: u32,
         device: Box<dyn Device>,
@@ -34,7 +34,7 @@ impl Host {
         fault: Option<Fault>,
     ) -> (u32, Box<dyn Runner>) {
         let host = Host { number, device, shared: shared.clone(), laps: Vec::new(), squares: Vec::new() };
-        let link = Box::new(Local::new(shared.clone()));
+        let link = Box::new(Local::new(number, shared.clone()));
         (number, Box::new(Program::new(number, host, link, shared.clone(), fault)))
     }
 }
@@ -57,7 +57,7 @@ impl Backend for Host {
     }
 
     fn local(&self, port: &BufferUse) -> Option<Region> {
-        Some(self.shared.buffers.slot(port).data)
+        Some(self.shared.buffers.slot(self.number, port).data)
     }
 
     /// Runs the two ops of an overlapped pair one after the other: a CPU gains nothing by overlapping them.
@@ -84,6 +84,12 @@ impl Backend for Host {
         // SAFETY: it has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
         self.device.add_gradient(gradient, other)
+    }
+
+    fn set_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
+        // SAFETY: it has arrived, and is released after this call.
+        let other = unsafe { self.shared.heap.arena().data(place) };
+        self.device.set_gradient(gradient, other)
     }
 
     fn square(&mut self) -> Result<()> {

@@ -1,10 +1,12 @@
-//! Messages between devices, and the buffers that they pass through: those of the channels between stages, and those of the
-//! exchanges at the end of a step.
+//! Messages between workers, and the buffers that they pass through: those of the channels between stages, and those of the
+//! gradients that several workers sum at the end of a step.
 
 use super::arena::{ArenaLayout, Region};
 use super::heap::HostBuffer;
 use super::plan::{BufferUse, Plan};
-use crate::placement::Chunk;
+use crate::epilogue::{GradientSync, stage_group};
+use crate::mesh::{Coordinate, Mesh};
+use std::collections::BTreeMap;
 
 /// Sizes of messages in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,23 +17,33 @@ pub struct Sizes {
     pub tied: Option<([u32; 2], usize)>,
     /// By stage: size of the gradient of its parameters.
     pub stages: Vec<usize>,
-    /// Number of parts of the gradient norm.
+    /// Number of parts of the gradient norm, on all tensor-parallel ranks.
     pub norm_parts: usize,
     /// Messages go from GPU to GPU: the hosts need no memory for them.
     pub past_hosts: bool,
 }
 
-/// A buffer for messages from one device to another.
-#[derive(Clone, Copy, Debug)]
+/// A buffer for messages from one worker to another, or to all others of its group.
+#[derive(Clone, Debug)]
 pub struct MessageBuffer {
-    /// Device that fills it.
+    /// Worker that fills it.
     pub producer: u32,
-    /// Device that reads it.
+    /// Worker that reads it: the first one.
     pub consumer: u32,
+    /// The other readers.
+    pub others: Vec<Reader>,
     /// Size of a message.
     pub bytes: usize,
     /// Memory and signals on the hosts.
     pub host: HostBuffer,
+}
+
+/// One of several readers of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    pub worker: u32,
+    /// Signal: number of messages that it has read.
+    pub read: Region,
 }
 
 /// A message: one use of a buffer.
@@ -39,69 +51,93 @@ pub struct MessageBuffer {
 pub struct Message {
     /// Number of the buffer.
     pub buffer: usize,
-    /// Index of the op that produces it; `None` for an exchange.
+    /// Index of the op that produces it; `None` for a gradient.
     pub op: Option<usize>,
     /// Value of the buffer's signals when the message has arrived, and when it was read.
     pub value: u64,
     /// The put must wait until this many messages were read from the buffer.
     pub credit: Option<u64>,
+    /// Number of the reader that waits for it, from 0.
+    pub reader: usize,
+}
+
+/// The channels of one copy of the pipeline.
+#[derive(Debug)]
+struct Channels {
+    /// By channel.
+    slots: Vec<Vec<HostBuffer>>,
+    /// By channel and slot.
+    of_slot: Vec<Vec<Option<usize>>>,
+}
+
+/// Workers that sum a gradient, in the order in which they sum it, each with the buffer of its part.
+#[derive(Debug)]
+struct Group {
+    members: Vec<(u32, usize)>,
+}
+
+/// The parts of a gradient in one update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GradientParts {
+    /// In the order in which they are summed; the worker's own is the outgoing message.
+    pub messages: Vec<Message>,
+    /// Position of the worker's own part.
+    pub own: usize,
 }
 
 /// All buffers of a session, with the same numbers in every process.
 #[derive(Debug)]
 pub struct MessageBuffers {
+    mesh: Mesh,
     all: Vec<MessageBuffer>,
-    /// By channel.
-    slots: Vec<Vec<HostBuffer>>,
-    /// By channel and slot.
-    of_slot: Vec<Vec<Option<usize>>>,
-    /// By device: outputs of ops with even and odd index until they are put, because an overlapped pair puts both at its end.
+    /// By copy of the pipeline.
+    copies: Vec<Channels>,
+    /// By worker: outputs of ops with even and odd index until they are put, because an overlapped pair puts both at its end.
     send_buffers: Vec<[Region; 2]>,
-    /// Buffers of a tied tensor's gradient, by side of the sender.
-    tied: Option<[usize; 2]>,
-    /// By stage and direction of the sender; empty with one direction.
-    replicas: Vec<[usize; 2]>,
+    groups: Vec<Group>,
+    /// By worker and gradient: the number of its group.
+    group_of: BTreeMap<(u32, GradientSync), usize>,
 }
 
 impl MessageBuffers {
-    /// Reserves the buffers of a session.
-    pub fn new(layout: &mut ArenaLayout, plan: &Plan, sizes: &Sizes) -> MessageBuffers {
+    /// Reserves the buffers of a session on `mesh`.
+    pub fn new(layout: &mut ArenaLayout, plan: &Plan, mesh: Mesh, sizes: &Sizes) -> MessageBuffers {
         let length = |bytes: usize| if sizes.past_hosts { 0 } else { bytes.div_ceil(size_of::<f32>()) };
-        let mut of_channel =
-            |&count: &usize| (0..count).map(|_| HostBuffer::new(layout, length(sizes.hidden))).collect();
-        let slots: Vec<Vec<HostBuffer>> = plan.slots.iter().map(&mut of_channel).collect();
         let mut all = Vec::new();
-        let mut of_slot: Vec<Vec<Option<usize>>> = slots.iter().map(|slots| vec![None; slots.len()]).collect();
-        for port in plan.outputs.iter().flatten().filter(|port| port.crosses()) {
-            of_slot[port.channel][port.slot].get_or_insert_with(|| {
-                let slot = slots[port.channel][port.slot];
-                all.push(MessageBuffer {
-                    producer: port.producer,
-                    consumer: port.consumer,
-                    bytes: sizes.hidden,
-                    host: slot,
-                });
-                all.len() - 1
-            });
-        }
-        let placement = &plan.graph.schedule().placement;
-        let mut send_buffer = || layout.region(length(sizes.hidden) * size_of::<f32>());
-        let send_buffers = (0..placement.devices()).map(|_| [send_buffer(), send_buffer()]).collect();
-        let mut exchange = |devices: [u32; 2], bytes: usize| {
-            [0, 1].map(|side| {
-                let slot = HostBuffer::new(layout, length(bytes));
-                all.push(MessageBuffer { producer: devices[side], consumer: devices[1 - side], bytes, host: slot });
-                all.len() - 1
-            })
-        };
-        let tied = sizes.tied.map(|(devices, bytes)| exchange(devices, bytes));
-        let stages = if placement.directions() == 2 { placement.stages() } else { 0 };
-        let replicas = (0..stages).map(|stage| {
-            let holders = [0, 1].map(|direction| placement.device_of_stage(stage, direction));
-            exchange(holders, sizes.stages.get(stage as usize).copied().unwrap_or(0))
+        let copies = (0..mesh.copies()).map(|copy| {
+            let worker = |device| mesh.worker_of(device, copy);
+            Channels::new(layout, plan, (sizes.hidden, length(sizes.hidden)), worker, &mut all)
         });
-        let replicas = replicas.collect();
-        MessageBuffers { all, slots, of_slot, send_buffers, tied, replicas }
+        let copies = copies.collect();
+        let mut send_buffer = || layout.region(length(sizes.hidden) * size_of::<f32>());
+        let workers = 0..mesh.world(plan.graph.schedule().devices());
+        let send_buffers = workers.map(|_| [send_buffer(), send_buffer()]).collect();
+        let (groups, group_of) = (Vec::new(), BTreeMap::new());
+        let mut buffers = MessageBuffers { mesh, all, copies, send_buffers, groups, group_of };
+        for (members, bytes) in groups_of(plan, mesh, sizes) {
+            buffers.add_group(layout, &members, (bytes, length(bytes)));
+        }
+        buffers
+    }
+
+    /// Adds a group: every member has a buffer for its part, which all others read.
+    fn add_group(
+        &mut self,
+        layout: &mut ArenaLayout,
+        members: &[(u32, GradientSync)],
+        (bytes, length): (usize, usize),
+    ) {
+        let mut buffers = Vec::with_capacity(members.len());
+        for &(producer, gradient) in members {
+            let host = HostBuffer::new(layout, length);
+            let mut readers = members.iter().map(|&(worker, _)| worker).filter(|&worker| worker != producer);
+            let consumer = readers.next().unwrap_or(producer);
+            let others = readers.map(|worker| Reader { worker, read: layout.signal() }).collect();
+            buffers.push((producer, self.all.len()));
+            self.all.push(MessageBuffer { producer, consumer, others, bytes, host });
+            self.group_of.insert((producer, gradient), self.groups.len());
+        }
+        self.groups.push(Group { members: buffers });
     }
 
     pub fn all(&self) -> &[MessageBuffer] {
@@ -113,43 +149,100 @@ impl MessageBuffers {
         &self.all[message.buffer]
     }
 
-    /// Returns the host memory of a port, also for messages that stay on a device.
-    pub fn slot(&self, port: &BufferUse) -> &HostBuffer {
-        &self.slots[port.channel][port.slot]
+    fn channels(&self, worker: u32) -> &Channels {
+        &self.copies[self.mesh.copy(worker) as usize]
     }
 
-    /// Returns the host memory of the output of op `op` on `device` until it is put.
-    pub fn send_buffer(&self, device: u32, op: usize) -> Region {
-        self.send_buffers[device as usize][op % 2]
+    /// Returns the host memory of a port of `worker`'s copy, also for messages that stay on a device.
+    pub fn slot(&self, worker: u32, port: &BufferUse) -> &HostBuffer {
+        &self.channels(worker).slots[port.channel][port.slot]
     }
 
-    /// Returns the buffers of the exchanges at the end of a step.
+    /// Returns the host memory of the output of op `op` on `worker` until it is put.
+    pub fn send_buffer(&self, worker: u32, op: usize) -> Region {
+        self.send_buffers[worker as usize][op % 2]
+    }
+
+    /// Returns the buffers of gradients.
     pub fn exchanges(&self) -> impl Iterator<Item = &MessageBuffer> {
-        self.tied.iter().chain(&self.replicas).flatten().map(|&number| &self.all[number])
+        self.groups.iter().flat_map(|group| &group.members).map(|&(_, number)| &self.all[number])
     }
 
-    /// Returns the message of `port` in step `step`; `None` if it stays on its device.
-    pub fn message(&self, port: &BufferUse, step: u64) -> Option<Message> {
-        let buffer = self.of_slot[port.channel][port.slot]?;
+    /// Returns the message of `port` of `worker`'s copy in step `step`; `None` if it stays on its device.
+    pub fn message(&self, worker: u32, port: &BufferUse, step: u64) -> Option<Message> {
+        let buffer = self.channels(worker).of_slot[port.channel][port.slot]?;
         let value = port.signal(step);
-        Some(Message { buffer, op: Some(port.message), value, credit: port.credit.then(|| value - 1) })
+        Some(Message { buffer, op: Some(port.message), value, credit: port.credit.then(|| value - 1), reader: 0 })
     }
 
-    /// Returns the outgoing and the incoming message of `device` for the tied tensor, in update `number` (from 0).
-    pub fn tied(&self, device: u32, number: u64) -> Option<[Message; 2]> {
-        let boxes = self.tied?;
-        let side = boxes.iter().position(|&own| self.all[own].producer == device)?;
-        Some([exchanged(boxes[side], number), exchanged(boxes[1 - side], number)])
-    }
-
-    /// Returns the outgoing and the incoming message of `chunk`'s copy of its stage, in update `number` (from 0).
-    pub fn replica(&self, chunk: Chunk, number: u64) -> Option<[Message; 2]> {
-        let boxes = self.replicas.get(chunk.stage as usize)?;
-        let side = chunk.direction as usize;
-        Some([exchanged(boxes[side], number), exchanged(boxes[1 - side], number)])
+    /// Returns the parts of `gradient` that `worker` sums, in update `number` (from 0); `None` if nobody else holds it.
+    pub fn parts(&self, worker: u32, gradient: GradientSync, number: u64) -> Option<GradientParts> {
+        let group = &self.groups[*self.group_of.get(&(worker, gradient))?];
+        let own = group.members.iter().position(|&(member, _)| member == worker)?;
+        let message = |(member, &(_, buffer)): (usize, &(u32, usize))| Message {
+            buffer,
+            op: None,
+            value: number + 1,
+            credit: Some(number),
+            // A part's readers are the other members of its group, in order.
+            reader: own - usize::from(member < own),
+        };
+        Some(GradientParts { messages: group.members.iter().enumerate().map(message).collect(), own })
     }
 }
 
-fn exchanged(buffer: usize, number: u64) -> Message {
-    Message { buffer, op: None, value: number + 1, credit: Some(number) }
+impl Channels {
+    /// Reserves the buffers of one copy of the pipeline for messages of `bytes` bytes, `length` numbers on the hosts, and appends
+    /// those between two devices to `all`.
+    fn new(
+        layout: &mut ArenaLayout,
+        plan: &Plan,
+        (bytes, length): (usize, usize),
+        worker: impl Fn(u32) -> u32,
+        all: &mut Vec<MessageBuffer>,
+    ) -> Channels {
+        let mut of_channel = |&count: &usize| (0..count).map(|_| HostBuffer::new(layout, length)).collect();
+        let slots: Vec<Vec<HostBuffer>> = plan.slots.iter().map(&mut of_channel).collect();
+        let mut of_slot: Vec<Vec<Option<usize>>> = slots.iter().map(|slots| vec![None; slots.len()]).collect();
+        for port in plan.outputs.iter().flatten().filter(|port| port.crosses()) {
+            of_slot[port.channel][port.slot].get_or_insert_with(|| {
+                all.push(MessageBuffer {
+                    producer: worker(port.producer),
+                    consumer: worker(port.consumer),
+                    others: Vec::new(),
+                    bytes,
+                    host: slots[port.channel][port.slot],
+                });
+                all.len() - 1
+            });
+        }
+        Channels { slots, of_slot }
+    }
+}
+
+/// Returns the groups of workers that sum a gradient, each in order of worker numbers, with its size in bytes.
+fn groups_of(plan: &Plan, mesh: Mesh, sizes: &Sizes) -> Vec<(Vec<(u32, GradientSync)>, usize)> {
+    let placement = &plan.graph.schedule().placement;
+    let mut groups = Vec::new();
+    if let Some((devices, bytes)) = sizes.tied {
+        let of_copy = |copy| devices.map(|device| (mesh.worker_of(device, copy), GradientSync::Tied)).to_vec();
+        groups.extend((0..mesh.copies()).map(|copy| (of_copy(copy), bytes)));
+    }
+    if stage_group(placement, mesh.data) > 1 {
+        for stage in 0..placement.stages() {
+            let bytes = sizes.stages.get(stage as usize).copied().unwrap_or(0);
+            for tensor in 0..mesh.tensor {
+                let chunks = (0..placement.devices())
+                    .flat_map(|device| placement.held_by(device).iter().map(move |c| (device, *c)));
+                let holders = chunks.filter(|(_, chunk)| chunk.stage == stage).flat_map(|(device, chunk)| {
+                    let worker = move |data| mesh.worker(Coordinate { device, data, tensor });
+                    (0..mesh.data).map(move |data| (worker(data), GradientSync::Stage(chunk)))
+                });
+                let mut members: Vec<_> = holders.collect();
+                members.sort_unstable();
+                groups.push((members, bytes));
+            }
+        }
+    }
+    groups
 }

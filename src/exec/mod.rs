@@ -6,6 +6,7 @@
 //! a device hangs or dies. There is no barrier inside a step.
 
 mod arena;
+mod collective;
 mod cpu;
 mod device;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
@@ -14,6 +15,7 @@ mod heap;
 mod host;
 pub mod link;
 mod message;
+mod piece;
 mod plan;
 mod program;
 mod queues;
@@ -23,6 +25,7 @@ mod shared;
 mod signal;
 mod watch;
 
+pub use collective::TensorGroup;
 pub use device::{Batch, Device, State, Timed, Update};
 pub use gpu::{Gpus, UNAVAILABLE};
 pub use host::Host;

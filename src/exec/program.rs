@@ -76,11 +76,14 @@ pub trait Backend: Send {
         output: Option<Self::Location>,
     ) -> Result<()>;
 
-    /// Copies this device's part of a gradient to `place`.
+    /// Copies this worker's part of a gradient to `place`.
     fn copy_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
-    /// Adds the other device's part of a gradient, from `place`.
+    /// Adds another worker's part of a gradient, from `place`.
     fn add_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
+
+    /// Replaces this worker's part of a gradient with the one at `place`: the first summand, unless it is this worker's own.
+    fn set_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
     /// Squares the gradients. [`Backend::squares`] returns the result once everything is done.
     fn square(&mut self) -> Result<()>;
@@ -110,9 +113,12 @@ pub trait Backend: Send {
     }
 }
 
-/// A device's program on its backend.
+/// The program of a pipeline device, run by one worker on its backend.
 pub struct Program<M: Backend> {
+    /// Number of the worker.
     number: u32,
+    /// The pipeline device.
+    device: u32,
     backend: M,
     link: Box<dyn Link<Location = M::Location, Timestamp = M::Timestamp>>,
     shared: Arc<Shared>,
@@ -167,7 +173,7 @@ impl<M: Backend> Runner for Program<M> {
 }
 
 impl<M: Backend> Program<M> {
-    /// Creates the program of device `number`.
+    /// Creates the program of worker `number`.
     pub fn new(
         number: u32,
         backend: M,
@@ -175,7 +181,8 @@ impl<M: Backend> Program<M> {
         shared: Arc<Shared>,
         fault: Option<Fault>,
     ) -> Program<M> {
-        Program { number, backend, link, shared, steps: Vec::new(), fault }
+        let device = shared.mesh.device(number);
+        Program { number, device, backend, link, shared, steps: Vec::new(), fault }
     }
 
     /// Runs the pipeline ops of a step. An overlapped pair waits for both inputs first, unless the graph specifies otherwise, and puts
@@ -183,7 +190,7 @@ impl<M: Backend> Program<M> {
     fn pipeline(&mut self, step: u64, record: &mut DeviceRecord) -> Result<()> {
         let shared = self.shared.clone();
         let graph = &shared.plan.graph;
-        let range = graph.schedule().range(self.number);
+        let range = graph.schedule().range(self.device);
         let at_once = graph.overlap() != Overlap::Runtime;
         let mut index = range.start;
         while index < range.end {
@@ -210,7 +217,7 @@ impl<M: Backend> Program<M> {
 
     /// Returns the message of `port` if it goes to another device.
     fn crossing(&self, port: &Option<BufferUse>, step: u64) -> Option<Message> {
-        port.as_ref().and_then(|port| self.shared.buffers.message(port, step))
+        port.as_ref().and_then(|port| self.shared.buffers.message(self.number, port, step))
     }
 
     /// Waits for the input of op `index`, and returns its location.
@@ -281,7 +288,7 @@ impl<M: Backend> Program<M> {
     fn end(&mut self, updates: u64, update: &Update) -> Result<Option<f64>> {
         let shared = self.shared.clone();
         let (mut scale, mut norm) = (1.0, None);
-        for node in shared.plan.epilogue.of(self.number) {
+        for node in shared.plan.epilogue.of(self.device) {
             match (node.op, update.clip) {
                 (StepOp::Put, _) => self.put_gradients(&node.gradients, updates)?,
                 (StepOp::Reduce, _) => self.reduce(&node.gradients, updates)?,
@@ -295,29 +302,25 @@ impl<M: Backend> Program<M> {
         Ok(norm)
     }
 
-    /// Computes the gradient norm over all devices, on the hosts. It is a barrier.
+    /// Computes the gradient norm over all workers, on the hosts. It is a barrier. Replicas hold the same gradients, so only the
+    /// first one's count.
     fn norm(&mut self, updates: u64) -> Result<f64> {
         let shared = self.shared.clone();
         self.timed(StepOp::Norm, |program| program.backend.square())?;
         self.backend.drain(&mut || self.link.is_done())?;
-        shared.reductions.put_norms(&shared.heap, self.number, updates, &self.backend.squares()?);
+        let squares = self.backend.squares()?;
+        let counted = if shared.mesh.coordinate(self.number).data == 0 { &squares[..] } else { &[] };
+        shared.reductions.put_norms(&shared.heap, self.number, updates, counted);
         let sum = self.waiting(|_| Ok(shared.reductions.sum_norms(&shared.heap, updates, &shared.watch)?))?;
         Ok(sum.sqrt())
     }
 
-    /// Returns the outgoing and the incoming message of a gradient.
-    fn exchanged(&self, gradient: GradientSync, updates: u64) -> Option<[Message; 2]> {
-        match gradient {
-            GradientSync::Tied => self.shared.buffers.tied(self.number, updates),
-            GradientSync::Stage(chunk) => self.shared.buffers.replica(chunk, updates),
-        }
-    }
-
-    /// Puts this device's part of gradients that other devices also hold.
+    /// Puts this worker's part of gradients that other workers also hold.
     fn put_gradients(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         self.timed(StepOp::Put, |program| {
             for &gradient in gradients {
-                let Some([out, _]) = program.exchanged(gradient, updates) else { continue };
+                let Some(parts) = program.shared.buffers.parts(program.number, gradient, updates) else { continue };
+                let out = parts.messages[parts.own];
                 let place = program.waiting(|program| program.link.send_buffer(out))?;
                 program.backend.copy_gradient(gradient, place)?;
                 program.waiting(|program| program.link.put(out))?;
@@ -326,13 +329,28 @@ impl<M: Backend> Program<M> {
         })
     }
 
-    /// Adds the other devices' parts.
+    /// Adds the other workers' parts. All members of a group sum in the same order, so that they hold the same bits. The sum of two is
+    /// the same in both orders, so the first two members add to their own part; others begin with the first part.
     fn reduce(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
-            let Some([_, into]) = self.exchanged(gradient, updates) else { continue };
-            let place = self.waiting(|program| program.link.wait(into))?;
-            self.timed(StepOp::Reduce, |program| program.backend.add_gradient(gradient, place))?;
-            self.link.release(into)?;
+            let Some(parts) = self.shared.buffers.parts(self.number, gradient, updates) else { continue };
+            let mut places = Vec::with_capacity(parts.messages.len());
+            for (number, &message) in parts.messages.iter().enumerate() {
+                if number != parts.own {
+                    places.push(self.waiting(|program| program.link.wait(message))?);
+                } else if number > 1 {
+                    places.push(self.link.send_buffer(message)?);
+                }
+            }
+            self.timed(StepOp::Reduce, |program| {
+                let mut places = places.into_iter();
+                if parts.own > 1 {
+                    places.next().map_or(Ok(()), |first| program.backend.set_gradient(gradient, first))?;
+                }
+                places.try_for_each(|place| program.backend.add_gradient(gradient, place))
+            })?;
+            let others = parts.messages.iter().enumerate().filter(|&(number, _)| number != parts.own);
+            others.map(|(_, &message)| message).try_for_each(|message| self.link.release(message))?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use crate::epilogue::StepOp;
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::model::PartTiming;
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,8 @@ mod bits {
 /// Measurements of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// By device. Time 0 of the step is when the last device was ready.
+    /// By pipeline device, of the slowest copy of the pipeline: the one whose last pipeline op ended last. Time 0 of the step is when
+    /// the last worker was ready.
     pub devices: Vec<DeviceRecord>,
     /// Mean loss over the micro-batches; `None` if no device computes one.
     pub loss: Option<f64>,
@@ -108,8 +110,20 @@ fn end(devices: &[DeviceRecord]) -> u64 {
     makespan(devices).max(steps.unwrap_or(0))
 }
 
-/// Mean loss over the micro-batches.
-fn loss(devices: &[DeviceRecord]) -> Option<f64> {
+/// Mean loss over the micro-batches of all replicas. Tensor ranks compute the same losses.
+fn loss(workers: &[DeviceRecord], mesh: Mesh) -> Option<f64> {
+    let replicas = (0..mesh.copies()).filter(|&copy| mesh.tensor_of(copy) == 0);
+    let losses = replicas.map(|copy| loss_of(&of_copy(workers, mesh, copy))).collect::<Option<Vec<f64>>>()?;
+    Some(losses.iter().sum::<f64>() / losses.len().max(1) as f64)
+}
+
+/// The records of one copy of the pipeline, by device.
+fn of_copy(workers: &[DeviceRecord], mesh: Mesh, copy: u32) -> Vec<&DeviceRecord> {
+    workers.iter().skip(copy as usize).step_by(mesh.copies() as usize).collect()
+}
+
+/// Mean loss over the micro-batches of one copy of the pipeline.
+fn loss_of(devices: &[&DeviceRecord]) -> Option<f64> {
     // If micro-batches run in both directions, each end computes some of the losses and leaves the others 0.
     let losses = devices.iter().filter_map(|device| device.losses.clone()).reduce(|mut sum, other| {
         sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
@@ -123,21 +137,30 @@ impl StepRecord {
     ///
     /// # Panics
     /// There are no steps.
-    pub(super) fn of_row(mut row: Vec<Vec<DeviceRecord>>) -> StepRecord {
+    pub(super) fn of_row(mut row: Vec<Vec<DeviceRecord>>, mesh: Mesh) -> StepRecord {
         let others = row.split_off(1);
         let first = row.remove(0);
-        let zero = first.iter().map(|device| device.ready).max().unwrap_or(0);
-        let followed =
-            |devices: &Vec<DeviceRecord>| Following { end_ns: end(devices).saturating_sub(zero), loss: loss(devices) };
-        StepRecord { following: others.iter().map(followed).collect(), ..StepRecord::new(first) }
+        let zero = first.iter().map(|worker| worker.ready).max().unwrap_or(0);
+        let followed = |workers: &Vec<DeviceRecord>| Following {
+            end_ns: end(workers).saturating_sub(zero),
+            loss: loss(workers, mesh),
+        };
+        StepRecord { following: others.iter().map(followed).collect(), ..StepRecord::new(first, mesh) }
     }
 
-    /// Converts the devices' records to times from the step's time 0.
-    pub fn new(mut devices: Vec<DeviceRecord>) -> StepRecord {
-        let loss = loss(&devices);
-        let begun = devices.iter().map(|device| device.begun).min().unwrap_or(0);
-        let wall_ns = devices.iter().map(|device| device.told).max().unwrap_or(0).saturating_sub(begun);
-        let zero = devices.iter().map(|d| d.ready).max().unwrap_or(0);
+    /// Converts the records of all workers to times from the step's time 0, and keeps those of the slowest copy of the pipeline. A
+    /// copy's times agree with each other: an op starts after what it waits for. Those of several copies do not.
+    pub fn new(workers: Vec<DeviceRecord>, mesh: Mesh) -> StepRecord {
+        let loss = loss(&workers, mesh);
+        let end_of_copy = |copy: &u32| {
+            of_copy(&workers, mesh, *copy).iter().flat_map(|device| device.ops.last()).map(|op| op.end).max()
+        };
+        let slowest = (0..mesh.copies()).rev().max_by_key(end_of_copy).unwrap_or(0);
+        let begun = workers.iter().map(|worker| worker.begun).min().unwrap_or(0);
+        let wall_ns = workers.iter().map(|worker| worker.told).max().unwrap_or(0).saturating_sub(begun);
+        let zero = workers.iter().map(|worker| worker.ready).max().unwrap_or(0);
+        let of_slowest = workers.into_iter().skip(slowest as usize).step_by(mesh.copies() as usize);
+        let mut devices: Vec<DeviceRecord> = of_slowest.collect();
         let shift = |time: &mut u64| *time = time.saturating_sub(zero);
         for device in &mut devices {
             for op in &mut device.ops {

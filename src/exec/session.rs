@@ -1,12 +1,14 @@
-//! A session executes steps of a schedule: one thread per device, and the watchdog.
+//! A session executes steps of a schedule: one thread per worker, and the watchdog.
 
 use super::device::{Batch, State, Update};
 use super::program::{DeviceCall, Runner, Runners, Turn};
+use super::queues::CommunicationQueues;
 use super::record::{DeviceRecord, StepRecord};
 use super::shared::{Settings, Shared};
 use super::signal::{Aborted, WaitPolicy as _};
 use super::watch::{called_off_since, join_within, start_thread};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::ranks::{ENDLESS, Ranks, signal_name};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,19 +42,25 @@ pub enum Error {
         /// Progress of all devices.
         report: String,
     },
-    /// A device's thread died.
-    #[error("schedule {schedule}: device {device} died: {cause}; all devices were stopped:\n{report}")]
+    /// A worker's thread died.
+    #[error("schedule {schedule}: {worker} died: {cause}; all devices were stopped:\n{report}")]
     Dead {
         schedule: String,
-        device: u32,
+        /// Its name, such as `device 1`.
+        worker: String,
         /// The panic message.
         cause: String,
         /// Progress of all devices.
         report: String,
     },
     /// An op could not be computed.
-    #[error("schedule {schedule}, device {device}: {cause}")]
-    Failed { schedule: String, device: u32, cause: String },
+    #[error("schedule {schedule}, {worker}: {cause}")]
+    Failed {
+        schedule: String,
+        /// The name of the worker, such as `device 1`.
+        worker: String,
+        cause: String,
+    },
     /// A signal asked the run to end before the next step.
     #[error("stopped by {}", signal_name(i32::from(*signal)))]
     Stopped { signal: u8 },
@@ -152,12 +160,15 @@ impl Session {
         if self.shared.ranks.lost().is_some() {
             return Err(self.lost(&self.why_lost()));
         }
+        let mesh = self.shared.mesh;
         for (number, (batch, update)) in steps.iter().enumerate() {
             let turn = Turn { step: self.steps, updates: self.updates, follows: number > 0 };
             self.steps += 1;
             self.updates += u64::from(update.is_some());
-            for command in &self.commands {
-                let _ = command.send(Command::Step { turn, batch: batch.clone(), update: *update });
+            let parts = Batch::split(batch, mesh.data);
+            for (worker, command) in self.workers().zip(&self.commands) {
+                let batch = parts[mesh.coordinate(worker).data as usize].clone();
+                let _ = command.send(Command::Step { turn, batch, update: *update });
             }
         }
         let mut records = Vec::new();
@@ -172,22 +183,30 @@ impl Session {
             Err(Some(error)) => Part::Failed(error),
         };
         let mut records = self.join(part)?;
-        // The sort is stable: records of a device stay in the order of steps.
-        records.sort_by_key(|&(device, _)| device);
+        // The sort is stable: records of a worker stay in the order of steps.
+        records.sort_by_key(|&(worker, _)| worker);
         let mut row: Vec<Vec<DeviceRecord>> = steps.iter().map(|_| Vec::new()).collect();
         for (number, (_, record)) in records.into_iter().enumerate() {
             row[number % steps.len()].push(record);
         }
-        Ok(StepRecord::of_row(row))
+        Ok(StepRecord::of_row(row, mesh))
     }
 
-    /// Runs `call` on the thread of each device of this rank, between steps.
+    /// This rank's workers.
+    fn workers(&self) -> std::ops::Range<u32> {
+        self.shared.ranks.devices(self.shared.workers())
+    }
+
+    pub fn mesh(&self) -> Mesh {
+        self.shared.mesh
+    }
+
+    /// Runs `call` on the thread of each worker of this rank, between steps, with the worker's number.
     pub fn call(
         &mut self,
         call: impl Fn(u32, &mut dyn State) -> anyhow::Result<()> + Clone + Send + 'static,
     ) -> Result<(), Error> {
-        let devices = self.shared.ranks.devices(self.graph().schedule().devices());
-        for (number, command) in devices.zip(&self.commands) {
+        for (number, command) in self.workers().zip(&self.commands) {
             let call = call.clone();
             let _ = command.send(Command::Call(Box::new(move |device| call(number, device))));
         }
@@ -290,19 +309,19 @@ impl Session {
     fn place(&self) -> (String, String) {
         let shared = &self.shared;
         let graph = &shared.plan.graph;
-        let queues =
-            shared.queues.as_ref().map(|queues| queues.report(&shared.heap, graph, self.steps.saturating_sub(1)));
-        (graph.schedule().name.clone(), shared.watch.report(graph) + &queues.unwrap_or_default())
+        let of_copy = |queues: &CommunicationQueues| queues.report(&shared.heap, graph, self.steps.saturating_sub(1));
+        let queues: String = shared.queues.iter().map(of_copy).collect();
+        (graph.schedule().name.clone(), shared.watch.report(graph, shared.mesh) + &queues)
     }
 
-    fn give_up(&self, device: u32, answer: Answer, left: usize) -> Option<Error> {
-        let (schedule, report) = self.place();
+    fn give_up(&self, worker: u32, answer: Answer, left: usize) -> Option<Error> {
+        let ((schedule, report), worker) = (self.place(), self.shared.mesh.name(worker));
         self.stop(left);
         match answer {
             Answer::Failed(cause) if !cause.is::<Aborted>() => {
-                Some(Error::Failed { schedule, device, cause: format!("{cause:#}") })
+                Some(Error::Failed { schedule, worker, cause: format!("{cause:#}") })
             }
-            Answer::Died(cause) => Some(Error::Dead { schedule, device, cause, report }),
+            Answer::Died(cause) => Some(Error::Dead { schedule, worker, cause, report }),
             _ => self.shared.ranks.lost().map(|lost| self.lost(&lost.to_string())),
         }
     }

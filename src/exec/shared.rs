@@ -1,14 +1,16 @@
-//! What all devices of a session share across processes: the plan, memory, and barriers and sums over all devices.
+//! What all workers of a session share across processes: the plan, memory, and barriers and sums over all workers.
 
 use super::arena::{Arena, ArenaLayout, Region};
 use super::heap::Heap;
 use super::message::{MessageBuffers, Sizes};
+use super::piece::PieceBuffers;
 use super::plan::Plan;
 use super::queues::CommunicationQueues;
 use super::signal::Aborted;
 use super::watch::{Statuses, Watch};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Result};
 use std::path::Path;
@@ -19,7 +21,7 @@ use std::time::Duration;
 /// Settings of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Pin device r to core r, for measurements with enough cores.
+    /// Pin worker r to core r, for measurements with enough cores.
     pub pin: bool,
     /// Duration for which a waiting thread spins before it parks.
     pub spin: Duration,
@@ -27,18 +29,22 @@ pub struct Settings {
     pub timeout: Duration,
     /// How the link delivers messages.
     pub delivery: Delivery,
+    /// The workers of each pipeline device.
+    pub mesh: Mesh,
 }
 
 /// The shared parts of a session.
 #[derive(Debug)]
 pub struct Shared {
-    /// The graph with its buffers.
+    /// The pipeline's graph with its buffers; each copy of the pipeline runs it.
     pub plan: Plan,
+    pub(super) mesh: Mesh,
     pub(super) ranks: Arc<Ranks>,
     pub(super) heap: Arc<Heap>,
     pub(super) buffers: MessageBuffers,
-    /// Communication queues, if hosts emulate a delivery.
-    pub(super) queues: Option<CommunicationQueues>,
+    /// Communication queues of each copy of the pipeline; none unless hosts emulate a delivery.
+    pub(super) queues: Vec<CommunicationQueues>,
+    pub(super) pieces: PieceBuffers,
     pub(super) reductions: Reductions,
     pub(super) watch: Watch,
 }
@@ -46,18 +52,21 @@ pub struct Shared {
 impl Shared {
     /// Prepares the execution of `graph`. All ranks must call this together.
     pub fn new(graph: Arc<TaskGraph>, sizes: &Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
-        let plan = Plan::new(graph, sizes.tied.map(|(devices, _)| devices));
-        let devices = plan.graph.schedule().devices();
+        let mesh = settings.mesh;
+        let plan = Plan::new(graph, mesh.data, sizes.tied.map(|(devices, _)| devices));
+        let workers = mesh.world(plan.graph.schedule().devices());
         let mut layout = ArenaLayout::default();
-        let statuses = Statuses::new(&mut layout, devices);
-        let buffers = MessageBuffers::new(&mut layout, &plan, sizes);
-        let reductions = Reductions::new(&mut layout, devices, sizes.norm_parts);
-        let queues = CommunicationQueues::new(&mut layout, &plan.graph, settings.delivery);
+        let statuses = Statuses::new(&mut layout, workers);
+        let buffers = MessageBuffers::new(&mut layout, &plan, mesh, sizes);
+        let reductions = Reductions::new(&mut layout, workers, sizes.norm_parts);
+        let pieces = PieceBuffers::new(&mut layout, mesh, plan.graph.schedule().devices());
+        let mut queues = |_| CommunicationQueues::new(&mut layout, &plan.graph, settings.delivery);
+        let queues = (0..mesh.copies()).filter_map(&mut queues).collect();
         let number = ranks.next_heap();
         let arena = Arc::new(arena(&ranks, layout.bytes())?);
-        let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
+        let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, number));
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
-        Ok(Shared { plan, ranks, heap, buffers, queues, reductions, watch })
+        Ok(Shared { plan, mesh, ranks, heap, buffers, queues, pieces, reductions, watch })
     }
 }
 
@@ -65,23 +74,33 @@ impl Shared {
 pub type Arrivals = Vec<(usize, u64)>;
 
 impl Shared {
-    /// Records that op `message` has produced its output for another device. Returns what arrives as a result if a delivery is
+    /// Number of workers in all processes.
+    pub fn workers(&self) -> u32 {
+        self.mesh.world(self.plan.graph.schedule().devices())
+    }
+
+    fn queues_of(&self, worker: u32) -> Option<&CommunicationQueues> {
+        self.queues.get(self.mesh.copy(worker) as usize)
+    }
+
+    /// Records that op `message` of `worker`'s copy has produced its output for another device. Returns what arrives as a result if
+    /// a delivery is emulated.
+    ///
+    /// # Errors
+    /// The run was aborted.
+    pub fn post(&self, worker: u32, message: usize) -> Result<Option<Arrivals>, Aborted> {
+        let post = |queues: &CommunicationQueues| queues.post(&self.heap, &self.watch, &self.plan.graph, message);
+        self.queues_of(worker).map(post).transpose()
+    }
+
+    /// Records that the output of op `message` of `worker`'s copy was used. Returns what arrives as a result if a delivery is
     /// emulated.
     ///
     /// # Errors
     /// The run was aborted.
-    pub fn post(&self, message: usize) -> Result<Option<Arrivals>, Aborted> {
-        let post = |queues: &CommunicationQueues| queues.post(&self.heap, &self.watch, &self.plan.graph, message);
-        self.queues.as_ref().map(post).transpose()
-    }
-
-    /// Records that the output of op `message` was used. Returns what arrives as a result if a delivery is emulated.
-    ///
-    /// # Errors
-    /// The run was aborted.
-    pub fn release(&self, message: usize) -> Result<Option<Arrivals>, Aborted> {
+    pub fn release(&self, worker: u32, message: usize) -> Result<Option<Arrivals>, Aborted> {
         let release = |queues: &CommunicationQueues| queues.release(&self.heap, &self.watch, &self.plan.graph, message);
-        self.queues.as_ref().map(release).transpose()
+        self.queues_of(worker).map(release).transpose()
     }
 }
 
@@ -107,36 +126,36 @@ fn arena(ranks: &Ranks, bytes: usize) -> Result<Arena> {
     Ok(arena)
 }
 
-/// Exchanges among all devices once per step: the barrier at its start, and the sum of the gradient norm.
+/// Exchanges among all workers once per step: the barrier at its start, and the sum of the gradient norm.
 #[derive(Debug)]
 pub struct Reductions {
-    /// By device: number of steps it has been ready for.
+    /// By worker: number of steps it has been ready for.
     ready: Vec<Region>,
-    /// Partial sums of squares, for even and odd steps: a device can be one step ahead of a reader.
+    /// Partial sums of squares, for even and odd steps: a worker can be one step ahead of a reader.
     norms: [Vec<Region>; 2],
-    /// By device: number of steps to which it has contributed its sums.
+    /// By worker: number of steps to which it has contributed its sums.
     norms_in: Vec<Region>,
 }
 
 impl Reductions {
-    /// Reserves memory for `devices` devices and a norm of `norm_parts` parts.
-    pub fn new(layout: &mut ArenaLayout, devices: u32, norm_parts: usize) -> Reductions {
+    /// Reserves memory for `workers` workers and a norm of `norm_parts` parts.
+    pub fn new(layout: &mut ArenaLayout, workers: u32, norm_parts: usize) -> Reductions {
         Reductions {
-            ready: (0..devices).map(|_| layout.signal()).collect(),
+            ready: (0..workers).map(|_| layout.signal()).collect(),
             norms: [(); 2].map(|()| (0..norm_parts).map(|_| layout.word()).collect()),
-            norms_in: (0..devices).map(|_| layout.signal()).collect(),
+            norms_in: (0..workers).map(|_| layout.signal()).collect(),
         }
     }
 
-    /// Waits until all devices are ready to begin the step.
-    pub fn meet(&self, heap: &Heap, device: u32, step: u64, watch: &Watch) -> Result<(), Aborted> {
-        heap.raise_everywhere(self.ready[device as usize], step + 1);
+    /// Waits until all workers are ready to begin the step.
+    pub fn meet(&self, heap: &Heap, worker: u32, step: u64, watch: &Watch) -> Result<(), Aborted> {
+        heap.raise_everywhere(self.ready[worker as usize], step + 1);
         self.ready.iter().try_for_each(|&ready| heap.signal(ready).spin(step + 1, watch))
     }
 
-    /// Contributes the partial sums of squares of `device`, by order number.
-    pub fn put_norms(&self, heap: &Heap, device: u32, step: u64, parts: &[(usize, f64)]) {
-        let (words, done) = (&self.norms[(step % 2) as usize], self.norms_in[device as usize]);
+    /// Contributes the partial sums of squares of `worker`, by order number.
+    pub fn put_norms(&self, heap: &Heap, worker: u32, step: u64, parts: &[(usize, f64)]) {
+        let (words, done) = (&self.norms[(step % 2) as usize], self.norms_in[worker as usize]);
         for &(number, square) in parts {
             heap.store_everywhere(words[number], square.to_bits(), done);
         }

@@ -5,6 +5,7 @@ use super::heap::Heap;
 use super::signal::{Aborted, WaitPolicy};
 use crate::deadlock::{Awaited, Party, Wait};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use memmap2::MmapOptions;
 use std::io;
 use std::str::FromStr;
@@ -70,7 +71,7 @@ impl FromStr for Fault {
     }
 }
 
-/// Regions of a device's progress.
+/// Regions of a worker's progress.
 #[derive(Clone, Copy, Debug)]
 struct Status {
     /// Number of ops done in this step.
@@ -83,19 +84,19 @@ struct Status {
 #[derive(Debug)]
 pub struct Statuses {
     aborted: Region,
-    devices: Vec<Status>,
+    workers: Vec<Status>,
 }
 
 impl Statuses {
-    /// Reserves memory for `devices` devices.
-    pub fn new(layout: &mut ArenaLayout, devices: u32) -> Statuses {
+    /// Reserves memory for `workers` workers.
+    pub fn new(layout: &mut ArenaLayout, workers: u32) -> Statuses {
         let aborted = layout.signal();
         let status = |_| Status { done: layout.word(), waits_since: layout.word() };
-        Statuses { aborted, devices: (0..devices).map(status).collect() }
+        Statuses { aborted, workers: (0..workers).map(status).collect() }
     }
 }
 
-/// Progress of all devices of a session, across processes.
+/// Progress of all workers of a session, across processes.
 #[derive(Debug)]
 pub struct Watch {
     spin: Duration,
@@ -134,40 +135,49 @@ impl Watch {
         self.heap.raise_everywhere(self.statuses.aborted, 1);
     }
 
-    /// Records that `device` has done `done` ops of its program.
-    pub fn note_done(&self, device: u32, done: usize) {
-        self.word(self.statuses.devices[device as usize].done).store(done as u64, Ordering::Relaxed);
+    /// Records that `worker` has done `done` ops of its program.
+    pub fn note_done(&self, worker: u32, done: usize) {
+        self.word(self.statuses.workers[worker as usize].done).store(done as u64, Ordering::Relaxed);
     }
 
-    /// Records that `device` starts or stops waiting.
-    pub fn note_wait(&self, device: u32, waits: bool) {
+    /// Records that `worker` starts or stops waiting.
+    pub fn note_wait(&self, worker: u32, waits: bool) {
         let since = if waits { self.now_ns() + 1 } else { 0 };
-        self.word(self.statuses.devices[device as usize].waits_since).store(since, Ordering::Relaxed);
+        self.word(self.statuses.workers[worker as usize].waits_since).store(since, Ordering::Relaxed);
     }
 
-    /// Returns how long a device has been waiting, if it waits.
+    /// Returns how long a worker has been waiting, if it waits.
     fn waited(&self, status: &Status) -> Option<Duration> {
         let since = self.word(status.waits_since).load(Ordering::Relaxed);
         (since > 0).then(|| Duration::from_nanos((self.now_ns() + 1).saturating_sub(since)))
     }
 
-    /// Returns the longest time that a device has been waiting.
+    /// Returns the longest time that a worker has been waiting.
     pub fn longest_wait(&self) -> Duration {
-        self.statuses.devices.iter().filter_map(|status| self.waited(status)).max().unwrap_or_default()
+        self.statuses.workers.iter().filter_map(|status| self.waited(status)).max().unwrap_or_default()
     }
 
-    /// Describes for each device its next op, what it waits for, and on which device.
-    pub fn report(&self, graph: &TaskGraph) -> String {
+    /// Describes for each worker its next op, what it waits for, and on which device of its copy of the pipeline.
+    pub fn report(&self, graph: &TaskGraph, mesh: Mesh) -> String {
+        let of_copy = |copy: u32| {
+            let report = self.report_of(graph, |device| mesh.worker_of(device, copy));
+            if mesh.is_single() { report } else { format!("  {}:\n{report}", mesh.copy_name(copy)) }
+        };
+        (0..mesh.copies()).map(of_copy).collect()
+    }
+
+    /// Describes the workers of one copy of the pipeline.
+    fn report_of(&self, graph: &TaskGraph, worker: impl Fn(u32) -> u32) -> String {
         let schedule = graph.schedule();
-        let done =
-            |device: u32| self.word(self.statuses.devices[device as usize].done).load(Ordering::Relaxed) as usize;
+        let status = |device: u32| &self.statuses.workers[worker(device) as usize];
+        let done = |device: u32| self.word(status(device).done).load(Ordering::Relaxed) as usize;
         let stands = |device: u32| {
             let (number, program) = (done(device), schedule.program(device));
             Party::Device { device, number, op: program.get(number).copied() }
         };
         let has_ended = |op: usize| op - schedule.range(graph.device_of(op)).start < done(graph.device_of(op));
         let wait = |device: u32| {
-            let seconds = self.waited(&self.statuses.devices[device as usize]).map(|waited| waited.as_secs());
+            let seconds = self.waited(status(device)).map(|waited| waited.as_secs());
             let next = Some(schedule.range(device).start + done(device)).filter(|_| seconds.is_some());
             // In an overlapped pair either input may be missing.
             let pair = next.filter(|&next| next < schedule.range(device).end).map(|next| (next, graph.pair(next)));

@@ -4,12 +4,14 @@ use super::contention::Neighbours;
 use super::sessions::open_sessions;
 use super::{Error, Extent, Observer, Role, Steps, Training, measure};
 use crate::cost::{
-    Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates, TYPICAL,
+    Contention, CostFile, CostTable, GroupRates, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates,
+    TYPICAL,
 };
 use crate::delivery::Delivery;
-use crate::epilogue::StepOp;
+use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
 use crate::exec::{DeviceRecord, OpRecord, StepRecord};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::model;
 use crate::model_spec::{BLOCK, EMBEDDING, MicroBatch, ModelSpec, Part, Stage};
 use crate::op::Kind;
@@ -134,12 +136,13 @@ impl<'a> Calibrating<'a> {
             schema_version: MEASURED_SCHEMA_VERSION,
             provenance: self.provenance(training),
             layers: outline.layers() as u32,
+            mesh: training.mesh(),
             tied: outline.tied.is_some(),
             parts,
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
             link: link(graph, records, training.message_bytes() as u64),
-            step: step_rates(graph, records, &spec, &stages),
+            step: step_rates(graph, records, (&spec, &stages), training.mesh()),
             keep: training.keep(),
             speeds: Vec::new(),
             contention: contention.map(|&(cores, ref found)| Contention { cores, per_mille: found.contention() }),
@@ -279,27 +282,75 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
     LinkCost { put_ns, beside_compute, bytes, latency_ns, per_mille: Vec::new() }
 }
 
-fn step_rates(graph: &TaskGraph, records: &[StepRecord], spec: &ModelSpec, stages: &[Stage]) -> StepRates {
-    let durations = |name: StepOp, device: usize| -> Vec<u64> {
-        let steps = records.iter().filter_map(|record| record.devices.get(device)).flat_map(|device| &device.steps);
-        steps.filter(|step| step.0 == name).map(|(_, start, end)| end - start).collect()
-    };
+/// Durations of the step ops of `device` for which `counts` holds: by node, one per step.
+fn step_durations(
+    epilogue: &StepEpilogue,
+    records: &[StepRecord],
+    device: usize,
+    counts: impl Fn(&StepNode) -> bool,
+) -> Vec<Vec<u64>> {
+    let mut durations: Vec<Vec<u64>> = epilogue.of(device as u32).map(|_| Vec::new()).collect();
+    for steps in records.iter().filter_map(|record| record.devices.get(device)).map(|device| &device.steps) {
+        // Without clipping, no norm is computed.
+        let has_norm = steps.iter().any(|(op, ..)| *op == StepOp::Norm);
+        let nodes = epilogue.of(device as u32).enumerate().filter(|(_, node)| has_norm || node.op != StepOp::Norm);
+        for ((number, _), (_, start, end)) in nodes.zip(steps) {
+            durations[number].push(end - start);
+        }
+    }
+    epilogue.of(device as u32).zip(durations).filter(|(node, _)| counts(node)).map(|(_, ns)| ns).collect()
+}
+
+fn step_rates(
+    graph: &TaskGraph,
+    records: &[StepRecord],
+    (spec, stages): (&ModelSpec, &[Stage]),
+    mesh: Mesh,
+) -> StepRates {
+    let placement = &graph.schedule().placement;
+    let epilogue = StepEpilogue::new(placement, mesh.data, spec.outline().exchange(placement, stages), true);
     let devices = 0..graph.schedule().devices() as usize;
+    let durations = |device, counts: &dyn Fn(&StepNode) -> bool| step_durations(&epilogue, records, device, counts);
+    let total = |counts: &dyn Fn(&StepNode) -> bool| {
+        devices.clone().flat_map(|device| durations(device, counts)).map(|ns| typical(&ns)).sum::<u64>() as f64
+    };
     let parameters = |device: usize| {
-        let held = graph.schedule().placement.stages_of(device as u32);
+        let held = placement.stages_of(device as u32);
         spec.device_elements(held.map(|stage| &stages[stage as usize]).collect::<Vec<_>>(), |elements| elements)
     };
-    let all = devices.clone().map(parameters).sum::<usize>().max(1);
+    let all = devices.clone().map(parameters).sum::<usize>().max(1) as f64;
     // Proportional to the number of parameters.
-    let rate = |name: StepOp| devices.clone().map(|d| typical(&durations(name, d))).sum::<u64>() as f64 / all as f64;
-    let any = |name: StepOp| typical(&devices.clone().flat_map(|d| durations(name, d)).collect::<Vec<_>>());
+    let rate = |op: StepOp| total(&|node| node.op == op) / all;
+    let any = |op: StepOp| {
+        let is_tied = |node: &StepNode| node.op == op && node.gradients == [GradientSync::Tied];
+        typical(&devices.clone().flat_map(|device| durations(device, &is_tied)).flatten().collect::<Vec<_>>())
+    };
     let elements = |name: &str| spec.parts.iter().find(|part| part.name == name).map_or(0, Part::elements);
-    let (embedding, block) = (elements(EMBEDDING), elements(BLOCK));
+    let (embedding, block) = (elements(EMBEDDING) as f64, elements(BLOCK) as f64);
+    // A head without parameters of its own sends its side of the embedding's gradient.
+    let of_part = |(part, count): (&str, usize)| count as f64 * if part == BLOCK { block } else { embedding };
+    let held = devices.clone().flat_map(|device| placement.stages_of(device as u32));
+    let exchanged = held.map(|stage| stages[stage as usize].counts().map(of_part).sum::<f64>()).sum::<f64>().max(1.0);
+    let of_stages = |op: StepOp| {
+        let is_stage = |node: &StepNode| node.op == op && matches!(node.gradients[..], [GradientSync::Stage(_), ..]);
+        total(&is_stage) / exchanged
+    };
+    let group_rates = |size| {
+        let [put, add] = [StepOp::Put, StepOp::Reduce].map(of_stages);
+        GroupRates {
+            size,
+            put_embedding_ns: (put * embedding) as u64,
+            put_block_ns: (put * block) as u64,
+            add_embedding_ns: (add * embedding) as u64,
+            add_block_ns: (add * block) as u64,
+        }
+    };
     StepRates {
-        optimizer_embedding_ns: (rate(StepOp::Optimizer) * embedding as f64) as u64,
-        optimizer_block_ns: (rate(StepOp::Optimizer) * block as f64) as u64,
-        norm_block_ns: (rate(StepOp::Norm) * block as f64) as u64,
+        optimizer_embedding_ns: (rate(StepOp::Optimizer) * embedding) as u64,
+        optimizer_block_ns: (rate(StepOp::Optimizer) * block) as u64,
+        norm_block_ns: (rate(StepOp::Norm) * block) as u64,
         reduce_put_ns: any(StepOp::Put),
         reduce_add_ns: any(StepOp::Reduce),
+        stages: Some(stage_group(placement, mesh.data)).filter(|&size| size > 1).map(group_rates),
     }
 }

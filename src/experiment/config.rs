@@ -3,6 +3,7 @@
 use super::Error;
 use super::system::{free_memory_bytes, in_words};
 use crate::exec::Fault;
+use crate::mesh::Mesh;
 use crate::model::{AdamW, Config, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +38,9 @@ pub struct TrainingConfig {
     pub tokenizer: Option<Tokenizer>,
     /// Blocks of each stage; `None` for an even split.
     pub layers: Option<Vec<usize>>,
-    /// Sequences per step, split into the micro-batches; `None` for one per micro-batch.
+    /// Data-parallel replicas and tensor-parallel ranks.
+    pub mesh: Mesh,
+    /// Sequences per step, split into the micro-batches of all replicas; `None` for one per micro-batch.
     pub batch: Option<u32>,
     /// Tokens per sequence; `None` for 32, or the model's maximum if that is less.
     pub sequence_tokens: Option<usize>,
@@ -68,6 +71,7 @@ impl Default for TrainingConfig {
             data: None,
             tokenizer: None,
             layers: None,
+            mesh: Mesh::default(),
             batch: None,
             sequence_tokens: None,
             adamw: AdamW::default(),

@@ -220,7 +220,7 @@ fn take(
         let run = &mut runs[which];
         let (number, at_ns) = (run.steps.records.len() as u32, begun.elapsed().as_nanos() as u64);
         let record = StepRecord { at_ns, ..step(run, number)? };
-        let tokens = run.training.map_or(0, |training| training.micro_batch.rows());
+        let tokens = run.training.map_or(0, Training::microbatch_tokens);
         observer(Event::Step {
             schedule: run.name(),
             number,

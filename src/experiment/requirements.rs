@@ -4,9 +4,10 @@ use super::system::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
 use crate::memory::{SavedActivations, peak};
-use crate::model::STORAGE;
+use crate::mesh::Mesh;
+use crate::model::storage;
 use crate::model_spec::Stage;
-use crate::op::Kind;
+use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 
 /// Threads of a process besides those of its devices.
@@ -17,13 +18,17 @@ const OTHER_THREADS: u64 = 8;
 /// # Errors
 /// It has not.
 pub fn require_session(graph: &TaskGraph, training: &Training) -> Result<(), Error> {
-    require_threads([graph].into_iter(), &training.ranks)?;
+    require_threads([graph].into_iter(), training.mesh(), &training.ranks)?;
     require_memory([graph].into_iter(), Some(training))
 }
 
-/// Checks that the system allows a thread for each device of this rank, over all `graphs`.
-pub(super) fn require_threads<'a>(graphs: impl Iterator<Item = &'a TaskGraph>, ranks: &Ranks) -> Result<(), Error> {
-    let needed: u64 = graphs.map(|graph| ranks.devices(graph.schedule().devices()).len() as u64).sum();
+/// Checks that the system allows a thread for each worker of this rank, over all `graphs`.
+pub(super) fn require_threads<'a>(
+    graphs: impl Iterator<Item = &'a TaskGraph>,
+    mesh: Mesh,
+    ranks: &Ranks,
+) -> Result<(), Error> {
+    let needed: u64 = graphs.map(|graph| ranks.devices(mesh.world(graph.schedule().devices())).len() as u64).sum();
     match free_threads() {
         Some((free, limit)) if needed + OTHER_THREADS > free => Err(Error::Environment(format!(
             "expected {needed} threads, one per device and schedule, found that the system allows {}: {limit}; ask for fewer \
@@ -69,23 +74,30 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Err
     if matches!(training.backend, Backend::Cuda { .. }) {
         return Ok((0, 0));
     }
-    let devices = graph.schedule().devices();
+    let (mesh, devices) = (training.mesh(), graph.schedule().devices());
     let stages = training.stages(graph)?;
-    let here = training.ranks.devices_here(devices);
-    let held: u64 = here.iter().map(|&device| most_held(training, graph, device, &stages)).sum();
+    let here = training.ranks.devices_here(mesh.world(devices));
+    let held: u64 = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages)).sum();
     let parameters = training.config().parameter_count() as u64;
-    Ok((parameters * here.len() as u64 / u64::from(devices), held))
+    Ok((parameters * here.len() as u64 / u64::from(devices) / u64::from(mesh.tensor), held))
 }
 
-/// Peak bytes that the ops of `device` keep for later ones.
-fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
+/// Peak bytes that the ops of a worker of `device` keep for later ones.
+pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let spec = training.spec();
-    let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &STORAGE) as u64;
+    let storage = storage(training.config().vocabulary_multiple, training.mesh().tensor as usize);
+    let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &storage) as u64;
     let left = |stage| SavedActivations {
         forward: left(stage, Kind::F),
         input: left(stage, Kind::I),
         ..SavedActivations::default()
     };
     let left: Vec<SavedActivations> = stages.iter().map(left).collect();
-    peak(graph.schedule().program(device), &left).held
+    // A CPU runs a full backward as its two halves.
+    let halves = |op: &Op| match op.kind() {
+        Kind::B => [Kind::I, Kind::W].map(|kind| op.of_kind(kind)).to_vec(),
+        _ => vec![*op],
+    };
+    let ops: Vec<Op> = graph.schedule().program(device).iter().flat_map(halves).collect();
+    peak(&ops, &left).held
 }

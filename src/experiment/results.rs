@@ -43,14 +43,14 @@ pub(super) struct Setting {
     pub(super) device_kind: &'static str,
     /// What moves messages.
     pub(super) link: &'static str,
-    /// Tokens in a micro-batch.
+    /// Tokens in a micro-batch of all replicas.
     pub(super) microbatch_tokens: usize,
 }
 
 impl Setting {
     /// The setting of `training`.
     pub(super) fn of(training: &Training, link: &'static str) -> Setting {
-        Setting { device_kind: training.device_kind(), link, microbatch_tokens: training.micro_batch.rows() }
+        Setting { device_kind: training.device_kind(), link, microbatch_tokens: training.microbatch_tokens() }
     }
 }
 

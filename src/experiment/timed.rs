@@ -9,6 +9,7 @@ use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Step
 use crate::cost::CostTable;
 use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed, start_session};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::report::Report;
 use crate::sim::{self, Setup};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ impl Experiment {
         let microbatches = self.selection.microbatches;
         let (mut runs, mut tables) = (Vec::new(), Vec::new());
         let graphs = self.graphs(&self.costs.of_orders(microbatches), observer)?;
-        require_threads(graphs.iter(), &self.ranks)?;
+        require_threads(graphs.iter(), Mesh::default(), &self.ranks)?;
         require_memory(graphs.iter(), None)?;
         for graph in graphs {
             let schedule = graph.schedule();
@@ -66,7 +67,7 @@ impl Experiment {
         let makespan = sim::sweep(graph, table).iter().map(|device| device.last_end).max().unwrap_or(0);
         let timeout = self.training_config.timeout(makespan as f64 / 1e9);
         let fault = self.training_config.fault;
-        let mut settings = settings(devices, timeout);
+        let mut settings = settings(Mesh::default(), devices, timeout);
         // Not pinned, as a device that spins would block the one that it just woke on the same core.
         settings.pin = false;
         settings.spin = Duration::from_micros(20);

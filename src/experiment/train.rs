@@ -94,10 +94,15 @@ impl Experiment {
             let calibrating = calibrating_graphs(training, &self.calibrate_on, &self.selection.without_options())?;
             runs.splice(0..0, calibrating.into_iter().map(|(graph, role)| (graph, Delivery::OneSided, role)));
         }
-        let (devices, cores) = (self.selection.devices, cores());
-        if devices > cores {
+        let (mesh, cores) = (training.mesh(), cores());
+        let workers = mesh.world(self.selection.devices);
+        if !mesh.is_single() {
+            observer(Event::Remark(&mesh.in_words(self.selection.devices)));
+        }
+        if workers > cores {
+            let what = if mesh.is_single() { "devices" } else { "workers" };
             observer(Event::Remark(&format!(
-                "warning: {devices} devices share {cores} cores: results are right, but times and their errors mean little"
+                "warning: {workers} {what} share {cores} cores: results are right, but times and their errors mean little"
             )));
         }
         if self.baseline {
@@ -105,7 +110,7 @@ impl Experiment {
             let graph = one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph;
             runs.push((graph, self.delivery, Role::Baseline));
         }
-        require_threads(runs.iter().map(|(graph, ..)| graph), &training.ranks)?;
+        require_threads(runs.iter().map(|(graph, ..)| graph), training.mesh(), &training.ranks)?;
         require_memory(runs.iter().map(|(graph, ..)| graph), Some(training))?;
         open_sessions(runs.into_iter().map(|(graph, delivery, role)| (training, graph, delivery, role)).collect())
     }

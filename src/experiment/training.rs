@@ -3,11 +3,13 @@
 use super::config::DEFAULT_SEQUENCE;
 use super::system::{cores, provenance};
 use super::{Error, TrainingConfig};
+use crate::compute::{Alone, Collective};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, TensorGroup, Update};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::model::{self, Config, Parameters, StageModule, Tokens};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage};
 use crate::op::Kind;
@@ -59,14 +61,17 @@ impl TrainingConfig {
     /// Contradictory sizes, unreadable files, data that does not fit the model.
     pub fn training(&self, microbatches: u32, ranks: &Arc<Ranks>) -> Result<Training, Error> {
         let config = self.config()?;
+        config.check_tensor_ranks(self.mesh.tensor as usize).map_err(Error::Usage)?;
         if microbatches == 0 {
             return Err(Error::Usage("expected at least 1 micro-batch, found 0; ask for one or more".to_string()));
         }
-        let batch = self.batch.unwrap_or(microbatches);
-        if !batch.is_multiple_of(microbatches) {
+        let all = microbatches.saturating_mul(self.mesh.data);
+        let batch = self.batch.unwrap_or(all);
+        if !batch.is_multiple_of(all) {
+            let replicas = if self.mesh.data > 1 { format!(" times --dp {}", self.mesh.data) } else { String::new() };
             return Err(Error::Usage(format!(
-                "expected --batch to be a multiple of --micro {microbatches}, found {batch}; try {}",
-                batch.next_multiple_of(microbatches)
+                "expected --batch to be a multiple of --micro {microbatches}{replicas}, found {batch}; try {}",
+                batch.next_multiple_of(all)
             )));
         }
         let longest = config.longest_sequence().unwrap_or(usize::MAX);
@@ -90,7 +95,7 @@ impl TrainingConfig {
             training_config: self.clone(),
             parameters: self.parameters(&config)?,
             tokens,
-            micro_batch: MicroBatch { sequences: (batch / microbatches) as usize, tokens: sequence_tokens },
+            micro_batch: MicroBatch { sequences: (batch / all) as usize, tokens: sequence_tokens },
             timeout: self.timeout(step_flops as f64 / SLOW_CORE_FLOPS),
             ranks: ranks.clone(),
             backend: Backend::Cpu,
@@ -109,6 +114,16 @@ impl Training {
     /// The model's description.
     pub(super) fn spec(&self) -> ModelSpec {
         self.config().spec()
+    }
+
+    /// The workers of each pipeline device.
+    pub fn mesh(&self) -> Mesh {
+        self.training_config.mesh
+    }
+
+    /// Tokens per micro-batch, of all replicas together.
+    pub(super) fn microbatch_tokens(&self) -> usize {
+        self.micro_batch.rows() * self.mesh().data as usize
     }
 
     /// `cpu` or `cuda`.
@@ -147,6 +162,9 @@ impl Training {
             map.insert("ranks".to_string(), self.ranks.size().to_string());
             map.insert("clocks of ranks".to_string(), format!("{method}; off by at most {uncertainty_ns} ns"));
         }
+        if !self.mesh().is_single() {
+            map.insert("mesh".to_string(), self.mesh().to_string());
+        }
         map
     }
 
@@ -179,9 +197,10 @@ impl Training {
         let Config { layers, channels, heads, vocabulary, .. } = *self.config();
         let MicroBatch { sequences, tokens } = self.micro_batch;
         let clipped = if self.training_config.clip.is_some() { ", clipped" } else { "" };
+        let mesh = if self.mesh().is_single() { String::new() } else { format!(", {}", self.mesh()) };
         format!(
             "{layers} blocks of {channels} channels and {heads} heads, {vocabulary} token ids, micro-batches of {sequences} x {tokens} \
-             tokens{clipped}"
+             tokens{clipped}{mesh}"
         )
     }
 
@@ -189,6 +208,14 @@ impl Training {
     pub(super) fn require_costs(&self, costs: &CostFile, graphs: &[TaskGraph]) -> Result<(), Error> {
         let (sequences, tokens) = costs.size();
         let edge = self.spec().edge(MicroBatch { sequences: sequences as usize, tokens: tokens as usize });
+        if costs.mesh != self.mesh() {
+            return Err(Error::Usage(format!(
+                "expected costs that were measured with {}, found {}; measure them with `pipesim profile {}`",
+                self.mesh(),
+                costs.mesh,
+                self.mesh()
+            )));
+        }
         let (expected, found) = ((edge * self.number_bytes()) as u64, costs.link.bytes);
         if expected != found {
             return Err(Error::Usage(format!(
@@ -199,11 +226,12 @@ impl Training {
         graphs.iter().try_for_each(|graph| self.tables(costs, graph).map(drop))
     }
 
-    /// Returns the tokens of training step `step`, from 0, in `microbatches` micro-batches.
+    /// Returns the tokens of training step `step`, from 0, in `microbatches` micro-batches per replica.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
         let step = if self.training_config.repeat_batch { 0 } else { step };
         let MicroBatch { sequences, tokens } = self.micro_batch;
-        let (inputs, targets) = self.tokens.batch(step, sequences * microbatches as usize, tokens)?;
+        let all = microbatches as usize * self.mesh().data as usize;
+        let (inputs, targets) = self.tokens.batch(step, sequences * all, tokens)?;
         Ok(Arc::new(Batch { inputs, targets }))
     }
 
@@ -212,7 +240,7 @@ impl Training {
         Update { number: step as u32 + 1, adamw: self.training_config.adamw, clip: self.training_config.clip }
     }
 
-    /// Opens a session: threads, buffers and a copy of the model for this rank's devices of `graph`. All ranks must call this
+    /// Opens a session: threads, buffers and a copy of the model for this rank's workers of `graph`. All ranks must call this
     /// together.
     pub fn session(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
         self.session_delivering(graph, Delivery::OneSided)
@@ -224,7 +252,7 @@ impl Training {
         let schedule = graph.schedule();
         // Between GPUs the link itself has these guarantees; hosts only exchange what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
-        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout) };
+        let settings = Settings { delivery, ..settings(self.mesh(), schedule.devices(), self.timeout) };
         let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
@@ -251,14 +279,20 @@ impl Training {
     }
 
     fn hosts(&self, shared: &Arc<Shared>, stages: &[Stage]) -> anyhow::Result<Runners> {
-        let graph = &shared.plan.graph;
-        let host = |device| {
-            let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
+        let (graph, mesh) = (&shared.plan.graph, self.mesh());
+        let host = |worker| {
+            let held = self.held(graph, mesh.device(worker), stages);
             let MicroBatch { sequences, tokens } = self.micro_batch;
-            let module = StageModule::on_cpu(&self.parameters, &held, [sequences, tokens, microbatches])?;
-            Ok(Host::runner(device, Box::new(module), shared, self.training_config.fault))
+            let sizes = [sequences, tokens, graph.schedule().microbatches as usize];
+            let ranks: Box<dyn Collective> = match mesh.tensor {
+                1 => Box::new(Alone),
+                _ => Box::new(TensorGroup::new(worker, shared)),
+            };
+            let mut module = StageModule::on_cpu_rank(&self.parameters, &held, sizes, ranks)?;
+            module.average_over(mesh.data);
+            Ok(Host::runner(worker, Box::new(module), shared, self.training_config.fault))
         };
-        self.ranks.devices(graph.schedule().devices()).map(host).collect()
+        self.ranks.devices(shared.workers()).map(host).collect()
     }
 
     /// Sizes of the messages between devices.
@@ -266,17 +300,17 @@ impl Training {
         let (spec, float) = (self.spec(), size_of::<f32>());
         let (number, tied, gradients) = match &self.backend {
             Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages),
-            Backend::Cpu => (
-                float,
-                spec.tied_elements(|elements| elements) * float,
-                stages.iter().map(|stage| spec.gradient_elements(stage, |n| n) * float).collect(),
-            ),
+            Backend::Cpu => {
+                let ranks = self.mesh().tensor as usize;
+                let of_stages = stages.iter().map(|stage| spec.gradient_share(stage, ranks) * float);
+                (float, spec.tied_share(ranks) * float, of_stages.collect())
+            }
         };
         Sizes {
             hidden: spec.edge(self.micro_batch) * number,
             tied: spec.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
-            norm_parts: spec.squares(),
+            norm_parts: spec.squares() * self.mesh().tensor as usize,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
         }
     }
@@ -293,7 +327,7 @@ impl Training {
     /// Share of an activation that is kept from I to W, over the whole model, as these devices store it.
     pub fn keep(&self) -> f64 {
         let storage = match &self.backend {
-            Backend::Cpu => model::STORAGE,
+            Backend::Cpu => model::storage(self.config().vocabulary_multiple, self.mesh().tensor as usize),
             Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
         };
         self.spec().keep(self.micro_batch, &storage)
@@ -313,9 +347,10 @@ impl Training {
     }
 }
 
-/// Returns settings that spin and pin threads if every device has a core of its own, and otherwise park them soon.
-pub(super) fn settings(devices: u32, timeout: Duration) -> Settings {
-    let room = devices <= cores();
+/// Returns settings for `devices` pipeline devices: threads spin and are pinned if every worker has a core of its own, and otherwise
+/// park soon.
+pub(super) fn settings(mesh: Mesh, devices: u32, timeout: Duration) -> Settings {
+    let room = mesh.world(devices) <= cores();
     let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };
-    Settings { pin: room, spin, timeout, delivery: Delivery::OneSided }
+    Settings { pin: room, spin, timeout, delivery: Delivery::OneSided, mesh }
 }

@@ -81,7 +81,7 @@ impl MemoryModel {
         let Storage { activation_bytes: bytes, tp, sp, .. } = self.storage;
         let kept = part.with_splits().map(|(operation, split)| match *operation {
             Operation::Product { outputs, .. } => {
-                self.rows_of(outputs, bytes, if split == Some(1) { sp } else { tp }) / 2
+                self.rows_of(outputs, bytes, if split.is_some_and(|split| split.axis == 1) { sp } else { tp }) / 2
             }
             Operation::Attention { heads, size, .. } => self.rows_of(heads * size, bytes, tp),
             _ => 0,
@@ -145,7 +145,7 @@ impl MemoryModel {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
         let ranks = self.storage.tp;
-        let elements = elements(&self.spec, &self.model, ranks, held.iter().copied());
+        let elements = elements(&self.spec, ranks, held.iter().copied());
         let states = state_bytes(elements, &self.layout, &self.stack);
         let ops = schedule.program(device);
         if self.stack.outputs_kept == 1.0 {
@@ -171,7 +171,7 @@ impl MemoryModel {
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
-        let elements = elements(&self.spec, &self.model, self.storage.tp, [stage]);
+        let elements = elements(&self.spec, self.storage.tp, [stage]);
         let states = state_bytes(elements, &self.layout, &self.stack);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
@@ -200,7 +200,7 @@ impl MemoryModel {
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
             let here = held.iter().any(|stage| stage.has(part.name));
-            if here { part_elements(part, &self.model, self.storage.tp) } else { 0 }
+            if here { part_elements(part, self.storage.tp) } else { 0 }
         };
         let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
         let ends: u64 = self.spec.parts.iter().filter(is_end).map(of).sum();

@@ -2,7 +2,6 @@
 
 use crate::hardware::Stack;
 use crate::layout::{ParallelConfig, Precision, Zero};
-use crate::model_spec::transformer::Config;
 use crate::model_spec::{ModelSpec, Part, Stage, Tensor};
 
 /// AdamW's two moments, in fp32.
@@ -10,21 +9,12 @@ const MOMENT_BYTES: u64 = 8;
 
 /// Returns the elements of a tensor on one of `ranks` tensor-parallel ranks.
 fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
-    let rest: u64 = tensor.shape.iter().map(|&size| size as u64).product();
-    match tensor.split.and_then(|axis| tensor.shape.get(axis)) {
-        Some(&rows) => rest / rows.max(1) as u64 * rows.div_ceil(ranks) as u64,
-        None => rest,
-    }
+    tensor.share(0, ranks).into_iter().map(|size| size as u64).product()
 }
 
 /// Returns the elements of one `part` on a rank, without tensors shared from another part.
-pub(super) fn part_elements(part: &Part, model: &Config, ranks: usize) -> u64 {
-    let own: u64 = part.tensors().filter(|tensor| tensor.tied.is_none()).map(|tensor| on_a_rank(tensor, ranks)).sum();
-    // with fewer key heads than ranks, each rank has a copy of one
-    let copied = ranks.saturating_sub(model.groups) * 2 * model.head_size / ranks;
-    let inputs = part.tensors().find(|tensor| tensor.shape.len() == 2).map_or(0, |matrix| matrix.shape[1]);
-    let is_block = part.operations.iter().any(|operation| operation.has_heads());
-    own + if is_block { (copied * inputs) as u64 } else { 0 }
+pub(super) fn part_elements(part: &Part, ranks: usize) -> u64 {
+    part.tensors().filter(|tensor| tensor.tied.is_none()).map(|tensor| on_a_rank(tensor, ranks)).sum()
 }
 
 /// Returns the elements of the tensor that two parts share, on a rank.
@@ -34,14 +24,8 @@ fn tied_elements(spec: &ModelSpec, ranks: usize) -> u64 {
 }
 
 /// Returns the elements of a device with these stages, on one tensor-parallel rank; a shared tensor counts once.
-pub(super) fn elements<'a>(
-    spec: &ModelSpec,
-    model: &Config,
-    ranks: usize,
-    stages: impl IntoIterator<Item = &'a Stage> + Clone,
-) -> u64 {
-    let of =
-        |stage| spec.held(stage).map(|(part, count)| count as u64 * part_elements(part, model, ranks)).sum::<u64>();
+pub(super) fn elements<'a>(spec: &ModelSpec, ranks: usize, stages: impl IntoIterator<Item = &'a Stage> + Clone) -> u64 {
+    let of = |stage| spec.held(stage).map(|(part, count)| count as u64 * part_elements(part, ranks)).sum::<u64>();
     let own: u64 = stages.clone().into_iter().map(of).sum();
     match spec.outline().tied {
         Some([original, other]) => {

@@ -1,6 +1,7 @@
 //! Which decoders can be trained; all others can only be predicted.
 
 use super::layers::compile;
+use crate::compute::TensorShare;
 use crate::model_spec::transformer::{Config, RotaryScaling};
 use anyhow::{Result, ensure};
 
@@ -11,7 +12,7 @@ use anyhow::{Result, ensure};
 pub fn check_executable(config: &Config) -> Result<()> {
     config.validate()?;
     for part in &config.spec().parts {
-        compile(part, config)?;
+        compile(part, config, TensorShare::WHOLE)?;
     }
     ensure!(config.window.is_none(), "expected attention to all tokens before, found a window");
     ensure!(config.projected.is_none(), "expected a projection of the heads' output, found one of another width");

@@ -2,6 +2,7 @@
 
 use super::module::{StageModule, workload};
 use super::parameters::Parameters;
+use crate::compute::TensorShare;
 use crate::compute::cuda::{Cuda, Demand, EventTimer, check_kernel_sizes, check_memory};
 use crate::model_spec::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
@@ -26,7 +27,7 @@ impl StageModule<Cuda> {
         precision: Precision,
     ) -> Result<StageModule<Cuda>> {
         let (config, spec) = (&parameters.config, parameters.config.spec());
-        let workload = workload(config, stages, sizes)?;
+        let workload = workload(config, stages, sizes, TensorShare::WHOLE)?;
         let [sequences, tokens, microbatches] = sizes;
         check_kernel_sizes(config, [sequences, tokens])?;
         check_memory(gpu, &spec, stages, &Demand { sequences, tokens, microbatches, in_flight: 1, precision })?;

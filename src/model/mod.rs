@@ -5,6 +5,7 @@
 //! [`StageModule::backward_weight`]; a full backward is the second followed by the third. They walk the operations of the model's
 //! description, [`crate::model_spec`], in order: a new model needs data, and at most a call that machines do not have yet.
 
+mod catalog;
 mod executable;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -14,6 +15,7 @@ mod logits;
 mod module;
 mod parameters;
 mod rates;
+mod shares;
 mod stages;
 mod stash;
 mod text;
@@ -21,7 +23,7 @@ mod tokens;
 mod update;
 mod walk;
 
-pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE};
+pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE, storage};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
 pub use executable::check_executable;

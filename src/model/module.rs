@@ -1,16 +1,19 @@
 //! What one device holds of the model, and its pipeline ops: forward, backward for the input, backward for the weights.
 
-use super::layers::{Layer, compile};
+use super::catalog::{Catalog, Origin};
+use super::layers::{Layer, attention, compile};
 use super::parameters::Parameters;
+use super::shares::Shares;
 use super::stages::{check_held, check_sizes};
 use super::stash::Stash;
 use super::walk::Walk;
 use crate::compute::cpu::Cpu;
-use crate::compute::{Attention, Compute, Part, PartTimer, Side, Workload};
+use crate::compute::{Alone, Collective, Compute, Part, PartTimer, Side, TensorShare, Workload};
 use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch, ModelSpec, TiedSides};
 use crate::op::{Kind, Op};
 use anyhow::{Context as _, Error, Result, bail, ensure};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::Vacant;
 
@@ -40,14 +43,6 @@ pub(super) struct HeldStage<B> {
     pub(super) stashes: Vec<Stash<B>>,
 }
 
-/// Where the tensors of a group come from.
-pub(super) struct Origin {
-    /// Tensors of [`Parameters`], and which layer of them.
-    pub(super) tensors: Vec<(usize, Option<usize>)>,
-    /// Number of its partial square of the gradient norm; `None` if another device squares it.
-    pub(super) square: Option<usize>,
-}
-
 /// Everything that one device owns of its stages: parameters, gradients and AdamW's moments (a shared tensor once, even if both
 /// parts that share it are here), and what ops leave behind for each stage and micro-batch.
 ///
@@ -63,6 +58,7 @@ pub struct StageModule<C: Compute> {
     pub(super) groups: Vec<C::Group>,
     /// By group.
     pub(super) origins: Vec<Origin>,
+    pub(super) shares: Shares,
     pub(super) stages: BTreeMap<u32, HeldStage<C::Buffer>>,
     /// The group of the tensor that two parts share, where one of them is here.
     pub(super) shared: Option<usize>,
@@ -77,23 +73,28 @@ pub struct StageModule<C: Compute> {
     pub(super) peak_held_bytes: usize,
 }
 
-/// Returns what a device with these stages computes. A micro-batch has `sequences` sequences of `tokens` tokens.
+/// Returns what a device with these stages computes, all of their layers or a tensor-parallel rank's share. A micro-batch has
+/// `sequences` sequences of `tokens` tokens.
 ///
 /// # Errors
-/// Sizes or stages that the model does not have, or a model that cannot be executed.
+/// Sizes or stages that the model does not have, or ranks that cannot share its layers.
 pub fn workload(
     config: &Config,
     stages: &[(u32, model_spec::Stage)],
     [sequences, tokens, microbatches]: [usize; 3],
+    tensor: TensorShare,
 ) -> Result<Workload> {
     check_sizes(config, [sequences, tokens, microbatches])?;
+    config.check_tensor_ranks(tensor.size).map_err(Error::msg)?;
     check_held(config, stages)?;
     let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
     Ok(Workload {
         micro_batch: MicroBatch { sequences, tokens },
         microbatches,
         vocabulary: config.vocabulary,
-        attention: Attention { heads: config.heads, groups: config.groups, size: config.head_size },
+        vocabulary_multiple: config.vocabulary_multiple,
+        tensor,
+        attention: attention([config.heads, config.groups, config.head_size], tensor),
         frequencies: config.rotary.map_or(Vec::new(), |rotary| rotary.frequencies(config.head_size)),
         has_embedding: has(EMBEDDING),
         has_head: has(HEAD),
@@ -107,13 +108,25 @@ impl StageModule<Cpu> {
         stages: &[(u32, model_spec::Stage)],
         sizes: [usize; 3],
     ) -> Result<StageModule<Cpu>> {
-        let workload = workload(&parameters.config, stages, sizes)?;
-        StageModule::new(Cpu::new(workload.clone()), parameters, stages, &workload)
+        StageModule::on_cpu_rank(parameters, stages, sizes, Box::new(Alone))
+    }
+
+    /// A module on the calling thread with one tensor-parallel rank's share of each layer: see [`StageModule::new`]. Its
+    /// forwards, and its backwards for the input, wait for those of the other ranks; all run the same ops in the same order.
+    pub fn on_cpu_rank(
+        parameters: &Parameters,
+        stages: &[(u32, model_spec::Stage)],
+        sizes: [usize; 3],
+        ranks: Box<dyn Collective>,
+    ) -> Result<StageModule<Cpu>> {
+        let share = TensorShare { rank: ranks.rank(), size: ranks.size() };
+        let workload = workload(&parameters.config, stages, sizes, share)?;
+        StageModule::new(Cpu::new(workload.clone(), ranks)?, parameters, stages, &workload)
     }
 }
 
 impl<C: Compute> StageModule<C> {
-    /// Copies what `stages` hold out of `parameters`, for the workload that `compute` was made for.
+    /// Copies what `stages` hold out of `parameters`, which are the whole model's, for the workload that `compute` was made for.
     ///
     /// # Errors
     /// A model that cannot be executed, or the machine failed.
@@ -125,7 +138,9 @@ impl<C: Compute> StageModule<C> {
     ) -> Result<StageModule<C>> {
         compute.enter()?;
         let (config, spec) = (parameters.config, parameters.config.spec());
-        let layers = spec.parts.iter().map(|part| compile(part, &config)).collect::<Result<_>>()?;
+        let share = workload.tensor;
+        let layers = spec.parts.iter().map(|part| compile(part, &config, share)).collect::<Result<_>>()?;
+        let shares = Shares::new(&spec, share);
         let tied = spec.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
         let catalog = Catalog::new(&spec);
         let (mut groups, mut origins, mut numbers, mut shared) = (Vec::new(), Vec::new(), BTreeMap::new(), None);
@@ -140,15 +155,17 @@ impl<C: Compute> StageModule<C> {
                         if let Vacant(place) = numbers.entry(key) {
                             let layer = (entry.count > 1).then_some(number);
                             let tensors: Vec<_> = entry.tensors.iter().map(|&tensor| (tensor, layer)).collect();
-                            let values: Vec<&[f32]> =
-                                tensors.iter().map(|&(tensor, layer)| parameters.part(tensor, layer)).collect();
+                            let read = |&(tensor, layer)| shares.read(tensor, parameters.part(tensor, layer));
+                            let values: Vec<Cow<[f32]>> = tensors.iter().map(read).collect();
+                            let values: Vec<&[f32]> = values.iter().map(|values| &**values).collect();
                             groups.push(compute.group(&values, entry.is_shared)?);
                             if entry.is_shared {
                                 shared = Some(origins.len());
                             }
                             let elsewhere = entry.is_shared && tied == TiedSides::One(1);
-                            let square = entry.square + number * entry.stride;
-                            origins.push(Origin { tensors, square: (!elsewhere).then_some(square) });
+                            let square = (entry.square + number * entry.stride) * share.size + share.rank;
+                            let counted = shares.counted(&entry.tensors);
+                            origins.push(Origin { tensors, square: (!elsewhere).then_some(square), counted });
                             place.insert(origins.len() - 1);
                         }
                         own.push(numbers[&key]);
@@ -168,6 +185,7 @@ impl<C: Compute> StageModule<C> {
             layers,
             groups,
             origins,
+            shares,
             stages: held,
             shared,
             tied,
@@ -177,6 +195,12 @@ impl<C: Compute> StageModule<C> {
             held_bytes: 0,
             peak_held_bytes: 0,
         })
+    }
+
+    /// Makes the loss of a step the mean over `replicas` of this module, whose gradients are summed.
+    pub fn average_over(&mut self, replicas: u32) {
+        let microbatches = self.stages.values().map(|stage| stage.stashes.len()).max().unwrap_or(1);
+        self.weight = 1.0 / (replicas as usize * microbatches * self.rows) as f32;
     }
 
     #[cfg(feature = "internals")]
@@ -375,56 +399,6 @@ impl<C: Compute> StageModule<C> {
     /// The most that [`StageModule::held_bytes`] has been.
     pub fn peak_held_bytes(&self) -> usize {
         self.peak_held_bytes
-    }
-}
-
-/// A group of tensors of the description.
-struct Entry {
-    /// Number of the group among all of the model, the same for both parts that share one.
-    first: usize,
-    tensors: Vec<usize>,
-    /// Repetitions of the part.
-    count: usize,
-    is_shared: bool,
-    side: Side,
-    /// Number of the partial square of the first repetition, and from one repetition to the next.
-    square: usize,
-    stride: usize,
-}
-
-/// The groups of a description, by part.
-struct Catalog {
-    groups: Vec<Vec<Entry>>,
-}
-
-impl Catalog {
-    fn new(spec: &ModelSpec) -> Catalog {
-        let names: Vec<&str> = spec.tensors().map(|(_, tensor)| tensor.name).collect();
-        let number = |name: &str| names.iter().position(|known| *known == name).unwrap_or_default();
-        let tied: Vec<&str> = spec.parts.iter().flat_map(|part| part.tensors().filter_map(|t| t.tied)).collect();
-        let mut groups: Vec<Vec<Entry>> = Vec::new();
-        for part in &spec.parts {
-            let (square, mut own) = (spec.square(part.name, 0), 0);
-            let stride = spec.square(part.name, 1) - square;
-            let mut entries = Vec::new();
-            for group in &part.groups {
-                // a tensor that another part owns goes by that one's name
-                let tensors: Vec<usize> = group.iter().map(|t| number(t.tied.unwrap_or(t.name))).collect();
-                let is_own = group.iter().any(|tensor| tensor.tied.is_none());
-                let is_shared = group.iter().any(|t| t.tied.is_some() || tied.contains(&t.name));
-                let first = tensors.first().copied().unwrap_or_default();
-                let mut owner = groups.iter().flatten().filter(|entry: &&Entry| entry.first == first);
-                let (square, stride, count) = match owner.next().filter(|_| !is_own) {
-                    Some(entry) => (entry.square, entry.stride, entry.count),
-                    None => (square + own, stride, part.count),
-                };
-                let side = if is_own { Side::Own } else { Side::Shared };
-                entries.push(Entry { first, tensors, count, is_shared, side, square, stride });
-                own += usize::from(is_own);
-            }
-            groups.push(entries);
-        }
-        Catalog { groups }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::module::StageModule;
 use super::parameters::{Parameters, TensorPart};
-use crate::compute::{AdamW, Compute, Merge, Quantity, Side};
+use crate::compute::{AdamW, Compute, Merge, Quantity, Side, Squared};
 use crate::epilogue::GradientSync;
 use crate::model_spec::TiedSides;
 use crate::placement::Chunk;
@@ -52,6 +52,19 @@ impl<C: Compute> StageModule<C> {
         Ok(())
     }
 
+    /// Sets this device's part of the gradient of a stage to what [`StageModule::copy_gradient`] wrote on another device: the first
+    /// summand, where the sum does not begin with this device's own.
+    ///
+    /// # Errors
+    /// As [`StageModule::merge_gradient`].
+    pub fn replace_gradient(&mut self, gradient: GradientSync, mut from: C::Input<'_>) -> Result<()> {
+        self.compute.enter()?;
+        for (number, [_, other]) in self.exchanged(gradient)? {
+            self.compute.merge_gradients(&mut self.groups[number], other, &mut from, Merge::Replace)?;
+        }
+        Ok(())
+    }
+
     /// The groups whose gradients are exchanged, in one fixed order: the side that is sent, and the side that is received.
     fn exchanged(&self, gradient: GradientSync) -> Result<Vec<(usize, [Side; 2])>> {
         match (gradient, self.tied, self.shared) {
@@ -74,19 +87,24 @@ impl<C: Compute> StageModule<C> {
         }
     }
 
-    /// Squares the gradients of each group that is here. [`StageModule::squared_norms`] returns the sums.
+    /// Squares the gradients of each group that is here, what several tensor-parallel ranks have on the first of them only.
+    /// [`StageModule::squared_norms`] returns the sums.
     ///
     /// # Errors
     /// The other device's side of the shared tensor's gradient has not been merged, or the machine failed.
     pub fn square(&mut self) -> Result<()> {
         self.compute.enter()?;
         self.ensure_tied_gradient_complete()?;
-        let groups: Vec<&C::Group> = self.squared().map(|(_, group)| &self.groups[group]).collect();
+        let squared = |(_, group): (_, usize)| Squared {
+            group: &self.groups[group],
+            only: self.origins[group].counted.as_deref(),
+        };
+        let groups: Vec<Squared<C::Group>> = self.squared().map(squared).collect();
         self.compute.square(&groups)
     }
 
-    /// What [`StageModule::square`] summed last, each with its place in the order in which they are to be added up,
-    /// [`crate::model_spec::ModelSpec::square`]; a shared tensor's on its owner's device only, both sides added up. Waits.
+    /// What [`StageModule::square`] summed last, each with its place in the order in which they are to be added up: the rank's
+    /// behind [`crate::model_spec::ModelSpec::square`] times the number of tensor-parallel ranks. A shared tensor's on its owner's device only, both sides added up. Waits.
     pub fn squared_norms(&mut self) -> Result<Vec<(usize, f64)>> {
         let sums = self.compute.squares()?;
         Ok(self.squared().map(|(order, _)| order).zip(sums).collect())
@@ -143,7 +161,8 @@ impl<C: Compute> StageModule<C> {
         self.compute.enter()?;
         for (group, origin) in self.groups.iter().zip(&self.origins) {
             for (index, &(tensor, layer)) in origin.tensors.iter().enumerate() {
-                self.compute.export(group, index, what, into.part_mut(tensor, layer))?;
+                let fill = |held: &mut [f32]| self.compute.export(group, index, what, held);
+                self.shares.write(tensor, into.part_mut(tensor, layer), fill)?;
             }
         }
         Ok(())
@@ -158,7 +177,7 @@ impl<C: Compute> StageModule<C> {
         self.compute.enter()?;
         for (group, origin) in self.groups.iter_mut().zip(&self.origins) {
             for (index, &(tensor, layer)) in origin.tensors.iter().enumerate() {
-                self.compute.import(group, index, what, from.part(tensor, layer))?;
+                self.compute.import(group, index, what, &self.shares.read(tensor, from.part(tensor, layer)))?;
             }
         }
         Ok(())

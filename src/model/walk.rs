@@ -66,10 +66,10 @@ impl<C: Compute> Walk<'_, C> {
             let input = hidden.take();
             let read = || some(input.as_ref());
             let (kept, output) = match &layer.call {
-                &Call::Embed { width, has_positions } => {
+                &Call::Embed { width, first, has_positions } => {
                     let positions = has_positions.then(|| &all[groups[layer.group + 1]]);
                     let mut out = compute.take(width, place)?;
-                    let layer = Embedding { width, tokens: group, positions };
+                    let layer = Embedding { width, first, tokens: group, positions };
                     (Some(compute.embed(&mut out, layer, microbatch)?), Some(out))
                 }
                 Call::Norm(layer) => {
@@ -115,7 +115,7 @@ impl<C: Compute> Walk<'_, C> {
             let group = &all[groups[layer.group]];
             let place = place.filter(|_| number == 0);
             let Left { input, other } = std::mem::replace(&mut left[number], Left::NOTHING);
-            let last = gradient.take();
+            let mut last = gradient.take();
             let read = || some(last.as_ref());
             match &layer.call {
                 Call::Embed { .. } => left[number] = Left { input: other, other: last },
@@ -139,6 +139,9 @@ impl<C: Compute> Walk<'_, C> {
                         compute.linear_input(&mut out, group, linear, read()?)?;
                         out
                     });
+                    if linear.copies.is_some() {
+                        compute.sum_copies(some(last.as_mut())?, linear)?;
+                    }
                     bypass = residual.map(|_| number).or(bypass);
                     left[number] = Left { input, other: last };
                 }
@@ -180,11 +183,11 @@ impl<C: Compute> Walk<'_, C> {
             let number = groups[layer.group];
             let (input, gradient) = (|| some(left.input.as_ref()), || some(left.other.as_ref()));
             match &layer.call {
-                &Call::Embed { width, has_positions } => {
+                &Call::Embed { width, first, has_positions } => {
                     let second = has_positions.then(|| groups[layer.group + 1]);
                     let (tokens, positions) = pair(all, number, second)?;
                     let operands = Embedded { ids: input()?, gradient: gradient()? };
-                    compute.embed_weight(Embedding { width, tokens, positions }, microbatch, operands)?;
+                    compute.embed_weight(Embedding { width, first, tokens, positions }, microbatch, operands)?;
                 }
                 Call::Norm(layer) => compute.norm_weight(&mut all[number], layer, gradient()?)?,
                 Call::Linear(linear, _) | Call::Activated(crate::compute::Activated { linear, .. }) => {

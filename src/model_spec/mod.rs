@@ -9,6 +9,7 @@ mod operation;
 mod part;
 mod presets;
 mod spec;
+mod split;
 mod stage;
 pub mod transformer;
 
@@ -16,6 +17,7 @@ pub use operation::{MicroBatch, Operation, Storage};
 pub use part::{BLOCK, EMBEDDING, HEAD, Initial, Part, Tensor};
 pub use presets::{model_spec, names, of_hub, transformer_named, unknown};
 pub use spec::ModelSpec;
+pub use split::{Block, Split};
 pub(crate) use stage::layer_counts;
 pub use stage::{Outline, SplitError, Stage, TiedSides};
 pub use transformer::InvalidSizes;

@@ -1,5 +1,6 @@
 //! The operations of a part with their shapes; FLOPs and saved activations follow from them.
 
+use super::split::Split;
 use crate::op::Kind;
 
 /// Size of a micro-batch.
@@ -116,15 +117,16 @@ impl Operation {
 
     /// Returns the bytes that F saves for I, or I for W; 0 for other kinds. F saves the input of every operation (the output of
     /// an attention is the input of the next product); I saves exactly the operands of W: inputs of products and gradients of
-    /// their outputs. `split` is the axis of a product's weight that ranks share: 0 outputs, 1 inputs.
-    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<usize>) -> usize {
+    /// their outputs. `split` is how ranks share a product's weight.
+    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<&Split>) -> usize {
         let rows = micro.rows();
         let &Storage { activation_bytes: bytes, tp, sp, .. } = storage;
         let shared =
             |width: usize, bytes: usize, ranks: usize| rows.saturating_mul(width).saturating_mul(bytes).div_ceil(ranks);
-        let [inputs_by, outputs_by] = match split {
-            Some(1) => [tp, sp],
-            _ => [sp, tp],
+        // of the axis that ranks share a rank has its pieces; the other one is that of rows between products
+        let held = |axis: usize, width: usize| match split {
+            Some(split) if split.axis == axis => shared(split.length(0, tp), bytes, 1),
+            _ => shared(width, bytes, sp),
         };
         let ids = rows.saturating_mul(storage.id_bytes);
         match (*self, kind) {
@@ -134,10 +136,8 @@ impl Operation {
                 shared(width, bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
             }
             (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
-            (Operation::Product { inputs, .. }, Kind::F) => shared(inputs, bytes, inputs_by),
-            (Operation::Product { inputs, outputs, .. }, Kind::I) => {
-                shared(inputs, bytes, inputs_by).saturating_add(shared(outputs, bytes, outputs_by))
-            }
+            (Operation::Product { inputs, .. }, Kind::F) => held(1, inputs),
+            (Operation::Product { inputs, outputs, .. }, Kind::I) => held(1, inputs).saturating_add(held(0, outputs)),
             (Operation::Attention { heads, groups, size }, Kind::F) => {
                 // with fewer key heads than ranks, each rank has a copy of one
                 let operands = shared((heads + 2 * groups.max(tp)) * size, bytes, tp);

@@ -1,6 +1,7 @@
 //! Parts of a model and their tensors.
 
 use super::operation::{MicroBatch, Operation, Storage};
+use super::split::{Block, Split};
 use crate::op::Kind;
 
 /// Initial values of a tensor.
@@ -27,8 +28,8 @@ pub struct Tensor {
     pub initial: Initial,
     /// Name of the tensor of an earlier part that this one shares, if any.
     pub tied: Option<&'static str>,
-    /// Axis that tensor-parallel ranks share (Shoeybi et al., arXiv 1909.08053); `None`: each rank holds the whole tensor.
-    pub split: Option<usize>,
+    /// How tensor-parallel ranks share it; `None`: each rank holds the whole tensor.
+    pub split: Option<Split>,
 }
 
 impl Tensor {
@@ -37,9 +38,23 @@ impl Tensor {
         Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None }
     }
 
-    /// Returns the tensor split along `axis`.
-    pub fn split(self, axis: usize) -> Tensor {
-        Tensor { split: Some(axis), ..self }
+    /// Returns the tensor split along `axis`, of which `blocks` are the runs.
+    pub fn split(self, axis: usize, blocks: &[Block]) -> Tensor {
+        Tensor { split: Some(Split { axis, blocks: blocks.to_vec() }), ..self }
+    }
+
+    /// Returns the shape of what `rank` of `ranks` holds.
+    pub fn share(&self, rank: usize, ranks: usize) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let Some(split) = &self.split {
+            shape[split.axis] = split.length(rank, ranks);
+        }
+        shape
+    }
+
+    /// Returns the elements of what the first of `ranks` holds; no rank holds more.
+    pub fn share_elements(&self, ranks: usize) -> usize {
+        self.share(0, ranks).into_iter().product()
     }
 
     /// Returns the tensor with its last `rows` rows as padding.
@@ -105,12 +120,11 @@ impl Part {
         left.fold(0, usize::saturating_add)
     }
 
-    /// Returns the operations, each product with the axis along which ranks share its weight: the k-th product uses the k-th
-    /// matrix.
-    pub fn with_splits(&self) -> impl Iterator<Item = (&Operation, Option<usize>)> {
+    /// Returns the operations, each product with how ranks share its weight: the k-th product uses the k-th matrix.
+    pub fn with_splits(&self) -> impl Iterator<Item = (&Operation, Option<&Split>)> {
         let mut matrices = self.tensors().filter(|tensor| tensor.shape.len() == 2);
         self.operations.iter().map(move |operation| match operation {
-            Operation::Product { .. } => (operation, matrices.next().and_then(|matrix| matrix.split)),
+            Operation::Product { .. } => (operation, matrices.next().and_then(|matrix| matrix.split.as_ref())),
             _ => (operation, None),
         })
     }

@@ -85,6 +85,18 @@ impl ModelSpec {
         self.held(stage).map(|(part, count)| count * of(part)).sum()
     }
 
+    /// Returns the elements of a stage's gradients on the tensor-parallel rank that holds most, the first of `ranks`.
+    pub fn gradient_share(&self, stage: &Stage, ranks: usize) -> usize {
+        let of = |part: &Part| part.tensors().map(|tensor| tensor.share_elements(ranks)).sum::<usize>();
+        self.held(stage).map(|(part, count)| count * of(part)).sum()
+    }
+
+    /// Returns the elements of the tied tensor on the tensor-parallel rank that holds most, the first of `ranks`.
+    pub fn tied_share(&self, ranks: usize) -> usize {
+        let tied = self.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
+        tied.map(|tensor| tensor.share_elements(ranks)).sum()
+    }
+
     /// Returns the elements of the tensors of a device with these stages; a shared tensor counts once.
     pub fn device_elements<'a>(
         &self,

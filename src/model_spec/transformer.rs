@@ -4,6 +4,7 @@ use super::operation::Operation;
 use super::part::Initial::{Normal, One, Zero};
 use super::part::{BLOCK, EMBEDDING, HEAD, Part, Tensor};
 use super::spec::ModelSpec;
+use super::split::Block;
 
 /// Kind of norm, and naming of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +191,35 @@ impl Config {
         validate(&sizes, &[[2, 3]], || self.spec().elements())
     }
 
+    /// Checks that `ranks` tensor-parallel ranks can share the layers. The rows of the vocabulary need not divide: the last ranks
+    /// have fewer.
+    ///
+    /// # Errors
+    /// What they cannot share, by name.
+    pub fn check_tensor_ranks(&self, ranks: usize) -> Result<(), String> {
+        for (what, size) in [("heads", self.heads), ("channels of the MLP", self.mlp)] {
+            if !size.is_multiple_of(ranks) {
+                return Err(format!(
+                    "expected the model's {size} {what} to be a multiple of --tp, found {ranks}; choose another --tp"
+                ));
+            }
+        }
+        // with fewer key and value heads than ranks, ranks share copies of one
+        if !self.groups.is_multiple_of(ranks) && !ranks.is_multiple_of(self.groups) {
+            return Err(format!(
+                "expected the model's {} key and value heads to be a multiple of --tp, or the reverse, found {ranks}; choose another --tp",
+                self.groups
+            ));
+        }
+        if ranks > self.vocabulary {
+            return Err(format!(
+                "expected --tp to be at most the model's vocabulary of {}, found {ranks}; choose a smaller --tp",
+                self.vocabulary
+            ));
+        }
+        Ok(())
+    }
+
     /// Returns the rows of the token embedding: the vocabulary with its padding. Rows from the vocabulary on are zero.
     pub fn padded_vocabulary(&self) -> usize {
         self.vocabulary.next_multiple_of(self.vocabulary_multiple.max(1))
@@ -220,10 +250,14 @@ impl Config {
         let inner = if self.activation == Activation::Gated { 2 * mlp } else { mlp };
         let projection = Normal(0.02 / (2.0 * self.layers as f64).sqrt());
         let rows = self.padded_vocabulary();
-        let token = Tensor::new(names.token, [rows, c], Normal(0.02)).padded(rows - self.vocabulary).split(0);
+        let table = |name| {
+            let table = Tensor::new(name, [rows, c], Normal(0.02)).padded(rows - self.vocabulary);
+            table.split(0, &[Block::new(rows, 1)])
+        };
+        let token = table(names.token);
         let output = match self.tied {
             true => Tensor::tied_to(names.output, &token),
-            false => Tensor::new(names.output, [rows, c], Normal(0.02)).padded(rows - self.vocabulary).split(0),
+            false => table(names.output),
         };
         let norm_tensors = |place: usize| {
             let mut tensors = vec![Tensor::new(names.norms[place], [c], One)];
@@ -233,20 +267,23 @@ impl Config {
             tensors
         };
         // a weight (outputs, inputs) and its bias, if any; the bias is split with the outputs
-        let weight = |place: usize, shape: [usize; 2], initial, axis: usize| {
-            let weight = Tensor::new(names.weights[place], shape, initial).split(axis);
+        let weight = |place: usize, shape: [usize; 2], initial, axis: usize, blocks: &[Block]| {
+            let weight = Tensor::new(names.weights[place], shape, initial).split(axis, blocks);
             let bias = Tensor::new(names.weight_biases[place], [shape[0]], Zero);
-            let bias = if axis == 0 { bias.split(0) } else { bias };
+            let bias = if axis == 0 { bias.split(0, blocks) } else { bias };
             let Biases { qkv, projection, mlp, .. } = self.biases;
             if [qkv, projection, mlp, mlp][place] { vec![weight, bias] } else { vec![weight] }
         };
+        let keys = Block::copied(groups, size);
+        let heads_of_projection = self.projected.map_or(Block::new(heads, size), |width| Block::new(width, 1));
+        let halves = [Block::new(mlp, 1); 2];
         let block = [
             norm_tensors(0),
-            weight(0, [qkv, c], Normal(0.02), 0),
-            weight(1, [c, query], projection, 1),
+            weight(0, [qkv, c], Normal(0.02), 0, &[Block::new(heads, size), keys, keys]),
+            weight(1, [c, query], projection, 1, &[heads_of_projection]),
             norm_tensors(1),
-            weight(2, [inner, c], Normal(0.02), 0),
-            weight(3, [c, mlp], projection, 1),
+            weight(2, [inner, c], Normal(0.02), 0, &halves[..inner / mlp.max(1)]),
+            weight(3, [c, mlp], projection, 1, &halves[..1]),
         ];
         let statistics = if self.style == Style::Gpt { 2 } else { 1 };
         let norm = Operation::Norm { width: c, statistics, vectors: 1 + usize::from(self.biases.norms) };

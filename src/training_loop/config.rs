@@ -2,6 +2,7 @@
 
 use super::{LearningRate, Sampling};
 use crate::experiment::{Error, Training, TrainingConfig};
+use crate::mesh::Mesh;
 use crate::model::{AdamW, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,8 +32,11 @@ pub struct Pipeline {
     pub schedule: String,
     /// Number of devices, p.
     pub stages: u32,
-    /// Number of micro-batches, m.
+    /// Number of micro-batches per replica, m.
     pub micro: u32,
+    /// The workers of each device.
+    #[serde(default, skip_serializing_if = "Mesh::is_single_ref")]
+    pub mesh: Mesh,
     /// Virtual stages per device.
     pub chunks: Option<u32>,
     /// Options of the schedule.
@@ -129,6 +133,12 @@ impl SavedRun {
             return Err(Error::Usage(format!(
                 "expected a checkpoint of version {SCHEMA_VERSION}, found {} with batch {} after step {}; use the program that wrote it",
                 self.schema_version, self.next_batch, self.step
+            )));
+        }
+        if !self.pipeline.mesh.is_sound() {
+            return Err(Error::Usage(format!(
+                "expected degrees of at least 1 in a checkpoint, found {}; use a checkpoint as it was written",
+                self.pipeline.mesh
             )));
         }
         Ok(())

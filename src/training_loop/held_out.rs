@@ -25,7 +25,8 @@ impl HeldOut {
         let all = training.tokens.len();
         let count = (all as f64 * validation.held_out).round() as usize;
         let tokens: Tokens = training.tokens.split_off(all - count.min(all));
-        let (sequences, length) = (training.micro_batch.sequences * microbatches as usize, training.micro_batch.tokens);
+        let all = (microbatches * training.mesh().data) as usize;
+        let (sequences, length) = (training.micro_batch.sequences * all, training.micro_batch.tokens);
         let available = tokens.len().saturating_sub(1) / (sequences * length);
         if available == 0 {
             return Err(Error::Usage(format!(

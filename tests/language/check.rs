@@ -7,7 +7,7 @@ use pipesim::graphs::{Awaited, Party, fewest_slots, standard_deliveries};
 use pipesim::internals::exec::{Device, Host, Settings, Shared, Sizes, start_session};
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::schedules::{QueueCount, Receives};
-use pipesim::training::{Batch, PartTiming, Ranks, SessionError, State};
+use pipesim::training::{Batch, Mesh, PartTiming, Ranks, SessionError, State};
 use pipesim::{ChannelOptions, Deadlock, Delivery, Kind, Op, Overlap, Placement, Schedule, TaskGraph, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -187,14 +187,14 @@ pub fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<us
                 });
             };
             if let Some(input) = graph.upstream(index).filter(crosses) {
-                come(shared.release(input).unwrap().unwrap_or_default());
+                come(shared.release(device, input).unwrap().unwrap_or_default());
             }
             if graph.pair(index).is_some_and(|(first, _)| first == index) {
                 continue;
             }
             for op in graph.pair(index).map_or(index, |(first, _)| first)..=index {
                 if crosses(&op) {
-                    come(shared.post(op).unwrap().unwrap_or_else(|| vec![(op, step)]));
+                    come(shared.post(device, op).unwrap().unwrap_or_else(|| vec![(op, step)]));
                 }
             }
         }
@@ -312,7 +312,7 @@ impl Device for Courier {
 impl State for Courier {}
 
 fn settings(delivery: Delivery, timeout: Duration) -> Settings {
-    Settings { pin: false, spin: Duration::from_micros(5), timeout, delivery }
+    Settings { pin: false, spin: Duration::from_micros(5), timeout, delivery, mesh: Mesh::default() }
 }
 
 /// What threads that execute `graph` share.

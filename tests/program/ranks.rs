@@ -44,6 +44,23 @@ fn two_ranks_give_pytorchs_losses_under_every_schedule() {
     assert_eq!(trained(pipesim(), 2, &schedules(2, 4), "-n 2", STREAM), "local");
 }
 
+/// Eight sequences a step: in four micro-batches per replica, or in eight on tensor ranks. Ranks that share a worker's tensor group, and
+/// ranks that do not.
+#[test]
+fn ranks_of_a_mesh_give_pytorchs_losses() {
+    let golden = golden_run();
+    for (micro, mesh) in [(4, "--dp 2 -n 2"), (8, "--tp 2 -n 2"), (8, "--tp 2 -n 4"), (4, "--tp 2 --dp 2 -n 3")] {
+        let line = format!(
+            "{golden} --micro {micro} --warmup 0 --format json --quiet --device cpu --stages 2 --steps 3 -s 1f1b,zb-v {mesh} {OF_SAME}"
+        );
+        let (code, json, told) = run(&mut pipesim(), &line);
+        assert_eq!(code, Some(0), "{mesh}: {told}");
+        let found = check_losses(&json, SAME, 1e-4);
+        let losses: Vec<_> = found.values().collect();
+        assert!(losses.len() == 2 && losses[0] == losses[1], "{mesh}: schedules differ: {found:?}");
+    }
+}
+
 #[test]
 fn ranks_that_end_properly_are_not_missed() {
     // What a rank says when it leaves may be read after its process is gone.
@@ -264,6 +281,7 @@ fn contradictions_are_refused() {
     let four = ("OMPI_COMM_WORLD_SIZE", "4");
     let cases = [
         (2, "-n 3", &[][..], "at most as many ranks as devices"),
+        (2, "-n 9 --tp 2 --dp 2", &[], "2 stages x 2 replicas x 2 tensor ranks = 8 workers"),
         (4, "-n 2", &[four], "leave -n out"),
         (4, "", &[four, ("PMI_SIZE", "2")], ""),
         (4, "", &[("SLURM_STEP_NUM_TASKS", "4")], "--mpi=pmix"),

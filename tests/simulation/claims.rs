@@ -2,7 +2,7 @@
 //! without TF32; mean step times by size of the micro-batches and of the batch.
 
 use crate::support::root;
-use pipesim::costs::{Analytic, LinkCost, PartCost, Platform, StepRates};
+use pipesim::costs::{Analytic, LinkCost, Mesh, PartCost, Platform, StepRates};
 use pipesim::models::{BLOCK, EMBEDDING, HEAD, Operation, Part, hardware, stack, transformer_named};
 use pipesim::{CostFile, Costs, MicroBatch, ParallelConfig, Selection, model_spec};
 use std::collections::BTreeMap;
@@ -115,6 +115,7 @@ fn costs(first: u32) -> CostFile {
         schema_version: 1,
         provenance: provenance.map(|(key, value)| (key.to_string(), value.to_string())).into(),
         layers: 12,
+        mesh: Mesh::default(),
         tied: true,
         parts: atoms.collect(),
         op_overhead_ns: BTreeMap::from(["F", "I", "W"].map(|kind| (kind.to_string(), PASS_NS / 3))),

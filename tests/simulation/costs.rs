@@ -1,6 +1,6 @@
 //! Sources of costs: given numbers, measured files, and the split of layers.
 
-use pipesim::costs::{Analytic, Decimal, PartCost, Per, Slow, StepOp, Summary};
+use pipesim::costs::{Analytic, Decimal, GroupRates, Mesh, PartCost, Per, Slow, StepOp, Summary};
 use pipesim::models::{BLOCK, TransformerConfig, model_costs};
 use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, ParallelConfig, Placement, model_spec};
 
@@ -238,6 +238,30 @@ fn only_models_with_a_tied_tensor_exchange_its_gradient() {
         ending.nodes().iter().filter(|node| node.op == StepOp::Put).count()
     };
     assert_eq!([puts(&tied), puts(&untied)], [2, 0]);
+}
+
+/// Four replicas of two stages: puts last as measured with two, sums three times as long.
+#[test]
+fn replicas_sum_the_gradients_of_their_stages() {
+    let mut file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+    assert!(!serde_json::to_string(&file).unwrap().contains("mesh"), "only meshes of several workers are written");
+    file.mesh = Mesh { tensor: 1, data: 4 };
+    file.step.stages =
+        Some(GroupRates { size: 2, put_embedding_ns: 50, put_block_ns: 10, add_embedding_ns: 70, add_block_ns: 20 });
+    let file = CostFile::from_json(&serde_json::to_string(&file).unwrap()).unwrap();
+    let (placement, stages) = (Placement::linear(2), file.outline().split(2, None).unwrap());
+    let costs = file.step_costs(&placement, &stages, false);
+    for device in 0..2 {
+        let blocks = stages[device as usize].count(BLOCK) as u64;
+        let both = costs.epilogue.nodes().iter().zip(&costs.lasts).filter(|(node, _)| node.device == device);
+        let own: Vec<(StepOp, u64)> = both.map(|(node, &(duration, _))| (node.op, duration)).collect();
+        let names: Vec<&str> = own.iter().map(|(op, _)| op.name()).collect();
+        // The tied embedding's gradient is exchanged once each replica has the same sum.
+        assert_eq!(names, ["put", "reduce", "put", "reduce", "optimizer"]);
+        assert_eq!([own[0].1, own[1].1], [50 + 10 * blocks, 3 * (70 + 20 * blocks)]);
+    }
+    let broken = serde_json::to_string(&file).unwrap().replace("\"data\":4", "\"data\":0");
+    assert!(CostFile::from_json(&broken).unwrap_err().to_string().contains("expected degrees from 1"));
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn ops(epilogue: &StepEpilogue, device: u32) -> Vec<&'static str> {
 
 #[test]
 fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
-    let epilogue = StepEpilogue::new(&Placement::linear(3), Some([0, 2]), true);
+    let epilogue = StepEpilogue::new(&Placement::linear(3), 1, Some([0, 2]), true);
     assert_eq!(ops(&epilogue, 0), ["put", "reduce", "norm", "optimizer"]);
     assert_eq!(ops(&epilogue, 1), ["norm", "optimizer"]);
     let lasts = |number: usize| match epilogue.nodes()[number].op {
@@ -54,12 +54,45 @@ fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
 
 #[test]
 fn stages_that_stand_twice_exchange_their_gradients() {
-    let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), None, false);
+    let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), 1, None, false);
     for device in 0..4 {
         assert_eq!(ops(&epilogue, device), ["put", "reduce", "reduce", "optimizer"]);
         for node in epilogue.of(device).filter(|node| node.op == StepOp::Reduce) {
             let [put] = node.needs[..] else { panic!("{node:?}") };
             assert_eq!(epilogue.nodes()[put].device, 3 - device);
+        }
+    }
+}
+
+#[test]
+fn replicas_sum_a_stage_once_all_of_their_parts_have_arrived() {
+    let epilogue = StepEpilogue::new(&Placement::linear(2), 2, Some([0, 1]), false);
+    for device in 0..2 {
+        assert_eq!(ops(&epilogue, device), ["put", "reduce", "put", "reduce", "optimizer"]);
+    }
+    let mut free = [10, 40];
+    let times = epilogue.run(&mut free, |number| match epilogue.nodes()[number].op {
+        StepOp::Put => (2, 3),
+        _ => (5, 0),
+    });
+    let of = |device| {
+        let nodes = epilogue.nodes().iter().zip(&times);
+        nodes.filter(|(node, _)| node.device == device).map(|(_, times)| *times).collect::<Vec<_>>()
+    };
+    // Replicas are alike: the part of the other replica of device 0 arrives at 12 + 3.
+    assert_eq!(of(0), [(10, 12), (15, 20), (20, 22), (55, 60), (60, 65)]);
+    assert_eq!(of(1), [(40, 42), (45, 50), (50, 52), (52, 57), (57, 62)]);
+}
+
+#[test]
+fn replicas_of_two_directions_are_one_group() {
+    let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), 2, None, false);
+    for device in 0..4 {
+        assert_eq!(ops(&epilogue, device), ["put", "reduce", "reduce", "optimizer"]);
+        for node in epilogue.of(device).filter(|node| node.op == StepOp::Reduce) {
+            let mut holders: Vec<u32> = node.needs.iter().map(|&put| epilogue.nodes()[put].device).collect();
+            holders.sort_unstable();
+            assert_eq!(holders, [device.min(3 - device), device.max(3 - device)]);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Case {
     pub name: &'static str,
     pub config: Config,
-    expected: Value,
+    pub expected: Value,
 }
 
 impl Case {
@@ -73,6 +73,32 @@ impl Case {
         Parameters { config: self.config, tensors }
     }
 
+    /// Checks the loss and the gradients of the first batch against PyTorch's.
+    #[track_caller]
+    pub fn check_gradients(&self, loss: f32, found: &Parameters) {
+        let theirs = number(&self.expected, "loss");
+        assert!((f64::from(loss) - theirs).abs() < 1e-4, "{}: loss {loss}, PyTorch's {theirs}", self.name);
+        let squares = found.tensors.iter().flatten().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>();
+        let norm = number(&self.expected, "gradient_norm");
+        assert!((squares.sqrt() / norm - 1.0).abs() < 1e-4, "{}: length {}", self.name, squares.sqrt());
+        let (expected, file) = (self.tensors("gradients.safetensors"), self.file("gradients.safetensors"));
+        let file = SafeTensors::deserialize(&file).unwrap();
+        let spec = self.config.spec();
+        for (((_, tensor), found), expected) in spec.tensors().zip(&found.tensors).zip(&expected) {
+            let rows: Vec<f32> = match file.tensor("rows") {
+                Ok(rows) if tensor.name == "tok_embeddings" => {
+                    let rows = ids(rows.data(), rows.shape()[0]);
+                    let row = |row: usize| &found[row * self.config.channels..][..self.config.channels];
+                    rows.into_iter().flat_map(row).copied().collect()
+                }
+                _ => found.clone(),
+            };
+            assert_eq!(rows.len(), expected.len(), "{}", tensor.name);
+            let distance = relative_distance(&rows, expected);
+            assert!(distance < 1e-4, "{}: {} differs by {distance:e}", self.name, tensor.name);
+        }
+    }
+
     /// Names of PyTorch's settings.
     pub fn settings(&self) -> Vec<String> {
         self.expected["settings"].as_object().unwrap().keys().cloned().collect()
@@ -93,7 +119,7 @@ impl Case {
     }
 
     /// A training under one of PyTorch's settings, in `m` micro-batches.
-    fn training(&self, setting: &str, m: usize) -> Training {
+    pub fn training(&self, setting: &str, m: usize) -> Training {
         let (adamw, clip, repeat_batch) = self.setting(setting);
         let clip = clip.map(|clip| clip as f32);
         let [batch, _, seq] = self.sizes();
@@ -124,30 +150,9 @@ fn loss_and_gradients_are_pytorchs() {
     for case in Case::all() {
         let [batch, micro, seq] = case.sizes();
         let (inputs, targets) = case.tokens().batch(0, batch, seq).unwrap();
-        let expected = case.tensors("gradients.safetensors");
-        let file = case.file("gradients.safetensors");
-        let file = SafeTensors::deserialize(&file).unwrap();
         for microbatches in [1, micro] {
             let (loss, found) = on_one_device(&case.parameters(), (&inputs, &targets), [batch, seq, microbatches]);
-            let theirs = number(&case.expected, "loss");
-            assert!((f64::from(loss) - theirs).abs() < 1e-4, "{}: loss {loss}, PyTorch's {theirs}", case.name);
-            let squares = found.tensors.iter().flatten().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>();
-            let norm = number(&case.expected, "gradient_norm");
-            assert!((squares.sqrt() / norm - 1.0).abs() < 1e-4, "{}: length {}", case.name, squares.sqrt());
-            let spec = case.config.spec();
-            for (((_, tensor), found), expected) in spec.tensors().zip(&found.tensors).zip(&expected) {
-                let rows: Vec<f32> = match file.tensor("rows") {
-                    Ok(rows) if tensor.name == "tok_embeddings" => {
-                        let rows = ids(rows.data(), rows.shape()[0]);
-                        let row = |row: usize| &found[row * case.config.channels..][..case.config.channels];
-                        rows.into_iter().flat_map(row).copied().collect()
-                    }
-                    _ => found.clone(),
-                };
-                assert_eq!(rows.len(), expected.len(), "{}", tensor.name);
-                let distance = relative_distance(&rows, expected);
-                assert!(distance < 1e-4, "{}: {} differs by {distance:e}", case.name, tensor.name);
-            }
+            case.check_gradients(loss, &found);
         }
     }
 }

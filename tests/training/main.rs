@@ -10,11 +10,13 @@ mod headers;
 mod kernels;
 mod libraries;
 mod llama;
+mod mesh;
 mod model;
 mod nvrtc;
 mod pipeline;
 mod reference;
 mod run;
+mod tensor;
 
 #[path = "../support/mod.rs"]
 mod support;

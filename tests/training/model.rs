@@ -4,6 +4,7 @@ use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_distance};
 use std::path::Path;
 
+use pipesim::internals::compute::{Alone, Collective};
 use pipesim::internals::epilogue::GradientSync;
 use pipesim::internals::model::*;
 use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
@@ -12,28 +13,40 @@ use pipesim::internals::model_spec::{BLOCK, MicroBatch, Stage};
 use pipesim::internals::op::Kind;
 
 /// Devices that run a pipeline's ops one after the other.
-struct Pipeline {
-    shards: Vec<StageModule<Cpu>>,
+pub struct Pipeline {
+    pub shards: Vec<StageModule<Cpu>>,
     device_of_stage: Vec<usize>,
-    microbatches: usize,
+    pub microbatches: usize,
+    tied_elements: usize,
     rows: usize,
 }
 
 impl Pipeline {
     /// Stage s lives on device `devices[s]`.
     fn new(parameters: &Parameters, devices: &[usize], batch: usize, tokens: usize, microbatches: usize) -> Pipeline {
+        Pipeline::of_rank(parameters, devices, [batch, tokens, microbatches], |_| Box::new(Alone))
+    }
+
+    /// One tensor-parallel rank of every device; `ranks` joins that of a device to the others.
+    pub fn of_rank(
+        parameters: &Parameters,
+        devices: &[usize],
+        [batch, tokens, microbatches]: [usize; 3],
+        mut ranks: impl FnMut(usize) -> Box<dyn Collective>,
+    ) -> Pipeline {
         let layers = parameters.config.spec().split(devices.len(), None).unwrap();
         let sequences = batch / microbatches;
         let shard = |device: usize| {
             let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
             let stages: Vec<_> = stages.map(|(stage, layers)| (stage as u32, layers.clone())).collect();
-            StageModule::on_cpu(parameters, &stages, [sequences, tokens, microbatches]).unwrap()
+            StageModule::on_cpu_rank(parameters, &stages, [sequences, tokens, microbatches], ranks(device)).unwrap()
         };
         Pipeline {
             shards: (0..=*devices.iter().max().unwrap()).map(shard).collect(),
             device_of_stage: devices.to_vec(),
             microbatches,
             rows: sequences * tokens,
+            tied_elements: parameters.config.spec().tied_elements(|elements| elements),
         }
     }
 
@@ -87,8 +100,8 @@ impl Steps for Pipeline {
 
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
-        if first != last {
-            let length = checkpoint().config.spec().tied_elements(|elements| elements);
+        if first != last && self.tied_elements > 0 {
+            let length = self.tied_elements;
             let sent = [first, last].map(|device| {
                 let mut own = vec![0.0; length];
                 self.shards[device].copy_gradient(GradientSync::Tied, &mut own).unwrap();

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
+pub fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
     support::graph(name, p, m, v).ok().map(Arc::new)
 }
 
 /// The golden model: 4 blocks, 8 sequences of 32 tokens a step in `m` micro-batches.
-fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Training {
+pub fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Training {
     Training {
         parameters: Parameters::read(&golden("gpt2/model.bin")).unwrap(),
         tokens: Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap(),
@@ -30,7 +30,7 @@ fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Trai
     }
 }
 
-fn adamw(beta2: f32, weight_decay: f32) -> AdamW {
+pub fn adamw(beta2: f32, weight_decay: f32) -> AdamW {
     AdamW { learning_rate: 1e-3, beta1: 0.9, beta2, epsilon: 1e-8, weight_decay }
 }
 
@@ -236,7 +236,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
     for name in dsl::names() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
-            let plan = Plan::new(graph.clone(), None);
+            let plan = Plan::new(graph.clone(), 1, None);
             let mut slots: BTreeMap<_, Vec<_>> = BTreeMap::new();
             for (reader, input) in plan.inputs.iter().enumerate() {
                 let Some(port) = input else { continue };
@@ -255,7 +255,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
             }
         }
     }
-    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), None);
+    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), 1, None);
     assert!(one.slots.iter().all(|&slots| slots == 1), "one micro-batch in flight needs one slot a channel");
 }
 

@@ -7,6 +7,7 @@ use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
 use crate::exec::{Gpus, UNAVAILABLE};
 use crate::experiment::{Backend, Error};
+use crate::mesh::Mesh;
 use crate::ranks::Ranks;
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
@@ -92,6 +93,27 @@ fn may_open() -> Result<(), String> {
 }
 
 impl DeviceOptions {
+    /// Returns the options for the workers of `mesh`, which only CPUs can be if there are several per pipeline device.
+    pub fn for_mesh(&self, mesh: Mesh) -> Result<DeviceOptions, Failure> {
+        let kind = match self.device {
+            _ if mesh.is_single() => return Ok(self.clone()),
+            DeviceKind::Auto if self.may_fall_back() => DeviceKind::Cpu,
+            DeviceKind::Auto | DeviceKind::Cuda => {
+                let text =
+                    format!("GPUs train with one worker per stage, found {mesh}; leave these out, or use --device cpu");
+                return Err(Failure::Usage(text));
+            }
+            DeviceKind::Timed => {
+                let text = format!(
+                    "timed devices have one worker per stage, found {mesh}; leave these out, or use --device cpu"
+                );
+                return Err(Failure::Usage(text));
+            }
+            DeviceKind::Cpu => DeviceKind::Cpu,
+        };
+        Ok(DeviceOptions { device: kind, ..self.clone() })
+    }
+
     /// Returns the device kind asked for, or the best usable one for `devices` devices.
     pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
         let asked = self.slices.map(|_| "--slices").or(self.bfloat16.then_some("--precision"));

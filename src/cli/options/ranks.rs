@@ -4,6 +4,7 @@ use super::values::whole;
 use crate::cli::Failure;
 use crate::cli::terminal::eprint;
 use crate::cli::terminal::signals::{Decides, install_signal_handler};
+use crate::mesh::Mesh;
 use crate::ranks::{Patience, Ranks, RanksError, Role, launch, role};
 use clap::Args;
 use std::sync::Arc;
@@ -86,11 +87,16 @@ fn leave(ranks: &Ranks, result: Result<(), Failure>) -> Result<(), Failure> {
 }
 
 /// Checks that each rank has a device.
-pub fn check_ranks(ranks: u32, stages: u32) -> Result<(), Failure> {
-    if ranks <= stages {
+pub fn check_ranks(ranks: u32, mesh: Mesh, stages: u32) -> Result<(), Failure> {
+    if ranks <= mesh.world(stages) {
         return Ok(());
     }
+    let most = if mesh.is_single() {
+        format!("devices, --stages {stages}")
+    } else {
+        format!("workers, {}", mesh.in_words(stages))
+    };
     Err(Failure::Usage(format!(
-        "expected at most as many ranks as devices, --stages {stages}, found {ranks}; start fewer ranks or ask for more --stages"
+        "expected at most as many ranks as {most}, found {ranks}; start fewer ranks or ask for more --stages"
     )))
 }

@@ -3,6 +3,7 @@
 use super::values::{one_of, real, whole};
 use crate::exec::Fault;
 use crate::experiment::TrainingConfig;
+use crate::mesh::Mesh;
 use crate::model::{AdamW, Tokenizer};
 use clap::Args;
 use std::path::PathBuf;
@@ -44,7 +45,13 @@ pub struct TrainingOptions {
     /// Tokenizer for a text file
     #[arg(long, requires = "data", value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
-    /// Sequences per step, split into --micro micro-batches [default: one per micro-batch]
+    /// Tensor-parallel ranks per stage, on CPUs
+    #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=256))]
+    pub tp: u32,
+    /// Data-parallel replicas of the pipeline, on CPUs; --micro counts the micro-batches of each
+    #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=256))]
+    pub dp: u32,
+    /// Sequences per step, split into the --micro micro-batches of all replicas [default: one per micro-batch]
     #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
     pub batch: Option<u32>,
     /// Tokens per sequence [default: 32, or the model's longest if shorter]
@@ -95,6 +102,10 @@ fn below_one(text: &str) -> Result<f32, String> {
 }
 
 impl TrainingOptions {
+    pub fn mesh(&self) -> Mesh {
+        Mesh { tensor: self.tp, data: self.dp }
+    }
+
     pub fn training_config(&self) -> TrainingConfig {
         TrainingConfig {
             model: self.model.clone(),
@@ -107,6 +118,7 @@ impl TrainingOptions {
             data: self.data.clone(),
             tokenizer: self.tokenizer,
             layers: None,
+            mesh: self.mesh(),
             batch: self.batch,
             sequence_tokens: self.seq.map(|tokens| tokens as usize),
             adamw: AdamW {

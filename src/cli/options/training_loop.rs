@@ -78,7 +78,7 @@ impl LoopOptions {
                 warmup_steps: self.warmup_steps,
             },
             optimizer: Optimizer::of(options),
-            batch: training.micro_batch.sequences as u32 * microbatches,
+            batch: training.micro_batch.sequences as u32 * microbatches * training.mesh().data,
             sequence_tokens: training.micro_batch.tokens,
             repeat_batch: options.repeat_batch,
             data: DataSource::of(training)?,

@@ -106,17 +106,18 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
 impl Accuracy {
     /// Returns the trainings of --transfer-to.
     fn transfers(&self, ranks: &Arc<Ranks>) -> Result<Vec<Transfer>, Failure> {
+        let mesh = self.training.mesh();
         let transfer = |Change { text, what, numbers }: &Change| {
             let (mut training_config, mut devices) = (self.training.training_config(), self.stages);
             match what.as_str() {
-                "batch" => training_config.batch = Some(numbers[0]),
+                "batch" => training_config.batch = Some(numbers[0].saturating_mul(mesh.data)),
                 "seq" => training_config.sequence_tokens = Some(numbers[0] as usize),
                 "blocks" => training_config.blocks = Some(numbers[0] as usize),
                 "layers" => training_config.layers = Some(numbers.iter().map(|&n| n as usize).collect()),
                 _ => devices = numbers[0],
             }
             let mut training = training_config.training(1, ranks)?;
-            training.backend = self.devices.sole_backend(ranks, devices, self.details)?.0;
+            training.backend = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(devices), self.details)?.0;
             let selection = Selection { host: &Sandbox, ..Selection::new(devices, self.calibrate_micro) };
             Ok(Transfer { name: text.clone(), training, selection })
         };
@@ -125,6 +126,7 @@ impl Accuracy {
 
     /// Returns the training with each micro-batch size of --calibrate-batch but 1.
     fn sizes(&self, ranks: &Arc<Ranks>) -> Result<Vec<Training>, Failure> {
+        let mesh = self.training.mesh();
         let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or(&[1]);
         if !asked.contains(&1) {
             let found = asked.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
@@ -133,9 +135,11 @@ impl Accuracy {
             )));
         }
         let sized = |&sequences: &u32| {
-            let training_config = TrainingConfig { batch: Some(sequences), ..self.training.training_config() };
+            let batch = Some(sequences.saturating_mul(mesh.data));
+            let training_config = TrainingConfig { batch, ..self.training.training_config() };
             let mut training = training_config.training(1, ranks)?;
-            training.backend = self.devices.sole_backend(ranks, self.stages, self.details)?.0;
+            training.backend =
+                self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(self.stages), self.details)?.0;
             Ok(training)
         };
         asked.iter().filter(|&&sequences| sequences > 1).map(sized).collect()
@@ -153,7 +157,12 @@ impl Accuracy {
         }
         let record = self.record.as_deref().map(|path| OneFile::at(Some(path), &[".json.gz"])).transpose()?;
         let mut training = self.training.training_config().training(1, &ranks)?;
-        let (backend, link) = self.devices.sole_backend(&ranks, self.stages, self.details)?;
+        let mesh = self.training.mesh();
+        let devices = self.devices.for_mesh(mesh)?;
+        let (backend, link) = devices.sole_backend(&ranks, mesh.world(self.stages), self.details)?;
+        if !mesh.is_single() {
+            remarks.remark(&mesh.in_words(self.stages));
+        }
         training.backend = backend;
         let accuracy = experiment::Accuracy {
             schedules: self.schedule.iter().flat_map(Names::all).cloned().collect(),

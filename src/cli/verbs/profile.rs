@@ -78,12 +78,18 @@ impl Profile {
             });
         }
         let (name, graph) = self.graph()?;
+        let mesh = self.training.mesh();
+        let devices = self.devices.for_mesh(mesh)?;
+        if !mesh.is_single() {
+            remarks.remark(&mesh.in_words(stages));
+        }
         let training_config = TrainingConfig { layers: self.layers.clone(), ..self.training.training_config() };
         let training = |sequences: Option<u32>, micro: u32| {
-            let batch = sequences.map_or(self.training.batch, |sequences| Some(sequences.saturating_mul(micro)));
+            let all = micro.saturating_mul(mesh.data);
+            let batch = sequences.map_or(self.training.batch, |sequences| Some(sequences.saturating_mul(all)));
             let training_config = TrainingConfig { batch, ..training_config.clone() };
             let mut training = training_config.training(micro, &ranks)?;
-            training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
+            training.backend = devices.sole_backend(&ranks, mesh.world(stages), self.details)?.0;
             Ok::<_, Failure>(training)
         };
         let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or_default();

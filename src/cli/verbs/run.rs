@@ -92,7 +92,7 @@ impl Run {
         self.ranks.run(
             timeout,
             self.details.remarks.quiet,
-            |ranks| check_ranks(ranks, stages),
+            |ranks| check_ranks(ranks, self.training.mesh(), stages),
             |ranks| self.run_rank(ranks),
         )
     }
@@ -108,8 +108,12 @@ impl Run {
         }
         self.schedules.reject_unused(&self.schedules.names(), remarks)?;
         let mut experiment = self.experiment(ranks);
-        let stages = self.schedules.stages.first();
-        let mut chosen = self.devices.choose(ranks, stages, details)?;
+        let mesh = self.training.mesh();
+        let (devices, workers) = (self.devices.for_mesh(mesh)?, mesh.world(self.schedules.stages.first()));
+        if self.baseline && !mesh.is_single() {
+            return Err(Failure::Usage(format!("--baseline measures one device, found {mesh}; leave it out")));
+        }
+        let mut chosen = devices.choose(ranks, workers, details)?;
         if self.until.is_some() && (matches!(chosen, Chosen::Timed) || self.costs.profile.is_some() || ranks.size() > 1)
         {
             return Err(Failure::Usage(
@@ -118,7 +122,7 @@ impl Run {
             ));
         }
         self.thresholds.check_scope(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
-        let links = self.devices.links(chosen, ranks, stages)?;
+        let links = devices.links(chosen, ranks, workers)?;
         for &link in &links {
             experiment.delivery = link.delivery(chosen.is_cuda(), ranks, self.delivery)?;
             experiment.refuse_early()?;
@@ -133,11 +137,10 @@ impl Run {
         };
         let observer = remarks.observer(true, true);
         let mut measured = self.over(&links, &mut experiment, chosen, &observer)?;
-        if let (Err(experiment::Error::Unsupported(why)), 1, true) =
-            (&measured, ranks.size(), self.devices.may_fall_back())
+        if let (Err(experiment::Error::Unsupported(why)), 1, true) = (&measured, ranks.size(), devices.may_fall_back())
         {
             // the links may need GPUs
-            if let Ok(links) = self.devices.links(Chosen::Cpu, ranks, stages) {
+            if let Ok(links) = devices.links(Chosen::Cpu, ranks, workers) {
                 remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
                 chosen = Chosen::Cpu;
                 measured = self.over(&links, &mut experiment, chosen, &observer)?;

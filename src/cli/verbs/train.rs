@@ -15,6 +15,7 @@ use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::ranks::{Ranks, signal_name};
 use crate::resolve::OrderedGraph;
 use crate::training_loop::{Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
@@ -48,9 +49,9 @@ pub struct Train {
     resume: Option<PathBuf>,
     #[command(flatten)]
     details: DetailOptions,
-    /// Whether --stages and --micro were given.
+    /// Whether --stages, --micro, --tp and --dp were given.
     #[arg(skip)]
-    pub given: [bool; 2],
+    pub given: [bool; 4],
 }
 
 /// Where a run begins.
@@ -63,11 +64,26 @@ struct Start {
     resumed: Option<(Checkpoint, u32)>,
 }
 
+/// Checks that each rank has all tensor-parallel ranks of its devices: a checkpoint gathers whole tensors from processes.
+fn check_tensor_groups(ranks: &Ranks, mesh: Mesh, stages: u32) -> Result<(), Failure> {
+    let world = mesh.world(stages);
+    if (0..ranks.size()).all(|rank| ranks.devices_of(rank, world).start.is_multiple_of(mesh.tensor)) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "expected ranks with all {} tensor ranks of their workers, found {} ranks for {}; start {}, or use pipesim run",
+        mesh.tensor,
+        ranks.size(),
+        mesh.in_words(stages),
+        world / mesh.tensor
+    )))
+}
+
 impl Train {
     pub fn run(&self) -> Result<(), Failure> {
         // A checkpoint says how many devices there are unless it is asked for others.
         let stages = (self.resume.is_none() || self.given[0]).then(|| self.schedules.stages.first());
-        let check = |ranks| stages.map_or(Ok(()), |stages| check_ranks(ranks, stages));
+        let check = |ranks| stages.map_or(Ok(()), |stages| check_ranks(ranks, self.mesh(None), stages));
         let timeout = self.training.training_config().timeout;
         self.ranks.run(timeout, self.details.remarks.quiet, check, |ranks| self.run_rank(ranks))
     }
@@ -82,7 +98,12 @@ impl Train {
             Some(path) => self.resumed(path, ranks, details)?,
             None => self.begun(ranks, details)?,
         };
-        check_ranks(ranks.size(), start.pipeline.stages)?;
+        let Pipeline { mesh, stages, .. } = start.pipeline;
+        check_ranks(ranks.size(), mesh, stages)?;
+        check_tensor_groups(ranks, mesh, stages)?;
+        if !mesh.is_single() {
+            remarks.remark(&mesh.in_words(stages));
+        }
         let folder = self.folder(&start, ranks)?;
         let Start { config, pipeline, training, graph, link, resumed } = start;
         let steps = config.steps;
@@ -156,6 +177,7 @@ impl Train {
             schedule: name,
             stages: self.schedules.stages.first(),
             micro: self.schedules.micro.first(),
+            mesh: self.training.mesh(),
             chunks: self.schedules.chunks,
             set: self.schedules.set.iter().cloned().collect(),
             layers: self.layers.clone(),
@@ -196,10 +218,17 @@ impl Train {
         Ok(Start { config, pipeline, training, graph, link, resumed: Some((checkpoint, done)) })
     }
 
+    /// Returns the mesh: the degrees given, and otherwise what was saved.
+    fn mesh(&self, saved: Option<Mesh>) -> Mesh {
+        let ([.., tp, dp], asked) = (self.given, self.training.mesh());
+        let saved = saved.unwrap_or_default();
+        Mesh { tensor: if tp { asked.tensor } else { saved.tensor }, data: if dp { asked.data } else { saved.data } }
+    }
+
     /// Returns the pipeline of a run that goes on: the options given, and otherwise what was saved. Options of a schedule and of a split
     /// of layers go with their schedule and their number of stages.
     fn pipeline(&self, saved: &Pipeline) -> Pipeline {
-        let [stages, micro] = self.given;
+        let [stages, micro, ..] = self.given;
         let name = self.schedules.asked().first().cloned();
         let is_other = name.is_some() || stages;
         let saved_if_same = (!is_other).then(|| saved.clone());
@@ -208,6 +237,7 @@ impl Train {
             schedule: name.unwrap_or_else(|| saved.schedule.clone()),
             stages: if stages { self.schedules.stages.first() } else { saved.stages },
             micro: if micro { self.schedules.micro.first() } else { saved.micro },
+            mesh: self.mesh(Some(saved.mesh)),
             chunks: self.schedules.chunks.or(saved_if_same.as_ref().and_then(|saved| saved.chunks)),
             set: match &saved_if_same {
                 Some(saved) if set.is_empty() => saved.set.clone(),
@@ -276,9 +306,10 @@ impl Train {
         ranks: &Arc<Ranks>,
         details: DetailOptions,
     ) -> Result<(Training, &'static str), Failure> {
-        let config = TrainingConfig { layers: pipeline.layers.clone(), ..config.clone() };
-        let mut training = config.training(pipeline.micro, ranks)?;
-        let (backend, link) = self.devices.sole_backend(ranks, pipeline.stages, details)?;
+        let &Pipeline { mesh, micro, stages, .. } = pipeline;
+        let config = TrainingConfig { layers: pipeline.layers.clone(), mesh, ..config.clone() };
+        let mut training = config.training(micro, ranks)?;
+        let (backend, link) = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(stages), details)?;
         training.backend = backend;
         Ok((training, link.name))
     }

@@ -1,27 +1,22 @@
 //! The calls of a model's layers on a CPU.
 
 use super::group::Group;
-use super::machine::{Cpu, STORAGE};
+use super::machine::Cpu;
 use crate::compute::{
     Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Rotation, Side, Stopwatch, Workload,
+    Norm, NormKind, Normalized, Reduction, Rotation, Side, Stopwatch, Workload,
 };
 use anyhow::{Context as _, Result, ensure};
 use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
 use cpu_kernels::{attention, embedding, gelu, layernorm, linear, loss, rmsnorm, swiglu};
 
 /// Values of a layer's bias, if it has one.
-fn bias<'a>(group: &'a Group, layer: &Linear) -> Option<&'a [f32]> {
+pub(super) fn bias<'a>(group: &'a Group, layer: &Linear) -> Option<&'a [f32]> {
     layer.has_bias.then(|| group.own.tensor(layer.weight + 1))
 }
 
-/// Elements from one row of the logits to the next: whole cache lines.
-fn stride(layer: &Classifier) -> usize {
-    layer.vocabulary.next_multiple_of(STORAGE.logits_multiple)
-}
-
 /// One micro-batch's share of a step's tokens.
-fn share(tokens: &[u32], microbatch: usize, rows: usize) -> Result<&[u32]> {
+pub(super) fn share(tokens: &[u32], microbatch: usize, rows: usize) -> Result<&[u32]> {
     tokens
         .get(microbatch * rows..(microbatch + 1) * rows)
         .context("expected a step's tokens, found none: begin it first")
@@ -93,6 +88,10 @@ impl Compute for Cpu {
         let mut ids = self.pool.take(rows);
         let tokens = share(&self.inputs, microbatch, rows)?;
         bytemuck::cast_slice_mut::<f32, u32>(&mut ids).copy_from_slice(tokens);
+        if self.is_shared() {
+            self.embed_share(out, layer, bytemuck::cast_slice(&ids))?;
+            return Ok(ids);
+        }
         let positions = layer.positions.map(|group| group.own.tensor(0));
         let tokens_per_sequence = self.workload.micro_batch.tokens;
         embedding::forward(out, tokens, layer.tokens.own.tensor(0), positions, tokens_per_sequence, layer.width);
@@ -106,6 +105,10 @@ impl Compute for Cpu {
         operands: Embedded<Vec<f32>>,
     ) -> Result<()> {
         let tokens = bytemuck::cast_slice::<f32, u32>(operands.ids);
+        if self.is_shared() {
+            self.embed_weight_share(layer, tokens, operands.gradient);
+            return Ok(());
+        }
         let positions = layer.positions.map(|group| group.own.gradient(0));
         let tokens_per_sequence = self.workload.micro_batch.tokens;
         let into = layer.tokens.own.gradient(0);
@@ -169,6 +172,9 @@ impl Compute for Cpu {
         input: &Vec<f32>,
         residual: Option<&Vec<f32>>,
     ) -> Result<()> {
+        if layer.reduction == Reduction::Output {
+            return self.linear_share(out, group, layer, input, residual);
+        }
         let weight = group.own.tensor(layer.weight);
         match (residual, bias(group, layer)) {
             (None, Some(bias)) => linear::forward(out, input, weight, bias),
@@ -207,7 +213,12 @@ impl Compute for Cpu {
 
     fn linear_input(&mut self, out: &mut Vec<f32>, group: &Group, layer: &Linear, gradient: &Vec<f32>) -> Result<()> {
         linear::backward_input(out, gradient, group.own.tensor(layer.weight), layer.outputs);
-        Ok(())
+        if layer.reduction == Reduction::Gradient { self.ranks.all_reduce(out) } else { Ok(()) }
+    }
+
+    fn sum_copies(&mut self, gradient: &mut Vec<f32>, layer: &Linear) -> Result<()> {
+        let Some(copies) = layer.copies else { return Ok(()) };
+        self.sum_heads(gradient, layer.outputs, copies)
     }
 
     fn activation_input(
@@ -267,21 +278,26 @@ impl Compute for Cpu {
         weight: f32,
     ) -> Result<Vec<f32>> {
         let &Classifier { width, vocabulary, .. } = layer;
-        let (rows, stride) = (self.rows(), stride(layer));
+        let (rows, stride) = (self.rows(), self.stride);
         let mut logits = self.pool.take(rows * stride);
-        set_product(
-            MatrixMut::new(&mut logits, rows, vocabulary, stride),
-            Matrix::new(input, rows, width, width),
-            Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width).transposed(),
-        );
+        if vocabulary > 0 {
+            set_product(
+                MatrixMut::new(&mut logits, rows, vocabulary, stride),
+                Matrix::new(input, rows, width, width),
+                Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width).transposed(),
+            );
+        }
         if self.keep_logits {
             let kept = self.logits[microbatch].get_or_insert_default();
             kept.clear();
             logits.chunks_exact(stride).for_each(|row| kept.extend_from_slice(&row[..vocabulary]));
         }
-        let targets = share(&self.targets, microbatch, rows)?;
-        let loss = loss::forward(&mut logits, vocabulary, stride, targets, weight) / rows as f64;
-        self.losses[microbatch] = loss as f32;
+        let sum = if self.is_shared() {
+            self.loss_share(&mut logits, layer, microbatch, weight)?
+        } else {
+            loss::forward(&mut logits, vocabulary, stride, share(&self.targets, microbatch, rows)?, weight)
+        };
+        self.losses[microbatch] = (sum / rows as f64) as f32;
         Ok(logits)
     }
 
@@ -293,12 +309,16 @@ impl Compute for Cpu {
         logits_gradient: &Vec<f32>,
     ) -> Result<()> {
         let &Classifier { width, vocabulary, .. } = layer;
-        set_product(
-            MatrixMut::new(out, self.rows(), width, width),
-            Matrix::new(logits_gradient, self.rows(), vocabulary, stride(layer)),
-            Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width),
-        );
-        Ok(())
+        if vocabulary == 0 {
+            out.fill(0.0);
+        } else {
+            set_product(
+                MatrixMut::new(out, self.rows(), width, width),
+                Matrix::new(logits_gradient, self.rows(), vocabulary, self.stride),
+                Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width),
+            );
+        }
+        if self.is_shared() { self.ranks.all_reduce(out) } else { Ok(()) }
     }
 
     fn classify_weight(&mut self, group: &mut Group, layer: &Classifier, operands: Classified<Vec<f32>>) -> Result<()> {
@@ -308,9 +328,12 @@ impl Compute for Cpu {
             Side::Own => &mut group.own.gradients[range],
             Side::Shared => &mut group.shared_gradients[range],
         };
+        if vocabulary == 0 {
+            return Ok(());
+        }
         add_product(
             MatrixMut::new(into, vocabulary, width, width),
-            Matrix::new(operands.logits_gradient, self.rows(), vocabulary, stride(layer)).transposed(),
+            Matrix::new(operands.logits_gradient, self.rows(), vocabulary, self.stride).transposed(),
             Matrix::new(operands.input, self.rows(), width, width),
         );
         Ok(())

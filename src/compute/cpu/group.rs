@@ -1,7 +1,7 @@
 //! Parameters in the memory of the host.
 
 use super::machine::Cpu;
-use crate::compute::{AdamW, Merge, Quantity, Side, Store};
+use crate::compute::{AdamW, Merge, Quantity, Side, Squared, Store};
 use anyhow::{Result, bail, ensure};
 use cpu_kernels::optimizer::ParameterGroup;
 use cpu_kernels::vector;
@@ -68,8 +68,12 @@ impl Store for Cpu {
         Ok(())
     }
 
-    fn square(&mut self, groups: &[&Group]) -> Result<()> {
-        self.squares = groups.iter().map(|group| group.own.squared_norm(group.shared())).collect();
+    fn square(&mut self, groups: &[Squared<Group>]) -> Result<()> {
+        let square = |&Squared { group, only }: &Squared<Group>| match only {
+            None => group.own.squared_norm(group.shared()),
+            Some(ranges) => ranges.iter().map(|range| group.own.squared_norm_of(range.clone(), group.shared())).sum(),
+        };
+        self.squares = groups.iter().map(square).collect();
         Ok(())
     }
 

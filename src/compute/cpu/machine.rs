@@ -1,16 +1,36 @@
 //! A CPU core, with the memory that its calls use again.
 
 use super::pool::Pool;
-use crate::compute::{Attention, Memory, Workload};
+use crate::compute::{Attention, Collective, Memory, Workload};
 use crate::model_spec::Storage;
+use anyhow::{Result, ensure};
 use cpu_kernels::{attention, rotary};
 
 /// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
 pub const STORAGE: Storage = Storage::whole(4, 4, 16, 1);
 
-/// The calling thread, with the memory that its calls use again.
+/// How one of `ranks` tensor-parallel ranks on CPUs stores it, for a vocabulary padded to a multiple of `vocabulary_multiple`: each
+/// has rows of logits in whole cache lines, all of one length.
+pub fn storage(vocabulary_multiple: usize, ranks: usize) -> Storage {
+    let each = STORAGE.logits_multiple;
+    let logits_multiple = if ranks == 1 { each } else { least_common_multiple(vocabulary_multiple, each * ranks) };
+    Storage { logits_multiple, tp: ranks, ..STORAGE }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut divisor, mut rest) = (a.max(1), b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    a.max(1) / divisor * b
+}
+
+/// The calling thread, with the memory that its calls use again, and with what joins it to the other tensor-parallel ranks.
 pub struct Cpu {
     pub(super) workload: Workload,
+    pub(super) ranks: Box<dyn Collective>,
+    /// Elements from one row of logits to the next.
+    pub(super) stride: usize,
     pub(super) inputs: Vec<u32>,
     pub(super) targets: Vec<u32>,
     pub(super) rotations: Option<rotary::Table>,
@@ -29,12 +49,28 @@ impl Memory for Vec<f32> {
 }
 
 impl Cpu {
-    /// Returns a core for this workload.
-    pub fn new(workload: Workload) -> Cpu {
+    /// Returns a core for this workload, one of `ranks` that share its layers.
+    ///
+    /// # Errors
+    /// The workload is another rank's.
+    pub fn new(workload: Workload, ranks: Box<dyn Collective>) -> Result<Cpu> {
+        let (expected, found) = (workload.tensor, (ranks.rank(), ranks.size()));
+        ensure!(
+            (expected.rank, expected.size) == found,
+            "expected tensor rank {} of {}, found {} of {}: pass the group that the workload is for",
+            expected.rank,
+            expected.size,
+            found.0,
+            found.1
+        );
         let (tokens, heads) = (workload.micro_batch.tokens, if workload.has_head { workload.microbatches } else { 0 });
         let rotations = (!workload.frequencies.is_empty()).then(|| rotary::Table::new(tokens, &workload.frequencies));
-        Cpu {
+        let storage = storage(workload.vocabulary_multiple, expected.size);
+        let stride = workload.vocabulary.next_multiple_of(storage.logits_multiple) / expected.size;
+        Ok(Cpu {
             workload,
+            ranks,
+            stride,
             inputs: Vec::new(),
             targets: Vec::new(),
             rotations,
@@ -43,7 +79,7 @@ impl Cpu {
             keep_logits: false,
             logits: vec![None; heads],
             pool: Pool::default(),
-        }
+        })
     }
 
     /// Sets whether forwards keep a copy of the logits; they do not by default.
@@ -54,7 +90,7 @@ impl Cpu {
         }
     }
 
-    /// Logits (n, V) of a micro-batch's last forward, where the head is and they were kept.
+    /// Logits (n, V) of a micro-batch's last forward, of the ids that this rank has, where the head is and they were kept.
     pub fn logits(&self, microbatch: u32) -> Option<&[f32]> {
         self.logits.get(microbatch as usize)?.as_deref()
     }

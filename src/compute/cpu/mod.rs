@@ -5,6 +5,7 @@ mod calls;
 mod group;
 mod machine;
 mod pool;
+mod tensor;
 
 pub use group::{Group, GroupState};
-pub use machine::{Cpu, STORAGE};
+pub use machine::{Cpu, STORAGE, storage};

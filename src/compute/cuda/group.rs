@@ -3,7 +3,7 @@
 use super::Cuda;
 use super::batch::DOUBLE;
 use super::operation::{Operations, Updated};
-use crate::compute::{AdamW, Merge, Quantity, Side, Store};
+use crate::compute::{AdamW, Merge, Quantity, Side, Squared, Store};
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::api::{Address, Buffer, Pinned};
 use pipesim_cuda::kernel::Precision;
@@ -131,9 +131,10 @@ impl Store for Cuda {
         Ok(())
     }
 
-    fn square(&mut self, groups: &[&Group]) -> Result<()> {
+    fn square(&mut self, groups: &[Squared<Group>]) -> Result<()> {
         let step = &mut self.step;
-        for (index, group) in groups.iter().enumerate() {
+        for (index, &Squared { group, only }) in groups.iter().enumerate() {
+            ensure!(only.is_none(), "expected one tensor rank on GPUs, found several: use --tp 1");
             let places = [step.norms.address().offset(index * DOUBLE), step.partial.address()];
             let gradients = [group.side(Side::Own), group.side(Side::Shared)];
             self.operations.squared_norm(places, gradients, group.count)?;

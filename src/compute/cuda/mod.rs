@@ -77,6 +77,9 @@ impl Cuda {
     /// # Errors
     /// A library is missing, or the GPU failed.
     pub fn new(gpu: &Arc<Gpu>, workload: Workload, precision: Precision, squares: usize) -> Result<Cuda> {
+        let ranks = workload.tensor.size;
+        // an implementation over NCCL would have its own communicator beside that of the links
+        ensure!(ranks == 1, "expected one tensor rank on GPUs, found {ranks}: use --tp 1");
         gpu.make_current()?;
         let operations = Operations {
             gpu: gpu.clone(),

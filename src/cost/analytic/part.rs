@@ -194,7 +194,7 @@ impl PartCosts<'_> {
                 self.add_attention(sums, heads as f64, groups as f64, size as f64);
             }
             Operation::Product { inputs, outputs, .. } => {
-                let split = weight().and_then(|tensor| tensor.split);
+                let split = weight().and_then(|tensor| tensor.split.as_ref()).map(|split| split.axis);
                 let (rows_split, columns_split) = (split == Some(1), split == Some(0));
                 let inputs = inputs as f64 / if rows_split { t } else { 1.0 };
                 let outputs = outputs as f64 / if columns_split { t } else { 1.0 };

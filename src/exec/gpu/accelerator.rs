@@ -155,6 +155,10 @@ impl Backend for Accelerator {
         self.module.copy_gradient(gradient, place)
     }
 
+    fn set_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
+        self.module.replace_gradient(gradient, place)
+    }
+
     fn add_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
         self.module.merge_gradient(gradient, place)
     }

@@ -179,7 +179,7 @@ impl Nccl {
             let (plan, op) = (&self.endpoint.shared.plan, entry.message());
             if entry.is_receive() {
                 let port = plan.outputs[op].context("a received message has a port")?;
-                let message = self.endpoint.shared.buffers.message(&port, self.step);
+                let message = self.endpoint.shared.buffers.message(self.endpoint.device, &port, self.step);
                 let message = message.context("a received message has a buffer")?;
                 let from = key.rank(self.endpoint.buffer(message).producer, self.devices()).0;
                 incoming

@@ -164,7 +164,7 @@ impl Link for Staged {
         self.check()?;
         come?;
         let gpu = self.endpoint.gpu.clone();
-        let buffer = *self.endpoint.buffer(message);
+        let buffer = self.endpoint.buffer(message).clone();
         let receive_buffer = self.receive_buffers.get_mut(&message.buffer).context("a message of another device")?;
         receive_buffer.up.synchronize()?;
         gpu.receive.wait(&receive_buffer.read)?;

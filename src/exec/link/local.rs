@@ -9,29 +9,36 @@ use crate::ranks::HAS_MPI;
 use anyhow::Result;
 use std::sync::Arc;
 
-/// A device's end.
-pub struct Local(Arc<Shared>);
+/// A worker's end.
+pub struct Local {
+    worker: u32,
+    shared: Arc<Shared>,
+}
 
 impl Local {
-    pub fn new(shared: Arc<Shared>) -> Local {
-        Local(shared)
+    pub fn new(worker: u32, shared: Arc<Shared>) -> Local {
+        Local { worker, shared }
     }
 
     fn buffer(&self, message: Message) -> &MessageBuffer {
-        self.0.buffers.of(message)
+        self.shared.buffers.of(message)
     }
 
-    /// Waits until the buffer is free, if the graph requires it.
+    /// Waits until all readers have read the last message, if the graph requires it.
     fn wait_credit(&self, message: Message) -> Result<()> {
-        let read = self.0.heap.signal(self.buffer(message).host.read);
-        Ok(message.credit.map_or(Ok(()), |credit| read.wait(credit, &self.0.watch))?)
+        let Some(credit) = message.credit else { return Ok(()) };
+        let (buffer, Shared { heap, watch, .. }) = (self.buffer(message), &*self.shared);
+        heap.signal(buffer.host.read).wait(credit, watch)?;
+        Ok(buffer.others.iter().try_for_each(|reader| heap.signal(reader.read).wait(credit, watch))?)
     }
 
     /// Signals the arrival of `messages`, each with its step.
     fn arrive(&self, messages: Vec<(usize, u64)>) {
         for (message, step) in messages {
-            if let Some(port) = &self.0.plan.outputs[message] {
-                self.0.heap.raise(port.consumer, self.0.buffers.slot(port).arrived, port.signal(step));
+            if let Some(port) = &self.shared.plan.outputs[message] {
+                let Shared { heap, buffers, mesh, .. } = &*self.shared;
+                let consumer = mesh.worker_of(port.consumer, mesh.copy(self.worker));
+                heap.raise(consumer, buffers.slot(self.worker, port).arrived, port.signal(step));
             }
         }
     }
@@ -44,7 +51,7 @@ impl Link for Local {
     fn send_buffer(&mut self, message: Message) -> Result<Region> {
         let buffer = self.buffer(message);
         match message.op {
-            Some(op) => Ok(self.0.buffers.send_buffer(buffer.producer, op)),
+            Some(op) => Ok(self.shared.buffers.send_buffer(buffer.producer, op)),
             // A gradient is large, so it is written where it is read, or at the same offset of this process's memory.
             None => self.wait_credit(message).map(|()| buffer.host.data),
         }
@@ -52,37 +59,38 @@ impl Link for Local {
 
     fn put(&mut self, message: Message) -> Result<()> {
         self.wait_credit(message)?;
-        let Shared { heap, buffers, queues, .. } = &*self.0;
-        let MessageBuffer { producer, consumer, host: slot, .. } = *self.buffer(message);
+        let Shared { heap, buffers, queues, .. } = &*self.shared;
+        let &MessageBuffer { producer, consumer, host: slot, ref others, .. } = self.buffer(message);
         let Some(op) = message.op else {
-            // SAFETY: this device has filled it, and no one reads it before the signal is raised.
-            unsafe { heap.publish(consumer, slot.data, slot.arrived, message.value) };
+            let readers = [consumer].into_iter().chain(others.iter().map(|reader| reader.worker));
+            // SAFETY: this worker has filled it, and no one reads it before the signal is raised.
+            unsafe { heap.publish(readers, slot.data, slot.arrived, message.value) };
             return Ok(());
         };
         // SAFETY: the send buffer is this device's own, which does not write now.
         let made = unsafe { heap.arena().data(buffers.send_buffer(producer, op)) };
-        match queues {
-            None => slot.put(heap, consumer, made, message.value),
-            Some(_) => {
-                // SAFETY: the buffer's last message was read; the signal follows when the queues allow it.
-                unsafe { heap.arena().data_mut(slot.data) }.copy_from_slice(made);
-                self.arrive(self.0.post(op)?.unwrap_or_default());
-            }
+        if queues.is_empty() {
+            slot.put(heap, consumer, made, message.value);
+        } else {
+            // SAFETY: the buffer's last message was read; the signal follows when the queues allow it.
+            unsafe { heap.arena().data_mut(slot.data) }.copy_from_slice(made);
+            self.arrive(self.shared.post(self.worker, op)?.unwrap_or_default());
         }
         Ok(())
     }
 
     fn wait(&mut self, message: Message) -> Result<Region> {
         let slot = &self.buffer(message).host;
-        self.0.heap.signal(slot.arrived).wait(message.value, &self.0.watch)?;
+        self.shared.heap.signal(slot.arrived).wait(message.value, &self.shared.watch)?;
         Ok(slot.data)
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
         let buffer = self.buffer(message);
-        self.0.heap.raise(buffer.producer, buffer.host.read, message.value);
+        let read = message.reader.checked_sub(1).map_or(buffer.host.read, |number| buffer.others[number].read);
+        self.shared.heap.raise(buffer.producer, read, message.value);
         if let Some(op) = message.op {
-            self.arrive(self.0.release(op)?.unwrap_or_default());
+            self.arrive(self.shared.release(self.worker, op)?.unwrap_or_default());
         }
         Ok(())
     }

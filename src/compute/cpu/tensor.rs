@@ -1,0 +1,101 @@
+//! What a core computes of layers that several tensor-parallel ranks share (Shoeybi et al., arXiv 1909.08053, section 3).
+
+use super::calls::{bias, share};
+use super::group::Group;
+use super::machine::Cpu;
+use crate::compute::{Classifier, Copies, Embedding, Linear};
+use anyhow::Result;
+use cpu_kernels::{embedding, linear, loss, vector};
+
+impl Cpu {
+    /// Whether other ranks have shares of the same layers.
+    pub(super) fn is_shared(&self) -> bool {
+        self.workload.tensor.size > 1
+    }
+
+    /// An embedding of which each rank has the rows of some ids. Positions are added behind the sum: they are whole on each.
+    pub(super) fn embed_share(&mut self, out: &mut [f32], layer: Embedding<&Group>, tokens: &[u32]) -> Result<()> {
+        let Embedding { width, first, tokens: table, positions } = layer;
+        embedding::forward_share(out, tokens, first as u32, table.own.tensor(0), width);
+        self.ranks.all_reduce(out)?;
+        if let Some(group) = positions {
+            embedding::add_positions(out, group.own.tensor(0), self.workload.micro_batch.tokens, width);
+        }
+        Ok(())
+    }
+
+    pub(super) fn embed_weight_share(&self, layer: Embedding<&mut Group>, tokens: &[u32], gradient: &[f32]) {
+        let Embedding { width, first, tokens: table, positions } = layer;
+        embedding::backward_share(table.own.gradient(0), tokens, first as u32, gradient, width);
+        if let Some(group) = positions {
+            let tokens_per_sequence = self.workload.micro_batch.tokens;
+            embedding::backward_positions(group.own.gradient(0), gradient, tokens_per_sequence, width);
+        }
+    }
+
+    /// A linear layer of which each rank has some inputs. Bias and residual are whole on each, and are added behind the sum.
+    pub(super) fn linear_share(
+        &mut self,
+        out: &mut [f32],
+        group: &Group,
+        layer: &Linear,
+        input: &[f32],
+        residual: Option<&Vec<f32>>,
+    ) -> Result<()> {
+        linear::forward_without_bias(out, input, group.own.tensor(layer.weight), layer.outputs);
+        self.ranks.all_reduce(out)?;
+        if let Some(bias) = bias(group, layer) {
+            out.chunks_exact_mut(layer.outputs).for_each(|row| vector::add(row, bias));
+        }
+        if let Some(residual) = residual {
+            vector::add(out, residual);
+        }
+        Ok(())
+    }
+
+    /// Adds up the gradients (n, `outputs`) of heads that several ranks have. Ranks of other heads contribute zeros: one call of the
+    /// whole group instead of groups within it.
+    pub(super) fn sum_heads(&mut self, gradient: &mut [f32], outputs: usize, copies: Copies) -> Result<()> {
+        let Copies { start, blocks, size, pieces, piece } = copies;
+        let (held, width) = (start..start + blocks * size, blocks * pieces * size);
+        let mut sums = self.pool.take(self.rows() * width);
+        sums.fill(0.0);
+        for (sums, row) in sums.chunks_exact_mut(width).zip(gradient.chunks_exact(outputs)) {
+            for (all, own) in sums.chunks_exact_mut(pieces * size).zip(row[held.clone()].chunks_exact(size)) {
+                all[piece * size..][..size].copy_from_slice(own);
+            }
+        }
+        self.ranks.all_reduce(&mut sums)?;
+        for (sums, row) in sums.chunks_exact(width).zip(gradient.chunks_exact_mut(outputs)) {
+            for (all, own) in sums.chunks_exact(pieces * size).zip(row[held.clone()].chunks_exact_mut(size)) {
+                own.copy_from_slice(&all[piece * size..][..size]);
+            }
+        }
+        self.pool.give(sums);
+        Ok(())
+    }
+
+    /// The sum of the tokens' losses from the logits of some ids, which become their gradients. All ranks return the same bits.
+    pub(super) fn loss_share(
+        &mut self,
+        logits: &mut [f32],
+        layer: &Classifier,
+        microbatch: usize,
+        weight: f32,
+    ) -> Result<f64> {
+        let rows = self.rows();
+        let mut largest = self.pool.take(rows);
+        let mut sums = self.pool.take(2 * rows);
+        let targets = share(&self.targets, microbatch, rows)?;
+        let &Classifier { first, vocabulary, .. } = layer;
+        let own = loss::Share { first: first as u32, vocabulary, stride: self.stride, targets };
+        loss::largest(logits, own, &mut largest);
+        self.ranks.all_reduce_max(&mut largest)?;
+        loss::exponentials(logits, own, &largest, sums.split_at_mut(rows));
+        self.ranks.all_reduce(&mut sums)?;
+        let loss = loss::gradient(logits, own, sums.split_at(rows), weight);
+        self.pool.give(largest);
+        self.pool.give(sums);
+        Ok(loss)
+    }
+}
