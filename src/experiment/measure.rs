@@ -120,7 +120,7 @@ fn diverged(runs: &[ScheduleRun<'_>]) -> Option<Error> {
         Some((step, !is_asked_for(runs, number), loss, runs[number].name().to_string()))
     };
     let found = (0..runs.len()).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
-    found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
+    found.map(|(step, _, value, schedule)| Error::Diverged { schedule, what: "loss", step, value })
 }
 
 /// Warms all runs up, then measures training steps of each, one step of each in turn.

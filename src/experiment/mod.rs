@@ -18,6 +18,7 @@ mod model_source;
 mod outcome;
 mod recent;
 mod recorded;
+mod remarks;
 mod requirements;
 mod results;
 mod runnable;

@@ -3,6 +3,7 @@
 use super::config::{LoopConfig, Pipeline, SavedRun};
 use super::held_out::{HeldOut, PROMPT_TOKENS};
 use super::log::{Log, LogLine};
+use super::trend::Trend;
 use super::weights::HostCopy;
 use crate::checkpoint::{CONFIG, Checkpoint, FIRST_MOMENTS, SECOND_MOMENTS, STATE, WEIGHTS, Writer, config_json};
 use crate::exec::{Session, StepRecord, Update};
@@ -47,6 +48,8 @@ pub struct Ended {
     pub checkpoint: PathBuf,
     /// The last steps, predicted and measured; `None` if no step was run.
     pub report: Option<Report>,
+    /// That the loss ended above where it began, or above that of guessing.
+    pub warning: Option<String>,
 }
 
 /// A run, ready to begin or to go on.
@@ -71,6 +74,7 @@ struct Running<'a> {
     session: Session,
     copy: HostCopy,
     log: Log,
+    trend: Trend,
     /// The last steps.
     recent: VecDeque<StepRecord>,
     begun: Instant,
@@ -117,15 +121,18 @@ impl TrainingLoop {
             }
         }
         let first = self.resumed.as_ref().map_or(0, |(_, step)| *step);
-        let log = Log::open(&self.folder, first)?;
-        let mut running = Running { session, copy, log, recent: VecDeque::new(), begun: Instant::now(), watcher };
+        let (log, losses) = Log::open(&self.folder, first)?;
+        let mut trend = Trend::default();
+        losses.into_iter().for_each(|loss| trend.add(loss));
+        let mut running = Running { session, copy, log, trend, recent: VecDeque::new(), begun: Instant::now(), watcher };
         watcher(LoopEvent::Begin { done: first, steps: self.config.steps });
         let ended = self.steps(&mut running, first);
         watcher(LoopEvent::End);
         let (step, signal, checkpoint) = ended?;
+        let warning = running.trend.warning(self.training.config().vocabulary);
         let recent: Vec<StepRecord> = running.recent.into_iter().collect();
         let report = (!recent.is_empty()).then(|| report_of(&self.training, &graph, recent, self.link)).transpose()?;
-        Ok(Ended { step, signal, checkpoint, report })
+        Ok(Ended { step, signal, checkpoint, report, warning })
     }
 
     /// Runs the steps from `first` on. Returns the number of steps done, the signal that ended them, and the newest checkpoint.
@@ -138,6 +145,7 @@ impl TrainingLoop {
             done += 1;
             signal = self.between(running, done, &mut line)?;
             running.log.add(&line)?;
+            running.trend.add(line.loss);
             (running.watcher)(LoopEvent::Step(&line));
             if self.config.save_every.is_some_and(|every| done.is_multiple_of(every)) {
                 newest = Some((done, self.save(running, done)?));
@@ -161,9 +169,11 @@ impl TrainingLoop {
         let record = StepRecord { at_ns, ..running.session.step(&batch, Some(update))? };
         running.session.ranks().note_measured();
         let loss = record.loss.unwrap_or(f64::NAN);
-        if !loss.is_finite() {
-            let schedule = self.pipeline.schedule.clone();
-            return Err(Error::Diverged { schedule, step: number as usize, loss });
+        // After a norm that is not finite, the parameters are not, either.
+        let numbers = [("loss", loss), ("gradient norm", record.norm().unwrap_or(0.0))];
+        if let Some(&(what, value)) = numbers.iter().find(|(_, value)| !value.is_finite()) {
+            let (schedule, step) = (self.pipeline.schedule.clone(), number as usize + 1);
+            return Err(Error::Diverged { schedule, what, step, value });
         }
         let line = LogLine {
             step: number + 1,
@@ -224,7 +234,11 @@ impl TrainingLoop {
             (SECOND_MOMENTS, Quantity::SecondMoments),
         ];
         for (name, what) in quantities {
-            writer.tensors(name, &*running.copy.export(&mut running.session, what)?)?;
+            let parameters = running.copy.export(&mut running.session, what)?;
+            parameters.check_finite().map_err(|why| {
+                Error::Failed(format!("{why:#} after step {done}: training diverged, and nothing is saved; lower --lr"))
+            })?;
+            writer.tensors(name, &*parameters)?;
         }
         writer.json(STATE, &SavedRun::new(done, self.pipeline.clone(), self.config.clone()))?;
         let path = writer.finish(done)?;
@@ -254,11 +268,12 @@ fn prompt(config: &LoopConfig, training: &Training, held_out: Option<&HeldOut>) 
             "expected a --sample-prompt of at least one token, all below the vocabulary's {vocabulary}; choose another text"
         )));
     }
-    let longest = training.config().longest_sequence().unwrap_or(usize::MAX);
+    let longest = training.training_config.longest_sequence(training.config())?;
+    let (longest, limit) = longest.unwrap_or((usize::MAX, ""));
     if prompt.len() + samples.tokens > longest {
         return Err(Error::Usage(format!(
-            "expected a prompt and --sample-tokens of at most {longest} tokens together, the model's position table, found {} and {}; \
-             sample fewer",
+            "expected a prompt and --sample-tokens of at most {longest} tokens together, {limit}, found {} and {}; sample \
+             fewer",
             prompt.len(),
             samples.tokens
         )));
