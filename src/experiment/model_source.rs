@@ -168,9 +168,8 @@ impl TrainingConfig {
 
 /// Names of the models that can be trained.
 fn trainable_names() -> Vec<String> {
-    let can_be_trained = |name: &String| {
-        model_spec::transformer_named(name).is_some_and(|config| check_executable(&config).is_ok())
-    };
+    let can_be_trained =
+        |name: &String| model_spec::transformer_named(name).is_some_and(|config| check_executable(&config).is_ok());
     model_spec::names().filter(can_be_trained).collect()
 }
 

@@ -16,16 +16,16 @@ impl TrainingConfig {
     /// The model's description cannot be read.
     pub fn remarks(&self, config: &Config) -> Result<Vec<String>, Error> {
         let dropouts = dropouts(&self.config_keys()?);
-        let dropouts = (!dropouts.is_empty()).then(|| {
-            format!("the model's config.json has {}; training here has no dropout", dropouts.join(", "))
-        });
+        let dropouts = (!dropouts.is_empty())
+            .then(|| format!("the model's config.json has {}; training here has no dropout", dropouts.join(", ")));
         Ok(self.tokens_remark(config).into_iter().chain(dropouts).collect())
     }
 
     /// A remark on a text that is not read with the model's own tokenizer.
     fn tokens_remark(&self, config: &Config) -> Option<String> {
         let is_own = !self.has_own_tokens(config) || config.vocabulary <= BYTE_IDS;
-        let is_asked_for = self.tokenizer.is_some() || self.data.as_ref().is_some_and(|path| Tokens::is_token_file(path));
+        let is_asked_for =
+            self.tokenizer.is_some() || self.data.as_ref().is_some_and(|path| Tokens::is_token_file(path));
         if is_own || is_asked_for {
             return None;
         }

@@ -19,10 +19,10 @@ mod table;
 mod terminal;
 mod text;
 
-pub use file::csv::{csv, field as csv_cell};
-pub use file::figures::figures;
 #[cfg(feature = "pictures")]
 pub use file::claim::ClaimedFolder;
+pub use file::csv::{csv, field as csv_cell};
+pub use file::figures::figures;
 #[cfg(feature = "pictures")]
 pub use file::folder::{NamedBytes, folder, timeline_files, try_file, write_atomic};
 pub use file::format::{FORMATS, Output, OutputKind, TimelineRendering, endings};

@@ -124,7 +124,8 @@ impl TrainingLoop {
         let (log, losses) = Log::open(&self.folder, first)?;
         let mut trend = Trend::default();
         losses.into_iter().for_each(|loss| trend.add(loss));
-        let mut running = Running { session, copy, log, trend, recent: VecDeque::new(), begun: Instant::now(), watcher };
+        let mut running =
+            Running { session, copy, log, trend, recent: VecDeque::new(), begun: Instant::now(), watcher };
         watcher(LoopEvent::Begin { done: first, steps: self.config.steps });
         let ended = self.steps(&mut running, first);
         watcher(LoopEvent::End);
