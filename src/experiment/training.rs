@@ -155,7 +155,7 @@ impl Training {
         let (stages, devices) = (graph.schedule().placement.stages() as usize, graph.schedule().devices());
         let virtual_stages = match stages / devices.max(1) as usize {
             1 => String::new(),
-            chunks => format!(" ({stages} stages: {devices} devices x {chunks} virtual stages)"),
+            chunks => format!(" ({devices} devices x {chunks} virtual stages)"),
         };
         let split = self.spec().split(stages, self.training_config.layers.as_deref());
         split.map_err(|error| Error::Usage(format!("{error}{virtual_stages}")))

@@ -11,7 +11,7 @@ const MARGIN: f64 = 0.1;
 /// The first and the last losses of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Trend {
-    first: Vec<f64>,
+    first: Option<f64>,
     last: VecDeque<f64>,
     count: usize,
 }
@@ -20,9 +20,7 @@ impl Trend {
     /// Adds the loss of the next step.
     pub fn add(&mut self, loss: f64) {
         self.count += 1;
-        if self.first.len() < MOST {
-            self.first.push(loss);
-        }
+        self.first = self.first.or(Some(loss));
         self.last.push_back(loss);
         if self.last.len() > MOST {
             self.last.pop_front();
@@ -32,10 +30,7 @@ impl Trend {
     /// Returns a warning if the run ended worse than it began, or than guessing among `vocabulary` tokens, whose loss is ln(V).
     pub fn warning(&self, vocabulary: usize) -> Option<String> {
         let few = MOST.min(self.count / 2);
-        if few == 0 {
-            return None;
-        }
-        let begin = self.first[..few].iter().sum::<f64>() / few as f64;
+        let begin = self.first.filter(|_| few > 0)?;
         let end = self.last.iter().rev().take(few).sum::<f64>() / few as f64;
         let guessing = (vocabulary as f64).ln();
         let advice = "lower --lr, use --warmup-steps, or bound the gradients with --clip 1";
@@ -69,6 +64,6 @@ mod tests {
         let falling: Vec<f64> = (0..100).map(|step| 5.0 - f64::from(step) * 0.03).collect();
         assert_eq!(warning(&falling), None);
         let rising: Vec<f64> = falling.iter().rev().copied().collect();
-        assert!(warning(&rising).unwrap().starts_with("the loss rose from 2.1650 to 4.8650"));
+        assert!(warning(&rising).unwrap().starts_with("the loss rose from 2.0300 to 4.8650"));
     }
 }
