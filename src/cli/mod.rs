@@ -115,7 +115,9 @@ pub fn command() -> clap::Command {
             };
             predict.mut_arg("micro", micro_may_follow).mut_arg("stages", several).mut_arg("micro", several)
         })
-        .mut_subcommand("train", |train| train.mut_arg("stages", unless_resumed).mut_arg("micro", unless_resumed))
+        .mut_subcommand("train", |train| {
+            train::described(train.mut_arg("stages", unless_resumed).mut_arg("micro", unless_resumed))
+        })
         .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
 }
 

@@ -19,6 +19,8 @@ mod table;
 mod terminal;
 mod text;
 
+#[cfg(feature = "pictures")]
+pub use file::claim::ClaimedFolder;
 pub use file::csv::{csv, field as csv_cell};
 pub use file::figures::figures;
 #[cfg(feature = "pictures")]

@@ -23,10 +23,9 @@ const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
 
-/// Options that a checkpoint contains.
-const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_sequence data tokenizer batch seq lr beta1 beta2 eps weight_decay \
-                     clip seed repeat_batch lr_schedule warmup_steps min_lr validate_every validation_batches held_out sample_every \
-                     sample_tokens sample_prompt temperature top_k sample_seed save_every";
+/// Options that a checkpoint contains and that determine losses.
+const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_sequence tokenizer batch seq lr beta1 beta2 eps weight_decay clip \
+                     seed repeat_batch lr_schedule warmup_steps min_lr held_out";
 
 const RULES: &[Rule] = &[
     (
@@ -38,6 +37,11 @@ const RULES: &[Rule] = &[
         SAVED,
         |g| !g.is_typed("resume"),
         "is part of the checkpoint; leave it out, or begin another run without --resume",
+    ),
+    (
+        "validation_batches",
+        |g| g.is_typed("validate_every") || g.is_typed("resume"),
+        "is about validation; give --validate-every, too",
     ),
     (
         "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \

@@ -18,7 +18,7 @@ const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
 
 #[derive(Args, Clone, Debug)]
 pub struct TrainingOptions {
-    /// Model by name (tiny, small, base, gpt2, gpt2-medium, gpt2-large, gpt2-xl) or config.json, initialised at random; or a Hugging Face folder with weights
+    /// Model by name (tiny, small, base, gpt2 to gpt2-xl, llama-3.2-1b, ..) or config.json, initialised at random; or a Hugging Face folder with weights
     #[arg(long, default_value = "tiny", value_name = "NAME|PATH")]
     pub model: String,
     /// llm.c checkpoint (float32 or bfloat16) to start from, instead of --model
