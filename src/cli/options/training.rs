@@ -42,7 +42,7 @@ pub struct TrainingOptions {
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Tokenizer for a text file
-    #[arg(long, requires = "data", value_parser = one_of(TOKENIZERS), default_value = "auto")]
+    #[arg(long, value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
     /// Sequences per step, split into --micro micro-batches [default: one per micro-batch]
     #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
