@@ -39,7 +39,7 @@ const RULES: &[Rule] = &[
         "is part of the checkpoint; leave it out, or begin another run without --resume",
     ),
     (
-        "validation_batches",
+        "validation_batches held_out",
         |g| g.is_typed("validate_every") || g.is_typed("resume"),
         "is about validation; give --validate-every, too",
     ),
@@ -154,6 +154,7 @@ const RULES: &[Rule] = &[
         |g| g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for pictures; write one, as in -o timelines.svg",
     ),
+    ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
 
 struct Given<'a> {

@@ -43,7 +43,7 @@ pub struct TrainingOptions {
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Tokenizer for a text file
-    #[arg(long, requires = "data", value_parser = one_of(TOKENIZERS), default_value = "auto")]
+    #[arg(long, value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
     /// Tensor-parallel ranks per stage, on CPUs
     #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=256))]

@@ -33,7 +33,7 @@ pub struct LoopOptions {
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub validation_batches: Option<u32>,
     /// Share of the tokens, at the end of the data, that is held out for validation
-    #[arg(long, value_name = "SHARE", default_value = "5%", requires = "validate_every", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = share)]
     pub held_out: f64,
     /// Steps between samples of the model's text [default: never]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
