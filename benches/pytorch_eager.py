@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """One training step of the same GPT-2 in plain eager PyTorch: one thread, float32, micro-batches with accumulated gradients.
 
-Prints one JSON line: the median step in milliseconds and tokens per second, forward, backward and AdamW included.
+Prints one JSON line: the median step in milliseconds and tokens per second, forward, backward and AdamW included; the least
+processor time of a step, without what other programs took; and the rate of the best large product.
 """
 
 import argparse
@@ -56,6 +57,19 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def product_gflops():
+    """Rate of the best product of square matrices in GFLOP/s."""
+    rates = []
+    for side in (512, 1024):
+        a, b = torch.randn(side, side), torch.randn(side, side)
+        out = torch.empty(side, side)
+        for _ in range(16 * 1024 // side):
+            start = time.perf_counter()
+            torch.mm(a, b, out=out)
+            rates.append(2 * side**3 / (time.perf_counter() - start) / 1e9)
+    return max(rates)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in [
@@ -86,11 +100,12 @@ def main():
 
     for _ in range(2):
         step()
-    times = []
+    times, processor = [], []
     for _ in range(arguments.steps):
-        start = time.perf_counter()
+        start, start_processor = time.perf_counter(), time.process_time()
         step()
         times.append(time.perf_counter() - start)
+        processor.append(time.process_time() - start_processor)
     median = statistics.median(times)
     step_tokens = arguments.micro * arguments.sequences * arguments.seq
     print(
@@ -99,6 +114,8 @@ def main():
                 "program": f"pytorch {torch.__version__}",
                 "step_ms": round(median * 1e3, 3),
                 "best_step_ms": round(min(times) * 1e3, 3),
+                "cpu_ms": round(min(processor) * 1e3, 3),
+                "product_gflops": round(product_gflops(), 2),
                 "tokens_per_second": round(step_tokens / median, 1),
             }
         )

@@ -1,12 +1,16 @@
 //! Causal self-attention on the fused projection `qkv` (B, T, (NH + 2G) HS): queries, keys and values of a head are strided
-//! views of it, never copied. G groups of heads share keys and values (Ainslie et al., arXiv 2305.13245). Blocks of queries meet only the keys up to their last one. As in flash attention
-//! (Dao et al., arXiv 2205.14135), the forward keeps one number per row, log Σ exp, and the backward recomputes the weights.
+//! views of it, never copied. G groups of heads share keys and values (Ainslie et al., arXiv 2305.13245). Blocks of queries
+//! meet only the keys up to their last one. As in flash attention (Dao et al., arXiv 2205.14135), the forward keeps one number
+//! per row, log Σ exp, and the backward recomputes the weights.
+//!
+//! Scores are computed transposed, one row per key: every product then reads its operands as they are in memory, and the
+//! softmax works on whole vectors of queries.
 
 use crate::matrix::{Matrix, MatrixMut, add_product, set_product};
-use crate::vector::{self, LANES};
+use crate::vector;
 
 /// Queries in a block.
-const BLOCK: usize = 96;
+const BLOCK: usize = 32;
 
 /// Sizes of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,17 +86,17 @@ pub fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut
         for start in (0..tokens).step_by(BLOCK) {
             let end = tokens.min(start + BLOCK);
             let rows = end - start;
-            let scores = &mut scratch[..rows * end];
+            let scores = &mut scratch[..end * rows];
             set_product(
-                MatrixMut::new(scores, rows, end, end),
-                Matrix::new(&qkv[at.query + start * fused..], rows, size, fused),
-                Matrix::new(&qkv[at.key..], end, size, fused).transposed(),
+                MatrixMut::new(scores, end, rows, rows),
+                Matrix::new(&qkv[at.key..], end, size, fused),
+                Matrix::new(&qkv[at.query + start * fused..], rows, size, fused).transposed(),
             );
             softmax(scores, &mut log_sums[at.row + start..][..rows], &mut inverse_sums[..rows], start, scale);
             let out = &mut out[at.output + start * width..];
             set_product(
                 MatrixMut::new(out, rows, size, width),
-                Matrix::new(scores, rows, end, end),
+                Matrix::new(scores, end, rows, rows).transposed(),
                 Matrix::new(&qkv[at.value..], end, size, fused),
             );
             for (row, &inverse) in out.chunks_mut(width).zip(&inverse_sums[..rows]) {
@@ -102,27 +106,28 @@ pub fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut
     }
 }
 
-/// Elements of row `row` (the query's position in the sequence) that need work: those up to the diagonal, rounded up to
-/// whole vectors. What is rounded up is set to minus infinity, what lies beyond to 0.
-#[inline(always)]
-fn mask(scores: &mut [f32], row: usize) -> usize {
-    let width = (row + 1).next_multiple_of(LANES).min(scores.len());
-    scores[row + 1..width].fill(f32::NEG_INFINITY);
-    scores[width..].fill(0.0);
-    width
-}
-
-/// Replaces the scores of queries `start..` by exp(scaled score - row's largest), 0 above the diagonal.
+/// Replaces the scores (keys, queries `start..`) by exp(scaled score - the query's largest), 0 for later keys than the query.
 fn softmax(scores: &mut [f32], log_sums: &mut [f32], inverse_sums: &mut [f32], start: usize, scale: f32) {
-    let end = start + log_sums.len();
+    let rows = log_sums.len();
     vector::widest(
         #[inline(always)]
         || {
-            let rows = scores.chunks_exact_mut(end).zip(log_sums).zip(inverse_sums);
-            for (row, ((scores, log_sum), inverse_sum)) in rows.enumerate() {
-                let width = mask(scores, start + row);
-                let largest = vector::max(&scores[..width]) * scale;
-                let sum = vector::exponentials(&mut scores[..width], scale, largest);
+            let (mut largest, mut sums) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
+            for (key, scores) in scores.chunks_exact_mut(rows).enumerate() {
+                scores[..key.saturating_sub(start)].fill(f32::NEG_INFINITY);
+                for (largest, &score) in largest.iter_mut().zip(&*scores) {
+                    *largest = if score > *largest { score } else { *largest };
+                }
+            }
+            largest.iter_mut().for_each(|largest| *largest *= scale);
+            for scores in scores.chunks_exact_mut(rows) {
+                for ((score, sum), &largest) in scores.iter_mut().zip(&mut sums).zip(&largest) {
+                    *score = vector::exp(score.mul_add(scale, -largest));
+                    *sum += *score;
+                }
+            }
+            let rows = log_sums.iter_mut().zip(inverse_sums).zip(largest.iter().zip(&sums));
+            for ((log_sum, inverse_sum), (largest, sum)) in rows {
                 *log_sum = largest + sum.ln();
                 *inverse_sum = 1.0 / sum;
             }
@@ -155,53 +160,54 @@ pub fn backward(qkv_gradient: &mut [f32], operands: Operands, scratch: &mut [f32
             let end = tokens.min(start + BLOCK);
             let rows = end - start;
             let accumulate = if end == tokens && at.leads { set_product } else { add_product };
-            let (weights, slopes) = (&mut weights[..rows * end], &mut slopes[..rows * end]);
+            let (weights, slopes) = (&mut weights[..end * rows], &mut slopes[..end * rows]);
             let query = Matrix::new(&qkv[at.query + start * fused..], rows, size, fused);
             let key = Matrix::new(&qkv[at.key..], end, size, fused);
             let value = Matrix::new(&qkv[at.value..], end, size, fused);
             let output = &output[at.output + start * width..];
             let gradient = &gradient[at.output + start * width..];
-            set_product(MatrixMut::new(weights, rows, end, end), query, key.transposed());
+            set_product(MatrixMut::new(weights, end, rows, rows), key, query.transposed());
             let gradient_rows = Matrix::new(gradient, rows, size, width);
-            set_product(MatrixMut::new(slopes, rows, end, end), gradient_rows, value.transposed());
+            set_product(MatrixMut::new(slopes, end, rows, rows), value, gradient_rows.transposed());
             let rows_of_block = output.chunks(width).zip(gradient.chunks(width)).map(|(o, g)| (&o[..size], &g[..size]));
             softmax_backward(weights, slopes, &log_sums[at.row + start..][..rows], rows_of_block, start, scale);
-            let (weights, slopes) = (Matrix::new(weights, rows, end, end), Matrix::new(slopes, rows, end, end));
+            let (weights, slopes) = (Matrix::new(weights, end, rows, rows), Matrix::new(slopes, end, rows, rows));
             let value_gradient = MatrixMut::new(&mut qkv_gradient[at.value..], end, size, fused);
-            accumulate(value_gradient, weights.transposed(), gradient_rows);
+            accumulate(value_gradient, weights, gradient_rows);
             let key_gradient = MatrixMut::new(&mut qkv_gradient[at.key..], end, size, fused);
-            accumulate(key_gradient, slopes.transposed(), query);
+            accumulate(key_gradient, slopes, query);
             let query_gradient = &mut qkv_gradient[at.query + start * fused..];
-            set_product(MatrixMut::new(query_gradient, rows, size, fused), slopes, key);
+            set_product(MatrixMut::new(query_gradient, rows, size, fused), slopes.transposed(), key);
         }
     }
 }
 
-/// Replaces `weights`, the scores of queries `start..`, by the attention weights, and `slopes`, the gradient of the
-/// weights, by that of the unscaled scores. `rows` yields each query's output and its gradient.
+/// Replaces `weights`, the scores (keys, queries `start..`), by the attention weights, and `slopes`, the gradient of the
+/// weights, by that of the unscaled scores. `outputs` yields each query's output and its gradient.
 fn softmax_backward<'a>(
     weights: &mut [f32],
     slopes: &mut [f32],
     log_sums: &[f32],
-    rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
+    outputs: impl Iterator<Item = (&'a [f32], &'a [f32])>,
     start: usize,
     scale: f32,
 ) {
-    let end = start + log_sums.len();
+    let rows = log_sums.len();
     vector::widest(
         #[inline(always)]
         || {
-            let scratch = weights.chunks_exact_mut(end).zip(slopes.chunks_exact_mut(end));
-            for (row, (((weights, slopes), &log_sum), (output, gradient))) in
-                scratch.zip(log_sums).zip(rows).enumerate()
-            {
-                let width = mask(weights, start + row);
-                let mean = vector::dot(output, gradient);
-                for (weight, slope) in weights[..width].iter_mut().zip(&mut slopes[..width]) {
+            let mut means = [0.0; BLOCK];
+            for (mean, (output, gradient)) in means[..rows].iter_mut().zip(outputs) {
+                *mean = vector::dot(output, gradient);
+            }
+            let keys = weights.chunks_exact_mut(rows).zip(slopes.chunks_exact_mut(rows));
+            for (key, (weights, slopes)) in keys.enumerate() {
+                weights[..key.saturating_sub(start)].fill(f32::NEG_INFINITY);
+                let queries = weights.iter_mut().zip(slopes).zip(log_sums).zip(&means);
+                for (((weight, slope), &log_sum), &mean) in queries {
                     *weight = vector::exp(weight.mul_add(scale, -log_sum));
                     *slope = *weight * (*slope - mean) * scale;
                 }
-                slopes[width..].fill(0.0);
             }
         },
     );

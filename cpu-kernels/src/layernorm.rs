@@ -82,22 +82,31 @@ fn row_sums(
     bias_sums: &mut [f32],
 ) -> (f32, f32) {
     let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
-    let chunks = gradient.chunks(LANES).zip(input.chunks(LANES)).zip(weight.chunks(LANES));
-    let chunks = chunks.zip(weight_sums.chunks_mut(LANES)).zip(bias_sums.chunks_mut(LANES));
+    let (gradients, gradient) = gradient.as_chunks::<LANES>();
+    let (inputs, input) = input.as_chunks::<LANES>();
+    let (weights, weight) = weight.as_chunks::<LANES>();
+    let (weights_sums, weight_sums) = weight_sums.as_chunks_mut::<LANES>();
+    let (biases_sums, bias_sums) = bias_sums.as_chunks_mut::<LANES>();
+    let chunks = gradients.iter().zip(inputs).zip(weights).zip(weights_sums).zip(biases_sums);
     for ((((gradient, input), weight), weight_sums), bias_sums) in chunks {
-        let mut body = |lane: usize| {
+        for lane in 0..LANES {
             let normal = (input[lane] - mean) * scale;
             let product = gradient[lane] * weight[lane];
             first[lane] += product;
             second[lane] = product.mul_add(normal, second[lane]);
             weight_sums[lane] = gradient[lane].mul_add(normal, weight_sums[lane]);
             bias_sums[lane] += gradient[lane];
-        };
-        if gradient.len() == LANES {
-            (0..LANES).for_each(&mut body);
-        } else {
-            (0..gradient.len()).for_each(&mut body);
         }
+    }
+    let rest =
+        gradient.iter().zip(input).zip(weight).zip(weight_sums).zip(bias_sums).zip(first.iter_mut().zip(&mut second));
+    for (((((&gradient, &input), &weight), weight_sum), bias_sum), (first, second)) in rest {
+        let normal = (input - mean) * scale;
+        let product = gradient * weight;
+        *first += product;
+        *second = product.mul_add(normal, *second);
+        *weight_sum = gradient.mul_add(normal, *weight_sum);
+        *bias_sum += gradient;
     }
     (vector::tree(first), vector::tree(second))
 }

@@ -8,12 +8,17 @@
 pub mod attention;
 pub mod embedding;
 pub mod gelu;
+pub mod instructions;
 pub mod layernorm;
 pub mod linear;
 pub mod loss;
 pub mod matrix;
 pub mod optimizer;
+mod pack;
+mod prefetch;
+mod product;
 pub mod rmsnorm;
 pub mod rotary;
 pub mod swiglu;
+mod tile;
 pub mod vector;

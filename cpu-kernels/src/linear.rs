@@ -1,48 +1,36 @@
 //! Linear layer: y = x Wᵀ + b with weights (OC, C), as llm.c's `matmul_forward` and `matmul_backward`. Rows are tokens.
 
-use crate::matrix::{Matrix, MatrixMut, add_product, set_product};
+use crate::matrix::{Matrix, MatrixMut, add_product, base_product, set_product};
+use crate::product::Base;
 use crate::vector;
 
 /// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
 pub fn forward(out: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
-    for row in out.chunks_exact_mut(bias.len()) {
-        row.copy_from_slice(bias);
-    }
-    project(add_product, out, input, weight, bias.len());
+    project(out, Base::Bias(bias), input, weight, bias.len());
 }
 
 /// `out` (n, OC) = `residual` (n, OC) + `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
 pub fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], bias: &[f32]) {
-    let oc = bias.len();
-    vector::widest(
-        #[inline(always)]
-        || {
-            for (out, residual) in out.chunks_exact_mut(oc).zip(residual.chunks_exact(oc)) {
-                for ((out, &residual), &bias) in out.iter_mut().zip(residual).zip(bias) {
-                    *out = residual + bias;
-                }
-            }
-        },
-    );
-    project(add_product, out, input, weight, oc);
+    assert_eq!(residual.len(), out.len(), "the residual has another shape than the output");
+    project(out, Base::Residual { residual, bias: Some(bias) }, input, weight, bias.len());
 }
 
 /// `out` (n, OC) = `residual` (n, OC) + `input` (n, C) · `weight` (OC, C)ᵀ.
 pub fn forward_residual_without_bias(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], oc: usize) {
-    out.copy_from_slice(residual);
-    project(add_product, out, input, weight, oc);
+    assert_eq!(residual.len(), out.len(), "the residual has another shape than the output");
+    project(out, Base::Residual { residual, bias: None }, input, weight, oc);
 }
 
 /// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ; the caller adds the bias, if there is one.
 pub fn forward_without_bias(out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
-    project(set_product, out, input, weight, oc);
+    project(out, Base::Zero, input, weight, oc);
 }
 
-/// Sets `out` (n, OC) to `input` (n, C) · `weight` (OC, C)ᵀ, or adds it.
-fn project(product: impl Fn(MatrixMut, Matrix, Matrix), out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
+/// Sets `out` (n, OC) to base + `input` (n, C) · `weight` (OC, C)ᵀ.
+fn project(out: &mut [f32], base: Base, input: &[f32], weight: &[f32], oc: usize) {
     let (n, c) = (out.len() / oc, weight.len() / oc);
     let weight = Matrix::new(weight, oc, c, c).transposed();
-    product(MatrixMut::new(out, n, oc, oc), Matrix::new(input, n, c, c), weight);
+    base_product(MatrixMut::new(out, n, oc, oc), base, Matrix::new(input, n, c, c), weight);
 }
 
 /// `input_gradient` (n, C) = `gradient` (n, OC) · `weight` (OC, C).

@@ -1,13 +1,15 @@
 //! Matrix products on row-major, strided views.
 
+use crate::product::{Base, product};
+
 /// A view of a matrix: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
-    data: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-    column_stride: usize,
+    pub(crate) data: &'a [f32],
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) row_stride: usize,
+    pub(crate) column_stride: usize,
 }
 
 impl<'a> Matrix<'a> {
@@ -30,10 +32,10 @@ impl<'a> Matrix<'a> {
 
 /// The output of a product: rows that do not overlap, each of consecutive elements.
 pub struct MatrixMut<'a> {
-    data: &'a mut [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
+    pub(crate) data: &'a mut [f32],
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) row_stride: usize,
 }
 
 impl<'a> MatrixMut<'a> {
@@ -45,51 +47,20 @@ impl<'a> MatrixMut<'a> {
 
 /// Sets `out` to `a b`; the previous content of `out` is not read.
 pub fn set_product(out: MatrixMut, a: Matrix, b: Matrix) {
-    product(out, false, a, b);
+    base_product(out, Base::Zero, a, b);
 }
 
 /// Adds `a b` to `out`.
 pub fn add_product(out: MatrixMut, a: Matrix, b: Matrix) {
-    product(out, true, a, b);
+    base_product(out, Base::Out, a, b);
 }
 
-/// Number of elements that a view of these sizes and strides spans.
-fn extent(rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> usize {
-    if rows == 0 || columns == 0 { 0 } else { (rows - 1) * row_stride + (columns - 1) * column_stride + 1 }
-}
-
-fn product(out: MatrixMut, accumulate: bool, a: Matrix, b: Matrix) {
+/// Sets `out` to base + `a b`.
+pub(crate) fn base_product(out: MatrixMut, base: Base, a: Matrix, b: Matrix) {
     assert!(a.rows == out.rows && b.columns == out.columns && a.columns == b.rows, "the shapes of a product differ");
     assert!(out.row_stride >= out.columns, "rows of a product overlap");
-    assert!(extent(out.rows, out.columns, out.row_stride, 1) <= out.data.len());
-    assert!(extent(a.rows, a.columns, a.row_stride, a.column_stride) <= a.data.len());
-    assert!(extent(b.rows, b.columns, b.row_stride, b.column_stride) <= b.data.len());
-    // The kernels prefer outputs whose columns are contiguous, so they compute outᵀ = bᵀ aᵀ.
-    // SAFETY: every element that the call reads or writes is inside its slice: the extents were just checked against
-    // the slices' lengths. `out` is borrowed exclusively, so it overlaps neither `a` nor `b`, its rows do not overlap,
-    // and every element of a `Vec<f32>` is initialised.
-    unsafe {
-        gemm_f32::gemm::f32::get_gemm_fn()(
-            out.columns,
-            out.rows,
-            a.columns,
-            out.data.as_mut_ptr(),
-            out.row_stride as isize,
-            1,
-            accumulate,
-            b.data.as_ptr(),
-            b.row_stride as isize,
-            b.column_stride as isize,
-            a.data.as_ptr(),
-            a.row_stride as isize,
-            a.column_stride as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm_common::Parallelism::None,
-        );
+    if out.rows > 0 && out.columns > 0 {
+        product(out, base, a, b);
     }
 }
 

@@ -1,16 +1,18 @@
 //! Loops over slices, compiled for the widest vectors of the machine at hand, and the few functions they need.
 //! Sums have a fixed order: LANES interleaved sums, then a tree.
 
+use crate::instructions;
+
 /// Number of interleaved partial sums of a reduction: two vectors of AVX-512.
 pub const LANES: usize = 32;
 
-/// Runs `work` compiled for the widest vector instructions that this machine has. `work` must be `#[inline(always)]`.
+/// Runs `work` compiled for the widest vector instructions that may be used. `work` must be `#[inline(always)]`.
 #[inline(always)]
 pub fn widest<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
+    instructions::dispatch(work)
 }
 
-/// e^x, good to 2 units in the last place; 0 below -87, e^88 above 88. Argument reduction by powers of two and the
+/// e^x, good to 2 units in the last place; 0 below -87, e^88 above 88; NaN of NaN. Argument reduction by powers of two and the
 /// polynomial of Cephes' `expf`; no branch and no table, so that loops over it vectorise.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -28,6 +30,8 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 5e-1);
     let p = p.mul_add(r * r, r) + 1.0;
     let value = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    // the exponent's bits were added to those of NaN, too
+    let value = if x.is_nan() { x } else { value };
     if x < -87.0 { 0.0 } else { value }
 }
 

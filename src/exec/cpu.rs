@@ -6,9 +6,10 @@ use crate::epilogue::GradientSync;
 use crate::model::{Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
 use crate::op::Op;
 use anyhow::Result;
+use std::any::Any;
 use std::sync::Arc;
 
-impl<C: Compute> State for StageModule<C> {
+impl<C: Compute + 'static> State for StageModule<C> {
     fn clear(&mut self) -> Result<()> {
         self.zero_gradients()
     }
@@ -31,6 +32,10 @@ impl<C: Compute> State for StageModule<C> {
 
     fn import(&mut self, from: &Parameters, what: Quantity) -> Result<()> {
         StageModule::import(self, from, what)
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 
     fn peak_held_bytes(&self) -> usize {

@@ -4,6 +4,7 @@ use crate::cost::CostTable;
 use crate::epilogue::GradientSync;
 use crate::model::{AdamW, Parameters, PartTiming, Quantity, TensorPart};
 use crate::op::Op;
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,11 @@ pub trait State {
     /// Copies this device's parameters or moments from the tensors of the whole model. Gradients cannot be imported.
     fn import(&mut self, _from: &Parameters, _what: Quantity) -> anyhow::Result<()> {
         Ok(())
+    }
+
+    /// The type behind it, if it holds a part of a model.
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        None
     }
 
     /// Peak memory held for backward passes, in bytes.

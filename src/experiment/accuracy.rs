@@ -4,8 +4,9 @@
 use super::calibrate::{calibrating_graphs, sized_graphs};
 use super::recorded::{Recorded, TRAINING};
 use super::results::Setting;
+use super::sessions::open_sessions;
 use super::summary::tables;
-use super::{Calibrating, Calibration, Error, Extent, Observer, Results, Role, ScheduleRun, Steps, Training, measure};
+use super::{Calibrating, Calibration, Error, Extent, Observer, Results, Role, Steps, Training, measure};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -44,8 +45,8 @@ pub struct Accuracy {
 impl Accuracy {
     /// Measures with `training`. Returns the steps, and what ended the measurement early or spoils it.
     pub fn measure(&self, training: &Training, observer: Observer<'_>) -> Result<(Vec<Steps>, Option<Error>), Error> {
-        let open = |(graph, role)| ScheduleRun::new(self.training_of(training, role), graph, Delivery::OneSided, role);
-        let mut runs = self.graphs(training)?.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        let planned = |(graph, role)| (self.training_of(training, role), graph, Delivery::OneSided, role);
+        let mut runs = open_sessions(self.graphs(training)?.into_iter().map(planned).collect())?;
         let failure = measure(&mut runs, self.extent, observer)?;
         Ok((runs.into_iter().map(|run| run.steps).collect(), failure))
     }

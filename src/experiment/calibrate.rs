@@ -1,7 +1,8 @@
 //! From measured steps to costs: the run of one schedule yields the atoms that predict every other.
 
 use super::contention::Neighbours;
-use super::{Error, Extent, Observer, Role, ScheduleRun, Steps, Training, measure};
+use super::sessions::open_sessions;
+use super::{Error, Extent, Observer, Role, Steps, Training, measure};
 use crate::cost::{
     Contention, CostFile, CostTable, GroupRates, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates,
     TYPICAL,
@@ -30,11 +31,11 @@ pub fn profile(
 ) -> Result<(CostFile, Option<Error>), Error> {
     let mut graphs = calibrating_graphs(training, name, selection)?;
     graphs.extend(sized_graphs(sizes, name, selection)?);
-    let open = |(graph, role)| {
+    let planned = |(graph, role)| {
         let of_role = if let Role::CalibratesSize(number) = role { &sizes[number] } else { training };
-        ScheduleRun::new(of_role, graph, Delivery::OneSided, role)
+        (of_role, graph, Delivery::OneSided, role)
     };
-    let mut runs = graphs.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+    let mut runs = open_sessions(graphs.into_iter().map(planned).collect())?;
     let ended = measure(&mut runs, extent, observer)?;
     let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
     Ok((Calibrating::new(training, &runs).costs(training, sizes)?, ended))

@@ -1,8 +1,9 @@
 //! Measuring: several schedules in one process, warmed up, their steps interleaved round-robin so that all see the same machine.
 
+use super::weights::Borrower;
 use super::{Error, Role, Steps, Training};
 use crate::delivery::Delivery;
-use crate::exec::{Session, StepRecord};
+use crate::exec::{Batch, Session, StepRecord, Update};
 use crate::graph::TaskGraph;
 use crate::resolve::Warning;
 use crate::statistics::{LEAST_FOR_CI95, median, median_ci95};
@@ -67,6 +68,8 @@ pub struct ScheduleRun<'a> {
     pub training: Option<&'a Training>,
     /// The executor's session.
     pub session: Session,
+    /// Where the session's weights are between its turns; `None` if it keeps them.
+    pub(super) weights: Option<Borrower>,
 }
 
 impl<'a> ScheduleRun<'a> {
@@ -79,7 +82,26 @@ impl<'a> ScheduleRun<'a> {
     ) -> Result<ScheduleRun<'a>, Error> {
         let graph = Arc::new(graph);
         let session = training.session_delivering(&graph, delivery)?;
-        Ok(ScheduleRun { session, training: Some(training), steps: Steps::new(graph, role) })
+        Ok(ScheduleRun { session, training: Some(training), steps: Steps::new(graph, role), weights: None })
+    }
+
+    /// Runs the steps before the measured ones, which change neither parameters nor optimizer.
+    fn warm_up(&mut self, training: &Training, steps: usize) -> Result<(), Error> {
+        let batch = training.batch(0, self.microbatches())?;
+        let Some(weights) = &self.weights else { return Ok(training.warm_up(&mut self.session, &batch, steps)?) };
+        weights.borrow(&mut self.session)?;
+        for step in 0..steps {
+            self.session.step(&batch, Some(training.update(step)))?;
+        }
+        weights.give_back(&mut self.session, false)
+    }
+
+    /// Runs training steps without a barrier between them.
+    fn train(&mut self, steps: &[(Arc<Batch>, Option<Update>)]) -> Result<StepRecord, Error> {
+        self.weights.iter().try_for_each(|weights| weights.borrow(&mut self.session))?;
+        let record = self.session.row(steps)?;
+        self.weights.iter().try_for_each(|weights| weights.give_back(&mut self.session, true))?;
+        Ok(record)
     }
 
     fn name(&self) -> &str {
@@ -108,8 +130,7 @@ impl<'a> ScheduleRun<'a> {
 
 /// Whether a run was asked for: all but those that calibrate; if all do, the first one.
 fn is_asked_for(runs: &[ScheduleRun<'_>], number: usize) -> bool {
-    let calibrates = |run: &ScheduleRun<'_>| run.steps.role.calibrates();
-    !calibrates(&runs[number]) || (number == 0 && runs.iter().all(calibrates))
+    Role::asked_for(&runs.iter().map(|run| run.steps.role).collect::<Vec<_>>())[number]
 }
 
 /// The first loss that is not finite, as an error. If several runs have one in the same step, a run that was asked for is named.
@@ -119,7 +140,10 @@ fn diverged(runs: &[ScheduleRun<'_>]) -> Option<Error> {
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
         Some((step, !is_asked_for(runs, number), loss, runs[number].name().to_string()))
     };
-    let found = (0..runs.len()).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
+    // Runs that only measure times start from another run's state.
+    let trains = |&number: &usize| runs[number].weights.as_ref().is_none_or(|weights| weights.trains);
+    let found =
+        (0..runs.len()).filter(trains).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
     found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
 }
 
@@ -141,8 +165,7 @@ pub fn measure(
     let warmed = runs.iter_mut().try_for_each(|run| {
         let Some(training) = run.training else { return Ok(()) };
         observer(Event::WarmUp(&run.label()));
-        let batch = training.batch(0, run.microbatches())?;
-        Ok(training.warm_up(&mut run.session, &batch, extent.warmup as usize)?)
+        run.warm_up(training, extent.warmup as usize)
     });
     warmed.inspect_err(|_: &Error| observer(Event::End))?;
     in_turn(runs, extent, observer, |run, number| {
@@ -154,7 +177,7 @@ pub fn measure(
         };
         let first = number as usize * back_to_back;
         let steps = (first..first + back_to_back).map(step).collect::<Result<Vec<_>, Error>>()?;
-        Ok(run.session.row(&steps)?)
+        run.train(&steps)
     })
 }
 

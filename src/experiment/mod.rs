@@ -22,6 +22,7 @@ mod recorded;
 mod requirements;
 mod results;
 mod runnable;
+mod sessions;
 mod steps;
 mod summary;
 mod system;
@@ -29,6 +30,7 @@ mod timed;
 mod train;
 mod training;
 mod verdict;
+mod weights;
 
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};

@@ -44,14 +44,18 @@ pub(super) fn require_memory<'a>(
     graphs: impl Iterator<Item = &'a TaskGraph>,
     training: Option<&Training>,
 ) -> Result<(), Error> {
-    let (mut needed, mut planning, mut count) = (0_u64, 0_u64, 0);
+    let (mut needed, mut planning, mut weights, mut count) = (0_u64, 0_u64, 0_u64, 0);
     for graph in graphs {
         // While a plan is made, it holds one number per op and device.
         planning = planning.max((graph.len() as u64).saturating_mul(u64::from(graph.schedule().devices()) * 4));
-        needed = needed.saturating_add(training.map_or(Ok(0), |training| least_bytes(training, graph))?);
+        let (of_weights, held) = training.map_or(Ok((0, 0)), |training| least_bytes(training, graph))?;
+        needed = needed.saturating_add(held);
+        weights = weights.max(of_weights); // sessions share them
         count += 1;
     }
-    needed = needed.saturating_add(planning);
+    // Values, gradients and moments; where sessions share them, values and moments once more, from which each goes on.
+    let bytes_each = if count > 1 { 28 } else { 16 };
+    needed = needed.saturating_add(weights.saturating_mul(bytes_each)).saturating_add(planning);
     let model = training.map(|training| format!(" of a model of {} parameters", training.config().parameter_count()));
     match free_memory_bytes() {
         Some(free) if needed > free => Err(Error::Environment(format!(
@@ -65,18 +69,17 @@ pub(super) fn require_memory<'a>(
     }
 }
 
-/// Least bytes that a session of `graph` takes on this machine: values, gradients and moments of all parameters, and the peak of
-/// what ops keep for later ones.
-fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
+/// The parameters of a session of `graph` on this machine, and the peak bytes of what its ops keep for later ones.
+fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Error> {
     if matches!(training.backend, Backend::Cuda { .. }) {
-        return Ok(0);
+        return Ok((0, 0));
     }
     let (mesh, devices) = (training.mesh(), graph.schedule().devices());
     let stages = training.stages(graph)?;
     let here = training.ranks.devices_here(mesh.world(devices));
     let held: u64 = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages)).sum();
-    let (parameters, tensor) = (training.config().parameter_count() as u64 * 16, u64::from(mesh.tensor));
-    Ok((parameters / u64::from(devices) / tensor * here.len() as u64).saturating_add(held))
+    let (parameters, shares) = (training.config().parameter_count() as u64, u64::from(devices * mesh.tensor));
+    Ok((parameters * here.len() as u64 / shares, held))
 }
 
 /// Peak bytes that the ops of a worker of `device` keep for later ones.

@@ -29,6 +29,12 @@ impl Role {
         matches!(self, Role::Calibrates | Role::CalibratesAlone | Role::CalibratesSize(_))
     }
 
+    /// Returns which of the runs with these roles were asked for: all but those that calibrate; if all do, the first one.
+    pub fn asked_for(roles: &[Role]) -> Vec<bool> {
+        let all_calibrate = roles.iter().all(|role| role.calibrates());
+        roles.iter().enumerate().map(|(number, role)| !role.calibrates() || (number == 0 && all_calibrate)).collect()
+    }
+
     /// Whether the steps are compared with a prediction.
     pub fn is_judged(self) -> bool {
         matches!(self, Role::Judged | Role::Transferred(_))

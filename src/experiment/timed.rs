@@ -33,7 +33,7 @@ impl Experiment {
             let above = self.selection.above_cap(&graph, table.keep);
             above.iter().for_each(|warning| observer(Event::Warning(warning)));
             let session = self.timed_session(&graph, &table)?;
-            runs.push(ScheduleRun { steps: Steps::new(graph, Role::Judged), training: None, session });
+            runs.push(ScheduleRun { steps: Steps::new(graph, Role::Judged), training: None, session, weights: None });
             tables.push(table);
         }
         let batch = Arc::new(Batch::default());

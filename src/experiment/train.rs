@@ -4,6 +4,7 @@ use super::calibrate::calibrating_graphs;
 use super::ordered::OrderCosts;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
+use super::sessions::open_sessions;
 use super::{
     Backend, Calibrating, Calibration, Error, Event, Experiment, Iteration, Observer, Results, Role, ScheduleRun,
     Steps, Training, cores, measure, silent,
@@ -111,7 +112,7 @@ impl Experiment {
         }
         require_threads(runs.iter().map(|(graph, ..)| graph), training.mesh(), &training.ranks)?;
         require_memory(runs.iter().map(|(graph, ..)| graph), Some(training))?;
-        runs.into_iter().map(|(graph, delivery, role)| ScheduleRun::new(training, graph, delivery, role)).collect()
+        open_sessions(runs.into_iter().map(|(graph, delivery, role)| (training, graph, delivery, role)).collect())
     }
 
     fn title(&self) -> String {

@@ -10,6 +10,7 @@ mod executable;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod layers;
+mod lend;
 mod logits;
 mod module;
 mod parameters;
@@ -22,7 +23,7 @@ mod tokens;
 mod update;
 mod walk;
 
-pub use crate::compute::cpu::{Cpu, STORAGE, storage};
+pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE, storage};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
 pub use executable::check_executable;

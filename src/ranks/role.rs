@@ -39,7 +39,18 @@ fn started() -> Result<Option<u32>, RanksError> {
             "srun started {tasks} tasks that are not connected; use srun --mpi=pmix, or mpirun"
         )));
     }
+    if let (None, Some(processes)) = (found, torchrun()) {
+        return Err(RanksError::Contradiction(format!(
+            "torchrun started {processes} processes that are not connected; start pipesim by itself with -n {processes}, or by mpirun"
+        )));
+    }
     Ok(found.map(|(_, size)| size).filter(|&size| size > 1))
+}
+
+/// Number of processes that torchrun started, if it started several. They cannot join: torchrun brings no MPI.
+fn torchrun() -> Option<u32> {
+    var("TORCHELASTIC_RUN_ID").ok()?;
+    var("WORLD_SIZE").ok()?.trim().parse().ok().filter(|&size| size > 1)
 }
 
 /// Returns the role of this process; the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.

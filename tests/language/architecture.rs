@@ -93,7 +93,7 @@ fn a_machine_has_at_most_thirty_calls() {
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
 const UNSAFE: [(&str, &str); 12] = [
-    ("cpu-kernels/src/matrix.rs", "gemm takes pointers"),
+    ("cpu-kernels/src/prefetch.rs", "prefetch hints take pointers"),
     ("src/cli/allocator.rs", "the program's allocator, which passes calls to the system's"),
     ("src/exec/arena.rs", "shared memory; its signals decide who may access what"),
     ("src/exec/heap.rs", "puts into it"),

@@ -285,6 +285,7 @@ fn contradictions_are_refused() {
         (4, "-n 2", &[four], "leave -n out"),
         (4, "", &[four, ("PMI_SIZE", "2")], ""),
         (4, "", &[("SLURM_STEP_NUM_TASKS", "4")], "--mpi=pmix"),
+        (4, "", &[("TORCHELASTIC_RUN_ID", "none"), ("WORLD_SIZE", "4"), ("RANK", "0")], "torchrun started 4"),
     ];
     for (p, more, variables, words) in cases {
         let (code, _, told) = run(pipesim().envs(variables.iter().copied()), &arguments(p, more));

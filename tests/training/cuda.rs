@@ -227,6 +227,10 @@ impl Steps for Pipeline {
         self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap().to_vec()
     }
 
+    fn squares(&self) -> usize {
+        self.spec.squares()
+    }
+
     fn squared_norms(&mut self) -> Vec<(usize, f64)> {
         self.shards.iter_mut().for_each(|shard| shard.square().unwrap());
         self.shards.iter_mut().flat_map(|shard| shard.squared_norms().unwrap()).collect()
@@ -301,6 +305,31 @@ fn llama_is_pytorchs_and_the_cpus() {
                         case.name,
                         tensor.name
                     );
+                }
+            }
+        }
+    });
+}
+
+/// Ten steps of Llama under PyTorch's settings; one of the models has a vocabulary that makes a step too slow for more than one.
+#[test]
+fn ten_steps_of_llama_give_pytorchs_losses() {
+    child("ten_steps_of_llama_give_pytorchs_losses", &[], || {
+        for case in crate::llama::Case::all() {
+            let sizes @ [batch, _, seq] = case.sizes();
+            let (parameters, data) = (case.parameters(), case.tokens());
+            let settings = case.settings();
+            let count = if case.config.vocabulary > 1 << 16 { 1 } else { settings.len() };
+            for (number, name) in settings[..count].iter().enumerate() {
+                let devices: &[usize] = if case.config.layers > 1 && number % 2 == 0 { &[0, 1] } else { &[0] };
+                let sizes = [batch, seq, sizes[1]];
+                let mut pipeline = Pipeline::new(&parameters, Hardware::Gpus, devices, sizes, Precision::F32);
+                let (hyper, clip, is_same) = case.setting(name);
+                for (step, expected) in case.losses(name).into_iter().enumerate() {
+                    let (inputs, targets) = data.batch(if is_same { 0 } else { step }, batch, seq).unwrap();
+                    let loss = pipeline.step(step as u32 + 1, (&inputs, &targets), Order::FullBackward, &hyper, clip);
+                    let distance = (f64::from(loss) - expected).abs();
+                    assert!(distance < 1e-4, "{} {name} {step}: {loss}, PyTorch's {expected}", case.name);
                 }
             }
         }

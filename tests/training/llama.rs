@@ -99,14 +99,29 @@ impl Case {
         }
     }
 
-    /// A training under one of PyTorch's settings, in `m` micro-batches.
-    pub fn training(&self, setting: &str, m: usize) -> Training {
-        let values = &self.expected["settings"][setting];
+    /// Names of PyTorch's settings.
+    pub fn settings(&self) -> Vec<String> {
+        self.expected["settings"].as_object().unwrap().keys().cloned().collect()
+    }
+
+    /// One of the settings: the optimizer, the norm at which gradients are clipped, and whether all steps have the same batch.
+    pub fn setting(&self, name: &str) -> (AdamW, Option<f64>, bool) {
+        let values = &self.expected["settings"][name];
         let [learning_rate, beta1, beta2, epsilon, weight_decay] =
             ["lr", "beta1", "beta2", "eps", "weight_decay"].map(|key| number(values, key) as f32);
         let adamw = AdamW { learning_rate, beta1, beta2, epsilon, weight_decay };
-        let clip = values["clip"].as_f64().map(|clip| clip as f32);
-        let repeat_batch = values["repeat_batch"].as_bool().unwrap();
+        (adamw, values["clip"].as_f64(), values["repeat_batch"].as_bool().unwrap())
+    }
+
+    /// PyTorch's losses of ten steps under a setting.
+    pub fn losses(&self, setting: &str) -> Vec<f64> {
+        numbers(&self.expected[setting])
+    }
+
+    /// A training under one of PyTorch's settings, in `m` micro-batches.
+    pub fn training(&self, setting: &str, m: usize) -> Training {
+        let (adamw, clip, repeat_batch) = self.setting(setting);
+        let clip = clip.map(|clip| clip as f32);
         let [batch, _, seq] = self.sizes();
         Training {
             parameters: self.parameters(),
@@ -169,10 +184,10 @@ fn logits_are_pytorchs() {
 fn ten_steps_give_pytorchs_losses_under_every_schedule() {
     for case in Case::all() {
         let [_, micro, _] = case.sizes();
-        let settings = case.expected["settings"].as_object().unwrap();
+        let settings = case.settings();
         assert_eq!(settings.len(), 4);
-        for (number, setting) in settings.keys().enumerate() {
-            let (training, theirs) = (case.training(setting, micro), numbers(&case.expected[setting]));
+        for (number, setting) in settings.iter().enumerate() {
+            let (training, theirs) = (case.training(setting, micro), case.losses(setting));
             let mut count = 0;
             for p in 1..=case.config.layers as u32 {
                 // one setting under every schedule, the others on every number of devices

@@ -96,11 +96,16 @@ pub trait Steps {
         self.losses().iter().sum::<f32>() / microbatches as f32
     }
 
+    /// Number of parts of the gradient norm.
+    fn squares(&self) -> usize {
+        checkpoint().config.spec().squares()
+    }
+
     fn norm(&mut self) -> f64 {
         let mut parts = self.squared_norms();
         parts.sort_by_key(|part| part.0);
         let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
-        assert_eq!(orders, (0..checkpoint().config.spec().squares()).collect::<Vec<_>>(), "every part once");
+        assert_eq!(orders, (0..self.squares()).collect::<Vec<_>>(), "every part once");
         parts.iter().map(|part| part.1).sum::<f64>().sqrt()
     }
 

@@ -11,11 +11,34 @@ pub struct Group {
     pub(super) own: ParameterGroup,
     /// The side of the gradient that belongs to the part that shares the tensors; empty without one.
     pub(super) shared_gradients: Vec<f32>,
-    /// Values, first and second moments.
-    saved: Option<[Vec<f32>; 3]>,
+    saved: Option<GroupState>,
 }
 
+/// Values, first and second moments of a group.
+#[derive(Clone, Debug, Default)]
+pub struct GroupState([Vec<f32>; 3]);
+
 impl Group {
+    /// Returns a copy of its state.
+    pub fn state(&self) -> GroupState {
+        let ParameterGroup { values, first_moments, second_moments, .. } = &self.own;
+        GroupState([values.clone(), first_moments.clone(), second_moments.clone()])
+    }
+
+    /// Copies `state`, of a group of the same tensors.
+    pub fn load(&mut self, GroupState([values, first_moments, second_moments]): &GroupState) {
+        self.own.values.copy_from_slice(values);
+        self.own.first_moments.copy_from_slice(first_moments);
+        self.own.second_moments.copy_from_slice(second_moments);
+    }
+
+    /// Exchanges its state with `state`, without a copy.
+    pub fn swap(&mut self, GroupState([values, first_moments, second_moments]): &mut GroupState) {
+        std::mem::swap(&mut self.own.values, values);
+        std::mem::swap(&mut self.own.first_moments, first_moments);
+        std::mem::swap(&mut self.own.second_moments, second_moments);
+    }
+
     fn side(&self, side: Side) -> &[f32] {
         match side {
             Side::Own => &self.own.gradients,
@@ -67,17 +90,14 @@ impl Store for Cpu {
     }
 
     fn save(&mut self, group: &mut Group) -> Result<()> {
-        let ParameterGroup { values, first_moments, second_moments, .. } = &group.own;
-        group.saved = Some([values.clone(), first_moments.clone(), second_moments.clone()]);
+        group.saved = Some(group.state());
         Ok(())
     }
 
     /// Forgets what was saved: it takes as much memory as the parameters.
     fn restore(&mut self, group: &mut Group) -> Result<bool> {
-        let Some([values, first_moments, second_moments]) = group.saved.take() else { return Ok(false) };
-        group.own.values.copy_from_slice(&values);
-        group.own.first_moments.copy_from_slice(&first_moments);
-        group.own.second_moments.copy_from_slice(&second_moments);
+        let Some(saved) = group.saved.take() else { return Ok(false) };
+        group.load(&saved);
         Ok(true)
     }
 

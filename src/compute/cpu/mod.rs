@@ -7,5 +7,5 @@ mod machine;
 mod pool;
 mod tensor;
 
-pub use group::Group;
+pub use group::{Group, GroupState};
 pub use machine::{Cpu, STORAGE, storage};
