@@ -10,8 +10,11 @@ use crate::model::{Cpu, Group, GroupState, StageModule, TensorPart};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Groups of tensors, each by its first one. Devices that hold the same tensor have a group each.
-type Groups = BTreeMap<TensorPart, Vec<Group>>;
+/// What a group of tensors is known by: the tensor rank that holds it, and its first tensor.
+type Key = (u32, TensorPart);
+
+/// Groups of tensors. Workers that hold the same one have a group each.
+type Groups = BTreeMap<Key, Vec<Group>>;
 
 /// The weights of a model, for the sessions of this rank.
 #[derive(Default)]
@@ -20,7 +23,7 @@ pub struct WeightPool {
     /// What the session whose turn ends gave back.
     returned: Groups,
     /// By trajectory.
-    saved: Vec<BTreeMap<TensorPart, Saved>>,
+    saved: Vec<BTreeMap<Key, Saved>>,
 }
 
 /// The state of a group in a trajectory.
@@ -55,11 +58,11 @@ impl Borrower {
 
     /// Gives a session the weights of its trajectory.
     pub fn borrow(&self, session: &mut Session) -> Result<(), Error> {
-        let (pool, trajectory) = (self.pool.clone(), self.trajectory);
-        session.call(move |_, state| {
+        let (pool, trajectory, mesh) = (self.pool.clone(), self.trajectory, session.mesh());
+        session.call(move |worker, state| {
             let Some(module) = module(state) else { return Ok(()) };
             let take = |key| {
-                let (mut group, state) = locked(&pool).take(trajectory, key)?;
+                let (mut group, state) = locked(&pool).take(trajectory, (mesh.coordinate(worker).tensor, key))?;
                 group.load(&locked(&state));
                 Ok(group)
             };
@@ -78,11 +81,12 @@ impl Borrower {
     }
 
     fn lend(&self, session: &mut Session) -> Result<(), Error> {
-        let pool = self.pool.clone();
-        session.call(move |_, state| {
+        let (pool, mesh) = (self.pool.clone(), session.mesh());
+        session.call(move |worker, state| {
+            let rank = mesh.coordinate(worker).tensor;
             let groups = module(state).map(StageModule::lend_groups).unwrap_or_default();
             let mut pool = locked(&pool);
-            groups.into_iter().for_each(|(key, group)| pool.returned.entry(key).or_default().push(group));
+            groups.into_iter().for_each(|(key, group)| pool.returned.entry((rank, key)).or_default().push(group));
             Ok(())
         })?;
         Ok(())
@@ -91,7 +95,7 @@ impl Borrower {
 
 impl WeightPool {
     /// Keeps as many groups as the largest session needs at a time, and the initial state of each trajectory.
-    fn adopt(&mut self, of: &Borrower, key: TensorPart, groups: Vec<Group>) {
+    fn adopt(&mut self, of: &Borrower, key: Key, groups: Vec<Group>) {
         self.saved.resize_with(self.saved.len().max(of.trajectory + 1), BTreeMap::new);
         let saved = self.saved[of.trajectory].entry(key).or_insert_with(|| Saved {
             state: Arc::new(Mutex::new(groups.first().map_or_else(GroupState::default, Group::state))),
@@ -103,7 +107,7 @@ impl WeightPool {
         free.extend(groups.into_iter().skip(free.len()));
     }
 
-    fn take(&mut self, trajectory: usize, key: TensorPart) -> anyhow::Result<(Group, Arc<Mutex<GroupState>>)> {
+    fn take(&mut self, trajectory: usize, key: Key) -> anyhow::Result<(Group, Arc<Mutex<GroupState>>)> {
         let state = self.saved.get(trajectory).and_then(|saved| saved.get(&key)).map(|saved| saved.state.clone());
         let group = self.free.get_mut(&key).and_then(Vec::pop);
         group.zip(state).ok_or_else(|| anyhow::anyhow!("expected weights that no other session uses, found none"))
