@@ -3,10 +3,12 @@
 pub mod analytic;
 mod contention;
 mod decimal;
+mod depth;
 mod given;
 mod measured;
 mod share;
 mod speed;
+mod staged;
 mod stages;
 mod unit;
 
@@ -17,6 +19,7 @@ pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHE
 
 pub use share::{Per, gcd};
 pub use speed::{EXTREME, Slowdown, TYPICAL};
+pub use staged::{StageCost, StageKindCost};
 pub use stages::StageTimes;
 pub use unit::TimeUnit;
 

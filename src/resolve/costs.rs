@@ -51,7 +51,18 @@ impl Costs {
     }
 
     /// Returns the costs of a file at its own micro-batch size.
+    ///
+    /// If the file has stages with an unknown number of layers, `layers` are theirs if there are as many; otherwise the measured stages
+    /// have equal shares of them.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
+        let all = layers.as_ref().map(|layers| layers.iter().sum::<usize>());
+        let file = match (all, &layers) {
+            (Some(all), Some(layers)) if file.is_staged() && file.stage_layers().is_none() => {
+                let own = if layers.len() == file.stages.len() { layers.clone() } else { vec![all] };
+                file.clone().with_stage_layers(&own).unwrap_or(file)
+            }
+            _ => file,
+        };
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
@@ -110,6 +121,13 @@ impl Costs {
                                 "--balance needs a model whose layers it can move, but --costs are per device; give --profile or --model"
                     .to_string(),
             )),
+            Costs::Measured(Measured { file, layers: None, .. }) if file.is_staged() && file.stage_layers().is_none() => {
+                Err(Error::Usage(
+                    "--balance needs the number of layers, which the cost file does not have; write it again with profile --from and \
+                     --layers"
+                        .to_string(),
+                ))
+            }
             Costs::Measured(measured) => measured.stages(name, placement),
             Costs::Analytic(analytic) => {
                 let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
@@ -170,6 +188,17 @@ impl Measured {
     }
 
     fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
+        if self.file.is_staged() && self.layers.is_none() {
+            let count = placement.stages() as usize;
+            let layers = match self.file.stage_layers() {
+                Some(own) if own.len() == count => Some(own),
+                Some(_) => None,
+                None => Some(vec![1; count]), // equal shares of the model's depth
+            };
+            if let Some(layers) = layers {
+                return Ok(Stage::of_layers(&layers));
+            }
+        }
         let stages = self.file.outline().split(placement.stages() as usize, self.layers.as_deref());
         stages.map_err(|e| Error::Split(format!("{name}: {e}")))
     }
@@ -179,6 +208,9 @@ impl Measured {
         let stages = self.stages(name, placement)?;
         let table = file.table(placement, &stages, *size)?;
         table.check_clock(placement, microbatches)?;
+        if file.is_staged() {
+            return Ok((table, StepCosts::default()));
+        }
         Ok((table, file.step_costs(placement, &stages, *clip)))
     }
 }
