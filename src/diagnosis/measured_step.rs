@@ -209,11 +209,12 @@ fn means(graph: &TaskGraph, times: &OpTimes, timeline: &Timeline) -> CostTable {
         let ops = placement.op_kinds().filter(|op| op.kind() == kind);
         ops.map(|op| mean(op) as f64).sum::<f64>() / f64::from(placement.devices()) / timeline.unit_ns as f64
     };
-    let [F, I, W, B] = [Kind::F, Kind::I, Kind::W, Kind::B].map(all);
+    let [f, i, w, b] = [Kind::F, Kind::I, Kind::W, Kind::B].map(all);
     let unit: &'static str =
         ["unit", "ns", "us", "ms", "s"].into_iter().find(|unit| *unit == timeline.time_unit).unwrap_or("unit");
-    let summary = Summary { F, I, W, B, comm: 0.0, keep: timeline.keep };
+    let summary = Summary { F: f, I: i, W: w, B: b, comm: 0.0, keep: timeline.keep };
     let units = (timeline.unit_ns as f64, unit, timeline.unit_ns);
-    let table = CostTable::new(placement, units, summary, |op| OpTime { duration: mean(op), after: 0, arrival: 0 });
-    CostTable { keep: Keep::new(timeline.keep), ..table }
+    let mut table = CostTable::new(placement, units, summary, |op| OpTime { duration: mean(op), after: 0, arrival: 0 });
+    table.keep = Keep::new(timeline.keep);
+    table
 }

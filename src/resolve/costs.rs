@@ -66,6 +66,11 @@ impl Costs {
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
+    /// Whether they are measured times of whole stages.
+    pub fn is_staged(&self) -> bool {
+        matches!(self, Costs::Measured(Measured { file, .. }) if file.is_staged())
+    }
+
     /// Returns the minimum and maximum number of sequences per micro-batch that were measured.
     pub fn measured_sequences(&self) -> Option<(u32, u32)> {
         let Costs::Measured(Measured { file, size, .. }) = self else { return None };

@@ -241,8 +241,6 @@ struct Wait {
     next: usize,
     /// The op whose output is awaited.
     maker: Option<usize>,
-    /// The last op before it that takes longer than the average.
-    slow: Option<usize>,
     ticks: u64,
     /// Imbalance, stragglers, hosts and communication in order of precedence: ticks, limited to what those before leave, and the
     /// responsible op.

@@ -61,6 +61,11 @@ const RULES: &[Rule] = &[
         "needs measured costs or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
     ),
     (
+        "stages micro schedule chunks set overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model",
+        |g| !g.is_typed("timeline"),
+        "describes a prediction, and a timeline is explained as it was measured; leave one of the two out",
+    ),
+    (
         TRAINING,
         |g| !g.is_on(DeviceKind::Timed),
         "describes a training, and timed devices train nothing; leave it out, or use another --device",
@@ -95,7 +100,9 @@ const RULES: &[Rule] = &[
     (
         "layers",
         |g| {
-            let has_costs = ["profile", "costs", "costs_per", "hardware"].iter().any(|option| g.is_typed(option));
+            let has_costs = ["profile", "costs", "costs_per", "hardware", "timeline", "from"]
+                .iter()
+                .any(|option| g.is_typed(option));
             has_costs || g.has("data") && !g.is_on(DeviceKind::Timed)
         },
         "splits a model; give its costs with --profile, --costs, or --model and --hardware",
