@@ -100,9 +100,10 @@ pub fn command() -> clap::Command {
     let unless_resumed = |arg: clap::Arg| {
         arg.required(false).required_unless_present("resume").default_value_if("resume", ArgPredicate::IsPresent, "1")
     };
-    // profile --hardware needs no schedule
+    // profile --hardware and profile --from need no schedule
     let unless_machine = |arg: clap::Arg| {
-        arg.required(false).required_unless_present("machine").default_value_if("machine", "true", "1")
+        let arg = arg.required(false).required_unless_present_any(["machine", "from"]);
+        arg.default_value_if("machine", "true", "1").default_value_if("from", ArgPredicate::IsPresent, "1")
     };
     Cli::command()
         .mut_subcommands(|verb| {

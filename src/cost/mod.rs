@@ -6,6 +6,7 @@ mod decimal;
 mod depth;
 mod given;
 mod measured;
+mod per_stage;
 mod share;
 mod speed;
 mod staged;

@@ -5,7 +5,7 @@ use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::epilogue::StepEpilogue;
 use crate::memory::MemoryModel;
-use crate::model_spec::Stage;
+use crate::model_spec::{BLOCK, Stage};
 use crate::placement::Placement;
 
 #[derive(Clone, Debug)]
@@ -122,10 +122,14 @@ impl Costs {
     /// Costs without a model's parts, or a model that cannot be split into the stages.
     pub fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
         match self {
-            Costs::Given { .. } => Err(Error::Usage(
-                                "--balance needs a model whose layers it can move, but --costs are per device; give --profile or --model"
-                    .to_string(),
-            )),
+            Costs::Given { costs, .. } => match costs.layers_on(placement).map_err(|error| CostError(format!("{name}: {error}")))? {
+                Some(layers) => Ok(Stage::of_layers(&layers)),
+                None => Err(Error::Usage(
+                    "--balance needs layers that it can move, and --costs do not say how many there are; give --layers 32, or one number \
+                     per stage as the costs were measured"
+                        .to_string(),
+                )),
+            },
             Costs::Measured(Measured { file, layers: None, .. }) if file.is_staged() && file.stage_layers().is_none() => {
                 Err(Error::Usage(
                     "--balance needs the number of layers, which the cost file does not have; write it again with profile --from and \
@@ -147,7 +151,15 @@ impl Costs {
     /// As [`Costs::table`].
     pub fn of_stages(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, Error> {
         match self {
-            Costs::Given { costs, slow } => Ok(costs.table(placement, 1, slow)?),
+            Costs::Given { costs, slow } => {
+                let layers: Vec<usize> = stages.iter().map(|stage| stage.count(BLOCK)).collect();
+                let costs = if costs.layers_on(placement)?.is_some() {
+                    costs.clone().with_layers(Some(layers))
+                } else {
+                    costs.clone()
+                };
+                Ok(costs.table(placement, 1, slow)?)
+            }
             Costs::Measured(Measured { file, size, .. }) => Ok(file.table(placement, stages, *size)?),
             Costs::Analytic(analytic) => Ok(analytic.table(placement, stages)?),
         }
@@ -160,7 +172,7 @@ impl Costs {
                 analytic.layout.layers = Some(layers);
                 Costs::Analytic(analytic)
             }
-            given => given,
+            Costs::Given { costs, slow } => Costs::Given { costs: costs.with_layers(Some(layers)), slow },
         }
     }
 

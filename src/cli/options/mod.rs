@@ -10,6 +10,7 @@ pub mod memory_cap;
 pub mod output;
 pub mod rules;
 pub mod schedules;
+mod stage_file;
 pub mod threshold;
 pub mod tips;
 pub mod training;

@@ -40,6 +40,16 @@ const RULES: &[Rule] = &[
         "is part of the checkpoint; leave it out, or begin another run without --resume",
     ),
     (
+        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 steps warmup calibrate_batch machine",
+        |g| !g.is_typed("from"),
+        "describes a measurement, and --from takes one that is there; leave one of the two out",
+    ),
+    (
+        TRAINING,
+        |g| !g.is_typed("from"),
+        "describes a training, and --from takes one that is there; leave one of the two out",
+    ),
+    (
         "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
          calibrate_batch",
         |g| !g.is_typed("machine"),
@@ -109,8 +119,13 @@ const RULES: &[Rule] = &[
     ),
     (
         "balance",
-        |g| (g.is_typed("profile") || g.is_typed("hardware")) && !g.has("device"),
-        "splits layers by the costs of a model's parts: predict with --profile, or --model and --hardware, and run the result with --layers",
+        |g| ["profile", "hardware", "costs"].iter().any(|option| g.is_typed(option)) && !g.has("device"),
+        "splits layers by what they cost: predict with --profile, --model and --hardware, or --costs and --layers, and run the result with --layers",
+    ),
+    (
+        "layers",
+        |g| !g.is_typed("balance") || g.is_typed("costs"),
+        "sets the layers that --balance would find; leave one of the two out",
     ),
     (
         "memory_cap",

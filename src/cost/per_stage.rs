@@ -1,0 +1,245 @@
+//! Costs given for each stage: `F=18.5/18.5/18.5/24ms`, exact to the tick.
+
+use super::depth::{even, recut, scale};
+use super::share::counted;
+use super::{CostError, CostTable, Decimal, GivenCosts, OpTime, Per, Slow, Summary, TimeUnit};
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Times that were given for each stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GivenStages {
+    /// By stage: F, I, W, B.
+    pub times: Vec<[Decimal; 4]>,
+    /// Layers of these stages, if known.
+    pub layers: Option<Vec<usize>>,
+}
+
+impl GivenStages {
+    /// Returns the longest time of each kind.
+    pub fn longest(&self) -> [Decimal; 4] {
+        let longer = |one: Decimal, other: Decimal| if other.to_f64() > one.to_f64() { other } else { one };
+        [0, 1, 2, 3].map(|kind| self.times.iter().map(|times| times[kind]).fold(Decimal::whole(0), longer))
+    }
+
+    /// Returns the sizes of the given stages and of those of `placement`, which have `layers`, in equal pieces of the model.
+    fn sizes(&self, placement: &Placement, layers: Option<Vec<usize>>) -> [Vec<u64>; 2] {
+        let pieces = |layers: &[usize]| layers.iter().map(|&count| count as u64).collect();
+        match (&self.layers, layers) {
+            (Some(own), Some(new)) => [pieces(own), pieces(&new)],
+            _ => even(self.times.len(), placement.stages() as usize),
+        }
+    }
+}
+
+impl GivenCosts {
+    /// Returns the costs of a model with these layers per stage, or in total if there is one number. Costs per device or stage
+    /// are those of an average one.
+    ///
+    /// Given stages have these layers if there are as many; otherwise they have equal shares of them.
+    pub fn with_layers(self, layers: Option<Vec<usize>>) -> GivenCosts {
+        let own = |given: GivenStages| {
+            let count = given.times.len();
+            let even = |all: usize| (0..count).map(|stage| all / count + usize::from(stage < all % count)).collect();
+            let of =
+                |layers: &Vec<usize>| if layers.len() == count { layers.clone() } else { even(layers.iter().sum()) };
+            let layers = given.layers.clone().or_else(|| layers.as_ref().map(of));
+            GivenStages { layers, ..given }
+        };
+        GivenCosts { stages: self.stages.clone().map(own), layers, ..self }
+    }
+
+    /// Returns the costs with these layers of the given stages.
+    ///
+    /// # Errors
+    /// Other numbers of stages, or a stage without layers.
+    pub fn with_own_layers(self, layers: Vec<usize>) -> Result<GivenCosts, CostError> {
+        let found = layers.len();
+        let Some(given) = self.stages.clone().filter(|given| given.times.len() == found && found > 1) else {
+            return Err(CostError(format!(
+                "layers: expected as many as there are stages with times, found {found}; give both for each stage"
+            )));
+        };
+        counted(&layers, found)?;
+        Ok(GivenCosts { stages: Some(GivenStages { layers: Some(layers), ..given }), ..self })
+    }
+
+    /// Whether times are given for each stage.
+    pub fn is_per_stage(&self) -> bool {
+        self.stages.is_some()
+    }
+
+    /// Returns the layers per stage on `placement`; `None` if no number of layers is known.
+    ///
+    /// # Errors
+    /// They do not fit the stages.
+    pub fn layers_on(&self, placement: &Placement) -> Result<Option<Vec<usize>>, CostError> {
+        let count = placement.stages() as usize;
+        let own = self.stages.as_ref().and_then(|given| given.layers.clone());
+        let layers = match (&self.layers, own) {
+            (Some(layers), _) => layers.clone(),
+            (None, Some(own)) if own.len() == count => own,
+            (None, Some(own)) => vec![own.iter().sum()],
+            (None, None) => return Ok(None),
+        };
+        counted(&layers, count).map(|counts| Some(counts.into_iter().map(|count| count as usize).collect()))
+    }
+
+    /// Returns the times of a kind as they are written: `18.5/18.5/24`, or one number if all stages have the same.
+    pub(super) fn written(&self, kind: usize) -> String {
+        let one = [self.durations];
+        let times = self.stages.as_ref().map_or(&one[..], |given| &given.times);
+        let mut all: Vec<String> = times.iter().map(|times| times[kind].to_f64().to_string()).collect();
+        if all.iter().all(|time| *time == all[0]) {
+            all.truncate(1);
+        }
+        all.join("/")
+    }
+
+    /// Returns the table of given stages on `placement`, whose stages may be others: see [`recut`].
+    ///
+    /// # Errors
+    /// Layers do not fit the stages, costs that are not per stage, or an overflow of the clock.
+    pub(super) fn staged_table(
+        &self,
+        given: &GivenStages,
+        placement: &Placement,
+        microbatches: u32,
+        slow: &Slow,
+    ) -> Result<CostTable, CostError> {
+        if !matches!(self.per, Per::Device | Per::Stage) {
+            return Err(CostError(format!(
+                "--costs are given for each stage; leave out --costs-per {}",
+                self.per.name()
+            )));
+        }
+        let overflow = || {
+            CostError(
+                "these costs times the number of ops overflow the clock; give smaller or rounder numbers".to_string(),
+            )
+        };
+        let [own, new] = given.sizes(placement, self.layers_on(placement)?);
+        let pieces = scale(&own).ok_or_else(overflow)?;
+        let one = Decimal::whole(1);
+        let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
+        let short = |number: &&Decimal| number.is_short();
+        let all = || given.times.iter().flatten().chain([&self.comm]);
+        let decimals = all().filter(short).chain(slow.values().filter(short)).map(|number| number.scale());
+        let finest = decimals.clone().max().unwrap_or(0)
+            + slow.values().filter(short).map(|factor| factor.scale()).max().unwrap_or(0)
+            + 1;
+        // The longest conceivable step has to fit into the clock.
+        let step: f64 = all().map(|time| time.to_f64()).sum::<f64>()
+            * slowest
+            * f64::from(microbatches.max(1))
+            * 4.0
+            * pieces as f64;
+        let fits = |&scale: &u32| step * 10_f64.powi(scale as i32) < (1_u64 << 62) as f64;
+        let finest = (0..=finest).rev().find(fits).ok_or_else(overflow)?;
+        let ticks = |time: Decimal| time.times_ten_to(finest).unwrap_or(0) as u64;
+        let on = |device: u32, kind: Kind| {
+            let factor = *slow.get(&device).unwrap_or(&one);
+            let times: Vec<u64> = given.times.iter().map(|times| ticks(times[kind as usize].times(factor))).collect();
+            recut(&times, &own, &new).map(|cut| cut.times)
+        };
+        let mut cuts: BTreeMap<(u32, u8), Vec<u64>> = BTreeMap::new();
+        let different: BTreeSet<u32> =
+            (0..placement.devices()).filter(|device| slow.contains_key(device)).chain([u32::MAX]).collect();
+        for device in different {
+            for kind in Kind::ALL {
+                let [own, new] = [&own, &new].map(|sizes| sizes.iter().sum::<u64>());
+                let unequal =
+                    || CostError(format!("--layers: expected {own} layers, as the given stages have, found {new}"));
+                cuts.insert((device, kind as u8), on(device, kind).ok_or_else(unequal)?);
+            }
+        }
+        let duration = |op: Op| {
+            let device = placement.device_of(op);
+            let device = if slow.contains_key(&device) { device } else { u32::MAX };
+            cuts[&(device, op.kind() as u8)][op.stage() as usize]
+        };
+        let ticks_per_unit = 10_f64.powi(finest as i32) * pieces as f64;
+        let mean = |kind: Kind| {
+            cuts[&(u32::MAX, kind as u8)].iter().map(|&ticks| ticks as f64).sum::<f64>()
+                / ticks_per_unit
+                / f64::from(placement.devices())
+        };
+        let summary = Summary {
+            F: mean(Kind::F),
+            I: mean(Kind::I),
+            W: mean(Kind::W),
+            B: mean(Kind::B),
+            comm: self.comm.to_f64(),
+            keep: self.keep.to_f64(),
+        };
+        let stages_per_device = f64::from(placement.stages()) / f64::from(placement.devices().max(1));
+        let unit_ns = self.unit_ns(placement.devices(), microbatches, slow, stages_per_device)?;
+        let units = (ticks_per_unit, self.unit().map_or("unit", TimeUnit::name), unit_ns);
+        let table = CostTable::new(placement, units, summary, |op| OpTime {
+            duration: duration(op),
+            after: 0,
+            arrival: ticks(self.comm) * pieces,
+        });
+        Ok(CostTable { assumed: self.assumed.clone(), ..table })
+    }
+}
+
+/// Returns the numbers of one cost: several, one per stage, are separated by `/`. Without a unit, and without other lists, `4/3` is a
+/// fraction.
+pub(super) fn values(text: &str, has_lists: bool) -> Result<(Vec<Decimal>, Option<TimeUnit>), CostError> {
+    let number = text.trim_end_matches(|c: char| c.is_alphabetic() || c == 'µ').trim_end();
+    let unit = text[number.len()..].trim();
+    let is_list = match text.matches('/').count() {
+        0 => false,
+        1 => has_lists || !unit.is_empty(),
+        _ => true,
+    };
+    if !is_list {
+        let (number, unit) = TimeUnit::read(text)?;
+        return Ok((vec![number], unit));
+    }
+    let mut all = Vec::new();
+    let mut found = None;
+    for (at, part) in text.split('/').rev().enumerate() {
+        let (number, own) = TimeUnit::read(part.trim())?;
+        if at == 0 {
+            found = own;
+        } else if own.is_some() && own != found {
+            return Err(CostError(format!(
+                "expected one unit for all stages, after the last as in F=18.5/18.5/24ms, found '{text}'"
+            )));
+        }
+        all.push(number);
+    }
+    all.reverse();
+    Ok((all, found))
+}
+
+/// Returns the value of a stage; a single one is that of every stage.
+pub(super) fn nth(numbers: &[Decimal], stage: usize) -> Decimal {
+    let zero = Decimal::whole(0);
+    numbers.get(if numbers.len() == 1 { 0 } else { stage }).copied().unwrap_or(zero)
+}
+
+/// Returns the number of stages for which times are given; `None` if there is one value for all.
+pub(super) fn count_of_all(
+    given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>,
+) -> Result<Option<usize>, CostError> {
+    let lists = || given.iter().filter(|(_, (numbers, _))| numbers.len() > 1);
+    if let Some((key, _)) = lists().find(|(key, _)| ["comm", "keep"].contains(key)) {
+        return Err(CostError(format!("{key} is the same for all stages; give one number")));
+    }
+    let counts: BTreeSet<usize> = lists().map(|(_, (numbers, _))| numbers.len()).collect();
+    match counts.len() {
+        0 => Ok(None),
+        1 => Ok(counts.first().copied()),
+        _ => {
+            let found = lists().map(|(key, (numbers, _))| format!("{} for {key}", numbers.len())).collect::<Vec<_>>();
+            Err(CostError(format!(
+                "expected as many stages for every kind, found {}; give one value per stage",
+                found.join(", ")
+            )))
+        }
+    }
+}
