@@ -120,7 +120,7 @@ impl MeasuredStep {
                 delays[maker].arrival = arrival.min(most);
                 ready = needs.free.max(needs.made + delays[maker].arrival);
                 let late = start.saturating_sub(ready);
-                if needs.made > needs.free && self.is_late_after(maker, late, leave(maker).map(|(left, _)| left)) {
+                if self.is_late_after(maker, needs.free, late, leave(maker).map(|(left, _)| left)) {
                     after = Some(maker);
                 }
             }
@@ -129,12 +129,13 @@ impl MeasuredStep {
         (self.times.delays, self.times.held) = (delays, held);
     }
 
-    /// Whether the device of op number `maker`, not that of the receiver, was late by about `late` ns: it sent that late, or, if
-    /// sends were not recorded, it did nothing else meanwhile.
-    fn is_late_after(&self, maker: usize, late: u64, left: Option<u64>) -> bool {
-        let paused =
-            || self.graph.after(maker).map_or(0, |next| self.times.start[next].saturating_sub(self.times.end[maker]));
-        2 * left.unwrap_or_else(paused) >= late
+    /// Whether the device of op number `maker`, not that of the receiver, which is free from `free` on, was late by about `late` ns: it
+    /// sent that late, or, if sends were not recorded, it did nothing else meanwhile.
+    fn is_late_after(&self, maker: usize, free: u64, late: u64, left: Option<u64>) -> bool {
+        let end = self.times.end[maker];
+        let paused = || self.graph.after(maker).map_or(0, |next| self.times.start[next].saturating_sub(end));
+        let left = left.unwrap_or_else(paused);
+        end + left > free && 2 * left >= late && late > 0
     }
 
     /// Returns the end of the last op, in ns.

@@ -7,7 +7,7 @@ use crate::diagnosis::Finding;
 use crate::report::{number, percent};
 
 /// Least saving of a finding that is named first, or at all.
-const NAMED_FIRST: f64 = 0.02;
+const NAMED_FIRST: f64 = 0.01;
 const NAMED: f64 = 0.005;
 /// Most findings that are named after the first.
 const MORE: usize = 2;
@@ -121,12 +121,12 @@ impl Explained {
 }
 
 impl Measured {
-    /// Returns the finding to name first; `None` if the schedule itself costs more than what stands out.
+    /// Returns the finding to name first: one stage, pause or kind of op if possible; `None` if the schedule itself costs more than what
+    /// stands out.
     fn culprit(&self) -> Option<&Finding> {
-        let is_unusual = |finding: &Finding| match finding {
-            Finding::HostDelays { saves, .. } | Finding::Messages { saves, .. } => *saves > self.schedule_bubble,
-            _ => true,
-        };
-        self.findings.iter().find(|finding| finding.saves() >= NAMED_FIRST && is_unusual(finding))
+        let is_overall = |finding: &Finding| matches!(finding, Finding::HostDelays { .. } | Finding::Messages { .. });
+        let named = || self.findings.iter().filter(|finding| finding.saves() >= NAMED_FIRST);
+        let overall = || named().find(|finding| finding.saves() > self.schedule_bubble);
+        named().find(|&finding| !is_overall(finding)).or_else(overall)
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::options::costs::CostOptions;
 use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::{SearchOptions, remark_balance};
-use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
+use crate::cli::options::threshold::{Figures, Scope, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table, wrap};
 use crate::report::{self, Entry, Look, Panel, Report};

@@ -2,8 +2,8 @@
 
 use super::explained::Explained;
 use super::measured::Measured;
-use crate::diagnosis::{DeliveryFit, StageTime, StepTrend, Trend};
-use crate::report::{Table, number, percent, quantity};
+use crate::diagnosis::{DeliveryFit, StageTime};
+use crate::report::{self, Table, number, percent, quantity};
 use crate::sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
 
 /// Most sensitivities per schedule.
@@ -13,8 +13,6 @@ const SHOWN_STRETCHES: usize = 8;
 /// Devices per schedule that a table shows if there are more than [`MOST_DEVICES`].
 const SHOWN_DEVICES: usize = 4;
 const MOST_DEVICES: usize = 32;
-/// Most steps of a run in a table.
-const SHOWN_STEPS: usize = 20;
 
 fn units(all: &[Explained]) -> &str {
     let unit = all.first().map_or("unit", |e| e.time_unit.as_str());
@@ -26,7 +24,11 @@ pub(super) fn all(all: &[Explained]) -> Vec<Table> {
     let measured: Vec<_> = all.iter().filter_map(|e| Some((e, e.measured.as_ref()?))).collect();
     if !measured.is_empty() {
         tables.splice(1..1, [stages(&measured), fits(&measured)]);
-        tables.extend(measured.iter().filter_map(|(e, measured)| steps(e, measured.trend.as_ref()?)));
+        tables.extend(
+            measured
+                .iter()
+                .filter_map(|(e, m)| Some(report::steps_table(&e.schedule, &e.time_unit, m.trend.as_ref()?))),
+        );
     }
     tables
 }
@@ -63,37 +65,6 @@ fn fits(all: &[(&Explained, &Measured)]) -> Table {
     let caption = "The step predicted from its own mean costs, by delivery, the best fit first. makespan: predicted over measured; starts: how \
                    far off ops start on average, as a share of the step.";
     Table::new(caption, &["schedule", "delivery", "makespan", "starts"], rows)
-}
-
-/// Steps of a run: the unusual ones, if there are many.
-fn steps(e: &Explained, trend: &Trend) -> Option<Table> {
-    let signed = |share: f64| format!("{:+.1} %", 100.0 * share);
-    let few = trend.steps.len() <= SHOWN_STEPS;
-    let shown: Vec<&StepTrend> = trend.steps.iter().filter(|step| few || step.is_outlier).take(SHOWN_STEPS).collect();
-    let row = |step: &&StepTrend| {
-        let slowest = format!("{} ({})", step.slowest, signed(step.slowest_by));
-        let outlier = if step.is_outlier { "yes" } else { "" };
-        vec![
-            step.number.to_string(),
-            number(step.makespan),
-            signed(step.from_median),
-            percent(step.bubble),
-            slowest,
-            outlier.to_string(),
-        ]
-    };
-    let left = if few { "" } else { " Only outliers are shown." };
-    let caption = format!(
-        "{} steps of {}, in {}: the median takes {}, and steps get {} longer per step. slowest device: the one that computes longest, against \
-         the median device.{left}",
-        trend.steps.len(),
-        e.schedule,
-        e.time_unit,
-        number(trend.median),
-        format_args!("{:+.2} %", 100.0 * trend.drift_per_step)
-    );
-    let header = ["step", "makespan", "from median", "bubble", "slowest device", "outlier"];
-    Some(Table::new(caption, &header, shown.iter().map(row).collect()))
 }
 
 /// Returns the devices to show, those with the largest `of` if all are too many, and the number left out.
