@@ -1,7 +1,7 @@
 //! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, exact to the tick.
 
-use super::per_stage::{GivenStages, count_of_all, nth, values};
 use super::share::Shares;
+use super::stage_list::{GivenStages, count_of_all, nth, values};
 use super::{CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
 use crate::op::Kind;
 use crate::placement::Placement;

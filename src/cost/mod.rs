@@ -9,7 +9,9 @@ mod measured;
 mod per_stage;
 mod share;
 mod speed;
+mod stage_list;
 mod staged;
+mod staged_table;
 mod stages;
 mod unit;
 

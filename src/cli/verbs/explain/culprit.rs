@@ -1,13 +1,12 @@
 //! What made a measured step long, in sentences: the culprit first.
 
 use super::explained::Explained;
-use super::measured::Measured;
+use super::run::Measured;
 use crate::advice::{Change, LEAST, What};
 use crate::diagnosis::Finding;
 use crate::report::{number, percent};
 
-/// Least saving of a finding that is named first, or at all.
-const NAMED_FIRST: f64 = 0.01;
+/// Least saving of a finding that is named.
 const NAMED: f64 = 0.005;
 /// Most findings that are named after the first.
 const MORE: usize = 2;
@@ -117,16 +116,5 @@ impl Explained {
             signed(fit.makespan_error),
             signed(fit.replay_error)
         )
-    }
-}
-
-impl Measured {
-    /// Returns the finding to name first: one stage, pause or kind of op if possible; `None` if the schedule itself costs more than what
-    /// stands out.
-    fn culprit(&self) -> Option<&Finding> {
-        let is_overall = |finding: &Finding| matches!(finding, Finding::HostDelays { .. } | Finding::Messages { .. });
-        let named = || self.findings.iter().filter(|finding| finding.saves() >= NAMED_FIRST);
-        let overall = || named().find(|finding| finding.saves() > self.schedule_bubble);
-        named().find(|&finding| !is_overall(finding)).or_else(overall)
     }
 }

@@ -1,6 +1,6 @@
 //! One schedule's step, explained: idle time, bounds, critical path, sensitivities, memory, and what could be changed.
 
-use super::measured::Measured;
+use super::run::Measured;
 use crate::advice::{Advice, Sensitivities};
 use crate::cli::Failure;
 use crate::cli::options::threshold::Side;

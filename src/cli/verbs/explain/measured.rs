@@ -1,41 +1,19 @@
 //! The step of a timeline, explained: idle time as it was measured, and everything else predicted from the step's own costs.
 
 use super::explained::Explained;
+use super::run::Measured;
 use super::{Explain, MAX_OPS};
 use crate::advice::Advisor;
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cost::{CostFile, TimeUnit};
-use crate::diagnosis::{self, Finding, Fit, MeasuredStep, StageTime, Trend, findings, stage_times, trend};
+use crate::diagnosis::{self, Fit, MeasuredStep, findings, stage_times, trend};
 use crate::experiment::compare;
 use crate::report::{Entry, Panel};
 use crate::resolve::{Costs, Resolved, Selection, Variant};
 use crate::sim::{self, Setup};
-use crate::timeline::{Source, Timeline};
-use serde::Serialize;
+use crate::timeline::Timeline;
 use std::path::Path;
-
-/// What the explanation of a measured step has in addition.
-#[derive(Serialize)]
-pub struct Measured {
-    pub source: Source,
-    /// Number of the step in the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<u64>,
-    /// Makespan predicted from the step's mean costs, in its unit; what `advice` and `bounds` are compared with.
-    pub predicted_makespan: f64,
-    /// Bubble that the order would have with equal stages, free links and no host delays.
-    pub schedule_bubble: f64,
-    pub stages: Vec<StageTime>,
-    /// What made the step longer, the largest saving first.
-    pub findings: Vec<Finding>,
-    pub fit: Fit,
-    /// Layers of each stage, if given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub layers: Option<Vec<usize>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trend: Option<Trend>,
-}
 
 impl Explain {
     /// Explains every timeline of the file at `path`.

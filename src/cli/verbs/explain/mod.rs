@@ -3,6 +3,7 @@
 mod culprit;
 mod explained;
 mod measured;
+mod run;
 mod sentences;
 mod tables;
 

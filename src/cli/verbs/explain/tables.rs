@@ -1,7 +1,7 @@
 //! Explanations as tables, one of each kind for all schedules, with definitions in the captions.
 
 use super::explained::Explained;
-use super::measured::Measured;
+use super::run::Measured;
 use crate::diagnosis::{DeliveryFit, StageTime};
 use crate::report::{self, Table, number, percent, quantity};
 use crate::sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
