@@ -22,7 +22,11 @@ impl GivenCosts {
             let layers = given.layers.clone().or_else(|| layers.as_ref().map(of));
             GivenStages { layers, ..given }
         };
-        GivenCosts { stages: self.stages.clone().map(own), layers, ..self }
+        // Layers of the given stages themselves say nothing about other stages.
+        let is_own =
+            |given: &GivenStages| given.layers.is_none() && layers.as_ref().map(Vec::len) == Some(given.times.len());
+        let kept = if self.stages.as_ref().is_some_and(is_own) { None } else { layers.clone() };
+        GivenCosts { stages: self.stages.clone().map(own), layers: kept, ..self }
     }
 
     /// Returns the costs with these layers of the given stages.

@@ -55,13 +55,14 @@ impl Costs {
     /// If the file has stages with an unknown number of layers, `layers` are theirs if there are as many; otherwise the measured stages
     /// have equal shares of them.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
-        let all = layers.as_ref().map(|layers| layers.iter().sum::<usize>());
-        let file = match (all, &layers) {
-            (Some(all), Some(layers)) if file.is_staged() && file.stage_layers().is_none() => {
-                let own = if layers.len() == file.stages.len() { layers.clone() } else { vec![all] };
-                file.clone().with_stage_layers(&own).unwrap_or(file)
+        let (file, layers) = match layers {
+            Some(layers) if file.is_staged() && file.stage_layers().is_none() => {
+                let is_own = layers.len() == file.stages.len();
+                let own = if is_own { layers.clone() } else { vec![layers.iter().sum()] };
+                // Layers of the measured stages themselves say nothing about other stages.
+                (file.clone().with_stage_layers(&own).unwrap_or(file), Some(layers).filter(|_| !is_own))
             }
-            _ => file,
+            layers => (file, layers),
         };
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }

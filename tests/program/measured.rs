@@ -88,7 +88,7 @@ fn costs_per_stage() {
     for (line, why) in [
         ("--costs F=1/2/1/1,B=2/3/4", "4 for F"),
         ("--costs F=1/2/1/1,comm=1/2/3", "same for all stages"),
-        ("--costs F=1/2ms/1/1ms,B=2ms", "one unit"),
+        ("--costs F=1/2us/1/1ms,B=2ms", "one unit"),
         ("--costs F=1/2/1/1 --costs-per layer --layers 8", "--costs-per layer"),
         ("--costs F=1/2/1/1 --balance", "--layers"),
         ("--costs F=1/2/1 --layers 1,2,3", "--layers"),
