@@ -249,6 +249,7 @@ fn messages(step: &MeasuredStep) -> Option<Finding> {
         (0..step.graph.len()).filter_map(|index| waited(&index)).map(|maker| step.times.delay(maker).arrival).collect();
     let mut replay = Replay::new(step);
     replay.messages.fill(0);
+    replay.receives.fill(0);
     let typical = median_of(&makers) / step.unit_ns.max(1) as f64;
     (!makers.is_empty()).then(|| Finding::Messages { typical, saves: replay.saves() })
 }

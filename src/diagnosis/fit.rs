@@ -8,6 +8,9 @@ use crate::sim::event::Config;
 use crate::sim::{self, Setup};
 use serde::Serialize;
 
+/// Difference of start errors within which deliveries fit equally.
+const ALIKE: f64 = 0.000_1;
+
 /// The prediction of a measured step under one delivery.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeliveryFit {
@@ -29,7 +32,7 @@ pub struct Fit {
     pub deliveries: Vec<DeliveryFit>,
 }
 
-/// Deliveries that are tried. If two fit equally, the first is named.
+/// Deliveries that are tried.
 fn candidates() -> [Delivery; 6] {
     [
         Delivery::OneSided,
@@ -59,9 +62,20 @@ impl Fit {
         Ok(Fit { makespan_error, replay_error, deliveries })
     }
 
-    /// Returns the delivery that fits best.
-    pub fn best(&self) -> Option<&DeliveryFit> {
-        self.deliveries.first()
+    /// Returns the deliveries that fit best: to 0.01 % of the step they cannot be told apart.
+    pub fn best(&self) -> impl Iterator<Item = &DeliveryFit> {
+        let least = self.deliveries.first().map_or(0.0, |first| first.start_error);
+        self.deliveries.iter().take_while(move |fit| fit.start_error <= least + ALIKE)
+    }
+
+    /// Names the deliveries that fit best: `--delivery one-sided fits it best`.
+    pub fn best_in_words(&self) -> String {
+        let names: Vec<&str> = self.best().map(|fit| fit.delivery.as_str()).collect();
+        match names.as_slice() {
+            [] => "it runs under no known delivery".to_string(),
+            [one] => format!("--delivery {one} fits it best"),
+            [most @ .., last] => format!("--delivery {} and {last} fit it best", most.join(", ")),
+        }
     }
 }
 

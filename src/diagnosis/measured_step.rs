@@ -41,6 +41,32 @@ pub(super) struct Needs {
     pub is_message: bool,
 }
 
+/// When the output of an op left its device and had arrived, in ns from the op's end.
+#[derive(Clone, Copy)]
+struct Sent {
+    left: u64,
+    arrived: u64,
+}
+
+impl Needs {
+    /// Returns how long the message that an op waits for takes: after its maker's end, or, if the receiver was busy when it left, after the
+    /// receiver is free. `usual` is how long outputs usually wait until they are sent, `typical` how long messages take in total.
+    fn message(&self, start: u64, sent: Option<Sent>, usual: u64, typical: u64) -> Delay {
+        let most = start.saturating_sub(self.made);
+        match sent {
+            None => Delay { after: 0, arrival: typical.min(most) },
+            // A receiver that posts its receive late makes the message late, not the other way round.
+            Some(Sent { left, arrived }) if self.made + left <= self.free => {
+                Delay { after: (self.made + arrived).min(start).saturating_sub(self.free), arrival: left.min(most) }
+            }
+            // A send that starts later than sends usually do was held up by its host.
+            Some(Sent { left, arrived }) => {
+                Delay { after: 0, arrival: arrived.saturating_sub(left.saturating_sub(usual)).min(most) }
+            }
+        }
+    }
+}
+
 impl MeasuredStep {
     /// Reads a step from the timeline of an execution.
     ///
@@ -92,35 +118,33 @@ impl MeasuredStep {
     /// typically do, or as its send says; the rest is the host's.
     fn set_waits(&mut self, sends: &BTreeMap<(u32, Op), (u64, u64)>) {
         let all = 0..self.graph.len();
-        let lag = |needs: &Needs, start: u64| start.saturating_sub(needs.made);
-        let waited = |&index: &usize| {
+        let waited = |index: usize| {
             let needs = self.needs(index);
-            (needs.is_message && needs.made > needs.free).then(|| lag(&needs, self.times.start[index]) as f64)
+            let lag = self.times.start[index].saturating_sub(needs.made);
+            (needs.is_message && needs.made > needs.free).then_some(lag as f64)
         };
-        let typical = median(&all.clone().filter_map(|index| waited(&index)).collect::<Vec<_>>()) as u64;
-        let leave = |index: usize| {
-            let sent = sends.get(&(self.graph.device_of(index), self.graph.op(index).in_direction(0)))?;
-            Some((sent.0.saturating_sub(self.times.end[index]), sent.1.saturating_sub(self.times.end[index])))
+        let typical = median(&all.clone().filter_map(waited).collect::<Vec<_>>()) as u64;
+        let sent = |index: usize| {
+            let (left, arrived) = sends.get(&(self.graph.device_of(index), self.graph.op(index).in_direction(0)))?;
+            let end = self.times.end[index];
+            Some(Sent { left: left.saturating_sub(end), arrived: arrived.saturating_sub(end) })
         };
-        let usual_leave =
-            median(&all.clone().filter_map(|index| Some(leave(index)?.0 as f64)).collect::<Vec<_>>()) as u64;
+        let leaves: Vec<f64> = all.clone().filter_map(|index| Some(sent(index)?.left as f64)).collect();
+        let usual = median(&leaves) as u64;
         let (mut delays, mut held) = (vec![Delay::default(); all.len()], vec![Held::default(); all.len()]);
         for index in all {
             let (needs, start) = (self.needs(index), self.times.start[index]);
-            let before = self.graph.before(index);
-            let mut after = before;
+            let mut after = self.graph.before(index);
             let mut ready = needs.free.max(needs.made);
             if let (Some(maker), true) = (needs.maker, needs.is_message) {
-                let most = start.saturating_sub(needs.made);
-                let arrival = match leave(maker) {
-                    // A send that starts later than sends usually do was held up by its host.
-                    Some((left, arrived)) => arrived.saturating_sub(left.saturating_sub(usual_leave)),
-                    None => typical,
-                };
-                delays[maker].arrival = arrival.min(most);
-                ready = needs.free.max(needs.made + delays[maker].arrival);
-                let late = start.saturating_sub(ready);
-                if self.is_late_after(maker, needs.free, late, leave(maker).map(|(left, _)| left)) {
+                let sent = sent(maker);
+                let delay = needs.message(start, sent, usual, typical);
+                delays[maker].arrival = delay.arrival;
+                if let Some(before) = after {
+                    delays[before].after = delay.after;
+                }
+                ready = (needs.free + delay.after).max(needs.made + delay.arrival);
+                if self.is_late_after(maker, needs.free, start.saturating_sub(ready), sent) {
                     after = Some(maker);
                 }
             }
@@ -131,10 +155,10 @@ impl MeasuredStep {
 
     /// Whether the device of op number `maker`, not that of the receiver, which is free from `free` on, was late by about `late` ns: it
     /// sent that late, or, if sends were not recorded, it did nothing else meanwhile.
-    fn is_late_after(&self, maker: usize, free: u64, late: u64, left: Option<u64>) -> bool {
+    fn is_late_after(&self, maker: usize, free: u64, late: u64, sent: Option<Sent>) -> bool {
         let end = self.times.end[maker];
         let paused = || self.graph.after(maker).map_or(0, |next| self.times.start[next].saturating_sub(end));
-        let left = left.unwrap_or_else(paused);
+        let left = sent.map_or_else(paused, |sent| sent.left);
         end + left > free && 2 * left >= late && late > 0
     }
 

@@ -12,6 +12,8 @@ pub struct Replay<'a> {
     pub held: Vec<u64>,
     /// How long the output of an op takes to another device.
     pub messages: Vec<u64>,
+    /// How long a device receives a message after an op, before it starts the next one.
+    pub receives: Vec<u64>,
 }
 
 impl<'a> Replay<'a> {
@@ -22,7 +24,8 @@ impl<'a> Replay<'a> {
             step,
             durations: all.clone().map(|index| step.times.duration(index)).collect(),
             held: all.clone().map(|index| step.times.held(index).ticks).collect(),
-            messages: all.map(|index| step.times.delay(index).arrival).collect(),
+            messages: all.clone().map(|index| step.times.delay(index).arrival).collect(),
+            receives: all.map(|index| step.times.delay(index).after).collect(),
         }
     }
 
@@ -31,7 +34,7 @@ impl<'a> Replay<'a> {
         let graph = &self.step.graph;
         let mut ends = vec![0_u64; graph.len()];
         for index in graph.order() {
-            let free = graph.before(index).map_or(0, |before| ends[before]);
+            let free = graph.before(index).map_or(0, |before| ends[before] + self.receives[before]);
             let made = graph.upstream(index).map_or(0, |maker| {
                 let leaves = graph.transfer(index).is_some();
                 ends[maker] + if leaves { self.messages[maker] } else { 0 }
