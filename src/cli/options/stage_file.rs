@@ -1,6 +1,7 @@
 //! Files of stage times for --costs: CSV with a row per stage, or TOML with a list per kind.
 
 use crate::cost::GivenCosts;
+use crate::resolve::{Files, read_text};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ pub fn is_file(text: &str) -> bool {
 
 /// Reads the stage times at `path`.
 pub fn read(path: &str) -> Result<GivenCosts, String> {
-    let text = super::costs::read_text(Path::new(path), LIMIT).map_err(|error| error.to_string())?;
+    let text = read_text(&Files, path, LIMIT).map_err(|error| error.to_string())?;
     let is_csv = Path::new(path).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
     let columns = if is_csv { csv(&text) } else { toml(&text) };
     columns.and_then(Columns::costs).map_err(|why| format!("{path}: {why}"))

@@ -87,13 +87,12 @@ impl Profile {
             let step = MeasuredStep::new(timeline).map_err(|error| named(error.to_string()))?;
             let fit = Fit::new(&step, &costs).map_err(|error| named(error.to_string()))?;
             let number = timeline.step.map_or_else(String::new, |step| format!(" step {step}"));
-            let best =
-                fit.best().map_or_else(String::new, |best| format!("; --delivery {} fits it best", best.delivery));
             self.details.remarks.remark(&format!(
-                "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %{best}",
+                "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %; {}",
                 timeline.schedule,
                 100.0 * fit.makespan_error,
-                100.0 * fit.replay_error
+                100.0 * fit.replay_error,
+                fit.best_in_words()
             ));
         }
         match &self.layers {

@@ -103,18 +103,16 @@ impl Explained {
     fn fit(&self, measured: &Measured) -> String {
         let signed = |error: f64| format!("{:+.1} %", 100.0 * error);
         let fit = &measured.fit;
-        let best = fit.best().map_or_else(String::new, |best| {
-            format!(
-                "; `--delivery {}` fits it best (ops start {} of the step off)",
-                best.delivery,
-                percent(best.start_error)
-            )
-        });
+        let off = fit
+            .deliveries
+            .first()
+            .map_or_else(String::new, |best| format!(" (ops start {} of the step off)", percent(best.start_error)));
         format!(
-            "Predicted from its own mean costs it takes {} ({}), replayed op by op {}{best}. All that follows is predicted from them.",
+            "Predicted from its own mean costs it takes {} ({}), replayed op by op {}; {}{off}. All that follows is predicted from them.",
             self.time(measured.predicted_makespan),
             signed(fit.makespan_error),
-            signed(fit.replay_error)
+            signed(fit.replay_error),
+            fit.best_in_words()
         )
     }
 }
