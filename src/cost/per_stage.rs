@@ -98,6 +98,12 @@ impl GivenCosts {
                 "these costs times the number of ops overflow the clock; give smaller or rounder numbers".to_string(),
             )
         };
+        let (given_stages, stages) = (given.times.len(), placement.stages() as usize);
+        if !given_stages.is_multiple_of(stages) && !stages.is_multiple_of(given_stages) {
+            return Err(CostError(format!(
+                "expected one value per stage, {stages} here, found {given_stages} in --costs; give as many, or a divisor or multiple of that"
+            )));
+        }
         let [own, new] = given.sizes(placement, self.layers_on(placement)?);
         let pieces = scale(&own).ok_or_else(overflow)?;
         let one = Decimal::whole(1);

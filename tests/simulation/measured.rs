@@ -208,6 +208,39 @@ fn sends_tell_messages_from_hosts() {
 }
 
 #[test]
+fn a_busy_receiver_makes_a_message_late_not_the_other_way_round() {
+    let ms = |ms: u64| ms * 1_000_000;
+    let ops = [
+        (0, "0F0", 0, 10),
+        (0, "0F1", 10, 20),
+        (0, "0B0", 70, 80),
+        (0, "0B1", 85, 95),
+        (1, "1F0", 15, 35),
+        (1, "1F1", 36, 56),
+        (1, "1B0", 56, 66),
+        (1, "1B1", 66, 76),
+    ];
+    let mut spans: Vec<Span> =
+        ops.into_iter().map(|(device, op, start, end)| span(device, op, ms(start), ms(end))).collect();
+    // The output of 0F1 is sent at 20, but device 1 receives it from 35 on.
+    let sends =
+        [(0, "0F0", "1F0", 10, 15), (0, "0F1", "1F1", 20, 36), (1, "1B0", "0B0", 66, 70), (1, "1B1", "0B1", 76, 80)];
+    for (device, op, partner, start, end) in sends {
+        let (partner, peer) = (Some(partner.to_string()), Some(1 - device));
+        spans.push(Span { queue: Queue::Send, partner, peer, ..span(device, op, ms(start), ms(end)) });
+    }
+    let step = MeasuredStep::new(&timeline("gpipe", 2, 2, 0, spans)).unwrap();
+    let explained = explain(&step.graph, &step.means, &step.times, None);
+    let of = |device: usize, cause: Cause| explained.devices[device][cause as usize] / 1_000_000;
+    assert_eq!([of(1, Cause::Fill), of(1, Cause::Communication), of(1, Cause::Drain)], [15, 1, 19]);
+    // Device 0 waits 50 for 1B0. On the way there: messages of 5, 1 and 4. Forwards take 15 on average: those on the way exceed that by
+    // -5 + 5 + 5, those before the wait by -10. The host is 5 late with 0B1.
+    let waits = [Cause::Communication, Cause::Imbalance, Cause::Dependence, Cause::Host];
+    assert_eq!(waits.map(|cause| of(0, cause)), [10, 15, 25, 5]);
+    assert_eq!(Replay::new(&step).makespan(), ms(95));
+}
+
+#[test]
 fn costs_of_a_run_are_its_means() {
     let file = costs(&[&by_hand()]).unwrap();
     let stage = &file.stages[0];
