@@ -91,7 +91,7 @@ fn costs_per_stage() {
         ("--costs F=1/2us/1/1ms,B=2ms", "one unit"),
         ("--costs F=1/2/1/1 --costs-per layer --layers 8", "--costs-per layer"),
         ("--costs F=1/2/1/1 --balance", "--layers"),
-        ("--costs F=1/2/1 --layers 1,2,3", "--layers"),
+        ("--costs F=1/2/1 --layers 1,2,3", "one value per stage"),
     ] {
         let found = refused(&format!("predict -p 4 -m 8 -s 1f1b {line}"));
         assert!(found.contains(why), "{line}: {found}");
