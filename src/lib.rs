@@ -94,7 +94,7 @@
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
-//! 3 the way in: resolve step_estimate advice suggestion explanation model_prediction report
+//! 3 the way in: resolve step_estimate advice suggestion diagnosis explanation model_prediction report
 //! 4 machines: compute model checkpoint ranks exec doctor
 //! 5 measurement: experiment training_loop
 //! 6 command line, and the errors of the crate: cli error
@@ -128,6 +128,7 @@ mod cost;
 mod csv;
 mod deadlock;
 mod delivery;
+mod diagnosis;
 #[cfg(feature = "cuda")]
 mod doctor;
 mod dsl;
@@ -190,7 +191,7 @@ mod examples {
 
 #[cfg(feature = "training")]
 pub use api::training;
-pub use api::{costs, graphs, models, pictures, schedules, simulation};
+pub use api::{costs, graphs, measured, models, pictures, schedules, simulation};
 
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};
@@ -211,7 +212,7 @@ pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warni
 pub use schedule::{Overlap, Schedule};
 pub use sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
 pub use step_estimate::StepEstimate;
-pub use timeline::{Queue, Span, Timeline};
+pub use timeline::{Queue, Span, StepFigures, Timeline};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]

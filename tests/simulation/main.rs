@@ -10,6 +10,7 @@ mod formats;
 mod judgement;
 mod layouts;
 mod machines;
+mod measured;
 mod memory;
 mod models;
 mod optima;

@@ -44,6 +44,16 @@ const RULES: &[Rule] = &[
         "is about validation; give --validate-every, too",
     ),
     (
+        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 steps warmup calibrate_batch machine",
+        |g| !g.is_typed("from"),
+        "describes a measurement, and --from takes one that is there; leave one of the two out",
+    ),
+    (
+        TRAINING,
+        |g| !g.is_typed("from"),
+        "describes a training, and --from takes one that is there; leave one of the two out",
+    ),
+    (
         "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
          calibrate_batch",
         |g| !g.is_typed("machine"),
@@ -63,6 +73,11 @@ const RULES: &[Rule] = &[
         "micro_batch_size",
         |g| g.is_typed("hardware") || g.is_typed("profile"),
         "needs measured costs or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
+    ),
+    (
+        "stages micro schedule chunks set overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model",
+        |g| !g.is_typed("timeline"),
+        "describes a prediction, and a timeline is explained as it was measured; leave one of the two out",
     ),
     (
         TRAINING,
@@ -99,15 +114,22 @@ const RULES: &[Rule] = &[
     (
         "layers",
         |g| {
-            let has_costs = ["profile", "costs", "costs_per", "hardware"].iter().any(|option| g.is_typed(option));
+            let has_costs = ["profile", "costs", "costs_per", "hardware", "timeline", "from"]
+                .iter()
+                .any(|option| g.is_typed(option));
             has_costs || g.has("data") && !g.is_on(DeviceKind::Timed)
         },
         "splits a model; give its costs with --profile, --costs, or --model and --hardware",
     ),
     (
         "balance",
-        |g| (g.is_typed("profile") || g.is_typed("hardware")) && !g.has("device"),
-        "splits layers by the costs of a model's parts: predict with --profile, or --model and --hardware, and run the result with --layers",
+        |g| ["profile", "hardware", "costs"].iter().any(|option| g.is_typed(option)) && !g.has("device"),
+        "splits layers by what they cost: predict with --profile, --model and --hardware, or --costs and --layers, and run the result with --layers",
+    ),
+    (
+        "layers",
+        |g| !g.is_typed("balance") || g.is_typed("costs"),
+        "sets the layers that --balance would find; leave one of the two out",
     ),
     (
         "memory_cap",

@@ -1,0 +1,55 @@
+//! Figures of each step of an imported run, next to the one that a timeline shows.
+
+use super::{MAX_NS, Timeline};
+use crate::metrics::{Activity, makespan};
+use serde::{Deserialize, Serialize};
+
+/// Figures of one step, over the devices that were recorded completely.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepFigures {
+    /// Number of the step as in the trace (`ProfilerStep#7`), or from 0 where the trace has none.
+    pub number: u64,
+    /// First op's start to last op's end, over all devices, in ns.
+    pub makespan_ns: u64,
+    /// 1 - busy / (devices * makespan), over the devices that were recorded completely.
+    pub bubble: f64,
+    /// Time from the start of this step to the start of the next one (of the last step: to its recorded end), in ns; absent if
+    /// the trace does not mark steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iteration_ns: Option<u64>,
+    /// Time in F, I, W and B by device, in ns; 0 for a device without a trace.
+    pub busy_ns: Vec<u64>,
+    /// Start of the first op in ns, from the start of the first op of the first step.
+    pub start_ns: u64,
+}
+
+impl StepFigures {
+    /// Returns the figures of the step that `timeline` shows.
+    pub fn of(timeline: &Timeline, number: u64, start_ns: u64, iteration_ns: Option<u64>) -> StepFigures {
+        let activities = timeline.activities();
+        let recorded: Vec<&Activity> = timeline.recorded().map(|device| &activities[device as usize]).collect();
+        let makespan_ns = makespan(&activities);
+        let busy: f64 = recorded.iter().map(|activity| activity.busy as f64).sum();
+        let whole = recorded.len() as f64 * makespan_ns as f64;
+        let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
+        let busy_ns = activities.iter().map(|activity| activity.busy).collect();
+        StepFigures { number, makespan_ns, bubble, iteration_ns, busy_ns, start_ns }
+    }
+
+    /// Checks the figures of a file; the text says what was expected and found.
+    pub(super) fn validate(&self, devices: u32) -> Result<(), String> {
+        let times =
+            [Some(self.makespan_ns), self.iteration_ns, Some(self.start_ns), self.busy_ns.iter().max().copied()];
+        if let Some(time) = times.into_iter().flatten().find(|&time| time > MAX_NS) {
+            return Err(format!("expected at most {MAX_NS} ns, which is 104 days, found {time}"));
+        }
+        if self.busy_ns.len() != devices as usize {
+            return Err(format!("busy_ns: expected {devices} times, one per device, found {}", self.busy_ns.len()));
+        }
+        if !(-1e-9..=1.0).contains(&self.bubble) {
+            return Err(format!("bubble: expected a share between 0 and 1, found {}", self.bubble));
+        }
+        Ok(())
+    }
+}
