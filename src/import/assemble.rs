@@ -29,8 +29,9 @@ pub fn assemble(
     let steps = steps(&owned);
     pipeline.runs = owned.iter().map(|run| run.as_ref().map(RankRun::without_steps)).collect();
     if steps.is_empty() {
+        let odd = if warnings.is_empty() { String::new() } else { format!(" ({})", warnings.join("; ")) };
         return Err(ImportError::new(format!(
-            "expected ops of a pipeline, found none in {}; record ranges such as PP:0F3 with PyTorch's profiler, or name yours with --label 'REGEX=F'",
+            "expected ops of a pipeline, found none in {}{odd}; record ranges such as PP:0F3 with PyTorch's profiler, or name yours with --label 'REGEX=F'",
             files.first().map_or("the files", String::as_str)
         )));
     }

@@ -28,11 +28,6 @@ impl Exchanges {
             receives: exchanges(events, Class::Receive, Class::ReceiveDone),
         }
     }
-
-    /// Returns the number of sends and receives.
-    pub fn count(&self) -> usize {
-        self.sends.len() + self.receives.len()
-    }
 }
 
 /// Pairs each call with the range that begins in it, before the next call.

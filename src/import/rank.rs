@@ -63,8 +63,6 @@ pub struct RankRun {
     pub steps: Vec<RankStep>,
     /// Earliest event.
     pub first: i64,
-    /// Whether it is cut off.
-    pub is_cut: bool,
     /// What was odd, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -103,8 +101,8 @@ impl RankRun {
         steps.iter_mut().for_each(RankStep::tidy);
         steps.retain(|step| !step.ops.is_empty());
         let first = trace.events.iter().map(|event| event.start).min().unwrap_or_default();
-        let Trace { rank, world_size, groups, version, cut, .. } = trace;
-        RankRun { file, rank, world_size, groups, version, stages, steps, first, is_cut: cut.is_some(), warnings }
+        let Trace { rank, world_size, groups, version, .. } = trace;
+        RankRun { file, rank, world_size, groups, version, stages, steps, first, warnings }
     }
 }
 

@@ -79,6 +79,15 @@ impl<'de> Visitor<'de> for ScalarVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar, A::Error> {
+        // With serde_json's feature `arbitrary_precision`, which other crates switch on, numbers come as maps.
+        if let Some(key) = map.next_key::<String>()? {
+            if key == "$serde_json::private::Number" {
+                let text = map.next_value::<String>()?;
+                let whole = text.parse().map(Scalar::Whole);
+                return Ok(whole.or_else(|_| text.parse().map(Scalar::Number)).unwrap_or_default());
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(Scalar::Other)
     }

@@ -83,7 +83,6 @@ impl RankRun {
             stages: Stages::Global,
             steps: Vec::new(),
             first: 0,
-            is_cut: false,
             warnings: Vec::new(),
         }
     }
