@@ -59,8 +59,10 @@ pub struct Contradiction {
 
 /// Readings of a clock may be wrong by this much.
 const PRECISION_NS: i64 = 20_000;
-/// Drift is always estimated if steps span this long; before, it is smaller than what messages show.
-const LONG_NS: i64 = 5_000_000_000;
+/// Drift is always estimated if steps span this long; before, it is less than what messages show.
+const LONG_NS: f64 = 5e9;
+/// How much clocks may drift apart besides what was found, per ns.
+const MOST_DRIFT: f64 = 1e-4;
 /// No bound.
 const NONE: i64 = i64::MAX / 4;
 
@@ -141,7 +143,7 @@ pub fn align(origins: &[i64], reference: usize, bounds: &[Bound], steps: usize) 
             (clock.offset_ns, clock.is_tied) = (middle, true);
         }
     }
-    let residual_ns = by_step.iter().map(|bounds| residual(&clocks, reference, bounds)).collect();
+    let residual_ns = residuals(&clocks, reference, &by_step);
     Ok(Clocks { clocks, residual_ns })
 }
 
@@ -179,38 +181,66 @@ fn check(differences: &Differences) -> Result<(), Contradiction> {
     Ok(())
 }
 
-/// Returns by how much the offsets may be wrong in one step: the bounds of that step alone hold without any drift.
-fn residual(clocks: &[Clock], reference: usize, bounds: &[Bound]) -> u64 {
-    let mut step = differences(clocks, bounds.iter());
-    step.close();
-    let away = |(rank, clock): (usize, &Clock)| {
-        let (low, high) = step.interval(reference, rank)?;
-        Some((high - clock.offset_ns).max(clock.offset_ns - low).max(0) as u64)
+/// Returns by step by how much offsets may be wrong: its own bounds hold without any drift, those of other steps as far as clocks may
+/// have drifted in between.
+fn residuals(clocks: &[Clock], reference: usize, by_step: &[Vec<Bound>]) -> Vec<u64> {
+    let points = points(clocks, reference, by_step);
+    let residual = |step: usize| {
+        let away = |(rank, clock): (usize, &Clock)| {
+            let own = &points[rank];
+            let time = own.iter().find(|point| point.step == step).map(|point| point.time)?;
+            let slack = |point: &Point| ((point.time - time).abs() as f64 * MOST_DRIFT) as i64;
+            let low = own.iter().map(|point| point.low.saturating_sub(slack(point))).max()?;
+            let high = own.iter().map(|point| point.high.saturating_add(slack(point))).min()?;
+            Some((high - clock.offset_ns).max(clock.offset_ns - low).max(0) as u64)
+        };
+        clocks.iter().enumerate().filter(|(_, clock)| clock.is_tied).filter_map(away).max()
     };
-    clocks.iter().enumerate().filter(|(_, clock)| clock.is_tied).filter_map(away).max().unwrap_or_default()
+    let all: Vec<Option<u64>> = (0..by_step.len()).map(residual).collect();
+    // A step that bounds nothing by itself is as uncertain as the worst one.
+    let worst = all.iter().flatten().max().copied().unwrap_or_default();
+    all.into_iter().map(|residual| residual.unwrap_or(worst)).collect()
 }
 
-/// Returns each clock's drift against the reference: the slope of the middle of its bounds over the steps, where it shows.
-fn drifts(clocks: &[Clock], reference: usize, by_step: &[Vec<Bound>]) -> Vec<f64> {
-    let mut points: Vec<Vec<(f64, f64)>> = vec![Vec::new(); clocks.len()];
-    let mut widths: Vec<i64> = vec![NONE; clocks.len()];
-    for bounds in by_step {
-        let mut step = differences(clocks, bounds.iter());
-        step.close();
+/// Least and largest offset of a clock in one step.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    step: usize,
+    /// Time on the clock, from its origin.
+    time: i64,
+    low: i64,
+    high: i64,
+}
+
+/// Returns, by clock, its bounds in each step that bounds it from both sides.
+fn points(clocks: &[Clock], reference: usize, by_step: &[Vec<Bound>]) -> Vec<Vec<Point>> {
+    let mut points: Vec<Vec<Point>> = vec![Vec::new(); clocks.len()];
+    for (step, bounds) in by_step.iter().enumerate() {
+        let mut differences = differences(clocks, bounds.iter());
+        differences.close();
         for (rank, clock) in clocks.iter().enumerate() {
-            let Some((low, high)) = step.interval(reference, rank) else { continue };
-            let times = bounds.iter().filter(|bound| bound.to == rank).map(|bound| bound.after);
-            let Some(time) = times.min() else { continue };
-            widths[rank] = widths[rank].min(high - low);
-            points[rank].push(((time - clock.origin) as f64, (low + (high - low) / 2) as f64));
+            let Some((low, high)) = differences.interval(reference, rank) else { continue };
+            let own = bounds.iter().filter(|bound| bound.to == rank).map(|bound| bound.after).min();
+            let time = own.map_or(0, |time| time.saturating_sub(clock.origin));
+            points[rank].push(Point { step, time, low, high });
         }
     }
-    let drift = |(points, width): (&Vec<(f64, f64)>, i64)| {
-        let (slope, span) = slope(points)?;
-        let is_shown = span >= LONG_NS as f64 || slope.abs() * span > width.max(PRECISION_NS) as f64;
+    points
+}
+
+/// Returns each clock's drift against the reference: the slope of the middle of its bounds over the steps, if these span a long time
+/// or no single offset satisfies them.
+fn drifts(clocks: &[Clock], reference: usize, by_step: &[Vec<Bound>]) -> Vec<f64> {
+    let drift = |points: &Vec<Point>| {
+        let middles: Vec<(f64, f64)> =
+            points.iter().map(|point| (point.time as f64, (point.low + (point.high - point.low) / 2) as f64)).collect();
+        let (slope, span) = slope(&middles)?;
+        let low = points.iter().map(|point| point.low).max()?;
+        let high = points.iter().map(|point| point.high).min()?;
+        let is_shown = span >= LONG_NS || low > high.saturating_add(PRECISION_NS);
         (is_shown && slope.abs() < 0.01).then_some(slope)
     };
-    points.iter().zip(widths).map(|pair| drift(pair).unwrap_or_default()).collect()
+    points(clocks, reference, by_step).iter().map(|points| drift(points).unwrap_or_default()).collect()
 }
 
 /// Returns the slope of a straight line through `points` by least squares, and their span.

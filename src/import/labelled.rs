@@ -9,8 +9,8 @@ use super::rank::{RankOp, RankStep, Stages, Window};
 use crate::op::{Kind, Op};
 use std::collections::BTreeSet;
 
-/// An op starts with its first host op if that is at most this long after the end of its wait; else the events of its beginning are missing.
-const PROLOGUE_NS: i64 = 300_000;
+/// Host time between the beginning of a range, or the end of the wait in it, and the call of the op.
+const CALL_NS: i64 = 90_000;
 
 /// Recovers a rank's steps from labelled ranges.
 pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Vec<String>) -> (Stages, Vec<RankStep>) {
@@ -147,8 +147,8 @@ impl<'a> Rank<'a> {
         let first_wait = self.received.partition_point(|&time| time <= start);
         let wait = self.received.get(first_wait).copied().filter(|&time| time < end);
         let begin = wait.unwrap_or(start);
-        let first = self.first_work(begin).filter(|first| first.start < end && first.start - begin < PROLOGUE_NS);
-        RankOp { ready: start, ..RankOp::new(op, first.map_or(begin, |first| first.start), end) }
+        let first = self.first_work(begin).map_or(end, |first| first.start);
+        RankOp { ready: start, ..RankOp::new(op, first.min(begin + CALL_NS).min(end), end) }
     }
 
     fn first_work(&self, from: i64) -> Option<&Event> {

@@ -17,6 +17,8 @@ pub struct Pipeline {
     pub stages: u32,
     pub chunks: u32,
     pub microbatches: u32,
+    /// Stages with a backward in two ops.
+    pub split: BTreeSet<u32>,
 }
 
 impl Pipeline {
@@ -48,7 +50,16 @@ impl Pipeline {
         let mut by_rank: BTreeMap<u32, RankRun> = runs.into_iter().map(|(rank, run)| (rank, run)).collect();
         let runs: Vec<Option<RankRun>> = ranks.iter().map(|rank| by_rank.remove(rank)).collect();
         let ranks = ranks.clone();
-        Pipeline { ranks, runs, device_of: BTreeMap::new(), stages: 0, chunks: 0, microbatches: 0 }.placed()
+        Pipeline {
+            ranks,
+            runs,
+            device_of: BTreeMap::new(),
+            stages: 0,
+            chunks: 0,
+            microbatches: 0,
+            split: BTreeSet::new(),
+        }
+        .placed()
     }
 
     /// Makes stages global and finds the device of each.
@@ -76,6 +87,8 @@ impl Pipeline {
         let ops = || self.runs.iter().flatten().flat_map(|run| &run.steps).flat_map(|step| &step.ops);
         let Some(last) = self.device_of.keys().next_back().copied() else { return Ok(self) };
         self.microbatches = ops().map(|op| op.op.microbatch()).max().unwrap_or_default().saturating_add(1);
+        let is_part = |op: &Op| matches!(op.kind(), Kind::I | Kind::W);
+        self.split = ops().map(|op| op.op).filter(is_part).map(Op::stage).collect();
         let of_device = |device| self.device_of.values().filter(|&&found| found == device).count() as u32;
         self.chunks = (0..p).map(of_device).max().unwrap_or(1).max((last + 1).div_ceil(p));
         self.stages = self.chunks.saturating_mul(p).max(last + 1);
@@ -115,12 +128,11 @@ impl Pipeline {
         (0..).zip(&self.runs).filter(|(_, run)| run.is_none()).map(|(device, _)| device).collect()
     }
 
-    /// Returns the kinds of ops that `device` must run for each of its stages: a stage splits its backwards, or does not.
+    /// Returns how many ops of its stages `device` has in one step, and how many it must have.
     pub fn expected(&self, device: u32, has: &BTreeSet<Op>) -> (usize, usize) {
         let (mut expected, mut found) = (0, 0);
         for (&stage, _) in self.device_of.iter().filter(|(_, of)| **of == device) {
-            let any = |kind| (0..self.microbatches).any(|microbatch| has.contains(&Op::new(kind, stage, microbatch)));
-            let splits = any(Kind::I) || any(Kind::W);
+            let splits = self.split.contains(&stage);
             for microbatch in 0..self.microbatches {
                 let has = |kind| has.contains(&Op::new(kind, stage, microbatch));
                 let kinds: &[Kind] =

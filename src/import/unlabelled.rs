@@ -26,8 +26,16 @@ struct Pass {
 
 /// Host time between an op's last host op and the end of its call.
 const EPILOGUE_NS: i64 = 150_000;
-/// Share of the epilogue that belongs to the op if the host does something else soon.
-const PROLOGUE_NS: i64 = 300_000;
+/// A wait is an op's own if it ends at most this long before the op's first host op.
+const PROLOGUE_NS: i64 = 600_000;
+/// Host time between the end of a wait and the call of the op.
+const CALL_NS: i64 = 90_000;
+/// Host time between the call of a backward and its first host op: autograd prepares.
+const ENGINE_NS: i64 = 250_000;
+/// Host time between the call of a forward and its first host op.
+const MODULE_NS: i64 = 40_000;
+/// Ops of one call are closer to each other.
+const APART_NS: i64 = 60_000;
 
 /// Recovers a rank's steps from the host's ops.
 pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Vec<String>) -> Vec<RankStep> {
@@ -127,9 +135,28 @@ fn passes(events: &[Event], windows: &[Window]) -> Vec<Pass> {
     }
     passes.extend(open);
     for pass in &mut passes {
+        pass.leave_out_preparation();
         pass.next = if pass.next == i64::MAX { pass.end } else { pass.next };
     }
     passes
+}
+
+impl Pass {
+    /// Leaves out leading ops that autograd does not record, such as the division of the batch: they share their sequence number
+    /// with the next op, and the host does something else in between.
+    fn leave_out_preparation(&mut self) {
+        let mut first = 0;
+        while let [(sequence, _, end), (next, start, _), ..] = self.ops[first..] {
+            if sequence != next || start - end < APART_NS {
+                break;
+            }
+            first += 1;
+        }
+        if let Some(&(_, start, _)) = self.ops.get(first) {
+            self.start = start;
+            self.ops.drain(..first);
+        }
+    }
 }
 
 /// Returns the thread that runs the schedule: the one that sends and receives or, without any, that runs most forward ops.
@@ -153,9 +180,11 @@ fn matched(forwards: Vec<Pass>, backwards: Vec<Pass>) -> (Vec<(Pass, Pass)>, usi
     order.sort_by_key(|&at| forwards[at].sequences.0);
     let mut lone = 0;
     for backward in backwards {
-        let last = backward.sequences.1;
-        let at = order.partition_point(|&at| forwards[at].sequences.0 <= last).checked_sub(1).map(|at| order[at]);
-        match at.filter(|&at| last >= 0 && last <= forwards[at].sequences.1) {
+        let (first, last) = backward.sequences;
+        let place = order.partition_point(|&at| forwards[at].sequences.0 <= first);
+        // The last forward's numbers end where the next one's begin: the loss has more than its outer op shows.
+        let ends = order.get(place).map_or(i64::MAX, |&next| forwards[next].sequences.0);
+        match place.checked_sub(1).map(|at| order[at]).filter(|_| last >= 0 && last < ends) {
             Some(at) => of[at].push(backward),
             None => lone += 1,
         }
@@ -207,11 +236,16 @@ fn attach(steps: &mut [RankStep], exchanges: &Exchanges) {
             let (begin, end) = (ops[number].start, ops[number].end);
             let next = ops.get(number + 1).map_or(i64::MAX, |next| next.start);
             ops[number].ready = free;
+            let lead = if ops[number].op.kind() == Kind::F { MODULE_NS } else { ENGINE_NS };
+            ops[number].start = begin.saturating_sub(lead).max(free).min(begin);
             // The last receive that was completed before the op is its input's.
             while let Some(receive) = receives.next_if(|receive| receive.posted < begin) {
-                if let Some(done) = receive.done.filter(|&done| done <= begin + PROLOGUE_NS) {
+                if let Some(done) = receive.done.filter(|&done| done <= begin) {
                     ops[number].receive = Some((receive.posted, done));
                     ops[number].ready = free.max(receive.posted).min(begin);
+                    if begin - done < PROLOGUE_NS {
+                        ops[number].start = (done + CALL_NS).min(begin);
+                    }
                 }
             }
             while let Some(send) = sends.next_if(|send| send.posted < next) {
@@ -229,7 +263,6 @@ fn first_post(step: &RankStep, exchanges: &Exchanges) -> i64 {
     let start = step.ops.first().map_or(i64::MAX, |op| op.start);
     let at = exchanges.receives.partition_point(|receive| receive.posted < start);
     let before = at.checked_sub(1).map(|at| exchanges.receives[at]);
-    let is_near =
-        |receive: &Exchange| receive.done.is_some_and(|done| done <= start && start - done < PROLOGUE_NS * 10);
+    let is_near = |receive: &Exchange| receive.done.is_some_and(|done| done <= start && start - done < 5 * PROLOGUE_NS);
     before.filter(is_near).map_or(start, |receive| receive.posted)
 }
