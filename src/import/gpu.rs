@@ -52,7 +52,10 @@ pub fn measure(events: &[Event], steps: &mut [RankStep], file: &str, warnings: &
                 }
             }
             op.receive = op.receive.and_then(|(posted, done)| launched(posted, done.max(posted + 1), true));
-            op.send = op.send.and_then(|(posted, done)| launched(posted, done.max(posted + 1), true));
+            op.send = op.send.and_then(|(posted, done)| {
+                let (start, end) = launched(posted, done?.max(posted + 1), true)?;
+                Some((start, Some(end)))
+            });
             op.ready = op.receive.map_or(op.start, |(_, done)| done.min(op.start)).min(op.start);
             free = Some(op.end);
         }

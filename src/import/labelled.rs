@@ -148,7 +148,16 @@ impl<'a> Rank<'a> {
         let wait = self.received.get(first_wait).copied().filter(|&time| time < end);
         let begin = wait.unwrap_or(start);
         let first = self.first_work(begin).map_or(end, |first| first.start);
+        let end = self.without_interruption(begin, end);
         RankOp { ready: start, ..RankOp::new(op, first.min(begin + CALL_NS).min(end), end) }
+    }
+
+    /// Returns the end of a range, or of the epilogue after its last host op if the thread was interrupted briefly before the range ended.
+    fn without_interruption(&self, begin: i64, end: i64) -> i64 {
+        let before = self.work.partition_point(|event| event.start < end);
+        let last = self.work[..before].last().map(|event| event.end).filter(|&last| last > begin);
+        let gap = last.map_or(0, |last| end - last);
+        if (RETURN_NS..INTERRUPTION_NS).contains(&gap) { end - gap + RETURN_NS } else { end }
     }
 
     fn first_work(&self, from: i64) -> Option<&Event> {
@@ -235,8 +244,9 @@ impl<'a> Rank<'a> {
             Label::Pair(..) | Label::Reduce | Label::Other => None,
         };
         for send in &self.exchanges.sends {
-            let (place, done) = (place(send.posted), send.done.unwrap_or(send.posted));
-            let (key, done) = (own(place), if self.has_gpu { place.map_or(done, |(end, _)| end) } else { done });
+            let place = place(send.posted);
+            let done = if self.has_gpu { place.map(|(end, _)| end) } else { send.done };
+            let key = own(place);
             if let Some(op) = key.and_then(|key| find(steps, key, send.posted, Side::Send)) {
                 op.send = Some((send.posted, done));
             }
@@ -252,6 +262,10 @@ impl<'a> Rank<'a> {
     }
 }
 
+/// Most host time between a labelled op's last host op and its end.
+const RETURN_NS: i64 = 400_000;
+/// A longer gap is no interruption, but work that is not recorded.
+const INTERRUPTION_NS: i64 = 2_000_000;
 /// Host time between an op's last host op and the end of its call.
 const EPILOGUE_NS: i64 = 150_000;
 

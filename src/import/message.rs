@@ -24,8 +24,8 @@ pub struct Message {
     pub consumer: Op,
     /// When it was sent, on the sender's clock.
     pub sent: i64,
-    /// When the send was known to be complete, on the sender's clock.
-    pub sent_done: i64,
+    /// When the send was known to be complete, on the sender's clock, if that is recorded.
+    pub sent_done: Option<i64>,
     /// When the receive was posted, on the receiver's clock.
     pub posted: i64,
     /// When the receiver went on, on its clock.
@@ -88,10 +88,13 @@ impl Step<'_> {
 }
 
 impl Message {
-    /// Returns the two inequalities of the message: no data before it is sent; no send is complete before its receive is posted.
-    pub fn bounds(&self, step: usize) -> [Bound; 2] {
+    /// Returns the inequalities of the message: no data before it is sent; no send is complete before its receive is posted.
+    pub fn bounds(&self, step: usize) -> impl Iterator<Item = Bound> {
         let (sender, receiver) = (self.sender as usize, self.receiver as usize);
         let data = Bound { from: sender, to: receiver, before: self.sent, after: self.received, step };
-        [data, Bound { from: receiver, to: sender, before: self.posted, after: self.sent_done, step }]
+        let posted = self.posted;
+        let complete =
+            self.sent_done.map(|done| Bound { from: receiver, to: sender, before: posted, after: done, step });
+        [Some(data), complete].into_iter().flatten()
     }
 }

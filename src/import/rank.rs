@@ -19,8 +19,8 @@ pub struct RankOp {
     pub ready: i64,
     /// Receive of its input: when it was posted, and when the rank that waited for it went on.
     pub receive: Option<(i64, i64)>,
-    /// Send of its output: when it was posted, and when it is known to be complete.
-    pub send: Option<(i64, i64)>,
+    /// Send of its output: when it was posted and, if known, when it was complete.
+    pub send: Option<(i64, Option<i64>)>,
 }
 
 impl RankOp {
@@ -84,6 +84,10 @@ impl RankRun {
         }
         if trace.malformed > 0 {
             warnings.push(format!("{file}: {} events without a valid name or time left out", trace.malformed));
+        }
+        if trace.odd > 0 {
+            warnings
+                .push(format!("{file}: {} events with a field of a wrong type, read as far as possible", trace.odd));
         }
         let repeated = trace.remove_repeated();
         if repeated > 0 {

@@ -31,8 +31,10 @@ pub struct Trace {
     pub has_events: bool,
     /// Whether it is Nsight Systems'.
     pub is_nsight: bool,
-    /// Number of events of interest without a valid time.
+    /// Number of events without a valid name or time.
     pub malformed: u64,
+    /// Number of events with a field of a wrong type.
+    pub odd: u64,
     /// Why the file could not be read to its end.
     pub cut: Option<String>,
 }
@@ -177,10 +179,12 @@ impl<'de> Visitor<'de> for Events<'_> {
                 forward_thread: raw.forward_thread.whole().unwrap_or_default(),
                 correlation: raw.correlation.whole().map(|number| number as u64),
             };
+            // Every complete event has a name. One with a field of a wrong type counts, as far as it can be read.
             if fields.name.is_empty() {
-                trace.malformed += 1; // every complete event has a name
+                trace.malformed += 1;
                 continue;
             }
+            trace.odd += u64::from(raw.is_odd);
             let Some(class) = Class::of(&fields, rules) else { continue };
             let (start, duration) = (raw.start.microseconds(), raw.duration.microseconds());
             let end = start.zip(duration).map(|(start, duration)| start + duration);
@@ -207,6 +211,8 @@ struct RawEvent {
     sequence: Scalar,
     forward_thread: Scalar,
     correlation: Scalar,
+    /// Whether a field is of a wrong type.
+    is_odd: bool,
 }
 
 struct ElementVisitor;
@@ -263,6 +269,11 @@ impl<'de> Visitor<'de> for ElementVisitor {
                 }
             };
             *field = map.next_value()?;
+            let is_right = match key.as_str() {
+                "ph" | "cat" | "name" => matches!(field, Scalar::Text(_)),
+                _ => *field != Scalar::Other,
+            };
+            event.is_odd |= !is_right;
         }
         Ok(Element::Event(event))
     }
@@ -282,6 +293,7 @@ impl<'de> DeserializeSeed<'de> for Arguments<'_> {
 macro_rules! nothing {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E>(self, _: $type) -> Result<(), E> {
+            self.0.is_odd = true;
             Ok(())
         })*
     };
@@ -297,22 +309,34 @@ impl<'de> Visitor<'de> for Arguments<'_> {
     nothing!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_unit<E>(self) -> Result<(), E> {
+        self.0.is_odd = true;
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        self.0.is_odd = true;
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "Sequence number" => self.0.sequence = map.next_value()?,
-                "Fwd thread id" => self.0.forward_thread = map.next_value()?,
-                "correlation" => self.0.correlation = map.next_value()?,
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
+            let field = match key.as_str() {
+                "Sequence number" => &mut self.0.sequence,
+                "Fwd thread id" => &mut self.0.forward_thread,
+                "correlation" => &mut self.0.correlation,
+                "$serde_json::private::Number" => {
+                    self.0.is_odd = true; // a number in place of the arguments
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *field = map.next_value()?;
+            self.0.is_odd |= field.whole().is_none();
         }
         Ok(())
     }

@@ -20,14 +20,16 @@ struct Pass {
     /// Least and largest sequence number.
     sequences: (i64, i64),
     step: usize,
+    /// Number of host ops.
+    count: usize,
     /// Sequence numbers and times of a forward's ops, to divide it if it turns out to be several.
     ops: Vec<(i64, i64, i64)>,
 }
 
 /// Host time between an op's last host op and the end of its call.
 const EPILOGUE_NS: i64 = 150_000;
-/// A wait is an op's own if it ends at most this long before the op's first host op.
-const PROLOGUE_NS: i64 = 600_000;
+/// The first receive of a step ends at most this long before the first host op.
+const FIRST_NS: i64 = 3_000_000;
 /// Host time between the end of a wait and the call of the op.
 const CALL_NS: i64 = 90_000;
 /// Host time between the call of a backward and its first host op: autograd prepares.
@@ -50,6 +52,12 @@ pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Ve
     for pair in pairs {
         by_step.entry(pair.0.step).or_default().push(pair);
     }
+    let odd = odd(by_step.values().flatten());
+    if odd > 0 {
+        warnings.push(format!(
+            "{file}: {odd} ops have another number of host ops than most of their kind; events may be missing"
+        ));
+    }
     let exchanges = Exchanges::of(events);
     let mut steps = Vec::new();
     for (at, mut pairs) in by_step {
@@ -69,6 +77,17 @@ pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Ve
     }
     attach(&mut steps, &exchanges);
     steps
+}
+
+/// Returns the number of passes that have another number of host ops than most of their kind.
+fn odd<'a>(pairs: impl Iterator<Item = &'a (Pass, Pass)>) -> usize {
+    let (mut counts, mut all): ([BTreeMap<usize, usize>; 2], usize) = Default::default();
+    for (forward, backward) in pairs {
+        *counts[0].entry(forward.count).or_default() += 1;
+        *counts[1].entry(backward.count).or_default() += 1;
+        all += 2;
+    }
+    all - counts.iter().filter_map(|counts| counts.values().max()).sum::<usize>()
 }
 
 fn op(op: Op, pass: &Pass) -> RankOp {
@@ -122,8 +141,10 @@ fn passes(events: &[Event], windows: &[Window]) -> Vec<Pass> {
             next: i64::MAX,
             sequences: (i64::MAX, -1),
             step: at,
+            count: 0,
             ops: Vec::new(),
         });
+        pass.count += 1;
         pass.end = pass.end.max(event.end);
         pass.next = i64::MAX;
         if sequence >= 0 {
@@ -154,6 +175,7 @@ impl Pass {
         }
         if let Some(&(_, start, _)) = self.ops.get(first) {
             self.start = start;
+            self.count -= first;
             self.ops.drain(..first);
         }
     }
@@ -208,8 +230,10 @@ fn part(forward: &Pass, backward: &Pass, is_last: bool) -> Pass {
     let (least, most) = backward.sequences;
     let own = forward.ops.iter().filter(|(sequence, ..)| (least..=most).contains(sequence));
     let start = own.clone().map(|op| op.1).min().unwrap_or(forward.start);
-    let end = own.map(|op| op.2).max().unwrap_or(forward.end);
+    let end = own.clone().map(|op| op.2).max().unwrap_or(forward.end);
+    let count = own.count();
     Pass {
+        count,
         start,
         end,
         next: if is_last { forward.next } else { end },
@@ -243,14 +267,14 @@ fn attach(steps: &mut [RankStep], exchanges: &Exchanges) {
                 if let Some(done) = receive.done.filter(|&done| done <= begin) {
                     ops[number].receive = Some((receive.posted, done));
                     ops[number].ready = free.max(receive.posted).min(begin);
-                    if begin - done < PROLOGUE_NS {
+                    if done >= free {
                         ops[number].start = (done + CALL_NS).min(begin);
                     }
                 }
             }
             while let Some(send) = sends.next_if(|send| send.posted < next) {
                 if send.posted >= begin {
-                    ops[number].send = Some((send.posted, send.done.unwrap_or(send.posted)));
+                    ops[number].send = Some((send.posted, send.done));
                 }
             }
             free = end;
@@ -263,6 +287,6 @@ fn first_post(step: &RankStep, exchanges: &Exchanges) -> i64 {
     let start = step.ops.first().map_or(i64::MAX, |op| op.start);
     let at = exchanges.receives.partition_point(|receive| receive.posted < start);
     let before = at.checked_sub(1).map(|at| exchanges.receives[at]);
-    let is_near = |receive: &Exchange| receive.done.is_some_and(|done| done <= start && start - done < 5 * PROLOGUE_NS);
+    let is_near = |receive: &Exchange| receive.done.is_some_and(|done| done <= start && start - done < FIRST_NS);
     before.filter(is_near).map_or(start, |receive| receive.posted)
 }

@@ -171,7 +171,11 @@ fn what_is_missing_is_named() {
     let folder = folder("slow_stage1_1f1b_p4_m8");
     let files = [0, 1, 3].map(|rank| folder.join(format!("rank{rank}_trace.json.gz")));
     let cut = run_with(&files, &ImportOptions::default());
-    assert!(cut.warnings.iter().any(|text| text.contains("the chain of messages is cut: rank 3")), "{:?}", cut.warnings);
+    assert!(
+        cut.warnings.iter().any(|text| text.contains("the chain of messages is cut: rank 3")),
+        "{:?}",
+        cut.warnings
+    );
     assert_eq!(cut.timelines[0].incomplete_devices, [2]);
 }
 
@@ -199,4 +203,212 @@ fn changed(case: &str, into: &Path, mut change: impl FnMut(&mut Value)) {
         change(&mut trace);
         fs::write(into.join(format!("rank{rank}_trace.json")), trace.to_string()).unwrap();
     }
+}
+
+/// A source of numbers from a seed (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % most.max(1) as u64) as usize
+    }
+}
+
+/// Damages some events of a trace: dropped, repeated, in another order, with a wrong type.
+fn damage(events: &mut Vec<Value>, chance: &mut Chance) {
+    for _ in 0..=chance.below(6) {
+        let at = chance.below(events.len());
+        match chance.below(4) {
+            0 => drop(events.remove(at)),
+            1 => {
+                let again = events[at].clone();
+                events.insert(chance.below(events.len()), again);
+            }
+            2 => {
+                let other = chance.below(events.len());
+                events.swap(at, other);
+            }
+            _ => {
+                let wrong = [Value::Null, Value::from("x"), Value::from(-1), Value::from(vec![1]), Value::from(true)];
+                let wrong = wrong[chance.below(wrong.len())].clone();
+                let keys = ["ts", "dur", "name", "cat", "tid", "args", "ph"];
+                match events[at].as_object_mut().filter(|_| chance.below(8) > 0) {
+                    Some(event) => drop(event.insert(keys[chance.below(keys.len())].to_string(), wrong)),
+                    None => events[at] = wrong,
+                }
+            }
+        }
+    }
+}
+
+/// Whether the ops of `timeline` are where they are in `truth`, to 1.5 ms.
+fn is_near(timeline: &Timeline, truth: &Timeline) -> bool {
+    let ops = |timeline: &Timeline| -> BTreeMap<String, (u64, u64)> {
+        timeline.ops().map(|(op, span)| (op.to_string(), (span.start_ns, span.end_ns))).collect()
+    };
+    let (found, expected) = (ops(timeline), ops(truth));
+    let near = |(a, b): ((u64, u64), (u64, u64))| a.0.abs_diff(b.0) < 1_500_000 && a.1.abs_diff(b.1) < 1_500_000;
+    found.len() == expected.len()
+        && expected.iter().all(|(op, times)| found.get(op).is_some_and(|own| near((*own, *times))))
+}
+
+#[test]
+fn damaged_traces_give_an_error_or_a_warning_and_never_a_wrong_timeline() {
+    let count = std::env::var("PIPESIM_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let cases = ["plain_gpipe_p2_m4", "onestep_shapes_interleavedzb_p2_m4", "slow_stage1_1f1b_p4_m8"];
+    let (mut refused, mut warned, mut silent) = (0, 0, 0);
+    for case in cases {
+        let whole = run(case);
+        let mut texts: Vec<Value> = Vec::new();
+        let scratch = tempfile::tempdir().unwrap();
+        changed(case, scratch.path(), |trace| texts.push(trace.clone()));
+        for seed in 0..count / cases.len() as u64 {
+            let mut chance = Chance(seed);
+            let rank = chance.below(texts.len());
+            let mut trace = texts[rank].clone();
+            damage(trace["traceEvents"].as_array_mut().unwrap(), &mut chance);
+            let path = scratch.path().join(format!("rank{rank}_trace.json"));
+            fs::write(&path, trace.to_string()).unwrap();
+            match import(&[scratch.path().to_path_buf()], &ImportOptions::default(), &|_, _| ()) {
+                Err(error) => {
+                    refused += 1;
+                    assert!(error.to_string().contains("expected"), "{case}, seed {seed}: {error}");
+                }
+                Ok(run) if !run.warnings.is_empty() => warned += 1,
+                Ok(run) => {
+                    silent += 1;
+                    let same = run.timelines.len() == whole.timelines.len()
+                        && run.timelines.iter().zip(&whole.timelines).all(|(found, truth)| is_near(found, truth));
+                    assert!(same, "{case}, seed {seed}: a wrong timeline without a warning");
+                }
+            }
+            fs::write(&path, texts[rank].to_string()).unwrap();
+        }
+    }
+    println!("{refused} refused, {warned} with warnings, {silent} unharmed");
+    assert!(warned > silent / 4);
+}
+
+/// Writes `text` as the file `name` of a new folder.
+fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn tables_are_read() {
+    let table =
+        "rank,stage,kind,microbatch,start_us,end_us\n0,0,F,0,0,10\n1,1,F,0,12,22\n1,1,B,0,22,42\n0,0,B,0,44.5,64.5\n";
+    let (_folder, path) = file("ops.csv", table);
+    let run = run_with(&[path], &ImportOptions::default());
+    assert_eq!((run.format, run.order.as_deref(), run.ops.found), ("CSV", Some("gpipe"), 4));
+    let timeline = &run.timelines[0];
+    assert_eq!((timeline.devices, timeline.metrics().makespan), (2, 0.0645));
+    for (wrong, says) in [
+        ("rank,stage\n0,0\n", "line 1: expected the columns"),
+        ("rank,stage,kind,microbatch,start_us,end_us\n0,0,X,0,0,1\n", "line 2: expected a kind"),
+        ("rank,stage,kind,microbatch,start_us,end_us\n0,0,F,0,9,1\n", "line 2: expected end_us"),
+        ("", "empty file"),
+    ] {
+        let (_folder, path) = file("ops.csv", wrong);
+        let error = import(&[path], &ImportOptions::default(), &|_, _| ()).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+/// A trace of rank 0 of 1 on a GPU: the host launches within 1 ms what takes the GPU 5 ms each; the backward from another thread.
+#[test]
+fn on_gpus_ops_are_what_they_launched() {
+    let mut events = Vec::new();
+    let mut add = |cat: &str, name: &str, tid: u64, ts: f64, dur: f64, correlation: u64| {
+        events.push(serde_json::json!({
+            "ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur,
+            "args": {"correlation": correlation},
+        }));
+    };
+    for (number, (label, thread)) in
+        [("PP:0F0", 1), ("PP:0F1", 1), ("PP:0B0", 2), ("PP:0B1", 2)].into_iter().enumerate()
+    {
+        let (host, gpu, id) = (1_000.0 * number as f64, 10_000.0 + 5_000.0 * number as f64, 2 * number as u64);
+        add("user_annotation", label, 1, host, 900.0, 0);
+        add("cuda_runtime", "cudaLaunchKernel", thread, host + 100.0, 10.0, id + 1);
+        add("cuda_runtime", "cudaLaunchKernel", thread, host + 200.0, 10.0, id + 2);
+        add("kernel", "gemm", 7, gpu, 2_000.0, id + 1);
+        add("kernel", "gelu", 7, gpu + 2_500.0, 2_500.0, id + 2);
+    }
+    let (_folder, path) = file("rank0.json", &serde_json::json!({"traceEvents": events}).to_string());
+    let run = run_with(&[path], &ImportOptions::default());
+    let times: Vec<_> = run.timelines[0].ops().map(|(op, span)| (op.to_string(), span.start_ns, span.end_ns)).collect();
+    let expected = [("0F0", 0), ("0F1", 5), ("0B0", 10), ("0B1", 15)];
+    assert_eq!(times, expected.map(|(op, ms)| (op.to_string(), ms * 1_000_000, (ms + 5) * 1_000_000)));
+}
+
+#[test]
+fn nvtx_ranges_and_own_labels_are_read() {
+    let range = |text: &str, start: u64, end: u64| {
+        format!(
+            "{{\"Type\":59,\"NvtxEvent\":{{\"Type\":59,\"Timestamp\":\"{start}\",\"Text\":\"{text}\",\"GlobalTid\":\"1\",\"EndTimestamp\":\"{end}\"}}}}\n"
+        )
+    };
+    let text = [range("F0", 0, 1000), range("B0", 1000, 2000), range("W0", 2000, 3000)].concat();
+    let (_folder, path) = file("rank0.json", &text);
+    let run = run_with(&[path], &ImportOptions::default());
+    let ops: Vec<String> = run.timelines[0].ops().map(|(op, _)| op.to_string()).collect();
+    assert_eq!((run.format, ops.join(" ").as_str()), ("Nsight Systems", "0F0 0I0 0W0"));
+    let own = serde_json::json!([
+        {"ph": "X", "cat": "user_annotation", "name": "fwd_0", "ts": 0, "dur": 5},
+        {"ph": "X", "cat": "user_annotation", "name": "bwd_0", "ts": 5, "dur": 5},
+    ]);
+    let (_folder, path) = file("rank0.json", &own.to_string());
+    let labels = vec!["fwd_(\\d+)=F".parse().unwrap(), "bwd_(\\d+)=B".parse().unwrap()];
+    let run = run_with(std::slice::from_ref(&path), &ImportOptions { labels, pipeline: None });
+    assert_eq!(run.ops.found, 2);
+    let error = import(&[path], &ImportOptions::default(), &|_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("--label"), "{error}");
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    for (name, text, says) in [
+        ("a.json", "{\"traceEvents\": []}", "expected ops of a pipeline"),
+        ("a.json", "{\"x\": 1}", "expected ops of a pipeline"),
+        ("a.sqlite", "SQLite format 3\0", "nsys export --type json"),
+        ("a.json", "{\"schema_version\": 1, \"spans\": 3}", "a.json"),
+    ] {
+        let (_folder, path) = file(name, text);
+        let error = import(&[path], &ImportOptions::default(), &|_, _| ()).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    let error = import(&["/none/rank*.json".into()], &ImportOptions::default(), &|_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("found nothing at /none/rank*.json"), "{error}");
+}
+
+/// Messages of one rank that leave before they can: no clock explains them.
+#[test]
+fn contradictory_traces_name_the_pair() {
+    let case = "plain_gpipe_p2_m4";
+    let scratch = tempfile::tempdir().unwrap();
+    changed(case, scratch.path(), |trace| {
+        if trace["distributedInfo"]["rank"] == 1 {
+            // From the middle on, the clock is 3 s ahead.
+            let events = trace["traceEvents"].as_array_mut().unwrap();
+            let mut times: Vec<f64> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
+            times.sort_by(f64::total_cmp);
+            let (from, until) = (times[times.len() / 4], times[times.len() / 2]);
+            for event in events {
+                if let Some(ts) = event["ts"].as_f64().filter(|ts| (from..until).contains(ts)) {
+                    event["ts"] = Value::from(ts - 3e5);
+                }
+            }
+        }
+    });
+    let result = import(&[scratch.path().to_path_buf()], &ImportOptions::default(), &|_, _| ());
+    let error = result.map(|run| run.warnings).unwrap_err().to_string();
+    assert!(error.contains("ranks 0 and 1 contradict"), "{error}");
 }
