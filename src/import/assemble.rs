@@ -1,11 +1,13 @@
 //! From the ranks' ops and messages to timelines on one clock.
 
 use super::clock::{Bound, Clock, Clocks, align};
+use super::error::ImportError;
 use super::message::{Message, Step};
 use super::pipeline::{Pipeline, list};
 use super::rank::{RankRun, RankStep};
 use super::run::{Count, RankClock, Run};
-use super::{ImportError, known, spans};
+use super::{known, spans};
+use crate::metrics::{Activity, makespan};
 use crate::op::Op;
 use crate::timeline::{SCHEMA_VERSION, Source, StepFigures, Timeline};
 use std::collections::{BTreeMap, BTreeSet};
@@ -237,9 +239,21 @@ fn figures(timelines: &[(i64, Timeline)], steps: &[Step<'_>], clocks: &[Clock]) 
         let end = steps.get(at + 1).map_or_else(|| marked(step, true), |next| marked(next, false));
         let iteration = marked(step, false).zip(end).and_then(|(start, end)| u64::try_from(end - start).ok());
         let start = u64::try_from(zero.saturating_sub(origin)).unwrap_or_default();
-        StepFigures::of(timeline, step.number, start, iteration)
+        step_figures(timeline, step.number, start, iteration)
     });
     figures.collect()
+}
+
+/// Returns the figures of the step that `timeline` shows.
+fn step_figures(timeline: &Timeline, number: u64, start_ns: u64, iteration_ns: Option<u64>) -> StepFigures {
+    let activities = timeline.activities();
+    let recorded: Vec<&Activity> = timeline.recorded().map(|device| &activities[device as usize]).collect();
+    let makespan_ns = makespan(&activities);
+    let busy: f64 = recorded.iter().map(|activity| activity.busy as f64).sum();
+    let whole = recorded.len() as f64 * makespan_ns as f64;
+    let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
+    let busy_ns = activities.iter().map(|activity| activity.busy).collect();
+    StepFigures { number, makespan_ns, bubble, iteration_ns, busy_ns, start_ns }
 }
 
 /// Returns the index of the median makespan among the steps that are most complete.

@@ -1,6 +1,6 @@
 //! Files of traces: folders, patterns, compression, and what a file is.
 
-use super::ImportError;
+use super::error::ImportError;
 use flate2::read::MultiGzDecoder;
 use std::cell::Cell;
 use std::fs::File;

@@ -6,6 +6,7 @@
 
 mod assemble;
 mod clock;
+mod error;
 mod event;
 mod exchange;
 mod files;
@@ -16,6 +17,7 @@ mod labelled;
 mod message;
 mod pipeline;
 mod rank;
+mod recover;
 mod run;
 mod scalar;
 mod spans;
@@ -23,6 +25,7 @@ mod table;
 mod trace;
 mod unlabelled;
 
+pub use error::ImportError;
 pub use label::LabelRule;
 pub use run::{Count, RankClock, Run, grouped};
 
@@ -31,17 +34,6 @@ use label::LabelRules;
 use rank::RankRun;
 use std::path::PathBuf;
 use trace::Trace;
-
-/// Why traces cannot be imported: what was expected, what was found, and one thing to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", crate::sanitize::sanitize(.0))]
-pub struct ImportError(String);
-
-impl ImportError {
-    pub(crate) fn new(text: impl Into<String>) -> ImportError {
-        ImportError(text.into())
-    }
-}
 
 /// How traces are read.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Which ranks form the pipeline, and which stages each device has.
 
-use super::ImportError;
+use super::error::ImportError;
 use super::rank::{RankRun, Stages};
 use crate::op::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};

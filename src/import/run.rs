@@ -1,7 +1,7 @@
 //! An imported run: a timeline per step, and what was recovered.
 
-use super::ImportError;
 use super::clock::Clock;
+use super::error::ImportError;
 use crate::timeline::{StepFigures, Timeline};
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! The spans of one step on the common clock.
 
-use super::ImportError;
 use super::clock::Clock;
+use super::error::ImportError;
 use super::message::{Message, Step};
 use super::pipeline::Pipeline;
 use super::rank::RankOp;

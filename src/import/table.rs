@@ -1,6 +1,6 @@
 //! A table of op times: `rank,stage,kind,microbatch,start_us,end_us`, with an optional column `step`.
 
-use super::ImportError;
+use super::error::ImportError;
 use super::rank::{RankOp, RankRun, RankStep, Stages};
 use crate::csv::Cells;
 use crate::op::{Kind, Op};

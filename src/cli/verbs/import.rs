@@ -105,7 +105,7 @@ fn verdict(run: &Run, chosen: &[&Timeline]) -> String {
         None => "the order is that of no built-in schedule".to_string(),
     };
     let shown = match (chosen, run.steps().len()) {
-        ([one], count) if count > 1 => format!("; step {} of {count} is shown", one.step.unwrap_or_default()),
+        ([one], count) if count > 1 => format!("; step {} is shown, one of {count}", one.step.unwrap_or_default()),
         _ => String::new(),
     };
     let aligned = match chosen.iter().map(|timeline| timeline.clock_uncertainty_ns).max() {
