@@ -237,7 +237,8 @@ fn figures(timelines: &[(i64, Timeline)], steps: &[Step<'_>], clocks: &[Clock]) 
     let origin = timelines.first().map(|(zero, _)| *zero).unwrap_or_default();
     let figures = timelines.iter().zip(steps).enumerate().map(|(at, ((zero, timeline), step))| {
         let end = steps.get(at + 1).map_or_else(|| marked(step, true), |next| marked(next, false));
-        let iteration = marked(step, false).zip(end).and_then(|(start, end)| u64::try_from(end - start).ok());
+        let iteration =
+            marked(step, false).zip(end).and_then(|(start, end)| u64::try_from(end.saturating_sub(start)).ok());
         let start = u64::try_from(zero.saturating_sub(origin)).unwrap_or_default();
         step_figures(timeline, step.number, start, iteration)
     });

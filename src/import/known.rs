@@ -33,7 +33,8 @@ pub fn name(timeline: &Timeline) -> Option<String> {
         orders.entry(span.device).or_default().push(op);
     }
     orders.retain(|device, _| !timeline.incomplete_devices.contains(device));
-    if orders.is_empty() || orders.values().map(Vec::len).sum::<usize>() > MOST_OPS {
+    let all = u64::from(timeline.devices) * u64::from(timeline.chunks) * u64::from(timeline.microbatches);
+    if orders.is_empty() || all > MOST_OPS as u64 || orders.values().map(Vec::len).sum::<usize>() > MOST_OPS {
         return None;
     }
     let is_equal = |name: &&&str| {

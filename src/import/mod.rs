@@ -57,7 +57,7 @@ pub fn import(paths: &[PathBuf], options: &ImportOptions, progress: &dyn Fn(u64,
     let (mut runs, mut warnings, mut tables) = (Vec::new(), Vec::new(), 0);
     let mut format = "PyTorch profiler";
     for file in &files {
-        let shown = file.display().to_string();
+        let shown = crate::sanitize::sanitize(&file.display().to_string()).to_string();
         match files::open(file, &progress)? {
             Content::Timelines(text) => {
                 if files.len() > 1 {

@@ -173,6 +173,8 @@ pub fn rank_of_name(file: &str) -> Option<u32> {
 
 /// Most ranks of a pipeline.
 const MOST_RANKS: u32 = 1 << 16;
+/// Most devices of a pipeline.
+const MOST_DEVICES: usize = 1 << 10;
 
 /// Returns the ranks of each pipeline, in the order of the pipeline.
 fn groups(runs: &[(u32, RankRun)]) -> Vec<Vec<u32>> {
@@ -183,7 +185,9 @@ fn groups(runs: &[(u32, RankRun)]) -> Vec<Vec<u32>> {
     let mut groups: BTreeSet<Vec<u32>> = runs.iter().flat_map(|(_, run)| of_run(run)).collect();
     let is_valid = |group: &Vec<u32>| {
         let different: BTreeSet<&u32> = group.iter().collect();
-        different.len() == group.len() && !group.is_empty() && group.iter().all(|&rank| rank < MOST_RANKS)
+        different.len() == group.len()
+            && (1..=MOST_DEVICES).contains(&group.len())
+            && group.iter().all(|&rank| rank < MOST_RANKS)
     };
     groups.retain(is_valid);
     if !groups.is_empty() {

@@ -8,6 +8,9 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use std::fmt;
 use std::io::Read;
 
+/// Latest time, in ns from 1970: the year 2096.
+const LATEST_NS: i64 = 4_000_000_000_000_000_000;
+
 /// A process group, as `distributedInfo` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group {
@@ -62,6 +65,10 @@ impl Trace {
             event.start = event.start.saturating_add(trace.base_ns);
             event.end = event.end.saturating_add(trace.base_ns);
         }
+        // Differences of times must be numbers, too.
+        let before = trace.events.len();
+        trace.events.retain(|event| event.start.max(event.end) < LATEST_NS && event.start.min(event.end) > -LATEST_NS);
+        trace.malformed += (before - trace.events.len()) as u64;
         // An outer range comes before what it contains.
         trace.events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.end)));
         trace
