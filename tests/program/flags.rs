@@ -58,7 +58,7 @@ const VALUES: &[(&str, &str)] = &[
     ("jitter", "0.2"),
     ("jitter-seed", "7"),
     ("json", ""),
-    ("label", "ProfilerStep#(\\d+)=F"),
+    ("label", "PP:0WAIT_SEND_F(\\d+)=W"),
     ("layers", "3,1"),
     ("link", "nccl"),
     ("link-contention", "1,1.2"),
