@@ -279,7 +279,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "import $G/../kineto/dp2_interleaved_p2_m4 --all-steps",
-        refused: "step title width font-size no-memory no-waits no-notes",
+        refused: "step all-steps title width font-size no-memory no-waits no-notes",
         same: &[PALETTE],
     },
     Setting {
