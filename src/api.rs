@@ -12,6 +12,12 @@ pub mod costs {
     pub use crate::resolve::{Costs, Measured};
 }
 
+/// Runs of other programs, from their profilers' traces.
+#[cfg(feature = "pictures")]
+pub mod imports {
+    pub use crate::import::{Count, ImportError, ImportOptions, LabelRule, RankClock, Run, import};
+}
+
 /// Models, hardware and layouts, and the memory and time that they take.
 pub mod models {
     pub use crate::balance::Balanced;
@@ -78,7 +84,7 @@ pub mod simulation {
         StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
         sensitivities, slacks, sweep,
     };
-    pub use crate::timeline::{Queue, Source, Span, Timeline, TimelineError};
+    pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError};
 }
 
 /// Measured steps: what made them long, and costs for predictions of others.

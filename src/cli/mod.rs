@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
 use verbs::doctor;
-use verbs::{accuracy, check, compare, explain, export, predict, profile, run, schedules, shell, tour, train};
+use verbs::{accuracy, check, compare, explain, export, import, predict, profile, run, schedules, shell, tour, train};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -59,6 +59,8 @@ enum Verb {
     Explain(Box<explain::Explain>),
     /// Write a schedule for another program
     Export(Box<export::Export>),
+    /// Turn profiler traces of a PyTorch run into a timeline
+    Import(Box<import::Import>),
     /// Compare saved timelines
     Compare(compare::Compare),
     /// Report how accurate predictions are
@@ -223,6 +225,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Check(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),
         Verb::Export(verb) => verb.run(),
+        Verb::Import(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),

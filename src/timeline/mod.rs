@@ -19,8 +19,6 @@ use std::collections::BTreeMap;
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Latest time in a file: 2^53 ns, 104 days, which JavaScript numbers represent exactly.
-const MAX_NS: u64 = 1 << 53;
 /// Maximum number of nanoseconds of a unit.
 const MAX_UNIT_NS: u64 = 1_000_000_000_000_000_000;
 

@@ -1,8 +1,9 @@
 //! Figures of each step of an imported run, next to the one that a timeline shows.
 
-use super::{MAX_NS, Timeline};
-use crate::metrics::{Activity, makespan};
 use serde::{Deserialize, Serialize};
+
+/// Latest time in a file: 2^53 ns, 104 days, which JavaScript numbers represent exactly.
+pub(super) const MAX_NS: u64 = 1 << 53;
 
 /// Figures of one step, over the devices that were recorded completely.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,18 +26,6 @@ pub struct StepFigures {
 }
 
 impl StepFigures {
-    /// Returns the figures of the step that `timeline` shows.
-    pub fn of(timeline: &Timeline, number: u64, start_ns: u64, iteration_ns: Option<u64>) -> StepFigures {
-        let activities = timeline.activities();
-        let recorded: Vec<&Activity> = timeline.recorded().map(|device| &activities[device as usize]).collect();
-        let makespan_ns = makespan(&activities);
-        let busy: f64 = recorded.iter().map(|activity| activity.busy as f64).sum();
-        let whole = recorded.len() as f64 * makespan_ns as f64;
-        let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
-        let busy_ns = activities.iter().map(|activity| activity.busy).collect();
-        StepFigures { number, makespan_ns, bubble, iteration_ns, busy_ns, start_ns }
-    }
-
     /// Checks the figures of a file; the text says what was expected and found.
     pub(super) fn validate(&self, devices: u32) -> Result<(), String> {
         let times =

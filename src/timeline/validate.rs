@@ -1,7 +1,8 @@
 //! Checks that header and spans of a timeline are consistent.
 
 use super::read::{check_version, field};
-use super::{MAX_NS, MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
+use super::step::MAX_NS;
+use super::{MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
 use crate::op::{Kind, Op};
 use serde_json::Value;
 use std::collections::BTreeMap;

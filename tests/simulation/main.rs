@@ -7,6 +7,7 @@ mod costs;
 mod event;
 mod exactness;
 mod formats;
+mod imports;
 mod judgement;
 mod layouts;
 mod machines;
