@@ -3,6 +3,7 @@
 use super::{Error, MeasuredStep};
 use crate::cost::{CostFile, LinkCost, MEASURED_SCHEMA_VERSION, StageCost, StageKindCost, StepRates};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::op::Kind;
 use crate::statistics::quantile;
 use crate::timeline::Timeline;
@@ -77,6 +78,7 @@ pub fn costs(timelines: &[&Timeline]) -> Result<CostFile, Error> {
     Ok(CostFile {
         schema_version: MEASURED_SCHEMA_VERSION,
         provenance: provenance(timeline, &first.graph, steps.len()),
+        mesh: Mesh::default(),
         layers: 0,
         tied: true,
         parts: Vec::new(),
