@@ -22,9 +22,9 @@ pub fn forward_share(out: &mut [f32], tokens: &[u32], first: u32, wte: &[f32], c
     }
 }
 
-/// Adds `wpe` (maxT, C) at each row's position to `out` (n, C).
-pub fn add_positions(out: &mut [f32], wpe: &[f32], tokens_per_sequence: usize, channels: usize) {
-    let positions = (0..tokens_per_sequence).cycle();
+/// Adds `wpe` (maxT, C) at each row's position to `out` (rows, C), whose first row is row `first` of the micro-batch.
+pub fn add_positions(out: &mut [f32], wpe: &[f32], first: usize, tokens_per_sequence: usize, channels: usize) {
+    let positions = (0..tokens_per_sequence).cycle().skip(first % tokens_per_sequence);
     for (out, position) in out.chunks_exact_mut(channels).zip(positions) {
         vector::add(out, &wpe[position * channels..][..channels]);
     }

@@ -2,7 +2,7 @@
 
 use super::operands::{
     Activated, Attended, Attention, Classified, Classifier, Embedded, Embedding, Linear, Multiplied, Norm, Normalized,
-    Rotation,
+    Rotation, Rows,
 };
 use super::store::Store;
 use super::timing::PartTimer;
@@ -28,14 +28,14 @@ pub trait Compute: Store + Send {
     /// ends.
     fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()>;
 
-    /// Returns a buffer of n rows of `width` activations with any content, or the place `output` if it is one that calls can write
+    /// Returns a buffer of `rows` of `width` activations with any content, or the place `output` if it is one that calls can write
     /// to.
-    fn take(&mut self, width: usize, output: Option<&Self::Output<'_>>) -> Result<Self::Buffer>;
+    fn take(&mut self, rows: Rows, width: usize, output: Option<&Self::Output<'_>>) -> Result<Self::Buffer>;
 
     /// Takes buffers back.
     fn give(&mut self, buffer: Self::Buffer);
 
-    /// Copies a message of n rows of `width` activations into a buffer.
+    /// Copies a message of the rows between products, of `width` activations into a buffer.
     fn receive(&mut self, message: Self::Input<'_>, width: usize) -> Result<Self::Buffer>;
 
     /// Copies a buffer to `output`, unless [`Compute::take`] returned that place, and takes it back.

@@ -20,7 +20,7 @@ pub use collective::{Alone, Collective};
 pub use cpu_kernels::optimizer::AdamW;
 pub use operands::{
     Activated, Attended, Attention, Classified, Classifier, Copies, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Reduction, Rotation, TensorShare, Workload,
+    Norm, NormKind, Normalized, Reduction, Rotation, Rows, TensorShare, Workload,
 };
 pub use store::{Merge, Quantity, Side, Squared, Store};
 pub use threads::Threads;

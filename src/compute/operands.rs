@@ -9,11 +9,27 @@ pub struct TensorShare {
     pub rank: usize,
     /// Number of ranks that share every layer.
     pub size: usize,
+    /// Whether they also share the rows between products: sequence parallelism (Korthikanti et al., arXiv 2205.05198).
+    pub shares_rows: bool,
 }
 
 impl TensorShare {
     /// The only rank: it has whole layers.
-    pub const WHOLE: TensorShare = TensorShare { rank: 0, size: 1 };
+    pub const WHOLE: TensorShare = TensorShare { rank: 0, size: 1, shares_rows: false };
+
+    /// Number of ranks that share the rows between products.
+    pub fn row_ranks(self) -> usize {
+        if self.shares_rows { self.size } else { 1 }
+    }
+}
+
+/// Rows of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// All n of a micro-batch.
+    All,
+    /// Those between products: all, or with sequence parallelism the rank's, one of equal runs.
+    Between,
 }
 
 /// What tensor-parallel ranks add up in a linear layer that they share (Shoeybi et al., arXiv 1909.08053, section 3).
@@ -69,6 +85,18 @@ pub struct Linear {
     pub outputs: usize,
     pub reduction: Reduction,
     pub copies: Option<Copies>,
+}
+
+impl Linear {
+    /// Rows of the input, and of its gradient.
+    pub fn input_rows(&self) -> Rows {
+        if self.reduction == Reduction::Gradient { Rows::Between } else { Rows::All }
+    }
+
+    /// Rows of the output, and of its gradient.
+    pub fn output_rows(&self) -> Rows {
+        if self.reduction == Reduction::Output { Rows::Between } else { Rows::All }
+    }
 }
 
 /// The function of an activation.

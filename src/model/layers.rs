@@ -127,7 +127,7 @@ fn rows(table: &Tensor, share: TensorShare) -> (usize, usize) {
 }
 
 /// A product with a rank's share of this weight.
-fn linear(tensor: &Tensor, weight: usize, has_bias: bool, TensorShare { rank, size }: TensorShare) -> Linear {
+fn linear(tensor: &Tensor, weight: usize, has_bias: bool, TensorShare { rank, size, .. }: TensorShare) -> Linear {
     let shape = tensor.share(rank, size);
     let split = tensor.split.as_ref().filter(|_| size > 1);
     let reduction = match split.map(|split| split.axis) {

@@ -67,10 +67,24 @@ pub struct StageModule<C: Compute> {
     /// Where one is: whether the other's gradient has arrived this step.
     pub(super) tied_received: bool,
     rows: usize,
+    rows_between: usize,
     /// Of a token's loss: the step's is the mean over all its tokens.
     weight: f32,
     pub(super) held_bytes: usize,
     pub(super) peak_held_bytes: usize,
+}
+
+/// The tensor-parallel ranks that share a module's layers.
+pub struct TensorRanks {
+    pub members: Box<dyn Collective>,
+    /// Whether they also share the rows between products: sequence parallelism.
+    pub shares_rows: bool,
+}
+
+impl From<Box<dyn Collective>> for TensorRanks {
+    fn from(members: Box<dyn Collective>) -> TensorRanks {
+        TensorRanks { members, shares_rows: false }
+    }
 }
 
 /// Returns what a device with these stages computes, all of their layers or a tensor-parallel rank's share. A micro-batch has
@@ -86,6 +100,11 @@ pub fn workload(
 ) -> Result<Workload> {
     check_sizes(config, [sequences, tokens, microbatches])?;
     config.check_tensor_ranks(tensor.size).map_err(Error::msg)?;
+    let (rows, ranks) = (sequences * tokens, tensor.row_ranks());
+    ensure!(
+        rows.is_multiple_of(ranks),
+        "expected a micro-batch's {rows} tokens to be a multiple of --tp {ranks} under --sequence-parallel; choose another --seq"
+    );
     check_held(config, stages)?;
     let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
     Ok(Workload {
@@ -108,7 +127,7 @@ impl StageModule<Cpu> {
         stages: &[(u32, model_spec::Stage)],
         sizes: [usize; 3],
     ) -> Result<StageModule<Cpu>> {
-        StageModule::on_cpu_rank(parameters, stages, sizes, Box::new(Alone))
+        StageModule::on_cpu_rank(parameters, stages, sizes, Box::new(Alone) as Box<dyn Collective>)
     }
 
     /// A module on the calling thread with one tensor-parallel rank's share of each layer: see [`StageModule::new`]. Its
@@ -117,9 +136,10 @@ impl StageModule<Cpu> {
         parameters: &Parameters,
         stages: &[(u32, model_spec::Stage)],
         sizes: [usize; 3],
-        ranks: Box<dyn Collective>,
+        ranks: impl Into<TensorRanks>,
     ) -> Result<StageModule<Cpu>> {
-        let share = TensorShare { rank: ranks.rank(), size: ranks.size() };
+        let TensorRanks { members: ranks, shares_rows } = ranks.into();
+        let share = TensorShare { rank: ranks.rank(), size: ranks.size(), shares_rows };
         let workload = workload(&parameters.config, stages, sizes, share)?;
         StageModule::new(Cpu::new(workload.clone(), ranks)?, parameters, stages, &workload)
     }
@@ -191,6 +211,7 @@ impl<C: Compute> StageModule<C> {
             tied,
             tied_received: false,
             rows: workload.micro_batch.rows(),
+            rows_between: workload.micro_batch.rows() / share.row_ranks(),
             weight: 1.0 / (workload.microbatches * workload.micro_batch.rows()) as f32,
             held_bytes: 0,
             peak_held_bytes: 0,
@@ -217,6 +238,11 @@ impl<C: Compute> StageModule<C> {
     /// Tokens per micro-batch, n.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Tokens per micro-batch of a hidden state here: fewer than n where tensor-parallel ranks share them.
+    pub fn rows_between(&self) -> usize {
+        self.rows_between
     }
 
     /// Elements per token of a hidden state: what stages hand to each other.

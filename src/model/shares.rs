@@ -77,7 +77,7 @@ impl Shares {
 }
 
 impl Share {
-    fn new(tensor: &Tensor, TensorShare { rank, size }: TensorShare) -> Share {
+    fn new(tensor: &Tensor, TensorShare { rank, size, .. }: TensorShare) -> Share {
         let whole = tensor.elements() as usize;
         let Some(split) = &tensor.split else {
             // every rank has the same bits: the first one counts them

@@ -1,7 +1,7 @@
 //! The walk over the layers of one part of the model: forward, backward for the input, backward for the weights.
 
 use super::layers::{Call, Layer};
-use crate::compute::{Attended, Classified, Compute, Embedded, Embedding, Multiplied, Normalized};
+use crate::compute::{Attended, Classified, Compute, Embedded, Embedding, Multiplied, Normalized, Rows};
 use anyhow::{Context as _, Result};
 
 /// What a layer leaves behind for its next pass.
@@ -68,26 +68,26 @@ impl<C: Compute> Walk<'_, C> {
             let (kept, output) = match &layer.call {
                 &Call::Embed { width, first, has_positions } => {
                     let positions = has_positions.then(|| &all[groups[layer.group + 1]]);
-                    let mut out = compute.take(width, place)?;
+                    let mut out = compute.take(Rows::Between, width, place)?;
                     let layer = Embedding { width, first, tokens: group, positions };
                     (Some(compute.embed(&mut out, layer, microbatch)?), Some(out))
                 }
                 Call::Norm(layer) => {
-                    let mut out = compute.take(layer.width, place)?;
+                    let mut out = compute.take(Rows::Between, layer.width, place)?;
                     (Some(compute.norm(&mut out, group, layer, read()?)?), Some(out))
                 }
                 Call::Linear(layer, residual) => {
                     let residual = residual.map(|number| some(left[number].input.as_ref())).transpose()?;
-                    let mut out = compute.take(layer.outputs, place)?;
+                    let mut out = compute.take(layer.output_rows(), layer.outputs, place)?;
                     compute.linear(&mut out, group, layer, read()?, residual)?;
                     (None, Some(out))
                 }
                 Call::Activated(layer) => {
-                    let mut out = compute.take(layer.width, place)?;
+                    let mut out = compute.take(Rows::All, layer.width, place)?;
                     (Some(compute.activated(&mut out, group, layer, read()?)?), Some(out))
                 }
                 Call::Attention(layer) => {
-                    let mut out = compute.take(layer.heads * layer.size, place)?;
+                    let mut out = compute.take(Rows::All, layer.heads * layer.size, place)?;
                     (Some(compute.attention(&mut out, layer, read()?)?), Some(out))
                 }
                 Call::Classify(layer) => (Some(compute.classify(group, layer, read()?, microbatch, weight)?), None),
@@ -121,7 +121,7 @@ impl<C: Compute> Walk<'_, C> {
                 Call::Embed { .. } => left[number] = Left { input: other, other: last },
                 Call::Norm(layer) => {
                     let (input, statistics) = (some(input)?, some(other)?);
-                    let mut out = compute.take(layer.width, place)?;
+                    let mut out = compute.take(Rows::Between, layer.width, place)?;
                     let residual = bypass.take().map(|number: usize| some(left[number].other.as_ref())).transpose()?;
                     let operands = Normalized { gradient: read()?, input: &input, statistics: &statistics, residual };
                     let sums = compute.norm_input(&mut out, group, layer, operands)?;
@@ -135,7 +135,7 @@ impl<C: Compute> Walk<'_, C> {
                         let kept = some(left[number].other.take())?;
                         compute.activation_input(group, activated, linear, read()?, kept)?
                     } else {
-                        let mut out = compute.take(linear.inputs, place)?;
+                        let mut out = compute.take(linear.input_rows(), linear.inputs, place)?;
                         compute.linear_input(&mut out, group, linear, read()?)?;
                         out
                     });
@@ -146,7 +146,7 @@ impl<C: Compute> Walk<'_, C> {
                     left[number] = Left { input, other: last };
                 }
                 Call::Activated(layer) => {
-                    let mut out = compute.take(layer.linear.inputs, place)?;
+                    let mut out = compute.take(layer.linear.input_rows(), layer.linear.inputs, place)?;
                     compute.linear_input(&mut out, group, &layer.linear, read()?)?;
                     left[number] = Left { input, other: last };
                     gradient = Some(out);
@@ -159,14 +159,14 @@ impl<C: Compute> Walk<'_, C> {
                 Call::Attention(layer) => {
                     let (fused, kept) = (some(input)?, some(other)?);
                     let output = some(left.get(number + 1).and_then(|after| after.input.as_ref()))?;
-                    let mut out = compute.take(layer.fused(), place)?;
+                    let mut out = compute.take(Rows::All, layer.fused(), place)?;
                     let operands = Attended { gradient: read()?, fused: &fused, output, kept: &kept };
                     compute.attention_input(&mut out, layer, operands)?;
                     [some(last)?, fused, kept].into_iter().for_each(|buffer| compute.give(buffer));
                     gradient = Some(out);
                 }
                 Call::Classify(layer) => {
-                    let mut out = compute.take(layer.width, place)?;
+                    let mut out = compute.take(Rows::Between, layer.width, place)?;
                     compute.classify_input(&mut out, group, layer, some(other.as_ref())?)?;
                     left[number] = Left { input, other };
                     gradient = Some(out);

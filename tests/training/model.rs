@@ -24,7 +24,9 @@ pub struct Pipeline {
 impl Pipeline {
     /// Stage s lives on device `devices[s]`.
     fn new(parameters: &Parameters, devices: &[usize], batch: usize, tokens: usize, microbatches: usize) -> Pipeline {
-        Pipeline::of_rank(parameters, devices, [batch, tokens, microbatches], |_| Box::new(Alone))
+        Pipeline::of_rank(parameters, devices, [batch, tokens, microbatches], |_| {
+            (Box::new(Alone) as Box<dyn Collective>).into()
+        })
     }
 
     /// One tensor-parallel rank of every device; `ranks` joins that of a device to the others.
@@ -32,7 +34,7 @@ impl Pipeline {
         parameters: &Parameters,
         devices: &[usize],
         [batch, tokens, microbatches]: [usize; 3],
-        mut ranks: impl FnMut(usize) -> Box<dyn Collective>,
+        mut ranks: impl FnMut(usize) -> TensorRanks,
     ) -> Pipeline {
         let layers = parameters.config.spec().split(devices.len(), None).unwrap();
         let sequences = batch / microbatches;
@@ -41,11 +43,12 @@ impl Pipeline {
             let stages: Vec<_> = stages.map(|(stage, layers)| (stage as u32, layers.clone())).collect();
             StageModule::on_cpu_rank(parameters, &stages, [sequences, tokens, microbatches], ranks(device)).unwrap()
         };
+        let shards: Vec<_> = (0..=*devices.iter().max().unwrap()).map(shard).collect();
         Pipeline {
-            shards: (0..=*devices.iter().max().unwrap()).map(shard).collect(),
+            rows: shards[0].rows_between(),
+            shards,
             device_of_stage: devices.to_vec(),
             microbatches,
-            rows: sequences * tokens,
             tied_elements: parameters.config.spec().tied_elements(|elements| elements),
         }
     }

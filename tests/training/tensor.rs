@@ -8,7 +8,7 @@ use crate::support::{
 };
 use pipesim::internals::compute::{Collective, Threads};
 use pipesim::internals::model::*;
-use pipesim::internals::model_spec::{MicroBatch, Split, Tensor};
+use pipesim::internals::model_spec::{MicroBatch, Split, Storage, Tensor};
 use pipesim::internals::op::Kind;
 use std::thread;
 
@@ -20,11 +20,18 @@ struct RankGroup {
 
 impl RankGroup {
     /// Stage s is on device `devices[s]` of every rank. `sizes` are sequences, tokens per sequence, micro-batches.
-    fn new(parameters: &Parameters, devices: &[usize], sizes: [usize; 3], ranks: usize) -> RankGroup {
+    fn new(
+        parameters: &Parameters,
+        devices: &[usize],
+        sizes: [usize; 3],
+        Layout { ranks, shares_rows }: Layout,
+    ) -> RankGroup {
         let count = devices.iter().max().unwrap() + 1;
         let mut groups: Vec<_> = (0..count).map(|_| Threads::group(ranks).into_iter()).collect();
-        let mut rank =
-            || Pipeline::of_rank(parameters, devices, sizes, |device| Box::new(groups[device].next().unwrap()));
+        let mut rank = || {
+            let mut member = |device: usize| Box::new(groups[device].next().unwrap());
+            Pipeline::of_rank(parameters, devices, sizes, |device| TensorRanks { members: member(device), shares_rows })
+        };
         RankGroup { config: parameters.config, ranks: (0..ranks).map(|_| rank()).collect() }
     }
 
@@ -78,35 +85,46 @@ impl RankGroup {
     }
 }
 
+/// How many ranks, and whether they share the rows between products: sequence parallelism.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    ranks: usize,
+    shares_rows: bool,
+}
+
+impl Layout {
+    /// One, two and four ranks, without and with sequence parallelism, as many as can share the model.
+    fn of(config: &Config) -> impl Iterator<Item = Layout> {
+        let layouts = [(1, false), (2, false), (2, true), (4, false), (4, true)];
+        let layouts = layouts.map(|(ranks, shares_rows)| Layout { ranks, shares_rows });
+        layouts.into_iter().filter(|layout| config.check_tensor_ranks(layout.ranks).is_ok())
+    }
+}
+
 const PARTITIONS: [&[usize]; 3] = [&[0], &[0, 1], &[0, 1, 1, 0]];
 
 #[test]
 fn gpt2s_loss_and_gradients_are_pytorchs_on_every_number_of_ranks() {
     let state = debug_state();
-    for ranks in [1, 2, 4] {
+    for layout in Layout::of(&checkpoint().config) {
         for devices in PARTITIONS {
             for (microbatches, order) in [(1, Order::FullBackward), (4, Order::Reversed)] {
                 let sizes = [state.batch, state.tokens, microbatches];
-                let mut group = RankGroup::new(&checkpoint(), devices, sizes, ranks);
+                let mut group = RankGroup::new(&checkpoint(), devices, sizes, layout);
                 let loss = group.gradients((&state.inputs, &state.targets), order);
-                assert!((loss - state.loss).abs() < 1e-5, "{ranks} ranks: loss {loss}, PyTorch's {}", state.loss);
+                assert!((loss - state.loss).abs() < 1e-5, "{layout:?}: loss {loss}, PyTorch's {}", state.loss);
                 let found = group.all(Quantity::Gradients);
                 let spec = found.config.spec();
                 for (((_, tensor), found), expected) in spec.tensors().zip(&found.tensors).zip(&state.gradients) {
                     let distance = relative_distance(found, expected);
-                    assert!(distance < 1e-5, "{ranks} ranks, {devices:?}: {} differs by {distance:e}", tensor.name);
+                    assert!(distance < 1e-5, "{layout:?}, {devices:?}: {} differs by {distance:e}", tensor.name);
                 }
                 let squares = state.gradients.iter().flatten().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>();
                 let norm = group.norm();
-                assert!((norm / squares.sqrt() - 1.0).abs() < 1e-5, "{ranks} ranks: length {norm}");
+                assert!((norm / squares.sqrt() - 1.0).abs() < 1e-5, "{layout:?}: length {norm}");
             }
         }
     }
-}
-
-/// Ranks that can share a golden model: of A two share a head of keys from 4 on, of B and C from 2 on.
-fn ranks_of(case: &Case) -> impl Iterator<Item = usize> {
-    [1, 2, 4].into_iter().filter(|&ranks| case.config.check_tensor_ranks(ranks).is_ok())
 }
 
 #[test]
@@ -115,18 +133,18 @@ fn llamas_loss_and_gradients_are_pytorchs_on_every_number_of_ranks() {
     for case in Case::all() {
         let [batch, micro, seq] = case.sizes();
         let (inputs, targets) = case.tokens().batch(0, batch, seq).unwrap();
-        for ranks in ranks_of(&case) {
-            shared += usize::from(case.config.groups < ranks);
+        for layout in Layout::of(&case.config) {
+            shared += usize::from(case.config.groups < layout.ranks && !layout.shares_rows);
             for devices in PARTITIONS.into_iter().filter(|devices| devices.len() <= case.config.layers) {
-                let mut group = RankGroup::new(&case.parameters(), devices, [batch, seq, micro], ranks);
+                let mut group = RankGroup::new(&case.parameters(), devices, [batch, seq, micro], layout);
                 let loss = group.gradients((&inputs, &targets), Order::DelayedWeights);
                 case.check_gradients(loss, &group.all(Quantity::Gradients));
                 let (norm, theirs) = (group.norm(), number(&case.expected, "gradient_norm"));
-                assert!((norm / theirs - 1.0).abs() < 1e-4, "{}, {ranks} ranks: length {norm}", case.name);
+                assert!((norm / theirs - 1.0).abs() < 1e-4, "{}, {layout:?}: length {norm}", case.name);
             }
         }
     }
-    assert_eq!(shared, 4);
+    assert_eq!(shared, 4); // A on 4 ranks, B on 2 and 4, C on 2 have copies of heads of keys
 }
 
 #[test]
@@ -134,13 +152,14 @@ fn ten_steps_give_pytorchs_losses_on_every_number_of_ranks() {
     let state = debug_state();
     let data = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap();
     for (name, hyper, clip) in golden_settings() {
-        for (ranks, devices) in [(2, &[0][..]), (4, &[0, 1])] {
-            let mut group = RankGroup::new(&checkpoint(), devices, [state.batch, state.tokens, 4], ranks);
+        for (ranks, shares_rows, devices) in [(2, false, &[0][..]), (4, false, &[0, 1]), (2, true, &[0, 1])] {
+            let layout = Layout { ranks, shares_rows };
+            let mut group = RankGroup::new(&checkpoint(), devices, [state.batch, state.tokens, 4], layout);
             for (step, expected) in golden_losses(name).into_iter().enumerate() {
                 let batch = if name.starts_with('C') { step } else { 0 };
                 let (inputs, targets) = data.batch(batch, state.batch, state.tokens).unwrap();
                 let loss = group.step(step as u32 + 1, (&inputs, &targets), &hyper, clip);
-                assert!((f64::from(loss) - expected).abs() < 1e-4, "{name}, {ranks} ranks, {step}: {loss}, {expected}");
+                assert!((f64::from(loss) - expected).abs() < 1e-4, "{name}, {layout:?}, {step}: {loss}, {expected}");
             }
             group.all(Quantity::Values);
         }
@@ -149,14 +168,14 @@ fn ten_steps_give_pytorchs_losses_on_every_number_of_ranks() {
         let [batch, micro, seq] = case.sizes();
         for name in ["stream_b0.9_0.95_wd0.1_clip1", "same_batch_b0.9_0.999_wd0.01"] {
             let training = case.training(name, micro).training_config;
-            for ranks in ranks_of(&case) {
-                let mut group = RankGroup::new(&case.parameters(), &[0], [batch, seq, micro], ranks);
+            for layout in Layout::of(&case.config) {
+                let mut group = RankGroup::new(&case.parameters(), &[0], [batch, seq, micro], layout);
                 for (step, expected) in numbers(&case.expected[name]).into_iter().enumerate() {
                     let number = if training.repeat_batch { 0 } else { step };
                     let (inputs, targets) = case.tokens().batch(number, batch, seq).unwrap();
                     let clip = training.clip.map(f64::from);
                     let loss = group.step(step as u32 + 1, (&inputs, &targets), &training.adamw, clip);
-                    let name = (case.name, name, ranks, step);
+                    let name = (case.name, name, layout, step);
                     assert!((f64::from(loss) - expected).abs() < 1e-4, "{name:?}: {loss}, {expected}");
                 }
                 group.all(Quantity::Values);
@@ -170,7 +189,9 @@ fn state_of_two_ranks_is_that_of_four() {
     let [_, case, _] = Case::all();
     let [batch, micro, seq] = case.sizes();
     let (inputs, targets) = case.tokens().batch(0, batch, seq).unwrap();
-    let new = |ranks| RankGroup::new(&case.parameters(), &[0], [batch, seq, micro], ranks);
+    let new = |ranks| {
+        RankGroup::new(&case.parameters(), &[0], [batch, seq, micro], Layout { ranks, shares_rows: ranks == 4 })
+    };
     let (mut two, mut four) = (new(2), new(4));
     two.step(1, (&inputs, &targets), &AdamW::default(), None);
     let kept = [Quantity::Values, Quantity::FirstMoments, Quantity::SecondMoments];
@@ -195,11 +216,12 @@ fn ranks_hold_what_the_description_says() {
     for (parameters, [batch, _, seq], data) in models.into_iter().chain([gpt2]) {
         let config = parameters.config;
         let (inputs, targets) = data.batch(0, batch, seq).unwrap();
-        for ranks in [2, 4].into_iter().filter(|&ranks| config.check_tensor_ranks(ranks).is_ok()) {
-            let mut group = RankGroup::new(&parameters, &[0], [batch, seq, 1], ranks);
+        for layout in Layout::of(&config) {
+            let mut group = RankGroup::new(&parameters, &[0], [batch, seq, 1], layout);
             let stage = config.spec().split(1, None).unwrap().remove(0);
             let (micro, storage) =
-                (MicroBatch { sequences: batch, tokens: seq }, storage(config.vocabulary_multiple, ranks));
+                (MicroBatch { sequences: batch, tokens: seq }, storage(config.vocabulary_multiple, layout.ranks));
+            let storage = Storage { sp: if layout.shares_rows { layout.ranks } else { 1 }, ..storage };
             let left = |kind| config.spec().left(&stage, kind, micro, &storage);
             let run = |rank: &mut Pipeline| {
                 rank.begin((&inputs, &targets));
@@ -221,14 +243,15 @@ fn ranks_that_cannot_share_a_model_are_refused() {
     let refused = |config: Config, ranks: usize, what: &str| {
         let stages = [(0, config.spec().split(1, None).unwrap().remove(0))];
         let parameters = Parameters::random(&config, 1).unwrap();
-        let rank = Box::new(Threads::group(ranks).remove(0));
-        let error = StageModule::on_cpu_rank(&parameters, &stages, [1, 4, 1], rank).err().expect(what);
+        let ranks_of_it = TensorRanks { members: Box::new(Threads::group(ranks).remove(0)), shares_rows: true };
+        let error = StageModule::on_cpu_rank(&parameters, &stages, [1, 6, 1], ranks_of_it).err().expect(what);
         assert!(error.to_string().contains(what) && error.to_string().contains(&ranks.to_string()), "{error}");
     };
     refused(case.config, 3, "4 heads");
     refused(Config { mlp: 130, ..case.config }, 4, "130 channels of the MLP");
     refused(Config { heads: 12, groups: 3, ..case.config }, 2, "3 key and value heads");
     refused(Config { vocabulary: 3, ..case.config }, 4, "vocabulary of 3");
+    refused(case.config, 4, "6 tokens");
 }
 
 #[test]

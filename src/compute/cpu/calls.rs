@@ -4,7 +4,7 @@ use super::group::Group;
 use super::machine::Cpu;
 use crate::compute::{
     Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Reduction, Rotation, Side, Stopwatch, Workload,
+    Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side, Stopwatch, Workload,
 };
 use anyhow::{Context as _, Result, ensure};
 use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
@@ -51,8 +51,9 @@ impl Compute for Cpu {
         Ok(())
     }
 
-    fn take(&mut self, width: usize, _output: Option<&&mut [f32]>) -> Result<Vec<f32>> {
-        Ok(self.pool.take(self.rows() * width))
+    fn take(&mut self, rows: Rows, width: usize, _output: Option<&&mut [f32]>) -> Result<Vec<f32>> {
+        let rows = if rows == Rows::All { self.rows() } else { self.rows_between() };
+        Ok(self.pool.take(rows * width))
     }
 
     fn give(&mut self, buffer: Vec<f32>) {
@@ -60,7 +61,7 @@ impl Compute for Cpu {
     }
 
     fn receive(&mut self, message: &[f32], width: usize) -> Result<Vec<f32>> {
-        let expected = self.rows() * width;
+        let expected = self.rows_between() * width;
         ensure!(
             message.len() == expected,
             "expected a message of {expected} numbers, found {}: pass a whole micro-batch",
@@ -106,8 +107,7 @@ impl Compute for Cpu {
     ) -> Result<()> {
         let tokens = bytemuck::cast_slice::<f32, u32>(operands.ids);
         if self.is_shared() {
-            self.embed_weight_share(layer, tokens, operands.gradient);
-            return Ok(());
+            return self.embed_weight_share(layer, tokens, operands.gradient);
         }
         let positions = layer.positions.map(|group| group.own.gradient(0));
         let tokens_per_sequence = self.workload.micro_batch.tokens;
@@ -120,13 +120,13 @@ impl Compute for Cpu {
         let weight = group.own.tensor(layer.weight);
         Ok(match layer.kind {
             NormKind::Layer => {
-                let mut statistics = self.pool.take(2 * self.rows());
+                let mut statistics = self.pool.take(2 * self.rows_between());
                 let parameters = [weight, group.own.tensor(layer.weight + 1)];
                 layernorm::forward(out, &mut statistics, input, parameters, layer.epsilon);
                 statistics
             }
             NormKind::RootMeanSquare => {
-                let mut statistics = self.pool.take(self.rows());
+                let mut statistics = self.pool.take(self.rows_between());
                 rmsnorm::forward(out, &mut statistics, input, weight, layer.epsilon);
                 statistics
             }
@@ -143,7 +143,7 @@ impl Compute for Cpu {
         let weight = group.own.tensor(layer.weight);
         let Normalized { gradient, input, statistics, residual } = operands;
         let residual = residual.map(|residual| &residual[..]);
-        Ok(match layer.kind {
+        let mut sums = match layer.kind {
             NormKind::Layer => {
                 let mut sums = self.pool.take(2 * layer.width);
                 let operands = layernorm::Operands { gradient, input, statistics, weight };
@@ -156,7 +156,11 @@ impl Compute for Cpu {
                 rmsnorm::backward_input(out, &mut sums, residual, operands);
                 sums
             }
-        })
+        };
+        if self.workload.tensor.shares_rows {
+            self.ranks.all_reduce(&mut sums)?;
+        }
+        Ok(sums)
     }
 
     fn norm_weight(&mut self, group: &mut Group, layer: &Norm, sums: &Vec<f32>) -> Result<()> {
@@ -175,6 +179,8 @@ impl Compute for Cpu {
         if layer.reduction == Reduction::Output {
             return self.linear_share(out, group, layer, input, residual);
         }
+        let gathered = if layer.reduction == Reduction::Gradient { self.gathered(input)? } else { None };
+        let input = gathered.as_ref().unwrap_or(input);
         let weight = group.own.tensor(layer.weight);
         match (residual, bias(group, layer)) {
             (None, Some(bias)) => linear::forward(out, input, weight, bias),
@@ -184,6 +190,7 @@ impl Compute for Cpu {
                 linear::forward_residual_without_bias(out, residual, input, weight, layer.outputs);
             }
         }
+        self.give_gathered(gathered);
         Ok(())
     }
 
@@ -199,7 +206,10 @@ impl Compute for Cpu {
         let mut kept = self.pool.take(self.rows() * linear.outputs);
         match layer.function {
             Function::Gelu => {
+                let gathered = if linear.reduction == Reduction::Gradient { self.gathered(input)? } else { None };
+                let input = gathered.as_ref().unwrap_or(input);
                 linear::forward_without_bias(&mut kept, input, group.own.tensor(linear.weight), linear.outputs);
+                self.give_gathered(gathered);
                 let bias = bias(group, linear).context("expected a bias in front of GELU, found none")?;
                 gelu::forward(out, &mut kept, bias);
             }
@@ -212,8 +222,19 @@ impl Compute for Cpu {
     }
 
     fn linear_input(&mut self, out: &mut Vec<f32>, group: &Group, layer: &Linear, gradient: &Vec<f32>) -> Result<()> {
-        linear::backward_input(out, gradient, group.own.tensor(layer.weight), layer.outputs);
-        if layer.reduction == Reduction::Gradient { self.ranks.all_reduce(out) } else { Ok(()) }
+        let weight = group.own.tensor(layer.weight);
+        match layer.reduction {
+            Reduction::None => linear::backward_input(out, gradient, weight, layer.outputs),
+            Reduction::Gradient => {
+                self.sum(out, |out| linear::backward_input(out, gradient, weight, layer.outputs))?;
+            }
+            Reduction::Output => {
+                let gathered = self.gathered(gradient)?;
+                linear::backward_input(out, gathered.as_ref().unwrap_or(gradient), weight, layer.outputs);
+                self.give_gathered(gathered);
+            }
+        }
+        Ok(())
     }
 
     fn sum_copies(&mut self, gradient: &mut Vec<f32>, layer: &Linear) -> Result<()> {
@@ -240,8 +261,18 @@ impl Compute for Cpu {
     }
 
     fn linear_weight(&mut self, group: &mut Group, layer: &Linear, operands: Multiplied<Vec<f32>>) -> Result<()> {
+        let Multiplied { mut gradient, mut input } = operands;
+        let gathered = match layer.reduction {
+            Reduction::None => None,
+            Reduction::Gradient => self.gathered(input)?,
+            Reduction::Output => self.gathered(gradient)?,
+        };
+        if let Some(gathered) = &gathered {
+            *(if layer.reduction == Reduction::Output { &mut gradient } else { &mut input }) = gathered;
+        }
         let (weight, bias) = group.own.gradients(layer.weight, layer.has_bias);
-        linear::backward_weight(weight, bias, operands.gradient, operands.input, layer.outputs);
+        linear::backward_weight(weight, bias, gradient, input, layer.outputs);
+        self.give_gathered(gathered);
         Ok(())
     }
 
@@ -280,6 +311,8 @@ impl Compute for Cpu {
         let &Classifier { width, vocabulary, .. } = layer;
         let (rows, stride) = (self.rows(), self.stride);
         let mut logits = self.pool.take(rows * stride);
+        let gathered = self.gathered(input)?;
+        let input = gathered.as_ref().unwrap_or(input);
         if vocabulary > 0 {
             set_product(
                 MatrixMut::new(&mut logits, rows, vocabulary, stride),
@@ -287,6 +320,7 @@ impl Compute for Cpu {
                 Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width).transposed(),
             );
         }
+        self.give_gathered(gathered);
         if self.keep_logits {
             let kept = self.logits[microbatch].get_or_insert_default();
             kept.clear();
@@ -309,16 +343,22 @@ impl Compute for Cpu {
         logits_gradient: &Vec<f32>,
     ) -> Result<()> {
         let &Classifier { width, vocabulary, .. } = layer;
-        if vocabulary == 0 {
-            out.fill(0.0);
-        } else {
+        let (rows, stride) = (self.rows(), self.stride);
+        let product = |out: &mut [f32]| {
+            if vocabulary == 0 {
+                return out.fill(0.0);
+            }
             set_product(
-                MatrixMut::new(out, self.rows(), width, width),
-                Matrix::new(logits_gradient, self.rows(), vocabulary, self.stride),
+                MatrixMut::new(out, rows, width, width),
+                Matrix::new(logits_gradient, rows, vocabulary, stride),
                 Matrix::new(group.own.tensor(layer.weight), vocabulary, width, width),
             );
+        };
+        if self.is_shared() {
+            return self.sum(out, product);
         }
-        if self.is_shared() { self.ranks.all_reduce(out) } else { Ok(()) }
+        product(out);
+        Ok(())
     }
 
     fn classify_weight(&mut self, group: &mut Group, layer: &Classifier, operands: Classified<Vec<f32>>) -> Result<()> {
@@ -328,14 +368,15 @@ impl Compute for Cpu {
             Side::Own => &mut group.own.gradients[range],
             Side::Shared => &mut group.shared_gradients[range],
         };
-        if vocabulary == 0 {
-            return Ok(());
+        let gathered = self.gathered(operands.input)?;
+        if vocabulary > 0 {
+            add_product(
+                MatrixMut::new(into, vocabulary, width, width),
+                Matrix::new(operands.logits_gradient, self.rows(), vocabulary, self.stride).transposed(),
+                Matrix::new(gathered.as_ref().unwrap_or(operands.input), self.rows(), width, width),
+            );
         }
-        add_product(
-            MatrixMut::new(into, vocabulary, width, width),
-            Matrix::new(operands.logits_gradient, self.rows(), vocabulary, self.stride).transposed(),
-            Matrix::new(operands.input, self.rows(), width, width),
-        );
+        self.give_gathered(gathered);
         Ok(())
     }
 

@@ -99,6 +99,11 @@ impl Cpu {
         self.workload.micro_batch.rows()
     }
 
+    /// Rows between products: with sequence parallelism those of this rank.
+    pub(super) fn rows_between(&self) -> usize {
+        self.rows() / self.workload.tensor.row_ranks()
+    }
+
     pub(super) fn shape(&self, layer: &Attention) -> attention::Shape {
         let (micro, &Attention { heads, groups, size }) = (self.workload.micro_batch, layer);
         attention::Shape { sequences: micro.sequences, tokens: micro.tokens, heads, groups, size }

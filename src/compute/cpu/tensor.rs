@@ -13,24 +13,66 @@ impl Cpu {
         self.workload.tensor.size > 1
     }
 
+    /// All ranks' rows of which `input` are this one's; `None` where ranks do not share rows. To be given back.
+    pub(super) fn gathered(&mut self, input: &[f32]) -> Result<Option<Vec<f32>>> {
+        let ranks = self.workload.tensor.row_ranks();
+        if ranks == 1 {
+            return Ok(None);
+        }
+        let mut whole = self.pool.take(ranks * input.len());
+        self.ranks.all_gather(input, &mut whole)?;
+        Ok(Some(whole))
+    }
+
+    /// Takes back what [`Cpu::gathered`] returned.
+    pub(super) fn give_gathered(&mut self, whole: Option<Vec<f32>>) {
+        if let Some(whole) = whole {
+            self.pool.give(whole);
+        }
+    }
+
+    /// Sets `out` to the sum over all ranks of what `compute` writes: all rows, or this rank's.
+    pub(super) fn sum(&mut self, out: &mut [f32], compute: impl FnOnce(&mut [f32])) -> Result<()> {
+        let ranks = self.workload.tensor.row_ranks();
+        if ranks == 1 {
+            compute(out);
+            return self.ranks.all_reduce(out);
+        }
+        let mut whole = self.pool.take(ranks * out.len());
+        compute(&mut whole);
+        self.ranks.reduce_scatter(&whole, out)?;
+        self.pool.give(whole);
+        Ok(())
+    }
+
     /// An embedding of which each rank has the rows of some ids. Positions are added behind the sum: they are whole on each.
     pub(super) fn embed_share(&mut self, out: &mut [f32], layer: Embedding<&Group>, tokens: &[u32]) -> Result<()> {
         let Embedding { width, first, tokens: table, positions } = layer;
-        embedding::forward_share(out, tokens, first as u32, table.own.tensor(0), width);
-        self.ranks.all_reduce(out)?;
+        self.sum(out, |out| embedding::forward_share(out, tokens, first as u32, table.own.tensor(0), width))?;
         if let Some(group) = positions {
-            embedding::add_positions(out, group.own.tensor(0), self.workload.micro_batch.tokens, width);
+            let (rows, rank) = (self.rows_between(), self.workload.tensor.rank);
+            let first = if self.workload.tensor.shares_rows { rank * rows } else { 0 };
+            embedding::add_positions(out, group.own.tensor(0), first, self.workload.micro_batch.tokens, width);
         }
         Ok(())
     }
 
-    pub(super) fn embed_weight_share(&self, layer: Embedding<&mut Group>, tokens: &[u32], gradient: &[f32]) {
+    pub(super) fn embed_weight_share(
+        &mut self,
+        layer: Embedding<&mut Group>,
+        tokens: &[u32],
+        gradient: &Vec<f32>,
+    ) -> Result<()> {
         let Embedding { width, first, tokens: table, positions } = layer;
+        let gathered = self.gathered(gradient)?;
+        let gradient = gathered.as_ref().unwrap_or(gradient);
         embedding::backward_share(table.own.gradient(0), tokens, first as u32, gradient, width);
         if let Some(group) = positions {
             let tokens_per_sequence = self.workload.micro_batch.tokens;
             embedding::backward_positions(group.own.gradient(0), gradient, tokens_per_sequence, width);
         }
+        self.give_gathered(gathered);
+        Ok(())
     }
 
     /// A linear layer of which each rank has some inputs. Bias and residual are whole on each, and are added behind the sum.
@@ -42,8 +84,8 @@ impl Cpu {
         input: &[f32],
         residual: Option<&Vec<f32>>,
     ) -> Result<()> {
-        linear::forward_without_bias(out, input, group.own.tensor(layer.weight), layer.outputs);
-        self.ranks.all_reduce(out)?;
+        let weight = group.own.tensor(layer.weight);
+        self.sum(out, |out| linear::forward_without_bias(out, input, weight, layer.outputs))?;
         if let Some(bias) = bias(group, layer) {
             out.chunks_exact_mut(layer.outputs).for_each(|row| vector::add(row, bias));
         }

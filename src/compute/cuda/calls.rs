@@ -5,7 +5,7 @@ use super::operation::{FusedShape, NormOperands};
 use super::{Activations, Cuda, EventTimer, Group};
 use crate::compute::{
     Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Rotation, Side,
+    Norm, NormKind, Normalized, Rotation, Rows, Side,
 };
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::Address;
@@ -60,7 +60,7 @@ impl Compute for Cuda {
         self.batch.begin(inputs, targets)
     }
 
-    fn take(&mut self, width: usize, output: Option<&Address>) -> Result<Activations> {
+    fn take(&mut self, _rows: Rows, width: usize, output: Option<&Address>) -> Result<Activations> {
         match output {
             Some(&address) => {
                 check_address(address, "output")?;
