@@ -389,6 +389,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("report accuracy", "schedule", "naive"),
     ("report accuracy", "output", "elsewhere"),
     ("profile", "output", "costs.json"),
+    ("import", "costs", "costs.json"),
     ("train", "output", "elsewhere"),
     ("profile", "hardware", ""),
     ("export", "output", "x.out"),

@@ -1,7 +1,8 @@
 //! `pipesim import`: profilers' traces of other programs become timelines.
 
+use super::profile::costs_of_steps;
 use crate::cli::Failure;
-use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
+use crate::cli::options::output::{DrawOptions, OneFile, WriteOptions, json, origin};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::import::{ImportOptions, LabelRule, RankClock, Run, import};
 use crate::report::{self, Entry, Panel, Report, Table};
@@ -27,6 +28,9 @@ pub struct Import {
     /// Ranges whose names match are ops of this kind; the group is the micro-batch: 'fwd_(\d+)=F'. A group (?<stage>\d+) is the stage; repeatable
     #[arg(long = "label", value_name = "REGEX=KIND")]
     labels: Vec<LabelRule>,
+    /// Write costs by stage and kind of all complete steps, for predict --profile, too
+    #[arg(long, value_name = "FILE.json")]
+    costs: Option<PathBuf>,
     #[command(flatten)]
     draw: DrawOptions,
     #[command(flatten)]
@@ -41,9 +45,21 @@ const MEBIBYTE: u64 = 1 << 20;
 impl Import {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
+        let costs = self.costs.as_deref().map(|path| OneFile::at(Some(path), &[".json"])).transpose()?;
         let run = self.read()?;
         for warning in &run.warnings {
             self.remarks.remark(&format!("warning: {warning}"));
+        }
+        if let Some(file) = costs {
+            let complete: Vec<&Timeline> =
+                run.timelines.iter().filter(|timeline| timeline.incomplete_devices.is_empty()).collect();
+            if complete.is_empty() {
+                return Err(Failure::usage(
+                    "--costs: expected a step whose devices are all recorded, found none; import all ranks' traces",
+                ));
+            }
+            let costs = costs_of_steps(&complete, self.remarks).map_err(Failure::Usage)?;
+            file.write(&json(&costs)?, self.remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
         }
         let mut report = self.report(&run)?;
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));

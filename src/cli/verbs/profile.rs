@@ -7,7 +7,7 @@ use crate::cli::options::output::{OneFile, json};
 use crate::cli::options::schedules::ScheduleOptions;
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{Numbers, numbers, whole};
-use crate::cli::terminal::progress::DetailOptions;
+use crate::cli::terminal::progress::{DetailOptions, RemarkOptions};
 use crate::cli::terminal::signals::{Decides, install_signal_handler};
 use crate::cost::CostFile;
 use crate::diagnosis::{self, Fit, MeasuredStep};
@@ -56,6 +56,27 @@ pub struct Profile {
     details: DetailOptions,
 }
 
+/// Returns the costs of steps of one run, and says how well they predict the first steps.
+///
+/// # Errors
+/// As [`diagnosis::costs`].
+pub fn costs_of_steps(steps: &[&Timeline], remarks: RemarkOptions) -> Result<CostFile, String> {
+    let costs = diagnosis::costs(steps).map_err(|error| error.to_string())?;
+    for timeline in steps.iter().take(MOST_FITS) {
+        let step = MeasuredStep::new(timeline).map_err(|error| error.to_string())?;
+        let fit = Fit::new(&step, &costs).map_err(|error| error.to_string())?;
+        let number = timeline.step.map_or_else(String::new, |step| format!(" step {step}"));
+        remarks.remark(&format!(
+            "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %; {}",
+            timeline.schedule,
+            100.0 * fit.makespan_error,
+            100.0 * fit.replay_error,
+            fit.best_in_words()
+        ));
+    }
+    Ok(costs)
+}
+
 impl Profile {
     /// Returns the schedule, 1F1B by default, and its graph.
     fn graph(&self) -> Result<(String, TaskGraph), Failure> {
@@ -81,20 +102,7 @@ impl Profile {
         let named = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
         let timelines =
             Timeline::list_from_json(&read_text(path, 4 << 30)?).map_err(|error| named(error.to_string()))?;
-        let all: Vec<&Timeline> = timelines.iter().collect();
-        let costs = diagnosis::costs(&all).map_err(|error| named(error.to_string()))?;
-        for timeline in timelines.iter().take(MOST_FITS) {
-            let step = MeasuredStep::new(timeline).map_err(|error| named(error.to_string()))?;
-            let fit = Fit::new(&step, &costs).map_err(|error| named(error.to_string()))?;
-            let number = timeline.step.map_or_else(String::new, |step| format!(" step {step}"));
-            self.details.remarks.remark(&format!(
-                "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %; {}",
-                timeline.schedule,
-                100.0 * fit.makespan_error,
-                100.0 * fit.replay_error,
-                fit.best_in_words()
-            ));
-        }
+        let costs = costs_of_steps(&timelines.iter().collect::<Vec<_>>(), self.details.remarks).map_err(named)?;
         match &self.layers {
             Some(layers) => costs.with_stage_layers(layers).map_err(Failure::usage),
             None => Ok(costs),
