@@ -5,11 +5,17 @@ pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
     pub use crate::cost::{
         Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, GroupRates, LinkCost, OpTime, PartCost, Per,
-        SharedPuts, Slow, Slowdown, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
+        SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use crate::mesh::Mesh;
     pub use crate::resolve::{Costs, Measured};
+}
+
+/// Runs of other programs, from their profilers' traces.
+#[cfg(feature = "pictures")]
+pub mod imports {
+    pub use crate::import::{Count, ImportError, ImportOptions, LabelRule, RankClock, Run, import};
 }
 
 /// Models, hardware and layouts, and the memory and time that they take.
@@ -73,12 +79,20 @@ pub mod simulation {
     pub use crate::metrics::{Activity, DeviceMetrics, Metrics, Reference, TypicalSpeed};
     pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
-        Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Idle, IdleReport, IdleSpan, IdleTime,
+        Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
         Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
         StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
         sensitivities, slacks, sweep,
     };
-    pub use crate::timeline::{Queue, Source, Span, Timeline, TimelineError};
+    pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError};
+}
+
+/// Measured steps: what made them long, and costs for predictions of others.
+pub mod measured {
+    pub use crate::diagnosis::{
+        DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, costs, findings,
+        stage_times, trend,
+    };
 }
 
 /// Pictures, tables and report folders.

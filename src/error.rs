@@ -24,6 +24,10 @@ pub enum Error {
     /// A text that is no timeline.
     #[error(transparent)]
     Timeline(#[from] timeline::TimelineError),
+    /// Traces that cannot be imported.
+    #[cfg(feature = "pictures")]
+    #[error(transparent)]
+    Import(#[from] crate::import::ImportError),
     /// A picture or a file that cannot be written.
     #[error(transparent)]
     Write(#[from] report::WriteError),

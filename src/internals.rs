@@ -7,6 +7,6 @@ macro_rules! all {
 }
 
 all! {
-    activation advice model_spec balance check checkpoint cli compute cost csv deadlock delivery doctor dsl epilogue exact exec experiment export step_estimate graph hardware layout sanitize lowering memory mesh metrics model nearest op open placement
+    activation advice model_spec balance check checkpoint cli compute cost csv deadlock delivery diagnosis doctor dsl epilogue exact exec experiment export step_estimate graph hardware import layout sanitize lowering memory mesh metrics model nearest op open placement
     ranks suggestion report resolve ordering schedule sim statistics timeline training_loop
 }

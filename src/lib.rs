@@ -94,7 +94,7 @@
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
-//! 3 the way in: resolve step_estimate advice suggestion explanation model_prediction report
+//! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction report
 //! 4 machines: compute model checkpoint ranks exec doctor
 //! 5 measurement: experiment training_loop
 //! 6 command line, and the errors of the crate: cli error
@@ -128,6 +128,7 @@ mod cost;
 mod csv;
 mod deadlock;
 mod delivery;
+mod diagnosis;
 #[cfg(feature = "cuda")]
 mod doctor;
 mod dsl;
@@ -142,6 +143,8 @@ mod explanation;
 mod export;
 mod graph;
 mod hardware;
+#[cfg(feature = "pictures")]
+mod import;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
@@ -188,9 +191,11 @@ mod examples {
     }
 }
 
+#[cfg(feature = "pictures")]
+pub use api::imports;
 #[cfg(feature = "training")]
 pub use api::training;
-pub use api::{costs, graphs, models, pictures, schedules, simulation};
+pub use api::{costs, graphs, measured, models, pictures, schedules, simulation};
 
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};
@@ -200,6 +205,8 @@ pub use error::Error;
 pub use explanation::StepExplanation;
 pub use graph::{Dependency, TaskGraph};
 pub use hardware::{Hardware, Stack};
+#[cfg(feature = "pictures")]
+pub use import::{ImportError, ImportOptions, import};
 pub use layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
 pub use metrics::{DeviceMetrics, Metrics};
 pub use model_prediction::ModelPrediction;
@@ -211,7 +218,7 @@ pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warni
 pub use schedule::{Overlap, Schedule};
 pub use sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
 pub use step_estimate::StepEstimate;
-pub use timeline::{Queue, Span, Timeline};
+pub use timeline::{Queue, Span, StepFigures, Timeline};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]

@@ -105,6 +105,14 @@ impl Metrics {
         self.typical_speed.map_or(self.gap_to_bound, |typical| typical.gap_to_bound)
     }
 
+    /// Takes bubble and efficiency over the devices `recorded` alone; the others would count as idle.
+    pub(crate) fn leave_out_others(&mut self, recorded: &[u32]) {
+        let busy: f64 = recorded.iter().map(|&device| self.per_device[device as usize].busy).sum();
+        let whole = recorded.len() as f64 * self.makespan;
+        self.bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
+        self.efficiency = 1.0 - self.bubble;
+    }
+
     /// Computes the figures of `devices` and the `peaks` of their activations; one time unit is `ticks_per_unit` ticks. The bubble
     /// of a pipeline that takes no time is 0.
     pub fn new(devices: &[Activity], peaks: &[f64], reference: Reference, ticks_per_unit: f64) -> Metrics {

@@ -86,16 +86,20 @@ pub fn hint(names: &[impl AsRef<str>]) -> String {
     if names.is_empty() { String::new() } else { format!(" (did you mean {}?)", either(names)) }
 }
 
-/// Edit distance (insertions, deletions, substitutions).
+/// Edit distance: insertions, deletions, substitutions, and swaps of neighbours (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], next);
+    for i in 1..=a.len() {
+        let mut next = vec![i];
+        for j in 1..=b.len() {
+            let replaced = row[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let least = replaced.min(row[j] + 1).min(next[j - 1] + 1);
+            let is_swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            next.push(if is_swap { least.min(before[j - 2] + 1) } else { least });
         }
+        before = std::mem::replace(&mut row, next);
     }
     row[b.len()]
 }

@@ -253,7 +253,7 @@ impl<'a> Advisor<'a> {
         let searched = self.selection.order(name).is_ok_and(|found| is_searched(&found.order));
         if self.selection.balance
             || searched
-            || !matches!(self.costs, Costs::Measured(_))
+            || matches!(self.costs, Costs::Given { costs, .. } if !costs.is_per_stage())
             || graph.len() > MOST_BALANCED
         {
             return None;

@@ -3,8 +3,9 @@
 use super::weights;
 use crate::model::Parameters;
 use crate::model_spec::transformer::Config;
+use crate::nearest::either;
 use crate::report::Unfinished;
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -149,11 +150,45 @@ pub fn all(run: &Path) -> Result<Vec<(u32, PathBuf)>> {
     for entry in fs::read_dir(run).with_context(|| format!("reading {}", run.display()))? {
         let entry = entry?;
         let name = entry.file_name();
-        let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
-        found.extend(step.filter(|_| entry.path().is_dir()).map(|step| (step, entry.path())));
+        let step = step_of(Path::new(&name)).filter(|_| entry.path().is_dir());
+        found.extend(step.map(|step| (step, entry.path())));
     }
     found.sort();
     Ok(found)
+}
+
+/// The number of steps in the name of a checkpoint.
+fn step_of(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()
+}
+
+/// Why there is no checkpoint to go on from.
+#[derive(Debug, thiserror::Error)]
+pub enum NotFound {
+    /// There is none at the path.
+    #[error("{0}")]
+    Absent(String),
+    /// It is incomplete or damaged, or cannot be read.
+    #[error("{0:#}")]
+    Damaged(#[from] anyhow::Error),
+}
+
+/// Says that there is no checkpoint at `path`, and which there are.
+fn absent(path: &Path) -> String {
+    let run = path.parent().filter(|run| !run.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let others = step_of(path).and_then(|_| all(run).ok()).unwrap_or_default();
+    let names: Vec<String> = others.iter().map(|(_, path)| path.display().to_string()).collect();
+    match names.is_empty() {
+        true => format!(
+            "expected the folder of a training with checkpoints at {}, found none; check the path",
+            path.display()
+        ),
+        false => format!(
+            "expected a checkpoint at {}, found none; a run keeps its newest {KEPT}: go on from {}",
+            path.display(),
+            either(&names)
+        ),
+    }
 }
 
 /// A complete checkpoint.
@@ -170,21 +205,18 @@ impl Checkpoint {
     ///
     /// # Errors
     /// There is none, or it is incomplete or damaged.
-    pub fn find(path: &Path) -> Result<Checkpoint> {
-        if path.join(MANIFEST).exists() {
-            let full = fs::canonicalize(path)?;
-            let run = full.parent().map(Path::to_path_buf).context("expected a checkpoint in the folder of a run")?;
-            return Checkpoint { path: path.to_path_buf(), run }.checked(None);
+    pub fn find(path: &Path) -> Result<Checkpoint, NotFound> {
+        let found = if path.is_dir() && !path.join(MANIFEST).exists() { all(path)? } else { Vec::new() };
+        if let Some(((_, newest), older)) = found.split_last() {
+            let checkpoint = Checkpoint { path: newest.clone(), run: path.to_path_buf() };
+            return Ok(checkpoint.checked(older.last().map(|(_, path)| path.as_path()))?);
         }
-        let found = if path.is_dir() { all(path)? } else { Vec::new() };
-        let Some(((_, newest), older)) = found.split_last() else {
-            bail!(
-                "expected the folder of a training with checkpoints at {}, found none: check the path",
-                path.display()
-            );
-        };
-        let checkpoint = Checkpoint { path: newest.clone(), run: path.to_path_buf() };
-        checkpoint.checked(older.last().map(|(_, path)| path.as_path()))
+        if !(path.join(MANIFEST).exists() || path.is_dir() && step_of(path).is_some()) {
+            return Err(NotFound::Absent(absent(path)));
+        }
+        let full = fs::canonicalize(path).with_context(|| format!("opening {}", path.display()))?;
+        let run = full.parent().map(Path::to_path_buf).context("expected a checkpoint in the folder of a run")?;
+        Ok(Checkpoint { path: path.to_path_buf(), run }.checked(None)?)
     }
 
     /// Checks all files against the manifest; `older` is a checkpoint to use instead.

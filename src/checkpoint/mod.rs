@@ -12,6 +12,6 @@ mod weights;
 
 pub use config::config_json;
 #[cfg(feature = "pictures")]
-pub use folder::{CONFIG, Checkpoint, FIRST_MOMENTS, SECOND_MOMENTS, STATE, Writer, all};
+pub use folder::{CONFIG, Checkpoint, FIRST_MOMENTS, NotFound, SECOND_MOMENTS, STATE, Writer, all};
 pub use names::{StoredTensor, stored_tensors};
 pub use weights::{WEIGHTS, read, read_folder, read_some, write};

@@ -173,11 +173,21 @@ fn copy(view: &TensorView<'_>, stored: &StoredTensor, into: &mut [f32]) -> Resul
         Dtype::F16 => place(stored, into, words().map(|bytes| half::f16::from_le_bytes(bytes).to_f32())),
         other => bail!("expected '{name}' in F32, BF16 or F16, found {other:?}: convert the weights"),
     }
-    Ok(())
 }
 
-fn place(stored: &StoredTensor, into: &mut [f32], values: impl Iterator<Item = f32>) {
-    values.enumerate().for_each(|(index, value)| into[stored.place(index)] = value);
+fn place(stored: &StoredTensor, into: &mut [f32], values: impl Iterator<Item = f32>) -> Result<()> {
+    let mut other = None;
+    for (index, value) in values.enumerate() {
+        other = other.or_else(|| (!value.is_finite()).then_some((index, value)));
+        into[stored.place(index)] = value;
+    }
+    match other {
+        None => Ok(()),
+        Some((index, value)) => bail!(
+            "expected finite numbers in '{}', found {value} as number {index} from 0: use weights from before they diverged",
+            stored.name
+        ),
+    }
 }
 
 /// A tensor of the model as Hugging Face stores it, in float32.

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
 use verbs::doctor;
-use verbs::{accuracy, check, compare, explain, export, predict, profile, run, schedules, shell, tour, train};
+use verbs::{accuracy, check, compare, explain, export, import, predict, profile, run, schedules, shell, tour, train};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -59,6 +59,8 @@ enum Verb {
     Explain(Box<explain::Explain>),
     /// Write a schedule for another program
     Export(Box<export::Export>),
+    /// Turn profiler traces of a PyTorch run into a timeline
+    Import(Box<import::Import>),
     /// Compare saved timelines
     Compare(compare::Compare),
     /// Report how accurate predictions are
@@ -100,9 +102,10 @@ pub fn command() -> clap::Command {
     let unless_resumed = |arg: clap::Arg| {
         arg.required(false).required_unless_present("resume").default_value_if("resume", ArgPredicate::IsPresent, "1")
     };
-    // profile --hardware needs no schedule
+    // profile --hardware and profile --from need no schedule
     let unless_machine = |arg: clap::Arg| {
-        arg.required(false).required_unless_present("machine").default_value_if("machine", "true", "1")
+        let arg = arg.required(false).required_unless_present_any(["machine", "from"]);
+        arg.default_value_if("machine", "true", "1").default_value_if("from", ArgPredicate::IsPresent, "1")
     };
     Cli::command()
         .mut_subcommands(|verb| {
@@ -115,8 +118,28 @@ pub fn command() -> clap::Command {
             };
             predict.mut_arg("micro", micro_may_follow).mut_arg("stages", several).mut_arg("micro", several)
         })
-        .mut_subcommand("train", |train| train.mut_arg("stages", unless_resumed).mut_arg("micro", unless_resumed))
+        .mut_subcommand("explain", |explain| {
+            let unless_measured = |arg: clap::Arg| {
+                arg.required(false).required_unless_present("timeline").default_value_if(
+                    "timeline",
+                    ArgPredicate::IsPresent,
+                    "1",
+                )
+            };
+            explain.mut_arg("micro", micro_may_follow).mut_arg("stages", unless_measured)
+        })
+        .mut_subcommand("train", |train| {
+            train::described(train.mut_arg("stages", unless_resumed).mut_arg("micro", unless_resumed))
+        })
         .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
+}
+
+/// Returns the error that --micro is missing.
+fn without_micro(command: &mut clap::Command, verb: &str) -> clap::Error {
+    let what = "the following required arguments were not provided:\n  --micro <M>";
+    let error = |verb: &mut clap::Command| verb.error(ErrorKind::MissingRequiredArgument, what);
+    let verb = command.find_subcommand_mut(verb);
+    verb.map_or_else(|| clap::Error::raw(ErrorKind::MissingRequiredArgument, what), error)
 }
 
 /// Parses the command line.
@@ -138,10 +161,15 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
         predict.micro_given = typed("micro");
         let follows = typed("hardware") && typed("batch");
         if !(predict.micro_given || follows) {
-            let what = "the following required arguments were not provided:\n  --micro <M>";
-            let verb = command.find_subcommand_mut("predict");
-            let error = |verb: &mut clap::Command| verb.error(ErrorKind::MissingRequiredArgument, what);
-            return Err(verb.map_or_else(|| clap::Error::raw(ErrorKind::MissingRequiredArgument, what), error));
+            return Err(without_micro(&mut command, "predict"));
+        }
+    }
+    if let (Verb::Explain(explain), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
+        let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
+        explain.micro_given = typed("micro");
+        let follows = typed("timeline") || typed("hardware") && typed("batch");
+        if !(explain.micro_given || follows) {
+            return Err(without_micro(&mut command, "explain"));
         }
     }
     let checked = rules::check(&command, &matches);
@@ -197,6 +225,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Check(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),
         Verb::Export(verb) => verb.run(),
+        Verb::Import(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),

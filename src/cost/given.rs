@@ -1,6 +1,7 @@
 //! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, exact to the tick.
 
 use super::share::Shares;
+use super::stage_list::{GivenStages, count_of_all, nth, values};
 use super::{CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
 use crate::op::Kind;
 use crate::placement::Placement;
@@ -13,19 +14,22 @@ pub type Slow = BTreeMap<u32, Decimal>;
 /// Costs such as `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`, in any order: durations of a forward, the halves of a backward
 /// and a whole backward for a device's whole share of layers, the latency between devices, and the fraction of an activation
 /// kept from I to W. If B is given, I and W default to its halves, or to the rest of it; otherwise B is I + W, and missing ones
-/// of F, I and W equal the others. Defaults: keep 1, comm 0. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
+/// of F, I and W equal the others. A value per stage, in stage order, is separated by `/`: `F=18.5/18.5/18.5/24ms`; then all times are
+/// of stages. Defaults: keep 1, comm 0. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
 /// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
     /// F, I, W, and B (default: I + W).
-    durations: [Decimal; 4],
-    comm: Decimal,
-    keep: Decimal,
-    unit: Option<TimeUnit>,
+    pub(super) durations: [Decimal; 4],
+    pub(super) comm: Decimal,
+    pub(super) keep: Decimal,
+    pub(super) unit: Option<TimeUnit>,
     /// Assumptions about F, I and W that were not given.
-    assumed: Vec<&'static str>,
-    per: Per,
-    layers: Option<Vec<usize>>,
+    pub(super) assumed: Vec<&'static str>,
+    pub(super) per: Per,
+    pub(super) layers: Option<Vec<usize>>,
+    /// Times of each stage instead of `durations`.
+    pub(super) stages: Option<GivenStages>,
 }
 
 impl Default for GivenCosts {
@@ -40,6 +44,7 @@ impl Default for GivenCosts {
             assumed: Vec::new(),
             per: Per::Device,
             layers: None,
+            stages: None,
         }
     }
 }
@@ -48,7 +53,8 @@ impl FromStr for GivenCosts {
     type Err = CostError;
 
     fn from_str(text: &str) -> Result<GivenCosts, CostError> {
-        let mut given: BTreeMap<&str, (Decimal, Option<TimeUnit>)> = BTreeMap::new();
+        let mut given: BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)> = BTreeMap::new();
+        let has_lists = text.split(',').any(|pair| pair.matches('/').count() > 1);
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair
                 .split_once('=')
@@ -57,21 +63,30 @@ impl FromStr for GivenCosts {
             if !["F", "I", "W", "B", "comm", "keep"].contains(&key) {
                 return Err(CostError(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep")));
             }
-            if given.insert(key, TimeUnit::read(value.trim())?).is_some() {
+            if given.insert(key, values(value.trim(), has_lists)?).is_some() {
                 return Err(CostError(format!("'{key}' is given twice")));
             }
         }
         if let Some((_, Some(_))) = given.get("keep") {
             return Err(CostError("keep is a share, not a time; leave its unit out".to_string()));
         }
+        let count = count_of_all(&given)?;
         let unit = unit_of_all(&given)?;
         let costs = GivenCosts::default();
-        let get = |key: &str, default: Decimal| match (given.get(key), unit) {
-            (Some((number, Some(own))), Some(unit)) => unit.of(*number, *own),
-            (found, _) => found.map_or(default, |(number, _)| *number),
+        let get = |key: &str, stage: usize, default: Decimal| match (given.get(key), unit) {
+            (Some((numbers, Some(own))), Some(unit)) => unit.of(nth(numbers, stage), *own),
+            (found, _) => found.map_or(default, |(numbers, _)| nth(numbers, stage)),
         };
-        let known = ["F", "I", "W", "B"].map(|key| given.contains_key(key).then(|| get(key, costs.keep)));
-        let Times { durations, mut assumed } = Times::completed(known)?;
+        let of_stage = |stage: usize| {
+            let known = ["F", "I", "W", "B"].map(|key| given.contains_key(key).then(|| get(key, stage, costs.keep)));
+            Times::completed(known)
+        };
+        let get = |key: &str, default: Decimal| get(key, 0, default);
+        let Times { durations, mut assumed } = of_stage(0)?;
+        let stages =
+            count.map(|count| (0..count).map(|stage| Ok(of_stage(stage)?.durations)).collect::<Result<_, CostError>>());
+        let stages = stages.transpose()?.map(|times| GivenStages { times, layers: None });
+        let known = ["F", "I", "W", "B"].map(|key| given.get(key));
         if unit.is_none() && known.iter().all(Option::is_none) {
             assumed.clear(); // the same unit costs as without --costs
         }
@@ -79,7 +94,8 @@ impl FromStr for GivenCosts {
         if keep.to_f64() > 1.0 {
             return Err(CostError(format!("keep is a share between 0 and 1, found {}", keep.to_f64())));
         }
-        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, ..costs })
+        let durations = stages.as_ref().map_or(durations, GivenStages::longest);
+        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, stages, ..costs })
     }
 }
 
@@ -123,13 +139,14 @@ impl Times {
 }
 
 /// Returns the largest unit of all times; `None` if there are no units. A time of 0 needs no unit.
-fn unit_of_all(given: &BTreeMap<&str, (Decimal, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
-    let times = || given.iter().filter(|(key, (number, _))| **key != "keep" && number.to_f64() > 0.0);
+fn unit_of_all(given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
+    let most = |numbers: &[Decimal]| numbers.iter().map(|number| number.to_f64()).fold(0.0, f64::max);
+    let times = || given.iter().filter(|(key, (numbers, _))| **key != "keep" && most(numbers) > 0.0);
     let unit = given.values().filter_map(|(_, unit)| *unit).max();
     match (unit, times().find(|(_, (_, unit))| unit.is_none())) {
-        (Some(unit), Some((key, (number, _)))) => Err(CostError(format!(
+        (Some(unit), Some((key, (numbers, _)))) => Err(CostError(format!(
             "expected a unit after every time or after none, found {key}={} without one; write {key}={0}{} if that is meant",
-            number.to_f64(),
+            most(numbers),
             unit.name()
         ))),
         _ => Ok(unit),
@@ -142,12 +159,6 @@ impl GivenCosts {
         GivenCosts { per, ..self }
     }
 
-    /// Returns the costs of a model with these layers per stage, or in total if there is one number. Costs per device or stage
-    /// are those of an average one.
-    pub fn with_layers(self, layers: Option<Vec<usize>>) -> GivenCosts {
-        GivenCosts { layers, ..self }
-    }
-
     pub fn unit(&self) -> Option<TimeUnit> {
         self.unit
     }
@@ -155,15 +166,16 @@ impl GivenCosts {
     /// Describes the costs in one line, as they were given.
     pub fn described(&self) -> String {
         let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
-        let [f, i, w, b] = self.durations.map(Decimal::to_f64);
-        let (comm, keep, of) = (self.comm.to_f64(), self.keep.to_f64(), self.per.name());
+        let [f, i, w, b] = [0, 1, 2, 3].map(|kind| self.written(kind));
+        let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
+        let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
         let assumed = assumed_in_words(&self.assumed);
         format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{assumed}")
     }
 
     /// Describes the assumptions and the resulting costs; `None` without assumptions.
     pub fn assumption(&self) -> Option<String> {
-        let [f, i, w, b] = self.durations.map(Decimal::to_f64);
+        let [f, i, w, b] = [0, 1, 2, 3].map(|kind| self.written(kind));
         let (rules, unit) = (self.assumed.join(", "), self.unit.map_or("", TimeUnit::name));
         let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
         (!rules.is_empty()).then(|| {
@@ -187,6 +199,9 @@ impl GivenCosts {
                 "--straggler names device {device}, but there are devices 0 to {}",
                 placement.devices() - 1
             )));
+        }
+        if let Some(given) = &self.stages {
+            return self.staged_table(given, placement, microbatches, slow);
         }
         let one = Decimal::whole(1);
         let of = |kind: usize, device: u32| self.durations[kind].times(*slow.get(&device).unwrap_or(&one));
@@ -222,7 +237,13 @@ impl GivenCosts {
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
     /// or very short steps in the range of a timeline; it is the same for all placements.
-    fn unit_ns(&self, devices: u32, microbatches: u32, slow: &Slow, of_device: f64) -> Result<u64, CostError> {
+    pub(super) fn unit_ns(
+        &self,
+        devices: u32,
+        microbatches: u32,
+        slow: &Slow,
+        of_device: f64,
+    ) -> Result<u64, CostError> {
         const LONGEST: f64 = (1_u64 << 50) as f64;
         const SHORTEST: f64 = 1e9;
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);

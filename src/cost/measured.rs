@@ -3,7 +3,7 @@
 //! Its unit is (part of the model, kind, micro-batch size). The cost of a stage is the sum over its parts, so measurements under
 //! one schedule or split apply to all others.
 
-use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StepCosts, Summary};
+use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StageCost, StepCosts, Summary};
 use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
 use crate::mesh::{MAX_DEGREE, Mesh};
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Outline, Stage, TiedSides};
@@ -116,6 +116,9 @@ pub struct CostFile {
     /// Contention between devices that compute at the same time. If absent, durations include that of the measured step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contention: Option<Contention>,
+    /// Costs of whole stages, in model order, instead of those of parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageCost>,
 }
 
 fn yes() -> bool {
@@ -194,7 +197,11 @@ impl CostFile {
         let rates = rates.chain([group.add_embedding_ns, group.add_block_ns]);
         let times = rates.chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
         let times = times.chain(self.parts.iter().map(|part| part.duration_ns));
+        let times = times.chain(self.stages.iter().map(StageCost::longest));
         let longest = times.chain(self.op_overhead_ns.values().copied()).max().unwrap_or(0);
+        let stage_fault = self.stages.iter().enumerate().find_map(|(stage, cost)| Some((stage, cost.fault()?)));
+        let known = self.stages.iter().filter_map(|stage| stage.layers);
+        let (known, layers) = (known.clone().count(), known.map(u64::from).sum::<u64>());
         let faults = [
             (
                 self.schema_version != SCHEMA_VERSION,
@@ -209,6 +216,17 @@ impl CostFile {
             (!is_sound, format!("contention: expected one core or more, and {factors}")),
             (!Contention::grows(&self.link.per_mille), format!("link.per_mille: expected {factors}")),
             (overheads != KINDS, format!("op_overhead_ns: expected F, I and W, found {}", overheads.join(", "))),
+            (
+                stage_fault.is_some(),
+                stage_fault.map_or_else(String::new, |(stage, fault)| format!("stages[{stage}]: {fault}")),
+            ),
+            (
+                known > 0 && (known < self.stages.len() || layers != u64::from(self.layers)),
+                format!(
+                    "stages: expected the layers of every stage, {} in total, or of none, found {layers}",
+                    self.layers
+                ),
+            ),
             (self.layers > MAX_BLOCKS, format!("layers: expected at most {MAX_BLOCKS}, found {}", self.layers)),
             (!self.mesh.is_sound(), format!("mesh: expected degrees from 1 to {MAX_DEGREE}, found {}", self.mesh)),
             (longest > MAX_NS, format!("expected durations of at most 18 minutes, found {longest} ns")),
@@ -316,8 +334,12 @@ impl CostFile {
     /// Returns the cost table of these stages on `placement`.
     ///
     /// # Errors
-    /// A part was not measured at this micro-batch size.
+    /// A part was not measured at this micro-batch size, or stages have other layers than the measured ones.
     pub fn table(&self, placement: &Placement, stages: &[Stage], size: (u32, u32)) -> Result<CostTable, CostError> {
+        if self.is_staged() {
+            let layers: Vec<usize> = stages.iter().map(|stage| stage.count(BLOCK)).collect();
+            return self.staged_table(placement, &layers);
+        }
         let kinds = [Kind::F, Kind::I, Kind::W];
         let mut durations = Vec::with_capacity(stages.len());
         for stage in stages {

@@ -3,10 +3,15 @@
 pub mod analytic;
 mod contention;
 mod decimal;
+mod depth;
 mod given;
 mod measured;
+mod per_stage;
 mod share;
 mod speed;
+mod stage_list;
+mod staged;
+mod staged_table;
 mod stages;
 mod unit;
 
@@ -17,6 +22,7 @@ pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as M
 
 pub use share::{Per, gcd};
 pub use speed::{EXTREME, Slowdown, TYPICAL};
+pub use staged::{StageCost, StageKindCost};
 pub use stages::StageTimes;
 pub use unit::TimeUnit;
 

@@ -67,7 +67,7 @@ impl Shares {
     }
 }
 
-fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
+pub(super) fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
     if layers.iter().any(|&count| count > MOST_LAYERS) {
         return Err(CostError(format!("--layers: expected at most {MOST_LAYERS} layers; give smaller numbers")));
     }

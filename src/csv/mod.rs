@@ -10,6 +10,7 @@ mod read;
 mod table;
 mod write;
 
+pub(crate) use cells::{Action, Cells, What, parse as parse_cell};
 pub use read::read;
 pub use write::write;
 

@@ -257,6 +257,9 @@ impl StepRecord {
             lower_bound_ns: None,
             lower_bound_if_split_ns: None,
             typical_makespan_ns: None,
+            incomplete_devices: Vec::new(),
+            steps: Vec::new(),
+            step: None,
             provenance: BTreeMap::new(),
             spans,
         };

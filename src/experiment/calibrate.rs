@@ -145,6 +145,7 @@ impl<'a> Calibrating<'a> {
             step: step_rates(graph, records, (&spec, &stages), training.mesh()),
             keep: training.keep(),
             speeds: Vec::new(),
+            stages: Vec::new(),
             contention: contention.map(|&(cores, ref found)| Contention { cores, per_mille: found.contention() }),
         };
         let table = costs.table(&schedule.placement, &stages, size).map_err(resolve::Error::from)?;

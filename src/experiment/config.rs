@@ -100,7 +100,8 @@ impl TrainingConfig {
 
     /// Returns how texts become tokens of this model, and tokens text; `None` if that is not known.
     pub fn tokenizer(&self, config: &Config) -> Option<Tokenizer> {
-        let is_text = self.data.as_ref().is_none_or(|path| !Tokens::is_token_file(path));
+        let Some(path) = &self.data else { return Some(Tokenizer::Bytes) };
+        let is_text = !Tokens::is_token_file(path);
         match (self.tokenizer, config.vocabulary) {
             (Some(tokenizer), _) => Some(tokenizer),
             (None, 50257..) if is_text => Some(Tokenizer::Gpt2),

@@ -37,17 +37,19 @@ pub enum Error {
     /// A rank died or hangs.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// A loss is not finite.
+    /// A loss, or a norm of the gradients, is not finite.
     #[error(
-        "the loss of step {step} of {schedule} is {loss}: training diverged; lower --lr, or bound the gradients with --clip 1"
+        "the {what} of step {step} of {schedule} is {value}: training diverged; lower --lr, or bound the gradients with --clip 1"
     )]
     Diverged {
         /// Name of the schedule.
         schedule: String,
-        /// The first such step, from 0.
+        /// `loss` or `gradient norm`.
+        what: &'static str,
+        /// The first such step, as the log of the command counts: from 0 in measurements, from 1 in a training.
         step: usize,
         /// NaN or infinite.
-        loss: f64,
+        value: f64,
     },
     /// Another failure, with its causes.
     #[error("{0}")]

@@ -144,7 +144,7 @@ fn diverged(runs: &[ScheduleRun<'_>]) -> Option<Error> {
     let trains = |&number: &usize| runs[number].weights.as_ref().is_none_or(|weights| weights.trains);
     let found =
         (0..runs.len()).filter(trains).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
-    found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
+    found.map(|(step, _, value, schedule)| Error::Diverged { schedule, what: "loss", step, value })
 }
 
 /// Warms all runs up, then measures training steps of each, one step of each in turn.

@@ -19,6 +19,7 @@ mod ordered;
 mod outcome;
 mod recent;
 mod recorded;
+mod remarks;
 mod requirements;
 mod results;
 mod runnable;

@@ -2,9 +2,11 @@
 
 use super::{Error, TrainingConfig};
 use crate::checkpoint;
-use crate::model::{Config, Parameters, check_executable};
+use crate::model::{Config, Parameters, check_executable, check_executable_keys};
 use crate::model_spec::huggingface::{self, Described};
+use crate::model_spec::transformer::{RotaryScaling, Style};
 use crate::model_spec::{self, gpt2};
+use anyhow::Context;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -13,9 +15,6 @@ const CONFIG: &str = "config.json";
 
 /// Largest description that is read, in bytes.
 const MOST_CONFIG_BYTES: u64 = 16 << 20;
-
-/// Keys of a description that change no cost but the result, with the value that is supported.
-const FIXED: [(&str, bool); 2] = [("scale_attn_weights", true), ("scale_attn_by_inverse_layer_idx", false)];
 
 /// Where the model's sizes and weights come from.
 pub(super) enum ModelSource {
@@ -72,13 +71,32 @@ impl TrainingConfig {
         if let Some(key) = unknown.first() {
             return Err(refused(format!("expected keys whose meaning is known, found '{key}'")));
         }
-        for (key, supported) in FIXED {
-            if keys.get(key).and_then(Value::as_bool).is_some_and(|value| value != supported) {
-                return Err(refused(format!("expected '{key}' to be {supported}, found {}", !supported)));
-            }
-        }
+        check_executable_keys(&keys).map_err(|why| refused(format!("{why:#}")))?;
         check_executable(&config).map_err(|why| refused(format!("{why:#}")))?;
         Ok(config)
+    }
+
+    /// Whether the model has a tokenizer of its own: it is no GPT-2 with random weights.
+    pub(super) fn has_own_tokens(&self, config: &Config) -> bool {
+        config.style == Style::Llama || matches!(self.source(), ModelSource::LlmC(_) | ModelSource::Folder(_))
+    }
+
+    /// Returns the longest sequence of the model and what limits it; `None` without a limit.
+    ///
+    /// # Errors
+    /// The model's description cannot be read.
+    pub fn longest_sequence(&self, config: &Config) -> Result<Option<(usize, &'static str)>, Error> {
+        if let Some(positions) = config.longest_sequence() {
+            return Ok(Some((positions, "the model's position table")));
+        }
+        let keys = self.config_keys()?;
+        let most = keys.get("max_position_embeddings").and_then(Value::as_u64);
+        // Scaled positions reach further than the sequences of the first training.
+        let scaled = match config.rotary.map(|rotary| rotary.scaling) {
+            Some(RotaryScaling::Llama3 { factor, original_positions, .. }) => (factor * original_positions) as usize,
+            _ => 0,
+        };
+        Ok(most.map(|most| (scaled.max(most as usize), "the model's max_position_embeddings")))
     }
 
     /// Returns the sizes of a model by name, with the changes asked for.
@@ -99,22 +117,20 @@ impl TrainingConfig {
     /// Returns the sizes of a published model that is no GPT-2.
     fn published(&self) -> Result<Config, Error> {
         let model = &self.model;
-        let names = gpt2::Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let Some(config) = model_spec::transformer_named(model) else {
             return Err(Error::Usage(match model.contains('/') {
                 true => format!(
                     "expected the folder of a model at {model}, found none; download one, as with hf download \
                      openai-community/gpt2 --local-dir gpt2"
                 ),
-                false => {
-                    format!("no model is called '{model}'; known: {names}, llama-3.2-1b, or a folder of Hugging Face's")
-                }
+                false => model_spec::unknown_among(model, &trainable_names()),
             }));
         };
         self.refuse_changes(model)?;
         check_executable(&config).map_err(|why| {
             Error::Usage(format!(
-                "{why:#}: '{model}' can only be predicted (predict --model {model} --hardware h100-sxm); take one of {names}"
+                "{why:#}: '{model}' can only be predicted (predict --model {model} --hardware h100-sxm); take one of {}",
+                trainable_names().join(", ")
             ))
         })?;
         Ok(config)
@@ -139,11 +155,22 @@ impl TrainingConfig {
 
     pub(super) fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
         Ok(match self.source() {
-            ModelSource::LlmC(path) => Parameters::read(&path)?,
+            ModelSource::LlmC(path) => {
+                let parameters = Parameters::read(&path)?;
+                parameters.check_finite().with_context(|| format!("reading the checkpoint {}", path.display()))?;
+                parameters
+            }
             ModelSource::Folder(path) => checkpoint::read_folder(&path, config)?,
             ModelSource::Named | ModelSource::Described(_) => Parameters::random(config, self.seed)?,
         })
     }
+}
+
+/// Names of the models that can be trained.
+fn trainable_names() -> Vec<String> {
+    let can_be_trained =
+        |name: &String| model_spec::transformer_named(name).is_some_and(|config| check_executable(&config).is_ok());
+    model_spec::names().filter(can_be_trained).collect()
 }
 
 /// Whether this is the name of a model, which goes before a folder of that name.

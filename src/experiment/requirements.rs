@@ -78,8 +78,8 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Err
     let stages = training.stages(graph)?;
     let here = training.ranks.devices_here(mesh.world(devices));
     let held: u64 = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages)).sum();
-    let parameters = training.config().parameter_count() as u64;
-    Ok((parameters * here.len() as u64 / u64::from(devices) / u64::from(mesh.tensor), held))
+    let (parameters, shares) = (training.config().parameter_count() as u64, u64::from(devices * mesh.tensor));
+    Ok((parameters * here.len() as u64 / shares, held))
 }
 
 /// Peak bytes that the ops of a worker of `device` keep for later ones.

@@ -74,11 +74,11 @@ impl TrainingConfig {
                 batch.next_multiple_of(all)
             )));
         }
-        let longest = config.longest_sequence().unwrap_or(usize::MAX);
+        let (longest, limit) = self.longest_sequence(&config)?.unwrap_or((usize::MAX, ""));
         let sequence_tokens = self.sequence_tokens.unwrap_or(longest.min(DEFAULT_SEQUENCE));
         if sequence_tokens > longest {
             return Err(Error::Usage(format!(
-                "expected --seq of at most {longest}, the model's position table, found {sequence_tokens}"
+                "expected --seq of at most {longest}, {limit}, found {sequence_tokens}; lower it"
             )));
         }
         let tokens = self.tokens(&config)?;
@@ -170,8 +170,13 @@ impl Training {
 
     /// Returns the layers of each stage of `graph`.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
-        let stages = graph.schedule().placement.stages() as usize;
-        self.spec().split(stages, self.training_config.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
+        let (stages, devices) = (graph.schedule().placement.stages() as usize, graph.schedule().devices());
+        let virtual_stages = match stages / devices.max(1) as usize {
+            1 => String::new(),
+            chunks => format!(" ({devices} devices x {chunks} virtual stages)"),
+        };
+        let split = self.spec().split(stages, self.training_config.layers.as_deref());
+        split.map_err(|error| Error::Usage(format!("{error}{virtual_stages}")))
     }
 
     /// Returns the costs of the ops and step ops of `graph` by the parts of `costs`. From two micro-batch sizes, costs of others are

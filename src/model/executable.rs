@@ -3,7 +3,8 @@
 use super::layers::compile;
 use crate::compute::TensorShare;
 use crate::model_spec::transformer::{Config, RotaryScaling};
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
+use serde_json::{Map, Value};
 
 /// Checks that every operation of the model's description can be executed.
 ///
@@ -24,4 +25,37 @@ pub fn check_executable(config: &Config) -> Result<()> {
         None => ensure!(config.positions > 0, "expected learned or rotary positions, found others"),
     }
     Ok(())
+}
+
+/// Keys of Hugging Face's `config.json` that change no cost but the function, with the value that can be executed.
+const FIXED: [(&str, bool); 2] = [("scale_attn_weights", true), ("scale_attn_by_inverse_layer_idx", false)];
+
+/// Keys whose null is not their default.
+const NOT_NULL: [&str; 5] = ["rms_norm_eps", "layer_norm_epsilon", "rope_theta", "hidden_act", "activation_function"];
+
+/// Checks the keys of a description that the model's sizes do not contain.
+///
+/// # Errors
+/// One asks for a function that cannot be executed; it is named.
+pub fn check_executable_keys(keys: &Map<String, Value>) -> Result<()> {
+    for (key, supported) in FIXED {
+        let is_other = |value: &&Value| **value != supported && (supported || !value.is_null());
+        if let Some(found) = keys.get(key).filter(is_other) {
+            bail!("expected '{key}' to be {supported}, found {found}");
+        }
+    }
+    if let Some(key) = NOT_NULL.iter().find(|key| keys.get(**key).is_some_and(Value::is_null)) {
+        bail!("expected a value of '{key}', found null");
+    }
+    let quantized = keys.get("quantization_config").is_some_and(|value| !value.is_null());
+    ensure!(!quantized, "expected weights that are not quantized, found a 'quantization_config'");
+    Ok(())
+}
+
+/// Returns the dropouts of a description, as in `attn_pdrop 0.1`. They act in training only, and training here has none.
+pub fn dropouts(keys: &Map<String, Value>) -> Vec<String> {
+    let is_dropout = |key: &str| (key.ends_with("_pdrop") || key.ends_with("_dropout")) && !key.starts_with("summary_");
+    let positive = |value: &Value| value.as_f64().is_some_and(|share| share > 0.0);
+    let found = keys.iter().filter(|(key, value)| is_dropout(key) && positive(value));
+    found.map(|(key, value)| format!("{key} {value}")).collect()
 }

@@ -26,7 +26,7 @@ mod walk;
 pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE, storage};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
-pub use executable::check_executable;
+pub use executable::{check_executable, check_executable_keys, dropouts};
 pub use logits::WholeModel;
 pub use module::{StageModule, TensorRanks, workload};
 pub use parameters::{Parameters, TensorPart};

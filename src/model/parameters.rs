@@ -63,6 +63,19 @@ impl Parameters {
         Ok(parameters)
     }
 
+    /// Checks that all numbers are finite.
+    ///
+    /// # Errors
+    /// One is not; its tensor is named.
+    pub fn check_finite(&self) -> Result<()> {
+        for ((_, tensor), values) in self.config.spec().tensors().zip(&self.tensors) {
+            if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                bail!("expected finite numbers in the tensor '{}', found {value}", tensor.name);
+            }
+        }
+        Ok(())
+    }
+
     /// One tensor, or one layer's part of it.
     pub(crate) fn part(&self, tensor: usize, layer: Option<usize>) -> &[f32] {
         &self.tensors[tensor][self.range(tensor, layer)]

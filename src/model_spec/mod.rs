@@ -15,7 +15,7 @@ pub mod transformer;
 
 pub use operation::{MicroBatch, Operation, Storage};
 pub use part::{BLOCK, EMBEDDING, HEAD, Initial, Part, Tensor};
-pub use presets::{model_spec, names, of_hub, transformer_named, unknown};
+pub use presets::{model_spec, names, of_hub, transformer_named, unknown, unknown_among};
 pub use spec::ModelSpec;
 pub use split::{Block, Split};
 pub(crate) use stage::layer_counts;

@@ -140,7 +140,11 @@ pub fn unknown(name: &str) -> String {
     if transformer_named(name).is_some() {
         return format!("expected the name of a model without its owner; write --model {}", name.to_lowercase());
     }
-    let known: Vec<String> = names().collect();
+    unknown_among(name, &names().collect::<Vec<_>>())
+}
+
+/// Explains that none of the models `known` has this name, and what to use instead.
+pub fn unknown_among(name: &str, known: &[String]) -> String {
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let what = if is_mixture(name) {
         format!("'{name}' is a mixture of experts by its name, and mixture-of-experts models are not supported")

@@ -167,6 +167,17 @@ impl Stage {
         Stage { runs: vec![(EMBEDDING, 0..usize::from(embedding)), (BLOCK, blocks), (HEAD, 0..usize::from(head))] }
     }
 
+    /// Returns stages of a transformer with these numbers of blocks; the first has the embedding, the last the head.
+    pub fn of_layers(layers: &[usize]) -> Vec<Stage> {
+        let mut first = 0;
+        let stage = |(number, &count): (usize, &usize)| {
+            let blocks = first..first + count;
+            first = blocks.end;
+            Stage::transformer(number == 0, blocks, number + 1 == layers.len())
+        };
+        layers.iter().enumerate().map(stage).collect()
+    }
+
     /// Returns the indices of the parts with this name that it holds.
     pub fn run(&self, part: &str) -> Range<usize> {
         self.runs.iter().find(|(name, _)| *name == part).map_or(0..0, |(_, run)| run.clone())

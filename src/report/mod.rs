@@ -15,10 +15,13 @@ mod picture;
 mod plot;
 mod predicted;
 mod scene;
+mod steps;
 mod table;
 mod terminal;
 mod text;
 
+#[cfg(feature = "pictures")]
+pub use file::claim::ClaimedFolder;
 pub use file::csv::{csv, field as csv_cell};
 pub use file::figures::figures;
 #[cfg(feature = "pictures")]
@@ -39,12 +42,13 @@ pub use picture::png::png;
 pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
 pub use scene::look::{Look, Palette};
 pub use scene::palette::Colors;
+pub use steps::steps_table;
 pub use table::latex::latex;
 pub use table::{markdown, table};
 pub use terminal::terminal;
 pub use text::{folded, is_control, visible, wrapped};
 
-use crate::metrics::Metrics;
+use crate::metrics::{DeviceMetrics, Metrics};
 use crate::sim::IdleSpan;
 use crate::timeline::Timeline;
 use serde::{Deserialize, Serialize};
@@ -152,6 +156,12 @@ impl Panel {
     /// Returns a panel without causes of idle time and without a cap.
     pub fn new(timeline: Timeline, metrics: Metrics) -> Panel {
         Panel { timeline, metrics, idle: Vec::new(), memory_cap: None }
+    }
+
+    /// Returns the share of the makespan in which `device` computes; `None` if its trace is missing or cut off.
+    pub fn busy_share(&self, device: &DeviceMetrics) -> Option<f64> {
+        let share = if self.metrics.makespan > 0.0 { device.busy / self.metrics.makespan } else { 0.0 };
+        (!self.timeline.incomplete_devices.contains(&device.device)).then_some(share)
     }
 
     /// Returns the iteration time in the timeline's unit, step ops included.

@@ -16,13 +16,6 @@ const STEPS: (u64, u64) = (500, 20_000);
 /// Approximate slowdown of the event engine compared with the sweep.
 const EVENTS: u64 = 8;
 
-/// Returns stages with these numbers of layers; the first has the embedding, the last the head. Only counts matter.
-fn stages(layers: &[usize]) -> Vec<Stage> {
-    let stage =
-        |(number, &count): (usize, &usize)| Stage::transformer(number == 0, 0..count, number + 1 == layers.len());
-    layers.iter().enumerate().map(stage).collect()
-}
-
 /// Returns the makespan on the selection's machine, in ticks and in time units.
 fn makespan(selection: &Selection, graph: &TaskGraph, table: CostTable) -> Result<(u64, f64), Error> {
     let (table, machine) = selection.machine.equip(table, graph.schedule().devices())?;
@@ -50,7 +43,7 @@ pub(super) fn balanced(
     // An order that depends on costs has to follow the new ones.
     let of_layers = costs.with_layers(found.layers.clone());
     let graph = again(&of_layers)?;
-    let table = of_layers.of_stages(&graph.schedule().placement, &stages(&found.layers))?;
+    let table = of_layers.of_stages(&graph.schedule().placement, &Stage::of_layers(&found.layers))?;
     let (_, makespan) = makespan(selection, &graph, table)?;
     if found.fits_before && makespan >= found.makespan_before {
         let (layers, makespan) = (found.layers_before.clone(), found.makespan_before);
@@ -63,14 +56,14 @@ pub(super) fn balanced(
 fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Balanced, Error> {
     let (name, placement) = (&graph.schedule().name, &graph.schedule().placement);
     let start: Vec<usize> = costs.stages(name, placement)?.iter().map(|stage| stage.count(BLOCK)).collect();
-    let table = |layers: &[usize]| costs.of_stages(placement, &stages(layers));
+    let table = |layers: &[usize]| costs.of_stages(placement, &Stage::of_layers(layers));
     // Errors under the initial split are errors of the request: a deadlock, an overflow.
     let (_, makespan_before) = makespan(selection, graph, table(&start)?)?;
     let step = |layers: &[usize]| makespan(selection, graph, table(layers).ok()?).ok();
     let memory_model = costs.memory_model();
     let fits = |layers: &[usize]| {
         let fits = |(memory_model, bytes): &(MemoryModel, u64)| {
-            memory_model.memory(*bytes, &stages(layers), graph.schedule()).fits
+            memory_model.memory(*bytes, &Stage::of_layers(layers), graph.schedule()).fits
         };
         memory_model.as_ref().is_none_or(fits)
     };

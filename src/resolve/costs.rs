@@ -5,7 +5,7 @@ use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::epilogue::StepEpilogue;
 use crate::memory::MemoryModel;
-use crate::model_spec::Stage;
+use crate::model_spec::{BLOCK, Stage};
 use crate::placement::Placement;
 
 #[derive(Clone, Debug)]
@@ -51,8 +51,25 @@ impl Costs {
     }
 
     /// Returns the costs of a file at its own micro-batch size.
+    ///
+    /// If the file has stages with an unknown number of layers, `layers` are theirs if there are as many; otherwise the measured stages
+    /// have equal shares of them.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
+        let (file, layers) = match layers {
+            Some(layers) if file.is_staged() && file.stage_layers().is_none() => {
+                let is_own = layers.len() == file.stages.len();
+                let own = if is_own { layers.clone() } else { vec![layers.iter().sum()] };
+                // Layers of the measured stages themselves say nothing about other stages.
+                (file.clone().with_stage_layers(&own).unwrap_or(file), Some(layers).filter(|_| !is_own))
+            }
+            layers => (file, layers),
+        };
         Costs::Measured(Measured { layers, ..Measured::of(file) })
+    }
+
+    /// Whether they are measured times of whole stages.
+    pub fn is_staged(&self) -> bool {
+        matches!(self, Costs::Measured(Measured { file, .. }) if file.is_staged())
     }
 
     /// Returns the minimum and maximum number of sequences per micro-batch that were measured.
@@ -106,10 +123,21 @@ impl Costs {
     /// Costs without a model's parts, or a model that cannot be split into the stages.
     pub fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
         match self {
-            Costs::Given { .. } => Err(Error::Usage(
-                                "--balance needs a model whose layers it can move, but --costs are per device; give --profile or --model"
-                    .to_string(),
-            )),
+            Costs::Given { costs, .. } => match costs.layers_on(placement).map_err(|error| CostError(format!("{name}: {error}")))? {
+                Some(layers) => Ok(Stage::of_layers(&layers)),
+                None => Err(Error::Usage(
+                    "--balance needs layers that it can move, and --costs do not say how many there are; give --layers 32, or one number \
+                     per stage as the costs were measured"
+                        .to_string(),
+                )),
+            },
+            Costs::Measured(Measured { file, layers: None, .. }) if file.is_staged() && file.stage_layers().is_none() => {
+                Err(Error::Usage(
+                    "--balance needs the number of layers, which the cost file does not have; write it again with profile --from and \
+                     --layers"
+                        .to_string(),
+                ))
+            }
             Costs::Measured(measured) => measured.stages(name, placement),
             Costs::Analytic(analytic) => {
                 let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
@@ -124,7 +152,15 @@ impl Costs {
     /// As [`Costs::table`].
     pub fn of_stages(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, Error> {
         match self {
-            Costs::Given { costs, slow } => Ok(costs.table(placement, 1, slow)?),
+            Costs::Given { costs, slow } => {
+                let layers: Vec<usize> = stages.iter().map(|stage| stage.count(BLOCK)).collect();
+                let costs = if costs.layers_on(placement)?.is_some() {
+                    costs.clone().with_layers(Some(layers))
+                } else {
+                    costs.clone()
+                };
+                Ok(costs.table(placement, 1, slow)?)
+            }
             Costs::Measured(Measured { file, size, .. }) => Ok(file.table(placement, stages, *size)?),
             Costs::Analytic(analytic) => Ok(analytic.table(placement, stages)?),
         }
@@ -137,7 +173,7 @@ impl Costs {
                 analytic.layout.layers = Some(layers);
                 Costs::Analytic(analytic)
             }
-            given => given,
+            Costs::Given { costs, slow } => Costs::Given { costs: costs.with_layers(Some(layers)), slow },
         }
     }
 
@@ -170,6 +206,17 @@ impl Measured {
     }
 
     fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
+        if self.file.is_staged() && self.layers.is_none() {
+            let count = placement.stages() as usize;
+            let layers = match self.file.stage_layers() {
+                Some(own) if own.len() == count => Some(own),
+                Some(_) => None,
+                None => Some(vec![1; count]), // equal shares of the model's depth
+            };
+            if let Some(layers) = layers {
+                return Ok(Stage::of_layers(&layers));
+            }
+        }
         let stages = self.file.outline().split(placement.stages() as usize, self.layers.as_deref());
         stages.map_err(|e| Error::Split(format!("{name}: {e}")))
     }
@@ -179,6 +226,9 @@ impl Measured {
         let stages = self.stages(name, placement)?;
         let table = file.table(placement, &stages, *size)?;
         table.check_clock(placement, microbatches)?;
+        if file.is_staged() {
+            return Ok((table, StepCosts::default()));
+        }
         Ok((table, file.step_costs(placement, &stages, *clip)))
     }
 }

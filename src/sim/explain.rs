@@ -14,6 +14,11 @@
 //! - **memory**: of the rest, what a later F could have filled that was ready and would have fitted, but would have exceeded the cap
 //!   (the given one, or the device's own peak). Intervals are independent, so several may name the same F.
 //! - **dependence**: everything else.
+//!
+//! Measured times have two more causes:
+//! - **host delay**: the end of an interval in which all that the next op needs is there, and by how much later than that the ops of
+//!   the first chain start.
+//! - **stragglers**: by how much more the ops of the first chain exceed their costs, which are the averages of their stage and kind.
 
 use super::idle::{Cause, Causes, Explanation, Idle};
 use super::waits::{Need, OpTimes, Way, Ways, binding, needs};
@@ -141,7 +146,17 @@ impl<'a> Device<'a> {
 
     /// The idle interval from `free` to the start of op number `next`.
     fn gap(&mut self, ways: &Ways, next: usize, free: u64, idle: &mut Vec<Idle>) {
-        let until = self.times.start[next];
+        let held = self.times.held(next);
+        let until = self.times.start[next].saturating_sub(held.ticks).max(free);
+        self.wait(ways, next, free, until, idle);
+        self.push(idle, until..self.times.start[next], Cause::Host, Some(next), held.after);
+    }
+
+    /// The part of an idle interval in which something that op number `next` needs is not there.
+    fn wait(&mut self, ways: &Ways, next: usize, free: u64, until: u64, idle: &mut Vec<Idle>) {
+        if free == until {
+            return;
+        }
         let own = needs(self.graph, self.costs, self.times, next).find(|need| need.maker.is_none());
         let resumed = own.map_or(free, |need| need.met(self.times)).clamp(free, until);
         self.push(idle, free..resumed, Cause::Communication, Some(next), own.map(|need| need.end_of));
@@ -150,7 +165,7 @@ impl<'a> Device<'a> {
         }
         let within_pair = self.graph.pair(next).is_some_and(|(_, last)| last == next);
         let mut wait = Wait::new(self, ways, next, own, until - resumed);
-        let claims = if within_pair { Vec::new() } else { self.claims(next, resumed, &mut wait) };
+        let claims = if within_pair { Vec::new() } else { self.claims(next, resumed..until, &mut wait) };
         // In order of time, the wait is memory and dependence, then imbalance, then communication.
         let (mut at, mut waited) = (resumed, 0);
         for (start, end, cause, op) in claims {
@@ -164,10 +179,9 @@ impl<'a> Device<'a> {
         wait.push(self, at..until, &mut waited, (Cause::Dependence, wait.maker), idle);
     }
 
-    /// Returns the ops that could have run between `from` and the start of op number `next`, by time; those that had room shorten
-    /// `wait`.
-    fn claims(&mut self, next: usize, from: u64, wait: &mut Wait) -> Vec<(u64, u64, Cause, usize)> {
-        let (position, until) = (next - self.first, self.times.start[next]);
+    /// Returns the ops that could have run in `span`, before op number `next`, by time; those that had room shorten `wait`.
+    fn claims(&mut self, next: usize, span: Range<u64>, wait: &mut Wait) -> Vec<(u64, u64, Cause, usize)> {
+        let (position, from, until) = (next - self.first, span.start, span.end);
         for (queue, past) in self.queues.iter().zip(&mut self.past) {
             *past += queue[*past..].iter().take_while(|&&at| at <= position || self.moved[at]).count();
         }
@@ -227,12 +241,10 @@ struct Wait {
     next: usize,
     /// The op whose output is awaited.
     maker: Option<usize>,
-    /// The last op before it that takes longer than the average.
-    slow: Option<usize>,
     ticks: u64,
-    imbalance: u64,
-    /// Ticks of communication, limited to what imbalance leaves.
-    communication: u64,
+    /// Imbalance, stragglers, hosts and communication in order of precedence: ticks, limited to what those before leave, and the
+    /// responsible op.
+    parts: [(Cause, u64, Option<usize>); 4],
 }
 
 impl Wait {
@@ -242,14 +254,29 @@ impl Wait {
         let free = own.map_or(Way::default(), |need| ways.end(graph, costs, times, need.end_of).and(need.lag));
         let way = ways.starts[next];
         let maker = binding(graph, costs, times, next).and_then(|need| need.maker);
-        let imbalance = ticks.min(way.excess_over(free));
-        let communication = (way.underway - free.underway).max(0) as u64;
-        Wait { next, maker, slow: way.slow, ticks, imbalance, communication }
+        let underway = (way.underway - free.underway).max(0) as u64;
+        let parts = [
+            (Cause::Imbalance, way.excess_over(free), way.slow),
+            (Cause::Straggler, way.overrun_over(free), way.straggler),
+            (Cause::Host, way.held_over(free), way.late),
+            (Cause::Communication, underway, maker),
+        ];
+        Wait { next, maker, ticks, parts }
+    }
+
+    /// Returns the parts other than the first, dependence, from the end of the wait back: (ticks, cause, op).
+    fn limited(&self) -> [(u64, Cause, Option<usize>); 4] {
+        let mut left = self.ticks;
+        self.parts.map(|(cause, ticks, op)| {
+            let ticks = ticks.min(left);
+            left -= ticks;
+            (ticks, cause, op)
+        })
     }
 
     /// Shortens the wait by `ticks` if imbalance leaves as many; returns whether it did.
     fn shorten(&mut self, ticks: u64) -> bool {
-        let enough = self.ticks - self.imbalance >= ticks;
+        let enough = self.ticks - self.limited()[0].0 >= ticks;
         self.ticks -= if enough { ticks } else { 0 };
         enough
     }
@@ -263,13 +290,15 @@ impl Wait {
         early: (Cause, Option<usize>),
         idle: &mut Vec<Idle>,
     ) {
-        let communication = self.communication.min(self.ticks - self.imbalance);
-        let before_communication = self.ticks - communication;
-        let parts = [
-            (before_communication - self.imbalance, early),
-            (before_communication, (Cause::Imbalance, self.slow)),
-            (u64::MAX, (Cause::Communication, self.maker)),
-        ];
+        let limited = self.limited();
+        let mut until = self.ticks - limited.iter().map(|(ticks, ..)| ticks).sum::<u64>();
+        let mut parts = vec![(until, early)];
+        for (ticks, cause, op) in limited {
+            until += ticks;
+            parts.push((until, (cause, op)));
+        }
+        // What rounding leaves is communication.
+        parts.last_mut().into_iter().for_each(|last| last.0 = u64::MAX);
         let mut at = span.start;
         for (until, (cause, op)) in parts {
             let length = until.saturating_sub(*waited).min(span.end - at);

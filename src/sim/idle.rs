@@ -22,11 +22,16 @@ pub enum Cause {
     Memory,
     /// A later op of this device would have fitted.
     Order,
+    /// Everything that the next op, or an op before what this device waits for, needed was there, but its host started it later.
+    /// Only in measured steps.
+    Host,
+    /// Ops before what this device waits for took longer than they do on average. Only in measured steps.
+    Straggler,
 }
 
 impl Cause {
     /// All causes, in the order of tables.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Fill,
         Cause::Drain,
         Cause::Dependence,
@@ -34,7 +39,14 @@ impl Cause {
         Cause::Imbalance,
         Cause::Memory,
         Cause::Order,
+        Cause::Host,
+        Cause::Straggler,
     ];
+
+    /// Returns whether predicted steps have it, too.
+    pub fn is_predicted(self) -> bool {
+        !matches!(self, Cause::Host | Cause::Straggler)
+    }
 
     /// Returns its name for output; without a cap on activations (`capped`) the device's own peak is used as the cap.
     pub fn name(self, capped: bool) -> &'static str {
@@ -47,6 +59,8 @@ impl Cause {
             Cause::Memory if capped => "memory cap",
             Cause::Memory => "own peak",
             Cause::Order => "order",
+            Cause::Host => "host delay",
+            Cause::Straggler => "stragglers",
         }
     }
 
@@ -65,6 +79,8 @@ impl Cause {
             Cause::Memory if capped => "a forward was ready, but would have exceeded the cap on activations",
             Cause::Memory => "a forward was ready, but would have exceeded the device's own peak",
             Cause::Order => "a later op of the device would have fitted",
+            Cause::Host => "all that an op needed was there, but its host started it, or sent its output, later",
+            Cause::Straggler => "ops before what it waits for took longer than they do on average",
         }
     }
 }
@@ -78,8 +94,9 @@ pub struct Idle {
     pub cause: Cause,
     /// The op that the device runs next; `None` in the drain.
     pub next: Option<usize>,
-    /// The responsible op: the one whose output the device waits for; under imbalance the last op before it that takes longer than
-    /// the average; under order and memory the op that could have run here.
+    /// The responsible op: the one whose output the device waits for; under imbalance and stragglers the last op before it that takes
+    /// longer than the average; under order and memory the op that could have run here; under host delay the op after which the host
+    /// was late.
     pub op: Option<usize>,
 }
 
@@ -130,6 +147,33 @@ pub struct IdleTime {
     pub imbalance: f64,
     pub memory: f64,
     pub order: f64,
+    /// Measured steps only.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub host: f64,
+    /// Measured steps only.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub straggler: f64,
+}
+
+fn is_zero(time: &f64) -> bool {
+    *time == 0.0
+}
+
+impl IdleTime {
+    /// Returns the time of `cause`.
+    pub fn of(&self, cause: Cause) -> f64 {
+        match cause {
+            Cause::Fill => self.fill,
+            Cause::Drain => self.drain,
+            Cause::Dependence => self.dependence,
+            Cause::Communication => self.communication,
+            Cause::Imbalance => self.imbalance,
+            Cause::Memory => self.memory,
+            Cause::Order => self.order,
+            Cause::Host => self.host,
+            Cause::Straggler => self.straggler,
+        }
+    }
 }
 
 /// Idle time in `explain --format json`.
@@ -154,9 +198,10 @@ impl Explanation {
     pub fn report(&self, graph: &TaskGraph, costs: &CostTable) -> IdleReport {
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let time = |causes: &Causes| {
-            let [fill, drain, dependence, communication, imbalance, memory, order] = causes.map(unit); // as in Cause::ALL
+            // as in Cause::ALL
+            let [fill, drain, dependence, communication, imbalance, memory, order, host, straggler] = causes.map(unit);
             let idle = unit(causes.iter().sum());
-            IdleTime { idle, fill, drain, dependence, communication, imbalance, memory, order }
+            IdleTime { idle, fill, drain, dependence, communication, imbalance, memory, order, host, straggler }
         };
         let name = |index: usize| graph.op(index).to_string();
         let span = |idle: &Idle| IdleSpan {

@@ -29,4 +29,4 @@ pub use spans::StepSpan;
 pub use step::{steady_makespan, typical_step_on};
 pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
-pub use waits::{Delay, Doing, OpTimes, Piece};
+pub use waits::{Delay, Doing, Held, OpTimes, Piece};

@@ -22,11 +22,32 @@ pub struct OpTimes {
     pub end: Vec<u64>,
     /// Delays by contention for links; empty if no link is contended.
     pub delays: Vec<Delay>,
+    /// By how long each op's start was late although all it waits for was there; empty for simulated times.
+    pub held: Vec<Held>,
+}
+
+/// A start that was late although all that the op waits for was there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Ticks between the time at which the op could start and its start.
+    pub ticks: u64,
+    /// The op after which the host was late; `None` before the first op of a device.
+    pub after: Option<usize>,
 }
 
 impl OpTimes {
     pub fn of(graph: &TaskGraph) -> OpTimes {
-        OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], delays: Vec::new() }
+        OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], ..OpTimes::default() }
+    }
+
+    /// Returns whether the times were measured.
+    pub fn is_measured(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Returns by how long the start of op number `index` was late.
+    pub fn held(&self, index: usize) -> Held {
+        self.held.get(index).copied().unwrap_or_default()
     }
 
     pub fn delay(&self, index: usize) -> Delay {
@@ -200,6 +221,12 @@ pub struct Way {
     excess: i128,
     /// The last of its ops that exceeds the average.
     pub slow: Option<usize>,
+    /// Ticks by which hosts were late, and the last op after which one was.
+    held: i64,
+    pub late: Option<usize>,
+    /// By how many ticks its ops took longer than their costs, and the last one that did.
+    overrun: i64,
+    pub straggler: Option<usize>,
 }
 
 impl Way {
@@ -208,6 +235,16 @@ impl Way {
     /// Returns the chain with `underway` more ticks of transfers and host overheads.
     pub fn and(self, underway: u64) -> Way {
         Way { underway: self.underway + underway as i64, ..self }
+    }
+
+    /// Returns by how many ticks its hosts were late more than those of `other`; at least 0.
+    pub fn held_over(self, other: Way) -> u64 {
+        (self.held - other.held).max(0) as u64
+    }
+
+    /// Returns by how many ticks its ops exceed their costs more than those of `other` do; at least 0.
+    pub fn overrun_over(self, other: Way) -> u64 {
+        (self.overrun - other.overrun).max(0) as u64
     }
 
     /// Returns by how many ticks its ops exceed the average more than those of `other` do; at least 0.
@@ -231,16 +268,23 @@ impl Ways {
         for index in graph.order() {
             if let Some(need) = binding(graph, costs, times, index) {
                 let way = ways.end(graph, costs, times, need.end_of);
-                let underway = times.start[index].saturating_sub(times.end[need.end_of]);
-                ways.starts[index] = way.and(underway);
+                let Held { ticks, after } = times.held(index);
+                let underway = times.start[index].saturating_sub(times.end[need.end_of]).saturating_sub(ticks);
+                let late = if ticks > 0 { after.or(way.late) } else { way.late };
+                ways.starts[index] = Way { held: way.held + ticks as i64, late, ..way.and(underway) };
             }
         }
         ways
     }
 
     pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
-        let (way, excess) = (self.starts[index], self.averages.excess(costs, graph.op(index), times.duration(index)));
+        let (way, op, ran) = (self.starts[index], graph.op(index), times.duration(index));
+        // A measured duration exceeds the average by its stage's share, which is imbalance, and by its own, which is a straggler's.
+        let cost = costs.of(op).duration;
+        let (duration, overrun) = if times.is_measured() { (cost, ran as i64 - cost as i64) } else { (ran, 0) };
+        let excess = self.averages.excess(costs, op, duration);
         let slow = if excess > 0 { Some(index) } else { way.slow };
-        Way { excess: way.excess + excess, slow, ..way }
+        let straggler = if overrun > 0 { Some(index) } else { way.straggler };
+        Way { excess: way.excess + excess, slow, overrun: way.overrun + overrun, straggler, ..way }
     }
 }

@@ -4,9 +4,11 @@
 //! predicted from costs without a unit, one unit of cost is 10^9 ns or another power of ten (`unit_ns`).
 
 mod read;
+mod step;
 mod validate;
 
 pub use read::TimelineError;
+pub use step::StepFigures;
 
 use crate::activation::{self, Keep};
 use crate::metrics::{Activity, Metrics, Reference};
@@ -17,8 +19,6 @@ use std::collections::BTreeMap;
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Latest time in a file: 2^53 ns, 104 days, which JavaScript numbers represent exactly.
-const MAX_NS: u64 = 1 << 53;
 /// Maximum number of nanoseconds of a unit.
 const MAX_UNIT_NS: u64 = 1_000_000_000_000_000_000;
 
@@ -112,6 +112,16 @@ pub struct Timeline {
     /// The makespan of this order at the machine's median speed, to which the bound applies; omitted if the speed did not vary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_makespan_ns: Option<u64>,
+    /// Devices of an imported run whose ops are missing or incomplete, because their trace is missing or cut off; ascending.
+    /// Empty for every other timeline.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete_devices: Vec<u32>,
+    /// All steps of an imported run, in order, of which the spans show one. Empty for every other timeline.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepFigures>,
+    /// Number of the step that the spans show, as in [`StepFigures::number`]; absent where `steps` is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
     /// Origin: program version, machine, date, device kind; free text by key.
     #[serde(default)]
     pub provenance: BTreeMap<String, String>,
@@ -136,6 +146,11 @@ impl Timeline {
     /// Returns the compute spans of pipeline ops with their ops, in time order on each device.
     pub fn ops(&self) -> impl Iterator<Item = (Op, &Span)> {
         self.spans.iter().filter_map(|span| span.pipeline_op().map(|op| (op, span)))
+    }
+
+    /// Returns the devices that were recorded completely: all, except of an imported run whose traces are missing or cut off.
+    pub fn recorded(&self) -> impl Iterator<Item = u32> {
+        (0..self.devices).filter(|device| !self.incomplete_devices.contains(device))
     }
 
     /// Returns busy time, first start and last end of the pipeline ops of each device, in ns.
@@ -164,7 +179,12 @@ impl Timeline {
             lower_bound_if_split: self.lower_bound_if_split_ns,
             typical_makespan: self.typical_makespan_ns,
         };
-        Metrics::new(&self.activities(), &peaks, reference, self.unit_ns as f64)
+        let mut metrics = Metrics::new(&self.activities(), &peaks, reference, self.unit_ns as f64);
+        if !self.incomplete_devices.is_empty() {
+            let recorded: Vec<u32> = self.recorded().collect();
+            metrics.leave_out_others(&recorded);
+        }
+        metrics
     }
 
     /// Takes over the lower bounds of `other`.

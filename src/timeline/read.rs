@@ -30,6 +30,14 @@ impl Timeline {
         Ok(timeline)
     }
 
+    /// Checks that header and spans are consistent, as those of a file are.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn check(&self) -> Result<(), TimelineError> {
+        self.validate("")
+    }
+
     /// Reads a file of timelines: one, or a list as [`Timeline::list_to_json`] writes it.
     ///
     /// # Errors

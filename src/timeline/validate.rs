@@ -1,7 +1,8 @@
 //! Checks that header and spans of a timeline are consistent.
 
 use super::read::{check_version, field};
-use super::{MAX_NS, MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
+use super::step::MAX_NS;
+use super::{MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
 use crate::op::{Kind, Op};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -39,8 +40,32 @@ impl Timeline {
         between("microbatches", self.microbatches.into(), u32::MAX.into())?;
         between("unit_ns", self.unit_ns, MAX_UNIT_NS)?;
         self.validate_unit(place)?;
+        self.validate_steps(place)?;
         ensure((0.0..=1.0).contains(&self.keep), || {
             format!("{}: expected a share between 0 and 1, found {}; correct it", field(place, "keep"), self.keep)
+        })
+    }
+
+    /// Checks the figures of an imported run's steps, and its incomplete devices.
+    fn validate_steps(&self, place: &str) -> Result<(), TimelineError> {
+        for device in &self.incomplete_devices {
+            ensure(*device < self.devices, || {
+                let place = field(place, "incomplete_devices");
+                format!(
+                    "{place}: expected devices below {}, as in the header, found {device}; correct it",
+                    self.devices
+                )
+            })?;
+        }
+        let is_listed = self.step.is_none_or(|step| self.steps.iter().any(|figures| figures.number == step));
+        ensure(is_listed, || {
+            let (place, step) = (field(place, "step"), self.step.unwrap_or_default());
+            format!("{place}: expected the number of one of the steps, found {step}; correct it, or leave it out")
+        })?;
+        self.steps.iter().enumerate().try_for_each(|(number, step)| {
+            step.validate(self.devices).map_err(|what| {
+                TimelineError(format!("{}: {what}; correct it", field(place, &format!("steps[{number}]"))))
+            })
         })
     }
 
@@ -138,6 +163,9 @@ impl Timeline {
             let has = |kind: Kind| kinds[kind as usize];
             has(Kind::F) && (has(Kind::B) != has(Kind::I)) && has(Kind::I) == has(Kind::W)
         };
+        if !self.incomplete_devices.is_empty() {
+            return Ok(()); // a trace was missing or cut off
+        }
         let expected = u64::from(self.devices) * u64::from(self.chunks) * u64::from(self.microbatches);
         let found = kinds.values().filter(|kinds| whole(kinds)).count();
         ensure(found as u64 == expected && kinds.len() == found, || {

@@ -195,6 +195,20 @@ impl DataSource {
         })
     }
 
+    /// Checks that the file exists.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check_exists(&self) -> Result<(), Error> {
+        match &self.path {
+            Some(path) if !path.exists() => Err(Error::Usage(format!(
+                "expected the data of this run at {}, found nothing; name its new place with --data",
+                path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that `training` has the same tokens.
     ///
     /// # Errors
@@ -202,10 +216,15 @@ impl DataSource {
     pub fn check(&self, training: &Training) -> Result<(), Error> {
         let found = DataSource::of(training)?;
         if (found.tokens, &found.crc32) != (self.tokens, &self.crc32) {
-            let name = self.path.as_ref().map_or("the built-in text".to_string(), |path| path.display().to_string());
+            let name = found.path.as_ref().map_or("the built-in text".to_string(), |path| path.display().to_string());
+            let difference = match found.tokens == self.tokens {
+                true => format!("as many with CRC-32 {}, not {}", found.crc32, self.crc32),
+                false => format!("{} tokens", found.tokens),
+            };
             return Err(Error::Usage(format!(
-                "expected {name} to hold the {} tokens of the checkpoint (CRC-32 {}), found {} (CRC-32 {}); restore the file",
-                self.tokens, self.crc32, found.tokens, found.crc32
+                "expected {name} to hold the {} tokens of the checkpoint, found {difference}; restore the file, or name its copy with \
+                 --data",
+                self.tokens
             )));
         }
         Ok(())

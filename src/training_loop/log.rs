@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Name of the log in the folder of a run.
 pub const LOG: &str = "log.jsonl";
@@ -31,30 +31,34 @@ pub struct LogLine {
     pub sample: Option<String>,
 }
 
-/// A log that is being written.
+/// A log that is being written. Its file is made with the first line.
 pub struct Log {
-    file: File,
+    path: PathBuf,
+    file: Option<File>,
 }
 
 impl Log {
-    /// Opens the log in `folder` after `steps` steps. Later lines, which a run wrote that ended before its next checkpoint, are
-    /// removed.
+    /// Opens the log in `folder` after `steps` steps, and returns the losses that are in it. Later lines, which a run wrote that
+    /// ended before its next checkpoint, are removed.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn open(folder: &Path, steps: u32) -> Result<Log> {
+    pub fn open(folder: &Path, steps: u32) -> Result<(Log, Vec<f64>)> {
         let path = folder.join(LOG);
-        let open = || -> Result<Log> {
-            if path.exists() {
-                let text = std::fs::read_to_string(&path)?;
-                let kept: String = text.split_inclusive('\n').filter(|line| is_until(line, steps)).collect();
-                if kept != text {
-                    crate::report::write_atomic(&path, kept.as_bytes())?;
-                }
+        let open = || -> Result<Vec<f64>> {
+            if !path.exists() {
+                return Ok(Vec::new());
             }
-            Ok(Log { file: OpenOptions::new().create(true).append(true).open(&path)? })
+            let text = std::fs::read_to_string(&path)?;
+            let lines = text.split_inclusive('\n').map(|line| (line, read(line, steps)));
+            let (kept, losses): (String, Vec<f64>) = lines.filter_map(|(line, read)| Some((line, read?.loss))).unzip();
+            if kept != text {
+                crate::report::write_atomic(&path, kept.as_bytes())?;
+            }
+            Ok(losses)
         };
-        open().with_context(|| format!("opening {}", path.display()))
+        let losses = open().with_context(|| format!("opening {}", path.display()))?;
+        Ok((Log { path, file: None }, losses))
     }
 
     /// Adds a line.
@@ -63,7 +67,14 @@ impl Log {
     /// The disk is full or fails.
     pub fn add(&mut self, line: &LogLine) -> Result<()> {
         let text = serde_json::to_string(line)? + "\n";
-        self.file.write_all(text.as_bytes()).with_context(|| format!("writing {LOG}"))
+        let mut write = || -> Result<()> {
+            let file = match &mut self.file {
+                Some(file) => file,
+                none => none.insert(OpenOptions::new().create(true).append(true).open(&self.path)?),
+            };
+            Ok(file.write_all(text.as_bytes())?)
+        };
+        write().with_context(|| format!("writing {LOG}"))
     }
 
     /// Waits until all lines are on the disk.
@@ -71,11 +82,12 @@ impl Log {
     /// # Errors
     /// As [`Log::add`].
     pub fn sync(&self) -> Result<()> {
-        self.file.sync_data().with_context(|| format!("writing {LOG}"))
+        self.file.as_ref().map_or(Ok(()), File::sync_data).with_context(|| format!("writing {LOG}"))
     }
 }
 
-/// Whether a line is complete and of one of the first `steps` steps.
-fn is_until(line: &str, steps: u32) -> bool {
-    line.ends_with('\n') && serde_json::from_str::<LogLine>(line).is_ok_and(|line| line.step <= steps)
+/// Reads a line that is complete and of one of the first `steps` steps.
+fn read(line: &str, steps: u32) -> Option<LogLine> {
+    let line: LogLine = serde_json::from_str(line.strip_suffix('\n')?).ok()?;
+    (line.step <= steps).then_some(line)
 }

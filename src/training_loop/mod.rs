@@ -9,6 +9,7 @@ mod learning_rate;
 mod log;
 mod run;
 mod sampling;
+mod trend;
 mod weights;
 
 pub use config::{DataSource, LoopConfig, Optimizer, Pipeline, Samples, SavedRun, Validation};

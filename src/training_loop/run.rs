@@ -3,6 +3,7 @@
 use super::config::{LoopConfig, Pipeline, SavedRun};
 use super::held_out::{HeldOut, PROMPT_TOKENS};
 use super::log::{Log, LogLine};
+use super::trend::Trend;
 use super::weights::HostCopy;
 use crate::checkpoint::{CONFIG, Checkpoint, FIRST_MOMENTS, SECOND_MOMENTS, STATE, WEIGHTS, Writer, config_json};
 use crate::exec::{Session, StepRecord, Update};
@@ -49,6 +50,8 @@ pub struct Ended {
     pub checkpoint: PathBuf,
     /// The last steps, predicted and measured; `None` if no step was run.
     pub report: Option<Report>,
+    /// That the loss ended above where it began, or above that of guessing.
+    pub warning: Option<String>,
 }
 
 /// A run, ready to begin or to go on.
@@ -74,6 +77,7 @@ struct Running<'a> {
     copy: HostCopy,
     /// Rank 0's.
     log: Option<Log>,
+    trend: Trend,
     /// The last steps.
     recent: VecDeque<StepRecord>,
     begun: Instant,
@@ -120,16 +124,21 @@ impl TrainingLoop {
             }
         }
         let first = self.resumed.as_ref().map_or(0, |(_, step)| *step);
-        let log = self.is_first().then(|| Log::open(&self.folder, first)).transpose()?;
-        let mut running = Running { session, copy, log, recent: VecDeque::new(), begun: Instant::now(), watcher };
+        let opened = self.is_first().then(|| Log::open(&self.folder, first)).transpose()?;
+        let (log, losses) = opened.map_or((None, Vec::new()), |(log, losses)| (Some(log), losses));
+        let mut trend = Trend::default();
+        losses.into_iter().for_each(|loss| trend.add(loss));
+        let mut running =
+            Running { session, copy, log, trend, recent: VecDeque::new(), begun: Instant::now(), watcher };
         watcher(LoopEvent::Begin { done: first, steps: self.config.steps });
         let ended = self.steps(&mut running, first);
         watcher(LoopEvent::End);
         let (step, signal, checkpoint) = ended?;
+        let warning = running.trend.warning(self.training.config().vocabulary);
         let recent: Vec<StepRecord> = running.recent.into_iter().collect();
         let is_reported = self.is_first() && !recent.is_empty();
         let report = is_reported.then(|| report_of(&self.training, &graph, recent, self.link)).transpose()?;
-        Ok(Ended { step, signal, checkpoint, report })
+        Ok(Ended { step, signal, checkpoint, report, warning })
     }
 
     /// Runs the steps from `first` on. Returns the number of steps done, the signal that ended them, and the newest checkpoint.
@@ -142,6 +151,7 @@ impl TrainingLoop {
             done += 1;
             signal = self.between(running, done, &mut line)?;
             running.log.iter_mut().try_for_each(|log| log.add(&line))?;
+            running.trend.add(line.loss);
             (running.watcher)(LoopEvent::Step(&line));
             if self.config.save_every.is_some_and(|every| done.is_multiple_of(every)) {
                 newest = Some((done, self.save(running, done)?));
@@ -165,9 +175,11 @@ impl TrainingLoop {
         let record = StepRecord { at_ns, ..running.session.step(&batch, Some(update))? };
         running.session.ranks().note_measured();
         let loss = record.loss.unwrap_or(f64::NAN);
-        if !loss.is_finite() {
-            let schedule = self.pipeline.schedule.clone();
-            return Err(Error::Diverged { schedule, step: number as usize, loss });
+        // After a norm that is not finite, the parameters are not, either.
+        let numbers = [("loss", loss), ("gradient norm", record.norm().unwrap_or(0.0))];
+        if let Some(&(what, value)) = numbers.iter().find(|(_, value)| !value.is_finite()) {
+            let (schedule, step) = (self.pipeline.schedule.clone(), number as usize + 1);
+            return Err(Error::Diverged { schedule, what, step, value });
         }
         let line = LogLine {
             step: number + 1,
@@ -240,7 +252,14 @@ impl TrainingLoop {
         ];
         for (name, what) in quantities {
             let parameters = running.copy.export(&mut running.session, what)?;
-            writer.iter().try_for_each(|writer| writer.tensors(name, &parameters))?;
+            if let Some(writer) = &writer {
+                parameters.check_finite().map_err(|why| {
+                    Error::Failed(format!(
+                        "{why:#} after step {done}: training diverged, and nothing is saved; lower --lr"
+                    ))
+                })?;
+                writer.tensors(name, &parameters)?;
+            }
         }
         let finish = |writer: Writer| {
             writer.json(STATE, &SavedRun::new(done, self.pipeline.clone(), self.config.clone()))?;
@@ -276,11 +295,12 @@ fn prompt(config: &LoopConfig, training: &Training, held_out: Option<&HeldOut>) 
             "expected a --sample-prompt of at least one token, all below the vocabulary's {vocabulary}; choose another text"
         )));
     }
-    let longest = training.config().longest_sequence().unwrap_or(usize::MAX);
+    let longest = training.training_config.longest_sequence(training.config())?;
+    let (longest, limit) = longest.unwrap_or((usize::MAX, ""));
     if prompt.len() + samples.tokens > longest {
         return Err(Error::Usage(format!(
-            "expected a prompt and --sample-tokens of at most {longest} tokens together, the model's position table, found {} and {}; \
-             sample fewer",
+            "expected a prompt and --sample-tokens of at most {longest} tokens together, {limit}, found {} and {}; sample \
+             fewer",
             prompt.len(),
             samples.tokens
         )));

@@ -162,10 +162,16 @@ fn numbers_are_taken_as_scripts_print_them() {
     };
     same("F=18.522000000000002,I=0.30000000000000004,keep=0.7999999999999999", "F=18.522,I=0.3,keep=0.8");
     same("F=4/3,W=1/8", "F=1.3333333333333333,W=0.125");
-    for number in ["1e16", "1e-99", "1/0", "1/2/3", "infinity", "-1/3", "1e", "٣"] {
+    for number in ["1e16", "1e-99", "1/0", "infinity", "-1/3", "1e", "٣"] {
         fails(&format!("{SMALL} --costs F={number}"), 2, &["--costs", "expected a number such as 1.25"]);
         fails(&format!("{SMALL} --transfer={number}"), 2, &["--transfer", "expected a number such as 1.25"]);
     }
+    fails(&format!("{SMALL} --transfer=1/2/3"), 2, &["--transfer", "expected a number such as 1.25"]);
+    fails(
+        "predict --stages 4 --micro 8 -s 1f1b --costs F=1/2/3",
+        2,
+        &["expected one value per stage, 4 here, found 3"],
+    );
 }
 
 #[test]

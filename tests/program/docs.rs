@@ -67,7 +67,9 @@ fn shell(line: &str, folder: &Path, place: &str) -> String {
 
 fn run_page(page: &Path) {
     let folder = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).unwrap();
+    for linked in ["examples", "tests"] {
+        std::os::unix::fs::symlink(root().join(linked), folder.path().join(linked)).unwrap();
+    }
     let mut printed = String::new();
     for block in blocks(page) {
         let place = format!("{}:{}", page.display(), block.line);

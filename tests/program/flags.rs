@@ -17,6 +17,7 @@ use tempfile::TempDir;
 /// What an option is given; nothing for a flag. `$D` is the folder of [`prepare`], `$G` that of the golden model.
 const VALUES: &[(&str, &str)] = &[
     ("again", "steps.json.gz"),
+    ("all-steps", ""),
     ("ascii", ""),
     ("attention", "plain"),
     ("back-to-back", "2"),
@@ -57,6 +58,7 @@ const VALUES: &[(&str, &str)] = &[
     ("jitter", "0.2"),
     ("jitter-seed", "7"),
     ("json", ""),
+    ("label", "PP:0WAIT_SEND_F(\\d+)=W"),
     ("layers", "3,1"),
     ("link", "nccl"),
     ("link-contention", "1,1.2"),
@@ -80,6 +82,7 @@ const VALUES: &[(&str, &str)] = &[
     ("overlap", "serial"),
     ("overlap-slowdown", "1.5"),
     ("palette", "grey"),
+    ("pipeline", "1"),
     ("precision", "bf16"),
     ("probe", "driver"),
     ("profile", "$D/other-costs.json"),
@@ -105,6 +108,7 @@ const VALUES: &[(&str, &str)] = &[
     ("slots", "1"),
     ("stack", "megatron-lm"),
     ("stages", "4"),
+    ("step", "3"),
     ("steps", "3"),
     ("straggler", "1=3"),
     ("temperature", "0.01"),
@@ -268,6 +272,16 @@ const SETTINGS: &[Setting] = &[
         same: &[PALETTE, QUIET],
     },
     Setting { command: "compare $D/predicted.json --output x.svg", refused: "", same: &[] },
+    Setting {
+        command: "import $G/../kineto/dp2_interleaved_p2_m4 --step 4",
+        refused: "all-steps title width font-size no-memory no-waits no-notes",
+        same: &[PALETTE],
+    },
+    Setting {
+        command: "import $G/../kineto/dp2_interleaved_p2_m4 --all-steps",
+        refused: "step all-steps title width font-size no-memory no-waits no-notes",
+        same: &[PALETTE],
+    },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
         refused: "effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \

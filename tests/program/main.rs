@@ -9,6 +9,7 @@ mod habits;
 mod hardware;
 mod hostile;
 mod limits;
+mod measured;
 mod nvshmem;
 mod outputs;
 mod ranks;

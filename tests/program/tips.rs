@@ -14,6 +14,7 @@ fn a_hundred_inputs_get_the_tip_that_helps() {
         };
         let long = |word| match word {
             "B" => "predict -p 4 -m 8",
+            "T" => "train -p 2 -m 2 -s 1f1b -o run",
             "H" => "predict -p 4 -m 8 --model llama-3-70b --hardware h100-sxm",
             word => word,
         };

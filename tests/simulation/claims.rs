@@ -127,6 +127,7 @@ fn costs(first: u32) -> CostFile {
         },
         step: StepRates { optimizer_embedding_ns: STEP_NS, ..StepRates::default() },
         keep: spec.keep(MicroBatch { sequences: 1, tokens: TOKENS }, &pipesim::models::Storage::whole(4, 4, 128, 1)),
+        stages: Vec::new(),
         speeds: Vec::new(),
         contention: None,
     }

@@ -1,5 +1,6 @@
 //! Options that say what ops cost.
 
+use super::stage_file;
 use super::values::{one_of, whole};
 use crate::cli::Failure;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
@@ -28,8 +29,8 @@ pub fn read_costs(path: &Path) -> Result<CostFile, Failure> {
 /// What ops cost, unless a run measures it.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
-    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; if only B is given, I = W = B/2. Either all times have a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none has [default: F=1,I=1,W=1]
-    #[arg(long, value_name = "F=..,I=..", value_parser = given_costs, conflicts_with = "profile")]
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; if only B is given, I = W = B/2. Either all times have a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none has. One value per stage: F=18.5/18.5/18.5/24ms,B=27ms; or a .csv or .toml file of stage times [default: F=1,I=1,W=1]
+    #[arg(long, value_name = "F=..,I=..|FILE", value_parser = given_costs, conflicts_with = "profile")]
     pub costs: Option<GivenCosts>,
     /// What --costs are given for; comm is always per message [default: device]
     #[arg(long, value_name = "WHAT", value_parser = one_of(PER), conflicts_with = "profile")]
@@ -43,14 +44,17 @@ pub struct CostOptions {
     /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     pub layers: Option<Vec<usize>>,
-    /// Split the layers over the stages for the shortest makespan, and show the gain; needs --profile or --hardware
-    #[arg(long, conflicts_with = "layers")]
+    /// Split the layers over the stages for the shortest makespan, and show the gain; needs --profile, --hardware, or --costs with --layers
+    #[arg(long)]
     pub balance: bool,
 }
 
 fn given_costs(text: &str) -> Result<GivenCosts, String> {
     if text.trim().is_empty() {
         return Err("expected F=..,I=..,W=.. or some of them; leave --costs out for units".to_string());
+    }
+    if stage_file::is_file(text) {
+        return stage_file::read(text);
     }
     text.parse::<GivenCosts>().map_err(|e| e.to_string())
 }
@@ -95,6 +99,12 @@ impl CostOptions {
     pub fn costs(&self) -> Result<Costs, Failure> {
         if let Some(file) = self.file()? {
             return Ok(self.measured(file));
+        }
+        if let (Some(per), true) = (self.costs_per, self.costs.as_ref().is_some_and(GivenCosts::is_per_stage)) {
+            return Err(Failure::Usage(format!(
+                "--costs-per {}: --costs are given for each stage; leave one of the two out",
+                per.name()
+            )));
         }
         let slow: Slow = self.slow.iter().copied().collect();
         if slow.len() < self.slow.len() {

@@ -8,6 +8,9 @@ use std::sync::LazyLock;
 #[derive(Deserialize)]
 pub struct Foreign {
     pub meanings: BTreeMap<String, String>,
+    /// By verb: what an option is there, if it is something else.
+    #[serde(rename = "meanings-of")]
+    pub meanings_of: BTreeMap<String, BTreeMap<String, String>>,
     pub flags: BTreeMap<String, String>,
     pub notes: BTreeMap<String, String>,
     pub verbs: BTreeMap<String, String>,

@@ -1,6 +1,8 @@
 //! Options for a model on hardware under a parallel layout.
 
-use super::costs::read_text;
+use super::costs::{CostOptions, read_text};
+use super::memory_cap::MemoryCap;
+use super::schedules::SearchOptions;
 use super::values::{one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
@@ -9,6 +11,7 @@ use crate::hardware::{self, Hardware};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
 use crate::model_spec::{self, huggingface, huggingface::Described, transformer::Config};
 use crate::report::{Table, number, quantity};
+use crate::resolve::Costs;
 use crate::step_estimate::StepEstimate;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -106,6 +109,45 @@ fn hardware(name: &str) -> Result<Hardware, Failure> {
 }
 
 impl HardwareOptions {
+    /// Returns the costs of the model on the hardware, if given, with the memory of `schedules`.
+    pub fn of(
+        &self,
+        schedules: &SearchOptions,
+        costs: &CostOptions,
+        micro_given: bool,
+        remarks: RemarkOptions,
+    ) -> Result<Option<Analytic>, Failure> {
+        if self.hardware.is_some() && (schedules.stages.are_several() || schedules.micro.are_several()) {
+            let what = "--stages and --micro take one number each with --hardware; ask once for each";
+            return Err(Failure::Usage(what.to_string()));
+        }
+        let micro = (micro_given || self.batch.is_none()).then_some(schedules.micro.first());
+        let (stages, layers) = (schedules.stages.first(), costs.layers.as_deref());
+        let analytic = self.analytic(stages, schedules.chunks, micro, layers, remarks)?;
+        let bytes = schedules.memory_cap.and_then(MemoryCap::bytes);
+        Ok(analytic.map(|analytic| bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes))))
+    }
+
+    /// Returns the costs without a model on hardware, at --micro-batch-size.
+    pub fn costs(&self, options: &CostOptions, remarks: RemarkOptions) -> Result<Costs, Failure> {
+        let costs = options.costs()?;
+        let Some(sequences) = self.micro_batch_size else { return Ok(costs) };
+        if costs.is_staged() {
+            return Err(Failure::Usage(
+                "--micro-batch-size: the cost file has the times of stages at one micro-batch size, which is not known; leave it out, or \
+                 measure a run with the other size"
+                    .to_string(),
+            ));
+        }
+        if let Some((least, most)) = costs.measured_sequences().filter(|(a, b)| !(*a..=*b).contains(&sequences)) {
+            remarks.remark(&format!(
+                "note: micro-batches of {least} to {most} sequences were measured, not of {sequences}: times are scaled in \
+                 proportion; pipesim profile --calibrate-batch {least},{sequences} measures both"
+            ));
+        }
+        Ok(costs.with_sequences(sequences))
+    }
+
     /// Returns the costs of the model on the hardware, if given. `micro` is --micro if given.
     pub fn analytic(
         &self,

@@ -11,6 +11,7 @@ pub mod output;
 pub mod ranks;
 pub mod rules;
 pub mod schedules;
+mod stage_file;
 pub mod threshold;
 pub mod tips;
 pub mod training;

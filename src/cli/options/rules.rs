@@ -23,10 +23,9 @@ const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
 
-/// Options that a checkpoint contains.
-const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_sequence data tokenizer batch seq lr beta1 beta2 eps weight_decay \
-                     clip seed repeat_batch lr_schedule warmup_steps min_lr validate_every validation_batches held_out sample_every \
-                     sample_tokens sample_prompt temperature top_k sample_seed save_every";
+/// Options that a checkpoint contains and that determine losses.
+const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_sequence tokenizer batch seq lr beta1 beta2 eps weight_decay clip \
+                     seed repeat_batch lr_schedule warmup_steps min_lr held_out";
 
 const RULES: &[Rule] = &[
     (
@@ -38,6 +37,21 @@ const RULES: &[Rule] = &[
         SAVED,
         |g| !g.is_typed("resume"),
         "is part of the checkpoint; leave it out, or begin another run without --resume",
+    ),
+    (
+        "validation_batches held_out",
+        |g| g.is_typed("validate_every") || g.is_typed("resume"),
+        "is about validation; give --validate-every, too",
+    ),
+    (
+        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 steps warmup calibrate_batch machine",
+        |g| !g.is_typed("from"),
+        "describes a measurement, and --from takes one that is there; leave one of the two out",
+    ),
+    (
+        TRAINING,
+        |g| !g.is_typed("from"),
+        "describes a training, and --from takes one that is there; leave one of the two out",
     ),
     (
         "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
@@ -59,6 +73,11 @@ const RULES: &[Rule] = &[
         "micro_batch_size",
         |g| g.is_typed("hardware") || g.is_typed("profile"),
         "needs measured costs or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
+    ),
+    (
+        "stages micro schedule chunks set overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model",
+        |g| !g.is_typed("timeline"),
+        "describes a prediction, and a timeline is explained as it was measured; leave one of the two out",
     ),
     (
         TRAINING,
@@ -95,15 +114,22 @@ const RULES: &[Rule] = &[
     (
         "layers",
         |g| {
-            let has_costs = ["profile", "costs", "costs_per", "hardware"].iter().any(|option| g.is_typed(option));
+            let has_costs = ["profile", "costs", "costs_per", "hardware", "timeline", "from"]
+                .iter()
+                .any(|option| g.is_typed(option));
             has_costs || g.has("data") && !g.is_on(DeviceKind::Timed)
         },
         "splits a model; give its costs with --profile, --costs, or --model and --hardware",
     ),
     (
         "balance",
-        |g| (g.is_typed("profile") || g.is_typed("hardware")) && !g.has("device"),
-        "splits layers by the costs of a model's parts: predict with --profile, or --model and --hardware, and run the result with --layers",
+        |g| ["profile", "hardware", "costs"].iter().any(|option| g.is_typed(option)) && !g.has("device"),
+        "splits layers by what they cost: predict with --profile, --model and --hardware, or --costs and --layers, and run the result with --layers",
+    ),
+    (
+        "layers",
+        |g| !g.is_typed("balance") || g.is_typed("costs"),
+        "sets the layers that --balance would find; leave one of the two out",
     ),
     (
         "memory_cap",
@@ -150,6 +176,7 @@ const RULES: &[Rule] = &[
         |g| g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for pictures; write one, as in -o timelines.svg",
     ),
+    ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
 
 struct Given<'a> {

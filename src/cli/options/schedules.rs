@@ -6,6 +6,7 @@ use super::values::{Numbers, numbers, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
+use crate::cost::analytic::Analytic;
 use crate::dsl::{Budget, MAX_CHUNKS, Takes};
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
@@ -200,6 +201,19 @@ impl ScheduleOptions {
 }
 
 impl SearchOptions {
+    /// Returns the schedules for the number of micro-batches of the batch and the memory of `analytic`. Without a name, several stages per
+    /// device mean interleaved-1f1b.
+    pub fn under(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
+        let mut asked = self.clone();
+        let micro = analytic.layout.micro;
+        asked.schedules.micro = Numbers::parse(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
+        asked.room = analytic.room();
+        if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
+            asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
+        }
+        Ok(asked)
+    }
+
     /// Returns the selection for the first p and m.
     pub fn selection(&self) -> Selection {
         let effort = self.effort.unwrap_or(1);

@@ -114,7 +114,8 @@ fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> 
     if let Some(options) = find(&FOREIGN.flags, is_it) {
         let here = options.split(' ').find(|option| has(verb, option));
         let option = here.or(options.split(' ').next())?;
-        let meaning = FOREIGN.meanings.get(option)?;
+        let here_only = FOREIGN.meanings_of.get(verb.get_name()).and_then(|meanings| meanings.get(option));
+        let meaning = here_only.or(FOREIGN.meanings.get(option))?;
         let missing = || format!(", but `{path}` does not have it{}", with(program, option));
         return Some(format!("'--{option}' {meaning}{}", here.map_or_else(missing, |_| String::new())));
     }

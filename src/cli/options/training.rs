@@ -18,7 +18,7 @@ const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
 
 #[derive(Args, Clone, Debug)]
 pub struct TrainingOptions {
-    /// Model by name (tiny, small, base, gpt2, gpt2-medium, gpt2-large, gpt2-xl) or config.json, initialised at random; or a Hugging Face folder with weights
+    /// Model by name (tiny, small, base, gpt2 to gpt2-xl, llama-3.2-1b, ..) or config.json, initialised at random; or a Hugging Face folder with weights
     #[arg(long, default_value = "tiny", value_name = "NAME|PATH")]
     pub model: String,
     /// llm.c checkpoint (float32 or bfloat16) to start from, instead of --model
@@ -43,7 +43,7 @@ pub struct TrainingOptions {
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Tokenizer for a text file
-    #[arg(long, requires = "data", value_parser = one_of(TOKENIZERS), default_value = "auto")]
+    #[arg(long, value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
     /// Tensor-parallel ranks per stage, on CPUs
     #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=256))]

@@ -21,9 +21,11 @@ impl RemarkOptions {
         let shown = !self.quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
-        let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} steps, {msg}{left}");
+        let style = ProgressStyle::with_template("[{wide_bar}] {pos}/{len} steps{msg}{left}");
         let left = |state: &ProgressState, text: &mut dyn Write| {
-            let _ = write!(text, ", {} left", HumanDuration(state.eta()));
+            if state.pos() > 0 && !state.eta().is_zero() {
+                let _ = write!(text, ", {:#} left", HumanDuration(state.eta()));
+            }
         };
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
         let said: Cell<Option<Instant>> = Cell::new(None);
@@ -35,7 +37,7 @@ impl RemarkOptions {
                 bar.reset_eta();
             }
             LoopEvent::Step(line) => {
-                bar.set_message(brief(line));
+                bar.set_message(format!(", {}", brief(line)));
                 bar.set_position(u64::from(line.step));
                 let is_time = said.get().is_none_or(|at| at.elapsed() > BETWEEN_LINES);
                 let is_last = bar.length() == Some(u64::from(line.step));
@@ -46,13 +48,19 @@ impl RemarkOptions {
                     said.set(Some(Instant::now()));
                 }
                 if let Some(sample) = &line.sample {
-                    remark(&bar, &format!("step {}, sample: {}", line.step, visible(sample, MOST_SAMPLE)));
+                    remark(&bar, &format!("step {}, sample: {}", line.step, quoted(sample)));
                 }
             }
             LoopEvent::Saved(path) => remark(&bar, &format!("saved {}", path.display())),
             LoopEvent::End => bar.finish_and_clear(),
         }
     }
+}
+
+/// A sample on one line.
+fn quoted(sample: &str) -> String {
+    let escaped = sample.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
+    format!("\"{}\"", visible(&escaped, MOST_SAMPLE))
 }
 
 /// Loss and speed of a step.

@@ -6,8 +6,9 @@ use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
 use crate::cli::options::threshold::{Figures, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::TimeUnit;
+use crate::diagnosis::trend;
 use crate::experiment::compare;
-use crate::report::{self, Entry, Panel, Report};
+use crate::report::{self, Entry, Panel, Report, steps_table};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -40,6 +41,7 @@ impl Compare {
         }
         let mut report = paired(in_one_unit(timelines)?);
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
+        report.entries.iter().flat_map(|entry| &entry.notes).for_each(|note| self.remarks.remark(note));
         let verdict = self.thresholds.judge(&report.entries.iter().map(Figures::of_entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
         let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
@@ -128,10 +130,28 @@ fn paired(timelines: Vec<Timeline>) -> Report {
             Source::Measured => entry.measured = Some(panel),
         }
     }
+    let mut extra_tables = Vec::new();
     for entry in &mut entries {
+        for timeline in entry.measured.iter().map(|panel| &panel.timeline) {
+            entry.notes.extend(incomplete(timeline));
+            extra_tables
+                .extend(trend(timeline).map(|trend| steps_table(&timeline.schedule, &timeline.time_unit, &trend)));
+        }
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
             entry.error = compare(&predicted.timeline, &measured.timeline).ok();
         }
     }
-    Report { title: "Compared timelines".to_string(), entries, ..Report::default() }
+    Report { title: "Compared timelines".to_string(), entries, extra_tables, ..Report::default() }
+}
+
+/// Says which devices of a timeline have no complete trace.
+fn incomplete(timeline: &Timeline) -> Option<String> {
+    let missing: Vec<String> = timeline.incomplete_devices.iter().map(ToString::to_string).collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "{}: the trace of device {} is missing or cut off; figures are of the other devices",
+            timeline.schedule,
+            missing.join(", ")
+        )
+    })
 }

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod doctor;
 pub mod explain;
 pub mod export;
+pub mod import;
 pub mod predict;
 pub mod profile;
 pub mod run;

@@ -1,6 +1,7 @@
 //! `pipesim profile`: measure costs with one schedule and write a cost file.
 
 use crate::cli::Failure;
+use crate::cli::options::costs::read_text;
 use crate::cli::options::devices::DeviceOptions;
 use crate::cli::options::output::{OneFile, json};
 use crate::cli::options::schedules::ScheduleOptions;
@@ -8,12 +9,18 @@ use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{Numbers, numbers, whole};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::{Decides, install_signal_handler};
+use crate::cost::CostFile;
+use crate::diagnosis::{self, Fit, MeasuredStep};
 use crate::experiment::{self, TrainingConfig};
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::resolve::{self, OrderedGraph};
+use crate::timeline::Timeline;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Most timelines whose prediction is compared with them.
+const MOST_FITS: usize = 5;
 
 #[derive(Args)]
 #[command(mut_arg("schedule", |one| one.help("The schedule to measure: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file [default: 1f1b]")))]
@@ -24,7 +31,7 @@ pub struct Profile {
     training: TrainingOptions,
     #[command(flatten)]
     devices: DeviceOptions,
-    /// Blocks of each stage in model order: 7,5 [default: an even split]
+    /// Blocks of each stage in model order: 7,5 [default: an even split; with --from, unknown]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     layers: Option<Vec<usize>>,
     /// Micro-batch sizes to measure, in sequences, instead of --batch; predict --profile --micro-batch-size interpolates between them
@@ -39,6 +46,9 @@ pub struct Profile {
     /// Measure this machine instead, for predict --hardware: matrix products, memory, attention, messages between cores
     #[arg(long = "hardware")]
     machine: bool,
+    /// Take the costs from the timelines of a measured run (`pipesim import`, or `run -o FILE.json`) instead: by stage and kind, with host delays and messages
+    #[arg(long, value_name = "RUN.json")]
+    from: Option<PathBuf>,
     /// Cost file to write (.json), or hardware file (.toml); - is stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -66,6 +76,31 @@ impl Profile {
         Ok((name, graph))
     }
 
+    /// Returns the costs of the run at `path`.
+    fn of_run(&self, path: &Path) -> Result<CostFile, Failure> {
+        let named = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
+        let timelines =
+            Timeline::list_from_json(&read_text(path, 4 << 30)?).map_err(|error| named(error.to_string()))?;
+        let all: Vec<&Timeline> = timelines.iter().collect();
+        let costs = diagnosis::costs(&all).map_err(|error| named(error.to_string()))?;
+        for timeline in timelines.iter().take(MOST_FITS) {
+            let step = MeasuredStep::new(timeline).map_err(|error| named(error.to_string()))?;
+            let fit = Fit::new(&step, &costs).map_err(|error| named(error.to_string()))?;
+            let number = timeline.step.map_or_else(String::new, |step| format!(" step {step}"));
+            self.details.remarks.remark(&format!(
+                "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %; {}",
+                timeline.schedule,
+                100.0 * fit.makespan_error,
+                100.0 * fit.replay_error,
+                fit.best_in_words()
+            ));
+        }
+        match &self.layers {
+            Some(layers) => costs.with_stage_layers(layers).map_err(Failure::usage),
+            None => Ok(costs),
+        }
+    }
+
     pub fn run(&self) -> Result<(), Failure> {
         let remarks = self.details.remarks;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages.first());
@@ -75,6 +110,11 @@ impl Profile {
         if self.machine {
             return file.write(experiment::measured_hardware(), remarks, |path| {
                 format!("; use it with pipesim predict --hardware {path} --precision fp32 --stack pipesim --model gpt2")
+            });
+        }
+        if let Some(path) = &self.from {
+            return file.write(&json(&self.of_run(path)?)?, remarks, |path| {
+                format!("; use it with pipesim predict --profile {path}")
             });
         }
         let (name, graph) = self.graph()?;

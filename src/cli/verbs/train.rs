@@ -1,9 +1,9 @@
 //! `pipesim train`: train a model until it is done, with checkpoints.
 
-use crate::checkpoint::{self, Checkpoint, STATE};
+use crate::checkpoint::{self, Checkpoint, NotFound, STATE};
 use crate::cli::Failure;
 use crate::cli::options::costs::read_costs;
-use crate::cli::options::devices::DeviceOptions;
+use crate::cli::options::devices::{DeviceKind, DeviceOptions};
 use crate::cli::options::output::origin;
 use crate::cli::options::ranks::{RankOptions, check_ranks};
 use crate::cli::options::schedules::{ScheduleOptions, names};
@@ -16,10 +16,13 @@ use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
+use crate::model::Tokens;
 use crate::ranks::{Ranks, signal_name};
+use crate::report::{ClaimedFolder, Output, OutputKind};
 use crate::resolve::OrderedGraph;
-use crate::training_loop::{Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
-use clap::Args;
+use crate::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Command, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,7 +44,7 @@ pub struct Train {
     layers: Option<Vec<usize>>,
     #[command(flatten)]
     training_loop: LoopOptions,
-    /// Folder for the log, checkpoints and the report [default: that of --resume]
+    /// Folder of the run: log, checkpoints and report [default: that of --resume]
     #[arg(long, short, value_name = "DIR", required_unless_present = "resume")]
     output: Option<PathBuf>,
     /// Go on from the newest checkpoint of this run, or from this checkpoint
@@ -52,6 +55,25 @@ pub struct Train {
     /// Whether --stages, --micro, --tp and --dp were given.
     #[arg(skip)]
     pub given: [bool; 4],
+}
+
+/// How it is called, since an option that is not required with another is not in clap's line.
+const USAGE: &str = "pipesim train --stages <P> --micro <M> --schedule <NAME|FILE> --output <DIR> [OPTIONS]
+       pipesim train --resume <DIR> [OPTIONS]";
+
+/// Describes options that other verbs have, too, as this verb takes them.
+pub fn described(train: Command) -> Command {
+    let devices = DeviceKind::value_variants().iter().filter(|kind| **kind != DeviceKind::Timed);
+    let devices = PossibleValuesParser::new(devices.filter_map(ValueEnum::to_possible_value));
+    let schedule = "Schedule: a name (see `pipesim schedules`) with or without options (interleaved-1f1b:v=4), a .star file or a PyTorch \
+                    .csv file [default: that of --resume]";
+    train
+        .override_usage(USAGE)
+        .mut_arg("schedule", |arg| arg.help(schedule).required_unless_present("resume"))
+        .mut_arg("set", |arg| arg.help("Set an option of the schedule, for example group=4; repeatable"))
+        .mut_arg("link", |arg| arg.help("Link that moves messages between devices"))
+        .mut_arg("data", |arg| arg.help("llm.c token file, or any text file; with --resume, the same tokens at another place [default: a built-in text]"))
+        .mut_arg("device", |arg| arg.value_parser(devices.try_map(|name| DeviceKind::from_str(&name, false))))
 }
 
 /// Where a run begins.
@@ -94,8 +116,12 @@ impl Train {
         let mut details = self.details;
         details.remarks.quiet |= ranks.rank() > 0;
         let remarks = details.remarks;
-        let start = match &self.resume {
-            Some(path) => self.resumed(path, ranks, details)?,
+        let checkpoint = self.resume.as_deref().map(find).transpose()?;
+        let folder = self.folder(checkpoint.as_ref())?;
+        // No other training can write to it. Rank 0 writes.
+        let claimed = (ranks.rank() == 0).then(|| ClaimedFolder::new(&folder)).transpose()?;
+        let start = match checkpoint {
+            Some(checkpoint) => self.resumed(checkpoint, ranks, details)?,
             None => self.begun(ranks, details)?,
         };
         let Pipeline { mesh, stages, .. } = start.pipeline;
@@ -104,11 +130,19 @@ impl Train {
         if !mesh.is_single() {
             remarks.remark(&mesh.in_words(stages));
         }
-        let folder = self.folder(&start, ranks)?;
+        if let Some(claimed) = &claimed {
+            check_newest(claimed.path(), start.resumed.as_ref())?;
+        }
         let Start { config, pipeline, training, graph, link, resumed } = start;
         let steps = config.steps;
-        if let Some((checkpoint, done)) = &resumed {
-            remarks.remark(&format!("going on after step {done}, from {}", checkpoint.path.display()));
+        match &resumed {
+            Some((checkpoint, done)) => {
+                remarks.remark(&format!("going on after step {done}, from {}", checkpoint.path.display()));
+            }
+            None => {
+                let all = training.training_config.remarks(training.config())?;
+                all.iter().for_each(|remark| remarks.remark(&format!("note: {remark}")));
+            }
         }
         let training_loop = TrainingLoop::new((config, pipeline), (training, link), &folder, resumed)?;
         let ended = training_loop.run(graph, &remarks.watcher())?;
@@ -117,7 +151,7 @@ impl Train {
 
     /// Writes the report, and says how the run ended.
     fn finish(&self, ended: Ended, steps: u32, folder: &Path, ranks: &Ranks) -> Result<(), Failure> {
-        let Ended { step, signal, checkpoint, report } = ended;
+        let Ended { step, signal, checkpoint, report, warning } = ended;
         let mut written = Ok(());
         if let Some(mut report) = report {
             report.provenance.extend(origin());
@@ -138,35 +172,25 @@ impl Train {
         if ranks.rank() > 0 {
             return Ok(());
         }
-        print(&format!("{step} steps done; the model is in {checkpoint}, the log and the report in {folder}\n"))
+        let warning = warning.map_or_else(String::new, |warning| format!("warning: {warning}\n"));
+        print(&format!(
+            "{step} steps done; the model is in {checkpoint}, the log and the report in {folder}\n{warning}"
+        ))
     }
 
-    /// Returns the folder of the run, which rank 0 can write.
-    fn folder(&self, start: &Start, ranks: &Ranks) -> Result<PathBuf, Failure> {
-        let run = start.resumed.as_ref().map(|(checkpoint, _)| checkpoint.run.as_path());
+    /// Returns the folder of the run.
+    fn folder(&self, resumed: Option<&Checkpoint>) -> Result<PathBuf, Failure> {
+        let run = resumed.map(|checkpoint| checkpoint.run.as_path());
         let folder = self.output.as_deref().or(run).unwrap_or(Path::new("."));
-        if ranks.rank() > 0 {
-            return Ok(folder.to_path_buf());
-        }
-        let failed = |error: std::io::Error| {
-            Failure::Failed(anyhow::anyhow!("creating the folder {}: {error}; choose another -o", folder.display()))
-        };
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        let later = checkpoint::all(folder)?.into_iter().next_back();
-        let same_run = run.is_some_and(|run| run.canonicalize().ok() == folder.canonicalize().ok());
-        match (later, &start.resumed) {
-            (Some((step, _)), Some((_, done))) if same_run && step > *done => Err(Failure::Usage(format!(
-                "expected the newest checkpoint of {0}, found that of step {done}, and one of step {step} is there; give another -o \
-                 folder, or --resume {0}",
+        let is_file = matches!(Output::named(folder), Ok(Output { shape: OutputKind::File(..), .. }));
+        if is_file || folder == Path::new("-") {
+            return Err(Failure::Usage(format!(
+                "expected the name of a folder for log, checkpoints and report, found '{0}'; give another -o, or {0}/ for a folder of this \
+                 very name",
                 folder.display()
-            ))),
-            (Some(_), _) if !same_run => Err(Failure::Usage(format!(
-                "expected a folder without checkpoints at {0}, found those of another training; go on with it by --resume {0}, or \
-                 give another -o folder",
-                folder.display()
-            ))),
-            _ => Ok(folder.to_path_buf()),
+            )));
         }
+        Ok(folder.to_path_buf())
     }
 
     /// Prepares a new run.
@@ -189,19 +213,18 @@ impl Train {
     }
 
     /// Prepares a run that goes on from a checkpoint.
-    fn resumed(&self, path: &Path, ranks: &Arc<Ranks>, details: DetailOptions) -> Result<Start, Failure> {
-        let checkpoint = Checkpoint::find(path).map_err(Failure::Failed)?;
+    fn resumed(&self, checkpoint: Checkpoint, ranks: &Arc<Ranks>, details: DetailOptions) -> Result<Start, Failure> {
         let mut saved: SavedRun = checkpoint.json(STATE)?;
         saved.check()?;
-        saved.config.steps = self.training_loop.steps.unwrap_or(saved.config.steps);
+        saved.config = self.training_loop.resumed(saved.config)?;
         let (done, steps) = (saved.step, saved.config.steps);
         if done >= steps {
             return Err(Failure::Usage(format!(
-                "expected a run with steps left, found {done} of {steps} done in {}; ask for more --steps",
+                "expected a run with steps left: {done} are done in {}; ask for more than {done} --steps, found {steps}",
                 checkpoint.path.display()
             )));
         }
-        saved.pipeline = self.pipeline(&saved.pipeline);
+        saved.pipeline = self.pipeline(&saved.pipeline)?;
         let mut schedules = self.schedules.clone();
         let of = |number: u32| Numbers::parse(&number.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage);
         (schedules.stages, schedules.micro) = (of(saved.pipeline.stages)?, of(saved.pipeline.micro)?);
@@ -210,10 +233,18 @@ impl Train {
         schedules.set = saved.pipeline.set.clone().into_iter().collect();
         let (_, fixed) = self.fixed(&schedules, details)?;
         let timeout = self.training.training_config().timeout;
-        let training_config = TrainingConfig { timeout, ..saved.training_config(&checkpoint.path) };
+        let mut training_config = TrainingConfig { timeout, ..saved.training_config(&checkpoint.path) };
+        match &self.training.data {
+            None => saved.config.data.check_exists()?,
+            Some(data) => {
+                training_config.tokenizer = training_config.tokenizer.filter(|_| !Tokens::is_token_file(data));
+                training_config.data = Some(data.clone());
+            }
+        }
         let (training, link) = self.training(&training_config, &saved.pipeline, ranks, details)?;
         let graph = self.ordered(fixed, &schedules, (&training, &mut saved.pipeline), details)?;
         saved.config.data.check(&training)?;
+        saved.config.data = DataSource::of(&training)?;
         let SavedRun { config, pipeline, .. } = saved;
         Ok(Start { config, pipeline, training, graph, link, resumed: Some((checkpoint, done)) })
     }
@@ -227,13 +258,14 @@ impl Train {
 
     /// Returns the pipeline of a run that goes on: the options given, and otherwise what was saved. Options of a schedule and of a split
     /// of layers go with their schedule and their number of stages.
-    fn pipeline(&self, saved: &Pipeline) -> Pipeline {
+    fn pipeline(&self, saved: &Pipeline) -> Result<Pipeline, Failure> {
         let [stages, micro, ..] = self.given;
-        let name = self.schedules.asked().first().cloned();
+        let asked = self.schedules.asked();
+        let name = if asked.is_empty() { None } else { Some(one(&asked)?) };
         let is_other = name.is_some() || stages;
         let saved_if_same = (!is_other).then(|| saved.clone());
         let set: std::collections::BTreeMap<_, _> = self.schedules.set.iter().cloned().collect();
-        Pipeline {
+        Ok(Pipeline {
             schedule: name.unwrap_or_else(|| saved.schedule.clone()),
             stages: if stages { self.schedules.stages.first() } else { saved.stages },
             micro: if micro { self.schedules.micro.first() } else { saved.micro },
@@ -244,7 +276,7 @@ impl Train {
                 _ => set,
             },
             layers: self.layers.clone().or(saved_if_same.and_then(|saved| saved.layers)),
-        }
+        })
     }
 
     /// Returns the name of the schedule, and its graph if costs do not decide its order.
@@ -253,15 +285,7 @@ impl Train {
         schedules: &ScheduleOptions,
         details: DetailOptions,
     ) -> Result<(String, Option<OrderedGraph>), Failure> {
-        let name = match schedules.asked().as_slice() {
-            [name] => name.clone(),
-            more => {
-                let found = more.len();
-                return Err(Failure::Usage(format!(
-                    "train runs one schedule: name one with --schedule, as in -s 1f1b, found {found}"
-                )));
-            }
-        };
+        let name = one(&schedules.asked())?;
         schedules.reject_unused(std::slice::from_ref(&name), details.remarks)?;
         let fixed = fixed_graph(&schedules.selection(), &name)?;
         if fixed.is_some() && self.profile.is_some() {
@@ -312,5 +336,44 @@ impl Train {
         let (backend, link) = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(stages), details)?;
         training.backend = backend;
         Ok((training, link.name))
+    }
+}
+
+/// Finds the checkpoint to go on from.
+fn find(path: &Path) -> Result<Checkpoint, Failure> {
+    Checkpoint::find(path).map_err(|error| match error {
+        NotFound::Absent(why) => Failure::Usage(why),
+        NotFound::Damaged(why) => why.into(),
+    })
+}
+
+/// The schedule, if there is one.
+fn one(names: &[String]) -> Result<String, Failure> {
+    match names {
+        [name] => Ok(name.clone()),
+        several => Err(Failure::Usage(format!(
+            "train runs one schedule: name one with --schedule, as in -s 1f1b, found {}",
+            several.len()
+        ))),
+    }
+}
+
+/// Checks that a folder has no checkpoints but those of a run that goes on from its newest one.
+fn check_newest(folder: &Path, resumed: Option<&(Checkpoint, u32)>) -> Result<(), Failure> {
+    let later = checkpoint::all(folder)?.into_iter().next_back();
+    let run = resumed.map(|(checkpoint, _)| checkpoint.run.as_path());
+    let same_run = run.is_some_and(|run| run.canonicalize().ok() == folder.canonicalize().ok());
+    match (later, resumed) {
+        (Some((step, _)), Some((_, done))) if same_run && step > *done => Err(Failure::Usage(format!(
+            "expected the newest checkpoint of {0}, found that of step {done}, and one of step {step} is there; give another -o \
+             folder, or --resume {0}",
+            folder.display()
+        ))),
+        (Some(_), _) if !same_run => Err(Failure::Usage(format!(
+            "expected a folder without checkpoints at {0}, found those of another training; go on with it by --resume {0}, or \
+             give another -o folder",
+            folder.display()
+        ))),
+        _ => Ok(()),
     }
 }

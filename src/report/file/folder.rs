@@ -115,7 +115,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Resolves links and `..` as far as the path exists.
-fn resolved(path: &Path) -> PathBuf {
+pub fn resolved(path: &Path) -> PathBuf {
     let mut found = fs::canonicalize(".").unwrap_or_default();
     for part in path.components() {
         match part {
@@ -235,12 +235,14 @@ fn refuse_foreign_files(
     Ok(())
 }
 
-/// Missing parent folders that were created; those still empty on drop are removed.
-struct Way(Vec<PathBuf>);
+/// Missing folders that were created, a folder and its parents; those still empty on drop are removed.
+#[derive(Debug)]
+pub struct MissingFolders(Vec<PathBuf>);
 
-impl Way {
-    fn to(folder: &Path) -> io::Result<Way> {
-        let mut way = Way(Vec::new());
+impl MissingFolders {
+    /// Makes a folder and its parents, as far as they are missing.
+    pub fn make(folder: &Path) -> io::Result<MissingFolders> {
+        let mut all = MissingFolders(Vec::new());
         let missing: Vec<&Path> = folder
             .ancestors()
             .take_while(|path| fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound))
@@ -248,14 +250,14 @@ impl Way {
         for folder in missing.into_iter().rev() {
             match fs::create_dir(folder) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => made.map(|()| way.0.push(folder.to_path_buf()))?,
+                made => made.map(|()| all.0.push(folder.to_path_buf()))?,
             }
         }
-        Ok(way)
+        Ok(all)
     }
 }
 
-impl Drop for Way {
+impl Drop for MissingFolders {
     fn drop(&mut self) {
         self.0.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
     }
@@ -263,7 +265,7 @@ impl Drop for Way {
 
 fn try_folder(path: &Path) -> io::Result<()> {
     let target = resolved(path);
-    let _way = Way::to(&target)?;
+    let _made = MissingFolders::make(&target)?;
     if !fs::metadata(&target)?.is_dir() {
         return Err(io::Error::other("it is a file; with -o - no report is written"));
     }
@@ -276,7 +278,7 @@ fn try_folder(path: &Path) -> io::Result<()> {
 /// Writes these files to a folder. The user's files in it stay.
 fn put(path: &Path, files: &[NamedBytes]) -> io::Result<()> {
     let target = resolved(path);
-    let _way = Way::to(parent(&target))?;
+    let _made = MissingFolders::make(parent(&target))?;
     if !target.exists() {
         let new = Unfinished::folder(parent(&target))?;
         files.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;

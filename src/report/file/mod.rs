@@ -1,5 +1,7 @@
 //! File formats and report folders. `format` maps the ending of a name to a format; `folder` writes files whole or not at all.
 
+#[cfg(feature = "pictures")]
+pub mod claim;
 pub mod csv;
 pub mod figures;
 #[cfg(feature = "pictures")]

@@ -150,17 +150,28 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Locks a folder against other programs that write a report to it; `None` if the file system has no locks.
+/// Locks a folder against other programs that write a report to it, and waits for them; `None` if the file system has no locks.
 pub fn lock(folder: &Path) -> io::Result<Option<File>> {
     for _ in 0..100 {
-        let file = File::open(folder)?;
-        match file.try_lock() {
-            Ok(()) if is_at(&file, folder) => return Ok(Some(file)),
-            Err(TryLockError::Error(_)) => return Ok(None),
-            _ => std::thread::sleep(Duration::from_millis(100)),
+        match try_lock(folder) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(100)),
+            locked => return locked,
         }
     }
     Err(io::Error::other("another program has been writing to it for 10 s"))
+}
+
+/// Locks a folder against other programs; `None` if the file system has no locks.
+///
+/// # Errors
+/// `WouldBlock` if another program has locked it.
+pub fn try_lock(folder: &Path) -> io::Result<Option<File>> {
+    let file = File::open(folder)?;
+    match file.try_lock() {
+        Ok(()) if is_at(&file, folder) => Ok(Some(file)),
+        Err(TryLockError::Error(_)) => Ok(None),
+        _ => Err(io::Error::new(io::ErrorKind::WouldBlock, "another program is writing to it")),
+    }
 }
 
 /// Creates a file in `folder` without a name.

@@ -79,10 +79,13 @@ fn data(report: &Report) -> String {
         })
         .collect();
     let capped = report.panels().any(|panel| panel.memory_cap.is_some());
-    let causes = Cause::ALL.map(|cause| {
+    let is_measured = report.panels().any(|panel| panel.idle.iter().any(|idle| !idle.cause.is_predicted()));
+    let causes = Cause::ALL.into_iter().filter(|&cause| cause.is_predicted() || is_measured);
+    let causes = causes.map(|cause| {
         let tone = report.look.palette.cause(cause);
         json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(tone.line), "hatch": tone.hatch.mark()})
     });
+    let causes: Vec<Value> = causes.collect();
     let look = &report.look;
     let head = json!({
         "title": report.headline(),

@@ -454,7 +454,8 @@ fn margins(
     }
     let m = &prepared.panel.metrics;
     if let Some(d) = m.per_device.iter().find(|d| d.device as usize == device) {
-        let busy = if m.makespan > 0.0 { percent(d.busy / m.makespan) } else { percent(0.0) };
+        // A device without a complete trace is marked.
+        let busy = prepared.panel.busy_share(d).map_or("?".to_string(), percent);
         picture.text(to(style, Anchor::End), frame.width - frame.margin - 42.0, base, busy);
         picture.text(to(style, Anchor::End), frame.width - frame.margin, base, number(d.peak_activations));
     }

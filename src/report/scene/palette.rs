@@ -106,6 +106,8 @@ const CAUSES: [(Rgb, Hatch); Cause::ALL.len()] = [
     ([0xb4, 0x8a, 0x00], Hatch::Crossed),
     ([0x5a, 0x0c, 0x66], Hatch::Rising),
     ([0x1f, 0x52, 0x0a], Hatch::Falling),
+    ([0xff, 0x6a, 0x00], Hatch::Upright),
+    ([0x2b, 0x2b, 0x8f], Hatch::Level),
 ];
 
 /// Distance between the lines of a hatch, in pixels.

@@ -86,7 +86,9 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                     && m.makespan > 0.0
                     && let Some(d) = m.per_device.iter().find(|d| d.device as usize == device)
                 {
-                    let share = format!("{:.0} %", d.busy / m.makespan * 100.0);
+                    // A device without a complete trace is marked.
+                    let share =
+                        lines.panel.busy_share(d).map_or("?".to_string(), |share| format!("{:.0} %", share * 100.0));
                     let _ = write!(out, "{:>busy$}", fit(&share, busy, ""));
                 }
                 out.truncate(out.trim_end_matches(' ').len());

@@ -1,13 +1,16 @@
 //! One schedule's step, explained: idle time, bounds, critical path, sensitivities, memory, and what could be changed.
 
+use super::run::Measured;
 use crate::advice::{Advice, Sensitivities};
 use crate::cli::Failure;
+use crate::cli::options::threshold::Side;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
 use crate::sim::{self, Bounds, CriticalSpan, IdleReport, MemoryCurve, Prediction, Sensitivity, bounds_at_own_peaks};
+use crate::timeline::Source;
 use serde::Serialize;
 
 /// One schedule, times in the unit of its costs.
@@ -39,6 +42,9 @@ pub struct Explained {
     pub memory: Vec<MemoryCurve>,
     pub sentences: Vec<String>,
     pub advice: Advice,
+    /// What a measured step has in addition.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
 }
 
 /// [`Bounds`] in the costs' unit.
@@ -127,9 +133,16 @@ impl Explained {
             memory: sim::memory(graph, costs, &times, cap),
             sentences: Vec::new(),
             advice,
+            measured: None,
         };
         explained.sentences = explained.write();
         Ok(explained)
+    }
+
+    /// Returns whether the figures are of a measurement.
+    pub(super) fn side(&self) -> Side {
+        let is_measured = self.measured.as_ref().is_some_and(|measured| measured.source == Source::Measured);
+        if is_measured { Side::Measured } else { Side::Predicted }
     }
 
     /// Returns the makespan that bounds are compared with: at median speed.

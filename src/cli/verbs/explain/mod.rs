@@ -1,20 +1,26 @@
 //! `pipesim explain`: where time goes, what bounds it and what would shorten it, in sentences and tables.
 
+mod culprit;
 mod explained;
+mod measured;
+mod run;
 mod sentences;
 mod tables;
 
 use crate::advice::Advisor;
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
+use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::{SearchOptions, remark_balance};
-use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
+use crate::cli::options::threshold::{Figures, Scope, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table, wrap};
 use crate::report::{self, Entry, Look, Panel, Report};
+use crate::resolve::Costs;
 use clap::Args;
 use explained::Explained;
+use std::path::PathBuf;
 
 /// Most ops of a step that is explained.
 const MAX_OPS: usize = 2_000_000;
@@ -23,13 +29,22 @@ const MAX_OPS: usize = 2_000_000;
 #[command(
     after_help = "At most six sentences per schedule say what costs most, why, and what to try. Each suggestion is simulated: other \
 schedules with 2 and 4 chunks per device, 2 and 4 times the micro-batches, split backwards, free links, equal stages, --balance. \
-Tables for all schedules follow, each below its definitions."
+Tables for all schedules follow, each below its definitions. A timeline is explained as it was measured: what made it long comes first, \
+what would help is predicted from its own costs. With --layers, how many layers to move, too."
 )]
 pub struct Explain {
+    /// Timeline of a measured step (`pipesim import`, or `run -o FILE.json`) to explain instead of a prediction
+    #[arg(value_name = "RUN.json")]
+    timeline: Option<PathBuf>,
     #[command(flatten)]
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
+    #[command(flatten)]
+    hardware: HardwareOptions,
+    /// Whether --micro was given instead of --batch.
+    #[arg(skip)]
+    pub micro_given: bool,
     /// Prove the best makespan for each schedule's placement within its own activation peaks, in a search of at most STATES states; for small cases [default without a number: 2000000]
     #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     exact: Option<u64>,
@@ -46,12 +61,27 @@ pub struct Explain {
 impl Explain {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        self.thresholds.check_scope(Scope::Predictions { unit: self.costs.time_unit(), whole_steps: false })?;
-        let (mut explanations, mut entries) = (Vec::new(), Vec::new());
-        let costs = self.costs.costs()?;
+        let explained = match &self.timeline {
+            Some(path) => self.timelines(path)?,
+            None => self.predictions()?,
+        };
+        let (explanations, entries) = explained.into_iter().unzip();
+        self.show(explanations, entries)
+    }
+
+    /// Explains predicted steps, each with its timelines if they are written.
+    fn predictions(&self) -> Result<Vec<(Explained, Entry)>, Failure> {
+        let analytic = self.hardware.of(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
+        self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
+        let mut all_explained = Vec::new();
+        let (asked, costs) = match analytic {
+            Some(analytic) => (self.schedules.under(&analytic)?, Costs::Analytic(Box::new(analytic))),
+            None => (self.schedules.clone(), self.hardware.costs(&self.costs, self.remarks)?),
+        };
         let mut advisor = None;
-        let all = self.schedules.resolved(&costs, self.costs.balance, self.remarks)?;
-        for (name, resolved) in self.schedules.names().iter().zip(all) {
+        let all = asked.resolved(&costs, self.costs.balance, self.remarks)?;
+        for (name, resolved) in asked.names().iter().zip(all) {
             remark_balance(&resolved, self.remarks);
             let graph = &resolved.graph;
             if graph.len() > MAX_OPS {
@@ -63,16 +93,25 @@ impl Explain {
             }
             let predicted = resolved.predict()?;
             let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);
-            let advisor = advisor.get_or_insert_with(|| Advisor::new(&self.schedules.selection(), &costs));
+            let advisor = advisor.get_or_insert_with(|| Advisor::new(&asked.selection(), &costs));
             let advice = advisor.advise(name, &resolved, &predicted);
             let sensitivities = advisor.sensitivities(name, &predicted);
             let explained = Explained::new(&predicted, advice, sensitivities, self.exact, self.remarks)?;
+            let mut entry = Entry::default();
             if !self.write.output.is_empty() {
                 let name = graph.schedule().name.clone();
                 let (predicted, notes) = (Some(Panel::predicted(&predicted)), explained.sentences.clone());
-                entries.push(Entry { name, predicted, notes, ..Entry::default() });
+                entry = Entry { name, predicted, notes, ..entry };
             }
-            explanations.push(explained);
+            all_explained.push((explained, entry));
+        }
+        Ok(all_explained)
+    }
+
+    /// Prints and writes the explanations.
+    fn show(&self, explanations: Vec<Explained>, mut entries: Vec<Entry>) -> Result<(), Failure> {
+        if self.write.output.is_empty() {
+            entries.clear();
         }
         let report = Report { extra_tables: tables::all(&explanations), ..Report::default() };
         let json = || versioned("explanations", &explanations);
@@ -101,7 +140,7 @@ impl Explain {
             format!("{sentences}{rest}{}", table(&report))
         };
         let printed = self.print.show(&report, json, text, || intervals(&explanations));
-        let (p, m) = (self.schedules.stages.first(), self.schedules.micro.first());
+        let (p, m) = explanations.first().map_or((0, 0), |e| (e.devices, e.microbatches));
         let title = format!("Explained: {p} devices, {m} micro-batches");
         let look = Look { causes: true, ..self.write.look.look() };
         let provenance = origin().collect();
@@ -112,9 +151,8 @@ impl Explain {
             printed,
             self.remarks,
         )?;
-        let figures = explanations
-            .iter()
-            .map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(Side::Predicted, &e.metrics));
+        let figures =
+            explanations.iter().map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(e.side(), &e.metrics));
         self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
     }
 }

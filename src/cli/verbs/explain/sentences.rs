@@ -23,11 +23,11 @@ impl Explained {
         lines.into_iter().filter(|line| !line.is_empty()).collect()
     }
 
-    fn time(&self, time: f64) -> String {
+    pub(super) fn time(&self, time: f64) -> String {
         quantity(time, &self.time_unit)
     }
 
-    fn headline(&self) -> String {
+    pub(super) fn headline(&self) -> String {
         let (makespan, p) = (self.metrics.makespan, f64::from(self.devices.max(1)));
         let idle = self.idle.total.idle / p;
         format!(
@@ -45,7 +45,7 @@ impl Explained {
     }
 
     /// Names the main causes of idle time.
-    fn causes(&self) -> String {
+    pub(super) fn causes(&self) -> String {
         let (total, whole) = (&self.idle.total, f64::from(self.devices) * self.metrics.makespan);
         let memory = match self.is_capped() {
             true => "memory cap (a forward was ready, but above --memory-cap)",
@@ -59,6 +59,8 @@ impl Explained {
             (total.imbalance, "imbalance (waiting for slow stages)"),
             (total.memory, memory),
             (total.order, "order (a later op would have fitted)"),
+            (total.host, "host delays (all that an op needed was there)"),
+            (total.straggler, "stragglers (waiting for ops that took longer than they do on average)"),
         ];
         causes.sort_by(|one, other| other.0.total_cmp(&one.0));
         let named = causes.iter().take(NAMED).filter(|(time, _)| *time > LEAST_CAUSE * whole);
@@ -179,7 +181,7 @@ impl Explained {
     }
 
     /// Names other schedules that hold no more.
-    fn within(&self) -> String {
+    pub(super) fn within(&self) -> String {
         let limit = match self.is_capped() {
             true => format!("--memory-cap {}", number(self.advice.limit)),
             false => format!("its {}", activations(self.advice.limit)),
@@ -198,7 +200,7 @@ impl Explained {
     }
 
     /// Names other schedules that hold more.
-    fn beyond(&self) -> String {
+    pub(super) fn beyond(&self) -> String {
         let best = self.schedules().filter(|change| self.fits(change)).map(|change| change.saves).fold(0.0, f64::max);
         let larger = self.schedules().filter(|change| !self.fits(change) && change.saves > best + LEAST);
         let list = self.list(larger.take(1), true);
@@ -211,7 +213,7 @@ impl Explained {
     }
 
     /// Says what other changes and one percent of speed save.
-    fn others(&self) -> String {
+    pub(super) fn others(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         let mut useless: Vec<String> = Vec::new();
         let mut kinds: BTreeMap<What, Vec<&Change>> = BTreeMap::new();

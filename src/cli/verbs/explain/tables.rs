@@ -1,8 +1,10 @@
 //! Explanations as tables, one of each kind for all schedules, with definitions in the captions.
 
 use super::explained::Explained;
-use crate::report::{Table, number, percent, quantity};
-use crate::sim::{CriticalSpan, IdleTime, MemoryCurve};
+use super::run::Measured;
+use crate::diagnosis::{DeliveryFit, StageTime};
+use crate::report::{self, Table, number, percent, quantity};
+use crate::sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
 
 /// Most sensitivities per schedule.
 const SHOWN_PARTS: usize = 6;
@@ -18,7 +20,51 @@ fn units(all: &[Explained]) -> &str {
 }
 
 pub(super) fn all(all: &[Explained]) -> Vec<Table> {
-    vec![idle(all), bounds(all), sensitivities(all), path(all), memory(all)]
+    let mut tables = vec![idle(all), bounds(all), sensitivities(all), path(all), memory(all)];
+    let measured: Vec<_> = all.iter().filter_map(|e| Some((e, e.measured.as_ref()?))).collect();
+    if !measured.is_empty() {
+        tables.splice(1..1, [stages(&measured), fits(&measured)]);
+        tables.extend(
+            measured
+                .iter()
+                .filter_map(|(e, m)| Some(report::steps_table(&e.schedule, &e.time_unit, m.trend.as_ref()?))),
+        );
+    }
+    tables
+}
+
+/// Times of stages of measured steps.
+fn stages(all: &[(&Explained, &Measured)]) -> Table {
+    let row = |e: &Explained, t: &StageTime| {
+        let kinds = [t.forward, t.input, t.weights, t.backward];
+        let kinds = kinds.map(|time| if time > 0.0 { number(time) } else { "–".to_string() });
+        let names = [e.schedule.clone(), t.stage.to_string(), t.device.to_string()];
+        let rest = [number(t.work), format!("{:+.1} %", 100.0 * t.slower)];
+        names.into_iter().chain(kinds).chain(rest).collect::<Vec<_>>()
+    };
+    let rows = all.iter().flat_map(|(e, measured)| measured.stages.iter().map(|time| row(e, time))).collect();
+    let unit = all.first().map_or("", |(e, _)| e.time_unit.as_str());
+    let caption = format!(
+        "Mean times of each stage's ops, in {unit}. work: all its ops for one micro-batch; slower: that against the median of the other stages."
+    );
+    Table::new(caption, &["schedule", "stage", "device", "F", "I", "W", "B", "work", "slower"], rows)
+}
+
+/// Predictions of measured steps from their own costs.
+fn fits(all: &[(&Explained, &Measured)]) -> Table {
+    let signed = |error: f64| format!("{:+.2} %", 100.0 * error);
+    let row = |e: &Explained, fit: &DeliveryFit| {
+        vec![
+            e.schedule.clone(),
+            fit.delivery.clone(),
+            signed(fit.makespan_error),
+            format!("{:.2} %", 100.0 * fit.start_error),
+        ]
+    };
+    let rows = all.iter().flat_map(|(e, measured)| measured.fit.deliveries.iter().map(|fit| row(e, fit))).collect();
+    let caption = "The step predicted from its own mean costs, by delivery, the best fit first. makespan: predicted over measured; starts: how \
+                   far off ops start on average, as a share of the step.";
+    Table::new(caption, &["schedule", "delivery", "makespan", "starts"], rows)
 }
 
 /// Returns the devices to show, those with the largest `of` if all are too many, and the number left out.
@@ -39,18 +85,23 @@ fn more(schedule: &str, left: usize) -> Option<Vec<String>> {
 }
 
 fn idle(all: &[Explained]) -> Table {
-    let cells = |t: &IdleTime| [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
+    let is_measured = all.iter().any(|e| e.measured.is_some());
+    let causes: Vec<Cause> = Cause::ALL.into_iter().filter(|cause| is_measured || cause.is_predicted()).collect();
+    let cells =
+        |t: &IdleTime| [t.idle].into_iter().chain(causes.iter().map(|&cause| t.of(cause))).collect::<Vec<f64>>();
     let mut rows = Vec::new();
     for e in all {
-        let row =
-            |name: String, cells: [String; 8]| [e.schedule.clone(), name].into_iter().chain(cells).collect::<Vec<_>>();
+        let row = |name: String, cells: Vec<f64>, text: &dyn Fn(f64) -> String| {
+            let cells = cells.into_iter().map(text);
+            [e.schedule.clone(), name].into_iter().chain(cells).collect::<Vec<_>>()
+        };
         let whole = f64::from(e.devices) * e.metrics.makespan;
         let share = |time: f64| percent(if whole > 0.0 { time / whole } else { 0.0 });
         let (devices, left) = shown(all, e.idle.per_device.len(), |device| e.idle.per_device[device].idle);
-        rows.extend(devices.iter().map(|&d| row(format!("device {d}"), cells(&e.idle.per_device[d]).map(number))));
+        rows.extend(devices.iter().map(|&d| row(format!("device {d}"), cells(&e.idle.per_device[d]), &number)));
         rows.extend(more(&e.schedule, left));
-        rows.push(row("all".to_string(), cells(&e.idle.total).map(number)));
-        rows.push(row("share".to_string(), cells(&e.idle.total).map(share)));
+        rows.push(row("all".to_string(), cells(&e.idle.total), &number));
+        rows.push(row("share".to_string(), cells(&e.idle.total), &share));
     }
     let capped = all.iter().any(|e| e.memory.iter().any(|m| m.cap.is_some()));
     let (memory, held) = match capped {
@@ -62,11 +113,22 @@ fn idle(all: &[Explained]) -> Table {
          after its last; dependence: waiting for an op elsewhere, even with equal stages and free links; exposed comm.: messages \
          on the path to that op; imbalance: ops on that path that last longer than the average of their kind (free links and equal \
          stages would also shorten fill and drain); {memory}: a forward was ready, but would have held more activations {held}; \
-         order: an op later in the device's order would have fitted.",
-        units(all)
+         order: an op later in the device's order would have fitted{}.",
+        units(all),
+        if is_measured {
+            "; host delay: all that an op needed was there, but the host was late; stragglers: ops on the path to what it waits for took \
+             longer than they do on average"
+        } else {
+            ""
+        }
     );
-    let causes = ["fill", "drain", "dependence", "exposed comm.", "imbalance", memory, "order"];
-    Table::new(caption, &[&["schedule", "", "idle"], &causes[..]].concat(), rows)
+    let name = |cause: &Cause| match cause {
+        Cause::Communication => "exposed comm.",
+        Cause::Memory => memory,
+        other => other.name(capped),
+    };
+    let names: Vec<&str> = ["schedule", "", "idle"].into_iter().chain(causes.iter().map(name)).collect();
+    Table::new(caption, &names, rows)
 }
 
 fn bounds(all: &[Explained]) -> Table {

@@ -8,9 +8,8 @@ use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::hardware::{self, HardwareOptions};
 use crate::cli::options::memory_cap::MemoryCap;
 use crate::cli::options::output::{self, DrawOptions, Format, WriteOptions, origin, versioned};
-use crate::cli::options::schedules::{SearchOptions, names};
+use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
-use crate::cli::options::values::Numbers;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::table;
@@ -92,7 +91,11 @@ impl Predict {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
                 self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks)?
             }
-            None => self.with_machine().combinations(&self.given()?, self.costs.balance, self.remarks)?,
+            None => self.with_machine().combinations(
+                &self.hardware.costs(&self.costs, self.remarks)?,
+                self.costs.balance,
+                self.remarks,
+            )?,
         };
         if all.len() > 1 && self.engine.delivery.is_some() {
             self.leave_out_deadlocks(&mut all)?;
@@ -128,48 +131,12 @@ impl Predict {
         self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
     }
 
-    /// Returns the costs without a model on hardware.
-    fn given(&self) -> Result<Costs, Failure> {
-        let costs = self.costs.costs()?;
-        Ok(match self.hardware.micro_batch_size {
-            Some(sequences) => {
-                if let Some((least, most)) = costs.measured_sequences().filter(|(a, b)| !(*a..=*b).contains(&sequences))
-                {
-                    self.remarks.remark(&format!(
-                        "note: micro-batches of {least} to {most} sequences were measured, not of {sequences}: times are scaled in \
-                         proportion; pipesim profile --calibrate-batch {least},{sequences} measures both"
-                    ));
-                }
-                costs.with_sequences(sequences)
-            }
-            None => costs,
-        })
-    }
-
     fn analytic(&self) -> Result<Option<Analytic>, Failure> {
-        let asked = &self.schedules;
-        if self.hardware.hardware.is_some() && (asked.stages.are_several() || asked.micro.are_several()) {
-            let what = "--stages and --micro take one number each with --hardware; ask once for each";
-            return Err(Failure::Usage(what.to_string()));
-        }
-        let micro = (self.micro_given || self.hardware.batch.is_none()).then_some(asked.micro.first());
-        let (stages, layers) = (asked.stages.first(), self.costs.layers.as_deref());
-        let analytic = self.hardware.analytic(stages, asked.chunks, micro, layers, self.remarks)?;
-        let bytes = self.schedules.memory_cap.and_then(MemoryCap::bytes);
-        Ok(analytic.map(|analytic| bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes))))
+        self.hardware.of(&self.schedules, &self.costs, self.micro_given, self.remarks)
     }
 
-    /// Returns the schedules for the number of micro-batches of the batch. Without a name, several stages per device mean
-    /// interleaved-1f1b.
     fn asked(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
-        let mut asked = self.with_machine();
-        let micro = analytic.layout.micro;
-        asked.schedules.micro = Numbers::parse(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
-        asked.room = analytic.room();
-        if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
-            asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
-        }
-        Ok(asked)
+        self.with_machine().under(analytic)
     }
 
     fn with_machine(&self) -> SearchOptions {

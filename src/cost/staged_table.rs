@@ -1,0 +1,99 @@
+//! The table of a cost file that has the times of whole stages.
+
+use super::depth::{even, recut};
+use super::{CostError, CostFile, CostTable, OpTime, StageKindCost, Summary};
+use crate::model_spec::layer_counts;
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+
+impl CostFile {
+    /// Whether the costs are those of whole stages, not of a model's parts.
+    pub fn is_staged(&self) -> bool {
+        !self.stages.is_empty()
+    }
+
+    /// Returns the layers of each measured stage, if they are known.
+    pub fn stage_layers(&self) -> Option<Vec<usize>> {
+        let all: Option<Vec<usize>> =
+            self.stages.iter().map(|stage| stage.layers.map(|count| count as usize)).collect();
+        all.filter(|layers| !layers.is_empty())
+    }
+
+    /// Returns the costs with these layers per measured stage, in model order; a single number is split as evenly as possible.
+    ///
+    /// # Errors
+    /// Neither one number nor one per stage, or no layer in an inner stage.
+    pub fn with_stage_layers(mut self, layers: &[usize]) -> Result<CostFile, CostError> {
+        let all = layers.iter().sum();
+        let explicit = (layers.len() > 1 || self.stages.len() == 1).then_some(layers);
+        let counts =
+            layer_counts(all, self.stages.len(), explicit).map_err(|error| CostError(format!("--layers: {error}")))?;
+        for (stage, count) in self.stages.iter_mut().zip(&counts) {
+            stage.layers = Some(*count as u32);
+        }
+        self.layers = all as u32;
+        Ok(self)
+    }
+
+    /// Returns the table of stages with `layers` each on `placement`; without known layers, of stages of equal depth.
+    pub(super) fn staged_table(&self, placement: &Placement, layers: &[usize]) -> Result<CostTable, CostError> {
+        let count = placement.stages() as usize;
+        let (own, new) = match self.stage_layers() {
+            Some(own) => (own.iter().map(|&n| n as u64).collect(), layers.iter().map(|&n| n as u64).collect()),
+            None => even(self.stages.len(), count).into(),
+        };
+        let cut = |kind: Kind| {
+            let times: Vec<u64> = self.stages.iter().map(|stage| stage.duration(kind)).collect();
+            let cut = recut(&times, &own, &new).ok_or_else(|| {
+                let [own, new] = [&own, &new].map(|sizes| sizes.iter().sum::<u64>());
+                CostError(format!(
+                    "expected stages with {own} layers in total, as in the measured run, found {new}; change --layers"
+                ))
+            })?;
+            Ok::<Vec<u64>, CostError>(cut.times.into_iter().map(|time| (time + cut.scale / 2) / cut.scale).collect())
+        };
+        let [f, i, w, b] = [cut(Kind::F)?, cut(Kind::I)?, cut(Kind::W)?, cut(Kind::B)?];
+        let durations = [f, i, w, b];
+        let nearest = self.nearest(&own, &new);
+        let p = f64::from(placement.devices());
+        let mean = |kind: Kind| durations[kind as usize].iter().map(|&ns| ns as f64).sum::<f64>() / p / 1e6;
+        let comm = self.link.latency_ns as f64 / 1e6;
+        let summary =
+            Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep: self.keep };
+        Ok(CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op: Op| {
+            let stage = &self.stages[nearest[op.stage() as usize]];
+            let of = |own: Kind, other: Kind, of: fn(&StageKindCost) -> Option<u64>| {
+                stage.of(own).and_then(of).or_else(|| stage.of(other).and_then(of))
+            };
+            let (ends_as, sends_as) = match op.kind() {
+                Kind::F => (Kind::F, Kind::F),
+                Kind::I => (Kind::B, Kind::B),
+                Kind::W => (Kind::B, Kind::W),
+                Kind::B => (Kind::W, Kind::I),
+            };
+            OpTime {
+                duration: durations[op.kind() as usize][op.stage() as usize],
+                after: of(op.kind(), ends_as, |cost| cost.gap_ns).unwrap_or(self.gap_ns),
+                arrival: of(op.kind(), sends_as, |cost| cost.message_ns).unwrap_or(self.link.latency_ns),
+            }
+        }))
+    }
+
+    /// Returns, by new stage, the measured stage in which its middle is.
+    fn nearest(&self, own: &[u64], new: &[u64]) -> Vec<usize> {
+        let ends: Vec<u64> = own
+            .iter()
+            .scan(0, |end, size| {
+                *end += size;
+                Some(*end)
+            })
+            .collect();
+        let mut start = 0;
+        let middle = |size: &u64| {
+            let middle = 2 * start + size;
+            start += size;
+            ends.iter().position(|end| middle < 2 * end).unwrap_or(ends.len().saturating_sub(1))
+        };
+        new.iter().map(middle).collect()
+    }
+}

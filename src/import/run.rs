@@ -1,0 +1,118 @@
+//! An imported run: a timeline per step, and what was recovered.
+
+use super::clock::Clock;
+use super::error::ImportError;
+use crate::timeline::{StepFigures, Timeline};
+use serde::Serialize;
+
+/// How many of the expected items were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub found: usize,
+    pub expected: usize,
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", grouped(self.found as u64), grouped(self.expected as u64))
+    }
+}
+
+/// Writes a number with a comma between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The clock of one rank against the first rank's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankClock {
+    pub device: u32,
+    pub rank: u32,
+    /// By how much it is ahead at the first event of its file, in ns.
+    pub offset_ns: i64,
+    /// How much faster it runs, in millionths.
+    pub drift_ppm: f64,
+    /// Whether messages tie it to the first rank; if not, its times are those of its file.
+    pub is_tied: bool,
+}
+
+impl RankClock {
+    pub(super) fn new(device: u32, rank: u32, clock: &Clock, first: i64) -> RankClock {
+        let offset_ns = clock.offset_at(first);
+        RankClock { device, rank, offset_ns, drift_ppm: clock.drift * 1e6, is_tied: clock.is_tied }
+    }
+}
+
+/// A run that was recovered from traces.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// `PyTorch profiler`, `CSV`, ...
+    pub format: &'static str,
+    /// One timeline per step, in order; all have the figures of all steps.
+    pub timelines: Vec<Timeline>,
+    /// Index of the step that stands for the run: the median of the steps that are recorded completely.
+    pub median: usize,
+    /// Ops, over all steps and the devices that have a file.
+    pub ops: Count,
+    /// Messages, over all steps and the pairs of devices that have files.
+    pub messages: Count,
+    /// Clocks of the devices that have a file; empty if all times are on one clock.
+    pub clocks: Vec<RankClock>,
+    /// The built-in schedule whose order the run has.
+    pub order: Option<String>,
+    /// What was odd, missing or left out, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Run {
+    /// Returns the timeline of step `number` or, without one, of the median step.
+    ///
+    /// # Errors
+    /// There is no such step.
+    pub fn timeline(&self, number: Option<u64>) -> Result<&Timeline, ImportError> {
+        let Some(number) = number else { return Ok(&self.timelines[self.median]) };
+        self.timelines.iter().find(|timeline| timeline.step == Some(number)).ok_or_else(|| {
+            let numbers: Vec<String> = self.steps().iter().take(12).map(|step| step.number.to_string()).collect();
+            let more = if self.steps().len() > 12 { ", ..." } else { "" };
+            ImportError::new(format!(
+                "expected a step of the traces, {}{more}, found {number}; correct --step",
+                numbers.join(", ")
+            ))
+        })
+    }
+
+    /// Returns the figures of all steps.
+    pub fn steps(&self) -> &[StepFigures] {
+        self.timelines.first().map(|timeline| timeline.steps.as_slice()).unwrap_or_default()
+    }
+}
+
+impl Run {
+    /// Takes timelines that this program wrote as they are.
+    ///
+    /// # Errors
+    /// They are damaged.
+    pub(super) fn of_timelines(file: &str, text: &str) -> Result<Run, ImportError> {
+        let timelines = Timeline::list_from_json(text).map_err(|error| ImportError::new(format!("{file}: {error}")))?;
+        let ops = timelines.iter().map(|timeline| timeline.ops().count()).sum();
+        let order = timelines.first().map(|timeline| timeline.schedule.clone());
+        Ok(Run {
+            format: "pipesim's timelines",
+            median: 0,
+            ops: Count { found: ops, expected: ops },
+            messages: Count::default(),
+            clocks: Vec::new(),
+            order,
+            warnings: Vec::new(),
+            timelines,
+        })
+    }
+}

@@ -1,0 +1,386 @@
+//! One process's trace, read as a stream: PyTorch's profiler (Kineto, Chrome's format) and Nsight Systems' JSON.
+
+use super::event::{Class, Event, Fields};
+use super::label::LabelRules;
+use super::scalar::Scalar;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::io::Read;
+
+/// Latest time, in ns from 1970: the year 2096.
+const LATEST_NS: i64 = 4_000_000_000_000_000_000;
+
+/// A process group, as `distributedInfo` describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    /// `mesh_pp` for the ranks of a pipeline.
+    pub name: String,
+    pub ranks: Vec<u32>,
+}
+
+/// What a trace says about its process, and its events of interest.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    pub rank: Option<u32>,
+    pub world_size: Option<u32>,
+    pub groups: Vec<Group>,
+    /// Version of PyTorch, if the trace has it.
+    pub version: Option<String>,
+    /// Time that all events are relative to, in ns.
+    pub base_ns: i64,
+    pub events: Vec<Event>,
+    /// Whether it has a list of events at all.
+    pub has_events: bool,
+    /// Whether it is Nsight Systems'.
+    pub is_nsight: bool,
+    /// Number of events without a valid name or time.
+    pub malformed: u64,
+    /// Number of events with a field of a wrong type.
+    pub odd: u64,
+    /// Why the file could not be read to its end.
+    pub cut: Option<String>,
+}
+
+impl Trace {
+    /// Reads the JSON values of `reader` as far as possible.
+    pub fn read(reader: impl Read, rules: &LabelRules) -> Trace {
+        let mut trace = Trace::default();
+        let mut json = serde_json::Deserializer::from_reader(reader);
+        loop {
+            match json.end() {
+                Ok(()) => break,
+                Err(error) if error.is_io() || error.is_eof() => {
+                    trace.cut = Some(error.to_string());
+                    break;
+                }
+                Err(_) => {} // another value follows
+            }
+            if let Err(error) = (Top { trace: &mut trace, rules }).deserialize(&mut json) {
+                trace.cut = Some(error.to_string());
+                break;
+            }
+        }
+        for event in &mut trace.events {
+            event.start = event.start.saturating_add(trace.base_ns);
+            event.end = event.end.saturating_add(trace.base_ns);
+        }
+        // Differences of times must be numbers, too.
+        let before = trace.events.len();
+        trace.events.retain(|event| event.start.max(event.end) < LATEST_NS && event.start.min(event.end) > -LATEST_NS);
+        trace.malformed += (before - trace.events.len()) as u64;
+        // An outer range comes before what it contains.
+        trace.events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.end)));
+        trace
+    }
+
+    /// Removes events that occur twice, and returns how many there were.
+    pub fn remove_repeated(&mut self) -> usize {
+        let before = self.events.len();
+        self.events.dedup();
+        before - self.events.len()
+    }
+
+    fn add(&mut self, class: Class, thread: Option<i64>, start: Option<i64>, end: Option<i64>) {
+        match (start, end) {
+            (Some(start), Some(end)) if end >= start => {
+                self.events.push(Event { start, end, thread: thread.unwrap_or_default() as u64, class });
+            }
+            _ => self.malformed += 1,
+        }
+    }
+}
+
+/// Reads a top-level value into a trace.
+struct Top<'a> {
+    trace: &'a mut Trace,
+    rules: &'a LabelRules,
+}
+
+impl<'de> DeserializeSeed<'de> for Top<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Top<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a profiler's trace: an object with traceEvents, or a list of events")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Top { trace, rules } = self;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "traceEvents" => map.next_value_seed(Events { trace: &mut *trace, rules })?,
+                "NvtxEvent" => {
+                    trace.has_events = true;
+                    trace.is_nsight = true;
+                    let Nvtx { name, thread, start, end } = map.next_value()?;
+                    if let Some(label) = rules.label(name.text()) {
+                        trace.add(Class::Label(label), thread.whole(), start.whole(), end.whole());
+                    }
+                }
+                "baseTimeNanoseconds" => trace.base_ns = base(&map.next_value()?),
+                "distributedInfo" => map.next_value::<Distributed>()?.put(trace),
+                "pytorch_version" | "torch_version" => {
+                    trace.version =
+                        Some(map.next_value::<Scalar>()?.text().to_string()).filter(|text| !text.is_empty());
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        Events { trace: self.trace, rules: self.rules }.visit_seq(list)
+    }
+}
+
+/// Returns the time that events are relative to; 0 for none, and for one beyond 120 years.
+fn base(value: &Scalar) -> i64 {
+    value.whole().filter(|ns| ns.abs() < 4_000_000_000_000_000_000).unwrap_or_default()
+}
+
+/// Reads a list of events, one by one.
+struct Events<'a> {
+    trace: &'a mut Trace,
+    rules: &'a LabelRules,
+}
+
+impl<'de> DeserializeSeed<'de> for Events<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Events<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let Events { trace, rules } = self;
+        trace.has_events = true;
+        while let Some(event) = list.next_element::<Element>()? {
+            let Element::Event(raw) = event else {
+                trace.malformed += 1;
+                continue;
+            };
+            if !raw.phase.text().is_empty() && raw.phase.text() != "X" {
+                continue;
+            }
+            let fields = Fields {
+                category: raw.category.text(),
+                name: raw.name.text(),
+                sequence: raw.sequence.whole(),
+                forward_thread: raw.forward_thread.whole().unwrap_or_default(),
+                correlation: raw.correlation.whole().map(|number| number as u64),
+            };
+            // Every complete event has a name. One with a field of a wrong type counts, as far as it can be read.
+            if fields.name.is_empty() {
+                trace.malformed += 1;
+                continue;
+            }
+            trace.odd += u64::from(raw.is_odd);
+            let Some(class) = Class::of(&fields, rules) else { continue };
+            let (start, duration) = (raw.start.microseconds(), raw.duration.microseconds());
+            let end = start.zip(duration).map(|(start, duration)| start + duration);
+            trace.add(class, raw.thread.whole(), start, end);
+        }
+        Ok(())
+    }
+}
+
+/// An element of the list of events.
+enum Element {
+    Event(Box<RawEvent>),
+    Other,
+}
+
+#[derive(Default)]
+struct RawEvent {
+    phase: Scalar,
+    category: Scalar,
+    name: Scalar,
+    thread: Scalar,
+    start: Scalar,
+    duration: Scalar,
+    sequence: Scalar,
+    forward_thread: Scalar,
+    correlation: Scalar,
+    /// Whether a field is of a wrong type.
+    is_odd: bool,
+}
+
+struct ElementVisitor;
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Element, D::Error> {
+        deserializer.deserialize_any(ElementVisitor)
+    }
+}
+
+macro_rules! other {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E>(self, _: $type) -> Result<Element, E> {
+            Ok(Element::Other)
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for ElementVisitor {
+    type Value = Element;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    other!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+
+    fn visit_unit<E>(self) -> Result<Element, E> {
+        Ok(Element::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Element::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Element, A::Error> {
+        let mut event = Box::<RawEvent>::default();
+        while let Some(key) = map.next_key::<String>()? {
+            let field = match key.as_str() {
+                "ph" => &mut event.phase,
+                "cat" => &mut event.category,
+                "name" => &mut event.name,
+                "tid" => &mut event.thread,
+                "ts" => &mut event.start,
+                "dur" => &mut event.duration,
+                "args" => {
+                    map.next_value_seed(Arguments(&mut event))?;
+                    continue;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *field = map.next_value()?;
+            let is_right = match key.as_str() {
+                "ph" | "cat" | "name" => matches!(field, Scalar::Text(_)),
+                _ => *field != Scalar::Other,
+            };
+            event.is_odd |= !is_right;
+        }
+        Ok(Element::Event(event))
+    }
+}
+
+/// Reads an event's arguments.
+struct Arguments<'a>(&'a mut RawEvent);
+
+impl<'de> DeserializeSeed<'de> for Arguments<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+macro_rules! nothing {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E>(self, _: $type) -> Result<(), E> {
+            self.0.is_odd = true;
+            Ok(())
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for Arguments<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("arguments")
+    }
+
+    nothing!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.0.is_odd = true;
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        self.0.is_odd = true;
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            let field = match key.as_str() {
+                "Sequence number" => &mut self.0.sequence,
+                "Fwd thread id" => &mut self.0.forward_thread,
+                "correlation" => &mut self.0.correlation,
+                "$serde_json::private::Number" => {
+                    self.0.is_odd = true; // a number in place of the arguments
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *field = map.next_value()?;
+            self.0.is_odd |= field.whole().is_none();
+        }
+        Ok(())
+    }
+}
+
+/// A range in Nsight Systems' JSON, in ns.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Nvtx {
+    #[serde(rename = "Text")]
+    name: Scalar,
+    #[serde(rename = "GlobalTid")]
+    thread: Scalar,
+    #[serde(rename = "Timestamp")]
+    start: Scalar,
+    #[serde(rename = "EndTimestamp")]
+    end: Scalar,
+}
+
+/// Kineto's description of the process and its groups.
+struct Distributed(serde_json::Value);
+
+impl<'de> Deserialize<'de> for Distributed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Distributed, D::Error> {
+        serde_json::Value::deserialize(deserializer).map(Distributed)
+    }
+}
+
+impl Distributed {
+    fn put(self, trace: &mut Trace) {
+        let number = |value: &serde_json::Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        trace.rank = number(&self.0["rank"]);
+        trace.world_size = number(&self.0["world_size"]);
+        for group in self.0["pg_config"].as_array().into_iter().flatten() {
+            let name = group["pg_desc"].as_str().unwrap_or_default().to_string();
+            let ranks = group["ranks"].as_array().into_iter().flatten().filter_map(number).collect();
+            trace.groups.push(Group { name, ranks });
+        }
+    }
+}
