@@ -161,11 +161,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         assert!(code == 2 && out.is_empty() && err.trim_end().lines().count() == 1, "{options}: {err}");
         assert!(err.contains(expected), "{options}: {err}");
     }
-    for command in [
-        "run --stages 2 --micro 4 --balance",
-        "predict --stages 2 --micro 4 --costs F=1 --balance",
-        "predict --stages 2 --micro 4 --costs F=1 --costs-per layer --layers 32 --balance",
-    ] {
+    for command in ["run --stages 2 --micro 4 --balance", "predict --stages 2 --micro 4 --costs F=1 --balance"] {
         fails(command, 2, &["--balance"]);
     }
 }

@@ -9,7 +9,7 @@ use crate::report::{self, Entry, Panel, Report, Table};
 use crate::timeline::{StepFigures, Timeline};
 use clap::Args;
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Import {
@@ -45,7 +45,7 @@ const MEBIBYTE: u64 = 1 << 20;
 impl Import {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let costs = self.costs.as_deref().map(|path| OneFile::at(Some(path), &[".json"])).transpose()?;
+        let costs = self.costs.as_deref().map(costs_file).transpose()?;
         let run = self.read()?;
         for warning in &run.warnings {
             self.remarks.remark(&format!("warning: {warning}"));
@@ -112,6 +112,17 @@ impl Import {
             ..Report::default()
         })
     }
+}
+
+/// Returns the file for costs.
+fn costs_file(path: &Path) -> Result<OneFile, Failure> {
+    if path.extension().is_none_or(|ending| ending != "json") {
+        return Err(Failure::Usage(format!(
+            "--costs: expected the name of a file that ends in .json, found '{}'; use such a name",
+            path.display()
+        )));
+    }
+    OneFile::at(Some(path), &[".json"])
 }
 
 /// Says what was recovered.
