@@ -165,7 +165,7 @@ fn straight<S: Simd>(simd: S, out: MatrixMut, base: Base, a: Matrix, b: Matrix, 
                     let data = &b.data[first * b.row_stride + start + columns..];
                     let steps = rows.div_ceil(TILE) * columns.div_ceil(panel) * inner.div_ceil(STEP);
                     ahead = Ahead::new(data, inner, following, b.row_stride, steps);
-                    if following % panel == 0 && panel % LINE == 0 {
+                    if following % panel == 0 && panel.is_multiple_of(LINE) {
                         ahead = ahead.into_panels(next.take(inner * following), panel);
                         is_packed = true;
                     }

@@ -24,6 +24,18 @@ fn mean(samples: &[u64]) -> Option<u64> {
     })
 }
 
+/// How many times the median a gap or a message may take to count: what takes longer is a pause of that run, which
+/// [`super::findings`] names, and not a cost that other schedules would pay.
+const USUAL: u64 = 5;
+
+/// Returns the mean of the usual ones.
+fn usual_mean(samples: &[u64]) -> Option<u64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let most = sorted.get(sorted.len() / 2).map_or(0, |median| median.saturating_mul(USUAL));
+    mean(&sorted[..sorted.partition_point(|&sample| most == 0 || sample <= most)])
+}
+
 impl Samples {
     fn cost(&self) -> StageKindCost {
         let all: Vec<f64> = self.durations.iter().map(|&ns| ns as f64).collect();
@@ -34,15 +46,16 @@ impl Samples {
             p10_ns: at(0.1),
             p90_ns: at(0.9),
             samples: self.durations.len() as u64,
-            gap_ns: mean(&self.gaps),
-            message_ns: mean(&self.messages),
+            gap_ns: usual_mean(&self.gaps),
+            message_ns: usual_mean(&self.messages),
         }
     }
 }
 
 /// Returns the costs of measured steps of one run, for `predict --profile`.
 ///
-/// Durations, gaps and messages are means: a pipeline waits for its slow ops, which medians hide. A gap is the time from the end of an op
+/// Durations, gaps and messages are means: a pipeline waits for its slow ops, which medians hide. Gaps and messages of more than five times
+/// the median are left out: they are pauses. A gap is the time from the end of an op
 /// to the start of the next one on its device where nothing else was awaited; a message, the time from the end of an op to the start of
 /// the op on another device that waited for it.
 ///
@@ -73,8 +86,9 @@ pub fn costs(timelines: &[&Timeline]) -> Result<CostFile, Error> {
         let kinds = kinds.map(|(kind, of)| (kind.letter().to_string(), of.cost())).collect();
         StageCost { layers: None, kinds }
     };
-    let all =
-        |of: fn(&Samples) -> &Vec<u64>| mean(&samples.values().flat_map(of).copied().collect::<Vec<_>>()).unwrap_or(0);
+    let all = |of: fn(&Samples) -> &Vec<u64>| {
+        usual_mean(&samples.values().flat_map(of).copied().collect::<Vec<_>>()).unwrap_or(0)
+    };
     Ok(CostFile {
         schema_version: MEASURED_SCHEMA_VERSION,
         provenance: provenance(timeline, &first.graph, steps.len()),

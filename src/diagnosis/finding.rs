@@ -110,7 +110,7 @@ pub fn stage_times(step: &MeasuredStep) -> Vec<StageTime> {
     let microbatches = f64::from(schedule.microbatches.max(1));
     let work: Vec<f64> =
         sums.values().map(|kinds| kinds.iter().map(|(sum, _)| sum).sum::<f64>() / microbatches).collect();
-    let time = |(number, (&stage, kinds)): (usize, (&u32, &[(f64, f64); 4]))| {
+    let time = |number: usize, stage: u32, kinds: &[(f64, f64); 4]| {
         let mean = |kind: Kind| {
             let (sum, count) = kinds[kind as usize];
             if count > 0.0 { sum / count } else { 0.0 }
@@ -128,7 +128,7 @@ pub fn stage_times(step: &MeasuredStep) -> Vec<StageTime> {
             slower: if others.is_empty() || usual <= 0.0 { 0.0 } else { work[number] / usual - 1.0 },
         }
     };
-    sums.iter().enumerate().map(time).collect()
+    sums.iter().enumerate().map(|(number, (&stage, kinds))| time(number, stage, kinds)).collect()
 }
 
 /// Returns what made the step longer, the largest saving first; each is replayed alone.

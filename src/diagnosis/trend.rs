@@ -37,9 +37,9 @@ pub struct Trend {
     pub steps: Vec<StepTrend>,
 }
 
-/// Returns the trend of the steps next to `timeline`; `None` if it has fewer than two.
+/// Returns the trend of the complete steps next to `timeline`; `None` if it has fewer than two.
 pub fn trend(timeline: &Timeline) -> Option<Trend> {
-    let steps = &timeline.steps;
+    let steps: Vec<&StepFigures> = timeline.steps.iter().filter(|step| step.incomplete_devices.is_empty()).collect();
     if steps.len() < 2 {
         return None;
     }
@@ -49,7 +49,7 @@ pub fn trend(timeline: &Timeline) -> Option<Trend> {
     let deviations: Vec<f64> = makespans.iter().map(|makespan| (makespan - middle).abs()).collect();
     let far = (FAR * 1.4826 * median(&deviations)).max(LEAST * middle);
     let recorded: Vec<u32> = timeline.recorded().collect();
-    let of = |(step, &makespan): (&StepFigures, &f64)| {
+    let of = |(step, &makespan): (&&StepFigures, &f64)| {
         let busy = |device: u32| step.busy_ns.get(device as usize).copied().unwrap_or(0) as f64;
         // The lowest device of the slowest ones.
         let slowest =

@@ -88,7 +88,7 @@ impl TensorGroup {
 }
 
 /// Combines parts in order.
-fn combine<'a>(into: &mut [f32], parts: &mut dyn Iterator<Item = &'a [f32]>, join: impl Fn(f32, f32) -> f32) {
+fn combine(into: &mut [f32], parts: &mut dyn Iterator<Item = &[f32]>, join: impl Fn(f32, f32) -> f32) {
     if let Some(first) = parts.next() {
         into.copy_from_slice(first);
     }

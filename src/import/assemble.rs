@@ -254,7 +254,8 @@ fn step_figures(timeline: &Timeline, number: u64, start_ns: u64, iteration_ns: O
     let whole = recorded.len() as f64 * makespan_ns as f64;
     let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
     let busy_ns = activities.iter().map(|activity| activity.busy).collect();
-    StepFigures { number, makespan_ns, bubble, iteration_ns, busy_ns, start_ns }
+    let incomplete_devices = timeline.incomplete_devices.clone();
+    StepFigures { number, makespan_ns, bubble, iteration_ns, busy_ns, start_ns, incomplete_devices }
 }
 
 /// Returns the index of the median makespan among the steps that are most complete.

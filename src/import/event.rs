@@ -66,7 +66,7 @@ impl Class {
         match fields.category {
             "kernel" | "gpu_memcpy" | "gpu_memset" => {
                 let correlation = fields.correlation?;
-                let is_transfer = name.starts_with("nccl") || name.contains("ncclDevKernel");
+                let is_transfer = ["nccl", "void nccl"].iter().any(|start| name.starts_with(start));
                 return Some(if is_transfer { Class::Transfer(correlation) } else { Class::Kernel(correlation) });
             }
             "cuda_runtime" | "cuda_driver" => return fields.correlation.map(Class::Launch),

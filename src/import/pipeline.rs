@@ -47,7 +47,7 @@ impl Pipeline {
                 groups.len()
             ));
         }
-        let mut by_rank: BTreeMap<u32, RankRun> = runs.into_iter().map(|(rank, run)| (rank, run)).collect();
+        let mut by_rank: BTreeMap<u32, RankRun> = runs.into_iter().collect();
         let runs: Vec<Option<RankRun>> = ranks.iter().map(|rank| by_rank.remove(rank)).collect();
         let ranks = ranks.clone();
         Pipeline {

@@ -81,7 +81,8 @@ impl Share {
         let whole = tensor.elements() as usize;
         let Some(split) = &tensor.split else {
             // every rank has the same bits: the first one counts them
-            return Share { runs: vec![0..whole], counted: vec![0..if rank == 0 { whole } else { 0 }], length: whole };
+            let run = |end: usize| std::iter::once(0..end).collect();
+            return Share { runs: run(whole), counted: run(if rank == 0 { whole } else { 0 }), length: whole };
         };
         let inner: usize = tensor.shape[split.axis + 1..].iter().product();
         let outer: usize = tensor.shape[..split.axis].iter().product();

@@ -50,6 +50,7 @@ const VALUES: &[(&str, &str)] = &[
     ("exact", "1000"),
     ("fail-if", "makespan>0"),
     ("font-size", "14"),
+    ("from", "$D/measured.json"),
     ("format", "md"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
@@ -217,13 +218,14 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set overlap layers balance",
+                  effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per straggler",
+                  effort ascii chunks set overlap costs costs-per straggler \
+                  model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
         same: &[QUIET],
     },
     Setting {
@@ -290,7 +292,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "effort chunks set overlap layers balance",
+        refused: "effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[],
     },
     Setting {
@@ -337,7 +339,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
-        refused: "tp chunks set overlap checkpoint tokenizer link slices precision hardware",
+        refused: "from tp chunks set overlap checkpoint tokenizer link slices precision hardware",
         same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
@@ -410,6 +412,7 @@ fn prepare() -> TempDir {
     let made = [
         "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
         "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
+        "import $G/../kineto/dp2_interleaved_p2_m4 --output $D/measured.json",
     ];
     for line in made {
         let (seen, _) = tried(&words(line, folder.path()));

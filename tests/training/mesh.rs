@@ -298,7 +298,7 @@ fn every_interleaving_is_sound(members: usize, pieces: usize, slots: usize) -> b
     let end = pieces * steps;
     // By member: its step. Contents of slots and signals follow from it.
     let written = |step: usize, slot: usize| {
-        let begun = step / steps + usize::from(step % steps > 0);
+        let begun = step / steps + usize::from(!step.is_multiple_of(steps));
         (0..begun).rev().find(|piece| piece % slots == slot)
     };
     let signal = |step: usize| step / steps + usize::from(step % steps > 1);

@@ -11,7 +11,7 @@ fn reference(qkv: &[f32], gradient: &[f32], shape: &Shape) -> [Vec<f64>; 3] {
     let mut out = vec![0.0; sequences * tokens * width];
     let mut log_sums = vec![0.0; sequences * heads * tokens];
     let mut slopes = vec![0.0; qkv.len()];
-    for index in 0..sequences * heads * tokens {
+    for (index, sum) in log_sums.iter_mut().enumerate() {
         let (sequence, head, token) = (index / heads / tokens, index / tokens % heads, index % tokens);
         let group = head / (heads / groups);
         let query = (sequence * tokens + token) * fused + head * size;
@@ -23,7 +23,7 @@ fn reference(qkv: &[f32], gradient: &[f32], shape: &Shape) -> [Vec<f64>; 3] {
             (0..=token).map(|t| scale * dot(&qkv[query..][..size], &qkv[key(t)..][..size])).collect();
         let log_sum = scores.iter().map(|score| score.exp()).sum::<f64>().ln();
         let weights: Vec<f64> = scores.iter().map(|score| (score - log_sum).exp()).collect();
-        log_sums[index] = log_sum;
+        *sum = log_sum;
         for (t, weight) in weights.iter().enumerate() {
             (0..size).for_each(|i| out[output + i] += weight * qkv[value(t) + i]);
         }

@@ -151,7 +151,8 @@ fn ms(ns: u64) -> String {
 fn steps(run: &Run, shown: &Timeline) -> Option<Table> {
     const MOST: usize = 20;
     let row = |step: &StepFigures| {
-        let mark = if Some(step.number) == shown.step { "*" } else { "" };
+        let mark = if step.incomplete_devices.is_empty() { "" } else { "?" };
+        let mark = if Some(step.number) == shown.step { format!("{mark}*") } else { mark.to_string() };
         let slowest =
             (0..).zip(&step.busy_ns).max_by_key(|&(device, busy): &(u32, _)| (busy, std::cmp::Reverse(device)));
         vec![
@@ -165,8 +166,9 @@ fn steps(run: &Run, shown: &Timeline) -> Option<Table> {
     let rows: Vec<Vec<String>> = run.steps().iter().take(MOST).map(row).collect();
     let more = run.steps().len().saturating_sub(MOST);
     let more = if more > 0 { format!("; {more} more in the file") } else { String::new() };
-    let caption = format!("Steps (* shown{more})");
-    (rows.len() > 1).then(|| Table::new(&caption, &["step", "makespan", "bubble", "iteration", "busiest device"], rows))
+    let caption = format!("Steps (* shown, ? without some ops{more})");
+    (rows.len() > 1)
+        .then(|| Table::new(&caption, &["step", "makespan", "bubble", "to next start", "busiest device"], rows))
 }
 
 /// Returns each rank's clock against the first one's.

@@ -80,7 +80,7 @@ impl Explained {
     /// Says that the schedule itself makes the bubble.
     fn own_bubble(&self, measured: &Measured) -> String {
         format!(
-            "Nothing in this run stands out: even with equal stages, free links and no host delays {} would have a bubble of {}.",
+            "No stage, pause or op of this run stands out: even with equal stages, free links and no host delays {} would have a bubble of {}.",
             self.schedule,
             percent(measured.schedule_bubble)
         )

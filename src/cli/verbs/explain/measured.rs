@@ -3,7 +3,7 @@
 use super::explained::Explained;
 use super::run::Measured;
 use super::{Explain, MAX_OPS};
-use crate::advice::Advisor;
+use crate::advice::{Advisor, What};
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cost::{CostFile, TimeUnit};
@@ -53,7 +53,9 @@ impl Explain {
         let _busy = self.remarks.busy(&format!("explaining {}", schedule.name), None);
         let name = known_name(&step, &selection);
         let mut advisor = Advisor::new(&selection, &costs);
-        let advice = advisor.advise(&name, &resolved, &predicted);
+        let mut advice = advisor.advise(&name, &resolved, &predicted);
+        // With free links it would have hosts without delays, too; what messages cost is replayed.
+        advice.changes.retain(|change| change.what != What::Links);
         let sensitivities = advisor.sensitivities(&name, &predicted);
         let mut explained = Explained::new(&predicted, advice, sensitivities, self.exact, self.remarks)?;
         let path = sim::critical_path(&step.graph, &step.means, &step.times);

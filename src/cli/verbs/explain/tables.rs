@@ -140,7 +140,13 @@ fn bounds(all: &[Explained]) -> Table {
          critical path: one micro-batch forward and back; head + work + tail: what must come before a device's ops, the ops, and what \
          must come after them",
         units(all),
-        if typical { " (all at median speed)" } else { "" }
+        if any(&|e| e.measured.is_some()) {
+            " (of a measured step: with its mean costs, so it may itself be shorter)"
+        } else if typical {
+            " (all at median speed)"
+        } else {
+            ""
+        }
     );
     let mut columns: Vec<fn(&Explained) -> Option<f64>> = Vec::new();
     let mut add = |name: &'static str, meaning: &str, bound: fn(&Explained) -> Option<f64>| {
