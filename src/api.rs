@@ -8,7 +8,7 @@ pub mod costs {
         SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
-    pub use crate::mesh::Mesh;
+    pub use crate::mesh::{Coordinate, Mesh};
     pub use crate::resolve::{Costs, Measured};
 }
 

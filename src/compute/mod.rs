@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod cuda;
 mod operands;
 mod store;
+#[cfg(feature = "internals")]
 mod threads;
 mod timing;
 
@@ -23,5 +24,6 @@ pub use operands::{
     Norm, NormKind, Normalized, Reduction, Rotation, Rows, TensorShare, Workload,
 };
 pub use store::{Merge, Quantity, Side, Squared, Store};
+#[cfg(feature = "internals")]
 pub use threads::Threads;
 pub use timing::{Part, PartTimer, PartTiming, Stopwatch};

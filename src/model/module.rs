@@ -67,6 +67,7 @@ pub struct StageModule<C: Compute> {
     /// Where one is: whether the other's gradient has arrived this step.
     pub(super) tied_received: bool,
     rows: usize,
+    #[cfg(feature = "internals")]
     rows_between: usize,
     /// Of a token's loss: the step's is the mean over all its tokens.
     weight: f32,
@@ -211,6 +212,7 @@ impl<C: Compute> StageModule<C> {
             tied,
             tied_received: false,
             rows: workload.micro_batch.rows(),
+            #[cfg(feature = "internals")]
             rows_between: workload.micro_batch.rows() / share.row_ranks(),
             weight: 1.0 / (workload.microbatches * workload.micro_batch.rows()) as f32,
             held_bytes: 0,
@@ -240,6 +242,7 @@ impl<C: Compute> StageModule<C> {
         self.rows
     }
 
+    #[cfg(feature = "internals")]
     /// Tokens per micro-batch of a hidden state here: fewer than n where tensor-parallel ranks share them.
     pub fn rows_between(&self) -> usize {
         self.rows_between
