@@ -43,7 +43,7 @@ impl Mesh {
         self.is_single()
     }
 
-    /// Whether both degrees are at least 1 and at most [`MAX_DEGREE`].
+    /// Whether both degrees are from 1 to 256.
     pub fn is_sound(self) -> bool {
         [self.tensor, self.data].iter().all(|degree| (1..=MAX_DEGREE).contains(degree))
     }
