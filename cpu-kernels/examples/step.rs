@@ -11,8 +11,9 @@
 
 use cpu_kernels::attention::Shape;
 use cpu_kernels::instructions::Instructions;
-use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
+use cpu_kernels::matrix::{Matrix, MatrixMut};
 use cpu_kernels::optimizer::{AdamW, ParameterGroup};
+use cpu_kernels::product::{add_product, set_product};
 use cpu_kernels::{attention, embedding, gelu, layernorm, linear, loss};
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -6,7 +6,8 @@
 //! Scores are computed transposed, one row per key: every product then reads its operands as they are in memory, and the
 //! softmax works on whole vectors of queries.
 
-use crate::matrix::{Matrix, MatrixMut, add_product, set_product};
+use crate::matrix::{Matrix, MatrixMut};
+use crate::product::{add_product, set_product};
 use crate::vector;
 
 /// Queries in a block.

@@ -16,7 +16,7 @@ pub mod matrix;
 pub mod optimizer;
 mod pack;
 mod prefetch;
-mod product;
+pub mod product;
 pub mod rmsnorm;
 pub mod rotary;
 pub mod swiglu;

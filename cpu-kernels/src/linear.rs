@@ -1,7 +1,8 @@
 //! Linear layer: y = x Wᵀ + b with weights (OC, C), as llm.c's `matmul_forward` and `matmul_backward`. Rows are tokens.
 
-use crate::matrix::{Matrix, MatrixMut, add_product, base_product, set_product};
+use crate::matrix::{Matrix, MatrixMut};
 use crate::product::Base;
+use crate::product::{add_product, base_product, set_product};
 use crate::vector;
 
 /// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).

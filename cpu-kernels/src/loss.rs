@@ -29,7 +29,7 @@ pub fn forward(logits: &mut [f32], vocabulary: usize, stride: usize, targets: &[
     )
 }
 
-/// A share of the logits (n, V; a row starts `stride` elements after the one before): those of `vocabulary` ids from `first` on.
+/// The logits of some ids, (n, `vocabulary`) with rows `stride` elements apart: ids `first` to `first + vocabulary`.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub first: u32,

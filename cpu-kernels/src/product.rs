@@ -29,7 +29,7 @@ pub(crate) enum Base<'a> {
     Out,
     /// The same for each row.
     Bias(&'a [f32]),
-    /// Rows as far apart as those of the output, and the same for each row.
+    /// A matrix with the output's row stride, and a bias that is added to each row.
     Residual {
         residual: &'a [f32],
         bias: Option<&'a [f32]>,
@@ -49,8 +49,27 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Sets `out` to `a b`; the previous content of `out` is not read.
+pub fn set_product(out: MatrixMut, a: Matrix, b: Matrix) {
+    base_product(out, Base::Zero, a, b);
+}
+
+/// Adds `a b` to `out`.
+pub fn add_product(out: MatrixMut, a: Matrix, b: Matrix) {
+    base_product(out, Base::Out, a, b);
+}
+
+/// Sets `out` to base + `a b`.
+pub(crate) fn base_product(out: MatrixMut, base: Base, a: Matrix, b: Matrix) {
+    assert!(a.rows == out.rows && b.columns == out.columns && a.columns == b.rows, "the shapes of a product differ");
+    assert!(out.row_stride >= out.columns, "rows of a product overlap");
+    if out.rows > 0 && out.columns > 0 {
+        product(out, base, a, b);
+    }
+}
+
 /// `out` = base + `a` `b`. The caller has checked the shapes.
-pub(crate) fn product(out: MatrixMut, base: Base, a: Matrix, b: Matrix) {
+fn product(out: MatrixMut, base: Base, a: Matrix, b: Matrix) {
     SCRATCH.with_borrow_mut(|scratch| instructions::dispatch(Product { out, base, a, b, scratch }));
 }
 
@@ -62,7 +81,7 @@ struct Product<'a> {
     scratch: &'a mut Scratch,
 }
 
-/// Start and height of each tile of so many rows.
+/// Start and height of each tile that divides these rows.
 fn heights(rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -342,7 +361,6 @@ fn tiles<S: Simd>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::base_product;
 
     /// A matrix of small whole numbers: their products are exact in any order.
     fn numbers(length: usize, factor: usize) -> Vec<f32> {
@@ -407,6 +425,23 @@ mod tests {
             for (index, value) in part(rows, columns).into_iter().enumerate() {
                 assert_eq!(value.to_bits(), whole[index / columns * n + index % columns].to_bits());
             }
+        }
+    }
+
+    #[test]
+    fn products_of_strided_and_transposed_views() {
+        let a: Vec<f32> = (0..40).map(|i| i as f32).collect();
+        let b: Vec<f32> = (0..40).map(|i| (i * i % 7) as f32).collect();
+        // a is 3 x 5 with rows 8 apart, b is 4 x 5 with rows 6 apart, used transposed
+        let mut out = vec![1.0; 3 * 7];
+        set_product(MatrixMut::new(&mut out, 3, 4, 7), Matrix::new(&a, 3, 5, 8), Matrix::new(&b, 4, 5, 6).transposed());
+        add_product(MatrixMut::new(&mut out, 3, 4, 7), Matrix::new(&a, 3, 5, 8), Matrix::new(&b, 4, 5, 6).transposed());
+        for i in 0..3 {
+            for j in 0..4 {
+                let expected: f32 = (0..5).map(|k| 2.0 * a[i * 8 + k] * b[j * 6 + k]).sum();
+                assert_eq!(out[i * 7 + j], expected);
+            }
+            assert!(i == 2 || out[i * 7 + 4..i * 7 + 7] == [1.0; 3]);
         }
     }
 }

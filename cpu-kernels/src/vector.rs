@@ -30,7 +30,7 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 5e-1);
     let p = p.mul_add(r * r, r) + 1.0;
     let value = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
-    // the exponent's bits were added to those of NaN, too
+    // adding to the exponent would turn a NaN into a number
     let value = if x.is_nan() { x } else { value };
     if x < -87.0 { 0.0 } else { value }
 }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// Lengths around those of vectors, tiles and panels.
+/// Lengths just below, at and above those of vectors, tiles and panels.
 pub const SIZES: [usize; 8] = [1, 3, 7, 17, 31, 33, 65, 129];
 
 /// Which of its ends a slice has at a page that nobody may touch.

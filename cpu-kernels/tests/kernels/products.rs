@@ -2,7 +2,8 @@
 
 use crate::guarded::{Guarded, SIZES, SameBits, Side, compare, everywhere, noise};
 use cpu_kernels::linear;
-use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
+use cpu_kernels::matrix::{Matrix, MatrixMut};
+use cpu_kernels::product::{add_product, set_product};
 
 /// `a` (m, k) · `b` (k, n) in double precision.
 fn reference(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f64> {

@@ -7,7 +7,8 @@ use crate::compute::{
     Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side, Stopwatch, Workload,
 };
 use anyhow::{Context as _, Result, ensure};
-use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
+use cpu_kernels::matrix::{Matrix, MatrixMut};
+use cpu_kernels::product::{add_product, set_product};
 use cpu_kernels::{attention, embedding, gelu, layernorm, linear, loss, rmsnorm, swiglu};
 
 /// Values of a layer's bias, if it has one.
