@@ -10,7 +10,7 @@ use std::fmt;
 /// Maximum of each degree.
 pub const MAX_DEGREE: u32 = 1 << 8;
 
-/// Degrees of parallelism next to the pipeline's. The default is one worker per pipeline device.
+/// Degrees of parallelism next to the pipeline's, and what workers share. The default is one worker per pipeline device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mesh {
@@ -18,11 +18,18 @@ pub struct Mesh {
     pub tensor: u32,
     /// Data-parallel replicas, D.
     pub data: u32,
+    /// Whether tensor ranks also share the rows of activations between products (Korthikanti et al., arXiv 2205.05198).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sequence_parallel: bool,
+    /// Whether workers that hold the same parameters share the optimizer's work and state: ZeRO-1 (Rajbhandari et al., arXiv
+    /// 1910.02054).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub zero: bool,
 }
 
 impl Default for Mesh {
     fn default() -> Mesh {
-        Mesh { tensor: 1, data: 1 }
+        Mesh::new(1, 1)
     }
 }
 
@@ -38,9 +45,19 @@ pub struct Coordinate {
 }
 
 impl Mesh {
-    /// As [`Mesh::is_single`], with the signature that serde needs.
-    pub(crate) fn is_single_ref(&self) -> bool {
-        self.is_single()
+    /// Returns a mesh of `tensor` tensor ranks and `data` replicas that share neither rows nor the optimizer.
+    pub const fn new(tensor: u32, data: u32) -> Mesh {
+        Mesh { tensor, data, sequence_parallel: false, zero: false }
+    }
+
+    /// Whether it is the default, with the signature that serde needs.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Mesh::default()
+    }
+
+    /// Number of tensor ranks that share the rows of activations between products.
+    pub fn row_ranks(self) -> u32 {
+        if self.sequence_parallel { self.tensor } else { 1 }
     }
 
     /// Whether both degrees are from 1 to 256.
@@ -124,14 +141,19 @@ impl Mesh {
     pub fn in_words(self, devices: u32) -> String {
         let replicas = if self.data > 1 { format!(" x {} replicas", self.data) } else { String::new() };
         let ranks = if self.tensor > 1 { format!(" x {} tensor ranks", self.tensor) } else { String::new() };
-        let plural = if devices == 1 { "" } else { "s" };
-        format!("{devices} stage{plural}{replicas}{ranks} = {} workers", self.world(devices))
+        let plural = |count: u32| if count == 1 { "" } else { "s" };
+        let (stages, world) = (plural(devices), self.world(devices));
+        let sequence = if self.sequence_parallel { ", sequence-parallel" } else { "" };
+        let zero = if self.zero { ", ZeRO-1" } else { "" };
+        format!("{devices} stage{stages}{replicas}{ranks} = {world} worker{}{sequence}{zero}", plural(world))
     }
 }
 
 impl fmt::Display for Mesh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "--tp {} --dp {}", self.tensor, self.data)
+        let sequence = if self.sequence_parallel { " --sequence-parallel" } else { "" };
+        let zero = if self.zero { " --zero 1" } else { "" };
+        write!(f, "--tp {} --dp {}{sequence}{zero}", self.tensor, self.data)
     }
 }
 
@@ -141,7 +163,7 @@ mod tests {
 
     #[test]
     fn workers_are_in_megatrons_order() {
-        let mesh = Mesh { tensor: 2, data: 3 };
+        let mesh = Mesh::new(2, 3);
         let mut number = 0;
         for device in 0..4 {
             for data in 0..3 {
@@ -162,9 +184,9 @@ mod tests {
 
     #[test]
     fn a_mesh_is_named_without_the_degrees_that_it_lacks() {
-        let mesh = Mesh { tensor: 2, data: 2 };
+        let mesh = Mesh::new(2, 2);
         assert_eq!(mesh.in_words(2), "2 stages x 2 replicas x 2 tensor ranks = 8 workers");
-        assert_eq!(Mesh { tensor: 1, data: 2 }.in_words(1), "1 stage x 2 replicas = 2 workers");
+        assert_eq!(Mesh::new(1, 2).in_words(1), "1 stage x 2 replicas = 2 workers");
         assert_eq!(mesh.name(5), "device 1, replica 0, tensor rank 1");
         assert_eq!(Mesh::default().name(5), "device 5");
     }

@@ -28,8 +28,12 @@ impl Default for AdamW {
 pub struct ParameterGroup {
     pub values: Vec<f32>,
     pub gradients: Vec<f32>,
+    /// Of the elements of the slice.
     pub first_moments: Vec<f32>,
+    /// Of the elements of the slice.
     pub second_moments: Vec<f32>,
+    /// The elements that are updated and squared here: all, unless workers share the moments.
+    slice: Range<usize>,
     /// First element of each tensor, and the end of the last.
     bounds: Vec<usize>,
 }
@@ -49,9 +53,22 @@ impl ParameterGroup {
             gradients: zeros.clone(),
             first_moments: zeros.clone(),
             second_moments: zeros.clone(),
+            slice: 0..values.len(),
             bounds: [0].into_iter().chain(ends).collect(),
             values,
         }
+    }
+
+    /// The elements whose moments are here.
+    pub fn slice(&self) -> Range<usize> {
+        self.slice.clone()
+    }
+
+    /// Drops the moments of all elements but those of `slice`, and sets these to zero.
+    pub fn keep_slice(&mut self, slice: Range<usize>) {
+        self.first_moments = vec![0.0; slice.len()];
+        self.second_moments = self.first_moments.clone();
+        self.slice = slice;
     }
 
     /// Range of a tensor's elements.
@@ -82,7 +99,7 @@ impl ParameterGroup {
         vector::add(&mut self.gradients[start..][..sums.len()], sums);
     }
 
-    /// One step of AdamW on the whole group. `tied` is a second part of the gradient, added to the first.
+    /// One step of AdamW on the slice. `tied` is a second part of the gradient, added to the first.
     pub fn adamw(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
         let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32;
         let update = Update {
@@ -92,7 +109,8 @@ impl ParameterGroup {
             second_correction: correction(hyper.beta2),
         };
         let moments = self.first_moments.iter_mut().zip(&mut self.second_moments);
-        let all = self.values.iter_mut().zip(moments).zip(&self.gradients);
+        let slice = self.slice.clone();
+        let all = self.values[slice.clone()].iter_mut().zip(moments).zip(&self.gradients[slice.clone()]);
         vector::widest(
             #[inline(always)]
             || match tied {
@@ -102,7 +120,7 @@ impl ParameterGroup {
                     }
                 }
                 Some(tied) => {
-                    for (((value, (first, second)), &gradient), &other) in all.zip(tied) {
+                    for (((value, (first, second)), &gradient), &other) in all.zip(&tied[slice]) {
                         update.apply(value, first, second, gradient + other);
                     }
                 }
@@ -110,18 +128,26 @@ impl ParameterGroup {
         );
     }
 
-    /// The sum of the squares of the gradients, in double precision and in a fixed order.
+    /// The sum of the squares of the slice's gradients, in double precision and in a fixed order.
     pub fn squared_norm(&self, tied: Option<&[f32]>) -> f64 {
-        self.squared_norm_of(0..self.gradients.len(), tied)
+        self.squared_norm_of(self.slice(), tied)
     }
 
-    /// The same of some elements.
+    /// The same of those of some elements that are in the slice.
     pub fn squared_norm_of(&self, range: Range<usize>, tied: Option<&[f32]>) -> f64 {
+        let range = overlap(&range, &self.slice);
         match tied {
             None => squared_norm(&self.gradients[range], &[]),
             Some(tied) => squared_norm(&self.gradients[range.clone()], &tied[range]),
         }
     }
+}
+
+/// The elements that are in both ranges; empty at the start of `range` if none is.
+pub fn overlap(range: &Range<usize>, slice: &Range<usize>) -> Range<usize> {
+    let start = range.start.max(slice.start);
+    let end = range.end.min(slice.end);
+    if start < end { start..end } else { range.start..range.start }
 }
 
 /// One step's update of one parameter.

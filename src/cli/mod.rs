@@ -153,8 +153,8 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     if let (Verb::Train(train), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
-        train.given =
-            ["stages", "micro", "tp", "dp"].map(|option| given.value_source(option) == Some(ValueSource::CommandLine));
+        train.given = ["stages", "micro", "tp", "dp", "zero"]
+            .map(|option| given.value_source(option) == Some(ValueSource::CommandLine));
     }
     if let (Verb::Predict(predict), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);

@@ -23,7 +23,7 @@ pub use operands::{
     Activated, Attended, Attention, Classified, Classifier, Copies, Embedded, Embedding, Function, Linear, Multiplied,
     Norm, NormKind, Normalized, Reduction, Rotation, Rows, TensorShare, Workload,
 };
-pub use store::{Merge, Quantity, Side, Squared, Store};
+pub use store::{Merge, OptimizerShare, Quantity, Side, Squared, Store};
 #[cfg(feature = "internals")]
 pub use threads::Threads;
 pub use timing::{Part, PartTimer, PartTiming, Stopwatch};

@@ -1,6 +1,6 @@
 //! What a trainer asks of a machine for parameters: gradients, updates, copies.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use cpu_kernels::optimizer::AdamW;
 use std::ops::Range;
 
@@ -43,6 +43,26 @@ pub struct Squared<'a, G> {
     /// The elements that count, of the group's tensors one after the other; `None`: all. Tensor-parallel ranks leave out what
     /// another rank has, too.
     pub only: Option<&'a [Range<usize>]>,
+}
+
+/// One of several workers that share the optimizer's work on the same parameters (ZeRO-1: Rajbhandari et al., arXiv 1910.02054).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OptimizerShare {
+    /// Its number, from 0.
+    pub member: usize,
+    /// Number of workers.
+    pub members: usize,
+}
+
+impl OptimizerShare {
+    /// The only worker: it updates everything.
+    pub const WHOLE: OptimizerShare = OptimizerShare { member: 0, members: 1 };
+
+    /// Returns its elements of `length`: one of contiguous slices that differ by at most one element.
+    pub fn slice(self, length: usize) -> Range<usize> {
+        let bound = |number: usize| (length as u128 * number as u128 / self.members as u128) as usize;
+        bound(self.member)..bound(self.member + 1)
+    }
 }
 
 /// Groups of tensors: values, gradients and AdamW's moments. A call may only enqueue; those that return numbers wait.
@@ -97,4 +117,25 @@ pub trait Store {
         from: &mut Self::Input<'_>,
         merge: Merge,
     ) -> Result<()>;
+
+    /// Keeps a group's moments for the slice of `share` alone: sums of gradients, squares and updates then concern these elements.
+    fn share_optimizer(&mut self, _group: &mut Self::Group, _share: OptimizerShare) -> Result<()> {
+        bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
+    }
+
+    /// Copies the values of a group's slice to their place in the beginning of `to`, and advances it by the whole group.
+    fn copy_values(&mut self, _group: &Self::Group, _to: &mut Self::Output<'_>) -> Result<()> {
+        bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
+    }
+
+    /// Takes in the values of another worker's slice from their place in the beginning of `from`, and advances it by the whole
+    /// group.
+    fn replace_values(
+        &mut self,
+        _group: &mut Self::Group,
+        _of: OptimizerShare,
+        _from: &mut Self::Input<'_>,
+    ) -> Result<()> {
+        bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
+    }
 }

@@ -82,6 +82,20 @@ pub struct GroupRates {
     /// Addition of the parts of all other workers.
     pub add_embedding_ns: u64,
     pub add_block_ns: u64,
+    /// Put of the updated parameters, if the workers share the optimizer's work.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub put_values_embedding_ns: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub put_values_block_ns: u64,
+    /// Copy of the parameters that the others have updated.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gather_embedding_ns: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gather_block_ns: u64,
+}
+
+fn is_zero(ns: &u64) -> bool {
+    *ns == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,7 +108,7 @@ pub struct CostFile {
     /// Number of blocks of the model.
     pub layers: u32,
     /// The workers of each pipeline device. Costs are valid only for the mesh that they were measured on.
-    #[serde(default, skip_serializing_if = "Mesh::is_single_ref")]
+    #[serde(default, skip_serializing_if = "Mesh::is_default")]
     pub mesh: Mesh,
     /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. Written only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
@@ -138,12 +152,20 @@ impl StepRates {
 
 impl GroupRates {
     fn ns(&self, op: StepOp, part: &str) -> u64 {
-        match (op, part) {
-            (StepOp::Put, BLOCK) => self.put_block_ns,
-            (StepOp::Put, _) => self.put_embedding_ns,
-            (_, BLOCK) => self.add_block_ns,
-            _ => self.add_embedding_ns,
-        }
+        let (block, embedding) = match op {
+            StepOp::Put => (self.put_block_ns, self.put_embedding_ns),
+            StepOp::PutValues => (self.put_values_block_ns, self.put_values_embedding_ns),
+            StepOp::Gather => (self.gather_block_ns, self.gather_embedding_ns),
+            _ => (self.add_block_ns, self.add_embedding_ns),
+        };
+        if part == BLOCK { block } else { embedding }
+    }
+
+    /// Returns all its times.
+    fn all(&self) -> impl Iterator<Item = u64> + use<> {
+        let ops = [StepOp::Put, StepOp::Reduce, StepOp::PutValues, StepOp::Gather];
+        let rates = *self;
+        ops.into_iter().flat_map(move |op| [BLOCK, EMBEDDING].map(|part| rates.ns(op, part)))
     }
 }
 
@@ -193,9 +215,7 @@ impl CostFile {
         } = self.step;
         let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
         let group = stages.unwrap_or_default();
-        let rates = rates.into_iter().chain([group.put_embedding_ns, group.put_block_ns]);
-        let rates = rates.chain([group.add_embedding_ns, group.add_block_ns]);
-        let times = rates.chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
+        let times = rates.into_iter().chain(group.all()).chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
         let times = times.chain(self.parts.iter().map(|part| part.duration_ns));
         let times = times.chain(self.stages.iter().map(StageCost::longest));
         let longest = times.chain(self.op_overhead_ns.values().copied()).max().unwrap_or(0);
@@ -396,36 +416,49 @@ impl CostFile {
             let of = |&gradient: &GradientSync| self.exchange_ns(op, gradient, (placement, stages));
             gradients.iter().map(of).sum::<u64>()
         };
-        let epilogue = StepEpilogue::new(placement, self.mesh.data, outline.exchange(placement, stages), clip);
+        // If workers share the optimizer's work, a rate is of a slice.
+        let group = stage_group(placement, self.mesh.data);
+        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), (self.measured_group(), group)) } else { ns };
+        let epilogue = StepEpilogue::on_mesh(placement, self.mesh, outline.exchange(placement, stages), clip);
         StepCosts::new(epilogue, |StepNode { device, op, gradients, .. }| match op {
-            StepOp::Put => (exchanged(StepOp::Put, gradients), self.link.latency_ns),
-            StepOp::Reduce => (exchanged(StepOp::Reduce, gradients), 0),
-            StepOp::Norm => (share(*device, &|part| self.step.norm_ns(part)), 0),
-            StepOp::Optimizer => (share(*device, &|part| self.step.optimizer_ns(part)), 0),
+            StepOp::Put => (exchanged(*op, gradients), self.link.latency_ns),
+            StepOp::Reduce => (sliced(exchanged(*op, gradients)), 0),
+            StepOp::Norm => (sliced(share(*device, &|part| self.step.norm_ns(part))), 0),
+            StepOp::Optimizer => (sliced(share(*device, &|part| self.step.optimizer_ns(part))), 0),
+            StepOp::PutValues => (sliced(exchanged(*op, gradients)), self.link.latency_ns),
+            StepOp::Gather => (sliced(exchanged(*op, gradients)), 0),
         })
     }
 
-    /// Returns the time to put `gradient`, or to add the other workers' parts of it, which is proportional to their number. If no
-    /// sum of stages was measured, that of the token embedding's gradient is scaled: time is proportional to the number of
+    /// Number of workers that summed the gradients of a stage in the measurement.
+    fn measured_group(&self) -> u32 {
+        self.step.stages.map_or(1, |rates| rates.size.max(1))
+    }
+
+    /// Returns the time to put `gradient` or the parameters that it is of, or to take in the other workers' parts, which is
+    /// proportional to their number. If no sum of stages was measured, that of the token embedding's gradient is scaled: time is proportional to the number of
     /// parameters, as the optimizer's is.
     fn exchange_ns(&self, op: StepOp, gradient: GradientSync, (placement, stages): (&Placement, &[Stage])) -> u64 {
-        let ns = if op == StepOp::Put { self.step.reduce_put_ns } else { self.step.reduce_add_ns };
+        let is_put = matches!(op, StepOp::Put | StepOp::PutValues);
+        let ns = if is_put { self.step.reduce_put_ns } else { self.step.reduce_add_ns };
         let GradientSync::Stage(chunk) = gradient else { return ns };
         if let Some(rates) = &self.step.stages {
             let of_part = |(part, count): (&str, usize)| count as u128 * u128::from(rates.ns(op, part));
             let all: u128 = stages[chunk.stage as usize].counts().map(of_part).sum();
-            let others = |size: u32| u128::from(size.max(2) - 1);
-            let ratio = match op {
-                StepOp::Put => (1, 1),
-                _ => (others(stage_group(placement, self.mesh.data)), others(rates.size)),
-            };
-            return (all * ratio.0 / ratio.1).min(u128::from(MAX_NS)) as u64;
+            let others = |size: u32| size.max(2) - 1;
+            let sizes = (others(stage_group(placement, self.mesh.data)), others(rates.size));
+            return of_ratio(all, if is_put { (1, 1) } else { sizes });
         }
         let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
         let weight = stages[chunk.stage as usize].counts().map(part).sum::<u128>();
         let unit = u128::from(self.step.optimizer_embedding_ns.max(1));
         (u128::from(ns) * weight / unit).min(u128::from(MAX_NS)) as u64
     }
+}
+
+/// Returns `ns` times a ratio, at most the largest time.
+fn of_ratio(ns: u128, (numerator, denominator): (u32, u32)) -> u64 {
+    (ns.saturating_mul(numerator.into()) / u128::from(denominator.max(1))).min(u128::from(MAX_NS)) as u64
 }
 
 /// Returns the value at `x` on the line through the two nearest points, or in proportion to a single one; `None` without points.

@@ -28,6 +28,7 @@ pub use unit::TimeUnit;
 
 use crate::activation::Keep;
 use crate::epilogue::{StepEpilogue, StepNode};
+use crate::graph::TaskGraph;
 use crate::op::Op;
 use crate::placement::Placement;
 
@@ -58,11 +59,39 @@ pub struct StepCosts {
     pub is_whole: bool,
 }
 
+/// Start and end of a node of an epilogue, by its number.
+pub type NodeTime = (usize, u64, u64);
+
 impl StepCosts {
     /// Returns the costs of an epilogue from a function of its nodes.
     pub fn new(epilogue: StepEpilogue, lasts: impl Fn(&StepNode) -> (u64, u64)) -> StepCosts {
         let lasts = epilogue.nodes().iter().map(lasts).collect();
         StepCosts { epilogue, lasts, is_whole: true }
+    }
+
+    /// Lets sums begin as early as `graph` allows, and adds to `costs` how long they hold up their devices between ops.
+    pub fn begun_early(self, graph: &TaskGraph, costs: CostTable) -> (CostTable, StepCosts) {
+        let (epilogue, order) = self.epilogue.begun_early(graph);
+        let lasts = order.iter().map(|&number| self.lasts[number]).collect();
+        let steps = StepCosts { epilogue, lasts, ..self };
+        let last = steps.epilogue.nodes().iter().filter_map(|node| node.behind).max();
+        let pauses = last.map_or(0..0, |last| 0..last + 1).map(|op| steps.behind(op, 0).1).collect();
+        (CostTable { pauses, ..costs }, steps)
+    }
+
+    /// Returns the times of the nodes behind op `index` of the graph on a device that is free from `free` on, and when it is free
+    /// again. The parts of other replicas arrive as this one's do there; what was put before other ops has arrived.
+    pub fn behind(&self, index: usize, mut free: u64) -> (Vec<NodeTime>, u64) {
+        let mut times: Vec<NodeTime> = Vec::new();
+        for number in self.epilogue.behind(index) {
+            let needs = &self.epilogue.nodes()[number].needs;
+            let arrived = times.iter().filter(|(other, ..)| needs.contains(other));
+            let arrived = arrived.map(|&(other, _, end)| end + self.lasts[other].1).max().unwrap_or(0);
+            let start = free.max(arrived);
+            free = start + self.lasts[number].0;
+            times.push((number, start, free));
+        }
+        (times, free)
     }
 }
 
@@ -86,6 +115,8 @@ pub struct CostTable {
     pub puts: Option<SharedPuts>,
     /// Assumptions about costs that were not given, such as `I = W = B/2`.
     pub assumed: Vec<&'static str>,
+    /// By op of one graph: ticks for which its device sums gradients before the next op; 0 behind the last entry.
+    pub pauses: Vec<u64>,
     /// Indexed by [`Op::slot`].
     times: Vec<OpTime>,
 }
@@ -125,6 +156,11 @@ impl CostTable {
         self.times[op.slot()]
     }
 
+    /// Returns for how long the device of op number `index` sums gradients before its next op.
+    pub fn pause(&self, index: usize) -> u64 {
+        self.pauses.get(index).copied().unwrap_or(0)
+    }
+
     /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind.
     pub fn new(
         placement: &Placement,
@@ -145,6 +181,7 @@ impl CostTable {
             contention: None,
             puts: None,
             assumed: Vec::new(),
+            pauses: Vec::new(),
             times,
         }
     }
@@ -164,7 +201,8 @@ impl CostTable {
         let ticks_per_unit = self.ticks_per_unit * f64::from(n);
         let speeds = self.speeds.iter().map(|speed| speed.finer(n)).collect();
         let puts = self.puts.clone().map(|puts| SharedPuts { duration: ticks(puts.duration), ..puts });
-        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, puts, ..self.clone() }
+        let pauses = self.pauses.iter().map(|&pause| ticks(pause)).collect();
+        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, puts, pauses, ..self.clone() }
     }
 
     /// Returns the costs with only the measured speeds of these indices.
@@ -200,7 +238,7 @@ impl CostTable {
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
         let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, ..self.clone() };
-        CostTable { speeds: Vec::new(), contention: None, puts: None, ..costs }
+        CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), ..costs }
     }
 
     /// Converts ticks to nanoseconds of a timeline.

@@ -1,7 +1,7 @@
 //! The trainer as a device: its state on any machine, and its ops on a CPU.
 
 use super::device::{Batch, Device, State, Update};
-use crate::compute::{Compute, Stopwatch};
+use crate::compute::{Compute, OptimizerShare, Stopwatch};
 use crate::epilogue::GradientSync;
 use crate::model::{Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
 use crate::op::Op;
@@ -71,6 +71,14 @@ impl Device for StageModule<Cpu> {
 
     fn set_gradient(&mut self, gradient: GradientSync, other: &[f32]) -> Result<()> {
         self.replace_gradient(gradient, other)
+    }
+
+    fn copy_values(&mut self, gradient: GradientSync, into: &mut [f32]) -> Result<()> {
+        StageModule::copy_values(self, gradient, into)
+    }
+
+    fn replace_values(&mut self, gradient: GradientSync, of: OptimizerShare, other: &[f32]) -> Result<()> {
+        StageModule::replace_values(self, gradient, of, other)
     }
 
     fn squared_norms(&mut self) -> Result<Vec<(usize, f64)>> {

@@ -1,5 +1,6 @@
 //! Devices that compute on the calling thread, and [`Timed`], which only waits.
 
+use crate::compute::OptimizerShare;
 use crate::cost::CostTable;
 use crate::epilogue::GradientSync;
 use crate::model::{AdamW, Parameters, PartTiming, Quantity, TensorPart};
@@ -117,6 +118,16 @@ pub trait Device: State + Send {
 
     /// Replaces this worker's part with another's: the first summand, unless it is this worker's own.
     fn set_gradient(&mut self, _gradient: GradientSync, _other: &[f32]) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Copies the parameters of a stage that this worker has updated to their places in `into`.
+    fn copy_values(&mut self, _gradient: GradientSync, _into: &mut [f32]) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Replaces parameters of a stage with those that the worker with the share `of` has updated.
+    fn replace_values(&mut self, _gradient: GradientSync, _of: OptimizerShare, _other: &[f32]) -> anyhow::Result<()> {
         Ok(())
     }
 

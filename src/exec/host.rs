@@ -8,6 +8,7 @@ use super::program::{Backend, Program, Runner};
 use super::record::DeviceRecord;
 use super::shared::Shared;
 use super::watch::Fault;
+use crate::compute::OptimizerShare;
 use crate::epilogue::GradientSync;
 use crate::model::PartTiming;
 use crate::op::Op;
@@ -90,6 +91,18 @@ impl Backend for Host {
         // SAFETY: it has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
         self.device.set_gradient(gradient, other)
+    }
+
+    fn copy_values(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
+        // SAFETY: the link has reported it as free.
+        let place = unsafe { self.shared.heap.arena().data_mut(place) };
+        self.device.copy_values(gradient, place)
+    }
+
+    fn replace_values(&mut self, gradient: GradientSync, of: OptimizerShare, place: Region) -> Result<()> {
+        // SAFETY: it has arrived, and is released after this call.
+        let other = unsafe { self.shared.heap.arena().data(place) };
+        self.device.replace_values(gradient, of, other)
     }
 
     fn square(&mut self) -> Result<()> {

@@ -76,6 +76,15 @@ struct Group {
     members: Vec<(u32, usize)>,
 }
 
+/// What a gradient's buffers are used for in an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// To sum the gradient.
+    Gradients,
+    /// Then to exchange the updated parameters, if workers share the optimizer's work.
+    Values,
+}
+
 /// The parts of a gradient in one update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GradientParts {
@@ -175,8 +184,13 @@ impl MessageBuffers {
         Some(Message { buffer, op: Some(port.message), value, credit: port.credit.then(|| value - 1), reader: 0 })
     }
 
-    /// Returns the parts of `gradient` that `worker` sums, in update `number` (from 0); `None` if nobody else holds it.
-    pub fn parts(&self, worker: u32, gradient: GradientSync, number: u64) -> Option<GradientParts> {
+    /// Returns the parts of `gradient` that `worker` sums, or of its parameters that it exchanges, in update `number` (from 0);
+    /// `None` if nobody else holds it.
+    pub fn parts(&self, worker: u32, gradient: GradientSync, (number, what): (u64, Use)) -> Option<GradientParts> {
+        let number = match gradient {
+            GradientSync::Stage(_) if self.mesh.zero => 2 * number + u64::from(what == Use::Values),
+            _ => number,
+        };
         let group = &self.groups[*self.group_of.get(&(worker, gradient))?];
         let own = group.members.iter().position(|&(member, _)| member == worker)?;
         let message = |(member, &(_, buffer)): (usize, &(u32, usize))| Message {

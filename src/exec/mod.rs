@@ -23,6 +23,7 @@ mod record;
 mod session;
 mod shared;
 mod signal;
+mod values;
 mod watch;
 
 pub use collective::TensorGroup;

@@ -7,6 +7,7 @@
 
 use crate::epilogue::StepEpilogue;
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::op::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,9 +60,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Assigns slots to the messages of `graph`, of which there are `data` replicas. The devices in `tied` exchange the gradient of a
-    /// tied tensor.
-    pub fn new(graph: Arc<TaskGraph>, data: u32, tied: Option<[u32; 2]>) -> Plan {
+    /// Assigns slots to the messages of `graph`, of which `mesh` has replicas. The devices in `tied` exchange the gradient of a tied
+    /// tensor.
+    pub fn new(graph: Arc<TaskGraph>, mesh: Mesh, tied: Option<[u32; 2]>) -> Plan {
         let ancestors = graph.ancestors();
         let consumers = graph.consumers();
         let mut channels: BTreeMap<(bool, u32, u32), Vec<(usize, usize)>> = BTreeMap::new();
@@ -77,7 +78,7 @@ impl Plan {
             }
         }
         let (inputs, outputs) = (vec![None; graph.len()], vec![None; graph.len()]);
-        let epilogue = StepEpilogue::new(&graph.schedule().placement, data, tied, true);
+        let epilogue = StepEpilogue::of_graph(&graph, mesh, tied, true);
         let mut plan = Plan { graph, inputs, outputs, slots: Vec::new(), epilogue };
         for (channel, messages) in channels.into_values().enumerate() {
             plan.assign(channel, &messages, &ancestors);

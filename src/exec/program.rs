@@ -3,15 +3,16 @@
 
 use super::device::{Batch, State, Update};
 use super::link::Link;
-use super::message::Message;
+use super::message::{GradientParts, Message, Use};
 use super::plan::BufferUse;
 use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
-use crate::epilogue::{GradientSync, StepOp};
+use crate::compute::OptimizerShare;
+use crate::epilogue::{GradientSync, StepNode, StepOp};
 use crate::op::Op;
 use crate::schedule::Overlap;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -85,6 +86,16 @@ pub trait Backend: Send {
     /// Replaces this worker's part of a gradient with the one at `place`: the first summand, unless it is this worker's own.
     fn set_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
+    /// Copies the parameters that this worker has updated to their places in `place`.
+    fn copy_values(&mut self, _gradient: GradientSync, _place: Self::Location) -> Result<()> {
+        bail!("expected devices that can share the optimizer, found others; leave --zero out")
+    }
+
+    /// Replaces parameters with those at `place`, which the worker with the share `of` has updated.
+    fn replace_values(&mut self, _gradient: GradientSync, _of: OptimizerShare, _place: Self::Location) -> Result<()> {
+        bail!("expected devices that can share the optimizer, found others; leave --zero out")
+    }
+
     /// Squares the gradients. [`Backend::squares`] returns the result once everything is done.
     fn square(&mut self) -> Result<()>;
 
@@ -119,8 +130,8 @@ pub struct Program<M: Backend> {
     number: u32,
     /// The pipeline device.
     device: u32,
-    backend: M,
-    link: Box<dyn Link<Location = M::Location, Timestamp = M::Timestamp>>,
+    pub(super) backend: M,
+    pub(super) link: Box<dyn Link<Location = M::Location, Timestamp = M::Timestamp>>,
     shared: Arc<Shared>,
     /// Step ops of this step, with start and end.
     steps: Vec<(StepOp, M::Timestamp, M::Timestamp)>,
@@ -142,7 +153,7 @@ impl<M: Backend> Runner for Program<M> {
         if !follows {
             self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
         }
-        self.pipeline(step, &mut record)?;
+        self.pipeline(step, update.map(|_| updates), &mut record)?;
         if let Some(update) = update {
             record.norm = self.end(updates, update)?;
         }
@@ -185,9 +196,9 @@ impl<M: Backend> Program<M> {
         Program { number, device, backend, link, shared, steps: Vec::new(), fault }
     }
 
-    /// Runs the pipeline ops of a step. An overlapped pair waits for both inputs first, unless the graph specifies otherwise, and puts
-    /// both outputs last.
-    fn pipeline(&mut self, step: u64, record: &mut DeviceRecord) -> Result<()> {
+    /// Runs the pipeline ops of a step, and in a step with an update the sums of gradients that may begin between them. An overlapped
+    /// pair waits for both inputs first, unless the graph specifies otherwise, and puts both outputs last.
+    fn pipeline(&mut self, step: u64, updates: Option<u64>, record: &mut DeviceRecord) -> Result<()> {
         let shared = self.shared.clone();
         let graph = &shared.plan.graph;
         let range = graph.schedule().range(self.device);
@@ -210,6 +221,9 @@ impl<M: Backend> Program<M> {
             for op in index..=last {
                 self.put(op, step, record)?;
             }
+            for node in updates.map_or(0..0, |_| shared.plan.epilogue.behind(last)) {
+                self.sum(&shared.plan.epilogue.nodes()[node], updates.unwrap_or_default())?;
+            }
             index = last + 1;
         }
         Ok(())
@@ -230,7 +244,7 @@ impl<M: Backend> Program<M> {
     }
 
     /// Runs `work`, which may wait for other devices, recorded as a wait.
-    fn waiting<T>(&mut self, work: impl FnOnce(&mut Program<M>) -> Result<T>) -> Result<T> {
+    pub(super) fn waiting<T>(&mut self, work: impl FnOnce(&mut Program<M>) -> Result<T>) -> Result<T> {
         self.shared.watch.note_wait(self.number, true);
         let done = work(self)?;
         self.shared.watch.note_wait(self.number, M::ENQUEUES);
@@ -288,10 +302,11 @@ impl<M: Backend> Program<M> {
     fn end(&mut self, updates: u64, update: &Update) -> Result<Option<f64>> {
         let shared = self.shared.clone();
         let (mut scale, mut norm) = (1.0, None);
-        for node in shared.plan.epilogue.of(self.device) {
+        for node in shared.plan.epilogue.of(self.device).filter(|node| node.behind.is_none()) {
             match (node.op, update.clip) {
-                (StepOp::Put, _) => self.put_gradients(&node.gradients, updates)?,
-                (StepOp::Reduce, _) => self.reduce(&node.gradients, updates)?,
+                (StepOp::Put | StepOp::Reduce, _) => self.sum(node, updates)?,
+                (StepOp::PutValues, _) => self.put_values(&node.gradients, updates)?,
+                (StepOp::Gather, _) => self.gather(&node.gradients, updates)?,
                 (StepOp::Norm, Some(clip)) => scale = clip_scale(*norm.insert(self.norm(updates)?), clip),
                 (StepOp::Norm, None) => {}
                 (StepOp::Optimizer, _) => {
@@ -302,14 +317,28 @@ impl<M: Backend> Program<M> {
         Ok(norm)
     }
 
+    /// Runs a node of the sum of gradients.
+    fn sum(&mut self, node: &StepNode, updates: u64) -> Result<()> {
+        match node.op {
+            StepOp::Put => self.put_gradients(&node.gradients, updates),
+            _ => self.reduce(&node.gradients, updates),
+        }
+    }
+
+    /// Returns the parts of `gradient` in an update, or of its parameters.
+    pub(super) fn parts(&self, gradient: GradientSync, updates: u64, what: Use) -> Option<GradientParts> {
+        self.shared.buffers.parts(self.number, gradient, (updates, what))
+    }
+
     /// Computes the gradient norm over all workers, on the hosts. It is a barrier. Replicas hold the same gradients, so only the
-    /// first one's count.
+    /// first one's count, unless each holds a slice.
     fn norm(&mut self, updates: u64) -> Result<f64> {
         let shared = self.shared.clone();
         self.timed(StepOp::Norm, |program| program.backend.square())?;
         self.backend.drain(&mut || self.link.is_done())?;
         let squares = self.backend.squares()?;
-        let counted = if shared.mesh.coordinate(self.number).data == 0 { &squares[..] } else { &[] };
+        let counts = shared.mesh.zero || shared.mesh.coordinate(self.number).data == 0;
+        let counted = if counts { &squares[..] } else { &[] };
         shared.reductions.put_norms(&shared.heap, self.number, updates, counted);
         let sum = self.waiting(|_| Ok(shared.reductions.sum_norms(&shared.heap, updates, &shared.watch)?))?;
         Ok(sum.sqrt())
@@ -319,7 +348,7 @@ impl<M: Backend> Program<M> {
     fn put_gradients(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         self.timed(StepOp::Put, |program| {
             for &gradient in gradients {
-                let Some(parts) = program.shared.buffers.parts(program.number, gradient, updates) else { continue };
+                let Some(parts) = program.parts(gradient, updates, Use::Gradients) else { continue };
                 let out = parts.messages[parts.own];
                 let place = program.waiting(|program| program.link.send_buffer(out))?;
                 program.backend.copy_gradient(gradient, place)?;
@@ -333,7 +362,7 @@ impl<M: Backend> Program<M> {
     /// the same in both orders, so the first two members add to their own part; others begin with the first part.
     fn reduce(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
-            let Some(parts) = self.shared.buffers.parts(self.number, gradient, updates) else { continue };
+            let Some(parts) = self.parts(gradient, updates, Use::Gradients) else { continue };
             let mut places = Vec::with_capacity(parts.messages.len());
             for (number, &message) in parts.messages.iter().enumerate() {
                 if number != parts.own {
@@ -355,7 +384,7 @@ impl<M: Backend> Program<M> {
         Ok(())
     }
 
-    fn timed(&mut self, op: StepOp, work: impl FnOnce(&mut Program<M>) -> Result<()>) -> Result<()> {
+    pub(super) fn timed(&mut self, op: StepOp, work: impl FnOnce(&mut Program<M>) -> Result<()>) -> Result<()> {
         let start = self.backend.timestamp()?;
         work(self)?;
         let end = self.backend.timestamp()?;

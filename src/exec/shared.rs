@@ -53,7 +53,7 @@ impl Shared {
     /// Prepares the execution of `graph`. All ranks must call this together.
     pub fn new(graph: Arc<TaskGraph>, sizes: &Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
         let mesh = settings.mesh;
-        let plan = Plan::new(graph, mesh.data, sizes.tied.map(|(devices, _)| devices));
+        let plan = Plan::new(graph, mesh, sizes.tied.map(|(devices, _)| devices));
         let workers = mesh.world(plan.graph.schedule().devices());
         let mut layout = ArenaLayout::default();
         let statuses = Statuses::new(&mut layout, workers);

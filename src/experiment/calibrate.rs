@@ -253,13 +253,15 @@ fn overheads(graph: &TaskGraph, steps: &[Alone<'_>]) -> BTreeMap<String, u64> {
     samples.into_iter().map(|(kind, rest)| (kind.letter().to_string(), typical(&rest))).collect()
 }
 
-/// Typical host time between the end of an op (or of its put) and the next op's turn.
+/// Typical host time between the end of an op (or of its put) and the next op's turn, if no sum of gradients is between.
 fn gap(records: &[StepRecord]) -> u64 {
     let mut gaps = Vec::new();
     for device in records.iter().flat_map(|record| &record.devices) {
         let free = |op: &OpRecord| if device.puts_beside_compute { op.end } else { op.put_end };
+        let sums = |from: u64, to: u64| device.steps.iter().any(|&(_, start, _)| (from..to).contains(&start));
+        let pairs = device.ops.windows(2).filter(|pair| !sums(pair[0].end, pair[1].turn));
         // Within an overlapped pair the first op's put follows the second op.
-        gaps.extend(device.ops.windows(2).filter_map(|pair| pair[1].turn.checked_sub(free(&pair[0]))));
+        gaps.extend(pairs.filter_map(|pair| pair[1].turn.checked_sub(free(&pair[0]))));
     }
     typical(&gaps)
 }
@@ -309,7 +311,7 @@ fn step_rates(
     mesh: Mesh,
 ) -> StepRates {
     let placement = &graph.schedule().placement;
-    let epilogue = StepEpilogue::new(placement, mesh.data, spec.outline().exchange(placement, stages), true);
+    let epilogue = StepEpilogue::of_graph(graph, mesh, spec.outline().exchange(placement, stages), true);
     let devices = 0..graph.schedule().devices() as usize;
     let durations = |device, counts: &dyn Fn(&StepNode) -> bool| step_durations(&epilogue, records, device, counts);
     let total = |counts: &dyn Fn(&StepNode) -> bool| {
@@ -337,13 +339,18 @@ fn step_rates(
         total(&is_stage) / exchanged
     };
     let group_rates = |size| {
-        let [put, add] = [StepOp::Put, StepOp::Reduce].map(of_stages);
+        let [put, add, put_values, gather] =
+            [StepOp::Put, StepOp::Reduce, StepOp::PutValues, StepOp::Gather].map(of_stages);
         GroupRates {
             size,
             put_embedding_ns: (put * embedding) as u64,
             put_block_ns: (put * block) as u64,
             add_embedding_ns: (add * embedding) as u64,
             add_block_ns: (add * block) as u64,
+            put_values_embedding_ns: (put_values * embedding) as u64,
+            put_values_block_ns: (put_values * block) as u64,
+            gather_embedding_ns: (gather * embedding) as u64,
+            gather_block_ns: (gather * block) as u64,
         }
     };
     StepRates {

@@ -43,7 +43,7 @@ pub use measure::{Event, Extent, Observer, ScheduleRun, measure, silent};
 pub use ordered::{fixed_graph, graph_of};
 pub use outcome::{Errors, Iteration, Measurement, Outcome};
 pub use recent::report_of;
-pub use requirements::{most_held, require_session};
+pub use requirements::{most_held, require_session, state_bytes};
 pub use results::{Calibration, Results};
 pub use steps::{Role, Steps};
 pub use system::{cores, free_memory_bytes};

@@ -5,8 +5,7 @@ use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
 use crate::memory::{SavedActivations, peak};
 use crate::mesh::Mesh;
-use crate::model::storage;
-use crate::model_spec::Stage;
+use crate::model_spec::{Part, Stage, Tensor, TiedSides};
 use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 
@@ -45,16 +44,19 @@ pub(super) fn require_memory<'a>(
     training: Option<&Training>,
 ) -> Result<(), Error> {
     let (mut needed, mut planning, mut weights, mut count) = (0_u64, 0_u64, 0_u64, 0);
+    let mut members = u64::MAX;
     for graph in graphs {
         // While a plan is made, it holds one number per op and device.
         planning = planning.max((graph.len() as u64).saturating_mul(u64::from(graph.schedule().devices()) * 4));
         let (of_weights, held) = training.map_or(Ok((0, 0)), |training| least_bytes(training, graph))?;
         needed = needed.saturating_add(held);
         weights = weights.max(of_weights); // sessions share them
+        members = members.min(training.map_or(1, |training| training.optimizer_share(graph, 0).members as u64));
         count += 1;
     }
     // Values, gradients and moments; where sessions share them, values and moments once more, from which each goes on.
-    let bytes_each = if count > 1 { 28 } else { 16 };
+    let moments = 8 / members.max(1);
+    let bytes_each = if count > 1 { 12 + 2 * moments } else { 8 + moments };
     needed = needed.saturating_add(weights.saturating_mul(bytes_each)).saturating_add(planning);
     let model = training.map(|training| format!(" of a model of {} parameters", training.config().parameter_count()));
     match free_memory_bytes() {
@@ -82,10 +84,63 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Err
     Ok((parameters * here.len() as u64 / shares, held))
 }
 
+/// Bytes of the parameters, gradients and moments of `worker` in a session of `graph`, on a CPU.
+pub fn state_bytes(training: &Training, graph: &TaskGraph, worker: u32, stages: &[Stage]) -> u64 {
+    let (spec, mesh) = (training.spec(), training.mesh());
+    let (at, share) = (mesh.coordinate(worker), training.optimizer_share(graph, worker));
+    let held = || graph.schedule().placement.stages_of(at.device).map(|stage| &stages[stage as usize]);
+    let sides = spec.outline().tied_sides(held());
+    let tied: Vec<&str> = spec.parts.iter().flat_map(|part| part.tensors().filter_map(|tensor| tensor.tied)).collect();
+    let of_group = |group: &Vec<Tensor>| {
+        let size = |tensor: &Tensor| tensor.share(at.tensor as usize, mesh.tensor as usize).iter().product::<usize>();
+        let (length, is_other) =
+            (group.iter().map(size).sum::<usize>(), group.iter().any(|tensor| tensor.tied.is_some()));
+        if is_other && sides == TiedSides::Both {
+            return 0; // stored once, with its owner
+        }
+        // A shared tensor has a gradient for each of its two parts.
+        let is_shared = is_other || group.iter().any(|tensor| tied.contains(&tensor.name));
+        (2 + usize::from(is_shared)) * length + 2 * share.slice(length).len()
+    };
+    let of_part = |(part, count): (&Part, usize)| count * part.groups.iter().map(of_group).sum::<usize>();
+    let numbers: usize = held().flat_map(|stage| spec.held(stage).map(of_part).collect::<Vec<_>>()).sum();
+    (numbers * size_of::<f32>()) as u64
+}
+
+impl Training {
+    /// Checks that workers share the optimizer's work in at least one of `graphs` if they are `asked` to. Returns what each holds
+    /// at most then.
+    ///
+    /// # Errors
+    /// No two workers have the same parameters, or the model does not split into the stages.
+    pub fn check_sharing<'a>(
+        &self,
+        graphs: impl Iterator<Item = &'a TaskGraph> + Clone,
+        asked: bool,
+    ) -> Result<Option<String>, Error> {
+        if !self.mesh().zero {
+            return Ok(None);
+        }
+        let shares = |graph: &TaskGraph| self.optimizer_share(graph, 0).members > 1;
+        if !graphs.clone().any(shares) {
+            let why =
+                "--zero 1 is for workers with the same parameters, found none; give --dp 2 or more, or leave it out";
+            return if asked { Err(Error::Usage(why.to_string())) } else { Ok(None) };
+        }
+        let mut most = 0;
+        for graph in graphs {
+            let stages = self.stages(graph)?;
+            let workers = 0..self.mesh().world(graph.schedule().devices());
+            most = most.max(workers.map(|worker| state_bytes(self, graph, worker, &stages)).max().unwrap_or(0));
+        }
+        Ok(Some(format!("parameters, gradients and moments take at most {} per worker", in_words(most))))
+    }
+}
+
 /// Peak bytes that the ops of a worker of `device` keep for later ones.
 pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let spec = training.spec();
-    let storage = storage(training.config().vocabulary_multiple, training.mesh().tensor as usize);
+    let storage = training.storage();
     let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &storage) as u64;
     let left = |stage| SavedActivations {
         forward: left(stage, Kind::F),

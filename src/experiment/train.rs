@@ -13,6 +13,7 @@ use crate::activation::Keep;
 use crate::cost::CostFile;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::resolve::{self, Costs, Selection, unknown_costs};
 use crate::sim::Setup;
 use std::cell::OnceCell;
@@ -96,9 +97,11 @@ impl Experiment {
         }
         let (mesh, cores) = (training.mesh(), cores());
         let workers = mesh.world(self.selection.devices);
-        if !mesh.is_single() {
+        let sharing = training.check_sharing(runs.iter().map(|(graph, ..)| graph), true)?;
+        if mesh != Mesh::default() {
             observer(Event::Remark(&mesh.in_words(self.selection.devices)));
         }
+        sharing.iter().for_each(|text| observer(Event::Remark(text)));
         if workers > cores {
             let what = if mesh.is_single() { "devices" } else { "workers" };
             observer(Event::Remark(&format!(

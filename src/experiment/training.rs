@@ -3,15 +3,16 @@
 use super::config::DEFAULT_SEQUENCE;
 use super::system::{cores, provenance};
 use super::{Error, TrainingConfig};
-use crate::compute::{Alone, Collective};
+use crate::compute::{Alone, Collective, OptimizerShare};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
+use crate::epilogue::group_member;
 use crate::exec::link::LinkKind;
 use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, TensorGroup, Update};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
-use crate::model::{self, Config, Parameters, StageModule, Tokens};
-use crate::model_spec::{MicroBatch, ModelSpec, Stage};
+use crate::model::{self, Config, Parameters, StageModule, TensorRanks, Tokens};
+use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
 use std::collections::BTreeMap;
@@ -81,6 +82,12 @@ impl TrainingConfig {
                 "expected --seq of at most {longest}, {limit}, found {sequence_tokens}; lower it"
             )));
         }
+        if self.mesh.sequence_parallel && self.mesh.tensor == 1 {
+            return Err(Error::Usage(
+                "--sequence-parallel is for tensor-parallel ranks, found one; give --tp 2 or more, too".to_string(),
+            ));
+        }
+        self.require_rows((batch / all) as usize * sequence_tokens)?;
         let tokens = self.tokens(&config)?;
         if tokens.vocabulary_needed > config.vocabulary {
             return Err(Error::Usage(format!(
@@ -102,6 +109,17 @@ impl TrainingConfig {
         };
         training.batch(0, microbatches).map_err(|short| Error::Usage(short.to_string()))?;
         Ok(training)
+    }
+
+    /// Checks that the ranks that share the rows of a micro-batch have equally many.
+    fn require_rows(&self, rows: usize) -> Result<(), Error> {
+        let ranks = self.mesh.row_ranks();
+        if rows.is_multiple_of(ranks as usize) {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "expected a micro-batch's {rows} tokens to be a multiple of --tp {ranks} under --sequence-parallel; choose another --seq"
+        )))
     }
 }
 
@@ -162,7 +180,7 @@ impl Training {
             map.insert("ranks".to_string(), self.ranks.size().to_string());
             map.insert("clocks of ranks".to_string(), format!("{method}; off by at most {uncertainty_ns} ns"));
         }
-        if !self.mesh().is_single() {
+        if self.mesh() != Mesh::default() {
             map.insert("mesh".to_string(), self.mesh().to_string());
         }
         map
@@ -188,7 +206,8 @@ impl Training {
         let at_size = has_line.then(|| costs.at_size(&self.spec(), self.micro_batch));
         let costs = at_size.as_ref().unwrap_or(costs);
         let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
-        Ok((table, costs.step_costs(placement, &stages, self.training_config.clip.is_some())))
+        let steps = costs.step_costs(placement, &stages, self.training_config.clip.is_some());
+        Ok(steps.begun_early(graph, table))
     }
 
     /// Converts costs that were measured in another training of the same width.
@@ -202,7 +221,7 @@ impl Training {
         let Config { layers, channels, heads, vocabulary, .. } = *self.config();
         let MicroBatch { sequences, tokens } = self.micro_batch;
         let clipped = if self.training_config.clip.is_some() { ", clipped" } else { "" };
-        let mesh = if self.mesh().is_single() { String::new() } else { format!(", {}", self.mesh()) };
+        let mesh = if self.mesh() == Mesh::default() { String::new() } else { format!(", {}", self.mesh()) };
         format!(
             "{layers} blocks of {channels} channels and {heads} heads, {vocabulary} token ids, micro-batches of {sequences} x {tokens} \
              tokens{clipped}{mesh}"
@@ -221,6 +240,7 @@ impl Training {
                 self.mesh()
             )));
         }
+        let edge = edge / self.mesh().row_ranks() as usize;
         let (expected, found) = ((edge * self.number_bytes()) as u64, costs.link.bytes);
         if expected != found {
             return Err(Error::Usage(format!(
@@ -293,8 +313,12 @@ impl Training {
                 1 => Box::new(Alone),
                 _ => Box::new(TensorGroup::new(worker, shared)),
             };
+            let ranks = TensorRanks { members: ranks, shares_rows: mesh.sequence_parallel };
             let mut module = StageModule::on_cpu_rank(&self.parameters, &held, sizes, ranks)?;
             module.average_over(mesh.data);
+            if mesh.zero {
+                module.share_optimizer(self.optimizer_share(graph, worker))?;
+            }
             Ok(Host::runner(worker, Box::new(module), shared, self.training_config.fault))
         };
         self.ranks.devices(shared.workers()).map(host).collect()
@@ -312,10 +336,10 @@ impl Training {
             }
         };
         Sizes {
-            hidden: spec.edge(self.micro_batch) * number,
+            hidden: self.edge() * number,
             tied: spec.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
-            norm_parts: spec.squares() * self.mesh().tensor as usize,
+            norm_parts: spec.squares() * self.mesh().tensor as usize * self.optimizer_share(graph, 0).members,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
         }
     }
@@ -331,11 +355,33 @@ impl Training {
 
     /// Share of an activation that is kept from I to W, over the whole model, as these devices store it.
     pub fn keep(&self) -> f64 {
-        let storage = match &self.backend {
-            Backend::Cpu => model::storage(self.config().vocabulary_multiple, self.mesh().tensor as usize),
+        self.spec().keep(self.micro_batch, &self.storage())
+    }
+
+    /// How a worker stores what ops keep for later ones.
+    pub(super) fn storage(&self) -> Storage {
+        let mesh = self.mesh();
+        match &self.backend {
+            Backend::Cpu => {
+                let storage = model::storage(self.config().vocabulary_multiple, mesh.tensor as usize);
+                Storage { sp: mesh.row_ranks() as usize, ..storage }
+            }
             Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
-        };
-        self.spec().keep(self.micro_batch, &storage)
+        }
+    }
+
+    /// The share of the optimizer's work of `worker` in a session of `graph`.
+    pub(super) fn optimizer_share(&self, graph: &TaskGraph, worker: u32) -> OptimizerShare {
+        if !self.mesh().zero {
+            return OptimizerShare::WHOLE;
+        }
+        let (member, members) = group_member(&graph.schedule().placement, self.mesh(), worker);
+        OptimizerShare { member: member as usize, members: members as usize }
+    }
+
+    /// Numbers that a worker sends to the next stage per micro-batch.
+    fn edge(&self) -> usize {
+        self.spec().edge(self.micro_batch) / self.mesh().row_ranks() as usize
     }
 
     /// Bytes of one number of an activation.
@@ -348,7 +394,7 @@ impl Training {
 
     /// Bytes of a message from one stage to the next.
     pub(super) fn message_bytes(&self) -> usize {
-        self.spec().edge(self.micro_batch) * self.number_bytes()
+        self.edge() * self.number_bytes()
     }
 }
 

@@ -10,8 +10,8 @@ use crate::model::{Cpu, Group, GroupState, StageModule, TensorPart};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a group of tensors is known by: the tensor rank that holds it, and its first tensor.
-type Key = (u32, TensorPart);
+/// What a group of tensors is known by: the tensor rank that holds it, the elements whose moments it has, and its first tensor.
+type Key = (u32, [usize; 2], TensorPart);
 
 /// Groups of tensors. Workers that hold the same one have a group each.
 type Groups = BTreeMap<Key, Vec<Group>>;
@@ -61,12 +61,13 @@ impl Borrower {
         let (pool, trajectory, mesh) = (self.pool.clone(), self.trajectory, session.mesh());
         session.call(move |worker, state| {
             let Some(module) = module(state) else { return Ok(()) };
-            let take = |key| {
-                let (mut group, state) = locked(&pool).take(trajectory, (mesh.coordinate(worker).tensor, key))?;
+            let rank = mesh.coordinate(worker).tensor;
+            let take = |(part, slice)| {
+                let (mut group, state) = locked(&pool).take(trajectory, (rank, slice, part))?;
                 group.load(&locked(&state));
                 Ok(group)
             };
-            let groups = module.group_keys().map(take).collect::<anyhow::Result<_>>()?;
+            let groups = module.group_keys().into_iter().map(take).collect::<anyhow::Result<_>>()?;
             module.take_groups(groups);
             Ok(())
         })?;
@@ -86,7 +87,9 @@ impl Borrower {
             let rank = mesh.coordinate(worker).tensor;
             let groups = module(state).map(StageModule::lend_groups).unwrap_or_default();
             let mut pool = locked(&pool);
-            groups.into_iter().for_each(|(key, group)| pool.returned.entry((rank, key)).or_default().push(group));
+            for (part, slice, group) in groups {
+                pool.returned.entry((rank, slice, part)).or_default().push(group);
+            }
             Ok(())
         })?;
         Ok(())

@@ -8,6 +8,8 @@ use std::ops::Range;
 pub struct Origin {
     /// Tensors of [`Parameters`](super::parameters::Parameters), and which layer of them.
     pub tensors: Vec<(usize, Option<usize>)>,
+    /// Number of its elements here.
+    pub length: usize,
     /// Number of its partial square of the gradient norm; `None` if another device squares it.
     pub square: Option<usize>,
     /// The elements that are squared, of its tensors one after the other; `None`: all.

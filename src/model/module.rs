@@ -8,7 +8,7 @@ use super::stages::{check_held, check_sizes};
 use super::stash::Stash;
 use super::walk::Walk;
 use crate::compute::cpu::Cpu;
-use crate::compute::{Alone, Collective, Compute, Part, PartTimer, Side, TensorShare, Workload};
+use crate::compute::{Alone, Collective, Compute, OptimizerShare, Part, PartTimer, Side, TensorShare, Workload};
 use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch, ModelSpec, TiedSides};
 use crate::op::{Kind, Op};
@@ -66,6 +66,8 @@ pub struct StageModule<C: Compute> {
     pub(super) tied: TiedSides,
     /// Where one is: whether the other's gradient has arrived this step.
     pub(super) tied_received: bool,
+    /// Its share of the optimizer's work.
+    pub(super) optimizer: OptimizerShare,
     rows: usize,
     #[cfg(feature = "internals")]
     rows_between: usize,
@@ -179,6 +181,7 @@ impl<C: Compute> StageModule<C> {
                             let read = |&(tensor, layer)| shares.read(tensor, parameters.part(tensor, layer));
                             let values: Vec<Cow<[f32]>> = tensors.iter().map(read).collect();
                             let values: Vec<&[f32]> = values.iter().map(|values| &**values).collect();
+                            let length = values.iter().map(|values| values.len()).sum();
                             groups.push(compute.group(&values, entry.is_shared)?);
                             if entry.is_shared {
                                 shared = Some(origins.len());
@@ -186,7 +189,7 @@ impl<C: Compute> StageModule<C> {
                             let elsewhere = entry.is_shared && tied == TiedSides::One(1);
                             let square = (entry.square + number * entry.stride) * share.size + share.rank;
                             let counted = shares.counted(&entry.tensors);
-                            origins.push(Origin { tensors, square: (!elsewhere).then_some(square), counted });
+                            origins.push(Origin { tensors, length, square: (!elsewhere).then_some(square), counted });
                             place.insert(origins.len() - 1);
                         }
                         own.push(numbers[&key]);
@@ -211,6 +214,7 @@ impl<C: Compute> StageModule<C> {
             shared,
             tied,
             tied_received: false,
+            optimizer: OptimizerShare::WHOLE,
             rows: workload.micro_batch.rows(),
             #[cfg(feature = "internals")]
             rows_between: workload.micro_batch.rows() / share.row_ranks(),
@@ -224,6 +228,17 @@ impl<C: Compute> StageModule<C> {
     pub fn average_over(&mut self, replicas: u32) {
         let microbatches = self.stages.values().map(|stage| stage.stashes.len()).max().unwrap_or(1);
         self.weight = 1.0 / (replicas as usize * microbatches * self.rows) as f32;
+    }
+
+    /// Shares the optimizer's work with other workers that hold the same parameters: moments are kept, and gradients summed,
+    /// for a slice of every group. Values of other slices come from the others.
+    ///
+    /// # Errors
+    /// The machine cannot, or failed.
+    pub fn share_optimizer(&mut self, share: OptimizerShare) -> Result<()> {
+        self.compute.enter()?;
+        self.optimizer = share;
+        self.groups.iter_mut().try_for_each(|group| self.compute.share_optimizer(group, share))
     }
 
     #[cfg(feature = "internals")]

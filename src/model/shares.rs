@@ -39,7 +39,8 @@ impl Shares {
         Cow::Owned(held)
     }
 
-    /// Calls `fill` with room for the elements here, and puts them into a layer of a tensor, `whole`.
+    /// Calls `fill` with the elements here, and puts them back into a layer of a tensor, `whole`. `fill` may leave elements as they
+    /// are, which another worker fills.
     pub fn write<E>(
         &self,
         tensor: usize,
@@ -50,7 +51,7 @@ impl Shares {
             return fill(whole);
         }
         let share = &self.tensors[tensor];
-        let mut held = vec![0.0; share.length];
+        let mut held = self.read(tensor, whole).into_owned();
         fill(&mut held)?;
         let mut rest = &held[..];
         for run in &share.runs {

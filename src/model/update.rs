@@ -3,7 +3,7 @@
 
 use super::module::StageModule;
 use super::parameters::{Parameters, TensorPart};
-use crate::compute::{AdamW, Compute, Merge, Quantity, Side, Squared};
+use crate::compute::{AdamW, Compute, Merge, OptimizerShare, Quantity, Side, Squared};
 use crate::epilogue::GradientSync;
 use crate::model_spec::TiedSides;
 use crate::placement::Chunk;
@@ -65,6 +65,39 @@ impl<C: Compute> StageModule<C> {
         Ok(())
     }
 
+    /// Copies the parameters of a stage that this device has updated to their places in `to`: those of its share of the optimizer's
+    /// work.
+    ///
+    /// # Errors
+    /// Nothing is to be exchanged, or the machine failed.
+    pub fn copy_values(&mut self, gradient: GradientSync, mut to: C::Output<'_>) -> Result<()> {
+        self.compute.enter()?;
+        for number in self.updated(gradient)? {
+            self.compute.copy_values(&self.groups[number], &mut to)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the parameters that [`StageModule::copy_values`] wrote on the worker with the share `of`.
+    ///
+    /// # Errors
+    /// As [`StageModule::copy_values`].
+    pub fn replace_values(&mut self, gradient: GradientSync, of: OptimizerShare, mut from: C::Input<'_>) -> Result<()> {
+        self.compute.enter()?;
+        for number in self.updated(gradient)? {
+            self.compute.replace_values(&mut self.groups[number], of, &mut from)?;
+        }
+        Ok(())
+    }
+
+    /// The groups whose parameters are exchanged after an update. If both parts that share a tensor are here, it goes with its
+    /// owner's.
+    fn updated(&self, gradient: GradientSync) -> Result<Vec<usize>> {
+        let is_once = |side: Side| side == Side::Own || self.tied != TiedSides::Both;
+        let exchanged = self.exchanged(gradient)?.into_iter();
+        Ok(exchanged.filter(|(_, [side, _])| is_once(*side)).map(|(number, _)| number).collect())
+    }
+
     /// The groups whose gradients are exchanged, in one fixed order: the side that is sent, and the side that is received.
     fn exchanged(&self, gradient: GradientSync) -> Result<Vec<(usize, [Side; 2])>> {
         match (gradient, self.tied, self.shared) {
@@ -103,11 +136,12 @@ impl<C: Compute> StageModule<C> {
         self.compute.square(&groups)
     }
 
-    /// What [`StageModule::square`] summed last, each with its place in the order in which they are to be added up: the rank's
-    /// behind [`crate::model_spec::ModelSpec::square`] times the number of tensor-parallel ranks. A shared tensor's on its owner's device only, both sides added up. Waits.
+    /// What [`StageModule::square`] summed last, each with its place in the order in which they are to be added up:
+    /// [`crate::model_spec::ModelSpec::square`], then the tensor-parallel rank, then the share of the optimizer's work. A shared
+    /// tensor's on its owner's device only, both sides added up. Waits.
     pub fn squared_norms(&mut self) -> Result<Vec<(usize, f64)>> {
-        let sums = self.compute.squares()?;
-        Ok(self.squared().map(|(order, _)| order).zip(sums).collect())
+        let (sums, OptimizerShare { member, members }) = (self.compute.squares()?, self.optimizer);
+        Ok(self.squared().map(|(order, _)| order * members + member).zip(sums).collect())
     }
 
     /// The groups that are squared here, with their orders, in order.

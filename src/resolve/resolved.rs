@@ -102,6 +102,7 @@ impl Selection {
         let schedule = graph.schedule();
         let (costs, steps) =
             of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
+        let (costs, steps) = steps.begun_early(&graph, costs);
         warnings.extend(self.above_cap(&graph, costs.keep));
         let (costs, machine) = self.machine.equip(costs, schedule.devices())?;
         let setup = Setup { steps, memory_cap: self.memory_cap, machine };

@@ -6,7 +6,7 @@ use super::explain::explain;
 use super::idle::IdleSpan;
 use super::machine::{late, machine, measured_network};
 use super::prediction::{PredictionFigures, Spread};
-use super::spans::{StepSpan, free_again, spans, step_spans};
+use super::spans::{StepSpan, early_spans, free_again, spans, step_spans};
 use super::step::{Step, lasting, sweep_at_speed, typical_run, typical_sweep};
 use super::successive::{MOST_STEPS, Successive};
 use super::sweep::{sweep_from, sweep_lasting};
@@ -198,7 +198,10 @@ impl Prediction<'_> {
     pub fn timeline(&self) -> Timeline {
         let of_record = |record: &Record| record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect();
         let transfers = self.record.as_deref().map(of_record);
-        let spans = spans(self.graph, self.costs, &self.op_times(), &self.steps, transfers.as_ref());
+        let times = self.op_times();
+        let early = early_spans(self.graph, self.costs, &times, &self.step_costs);
+        let steps: Vec<StepSpan> = early.into_iter().chain(self.steps.iter().cloned()).collect();
+        let spans = spans(self.graph, self.costs, &times, &steps, transfers.as_ref());
         let mut timeline = Timeline { spans, ..self.empty_timeline() };
         timeline.sort();
         timeline

@@ -6,7 +6,7 @@ use crate::epilogue::StepNode;
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
 use crate::timeline::{Queue, Span};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSpan {
@@ -23,9 +23,25 @@ pub struct StepSpan {
 pub(super) fn step_spans(devices: &[Activity], step: &StepCosts) -> Vec<StepSpan> {
     let mut free = free_again(devices);
     let times = step.epilogue.run(&mut free, |number| step.lasts[number]);
-    let span =
-        |(node, (start, end)): (&StepNode, _)| StepSpan { device: node.device, name: node.op.name(), start, end };
-    step.epilogue.nodes().iter().zip(times).map(span).collect()
+    let last = step.epilogue.nodes().iter().zip(times).filter(|(node, _)| node.behind.is_none());
+    last.map(|(node, (start, end))| step_span(node, start, end)).collect()
+}
+
+fn step_span(node: &StepNode, start: u64, end: u64) -> StepSpan {
+    StepSpan { device: node.device, name: node.op.name(), start, end }
+}
+
+/// Returns the step ops between ops that run at `times`.
+pub(super) fn early_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, step: &StepCosts) -> Vec<StepSpan> {
+    let nodes = step.epilogue.nodes();
+    let ops: BTreeSet<usize> = nodes.iter().filter_map(|node| node.behind).collect();
+    let of_op = |op: usize| {
+        let after = |index: usize| costs.of(graph.op(index)).after + times.delay(index).after;
+        let afters = graph.pair(op).map_or_else(|| after(op), |(first, last)| after(first) + after(last));
+        let (times, _) = step.behind(op, times.end[op] + afters);
+        times.into_iter().map(|(number, start, end)| step_span(&nodes[number], start, end)).collect::<Vec<_>>()
+    };
+    ops.into_iter().flat_map(of_op).collect()
 }
 
 pub(super) fn free_again(devices: &[Activity]) -> Vec<u64> {
@@ -110,5 +126,5 @@ fn op_spans(
     if let Some((start, end)) = travel {
         span(Queue::Send, consumer, start, end);
     }
-    *free = times.end[index] + time.after + times.delay(index).after;
+    *free = times.end[index] + time.after + times.delay(index).after + costs.pause(index);
 }

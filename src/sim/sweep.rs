@@ -88,21 +88,48 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    sweep_rules(graph, &rules(graph, costs), &[], lasts, |index, start, end, _| note(index, start, end))
+    let at = Machine { rules: &rules(graph, costs), pauses: &costs.pauses, begin: &[] };
+    sweep_rules(graph, at, lasts, |index, start, end, _| note(index, start, end))
 }
 
 /// [`sweep`] on devices that are free from the times `begin` on.
 pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) -> Vec<Activity> {
-    sweep_rules(graph, &rules(graph, costs), begin, |_, _, _, duration| duration, |_, _, _, _| ())
+    let at = Machine { rules: &rules(graph, costs), pauses: &costs.pauses, begin };
+    sweep_rules(graph, at, |_, _, _, duration| duration, |_, _, _, _| ())
 }
 
-/// [`sweep_lasting`] with rules in place of costs, on devices that are free from the times `begin` on (0 for devices that it
-/// leaves out). Calls `note(index, start, end, leaves)`, where `leaves` is when the op's output leaves.
+/// What a sweep needs besides a graph.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine<'a> {
+    /// By [`Op::slot`](crate::op::Op::slot).
+    pub rules: &'a [SweepRule],
+    /// [`CostTable::pauses`].
+    pub pauses: &'a [u64],
+    /// By device: when it is free to begin; 0 for devices that it leaves out.
+    pub begin: &'a [u64],
+}
+
+/// [`sweep_lasting`] with rules in place of costs. Calls `note(index, start, end, leaves)`, where `leaves` is when the op's output
+/// leaves.
 pub(super) fn sweep_rules(
     graph: &TaskGraph,
-    rules: &[SweepRule],
-    begin: &[u64],
+    machine: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
+    note: impl FnMut(usize, u64, u64, u64),
+) -> Vec<Activity> {
+    let pauses = machine.pauses;
+    match pauses {
+        [] => sweep_pausing(graph, machine, lasts, |_| 0, note),
+        _ => sweep_pausing(graph, machine, lasts, |index| pauses.get(index).copied().unwrap_or(0), note),
+    }
+}
+
+/// [`sweep_rules`] where `pause(index)` returns for how long a device sums gradients behind an op.
+fn sweep_pausing(
+    graph: &TaskGraph,
+    Machine { rules, begin, .. }: Machine<'_>,
+    lasts: impl Fn(usize, u32, u64, u64) -> u64,
+    pause: impl Fn(usize) -> u64,
     mut note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
     let schedule = graph.schedule();
@@ -137,7 +164,7 @@ pub(super) fn sweep_rules(
                 note(index, starts[0], ends[0], ends[1]);
                 note(index + 1, starts[1], ends[1], free);
                 ready[other.output + other_microbatch] = free + other.arrival;
-                free += other.after;
+                free += other.after + pause(index + 1);
                 activity.busy += ends[0] - starts[0] + ends[1] - starts[1];
                 activity.first_start = activity.first_start.min(starts[0]);
                 activity.last_end = ends[1];
@@ -147,7 +174,7 @@ pub(super) fn sweep_rules(
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;
             ready[rule.output + microbatch] = end + rule.arrival;
-            free = end + rule.after;
+            free = end + rule.after + pause(index);
             activity.busy += duration;
             activity.first_start = activity.first_start.min(start);
             activity.last_end = end;

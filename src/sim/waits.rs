@@ -92,7 +92,7 @@ impl Need {
 
 /// Returns the host overhead after op number `index`; that of both ops of an overlapped pair follows its second.
 fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> u64 {
-    let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after;
+    let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after + costs.pause(op);
     match graph.pair(index) {
         Some((first, _)) if first == index => 0,
         Some((first, last)) => after(first) + after(last),

@@ -35,7 +35,7 @@ pub struct Pipeline {
     /// Number of micro-batches per replica, m.
     pub micro: u32,
     /// The workers of each device.
-    #[serde(default, skip_serializing_if = "Mesh::is_single_ref")]
+    #[serde(default, skip_serializing_if = "Mesh::is_default")]
     pub mesh: Mesh,
     /// Virtual stages per device.
     pub chunks: Option<u32>,

@@ -21,8 +21,11 @@ pub struct HostCopy {
     parameters: Arc<Mutex<Parameters>>,
     /// The tensors of this rank's devices.
     held: BTreeSet<TensorPart>,
-    /// By rank: its messages to rank 0, which together hold what no lower rank has.
+    /// By rank: its messages to rank 0, which together hold what no lower rank has; all of its tensors if ranks have parts of the same
+    /// tensor.
     messages: Vec<Vec<Vec<Elements>>>,
+    /// Whether several ranks have parts of the same tensor: shares of tensor-parallel ranks, or of the optimizer's state.
+    has_parts: bool,
 }
 
 impl HostCopy {
@@ -38,17 +41,20 @@ impl HostCopy {
             Ok(())
         })?;
         let held = std::mem::take(&mut *locked(&held));
-        let ranks = session.ranks();
+        let (ranks, mesh) = (session.ranks(), session.mesh());
+        let world = mesh.world(session.graph().schedule().devices());
+        let splits = |rank| !ranks.devices_of(rank, world).start.is_multiple_of(mesh.tensor);
+        let has_parts = ranks.size() > 1 && (mesh.zero || (0..ranks.size()).any(splits));
         let text = serde_json::to_vec(&held).map_err(anyhow::Error::from)?;
         let mut known = BTreeSet::new();
         let mut messages = Vec::new();
         for text in ranks.exchange(text)? {
             let of_rank: Vec<TensorPart> = serde_json::from_slice(&text).map_err(anyhow::Error::from)?;
-            messages.push(packed(of_rank.into_iter().filter(|part| known.insert(*part)), &parameters));
+            messages.push(packed(of_rank.into_iter().filter(|part| known.insert(*part) || has_parts), &parameters));
         }
         let config = parameters.config;
         let parameters = if ranks.rank() == 0 { parameters } else { Parameters::zeros(&config)? };
-        Ok(HostCopy { parameters: Arc::new(Mutex::new(parameters)), held, messages })
+        Ok(HostCopy { parameters: Arc::new(Mutex::new(parameters)), held, messages, has_parts })
     }
 
     /// Copies a quantity from the devices of all ranks: of all parameters on rank 0, of its own on the others. All ranks must call
@@ -57,6 +63,12 @@ impl HostCopy {
     /// # Errors
     /// A device or a rank fails.
     pub fn export(&self, session: &mut Session, what: Quantity) -> Result<MutexGuard<'_, Parameters>, Error> {
+        if self.has_parts {
+            let mut copy = locked(&self.parameters);
+            for (tensor, range) in self.held.iter().map(|part| elements(*part, &copy)).collect::<Vec<_>>() {
+                copy.tensors[tensor][range].fill(0.0);
+            }
+        }
         let into = self.parameters.clone();
         session.call(move |_, state| state.export(&mut locked(&into), what))?;
         let mut parameters = locked(&self.parameters);
@@ -84,7 +96,11 @@ impl HostCopy {
                     let (now, rest) = left.split_at_checked(into.len()).ok_or_else(|| {
                         Error::Failed(format!("expected {} more bytes of a rank, found {}", into.len(), left.len()))
                     })?;
-                    into.copy_from_slice(now);
+                    match self.has_parts {
+                        // Elements that a rank does not have are 0 there, and those that several have are equal.
+                        true => into.iter_mut().zip(now).for_each(|(into, byte)| *into |= byte),
+                        false => into.copy_from_slice(now),
+                    }
                     left = rest;
                 }
             }

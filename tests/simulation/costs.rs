@@ -245,9 +245,15 @@ fn only_models_with_a_tied_tensor_exchange_its_gradient() {
 fn replicas_sum_the_gradients_of_their_stages() {
     let mut file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
     assert!(!serde_json::to_string(&file).unwrap().contains("mesh"), "only meshes of several workers are written");
-    file.mesh = Mesh { tensor: 1, data: 4 };
-    file.step.stages =
-        Some(GroupRates { size: 2, put_embedding_ns: 50, put_block_ns: 10, add_embedding_ns: 70, add_block_ns: 20 });
+    file.mesh = Mesh::new(1, 4);
+    file.step.stages = Some(GroupRates {
+        size: 2,
+        put_embedding_ns: 50,
+        put_block_ns: 10,
+        add_embedding_ns: 70,
+        add_block_ns: 20,
+        ..GroupRates::default()
+    });
     let file = CostFile::from_json(&serde_json::to_string(&file).unwrap()).unwrap();
     let (placement, stages) = (Placement::linear(2), file.outline().split(2, None).unwrap());
     let costs = file.step_costs(&placement, &stages, false);

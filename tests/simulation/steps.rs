@@ -38,7 +38,7 @@ fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
     let lasts = |number: usize| match epilogue.nodes()[number].op {
         StepOp::Put => (1, 2),
         StepOp::Reduce | StepOp::Norm => (4, 0),
-        StepOp::Optimizer => (10, 0),
+        _ => (10, 0),
     };
     let mut free = [100, 90, 50];
     let times = epilogue.run(&mut free, lasts);
@@ -56,7 +56,7 @@ fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
 fn stages_that_stand_twice_exchange_their_gradients() {
     let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), 1, None, false);
     for device in 0..4 {
-        assert_eq!(ops(&epilogue, device), ["put", "reduce", "reduce", "optimizer"]);
+        assert_eq!(ops(&epilogue, device), ["put", "put", "reduce", "reduce", "optimizer"]);
         for node in epilogue.of(device).filter(|node| node.op == StepOp::Reduce) {
             let [put] = node.needs[..] else { panic!("{node:?}") };
             assert_eq!(epilogue.nodes()[put].device, 3 - device);
@@ -88,7 +88,7 @@ fn replicas_sum_a_stage_once_all_of_their_parts_have_arrived() {
 fn replicas_of_two_directions_are_one_group() {
     let epilogue = StepEpilogue::new(&Placement::bidirectional(4, 1).unwrap(), 2, None, false);
     for device in 0..4 {
-        assert_eq!(ops(&epilogue, device), ["put", "reduce", "reduce", "optimizer"]);
+        assert_eq!(ops(&epilogue, device), ["put", "put", "reduce", "reduce", "optimizer"]);
         for node in epilogue.of(device).filter(|node| node.op == StepOp::Reduce) {
             let mut holders: Vec<u32> = node.needs.iter().map(|&put| epilogue.nodes()[put].device).collect();
             holders.sort_unstable();

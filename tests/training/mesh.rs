@@ -7,10 +7,10 @@ use crate::support::{Dice, golden_losses, golden_settings, numbers};
 use pipesim::Delivery;
 use pipesim::internals::compute::Collective;
 use pipesim::internals::exec::{Settings, Shared, Sizes, TensorGroup};
-use pipesim::internals::experiment::{Training, most_held};
+use pipesim::internals::experiment::{Training, most_held, state_bytes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::Mesh;
-use pipesim::internals::model::{Parameters, Quantity};
+use pipesim::internals::model::{Cpu, Parameters, Quantity, StageModule};
 use pipesim::internals::ranks::Ranks;
 use pipesim::internals::schedule::Schedule;
 use std::collections::BTreeMap;
@@ -22,6 +22,17 @@ fn on_mesh(mut training: Training, mesh: Mesh, m: u32, sequences: usize) -> Trai
     training.training_config.mesh = mesh;
     training.micro_batch.sequences = sequences / (m * mesh.data) as usize;
     training
+}
+
+/// The mesh as it is, and with all that its workers can share.
+fn variants(mesh: Mesh) -> Vec<Mesh> {
+    let shared = Mesh { sequence_parallel: mesh.tensor > 1, zero: mesh.data > 1, ..mesh };
+    [mesh, shared].into_iter().take(if shared == mesh { 1 } else { 2 }).collect()
+}
+
+/// The mesh with everything shared, even where nobody has the same parameters.
+fn shared(tensor: u32, data: u32) -> Mesh {
+    Mesh { sequence_parallel: tensor > 1, zero: true, ..Mesh::new(tensor, data) }
 }
 
 /// Whether `schedule` accumulates micro-batches in order: two directions accumulate each their own, looped BFS in reverse.
@@ -70,12 +81,14 @@ fn check_losses(mesh: Mesh, m: u32, setting: usize, graphs: &[Arc<TaskGraph>]) {
 fn replicas_train_to_pytorchs_losses_under_every_schedule() {
     let graphs: Vec<_> = [2, 4].into_iter().flat_map(|p| schedules(p, 4)).collect();
     assert!(graphs.len() >= 15);
-    check_losses(Mesh { tensor: 1, data: 2 }, 4, 1, &graphs);
+    check_losses(Mesh::new(1, 2), 4, 1, &graphs);
+    check_losses(shared(1, 2), 4, 1, &graphs);
 }
 
 #[test]
 fn tensor_ranks_train_to_pytorchs_losses_under_every_schedule() {
-    check_losses(Mesh { tensor: 2, data: 1 }, 4, 1, &schedules(2, 4));
+    check_losses(Mesh::new(2, 1), 4, 1, &schedules(2, 4));
+    check_losses(shared(2, 1), 4, 2, &schedules(2, 4));
 }
 
 /// Every mesh of up to eight workers, under a schedule with full backwards or one with split ones.
@@ -83,7 +96,9 @@ fn tensor_ranks_train_to_pytorchs_losses_under_every_schedule() {
 fn every_mesh_trains_to_pytorchs_losses() {
     for (number, (tensor, data, p)) in meshes().into_iter().enumerate() {
         let graphs: Vec<_> = ["1f1b", "zb-h1"].iter().filter_map(|name| graph(name, p, 2, None)).collect();
-        check_losses(Mesh { tensor, data }, 2, number % 3, &graphs[number % graphs.len()..][..1]);
+        for (variant, mesh) in variants(Mesh::new(tensor, data)).into_iter().enumerate() {
+            check_losses(mesh, 2, (number + variant) % 3, &graphs[(number + variant) % graphs.len()..][..1]);
+        }
     }
 }
 
@@ -111,12 +126,14 @@ fn llama_trains_to_pytorchs_losses_on_every_mesh() {
                 continue;
             }
             let setting = settings.keys().nth(number % settings.len()).unwrap();
-            let mesh = Mesh { tensor, data };
-            let training = on_mesh(case.training(setting, 1), mesh, 1, batch);
             let graph = graph("1f1b", p, 1, None).unwrap();
-            let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 1, 10));
-            assert_losses(&ours, &numbers(&case.expected[setting]), &format!("{} {setting} p={p} {mesh}", case.name));
-            count += 1;
+            for mesh in variants(Mesh::new(tensor, data)) {
+                let training = on_mesh(case.training(setting, 1), mesh, 1, batch);
+                let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 1, 10));
+                let what = format!("{} {setting} p={p} {mesh}", case.name);
+                assert_losses(&ours, &numbers(&case.expected[setting]), &what);
+                count += 1;
+            }
         }
     }
     assert!(count >= 12, "only {count} runs");
@@ -125,8 +142,14 @@ fn llama_trains_to_pytorchs_losses_on_every_mesh() {
 /// What every replica holds after three steps, by schedule.
 #[test]
 fn every_schedule_gives_all_replicas_the_same_bits() {
-    for (clip, tensor, data, m) in [(None, 1, 2, 4), (Some(0.5), 1, 4, 2), (Some(0.5), 2, 2, 2)] {
-        let mesh = Mesh { tensor, data };
+    let cases = [
+        (None, Mesh::new(1, 2), 4),
+        (Some(0.5), Mesh::new(1, 4), 2),
+        (Some(0.5), Mesh::new(2, 2), 2),
+        (Some(0.5), shared(2, 2), 2),
+        (Some(0.5), shared(1, 4), 2),
+    ];
+    for (clip, mesh, m) in cases {
         let training = on_mesh(training(1, adamw(0.95, 0.01), clip, false), mesh, m, 8);
         let mut reference: Option<(Vec<u64>, Vec<u32>)> = None;
         for graph in [1, 2].into_iter().flat_map(|p| schedules(p, m)) {
@@ -155,12 +178,19 @@ fn every_schedule_gives_all_replicas_the_same_bits() {
 #[test]
 fn gradients_on_a_mesh_are_one_devices() {
     let cases = [
-        ("1f1b", 2, Mesh { tensor: 1, data: 2 }, 2),
-        ("zb-v", 2, Mesh { tensor: 2, data: 2 }, 2),
-        ("dualpipe", 2, Mesh { tensor: 2, data: 2 }, 4),
-        ("1f1b", 4, Mesh { tensor: 1, data: 4 }, 2),
-        ("1f1b", 4, Mesh { tensor: 2, data: 1 }, 2),
-        ("gpipe", 1, Mesh { tensor: 4, data: 2 }, 2),
+        ("1f1b", 2, Mesh::new(1, 2), 2),
+        ("zb-v", 2, Mesh::new(2, 2), 2),
+        ("dualpipe", 2, Mesh::new(2, 2), 4),
+        ("1f1b", 4, Mesh::new(1, 4), 2),
+        ("1f1b", 4, Mesh::new(2, 1), 2),
+        ("gpipe", 1, Mesh::new(4, 2), 2),
+        ("1f1b", 2, shared(1, 2), 2),
+        ("interleaved-1f1b", 2, shared(1, 2), 2),
+        ("zb-v", 2, shared(2, 2), 2),
+        ("dualpipe", 2, shared(2, 2), 4),
+        ("dualpipe", 2, shared(1, 1), 4),
+        ("1f1b", 4, shared(2, 1), 2),
+        ("gpipe", 1, shared(4, 2), 2),
     ];
     for (name, p, mesh, m) in cases {
         let single = training(1, adamw(0.95, 0.01), None, false);
@@ -168,7 +198,8 @@ fn gradients_on_a_mesh_are_one_devices() {
         let (loss, expected) = on_one_device(&single.parameters, (&batch.inputs, &batch.targets), [8, 32, 8]);
 
         let training = on_mesh(single, mesh, m, 8);
-        let mut session = training.session(&graph(name, p, m, None).unwrap()).unwrap();
+        let chunks = (name == "interleaved-1f1b").then_some(2);
+        let mut session = training.session(&graph(name, p, m, chunks).unwrap()).unwrap();
         let record = session.step(&training.batch(0, m).unwrap(), Some(training.update(0))).unwrap();
         assert!((record.loss.unwrap() - f64::from(loss)).abs() < 1e-5, "{name}: {:?}, one device {loss}", record.loss);
         let found = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
@@ -182,10 +213,33 @@ fn gradients_on_a_mesh_are_one_devices() {
     }
 }
 
+/// Without clipping, a replica that updates a slice computes what it would have computed of everything; with it, the norm is summed in
+/// another order.
+#[test]
+fn sharing_the_optimizer_changes_no_bit() {
+    for (name, tensor, data) in [("1f1b", 1, 2), ("zb-v", 2, 2), ("dualpipe", 1, 1), ("interleaved-1f1b", 1, 4)] {
+        let graph =
+            graph(name, 2, 2 * if name == "dualpipe" { 2 } else { 1 }, (name == "interleaved-1f1b").then_some(2));
+        let graph = graph.unwrap();
+        let m = graph.schedule().microbatches;
+        let [plain, zero] = [false, true].map(|zero| {
+            let mesh = Mesh { zero, ..Mesh::new(tensor, data) };
+            let training = on_mesh(training(1, adamw(0.95, 0.01), None, false), mesh, m, 8);
+            let mut session = training.session(&graph).unwrap();
+            let losses: Vec<u64> =
+                losses(&train(&training, &mut session, m, 3)).into_iter().map(f64::to_bits).collect();
+            (losses, values_by_worker(&training, &graph, &mut session))
+        });
+        assert!(plain == zero, "{name}");
+    }
+}
+
 #[test]
 fn workers_hold_what_the_memory_model_says() {
-    let meshes = [Mesh { tensor: 1, data: 2 }, Mesh { tensor: 2, data: 1 }, Mesh { tensor: 4, data: 2 }];
-    let runs = meshes.into_iter().flat_map(|mesh| [("1f1b", mesh), ("zb-v", mesh)]);
+    let meshes =
+        [Mesh::new(1, 2), Mesh::new(2, 1), Mesh::new(4, 2), shared(1, 2), shared(1, 4), shared(2, 1), shared(4, 2)];
+    let runs = meshes.into_iter().flat_map(|mesh| [("1f1b", mesh), ("zb-v", mesh)]).chain([("dualpipe", shared(2, 1))]);
+    let mut states = BTreeMap::new();
     for (name, mesh) in runs {
         let (p, m) = (2, 4);
         let training = on_mesh(training(1, adamw(0.95, 0.0), None, false), mesh, m, 8);
@@ -197,15 +251,27 @@ fn workers_hold_what_the_memory_model_says() {
         let into = held.clone();
         session
             .call(move |worker, state| {
-                into.lock().unwrap().insert(worker, state.peak_held_bytes() as u64);
+                let peak = state.peak_held_bytes() as u64;
+                let module = state.as_any().unwrap().downcast_mut::<StageModule<Cpu>>().unwrap();
+                into.lock().unwrap().insert(worker, (peak, module.state_bytes() as u64));
                 Ok(())
             })
             .unwrap();
-        let predicted: BTreeMap<u32, u64> = (0..mesh.world(p))
-            .map(|worker| (worker, most_held(&training, &graph, mesh.device(worker), &stages)))
+        let predicted: BTreeMap<u32, (u64, u64)> = (0..mesh.world(p))
+            .map(|worker| {
+                let peak = most_held(&training, &graph, mesh.device(worker), &stages);
+                (worker, (peak, state_bytes(&training, &graph, worker, &stages)))
+            })
             .collect();
         assert_eq!(*held.lock().unwrap(), predicted, "{name} {mesh}");
+        states.insert((name, mesh.tensor, mesh.data, mesh.zero), predicted);
     }
+    // Of 16 bytes per parameter, 8 are moments: a half of them is left with two replicas, a quarter with four.
+    let largest = |name, data, zero| states[&(name, 4, data, zero)].values().map(|&(_, bytes)| bytes).max().unwrap();
+    let ratio = largest("1f1b", 2, true) as f64 / largest("1f1b", 2, false) as f64;
+    assert!((0.74..0.77).contains(&ratio), "{ratio}");
+    let peaks = |zero| states[&("1f1b", 4, 2, zero)].values().map(|&(peak, _)| peak).max().unwrap();
+    assert!(peaks(true) < peaks(false), "ranks that share rows hold fewer");
 }
 
 /// A group's memory, without a model.
@@ -216,7 +282,7 @@ fn group(size: u32) -> Vec<TensorGroup> {
         spin: Duration::from_micros(5),
         timeout: Duration::from_secs(20),
         delivery: Delivery::OneSided,
-        mesh: Mesh { tensor: size, data: 1 },
+        mesh: Mesh::new(size, 1),
     };
     let shared = Arc::new(Shared::new(graph, &Sizes::default(), &settings, Ranks::alone()).unwrap());
     (0..size).map(|worker| TensorGroup::new(worker, &shared)).collect()

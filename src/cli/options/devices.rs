@@ -96,7 +96,7 @@ impl DeviceOptions {
     /// Returns the options for the workers of `mesh`, which only CPUs can be if there are several per pipeline device.
     pub fn for_mesh(&self, mesh: Mesh) -> Result<DeviceOptions, Failure> {
         let kind = match self.device {
-            _ if mesh.is_single() => return Ok(self.clone()),
+            _ if mesh == Mesh::default() => return Ok(self.clone()),
             DeviceKind::Auto if self.may_fall_back() => DeviceKind::Cpu,
             DeviceKind::Auto | DeviceKind::Cuda => {
                 let text =

@@ -3,6 +3,7 @@
 use super::values::{one_of, real, whole};
 use crate::exec::Fault;
 use crate::experiment::TrainingConfig;
+use crate::layout::Zero;
 use crate::mesh::Mesh;
 use crate::model::{AdamW, Tokenizer};
 use clap::Args;
@@ -51,6 +52,12 @@ pub struct TrainingOptions {
     /// Data-parallel replicas of the pipeline, on CPUs; --micro counts the micro-batches of each
     #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=256))]
     pub dp: u32,
+    /// Sequence parallelism, on CPUs: tensor-parallel ranks also share the activations between matrix products
+    #[arg(long)]
+    pub sequence_parallel: bool,
+    /// ZeRO stage, on CPUs: 1 shares the optimizer's state and work among workers with the same parameters
+    #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of([Zero::None, Zero::Optimizer].map(|zero| (zero.name(), "", zero))))]
+    pub zero: Zero,
     /// Sequences per step, split into the --micro micro-batches of all replicas [default: one per micro-batch]
     #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
     pub batch: Option<u32>,
@@ -103,7 +110,8 @@ fn below_one(text: &str) -> Result<f32, String> {
 
 impl TrainingOptions {
     pub fn mesh(&self) -> Mesh {
-        Mesh { tensor: self.tp, data: self.dp }
+        let zero = self.zero != Zero::None;
+        Mesh { sequence_parallel: self.sequence_parallel, zero, ..Mesh::new(self.tp, self.dp) }
     }
 
     pub fn training_config(&self) -> TrainingConfig {

@@ -11,6 +11,7 @@ use crate::cli::terminal::print;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::{Decides, install_signal_handler};
 use crate::experiment::{self, Extent, Results, Training, TrainingConfig, Transfer};
+use crate::mesh::Mesh;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
 use crate::resolve::Selection;
@@ -160,7 +161,7 @@ impl Accuracy {
         let mesh = self.training.mesh();
         let devices = self.devices.for_mesh(mesh)?;
         let (backend, link) = devices.sole_backend(&ranks, mesh.world(self.stages), self.details)?;
-        if !mesh.is_single() {
+        if mesh != Mesh::default() {
             remarks.remark(&mesh.in_words(self.stages));
         }
         training.backend = backend;

@@ -13,6 +13,7 @@ use crate::cost::CostFile;
 use crate::diagnosis::{self, Fit, MeasuredStep};
 use crate::experiment::{self, TrainingConfig};
 use crate::graph::TaskGraph;
+use crate::mesh::Mesh;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::resolve::{self, OrderedGraph};
 use crate::timeline::Timeline;
@@ -128,7 +129,7 @@ impl Profile {
         let (name, graph) = self.graph()?;
         let mesh = self.training.mesh();
         let devices = self.devices.for_mesh(mesh)?;
-        if !mesh.is_single() {
+        if mesh != Mesh::default() {
             remarks.remark(&mesh.in_words(stages));
         }
         let training_config = TrainingConfig { layers: self.layers.clone(), ..self.training.training_config() };
@@ -143,6 +144,7 @@ impl Profile {
         let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or_default();
         let first = training(asked.first().copied(), self.schedules.micro.first())?;
         first.stages(&graph)?;
+        first.check_sharing([&graph].into_iter(), true)?.iter().for_each(|text| remarks.remark(text));
         let sizes =
             asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
         let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, back_to_back: 1 };

@@ -52,9 +52,9 @@ pub struct Train {
     resume: Option<PathBuf>,
     #[command(flatten)]
     details: DetailOptions,
-    /// Whether --stages, --micro, --tp and --dp were given.
+    /// Whether --stages, --micro, --tp, --dp and --zero were given.
     #[arg(skip)]
-    pub given: [bool; 4],
+    pub given: [bool; 5],
 }
 
 /// How it is called, since an option that is not required with another is not in clap's line.
@@ -86,21 +86,6 @@ struct Start {
     resumed: Option<(Checkpoint, u32)>,
 }
 
-/// Checks that each rank has all tensor-parallel ranks of its devices: a checkpoint gathers whole tensors from processes.
-fn check_tensor_groups(ranks: &Ranks, mesh: Mesh, stages: u32) -> Result<(), Failure> {
-    let world = mesh.world(stages);
-    if (0..ranks.size()).all(|rank| ranks.devices_of(rank, world).start.is_multiple_of(mesh.tensor)) {
-        return Ok(());
-    }
-    Err(Failure::Usage(format!(
-        "expected ranks with all {} tensor ranks of their workers, found {} ranks for {}; start {}, or use pipesim run",
-        mesh.tensor,
-        ranks.size(),
-        mesh.in_words(stages),
-        world / mesh.tensor
-    )))
-}
-
 impl Train {
     pub fn run(&self) -> Result<(), Failure> {
         // A checkpoint says how many devices there are unless it is asked for others.
@@ -126,10 +111,15 @@ impl Train {
         };
         let Pipeline { mesh, stages, .. } = start.pipeline;
         check_ranks(ranks.size(), mesh, stages)?;
-        check_tensor_groups(ranks, mesh, stages)?;
-        if !mesh.is_single() {
+        if mesh != Mesh::default() {
             remarks.remark(&mesh.in_words(stages));
         }
+        let typed_zero = self.given[4];
+        start
+            .training
+            .check_sharing([&start.graph].into_iter(), typed_zero)?
+            .iter()
+            .for_each(|text| remarks.remark(text));
         if let Some(claimed) = &claimed {
             check_newest(claimed.path(), start.resumed.as_ref())?;
         }
@@ -251,9 +241,14 @@ impl Train {
 
     /// Returns the mesh: the degrees given, and otherwise what was saved.
     fn mesh(&self, saved: Option<Mesh>) -> Mesh {
-        let ([.., tp, dp], asked) = (self.given, self.training.mesh());
-        let saved = saved.unwrap_or_default();
-        Mesh { tensor: if tp { asked.tensor } else { saved.tensor }, data: if dp { asked.data } else { saved.data } }
+        let ([.., tp, dp, zero], asked) = (self.given, self.training.mesh());
+        let Some(saved) = saved else { return asked };
+        Mesh {
+            tensor: if tp { asked.tensor } else { saved.tensor },
+            data: if dp { asked.data } else { saved.data },
+            sequence_parallel: asked.sequence_parallel || !tp && saved.sequence_parallel,
+            zero: if zero { asked.zero } else { saved.zero },
+        }
     }
 
     /// Returns the pipeline of a run that goes on: the options given, and otherwise what was saved. Options of a schedule and of a split

@@ -1,10 +1,11 @@
 //! Parameters in the memory of the host.
 
 use super::machine::Cpu;
-use crate::compute::{AdamW, Merge, Quantity, Side, Squared, Store};
+use crate::compute::{AdamW, Merge, OptimizerShare, Quantity, Side, Squared, Store};
 use anyhow::{Result, bail, ensure};
-use cpu_kernels::optimizer::ParameterGroup;
+use cpu_kernels::optimizer::{ParameterGroup, overlap};
 use cpu_kernels::vector;
+use std::ops::Range;
 
 /// Some tensors with what belongs to them.
 pub struct Group {
@@ -14,7 +15,7 @@ pub struct Group {
     saved: Option<GroupState>,
 }
 
-/// Values, first and second moments of a group.
+/// Values of a group, first and second moments of its slice.
 #[derive(Clone, Debug, Default)]
 pub struct GroupState([Vec<f32>; 3]);
 
@@ -37,6 +38,29 @@ impl Group {
         std::mem::swap(&mut self.own.values, values);
         std::mem::swap(&mut self.own.first_moments, first_moments);
         std::mem::swap(&mut self.own.second_moments, second_moments);
+    }
+
+    /// The elements whose moments it has.
+    pub fn slice(&self) -> Range<usize> {
+        self.own.slice()
+    }
+
+    #[cfg(feature = "internals")]
+    /// Bytes of its values, gradients and moments.
+    pub fn bytes(&self) -> usize {
+        let ParameterGroup { values, gradients, first_moments, second_moments, .. } = &self.own;
+        [values, gradients, first_moments, second_moments, &self.shared_gradients]
+            .map(|all| size_of_val(&all[..]))
+            .iter()
+            .sum()
+    }
+
+    /// Returns the moments of a tensor that are here: which of the tensor's elements, and which of the moments.
+    fn moments(&self, tensor: usize) -> (Range<usize>, Range<usize>) {
+        let (range, slice) = (self.own.range(tensor), self.own.slice());
+        let held = overlap(&range, &slice);
+        let from = |start: usize| held.start.saturating_sub(start)..held.end.saturating_sub(start);
+        if held.is_empty() { (0..0, 0..0) } else { (from(range.start), from(slice.start)) }
     }
 
     fn side(&self, side: Side) -> &[f32] {
@@ -102,28 +126,27 @@ impl Store for Cpu {
     }
 
     fn export(&mut self, group: &Group, tensor: usize, what: Quantity, into: &mut [f32]) -> Result<()> {
-        let range = group.own.range(tensor);
-        into.copy_from_slice(match what {
-            Quantity::Values => &group.own.values[range.clone()],
-            Quantity::Gradients => &group.own.gradients[range.clone()],
-            Quantity::FirstMoments => &group.own.first_moments[range.clone()],
-            Quantity::SecondMoments => &group.own.second_moments[range.clone()],
-        });
-        if let (Quantity::Gradients, Some(shared)) = (what, group.shared()) {
-            vector::add(into, &shared[range]);
+        let (range, (held, moments)) = (group.own.range(tensor), group.moments(tensor));
+        match what {
+            Quantity::Values => into.copy_from_slice(&group.own.values[range]),
+            Quantity::Gradients => {
+                into.copy_from_slice(&group.own.gradients[range.clone()]);
+                group.shared().into_iter().for_each(|shared| vector::add(into, &shared[range.clone()]));
+            }
+            Quantity::FirstMoments => into[held].copy_from_slice(&group.own.first_moments[moments]),
+            Quantity::SecondMoments => into[held].copy_from_slice(&group.own.second_moments[moments]),
         }
         Ok(())
     }
 
     fn import(&mut self, group: &mut Group, tensor: usize, what: Quantity, from: &[f32]) -> Result<()> {
-        let range = group.own.range(tensor);
-        let into = match what {
-            Quantity::Values => &mut group.own.values[range],
-            Quantity::FirstMoments => &mut group.own.first_moments[range],
-            Quantity::SecondMoments => &mut group.own.second_moments[range],
+        let (range, (held, moments)) = (group.own.range(tensor), group.moments(tensor));
+        match what {
+            Quantity::Values => group.own.values[range].copy_from_slice(from),
+            Quantity::FirstMoments => group.own.first_moments[moments].copy_from_slice(&from[held]),
+            Quantity::SecondMoments => group.own.second_moments[moments].copy_from_slice(&from[held]),
             Quantity::Gradients => bail!("expected values or moments to import, found gradients: steps compute those"),
-        };
-        into.copy_from_slice(from);
+        }
         Ok(())
     }
 
@@ -137,6 +160,7 @@ impl Store for Cpu {
     }
 
     fn merge_gradients(&mut self, group: &mut Group, side: Side, from: &mut &[f32], merge: Merge) -> Result<()> {
+        let slice = group.slice();
         let into = match side {
             Side::Own => &mut group.own.gradients,
             Side::Shared => &mut group.shared_gradients,
@@ -144,9 +168,33 @@ impl Store for Cpu {
         ensure!(from.len() >= into.len(), "expected {} numbers of a gradient, found {}", into.len(), from.len());
         let (now, rest) = from.split_at(into.len());
         match merge {
-            Merge::Replace => into.copy_from_slice(now),
-            Merge::Add => vector::add(into, now),
+            Merge::Replace => into[slice.clone()].copy_from_slice(&now[slice]),
+            Merge::Add => vector::add(&mut into[slice.clone()], &now[slice]),
         }
+        *from = rest;
+        Ok(())
+    }
+
+    fn share_optimizer(&mut self, group: &mut Group, share: OptimizerShare) -> Result<()> {
+        group.own.keep_slice(share.slice(group.own.values.len()));
+        Ok(())
+    }
+
+    fn copy_values(&mut self, group: &Group, to: &mut &mut [f32]) -> Result<()> {
+        let (values, slice) = (&group.own.values, group.slice());
+        ensure!(to.len() >= values.len(), "expected room for {} parameters, found {}", values.len(), to.len());
+        let (now, rest) = std::mem::take(to).split_at_mut(values.len());
+        now[slice.clone()].copy_from_slice(&values[slice]);
+        *to = rest;
+        Ok(())
+    }
+
+    fn replace_values(&mut self, group: &mut Group, of: OptimizerShare, from: &mut &[f32]) -> Result<()> {
+        let values = &mut group.own.values;
+        ensure!(from.len() >= values.len(), "expected {} parameters, found {}", values.len(), from.len());
+        let (now, rest) = from.split_at(values.len());
+        let slice = of.slice(values.len());
+        values[slice.clone()].copy_from_slice(&now[slice]);
         *from = rest;
         Ok(())
     }

@@ -61,6 +61,8 @@ pub(super) struct Device {
     alone: [u64; 2],
     /// Ended ops whose outputs are still to be put, one after the other.
     to_put: Range<usize>,
+    /// For how long it still sums gradients before its next op.
+    pause: u64,
     /// Grains left of the running op at time `since`, and its speed in grains per tick.
     left: u128,
     since: u64,
@@ -126,6 +128,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             start: 0,
             alone: [0; 2],
             to_put: 0..0,
+            pause: 0,
             left: 0,
             since: 0,
             speed: 0,
@@ -330,11 +333,13 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             () if opens => index..index,
             () => index..index + 1,
         };
+        let pause = ended.clone().filter_map(|op| self.prepared.pauses.get(op)).sum();
         if self.prepared.config.network.put == Put::Holding {
-            self.devices[device as usize].to_put = ended;
+            let state = &mut self.devices[device as usize];
+            (state.to_put, state.pause) = (ended, pause);
             return self.put_next(device);
         }
-        let free = self.hand_on(ended);
+        let free = self.hand_on(ended) + pause;
         self.devices[device as usize].free = free;
         if free > now {
             self.schedule(free, device, EventKind::Free, 0, 0);
@@ -355,6 +360,10 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             }
         }
         let state = &mut self.devices[device as usize];
+        let pause = std::mem::take(&mut state.pause);
+        if pause > 0 {
+            return self.schedule(now + pause, device, EventKind::Free, 0, 0);
+        }
         (state.state, state.free) = (State::Idle, now);
         self.try_start(device);
     }

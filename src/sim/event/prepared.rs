@@ -37,6 +37,8 @@ pub struct Prepared<'a> {
     pub(super) method: Method,
     /// By device: when it is free to begin.
     pub(super) begin: Vec<u64>,
+    /// [`CostTable::pauses`].
+    pub(super) pauses: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -71,7 +73,7 @@ impl<'a> Prepared<'a> {
             Method::Events(Messages::new(graph, config, &rules))
         };
         let begin = vec![0; graph.schedule().devices() as usize];
-        Ok(Prepared { graph, config, rules, factors, method, begin })
+        Ok(Prepared { graph, config, rules, factors, method, begin, pauses: costs.pauses.clone() })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.

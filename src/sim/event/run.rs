@@ -7,7 +7,7 @@ use crate::check::{check, check_slots};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, makespan};
-use crate::sim::sweep::sweep_rules;
+use crate::sim::sweep::{Machine, sweep_rules};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Prepared<'_> {
@@ -59,7 +59,8 @@ impl Prepared<'_> {
                         observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });
                     }
                 };
-                Ok(sweep_rules(self.graph, rules, &self.begin, lasts, note))
+                let machine = Machine { rules, pauses: &self.pauses, begin: &self.begin };
+                Ok(sweep_rules(self.graph, machine, lasts, note))
             }
             Method::Events(messages) => {
                 Simulation::new(self, messages, lasts, observer).run().ok_or_else(|| self.deadlock())

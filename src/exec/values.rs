@@ -1,0 +1,47 @@
+//! The exchange of updated parameters among workers that share the optimizer's work (ZeRO-1): the second half of an all-reduce whose
+//! first half, the sum of each worker's slice, is the exchange of gradients.
+//!
+//! A slice travels in the buffer of the stage's gradient, whose readers are done with it by then.
+
+use super::message::Use;
+use super::program::{Backend, Program};
+use crate::compute::OptimizerShare;
+use crate::epilogue::{GradientSync, StepOp};
+use anyhow::Result;
+
+impl<M: Backend> Program<M> {
+    /// Puts the parameters that this worker has updated.
+    pub(super) fn put_values(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
+        self.timed(StepOp::PutValues, |program| {
+            for &gradient in gradients {
+                let Some(parts) = program.parts(gradient, updates, Use::Values) else { continue };
+                let out = parts.messages[parts.own];
+                let place = program.waiting(|program| program.link.send_buffer(out))?;
+                program.backend.copy_values(gradient, place)?;
+                program.waiting(|program| program.link.put(out))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes in the parameters that the other members of each gradient's group have updated.
+    pub(super) fn gather(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
+        for &gradient in gradients {
+            let Some(parts) = self.parts(gradient, updates, Use::Values) else { continue };
+            let others = || parts.messages.iter().copied().enumerate().filter(|&(member, _)| member != parts.own);
+            let mut places = Vec::with_capacity(parts.messages.len());
+            for (member, message) in others() {
+                places.push((member, self.waiting(|program| program.link.wait(message))?));
+            }
+            let members = parts.messages.len();
+            self.timed(StepOp::Gather, |program| {
+                let mut set = |(member, place)| {
+                    program.backend.replace_values(gradient, OptimizerShare { member, members }, place)
+                };
+                places.into_iter().try_for_each(&mut set)
+            })?;
+            others().try_for_each(|(_, message)| self.link.release(message))?;
+        }
+        Ok(())
+    }
+}
