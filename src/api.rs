@@ -69,6 +69,7 @@ pub mod schedules {
 pub mod graphs {
     pub use crate::check::{check, check_slots, fewest_slots, standard_deliveries};
     pub use crate::deadlock::{Awaited, Deadlock, Party, Wait};
+    pub use crate::epilogue::group_member;
     pub use crate::graph::{AllEdges, Dependency, Edge, Edges, Neighbors, Route, Run, TaskGraph};
 }
 

@@ -16,6 +16,9 @@ pub(super) type Planned<'a> = (&'a Training, TaskGraph, Delivery, Role);
 /// # Errors
 /// A model does not split into the stages, or memory or threads do not suffice.
 pub(super) fn open_sessions<'a>(planned: Vec<Planned<'a>>) -> Result<Vec<ScheduleRun<'a>>, Error> {
+    if let Some((training, ..)) = planned.first() {
+        training.check_sharing(planned.iter().map(|(_, graph, ..)| graph), true)?;
+    }
     let weights = weights(&planned);
     let open = |((training, graph, delivery, role), weights): (Planned<'a>, Option<Borrower>)| {
         let mut run = ScheduleRun::new(training, graph, delivery, role)?;

@@ -303,24 +303,24 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
-        refused: "tp dp effort balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "tp dp sequence-parallel zero effort balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer until vocabulary weight-decay",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
-        refused: "tp dp effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "tp dp sequence-parallel zero effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per straggler unit-ms",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "tp effort balance ascii chunks set overlap costs costs-per straggler unit-ms checkpoint tokenizer link slices precision",
+        refused: "tp sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms checkpoint tokenizer link slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "tp dp effort balance chunks set overlap costs costs-per straggler unit-ms checkpoint calibrate link slices precision tokenizer until",
+        refused: "tp dp sequence-parallel zero effort balance chunks set overlap costs costs-per straggler unit-ms checkpoint calibrate link slices precision tokenizer until",
         same: &[
             LOOK,
             WARMUP,
@@ -333,30 +333,30 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
-        refused: "effort balance ascii chunks set overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+        refused: "sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
-        refused: "from tp chunks set overlap checkpoint tokenizer link slices precision hardware",
+        refused: "from tp sequence-parallel zero chunks set overlap checkpoint tokenizer link slices precision hardware",
         same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --output out",
-        refused: "tp chunks set overlap checkpoint tokenizer link slices precision resume min-lr held-out validation-batches sample-tokens \
+        refused: "tp sequence-parallel zero chunks set overlap checkpoint tokenizer link slices precision resume min-lr held-out validation-batches sample-tokens \
                   sample-prompt temperature top-k sample-seed profile",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --lr-schedule linear --data $D/text \
                   --validate-every 4 --sample-every 4 --sample-prompt cat --sample-tokens 4 --temperature 1 --output out",
-        refused: "tp chunks set overlap checkpoint tokenizer link slices precision resume profile",
+        refused: "tp sequence-parallel zero chunks set overlap checkpoint tokenizer link slices precision resume profile",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
-        refused: "tp again batch checkpoint tokenizer link slices precision quiet",
+        refused: "tp sequence-parallel zero again batch checkpoint tokenizer link slices precision quiet",
         same: &[
             LOOK,
             WARMUP,

@@ -49,7 +49,16 @@ fn two_ranks_give_pytorchs_losses_under_every_schedule() {
 #[test]
 fn ranks_of_a_mesh_give_pytorchs_losses() {
     let golden = golden_run();
-    for (micro, mesh) in [(4, "--dp 2 -n 2"), (8, "--tp 2 -n 2"), (8, "--tp 2 -n 4"), (4, "--tp 2 --dp 2 -n 3")] {
+    let meshes = [
+        (4, "--dp 2 -n 2"),
+        (8, "--tp 2 -n 2"),
+        (8, "--tp 2 -n 4"),
+        (4, "--tp 2 --dp 2 -n 3"),
+        (4, "--dp 2 --zero 1 -n 4"),
+        (8, "--tp 2 --sequence-parallel -n 2"),
+        (4, "--tp 2 --dp 2 --sequence-parallel --zero 1 -n 3"),
+    ];
+    for (micro, mesh) in meshes {
         let line = format!(
             "{golden} --micro {micro} --warmup 0 --format json --quiet --device cpu --stages 2 --steps 3 -s 1f1b,zb-v {mesh} {OF_SAME}"
         );
@@ -323,6 +332,20 @@ pub mod under_mpirun {
     #[test]
     fn four_ranks_of_two_chunks_give_the_losses_of_one_device() {
         deeper_model(mpirun(4, &[]), "");
+    }
+
+    #[test]
+    fn ranks_of_a_mesh_give_pytorchs_losses() {
+        let golden = golden_run();
+        for more in ["", "--no-shared-memory"] {
+            let line = format!(
+                "{golden} --micro 4 --warmup 0 --format json --quiet --device cpu --stages 2 --steps 3 -s 1f1b --tp 2 --dp 2 \
+                 --sequence-parallel --zero 1 {OF_SAME} {more}"
+            );
+            let (code, json, told) = run(&mut mpirun(4, &[]), &line);
+            assert_eq!(code, Some(0), "{told}");
+            check_losses(&json, SAME, 1e-4);
+        }
     }
 
     /// As between machines: every message goes through MPI.

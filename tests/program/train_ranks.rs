@@ -45,6 +45,46 @@ fn ranks_write_what_threads_write_and_go_on_from_each_others_checkpoints() {
     }
 }
 
+/// A model whose layers two tensor ranks share.
+const SHARED: &str = "--blocks 4 --heads 2 --channels 16 --max-sequence 16 --seq 8 --lr 3e-3 --device cpu -q";
+
+/// Ranks that have parts of the same tensors: shares of tensor ranks, and slices of the moments.
+#[test]
+fn ranks_with_parts_of_tensors_write_what_threads_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let cases = [
+        ("mesh", "-p 2 -m 2 -s 1f1b --tp 2 --dp 2 --sequence-parallel --zero 1 --clip 1", 3),
+        ("both", "-p 2 -m 4 -s dualpipe --zero 1", 2),
+    ];
+    for (name, pipeline, ranks) in cases {
+        let [threads, processes] = ["threads", "ranks"].map(|kind| format!("{name}-{kind}"));
+        let start = format!("train {SHARED} {pipeline} --steps 3");
+        succeeds(&format!("{start} -o @/{threads}"), at);
+        succeeds(&format!("{start} -o @/{processes} -n {ranks} --no-shared-memory"), at);
+        assert_same(&at.join(&threads), &at.join(&processes));
+        succeeds(&format!("train --resume @/{threads} --steps 5 -n {ranks} --device cpu -q"), at);
+        succeeds(&format!("train --resume @/{processes} --steps 5 --device cpu -q"), at);
+        assert_same(&at.join(threads), &at.join(processes));
+    }
+}
+
+/// Checkpoints hold whole tensors: a run may go on with the optimizer shared, or no longer shared.
+#[test]
+fn sharing_the_optimizer_may_begin_and_end_with_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let start = format!("train {SHARED} -p 2 -m 2 -s 1f1b --dp 2");
+    succeeds(&format!("{start} --steps 6 -o @/never"), at);
+    succeeds(&format!("{start} --zero 1 --steps 2 -o @/changing"), at);
+    for (steps, more) in [(4, "--zero 0"), (5, "--zero 1"), (6, "")] {
+        succeeds(&format!("train --resume @/changing --steps {steps} {more} --device cpu -q"), at);
+    }
+    assert_same(&at.join("never"), &at.join("changing"));
+    // One replica has nobody to share with, and a checkpoint that says otherwise is no obstacle.
+    succeeds("train --resume @/changing --steps 7 --dp 1 --micro 4 --device cpu -q", at);
+}
+
 /// A run that takes too long to end by itself, and its launcher.
 fn long(at: &Path, more: &str) -> (Running, std::path::PathBuf) {
     let run = at.join(more.replace([' ', '-'], "_"));

@@ -1,8 +1,11 @@
 //! Figures of a step and the step ops after its last backward, by hand.
 
-use pipesim::costs::{StepEpilogue, StepOp};
-use pipesim::simulation::{Activity, Reference};
-use pipesim::{Metrics, Placement};
+use crate::support::{costs_of, graph};
+use pipesim::costs::{GradientSync, Mesh, StepCosts, StepEpilogue, StepOp};
+use pipesim::graphs::TaskGraph;
+use pipesim::simulation::{Activity, Config, Network, Put, Queue, Reference, Span};
+use pipesim::{Metrics, Placement, Setup, simulation};
+use std::collections::BTreeMap;
 
 #[test]
 fn two_devices_by_hand() {
@@ -103,4 +106,129 @@ fn without_norm_or_exchange_devices_end_on_their_own() {
     let mut free = [5, 9];
     let times = epilogue.run(&mut free, |_| (3, 0));
     assert_eq!((times, free), (vec![(5, 8), (9, 12)], [8, 12]));
+}
+
+/// Two replicas that share the optimizer, or not.
+fn replicated(graph: &TaskGraph, zero: bool) -> StepEpilogue {
+    let placement = &graph.schedule().placement;
+    StepEpilogue::on_mesh(placement, Mesh { zero, ..Mesh::new(1, 2) }, None, true)
+}
+
+#[test]
+fn replicas_that_share_the_optimizer_gather_parameters_after_it() {
+    let graph = graph("1f1b", 2, 4, None).unwrap();
+    let epilogue = replicated(&graph, true);
+    for device in 0..2 {
+        assert_eq!(ops(&epilogue, device), ["put", "reduce", "norm", "optimizer", "put values", "gather"]);
+    }
+    assert_eq!(epilogue.begun_early(&graph).0.nodes().iter().filter(|node| node.behind.is_some()).count(), 0);
+}
+
+/// The schedules whose devices have two stages, so that one of them is complete before the device is done.
+fn with_two_stages() -> Vec<TaskGraph> {
+    let cases = [("interleaved-1f1b", 2, 4), ("interleaved-1f1b", 4, 8), ("interleaved-zb", 4, 8), ("zb-v", 4, 8)];
+    cases.into_iter().map(|(name, p, m)| graph(name, p, m, (name != "zb-v").then_some(2)).unwrap()).collect()
+}
+
+/// A part is put right behind the last op that adds to it, and the others are added before the device next waits for another one.
+#[test]
+fn sums_begin_behind_the_last_backward_of_their_stage() {
+    let mut early = 0;
+    for graph in with_two_stages() {
+        let (epilogue, _) = replicated(&graph, false).begun_early(&graph);
+        let schedule = graph.schedule();
+        for node in epilogue.nodes() {
+            let [GradientSync::Stage(chunk)] = node.gradients[..] else { continue };
+            let range = schedule.range(node.device);
+            let at = node.behind.unwrap_or(range.end - 1);
+            let adds = |&index: &usize| {
+                let op = graph.op(index);
+                op.stage() == chunk.stage && matches!(op.kind().letter(), 'W' | 'B')
+            };
+            let last = range.clone().filter(adds).last().unwrap();
+            match node.op {
+                StepOp::Put => assert_eq!(at, last, "{}", schedule.name),
+                _ => {
+                    let waits = (last + 1..range.end).find(|&index| graph.transfer(index).is_some());
+                    assert_eq!(at, waits.map_or(range.end - 1, |index| index - 1), "{}", schedule.name);
+                }
+            }
+            early += usize::from(node.behind.is_some());
+        }
+        // The nodes of a device are in the order in which they run.
+        for device in 0..schedule.devices() {
+            let places: Vec<usize> = epilogue.of(device).map(|node| node.behind.unwrap_or(usize::MAX)).collect();
+            assert!(places.is_sorted(), "{places:?}");
+        }
+    }
+    assert!(early >= 16, "only {early}");
+    let both = graph("dualpipe", 4, 8, None).unwrap();
+    assert!(replicated(&both, false).begun_early(&both).0.nodes().iter().all(|node| node.behind.is_none()));
+}
+
+/// The simulation runs sums between ops: nothing overlaps on a device, a sum follows its stage and holds up what is behind it, and all
+/// engines agree.
+#[test]
+fn devices_do_one_thing_at_a_time_while_they_sum() {
+    for graph in with_two_stages() {
+        let name = &graph.schedule().name;
+        let costs = costs_of(&graph, "F=10,I=10,W=10,comm=1");
+        let ticks = costs.ticks_per_unit as u64;
+        let steps = StepCosts::new(replicated(&graph, true), |node| match node.op {
+            StepOp::Put => (3 * ticks, ticks),
+            StepOp::Reduce => (5 * ticks, 0),
+            _ => (2 * ticks, ticks),
+        });
+        let late = simulation::predict(&graph, &costs, &Setup { steps: steps.clone(), ..Setup::default() }).unwrap();
+        let (makespan, iteration) = (late.metrics().makespan, late.prediction.iteration.unwrap());
+        let (costs, steps) = steps.begun_early(&graph, costs.clone());
+        let predicted = |machine| {
+            let setup = Setup { steps: steps.clone(), machine, ..Setup::default() };
+            simulation::predict(&graph, &costs, &setup).unwrap()
+        };
+        let early = predicted(None);
+        let timeline = early.timeline();
+        let mut by_device: BTreeMap<u32, Vec<&Span>> = BTreeMap::new();
+        for span in timeline.spans.iter().filter(|span| span.queue == Queue::Compute) {
+            by_device.entry(span.device).or_default().push(span);
+        }
+        for (device, mut spans) in by_device {
+            spans.sort_by_key(|span| (span.start_ns, span.end_ns));
+            assert!(spans.windows(2).all(|pair| pair[0].end_ns <= pair[1].start_ns), "{name}, device {device}");
+            let of = |op: &str| spans.iter().filter(|span| span.op == op).count();
+            assert_eq!([of("put"), of("reduce"), of("put values"), of("gather")], [2; 4], "{name}, device {device}");
+            let early = spans.iter().position(|span| span.op == "put").unwrap();
+            assert!(spans[early + 1..].iter().any(|span| span.op.contains(['B', 'W', 'I'])), "{name}, device {device}");
+        }
+        // What a device sums early it need not sum at the end: the step is never longer, though its last op may be later.
+        let of_early = early.prediction.iteration.unwrap();
+        assert!(
+            of_early <= iteration + 1e-9 && early.metrics().makespan >= makespan,
+            "{name}: {of_early}, {iteration}"
+        );
+        for machine in [
+            Config { slots: Some(u32::MAX), ..Config::default() },
+            Config { network: Network { put: Put::Holding, ..Network::default() }, ..Config::default() },
+        ] {
+            let holding = machine.network.put == Put::Holding;
+            let other = predicted(Some(machine)).metrics().makespan;
+            assert!(
+                other == early.metrics().makespan || holding && other >= early.metrics().makespan,
+                "{name}: {other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn workers_of_one_stage_are_numbered_by_worker() {
+    use pipesim::graphs::group_member;
+    let line = Placement::linear(2);
+    let mesh = Mesh::new(2, 3);
+    for worker in 0..mesh.world(2) {
+        assert_eq!(group_member(&line, mesh, worker), (mesh.coordinate(worker).data, 3));
+    }
+    let both = Placement::bidirectional(4, 1).unwrap();
+    let members: Vec<u32> = (0..8).map(|worker| group_member(&both, Mesh::new(1, 2), worker).0).collect();
+    assert_eq!(members, [0, 1, 0, 1, 2, 3, 2, 3]);
 }

@@ -6,6 +6,7 @@ use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
 use pipesim::internals::experiment::{Backend, Training, TrainingConfig};
 use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::{AdamW, Parameters, Quantity, Tokenizer, Tokens};
 use pipesim::internals::model_spec::MicroBatch;
 use pipesim::internals::ranks::Ranks;
@@ -236,7 +237,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
     for name in dsl::names() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
-            let plan = Plan::new(graph.clone(), 1, None);
+            let plan = Plan::new(graph.clone(), Mesh::default(), None);
             let mut slots: BTreeMap<_, Vec<_>> = BTreeMap::new();
             for (reader, input) in plan.inputs.iter().enumerate() {
                 let Some(port) = input else { continue };
@@ -255,7 +256,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
             }
         }
     }
-    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), 1, None);
+    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), Mesh::default(), None);
     assert!(one.slots.iter().all(|&slots| slots == 1), "one micro-batch in flight needs one slot a channel");
 }
 
