@@ -10,18 +10,18 @@ use crate::epilogue::{GradientSync, StepOp};
 use anyhow::Result;
 
 impl<M: Backend> Program<M> {
-    /// Puts the parameters that this worker has updated.
+    /// Puts the parameters that this worker has updated, once the others have summed its part of the gradient.
     pub(super) fn put_values(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
-        self.timed(StepOp::PutValues, |program| {
-            for &gradient in gradients {
-                let Some(parts) = program.parts(gradient, updates, Use::Values) else { continue };
-                let out = parts.messages[parts.own];
-                let place = program.waiting(|program| program.link.send_buffer(out))?;
+        for &gradient in gradients {
+            let Some(parts) = self.parts(gradient, updates, Use::Values) else { continue };
+            let out = parts.messages[parts.own];
+            let place = self.waiting(|program| program.link.send_buffer(out))?;
+            self.timed(StepOp::PutValues, |program| {
                 program.backend.copy_values(gradient, place)?;
-                program.waiting(|program| program.link.put(out))?;
-            }
-            Ok(())
-        })
+                program.waiting(|program| program.link.put(out))
+            })?;
+        }
+        Ok(())
     }
 
     /// Takes in the parameters that the other members of each gradient's group have updated.

@@ -64,16 +64,24 @@ impl HostCopy {
     /// A device or a rank fails.
     pub fn export(&self, session: &mut Session, what: Quantity) -> Result<MutexGuard<'_, Parameters>, Error> {
         if self.has_parts {
-            let mut copy = locked(&self.parameters);
-            for (tensor, range) in self.held.iter().map(|part| elements(*part, &copy)).collect::<Vec<_>>() {
-                copy.tensors[tensor][range].fill(0.0);
-            }
+            self.clear(session.ranks());
         }
         let into = self.parameters.clone();
         session.call(move |_, state| state.export(&mut locked(&into), what))?;
         let mut parameters = locked(&self.parameters);
         self.gather(session.ranks(), &mut parameters)?;
         Ok(parameters)
+    }
+
+    /// Sets what this rank fills or gathers to zero.
+    fn clear(&self, ranks: &Ranks) {
+        let mut copy = locked(&self.parameters);
+        if ranks.rank() == 0 {
+            copy.tensors.iter_mut().for_each(|tensor| tensor.fill(0.0));
+            return;
+        }
+        let held: Vec<Elements> = self.held.iter().map(|part| elements(*part, &copy)).collect();
+        held.into_iter().for_each(|(tensor, range)| copy.tensors[tensor][range].fill(0.0));
     }
 
     /// Completes rank 0's copy with those of the others.
