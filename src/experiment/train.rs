@@ -97,7 +97,7 @@ impl Experiment {
         let (mesh, cores) = (training.mesh(), cores());
         let workers = mesh.world(self.selection.devices);
         if !mesh.is_single() {
-            observer(Event::Remark(&mesh.in_words(self.selection.devices)));
+            observer(Event::Remark(&self.ranks.workers_in_words(mesh, self.selection.devices)));
         }
         if workers > cores {
             let what = if mesh.is_single() { "devices" } else { "workers" };
