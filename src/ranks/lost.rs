@@ -58,10 +58,10 @@ pub struct Patience {
 
 impl Patience {
     /// Derives the limits from `--timeout`. A process always has at least 1 s to answer and 10 s to start. A thread of its own
-    /// answers, so 5 s of silence are a process that is stopped.
+    /// answers, so 4 s of silence are a process that is stopped.
     pub fn of(timeout: Option<Duration>) -> Patience {
         let seconds = Duration::from_secs;
-        let silence = timeout.unwrap_or(seconds(5)).max(seconds(1));
+        let silence = timeout.unwrap_or(seconds(4)).max(seconds(1));
         let joining = timeout.map_or(seconds(120), |timeout| timeout.max(seconds(10)));
         Patience { joining, silence, most: seconds(600).max(silence.saturating_mul(20)) }
     }

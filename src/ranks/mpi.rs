@@ -2,6 +2,7 @@
 
 use super::{Audience, Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
 use mpi::Threading;
+use mpi::point_to_point::{Message, Status};
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -26,7 +27,7 @@ const SOON: Duration = Duration::from_micros(20);
 const IDLE: Duration = Duration::from_millis(1);
 
 /// How long a rank that ends with an error waits for rank 0 to do so first.
-const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE: Duration = Duration::from_secs(3);
 /// How long rank 1 waits for the word that rank 0 lives; `mpirun` kills both a second after it has told them to end.
 const WORD: Duration = Duration::from_millis(300);
 
@@ -192,8 +193,7 @@ impl Wire for Mpi {
             // rank 0 is given time to write what was measured, or rank 1 if rank 0 hangs.
             let is_first = self.rank == 1 && self.lost().is_some_and(|lost| lost.dead == Some(0));
             let (stopped, begin) = (self.is_stopped(), Instant::now());
-            let patience = if stopped { 2 * LEAVE } else { LEAVE };
-            while !is_first && (stopped || !self.is_stopped()) && begin.elapsed() < patience {
+            while !is_first && (stopped || !self.is_stopped()) && begin.elapsed() < LEAVE {
                 std::thread::sleep(Duration::from_millis(10));
             }
             if !self.is_stopped() {
@@ -211,11 +211,16 @@ impl Wire for Mpi {
 /// A pending send and its bytes.
 type Send = (Request<'static, [u8], StaticScope>, *mut [u8]);
 
+/// A pending receive, its bytes, and its tag.
+type Receive = (Request<'static, [u8], StaticScope>, *mut [u8], i32);
+
 struct Thread {
     world: SimpleCommunicator,
     orders: Receiver<Order>,
     inbox: Arc<Mutex<Inbox>>,
     sends: Vec<Send>,
+    /// Messages that have begun to arrive, by rank, in order.
+    receives: Vec<VecDeque<Receive>>,
     /// Received parts of exchanges, by rank; a rank can be one exchange ahead.
     parts: Vec<VecDeque<Vec<u8>>>,
     /// When the last message of each rank arrived.
@@ -241,11 +246,13 @@ impl Thread {
     ) -> Thread {
         let (now, size) = (Instant::now(), world.size() as usize);
         let (sends, parts, heard) = (Vec::new(), vec![VecDeque::new(); size], vec![now; size]);
+        let receives = (0..size).map(|_| VecDeque::new()).collect();
         Thread {
             world,
             orders,
             inbox,
             sends,
+            receives,
             parts,
             heard,
             exchange: None,
@@ -337,23 +344,57 @@ impl Thread {
         self.sends.push((request, memory));
     }
 
+    /// Begins to receive a message, of which only the begin may have arrived: a rank may be stopped while it sends.
+    fn begin_receive(&mut self, rank: usize, tag: i32, (message, status): (Message, Status)) {
+        let length = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0);
+        let memory = Box::into_raw(vec![0_u8; length].into_boxed_slice());
+        // SAFETY: just made from a box; it is used again in `receive`, once MPI is done with it, and only there.
+        let bytes: &'static mut [u8] = unsafe { &mut *memory };
+        let request = message.immediate_matched_receive_into(StaticScope, bytes);
+        self.receives[rank].push_back((request, memory, tag));
+    }
+
+    /// Takes the messages of `rank` that have arrived as a whole, in order.
+    fn receive(&mut self, rank: usize) {
+        while let Some((request, memory, tag)) = self.receives[rank].pop_front() {
+            if let Err(request) = request.test() {
+                return self.receives[rank].push_front((request, memory, tag));
+            }
+            // SAFETY: from `Box::into_raw` in `begin_receive`; the request, and with it the only reference, is gone.
+            let bytes = unsafe { Box::from_raw(memory) }.into_vec();
+            self.heard[rank] = Instant::now();
+            if tag == PART {
+                self.parts[rank].push_back(bytes);
+            } else if let Some(packet) = Packet::from_bytes(&bytes) {
+                take_in(&self.inbox, packet);
+            }
+        }
+    }
+
+    /// Notes a message without data.
+    fn note(&mut self, rank: i32, tag: i32) {
+        self.heard[rank as usize] = Instant::now();
+        match tag {
+            PING => self.post(rank, PONG, Vec::new()),
+            ALIVE => self.news.first_lives.store(true, Ordering::SeqCst),
+            _ => {}
+        }
+    }
+
     /// Receives what has arrived, and frees what was sent.
     fn progress(&mut self) {
-        while let Some(arrival) = self.world.any_process().immediate_matched_probe() {
-            let (bytes, status) = arrival.matched_receive_vec::<u8>();
-            self.heard[status.source_rank() as usize] = Instant::now();
-            match status.tag() {
-                PING => self.post(status.source_rank(), PONG, Vec::new()),
-                PONG => {}
-                ALIVE => self.news.first_lives.store(true, Ordering::SeqCst),
-                PART => self.parts[status.source_rank() as usize].push_back(bytes),
+        while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
+            let (rank, tag) = (status.source_rank(), status.tag());
+            match tag {
+                PART | PACKET => self.begin_receive(rank as usize, tag, (message, status)),
                 _ => {
-                    if let Some(packet) = Packet::from_bytes(&bytes) {
-                        take_in(&self.inbox, packet);
-                    }
+                    // Empty, so it has arrived as a whole.
+                    let _ = (message, status).matched_receive_vec::<u8>();
+                    self.note(rank, tag);
                 }
             }
         }
+        (0..self.receives.len()).for_each(|rank| self.receive(rank));
         for (request, memory) in std::mem::take(&mut self.sends) {
             match request.test() {
                 // SAFETY: from `Box::into_raw` in `post`; the request, and with it the only reference, is gone.
@@ -376,5 +417,7 @@ impl Thread {
         while !self.sends.is_empty() {
             self.progress();
         }
+        // Requests must not be dropped before they are done; the process ends.
+        std::mem::forget(std::mem::take(&mut self.receives));
     }
 }

@@ -379,7 +379,7 @@ pub mod under_mpirun {
             let victim = format!("OMPI_COMM_WORLD_RANK={rank}");
             let (code, told, took, written) = signal_mid_run(long(mpirun(3, &[]), ""), STEPPED, &victim, "-STOP");
             assert!(code != Some(0) && took < Duration::from_secs(10) && written, "took {took:?}: {told}");
-            assert!(told.contains(&format!("rank {rank} has not answered for 5 s")), "{told}");
+            assert!(told.contains(&format!("rank {rank} has not answered for 4 s")), "{told}");
         }
     }
 
