@@ -85,7 +85,7 @@ pub mod simulation {
         StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
         sensitivities, slacks, sweep,
     };
-    pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError};
+    pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};
 }
 
 /// Measured steps: what made them long, and costs for predictions of others.

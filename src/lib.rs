@@ -218,7 +218,7 @@ pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warni
 pub use schedule::{Overlap, Schedule};
 pub use sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
 pub use step_estimate::StepEstimate;
-pub use timeline::{Queue, Span, StepFigures, Timeline};
+pub use timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]

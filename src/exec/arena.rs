@@ -3,13 +3,13 @@
 //! An arena holds buffers and signals at offsets that depend only on the plan, so they are the same in every process (a symmetric
 //! heap). The signals, which only grow, decide who may access a buffer.
 
+use super::atomic::AtomicU64;
 use super::signal::Signal;
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 /// Alignment in an arena: a cache line, so that two signals never share one.
 const ALIGNMENT: usize = 64;

@@ -1,11 +1,11 @@
 //! One-sided puts with a signal, through shared memory or to another machine.
 
 use super::arena::{Arena, ArenaLayout, Region};
+use super::atomic::Ordering;
 use super::signal::Signal;
 use crate::ranks::{Packet, Ranks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The arena of this process, and a connection to those of other ranks.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 //! a device hangs or dies. There is no barrier inside a step.
 
 mod arena;
+mod atomic;
 mod collective;
 mod cpu;
 mod device;
@@ -20,6 +21,7 @@ mod plan;
 mod program;
 mod queues;
 mod record;
+mod reductions;
 mod session;
 mod shared;
 mod signal;

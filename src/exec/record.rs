@@ -4,7 +4,7 @@ use crate::epilogue::StepOp;
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model::PartTiming;
-use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline, WorkerSpans, Workers};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -85,9 +85,22 @@ pub struct StepRecord {
     /// When it began, relative to the start of the measurement.
     #[serde(default)]
     pub at_ns: u64,
+    /// The other copies of the pipeline, if there are several.
+    #[serde(skip)]
+    pub copies: Option<Copies>,
     /// The steps that followed at once, without a barrier between.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub following: Vec<Following>,
+}
+
+/// The workers of a mesh in a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Copies {
+    pub mesh: Mesh,
+    /// Number of the slowest copy, whose records are those of the step.
+    pub shown: u32,
+    /// The records of each other copy, by pipeline device, with its number.
+    pub others: Vec<(u32, Vec<DeviceRecord>)>,
 }
 
 /// A step that followed another without a barrier.
@@ -132,6 +145,18 @@ fn loss_of(devices: &[&DeviceRecord]) -> Option<f64> {
     losses.map(|l| l.iter().map(|&x| f64::from(x)).sum::<f64>() / l.len().max(1) as f64)
 }
 
+impl DeviceRecord {
+    /// Converts its times to times from `zero`.
+    fn shift(&mut self, zero: u64) {
+        let shift = |time: &mut u64| *time = time.saturating_sub(zero);
+        for OpRecord { turn, start, end, put_start, put_end, .. } in &mut self.ops {
+            [turn, start, end, put_start, put_end].into_iter().for_each(shift);
+        }
+        self.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
+        [&mut self.begun, &mut self.ready, &mut self.told].into_iter().for_each(shift);
+    }
+}
+
 impl StepRecord {
     /// Returns the record of the first of several back-to-back steps, with the ends of the others.
     ///
@@ -148,8 +173,8 @@ impl StepRecord {
         StepRecord { following: others.iter().map(followed).collect(), ..StepRecord::new(first, mesh) }
     }
 
-    /// Converts the records of all workers to times from the step's time 0, and keeps those of the slowest copy of the pipeline. A
-    /// copy's times agree with each other: an op starts after what it waits for. Those of several copies do not.
+    /// Converts the records of all workers to times from the step's time 0, and sets those of the slowest copy of the pipeline apart.
+    /// A copy's times agree with each other: an op starts after what it waits for. Those of several copies do not.
     pub fn new(workers: Vec<DeviceRecord>, mesh: Mesh) -> StepRecord {
         let loss = loss(&workers, mesh);
         let end_of_copy = |copy: &u32| {
@@ -159,18 +184,15 @@ impl StepRecord {
         let begun = workers.iter().map(|worker| worker.begun).min().unwrap_or(0);
         let wall_ns = workers.iter().map(|worker| worker.told).max().unwrap_or(0).saturating_sub(begun);
         let zero = workers.iter().map(|worker| worker.ready).max().unwrap_or(0);
-        let of_slowest = workers.into_iter().skip(slowest as usize).step_by(mesh.copies() as usize);
-        let mut devices: Vec<DeviceRecord> = of_slowest.collect();
-        let shift = |time: &mut u64| *time = time.saturating_sub(zero);
-        for device in &mut devices {
-            for op in &mut device.ops {
-                let OpRecord { turn, start, end, put_start, put_end, .. } = op;
-                [turn, start, end, put_start, put_end].into_iter().for_each(shift);
-            }
-            device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
-            [&mut device.begun, &mut device.ready, &mut device.told].into_iter().for_each(shift);
+        let mut copies: Vec<Vec<DeviceRecord>> = (0..mesh.copies()).map(|_| Vec::new()).collect();
+        for (worker, mut record) in workers.into_iter().enumerate() {
+            record.shift(zero);
+            copies[mesh.copy(worker as u32) as usize].push(record);
         }
-        StepRecord { devices, loss, wall_ns, ..StepRecord::default() }
+        let devices = std::mem::take(&mut copies[slowest as usize]);
+        let others = (0..).zip(copies).filter(|&(copy, _)| copy != slowest).collect();
+        let copies = (!mesh.is_single()).then_some(Copies { mesh, shown: slowest, others });
+        StepRecord { devices, loss, wall_ns, copies, ..StepRecord::default() }
     }
 
     /// Makespan in ns: the end of the last pipeline op.
@@ -213,36 +235,19 @@ impl StepRecord {
     /// Returns the timeline. `keep` is the share of an activation that is kept from I to W.
     pub fn timeline(&self, graph: &TaskGraph, keep: f64) -> Timeline {
         let schedule = graph.schedule();
-        let consumers = graph.consumers();
-        let mut spans = Vec::new();
-        for (device, record) in self.devices.iter().enumerate() {
-            let device = device as u32;
-            for (number, op) in record.ops.iter().enumerate() {
-                let mut span = |queue, partner: Option<usize>, start_ns, end_ns| {
-                    spans.push(Span {
-                        device,
-                        queue,
-                        op: graph.op(op.index).to_string(),
-                        partner: partner.map(|p| graph.op(p).to_string()),
-                        peer: partner.map(|p| graph.device_of(p)),
-                        phase: schedule.phase(device, number).map(str::to_string),
-                        start_ns,
-                        end_ns,
-                    });
-                };
-                if let Some(up) = graph.transfer(op.index) {
-                    span(Queue::Receive, Some(up), op.turn, op.start);
-                }
-                span(Queue::Compute, None, op.start, op.end);
-                if op.put_end > op.put_start {
-                    span(Queue::Send, consumers[op.index], op.put_start, op.put_end);
-                }
-            }
-            spans.extend(record.steps.iter().map(|&(step_op, start_ns, end_ns)| {
-                let (queue, op) = (Queue::Compute, step_op.name().to_string());
-                Span { device, queue, op, partner: None, peer: None, phase: None, start_ns, end_ns }
-            }));
-        }
+        let workers = self.copies.as_ref().map(|Copies { mesh, shown, others }| Workers {
+            mesh: *mesh,
+            data: mesh.replica_of(*shown),
+            tensor: mesh.tensor_of(*shown),
+            others: others
+                .iter()
+                .map(|&(copy, ref devices)| WorkerSpans {
+                    data: mesh.replica_of(copy),
+                    tensor: mesh.tensor_of(copy),
+                    spans: spans(devices, graph),
+                })
+                .collect(),
+        });
         let mut timeline = Timeline {
             schema_version: SCHEMA_VERSION,
             source: Source::Measured,
@@ -260,10 +265,47 @@ impl StepRecord {
             incomplete_devices: Vec::new(),
             steps: Vec::new(),
             step: None,
+            workers,
             provenance: BTreeMap::new(),
-            spans,
+            spans: spans(&self.devices, graph),
         };
         timeline.sort();
         timeline
     }
+}
+
+/// Returns the spans of one copy of the pipeline.
+fn spans(devices: &[DeviceRecord], graph: &TaskGraph) -> Vec<Span> {
+    let schedule = graph.schedule();
+    let consumers = graph.consumers();
+    let mut spans = Vec::new();
+    for (device, record) in devices.iter().enumerate() {
+        let device = device as u32;
+        for (number, op) in record.ops.iter().enumerate() {
+            let mut span = |queue, partner: Option<usize>, start_ns, end_ns| {
+                spans.push(Span {
+                    device,
+                    queue,
+                    op: graph.op(op.index).to_string(),
+                    partner: partner.map(|p| graph.op(p).to_string()),
+                    peer: partner.map(|p| graph.device_of(p)),
+                    phase: schedule.phase(device, number).map(str::to_string),
+                    start_ns,
+                    end_ns,
+                });
+            };
+            if let Some(up) = graph.transfer(op.index) {
+                span(Queue::Receive, Some(up), op.turn, op.start);
+            }
+            span(Queue::Compute, None, op.start, op.end);
+            if op.put_end > op.put_start {
+                span(Queue::Send, consumers[op.index], op.put_start, op.put_end);
+            }
+        }
+        spans.extend(record.steps.iter().map(|&(step_op, start_ns, end_ns)| {
+            let (queue, op) = (Queue::Compute, step_op.name().to_string());
+            Span { device, queue, op, partner: None, peer: None, phase: None, start_ns, end_ns }
+        }));
+    }
+    spans
 }

@@ -1,11 +1,7 @@
 //! A monotonic number that threads of this and other processes can wait for: they spin briefly, then park.
 
-use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// Interval at which a parked thread checks whether the run was aborted.
-const PARK: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+use super::atomic::{AtomicU32, AtomicU64, Ordering, park, pause, spin_for, wake_all};
+use std::time::Duration;
 
 /// The run was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +33,7 @@ impl Signal {
         self.value.fetch_max(value, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst) > 0 {
             self.bell.fetch_add(1, Ordering::SeqCst);
-            let _ = futex::wake(&self.bell, futex::Flags::empty(), u32::MAX >> 1);
+            wake_all(&self.bell);
         }
     }
 
@@ -48,17 +44,8 @@ impl Signal {
     /// Waits until the value is at least `value`.
     pub fn wait(&self, value: u64, watch: &impl WaitPolicy) -> Result<(), Aborted> {
         let reached = || self.value() >= value;
-        if reached() {
+        if reached() || spin_for(watch.spin(), reached) {
             return Ok(());
-        }
-        let spin_end = Instant::now() + watch.spin();
-        while Instant::now() < spin_end {
-            for _ in 0..64 {
-                if reached() {
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
         let result = loop {
@@ -69,8 +56,7 @@ impl Signal {
             if watch.is_aborted() {
                 break Err(Aborted);
             }
-            // Not a private futex: other processes raise the signal too.
-            let _ = futex::wait(&self.bell, futex::Flags::empty(), bell, Some(&PARK));
+            park(&self.bell, bell);
         };
         self.parked.fetch_sub(1, Ordering::SeqCst);
         result
@@ -83,8 +69,8 @@ impl Signal {
             if watch.is_aborted() {
                 return Err(Aborted);
             }
-            spins += 1;
-            if spins < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            spins = spins.saturating_add(1);
+            pause(spins);
         }
         Ok(())
     }

@@ -112,7 +112,7 @@ impl From<anyhow::Error> for Error {
         } else if exec::Gpus::is_unavailable(&error) || error.chain().any(lacks) {
             Error::Environment(text)
         } else if error.chain().any(|cause| cause.is::<Lost>()) {
-            Error::Lost(Lost(text))
+            Error::Lost(Lost::new(text))
         } else {
             Error::Failed(text)
         }

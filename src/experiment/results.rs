@@ -148,6 +148,7 @@ impl Results {
         let mut predicted = predicted.prediction;
         predicted.period = period.or(predicted.period);
         let metrics = timeline.metrics();
+        let notes = timeline.workers.iter().map(|workers| workers.note()).collect();
         let period_ms = Iteration::of_periods(run);
         let measured = Measurement {
             schedule: schedule.name.clone(),
@@ -204,7 +205,7 @@ impl Results {
             error: Some(error),
             over_steps: outcome.over_steps(),
             step_ms: outcome.step_makespans_ms.iter().map(|[_, measured]| *measured).collect(),
-            notes: Vec::new(),
+            notes,
         });
         self.outcomes.push(outcome);
         Ok(())

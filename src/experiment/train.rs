@@ -99,7 +99,7 @@ impl Experiment {
         let workers = mesh.world(self.selection.devices);
         let sharing = training.check_sharing(runs.iter().map(|(graph, ..)| graph), true)?;
         if mesh != Mesh::default() {
-            observer(Event::Remark(&mesh.in_words(self.selection.devices)));
+            observer(Event::Remark(&self.ranks.workers_in_words(mesh, self.selection.devices)));
         }
         sharing.iter().for_each(|text| observer(Event::Remark(text)));
         if workers > cores {

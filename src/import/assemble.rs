@@ -220,6 +220,7 @@ fn empty(pipeline: &Pipeline, incomplete_devices: Vec<u32>) -> Timeline {
         incomplete_devices,
         steps: Vec::new(),
         step: None,
+        workers: None,
         provenance: BTreeMap::new(),
         spans: Vec::new(),
     }

@@ -1,7 +1,7 @@
 //! The launcher's side of the sockets: gathers the parts of each exchange, and tells all ranks when one died.
 
-use super::Patience;
 use super::socket::Frame;
+use super::{Lost, Patience};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,7 +29,7 @@ pub struct Hub {
     patience: Patience,
     since_ping: Duration,
     measured: bool,
-    lost: Option<String>,
+    lost: Option<Lost>,
     refused: bool,
 }
 
@@ -69,7 +69,7 @@ impl Hub {
             }
             Event::Refused(error) => {
                 self.refused = true;
-                return self.lose(format!("expected a thread for each rank, the system gave none: {error}"));
+                return self.lose(Lost::new(format!("expected a thread for each rank, the system gave none: {error}")));
             }
             Event::Frame(rank, frame) => (rank, frame),
         };
@@ -80,7 +80,7 @@ impl Hub {
             Ok(Frame::PartForFirst(part)) => (member.part, member.is_for_first) = (Some(part), true),
             Ok(Frame::Measured) => self.measured = true,
             Ok(Frame::Leave(text, code)) => {
-                let why = text.as_ref().map(|text| format!("rank {rank} ended: {text}"));
+                let why = text.as_ref().map(|text| Lost::new(format!("rank {rank} ended: {text}")));
                 member.left = Some((text, code));
                 // Others may wait for its devices inside a step.
                 why.into_iter().for_each(|why| self.lose(why));
@@ -105,7 +105,7 @@ impl Hub {
         }
         let waits = self.is_awaited();
         if let Some(rank) = self.members.iter().position(|member| member.left.is_some()).filter(|_| waits) {
-            self.lose(format!("rank {rank} ended early"));
+            self.lose(Lost::new(format!("rank {rank} ended early")));
         }
     }
 
@@ -136,10 +136,10 @@ impl Hub {
     }
 
     /// Tells all ranks, once, that a rank died or hangs.
-    pub fn lose(&mut self, text: String) {
+    pub fn lose(&mut self, lost: Lost) {
         if self.lost.is_none() {
-            self.tell(&Frame::Lost(text.clone()));
-            self.lost = Some(text);
+            self.tell(&Frame::Lost(lost.clone()));
+            self.lost = Some(lost);
         }
     }
 
@@ -175,7 +175,7 @@ impl Hub {
 
     /// Returns why the run was cancelled, if it was.
     pub fn lost(&self) -> Option<&str> {
-        self.lost.as_deref()
+        self.lost.as_ref().map(|lost| lost.text.as_str())
     }
 
     /// Whether the system had no thread or socket for a rank.

@@ -58,12 +58,12 @@ pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
         children.look(passed)?;
         let silent = hub.pass(passed);
         let trouble = children.death(&hub, JOINING).or_else(|| children.stopped(patience.silence));
-        if let Some(text) = trouble.or_else(|| silent.map(|rank| children.silent(rank, patience))) {
-            hub.lose(text);
+        if let Some(lost) = trouble.or_else(|| silent.map(|rank| children.silent(rank, patience))) {
+            hub.lose(lost);
         }
         if children.0.iter().all(|child| child.status.is_some()) {
             hub.drain(FAREWELL, JOINING);
-            children.death(&hub, Duration::ZERO).into_iter().for_each(|text| hub.lose(text));
+            children.death(&hub, Duration::ZERO).into_iter().for_each(|lost| hub.lose(lost));
             return Ok(judge(&hub, &children));
         }
         if hub.lost().is_some() {
@@ -172,20 +172,20 @@ impl Children {
     }
 
     /// Returns the message about a rank that has been stopped for longer than `limit`.
-    fn stopped(&self, limit: Duration) -> Option<String> {
+    fn stopped(&self, limit: Duration) -> Option<Lost> {
         let (rank, child) = self.0.iter().enumerate().find(|(_, child)| child.stopped > limit)?;
         let (stands, seconds) = (child.stands(rank), limit.as_secs());
-        Some(format!(
+        Some(Lost::new(format!(
             "{stands} for more than {seconds} s; all others were ended: start again, and continue it in time (kill -CONT {}) or give \
              a longer --timeout",
             child.process.id()
-        ))
+        )))
     }
 
     /// Returns the message that `rank` does not answer.
-    fn silent(&self, rank: usize, patience: Patience) -> String {
+    fn silent(&self, rank: usize, patience: Patience) -> Lost {
         let who = format!("rank {rank} (process {})", self.0[rank].process.id());
-        Lost::silent(&who, patience.silence).0
+        Lost::silent(&who, patience.silence)
     }
 
     /// Continues stopped ranks, so that they learn that the run is over and write what was measured.
@@ -199,7 +199,7 @@ impl Children {
     }
 
     /// Returns the message about a rank that died without a farewell; one that never joined counts once it has ended for `unjoined`.
-    fn death(&self, hub: &Hub, unjoined: Duration) -> Option<String> {
+    fn death(&self, hub: &Hub, unjoined: Duration) -> Option<Lost> {
         let ended = self.0.iter().enumerate().find_map(|(rank, child)| {
             child.status?;
             // Its last frames may still be on the way: its socket closes after them.
@@ -218,7 +218,7 @@ impl Children {
             (Some(signal), _) => format!("was killed by signal {signal} ({})", signal_name(signal)),
             (None, code) => format!("ended with exit code {} and without a word", code.unwrap_or(-1)),
         };
-        Some(Lost::dead(rank, &how).0)
+        Some(Lost::dead(rank as u32, &how))
     }
 
     fn kill(&mut self) {

@@ -2,27 +2,28 @@
 
 use std::time::Duration;
 
-/// End of the message about a rank that died.
-const DEATH: &str = "; all others were ended";
-
 /// A rank died or hangs, so the run cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Lost(pub String);
+#[error("{text}")]
+pub struct Lost {
+    pub text: String,
+    /// The rank, if it cannot write results any more.
+    pub dead: Option<u32>,
+}
 
 impl Lost {
-    /// `rank` ended without saying why; `how` describes its end.
-    pub(super) fn dead(rank: usize, how: &str) -> Lost {
-        Lost(format!("rank {rank} {how}{DEATH}"))
+    pub fn new(text: impl Into<String>) -> Lost {
+        Lost { text: text.into(), dead: None }
     }
 
-    pub(super) fn is_death_of(&self, rank: usize) -> bool {
-        self.0.starts_with(&format!("rank {rank} ")) && self.0.ends_with(DEATH)
+    /// `rank` ended without saying why; `how` describes its end.
+    pub(super) fn dead(rank: u32, how: &str) -> Lost {
+        Lost { text: format!("rank {rank} {how}; all others were ended"), dead: Some(rank) }
     }
 
     /// `who` did not answer within `limit`.
     pub(super) fn silent(who: &str, limit: Duration) -> Lost {
-        Lost(format!(
+        Lost::new(format!(
             "{who} has not answered for {} s: it is stopped or hangs; all others were ended: start again, or give a longer \
              --timeout",
             limit.as_secs()
@@ -56,10 +57,11 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Derives the limits from `--timeout`. A process always has at least 1 s to answer and 10 s to start.
+    /// Derives the limits from `--timeout`. A process always has at least 1 s to answer and 10 s to start. A thread of its own
+    /// answers, so 4 s of silence are a process that is stopped.
     pub fn of(timeout: Option<Duration>) -> Patience {
         let seconds = Duration::from_secs;
-        let silence = timeout.unwrap_or(seconds(30)).max(seconds(1));
+        let silence = timeout.unwrap_or(seconds(4)).max(seconds(1));
         let joining = timeout.map_or(seconds(120), |timeout| timeout.max(seconds(10)));
         Patience { joining, silence, most: seconds(600).max(silence.saturating_mul(20)) }
     }

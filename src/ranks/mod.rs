@@ -15,8 +15,10 @@ mod lost;
 mod mpi;
 mod role;
 mod socket;
+mod started;
 mod stop;
 
+use crate::mesh::Mesh;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,6 +108,11 @@ trait Wire: Send + Sync {
     fn is_mpi(&self) -> bool {
         false
     }
+
+    /// Whether rank 0 has said that it lives, or says so soon, after this rank was told to end.
+    fn first_lives(&self) -> bool {
+        true
+    }
 }
 
 /// The connection of a process that runs alone.
@@ -129,6 +136,8 @@ pub struct Ranks {
     size: u32,
     wire: Box<dyn Wire>,
     machines: Vec<String>,
+    /// Process of each rank, as its machine numbers it.
+    processes: Vec<u32>,
     /// Treat every rank as if it ran on a machine of its own.
     apart: bool,
     clock: Alignment,
@@ -161,9 +170,13 @@ impl Ranks {
     ) -> Result<Ranks, Lost> {
         let machines = wire.exchange(machine().into_bytes(), Audience::All, patience)?;
         let machines: Vec<String> = machines.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let process = std::process::id().to_le_bytes().to_vec();
+        let processes = wire.exchange(process, Audience::All, patience)?;
+        let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u32::from_le_bytes);
+        let processes = processes.iter().map(number).collect();
         let one_machine = machines.iter().all(|machine| *machine == machines[0]);
         let clock = Alignment::align(rank, size, one_machine, |bytes| wire.exchange(bytes, Audience::All, patience))?;
-        Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0), patience, stop })
+        Ok(Ranks { rank, size, wire, machines, processes, apart, clock, inbox, heaps: Mutex::new(0), patience, stop })
     }
 
     /// Number of this process, from 0.
@@ -176,9 +189,19 @@ impl Ranks {
         self.size
     }
 
-    /// Whether this rank prints and writes reports: rank 0, or rank 1 if rank 0 was killed.
+    /// Describes the workers of a mesh of `devices` pipeline devices, and what runs them.
+    pub fn workers_in_words(&self, mesh: Mesh, devices: u32) -> String {
+        let on = if self.size > 1 { format!("{} ranks", self.size) } else { "threads".to_string() };
+        format!("{} on {on}", mesh.in_words(devices))
+    }
+
+    /// Whether this rank prints and writes reports: rank 0, or rank 1 if rank 0 is dead or, under MPI, hangs.
     pub fn speaks(&self) -> bool {
-        self.rank == 0 || (self.rank == 1 && self.lost().is_some_and(|lost| lost.is_death_of(0)))
+        let is_first_dead = |lost: Lost| match lost.dead {
+            Some(rank) => rank == 0,
+            None => self.machines[0] != self.machines[self.rank as usize] && !self.wire.first_lives(),
+        };
+        self.rank == 0 || (self.rank == 1 && self.lost().is_some_and(is_first_dead))
     }
 
     /// Returns the devices of `devices` that `rank` runs: consecutive ones; the first ranks run one more if they do not divide evenly.
@@ -253,7 +276,15 @@ impl Ranks {
 
     /// Returns the rank that died or hangs, if any.
     pub fn lost(&self) -> Option<Lost> {
-        self.wire.lost()
+        let lost = self.wire.lost()?;
+        if lost.dead.is_some() || !self.under_mpi() {
+            return Some(lost);
+        }
+        // MPI tells nobody which rank died; the ranks of this machine can be seen.
+        let is_here = |rank: usize| self.machines[rank] == self.machines[self.rank as usize];
+        let ended = (0..self.processes.len()).find(|&rank| is_here(rank) && has_ended(self.processes[rank]));
+        let dead = |rank: usize| Lost::dead(rank as u32, &format!("(process {}) died", self.processes[rank]));
+        Some(ended.map_or(lost, dead))
     }
 
     /// Tells the others that this rank ends, with the text and exit code of its error, if any.
@@ -311,6 +342,12 @@ fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
         Some(receiver) => receiver(&packet),
         None => inbox.early.push(packet),
     }
+}
+
+/// Whether a process of this machine has ended, even if nobody has asked for its exit code yet.
+fn has_ended(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X'])))
 }
 
 /// Returns a name that all processes of one running machine have in common, and no others. Containers on one machine do not share

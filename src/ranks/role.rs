@@ -2,6 +2,7 @@
 
 use super::launch::{RANK, RANKS, SOCKET};
 use super::socket::Socket;
+use super::started::{Started, started};
 use super::stop::Stop;
 use super::{Patience, Ranks, RanksError};
 use std::env::var;
@@ -14,43 +15,8 @@ pub enum Role {
     Launch(u32),
 }
 
-/// Number of ranks that an MPI launcher started, if it started several.
-fn started() -> Result<Option<u32>, RanksError> {
-    let mut found: Option<(&str, u32)> = None;
-    for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"] {
-        let Some(size) = var(name).ok().and_then(|text| text.trim().parse().ok()) else { continue };
-        match found {
-            Some((other, known)) if known != size && name != "MPI_LOCALNRANKS" => {
-                return Err(RanksError::Contradiction(format!(
-                    "expected one number of ranks, found {other}={known} and {name}={size}; \
-                     start pipesim by one launcher only"
-                )));
-            }
-            Some(_) => {}
-            None => found = Some((name, size)),
-        }
-    }
-    let step: Option<u32> = var("SLURM_STEP_NUM_TASKS").ok().and_then(|text| text.parse().ok());
-    if let (None, Some(tasks)) = (found, step.filter(|&tasks| tasks > 1)) {
-        if var("PMIX_RANK").is_ok() {
-            return Ok(Some(tasks));
-        }
-        return Err(RanksError::Contradiction(format!(
-            "srun started {tasks} tasks that are not connected; use srun --mpi=pmix, or mpirun"
-        )));
-    }
-    if let (None, Some(processes)) = (found, torchrun()) {
-        return Err(RanksError::Contradiction(format!(
-            "torchrun started {processes} processes that are not connected; start pipesim by itself with -n {processes}, or by mpirun"
-        )));
-    }
-    Ok(found.map(|(_, size)| size).filter(|&size| size > 1))
-}
-
-/// Number of processes that torchrun started, if it started several. They cannot join: torchrun brings no MPI.
-fn torchrun() -> Option<u32> {
-    var("TORCHELASTIC_RUN_ID").ok()?;
-    var("WORLD_SIZE").ok()?.trim().parse().ok().filter(|&size| size > 1)
+fn launched() -> Result<Option<Started>, RanksError> {
+    started(|name| var(name).ok())
 }
 
 /// Returns the role of this process; the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
@@ -59,11 +25,11 @@ pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role,
     if let Ok(rank) = var(RANK) {
         return Ok(Role::Rank(Arc::new(member(&rank, asked, patience)?)));
     }
-    match (started()?, asked) {
-        (Some(size), Some(asked)) if asked != size => Err(RanksError::Contradiction(format!(
-            "a launcher has started {size} ranks, and -n asks for {asked}; leave -n out"
+    match (launched()?, asked) {
+        (Some(Started { size, variable }), Some(asked)) if asked != size => Err(RanksError::Contradiction(format!(
+            "a launcher has started {size} ranks ({variable}={size}), and -n asks for {asked}; leave -n out"
         ))),
-        (Some(size), _) => Ok(Role::Rank(Arc::new(under_mpi(size, apart, patience)?))),
+        (Some(Started { size, .. }), _) => Ok(Role::Rank(Arc::new(under_mpi(size, apart, patience)?))),
         (None, Some(asked)) if asked > 1 => Ok(Role::Launch(asked)),
         (None, _) => Ok(Role::Rank(Ranks::alone())),
     }
@@ -71,8 +37,8 @@ pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role,
 
 /// Checks that no launcher started several processes, for commands that run in one.
 pub fn refuse_ranks(command: &str) -> Result<(), RanksError> {
-    match started()? {
-        Some(size) => Err(RanksError::Contradiction(format!(
+    match launched()? {
+        Some(Started { size, .. }) => Err(RanksError::Contradiction(format!(
             "{command} is for one process, and a launcher has started {size}; start it without mpirun"
         ))),
         None => Ok(()),

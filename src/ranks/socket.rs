@@ -26,8 +26,8 @@ pub enum Frame {
     PartForFirst(Vec<u8>),
     /// All parts of an exchange, by rank.
     All(Vec<Vec<u8>>),
-    /// A rank died or hangs; the text says which and how.
-    Lost(String),
+    /// A rank died or hangs.
+    Lost(Lost),
     /// A rank ends, with the text of its error and its exit code.
     Leave(Option<String>, u8),
     /// The launcher asks whether the rank is alive.
@@ -48,7 +48,8 @@ impl Frame {
                 let part = |part: &Vec<u8>| [&(part.len() as u64).to_le_bytes(), part.as_slice()].concat();
                 (2, parts.iter().flat_map(part).collect())
             }
-            Frame::Lost(text) => (3, text.clone().into_bytes()),
+            Frame::Lost(Lost { text, dead: None }) => (3, text.clone().into_bytes()),
+            Frame::Lost(Lost { text, dead: Some(rank) }) => (11, [&rank.to_le_bytes(), text.as_bytes()].concat()),
             Frame::Leave(None, code) => (4, vec![*code]),
             Frame::Leave(Some(text), code) => (5, [&[*code], text.as_bytes()].concat()),
             Frame::Ping => (6, Vec::new()),
@@ -79,7 +80,7 @@ impl Frame {
             0 => Frame::Hello(u32::from_le_bytes(body.as_slice().try_into().map_err(|_| bad())?)),
             1 => Frame::Part(body),
             2 => Frame::All(parts(&body).ok_or_else(bad)?),
-            3 => Frame::Lost(text(&body)),
+            3 => Frame::Lost(Lost::new(text(&body))),
             4 => Frame::Leave(None, *body.first().ok_or_else(bad)?),
             5 => {
                 let (code, said) = body.split_first().ok_or_else(bad)?;
@@ -90,6 +91,10 @@ impl Frame {
             8 => Frame::Measured,
             9 => Frame::Stop(*body.first().ok_or_else(bad)?),
             10 => Frame::PartForFirst(body),
+            11 => {
+                let (rank, words) = body.split_first_chunk().ok_or_else(bad)?;
+                Frame::Lost(Lost { text: text(words), dead: Some(u32::from_le_bytes(*rank)) })
+            }
             _ => return Err(bad()),
         })
     }
@@ -142,7 +147,7 @@ impl Socket {
     }
 
     fn why(&self) -> Lost {
-        self.lost().unwrap_or_else(|| Lost("the launcher is gone".to_string()))
+        self.lost().unwrap_or_else(|| Lost::new("the launcher is gone"))
     }
 }
 
@@ -152,7 +157,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Receives frames until the launcher ends.
 fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, heard: &Heard, answers: &Mutex<UnixStream>) {
-    let text = loop {
+    let lost = loop {
         let frame = Frame::read(&mut stream);
         *lock(&heard.last) = Instant::now();
         match frame {
@@ -161,14 +166,14 @@ fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, heard: &Hear
                     return;
                 }
             }
-            Ok(Frame::Lost(text)) => break text,
+            Ok(Frame::Lost(lost)) => break lost,
             Ok(Frame::Stop(signal)) => _ = heard.stop.ask(signal),
             Ok(Frame::Ping) => _ = Frame::Pong.write(&mut *lock(answers)),
             Ok(_) => {}
-            Err(_) => break "the launcher is gone".to_string(),
+            Err(_) => break Lost::new("the launcher is gone"),
         }
     };
-    *lock(&heard.lost) = Some(Lost(text));
+    *lock(&heard.lost) = Some(lost);
 }
 
 impl Wire for Socket {
@@ -218,7 +223,8 @@ mod tests {
     #[test]
     fn invalid_frames_are_errors() {
         for bytes in [
-            &[11_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[12_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[11, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0],
             &[5, 0, 0, 0, 0, 0, 0, 0, 0],
             &[9, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 0, 0, 0, 0, 0, 0, 0, 5],

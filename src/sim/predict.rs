@@ -224,6 +224,7 @@ impl Prediction<'_> {
             lower_bound_if_split_ns: self.bounds.if_split.map(|ticks| self.costs.to_ns(ticks)),
             typical_makespan_ns: self.step.speed_number.map(|_| self.costs.to_ns(self.step.typical_makespan)),
             incomplete_devices: Vec::new(),
+            workers: None,
             steps: Vec::new(),
             step: None,
             provenance: BTreeMap::new(),

@@ -6,9 +6,11 @@
 mod read;
 mod step;
 mod validate;
+mod workers;
 
 pub use read::TimelineError;
 pub use step::StepFigures;
+pub use workers::{WorkerSpans, Workers};
 
 use crate::activation::{self, Keep};
 use crate::metrics::{Activity, Metrics, Reference};
@@ -122,6 +124,9 @@ pub struct Timeline {
     /// Number of the step that the spans show, as in [`StepFigures::number`]; absent where `steps` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
+    /// The workers of a run with several workers per device, of which the spans show one; absent for every other timeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Workers>,
     /// Origin: program version, machine, date, device kind; free text by key.
     #[serde(default)]
     pub provenance: BTreeMap<String, String>,
@@ -132,9 +137,26 @@ pub struct Timeline {
 impl Timeline {
     /// Sorts the spans by device, queue and start.
     pub fn sort(&mut self) {
-        self.spans.sort_by(|a, b| {
-            (a.device, a.queue, a.start_ns, a.end_ns, &a.op).cmp(&(b.device, b.queue, b.start_ns, b.end_ns, &b.op))
-        });
+        let others = self.workers.iter_mut().flat_map(|workers| &mut workers.others);
+        for spans in others.map(|other| &mut other.spans).chain([&mut self.spans]) {
+            spans.sort_by(|a, b| {
+                (a.device, a.queue, a.start_ns, a.end_ns, &a.op).cmp(&(b.device, b.queue, b.start_ns, b.end_ns, &b.op))
+            });
+        }
+    }
+
+    /// Returns everything but spans and workers.
+    fn header(&self) -> Timeline {
+        Timeline {
+            schedule: self.schedule.clone(),
+            time_unit: self.time_unit.clone(),
+            incomplete_devices: self.incomplete_devices.clone(),
+            steps: self.steps.clone(),
+            workers: None,
+            provenance: self.provenance.clone(),
+            spans: Vec::new(),
+            ..*self
+        }
     }
 
     /// Writes several timelines as one JSON text.

@@ -22,11 +22,16 @@ impl Timeline {
     pub(super) fn validate(&self, place: &str) -> Result<(), TimelineError> {
         check_version(place, Some(&Value::from(self.schema_version)))?;
         self.validate_header(place)?;
+        self.validate_spans(place)?;
+        self.validate_workers(place)?;
+        self.validate_bounds(place)
+    }
+
+    pub(super) fn validate_spans(&self, place: &str) -> Result<(), TimelineError> {
         for (number, span) in self.spans.iter().enumerate() {
             self.validate_span(span).map_err(|what| TimelineError(self.of_span(place, number, &what)))?;
         }
-        self.validate_ops(place)?;
-        self.validate_bounds(place)
+        self.validate_ops(place)
     }
 
     fn validate_header(&self, place: &str) -> Result<(), TimelineError> {

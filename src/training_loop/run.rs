@@ -109,8 +109,9 @@ impl TrainingLoop {
     /// Runs the steps of `graph` that are left. Ends early after a step if a signal asks for it.
     ///
     /// # Errors
-    /// See [`Error`]. The newest checkpoint stays as it is.
-    pub fn run(mut self, graph: TaskGraph, watcher: Watcher<'_>) -> Result<Ended, Error> {
+    /// See [`Error`]. The newest checkpoint stays as it is. `rescued` gets a report of the steps before a rank or device was lost, on
+    /// the rank that speaks for the others.
+    pub fn run(mut self, graph: TaskGraph, watcher: Watcher<'_>, rescued: impl FnOnce(Report)) -> Result<Ended, Error> {
         let graph = Arc::new(graph);
         self.training.stages(&graph)?;
         require_session(&graph, &self.training)?;
@@ -133,12 +134,22 @@ impl TrainingLoop {
         watcher(LoopEvent::Begin { done: first, steps: self.config.steps });
         let ended = self.steps(&mut running, first);
         watcher(LoopEvent::End);
-        let (step, signal, checkpoint) = ended?;
-        let warning = running.trend.warning(self.training.config().vocabulary);
         let recent: Vec<StepRecord> = running.recent.into_iter().collect();
-        let is_reported = self.is_first() && !recent.is_empty();
-        let report = is_reported.then(|| report_of(&self.training, &graph, recent, self.link)).transpose()?;
-        Ok(Ended { step, signal, checkpoint, report, warning })
+        let is_reported = self.training.ranks.speaks() && !recent.is_empty();
+        let report = || is_reported.then(|| report_of(&self.training, &graph, recent, self.link)).transpose();
+        let (step, signal, checkpoint) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                // What ended the run is the error, not what hinders its report.
+                let lost = error.is_hang().then(report);
+                if let Some(report) = lost.and_then(|report| report.ok().flatten()) {
+                    rescued(report);
+                }
+                return Err(error);
+            }
+        };
+        let warning = running.trend.warning(self.training.config().vocabulary);
+        Ok(Ended { step, signal, checkpoint, report: report()?, warning })
     }
 
     /// Runs the steps from `first` on. Returns the number of steps done, the signal that ended them, and the newest checkpoint.

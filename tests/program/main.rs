@@ -21,6 +21,7 @@ mod train_ranks;
 mod values;
 mod variants;
 mod widths;
+mod workers;
 
 #[path = "../support/mod.rs"]
 mod support;

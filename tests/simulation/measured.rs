@@ -73,6 +73,7 @@ fn timeline(name: &str, devices: u32, microbatches: u32, step: u64, spans: Vec<S
         lower_bound_if_split_ns: None,
         typical_makespan_ns: None,
         incomplete_devices: Vec::new(),
+        workers: None,
         steps: Vec::new(),
         step: None,
         provenance: BTreeMap::from([("step".to_string(), step.to_string())]),
@@ -303,6 +304,7 @@ fn steps_drift_and_have_outliers() {
         busy_ns: vec![10, 10, 12 + number, 10],
         start_ns: 0,
         incomplete_devices: Vec::new(),
+        workers: None,
     };
     timeline.steps = [100, 101, 102, 150, 104, 105].into_iter().zip(3..).map(|(ms, number)| step(number, ms)).collect();
     let found = trend(&timeline).unwrap();

@@ -64,6 +64,7 @@ fn random(dice: &mut Dice) -> Timeline {
         lower_bound_if_split_ns: None,
         typical_makespan_ns: None,
         incomplete_devices: Vec::new(),
+        workers: None,
         steps: Vec::new(),
         step: None,
         provenance: BTreeMap::new(),

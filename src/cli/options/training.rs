@@ -88,7 +88,7 @@ pub struct TrainingOptions {
     /// Train on the same batch in every step
     #[arg(long)]
     pub repeat_batch: bool,
-    /// Longest time that a device may wait for data, or a rank for another rank, in seconds [default: 30, or 20 expected steps if that is longer]
+    /// Longest time that a device may wait for data, or a rank for the answer of another, in seconds [default: for data 30, or 20 expected steps if that is longer; for an answer 4]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub timeout: Option<f32>,
     /// Inject a fault, for tests: die@DEVICE:NUMBER or hang@DEVICE:NUMBER

@@ -153,10 +153,11 @@ impl Run {
         finding.report.provenance.extend(origin());
         finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
         let printed = || self.show(&finding, chosen, failure.as_ref());
-        if ranks.speaks() && ranks.rank() > 0 {
+        let speaks = ranks.speaks();
+        if speaks && ranks.rank() > 0 {
             eprint(&format!("rank {} writes the results so far", ranks.rank()));
         }
-        let written = if ranks.speaks() { write.write(&finding.report, &[], printed(), remarks) } else { Ok(()) };
+        let written = if speaks { write.write(&finding.report, &[], printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
             if let Err(unwritten) = written {
                 eprint(&format!("error: {unwritten}"));

@@ -10,15 +10,15 @@ use crate::cli::options::schedules::{ScheduleOptions, names};
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::training_loop::LoopOptions;
 use crate::cli::options::values::{Numbers, whole};
-use crate::cli::terminal::print;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
+use crate::cli::terminal::{eprint, print};
 use crate::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model::Tokens;
 use crate::ranks::{Ranks, signal_name};
-use crate::report::{ClaimedFolder, Output, OutputKind};
+use crate::report::{ClaimedFolder, Output, OutputKind, Report};
 use crate::resolve::OrderedGraph;
 use crate::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -86,6 +86,12 @@ struct Start {
     resumed: Option<(Checkpoint, u32)>,
 }
 
+/// Writes the report of the last steps to the folder of the run.
+fn save_report(mut report: Report, folder: &Path) -> Result<(), Failure> {
+    report.provenance.extend(origin());
+    Ok(report.save(folder.join("report").join("")).map(drop)?)
+}
+
 impl Train {
     pub fn run(&self) -> Result<(), Failure> {
         // A checkpoint says how many devices there are unless it is asked for others.
@@ -112,7 +118,7 @@ impl Train {
         let Pipeline { mesh, stages, .. } = start.pipeline;
         check_ranks(ranks.size(), mesh, stages)?;
         if mesh != Mesh::default() {
-            remarks.remark(&mesh.in_words(stages));
+            remarks.remark(&ranks.workers_in_words(mesh, stages));
         }
         let typed_zero = self.given[4];
         start
@@ -135,18 +141,18 @@ impl Train {
             }
         }
         let training_loop = TrainingLoop::new((config, pipeline), (training, link), &folder, resumed)?;
-        let ended = training_loop.run(graph, &remarks.watcher())?;
+        let rescued = |report| match save_report(report, &folder) {
+            Ok(()) => eprint(&format!("rank {} wrote a report of the last steps", ranks.rank())),
+            Err(failure) => eprint(&format!("error: {failure}")),
+        };
+        let ended = training_loop.run(graph, &remarks.watcher(), rescued)?;
         self.finish(ended, steps, &folder, ranks)
     }
 
     /// Writes the report, and says how the run ended.
     fn finish(&self, ended: Ended, steps: u32, folder: &Path, ranks: &Ranks) -> Result<(), Failure> {
         let Ended { step, signal, checkpoint, report, warning } = ended;
-        let mut written = Ok(());
-        if let Some(mut report) = report {
-            report.provenance.extend(origin());
-            written = report.save(folder.join("report").join("")).map(drop);
-        }
+        let written = report.map_or(Ok(()), |report| save_report(report, folder));
         let (checkpoint, folder) = (checkpoint.display(), folder.display());
         if let Some(signal) = signal {
             let name = signal_name(i32::from(signal));

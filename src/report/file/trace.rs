@@ -1,13 +1,13 @@
 //! Chrome Trace Event JSON, which Perfetto and chrome://tracing open.
 //!
-//! A process is a device of one timeline, its threads are the queues. Arrows lead from a send (or from the op that made
+//! A process is a worker of one timeline (on a mesh several per device, with their coordinates as labels), its threads are the queues. Arrows lead from a send (or from the op that made
 //! the data, if the timeline has no sends) to the op that uses it. The counter is the activations held.
 
 use crate::cost::TimeUnit;
 use crate::op::{Kind, Op};
+use crate::report::Report;
 use crate::report::file::csv::{queue_name, source_name};
 use crate::report::scene::rows::{Mark, Row, activations, rows};
-use crate::report::{Panel, Report};
 use crate::timeline::Timeline;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -20,8 +20,20 @@ pub fn trace(report: &Report) -> String {
     for entry in &report.entries {
         for panel in entry.panels() {
             let name = format!("{} {}", entry.name, source_name(panel.timeline.source));
-            panel_events(&mut events, panel, &name, process);
-            process += panel.timeline.devices.max(1);
+            let mut add = |timeline: &Timeline, worker: &Worker| {
+                timeline_events(&mut events, timeline, (&name, worker), process);
+                process += timeline.devices.max(1);
+            };
+            match &panel.timeline.workers {
+                None => add(&panel.timeline, &Worker::default()),
+                Some(workers) => {
+                    let of = |data, tensor| Worker { name: workers.name(data, tensor), at: Some((data, tensor)) };
+                    add(&panel.timeline, &of(workers.data, workers.tensor));
+                    for (other, (_, timeline)) in workers.others.iter().zip(panel.timeline.other_workers()) {
+                        add(&timeline, &of(other.data, other.tensor));
+                    }
+                }
+            }
         }
     }
     let units: Vec<_> = report
@@ -103,14 +115,25 @@ struct ArrowEnd {
     op: Op,
 }
 
-fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u32) {
-    let t = &panel.timeline;
+/// Which worker of each device a timeline shows: its name, replica and tensor rank; empty if there is one per device.
+#[derive(Default)]
+struct Worker {
+    name: String,
+    at: Option<(u32, u32)>,
+}
+
+fn timeline_events(events: &mut Events, t: &Timeline, (name, worker): (&str, &Worker), first_process: u32) {
     let clock = Clock::new(t);
     let rows = rows(t);
     let flows = flows(&rows, t.devices.saturating_mul(t.chunks), first_process);
     for (device, row) in rows.iter().enumerate() {
         let process = first_process + device as u32;
-        events.metadata("process_name", process, None, json!({"name": format!("{name} · device {device}")}));
+        let of = if worker.name.is_empty() { String::new() } else { format!(", {}", worker.name) };
+        events.metadata("process_name", process, None, json!({"name": format!("{name} · device {device}{of}")}));
+        if let Some((data, tensor)) = worker.at {
+            let labels = format!("data {data}, pipeline {device}, tensor {tensor}");
+            events.metadata("process_labels", process, None, json!({"labels": labels}));
+        }
         events.metadata("process_sort_index", process, None, json!({"sort_index": process}));
         for (i, (queue, marks)) in row.queues().into_iter().enumerate() {
             let lanes = marks.iter().map(|mark| mark.lane + 1).max().unwrap_or(0);

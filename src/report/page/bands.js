@@ -5,7 +5,7 @@ let GUTTER = 128, MARGIN_RIGHT = 118, BUSY = 62;
 function gutters(width) { [GUTTER, MARGIN_RIGHT, BUSY] = width < 700 ? [hasBoth ? 96 : 72, 92, 48] : [128, 118, 62]; }
 const view = { from: 0, to: 1, top: 0, scale: 1 };
 const hidden = data.hidden || {};
-const shown = { classes: data.classes.map((_, i) => !(hidden.waits && (i === SEND || i === RECEIVE))), memory: !hidden.memory, phases: true, idle: true, why: Boolean(data.why), predicted: true, measured: true, path: false };
+const shown = { classes: data.classes.map((_, i) => !(hidden.waits && (i === SEND || i === RECEIVE))), memory: !hidden.memory, phases: true, idle: true, why: Boolean(data.why), predicted: true, measured: true, workers: false, path: false };
 let selected = null; // pinned: {panel, device, queue, i}
 let hovered = null; // under the pointer, or where arrow keys have walked
 let bands = [], blocks = [], contentHeight = 0;
@@ -19,6 +19,8 @@ for (const panel of panels) for (const queues of panel.queues) {
   if (queues[2].n) occurring[RECEIVE] = true;
 }
 const hasBoth = panels.some(p => p.source === "predicted") && panels.some(p => p.source === "measured");
+const hasWorkers = panels.some(p => p.onRequest);
+const isVisible = panel => shown[panel.source] && (shown.workers || !panel.onRequest);
 const hasPhases = panels.some(p => p.phases.length);
 const explained = panels.some(p => p.explained);
 const causesOccurring = data.causes.map((_, c) => panels.some(p => p.gaps.some(gaps => gaps.cause.includes(c))));
@@ -30,11 +32,11 @@ function arrange() {
   blocks = [];
   let y = 6;
   const most = Math.max(1, ...panels.map(p => p.devices));
-  const both = hasBoth && shown.predicted && shown.measured;
+  const both = hasBoth && shown.predicted && shown.measured || hasWorkers && shown.workers;
   const high = Math.max(3, Math.round((most <= 8 ? (both ? 19 : 24) : most <= 16 ? 15 : 11) * view.scale));
   const peak = Math.max(1e-9, ...panels.map(p => p.peak));
   for (const entry of entries) {
-    const visible = entry.panels.filter(p => shown[p.source]);
+    const visible = entry.panels.filter(isVisible);
     const block = { entry, visible, top: y };
     y += 20 + 15 * Math.max(1, visible.length);
     block.first = y;
@@ -84,7 +86,7 @@ function firstView() {
 }
 
 const bandOf = ref => bands.find(band => band.panel === ref.panel && band.device === ref.device);
-const twins = ref => ref.queue !== 0 ? [] : ref.panel.entry.panels.filter(p => p !== ref.panel).map(panel => {
+const twins = ref => ref.queue !== 0 ? [] : ref.panel.entry.panels.filter(p => p !== ref.panel && (shown.workers || !p.onRequest)).map(panel => {
   const found = panel.byName(ref.panel.name(ref));
   return found && { ...found, panel };
 }).filter(Boolean);

@@ -27,7 +27,7 @@ function rowsOf(pairs) {
   return list;
 }
 const shifted = (value, unit) => (value > 0 ? "+" : "") + quantity(value, unit);
-const placeOf = (panel, device) => "device " + device + " of " + panel.entry.name + (panel.entry.panels.length > 1 ? ", " + panel.source : "");
+const placeOf = (panel, device) => "device " + device + " of " + panel.entry.name + (panel.entry.panels.length > 1 ? ", " + panel.title : "");
 
 // {title, facts, text} of what was found under a point.
 function describe({ band, time, part, ref }) {
@@ -59,7 +59,7 @@ function describeOp(ref) {
   facts.push(...times);
   for (const twin of twins(ref)) {
     const t = twin.panel;
-    if (t.unit === unit) facts.push([t.source, `${t.at(t.start(twin))} to ${t.at(t.end_(twin))} (start ${shifted(t.start(twin) - spans.start[i], unit)})`]);
+    if (t.unit === unit) facts.push([t.title, `${t.at(t.start(twin))} to ${t.at(t.end_(twin))} (start ${shifted(t.start(twin) - spans.start[i], unit)})`]);
   }
   return { title: name, facts, text: why(panel, ref) };
 }
@@ -152,7 +152,7 @@ function find(text, again) {
   const name = text.trim().toUpperCase(), answer = document.getElementById("answer"), input = document.getElementById("find");
   const tell = message => { answer.textContent = message; };
   if (!name) { finding = { name, at: -1 }; tell(""); input.removeAttribute("aria-invalid"); return; }
-  const hits = panels.filter(p => shown[p.source]).map(panel => ({ ...panel.byName(name), panel })).filter(ref => ref.i !== undefined);
+  const hits = panels.filter(isVisible).map(panel => ({ ...panel.byName(name), panel })).filter(ref => ref.i !== undefined);
   input.setAttribute("aria-invalid", String(!hits.length));
   pointer = null;
   if (!hits.length) {

@@ -123,6 +123,10 @@ class Panel {
     for (const [spans] of this.queues) for (let i = 0, step = Math.max(1, spans.n >> 5); i < spans.n; i += step) if (spans.code[i] < 4) lasting.push(spans.end[i] - spans.start[i]);
     this.brief = lasting.sort((a, b) => a - b)[Math.floor(lasting.length / 10)] || 0;
   }
+  // Predicted or measured, and on a mesh whose workers it shows.
+  get title() { return this.worker ? this.source + ", " + this.worker : this.source; }
+  // The same for a row: r1 t0 for replica 1, tensor rank 0, where all workers are shown.
+  get brief_() { return this.worker && shown.workers ? this.worker.replace("replica ", "r").replace("tensor rank ", "t").replace(",", "") : this.source; }
   // A moment, to a hundred-thousandth of the time axis.
   at(time) { return trimmed(time, Math.min(9, Math.max(0, 5 - Math.ceil(Math.log10(this.end))))); }
   opName(code, stage, microbatch) { return code < 4 ? stage + KINDS[code] + microbatch : this.names[code - 4]; }

@@ -38,7 +38,7 @@ const svgNode = (tag, attributes, ...children) => {
 
 function figures() {
   const header = ["schedule", "source", "makespan", "iteration", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
-  const rows = panels.map(p => {
+  const rows = panels.filter(p => !p.onRequest).map(p => {
     const m = p.metrics, typical = m.typical_speed, gap = (typical || m).gap_to_bound;
     return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
       m.lower_bound === undefined ? MISSING : quantity(m.lower_bound, p.unit) + (typical ? " at median speed" : ""),
@@ -103,11 +103,11 @@ function distribution(list) {
 function devices() {
   const out = [];
   for (const entry of entries) for (const panel of entry.panels) {
-    const m = panel.metrics, error = panel.source === "measured" ? entry.error : null;
+    const m = panel.metrics, error = panel.source === "measured" && !panel.onRequest ? entry.error : null;
     const rows = m.per_device.map(d => [d.device, number(d.busy), number(d.idle), percent(m.makespan > 0 ? d.busy / m.makespan : 0), number(d.peak_activations)]
       .concat(error ? [number(error.wait_ms_per_device[d.device]), number(error.transfer_ms_per_device[d.device])] : []));
     const header = ["device", "busy " + panel.unit, "idle " + panel.unit, "busy", "peak activations"].concat(error ? ["waited ms", "transfers ms"] : []);
-    out.push(element("details", {}, element("summary", {}, entry.name + ", " + panel.source), tableOf("Devices of " + entry.name + ", " + panel.source, header, rows)));
+    out.push(element("details", {}, element("summary", {}, entry.name + ", " + panel.title), tableOf("Devices of " + entry.name + ", " + panel.title, header, rows)));
   }
   return out.length ? [element("h2", {}, "By device"), ...out] : [];
 }

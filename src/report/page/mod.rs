@@ -121,7 +121,7 @@ fn first_view(report: &Report, scale: &Scale) -> f64 {
 }
 
 fn entry_data(entry: &Entry, scale: &Scale) -> String {
-    let panels: Vec<String> = entry.panels().map(|panel| panel_data(panel, scale)).collect();
+    let panels: Vec<String> = entry.panels().flat_map(|panel| workers_data(panel, scale)).collect();
     let head = json!({"name": entry.name, "notes": entry.notes, "error": entry.error});
     with_list(head, "panels", &panels)
 }
@@ -150,6 +150,17 @@ impl<'a> Names<'a> {
     }
 }
 
+/// Writes a panel, and on a mesh a panel of each copy of the pipeline that it does not show.
+fn workers_data(panel: &Panel, scale: &Scale) -> Vec<String> {
+    let end = scale.end(panel);
+    let shown = panel.timeline.workers.as_ref().map(|workers| workers.shown());
+    let others = panel.timeline.other_workers().map(|(name, timeline)| {
+        let metrics = timeline.metrics();
+        panel_data(&Panel::new(timeline, metrics), end, (Some(&name), true))
+    });
+    [panel_data(panel, end, (shown.as_deref(), false))].into_iter().chain(others).collect()
+}
+
 /// Writes a panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`.
 ///
 /// A compute span is 8 numbers: code, stage, micro-batch, gap since the previous span's end, duration, phase, shade,
@@ -157,8 +168,9 @@ impl<'a> Names<'a> {
 /// peer. Times are ticks of `tick` ns, the greatest common divisor of all times. A code below 4 is a kind of op (F I W
 /// B); higher ones index the names. Missing phases, partners and peers are -1. Memory is pairs: ticks since the
 /// previous change, activations held from then on. Idle is 7 numbers per gap: cause, ticks since the end of the
-/// previous gap, ticks, the op to blame (code, stage, micro-batch) and its device, -1 for none.
-fn panel_data(panel: &Panel, scale: &Scale) -> String {
+/// previous gap, ticks, the op to blame (code, stage, micro-batch) and its device, -1 for none. `worker` names the worker of each device
+/// on a mesh, and says whether the page shows it only on request.
+fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool)) -> String {
     let t = &panel.timeline;
     let rows = rows(t);
     let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);
@@ -186,7 +198,7 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
     let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
         "source": crate::report::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
-        "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": scale.end(panel),
+        "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": end, "worker": worker, "onRequest": on_request,
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
         "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
     });

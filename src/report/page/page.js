@@ -31,7 +31,7 @@ function connectSwitches() {
     const [fill, , ground, line] = cls.shades[0];
     toggle(classes, cls.name, cls.hatch ? hatchCss(line, ground, cls.hatch) : fill, () => shown.classes[i], on => { shown.classes[i] = on; });
   });
-  const parts = [["idle", "idle"], ...(explained ? [["why", "why idle"]] : []), ["memory", "activations"], ...(hasPhases ? [["phases", "phases"]] : []), ...(hasBoth ? [["predicted", "predicted"], ["measured", "measured"]] : [])];
+  const parts = [["idle", "idle"], ...(explained ? [["why", "why idle"]] : []), ["memory", "activations"], ...(hasPhases ? [["phases", "phases"]] : []), ...(hasBoth ? [["predicted", "predicted"], ["measured", "measured"]] : []), ...(hasWorkers ? [["workers", "all workers"]] : [])];
   for (const [key, name] of parts) toggle(lanes, name, "", () => shown[key], on => { shown[key] = on; });
   data.causes.forEach((cause, c) => {
     if (!causesOccurring[c]) return;

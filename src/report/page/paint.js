@@ -44,8 +44,8 @@ function heading(pen, block, width, dy, color) {
   }
   block.visible.forEach((p, i) => {
     const m = p.metrics;
-    let line = (block.entry.panels.length > 1 ? p.source + ": " : "") + "makespan " + quantity(m.makespan, p.unit) + " · bubble " + percent(m.bubble) + " · span bubble " + percent(m.span_bubble) + " · bubble over ideal " + percent(m.bubble_over_ideal);
-    if (p.source === "measured" && block.entry.error) line += " · makespan error " + signed(block.entry.error.makespan);
+    let line = (block.entry.panels.length > 1 ? p.title + ": " : "") + "makespan " + quantity(m.makespan, p.unit) + " · bubble " + percent(m.bubble) + " · span bubble " + percent(m.span_bubble) + " · bubble over ideal " + percent(m.bubble_over_ideal);
+    if (p.source === "measured" && !p.onRequest && block.entry.error) line += " · makespan error " + signed(block.entry.error.makespan);
     pen.text(x, y + 17 + 15 * i, shorten(line, width - x - 12, 12), color.text, 12);
   });
   const right = GUTTER + plotWidth(width);
@@ -72,7 +72,7 @@ function labels(pen, band, width, dy, color) {
   const step = band.high >= 9 ? 1 : Math.ceil(12 / Math.max(1, band.bottom - band.top));
   if (band.device % step) return;
   if (band.top === band.rowTop) pen.text(12, base, band.high >= 13 && (width >= 700 || !hasBoth) ? "device " + band.device : String(band.device), color.text, size);
-  if (hasBoth && band.panel.entry.panels.length > 1 && band.high >= 9) pen.text(GUTTER - 6, base - 0.5, band.panel.source, color.muted, 9.5, "right");
+  if ((hasBoth || shown.workers) && band.panel.entry.panels.length > 1 && band.high >= 9) pen.text(GUTTER - 6, base - 0.5, band.panel.brief_, color.muted, 9.5, "right");
   const m = band.panel.metrics.per_device.find(d => d.device === band.device);
   if (!m || band.high < 8) return;
   const total = band.panel.metrics.makespan;

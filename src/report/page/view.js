@@ -99,10 +99,11 @@ function remember() {
     if (view.from > 0 || view.to < 1) parts.push("v=" + view.from.toPrecision(8) + "," + view.to.toPrecision(8));
     if (view.top > 0) parts.push("y=" + Math.round(view.top));
     if (view.scale !== 1) parts.push("h=" + view.scale.toFixed(2));
-    const off = [...data.classes.map((_, i) => "c" + i).filter((_, i) => !shown.classes[i]), ...Object.keys(shown).filter(key => shown[key] === false && key !== "path" && key !== "why")];
+    const off = [...data.classes.map((_, i) => "c" + i).filter((_, i) => !shown.classes[i]), ...Object.keys(shown).filter(key => shown[key] === false && !["path", "why", "workers"].includes(key))];
     if (off.length) parts.push("off=" + off.join(","));
     if (shown.path) parts.push("path");
     if (shown.why) parts.push("why");
+    if (shown.workers) parts.push("workers");
     if (selected && selected.queue === 0) parts.push("op=" + panels.indexOf(selected.panel) + "." + encodeURIComponent(selected.panel.name(selected)));
     const hash = parts.length ? "#" + parts.join("&") : "#";
     if (hash !== (location.hash || "#")) try { history.replaceState(null, "", hash); } catch { /* some browsers forbid it for files */ }
@@ -120,6 +121,7 @@ function recall() {
     if (key === "h") view.scale = Math.min(4, Math.max(0.2, Number(value) || 1));
     if (key === "path") shown.path = true;
     if (key === "why") shown.why = explained;
+    if (key === "workers") shown.workers = hasWorkers;
     if (key === "off") for (const name of value.split(",")) {
       if (/^c[0-6]$/.test(name)) shown.classes[+name[1]] = false;
       else if (typeof shown[name] === "boolean") shown[name] = false;

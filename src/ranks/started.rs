@@ -1,0 +1,176 @@
+//! Launchers that start several processes, recognised by the variables that they set.
+
+use super::RanksError;
+
+/// A launcher, by the variables that number its processes and count them.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    size: &'static str,
+}
+
+/// MPI's launchers, whose processes can join. Open MPI's and MPICH's mpirun, and Intel MPI's.
+const MPI: [Launcher; 2] = [
+    Launcher { name: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE" },
+    Launcher { name: "mpirun", rank: "PMI_RANK", size: "PMI_SIZE" },
+];
+/// A step of Slurm, whose processes can join if it sets up PMIx.
+const SLURM: Launcher = Launcher { name: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS" };
+const PMIX_RANK: &str = "PMIX_RANK";
+/// What torchrun and scripts for PyTorch set. It brings no MPI, so its processes cannot join.
+const TORCH: Launcher = Launcher { name: "torchrun", rank: "RANK", size: "WORLD_SIZE" };
+/// Set by torchrun itself, not by scripts that set its other variables.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
+
+/// A process of several, as a launcher describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// Number of processes, at least 2.
+    pub size: u32,
+    /// The variable that says so.
+    pub variable: &'static str,
+}
+
+/// A variable's name and its number.
+type Found = (&'static str, u32);
+
+/// Returns what launched this process with others, if anything did. `variable` looks up a variable of the environment.
+///
+/// # Errors
+/// Variables contradict each other, or the processes cannot join.
+pub fn started(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Started>, RanksError> {
+    let look = |launcher: &Launcher| found(launcher, &variable);
+    let mut known: Vec<(Option<Found>, Found)> = Vec::new();
+    for launcher in &MPI {
+        known.extend(look(launcher)?);
+    }
+    let is_mpi = !known.is_empty();
+    let slurm = look(&SLURM)?;
+    let pmix = number(PMIX_RANK, &variable)?.map(|rank| (PMIX_RANK, rank));
+    if let (false, Some((rank, size))) = (is_mpi, slurm) {
+        // Under mpirun, Slurm's numbers are those of mpirun's daemons.
+        agree(rank, pmix)?;
+        known.extend(pmix.map(|_| (rank, size)));
+    }
+    let torch = if variable(TORCH.rank).is_some() { look(&TORCH)? } else { None };
+    for (rank, size) in known.iter().skip(1).copied().chain(torch.filter(|_| !known.is_empty())) {
+        agree(Some(known[0].1), Some(size))?;
+        agree(known[0].0, rank)?;
+    }
+    if let Some(&(_, (variable, size))) = known.first() {
+        return Ok((size > 1).then_some(Started { size, variable }));
+    }
+    if let Some((_, (_, tasks))) = torch.is_none().then_some(slurm).flatten().filter(|(_, (_, tasks))| *tasks > 1) {
+        return Err(RanksError::Contradiction(format!(
+            "srun started {tasks} tasks that are not connected; use srun --mpi=pmix, or mpirun"
+        )));
+    }
+    match torch {
+        Some((_, (_, size))) if size > 1 => Err(unconnected(size, &variable)),
+        _ => Ok(None),
+    }
+}
+
+/// Refuses the processes of torchrun, or of a script that sets its variables.
+fn unconnected(size: u32, variable: &impl Fn(&str) -> Option<String>) -> RanksError {
+    let at = variable("MASTER_ADDR").map_or(String::new(), |address| format!(", MASTER_ADDR={address}"));
+    let rank = variable(TORCH.rank).unwrap_or_default();
+    let says = format!("{}={rank}, {}={size}{at}", TORCH.rank, TORCH.size);
+    let instead = format!("start pipesim by itself with -n {size}, or by mpirun");
+    RanksError::Contradiction(if variable(TORCHRUN).is_some() {
+        format!("{} started {size} processes ({says}) that are not connected; {instead}", TORCH.name)
+    } else {
+        format!(
+            "{says} describe one of {size} processes of PyTorch, which pipesim cannot join; unset them, and {instead}"
+        )
+    })
+}
+
+/// Reads a launcher's variables: the rank, if it says so, and the number of processes.
+fn found(
+    launcher: &Launcher,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Option<(Option<Found>, Found)>, RanksError> {
+    let Some(size) = number(launcher.size, variable)? else { return Ok(None) };
+    let rank = number(launcher.rank, variable)?;
+    if let Some(rank) = rank.filter(|&rank| rank >= size) {
+        return Err(RanksError::Contradiction(format!(
+            "expected a rank below the number of processes, found {}={rank} and {}={size}; start pipesim with {}, or unset both",
+            launcher.rank, launcher.size, launcher.name
+        )));
+    }
+    Ok(Some((rank.map(|rank| (launcher.rank, rank)), (launcher.size, size))))
+}
+
+fn number(name: &'static str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<u32>, RanksError> {
+    let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    text.trim().parse().map(Some).map_err(|_| {
+        RanksError::Contradiction(format!(
+            "expected a number in the variable {name}, which launchers set, found '{}'; unset it",
+            crate::report::visible(&text, 40)
+        ))
+    })
+}
+
+/// Checks that two variables have the same number.
+fn agree(one: Option<Found>, other: Option<Found>) -> Result<(), RanksError> {
+    match (one, other) {
+        (Some((one, a)), Some((other, b))) if a != b => Err(RanksError::Contradiction(format!(
+            "expected launchers that agree, found {one}={a} and {other}={b}; start pipesim by one launcher only, or unset one of them"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The outcome for variables such as `RANK=0 WORLD_SIZE=4`: the number of processes, or the error.
+    fn of(variables: &str) -> Result<u32, String> {
+        let pairs: Vec<(&str, &str)> = variables.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+        let look = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+        started(look).map(|started| started.map_or(1, |started| started.size)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn launchers_are_recognised() {
+        assert_eq!(of(""), Ok(1));
+        assert_eq!(of("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1"), Ok(4));
+        assert_eq!(of("PMI_RANK=0 PMI_SIZE=2"), Ok(2));
+        assert_eq!(of("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 PMIX_RANK=3 SLURM_NTASKS=4"), Ok(4));
+        // a batch script, in which no step was started
+        assert_eq!(of("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=5"), Ok(1));
+        // mpirun under Slurm: the step is that of its daemons
+        assert_eq!(of("OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1"), Ok(8));
+        // scripts for PyTorch that copy MPI's numbers
+        assert_eq!(of("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 RANK=1 WORLD_SIZE=4 MASTER_ADDR=a"), Ok(4));
+        assert_eq!(of("RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=none"), Ok(1));
+        // left over in a shell: describes no process
+        assert_eq!(of("WORLD_SIZE=8"), Ok(1));
+    }
+
+    #[test]
+    fn contradictions_name_both_variables() {
+        for (variables, words) in [
+            ("OMPI_COMM_WORLD_SIZE=4 PMI_SIZE=2", "OMPI_COMM_WORLD_SIZE=4 and PMI_SIZE=2"),
+            ("OMPI_COMM_WORLD_SIZE=4 RANK=0 WORLD_SIZE=2", "OMPI_COMM_WORLD_SIZE=4 and WORLD_SIZE=2"),
+            ("OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 RANK=1 WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=2 and RANK=1"),
+            ("PMI_RANK=4 PMI_SIZE=4", "PMI_RANK=4 and PMI_SIZE=4"),
+            ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 PMIX_RANK=2", "SLURM_PROCID=1 and PMIX_RANK=2"),
+            (
+                "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 PMIX_RANK=1 RANK=1 WORLD_SIZE=4",
+                "SLURM_STEP_NUM_TASKS=2 and WORLD_SIZE=4",
+            ),
+            ("SLURM_STEP_NUM_TASKS=4", "--mpi=pmix"),
+            ("PMI_SIZE=many", "PMI_SIZE, which launchers set, found 'many'"),
+            ("RANK=0 WORLD_SIZE=4 TORCHELASTIC_RUN_ID=none", "torchrun started 4 processes (RANK=0, WORLD_SIZE=4)"),
+            ("RANK=3 WORLD_SIZE=4 MASTER_ADDR=node1", "RANK=3, WORLD_SIZE=4, MASTER_ADDR=node1 describe one of 4"),
+            // srun starts one torchrun per node
+            ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 RANK=0 WORLD_SIZE=16 TORCHELASTIC_RUN_ID=1", "torchrun started 16"),
+        ] {
+            let error = of(variables).unwrap_err();
+            assert!(error.contains(words) && !error.contains('\n'), "{variables}: {error}");
+        }
+    }
+}
