@@ -85,6 +85,11 @@ pub trait Backend: Send {
     /// Replaces this worker's part of a gradient with the one at `place`: the first summand, unless it is this worker's own.
     fn set_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
+    /// Sums a gradient over its group by a collective call; for gradients without message buffers.
+    fn sum_gradient(&mut self, _gradient: GradientSync) -> Result<()> {
+        Ok(())
+    }
+
     /// Squares the gradients. [`Backend::squares`] returns the result once everything is done.
     fn square(&mut self) -> Result<()>;
 
@@ -111,6 +116,9 @@ pub trait Backend: Send {
     fn is_stuck(&self, _failed: bool) -> bool {
         false
     }
+
+    /// Aborts collective calls without waiting, after a device failed here or elsewhere.
+    fn abort(&mut self) {}
 }
 
 /// The program of a pipeline device, run by one worker on its backend.
@@ -167,6 +175,7 @@ impl<M: Backend> Runner for Program<M> {
     fn end(mut self: Box<Self>, failed: bool) {
         if self.backend.is_stuck(failed) {
             self.link.abort();
+            self.backend.abort();
             std::mem::forget(self);
         }
     }
@@ -333,7 +342,10 @@ impl<M: Backend> Program<M> {
     /// the same in both orders, so the first two members add to their own part; others begin with the first part.
     fn reduce(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
-            let Some(parts) = self.shared.buffers.parts(self.number, gradient, updates) else { continue };
+            let Some(parts) = self.shared.buffers.parts(self.number, gradient, updates) else {
+                self.timed(StepOp::Reduce, |program| program.backend.sum_gradient(gradient))?;
+                continue;
+            };
             let mut places = Vec::with_capacity(parts.messages.len());
             for (number, &message) in parts.messages.iter().enumerate() {
                 if number != parts.own {

@@ -263,7 +263,7 @@ impl Training {
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
             Backend::Cuda { gpus, link, delivery } => {
-                let held = |device| self.held(graph, device, &stages);
+                let held = |worker| self.held(graph, self.mesh().device(worker), &stages);
                 gpus.runners(
                     &shared,
                     (link, *delivery),
@@ -302,11 +302,10 @@ impl Training {
 
     /// Sizes of the messages between devices.
     fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
-        let (spec, float) = (self.spec(), size_of::<f32>());
+        let (spec, float, ranks) = (self.spec(), size_of::<f32>(), self.mesh().tensor as usize);
         let (number, tied, gradients) = match &self.backend {
-            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages),
+            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages, ranks),
             Backend::Cpu => {
-                let ranks = self.mesh().tensor as usize;
                 let of_stages = stages.iter().map(|stage| spec.gradient_share(stage, ranks) * float);
                 (float, spec.tied_share(ranks) * float, of_stages.collect())
             }
@@ -317,6 +316,7 @@ impl Training {
             stages: gradients,
             norm_parts: spec.squares() * self.mesh().tensor as usize,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
+            by_collectives: matches!(self.backend, Backend::Cuda { .. }) && !self.mesh().is_single(),
         }
     }
 
@@ -333,7 +333,7 @@ impl Training {
     pub fn keep(&self) -> f64 {
         let storage = match &self.backend {
             Backend::Cpu => model::storage(self.config().vocabulary_multiple, self.mesh().tensor as usize),
-            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
+            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), self.mesh().tensor as usize),
         };
         self.spec().keep(self.micro_batch, &storage)
     }
@@ -342,7 +342,7 @@ impl Training {
     fn number_bytes(&self) -> usize {
         match &self.backend {
             Backend::Cpu => size_of::<f32>(),
-            Backend::Cuda { gpus, .. } => gpus.bytes(&self.spec(), &[]).0,
+            Backend::Cuda { gpus, .. } => gpus.bytes(&self.spec(), &[], 1).0,
         }
     }
 

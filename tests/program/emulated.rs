@@ -124,7 +124,7 @@ fn profiles_count_the_bytes_of_their_precision() {
         let tiny =
             gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
         let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
-        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize));
+        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize, 1));
         assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
     }
 }
@@ -148,6 +148,54 @@ fn batches_go_through_nccl_as_groups() {
     let (code, _, told) = run(&mut pipesim(&[]), arguments);
     assert_ne!(code, Some(0));
     assert!(told.contains("expected receives just before their use with --link nccl"), "{told}");
+}
+
+/// Ranks with a GPU each, or two to a GPU, where collective calls copy between processes; over messages of every link.
+#[test]
+fn ranks_of_a_mesh_train_to_pytorchs_losses() {
+    let four = [("EMULATOR_DEVICES", "4")];
+    let links = "--link copy --link nccl --link nvshmem";
+    let found = train(&format!("--stages 2 --tp 2 --dp 1 -n 4 {links} --schedule 1f1b"), &four, STREAM, 1e-4);
+    assert!(found.len() == 3 && found.values().collect::<Vec<_>>().windows(2).all(|pair| pair[0] == pair[1]));
+    let shared = [("EMULATOR_DEVICES", "2")];
+    let found = train("--stages 1 --tp 2 --dp 2 -n 4 --slices 2 --micro 2 --schedule 1f1b", &shared, STREAM, 1e-4);
+    assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn a_mesh_that_does_not_fit_is_refused_with_the_numbers() {
+    for (more, words) in [
+        ("--device cuda --tp 2 --dp 2", "expected at most 2 devices on 2 visible GPUs, found 8"),
+        ("--device timed --tp 2 --costs F=1ms", "timed devices have one worker per stage"),
+    ] {
+        let arguments = format!("{TINY} --stages 2 --micro 2 --schedule 1f1b --blocks 2 {more}");
+        let (code, _, told) = run(&mut pipesim(&[]), &arguments);
+        assert!(code != Some(0) && told.contains(words), "{more}: {code:?} {told}");
+    }
+}
+
+/// A worker that dies or hangs is named, whether groups call NCCL or copy, in one process and in ranks of which one is killed.
+#[test]
+fn a_hang_or_a_death_in_a_mesh_ends_the_process_and_is_named() {
+    compile();
+    let common = "--device cuda --stages 1 --tp 2 --dp 2 --micro 4 --blocks 2 --schedule 1f1b --timeout 3";
+    let four: &[_] = &[("EMULATOR_DEVICES", "4")];
+    let one: &[_] = &[("EMULATOR_DEVICES", "1"), ("EMULATOR_MULTIPROCESSORS", "64")];
+    let cases = [
+        ("", "die", "device 0, replica 0, tensor rank 1 died", four),
+        ("", "hang", "a device has waited for 3 s", four),
+        ("--slices 4", "die", "device 0, replica 0, tensor rank 1 died", one),
+        ("--slices 4", "hang", "a device has waited for 3 s", one),
+        ("-n 4", "die", "device 0, replica 0, tensor rank 1 died", four),
+        ("-n 4 --slices 4", "hang", "a device has waited for 3 s", one),
+    ];
+    for (more, fault, words, variables) in cases {
+        let begin = Instant::now();
+        let arguments = format!("{TINY} {common} {more} --inject {fault}@1:3");
+        let (code, _, told) = run(pipesim(variables).env("EMULATOR_JITTER", "0"), &arguments);
+        assert!(code == Some(6) && told.contains(words), "{more} {fault}: {code:?} {told}");
+        assert!(begin.elapsed() < Duration::from_secs(3) + END, "{more} {fault}: it took {:?}", begin.elapsed());
+    }
 }
 
 #[test]

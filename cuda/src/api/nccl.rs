@@ -233,7 +233,13 @@ impl Communicator {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut handle = ptr::null_mut();
         call!(nccl, ptr::null_mut(), ncclCommInitRank(&mut handle, ranks as c_int, id, rank as c_int))?;
-        Ok(Communicator { nccl: nccl.clone(), handle: Handle::new(handle), is_aborted: Cell::new(false), stream, ranks })
+        Ok(Communicator {
+            nccl: nccl.clone(),
+            handle: Handle::new(handle),
+            is_aborted: Cell::new(false),
+            stream,
+            ranks,
+        })
     }
 
     pub fn stream(&self) -> &Stream {

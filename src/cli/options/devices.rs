@@ -93,25 +93,14 @@ fn may_open() -> Result<(), String> {
 }
 
 impl DeviceOptions {
-    /// Returns the options for the workers of `mesh`, which only CPUs can be if there are several per pipeline device.
+    /// Returns the options for the workers of `mesh`, which timed devices cannot be if there are several per pipeline device.
     pub fn for_mesh(&self, mesh: Mesh) -> Result<DeviceOptions, Failure> {
-        let kind = match self.device {
-            _ if mesh.is_single() => return Ok(self.clone()),
-            DeviceKind::Auto if self.may_fall_back() => DeviceKind::Cpu,
-            DeviceKind::Auto | DeviceKind::Cuda => {
-                let text =
-                    format!("GPUs train with one worker per stage, found {mesh}; leave these out, or use --device cpu");
-                return Err(Failure::Usage(text));
-            }
-            DeviceKind::Timed => {
-                let text = format!(
-                    "timed devices have one worker per stage, found {mesh}; leave these out, or use --device cpu"
-                );
-                return Err(Failure::Usage(text));
-            }
-            DeviceKind::Cpu => DeviceKind::Cpu,
-        };
-        Ok(DeviceOptions { device: kind, ..self.clone() })
+        if self.device == DeviceKind::Timed && !mesh.is_single() {
+            return Err(Failure::Usage(format!(
+                "timed devices have one worker per stage, found {mesh}; leave these out, or use --device cpu"
+            )));
+        }
+        Ok(self.clone())
     }
 
     /// Returns the device kind asked for, or the best usable one for `devices` devices.

@@ -12,13 +12,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The memory of a message buffer, as mapped in this process.
-enum Memory {
+pub enum Memory {
     Own { buffer: Buffer, gpu: Arc<Gpu> },
     Theirs(Imported),
 }
 
 impl Memory {
-    fn address(&self) -> Address {
+    /// Opens the memory that another process shares.
+    pub fn open(gpu: &Arc<Gpu>, handle: ProcessHandle) -> Result<Memory> {
+        Ok(Memory::Theirs(Imported::open(gpu.context(), handle).context("opening another process's memory")?))
+    }
+
+    pub fn address(&self) -> Address {
         match self {
             Memory::Own { buffer, .. } => buffer.address(),
             Memory::Theirs(imported) => imported.address(),
@@ -96,9 +101,7 @@ impl Copy {
             };
             let memory = match memory {
                 Some(memory) => memory,
-                None => Memory::Theirs(
-                    Imported::open(gpu.context(), handle(0)?).context("opening another process's memory")?,
-                ),
+                None => Memory::open(gpu, handle(0)?)?,
             };
             let open = |event: Option<Event>, index| match event {
                 Some(event) => Ok(event),
@@ -119,7 +122,7 @@ impl Copy {
 }
 
 /// Exchanges handles with the other processes, by buffer.
-fn exchange(shared: &Shared, offered: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
+pub fn exchange(shared: &Shared, offered: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
     let all = shared.ranks.exchange(serde_json::to_vec(offered)?)?;
     let mut found: BTreeMap<usize, Handles> = BTreeMap::new();
     for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != shared.ranks.rank()) {

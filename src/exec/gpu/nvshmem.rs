@@ -127,7 +127,7 @@ impl Nvshmem {
 
     /// See [`MakeEnds`](endpoint::MakeEnds): the end of this rank's device.
     pub fn ends(mut endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
-        let devices = shared.plan.graph.schedule().devices();
+        let devices = shared.workers();
         let size = shared.ranks.size();
         ensure!(
             size >= devices && endpoints.len() <= 1,
@@ -170,10 +170,10 @@ impl Nvshmem {
         }
     }
 
-    /// Returns the PE of a device, which is its rank.
-    fn pe(&self, device: u32) -> u32 {
-        let devices = self.endpoint.shared.plan.graph.schedule().devices();
-        self.endpoint.shared.ranks.rank_of(device, devices)
+    /// Returns the PE of a worker, which is its rank.
+    fn pe(&self, worker: u32) -> u32 {
+        let shared = &self.endpoint.shared;
+        shared.ranks.rank_of(worker, shared.workers())
     }
 }
 
