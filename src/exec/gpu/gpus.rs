@@ -151,8 +151,8 @@ fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Res
     let among = if alone { own.clone().collect() } else { here };
     ensure!(
         among.len() as u64 <= room,
-        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, for --slices, or use \
-         --device cpu",
+        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, --tp or --dp, for --slices, or \
+         use --device cpu",
         slices.map_or(String::new(), |n| format!(" with --slices {n}")),
         among.len()
     );
