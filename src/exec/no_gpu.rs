@@ -66,6 +66,10 @@ impl Absent {
     pub fn probe(_: &Setting<'_>) -> Result<(), Refusal> {
         Ok(())
     }
+
+    pub fn is_best(_: &Setting<'_>) -> bool {
+        false
+    }
 }
 
 pub type MakeEnds = fn();

@@ -5,7 +5,6 @@ use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
 use crate::memory::{SavedActivations, peak};
 use crate::mesh::Mesh;
-use crate::model::storage;
 use crate::model_spec::Stage;
 use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
@@ -85,7 +84,7 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Err
 /// Peak bytes that the ops of a worker of `device` keep for later ones.
 pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let spec = training.spec();
-    let storage = storage(training.config().vocabulary_multiple, training.mesh().tensor as usize);
+    let storage = training.storage();
     let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &storage) as u64;
     let left = |stage| SavedActivations {
         forward: left(stage, Kind::F),

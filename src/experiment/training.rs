@@ -11,7 +11,7 @@ use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, S
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model::{self, Config, Parameters, StageModule, Tokens};
-use crate::model_spec::{MicroBatch, ModelSpec, Stage};
+use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
 use std::collections::BTreeMap;
@@ -257,7 +257,10 @@ impl Training {
         let schedule = graph.schedule();
         // Between GPUs the link itself has these guarantees; hosts only exchange what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
-        let settings = Settings { delivery, ..settings(self.mesh(), schedule.devices(), self.timeout) };
+        let settings = settings(self.mesh(), schedule.devices(), self.timeout);
+        // A thread that only enqueues is not pinned: threads that NCCL starts inherit its cores.
+        let pin = settings.pin && matches!(self.backend, Backend::Cpu);
+        let settings = Settings { delivery, pin, ..settings };
         let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
@@ -331,11 +334,16 @@ impl Training {
 
     /// Share of an activation that is kept from I to W, over the whole model, as these devices store it.
     pub fn keep(&self) -> f64 {
-        let storage = match &self.backend {
-            Backend::Cpu => model::storage(self.config().vocabulary_multiple, self.mesh().tensor as usize),
-            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), self.mesh().tensor as usize),
-        };
-        self.spec().keep(self.micro_batch, &storage)
+        self.spec().keep(self.micro_batch, &self.storage())
+    }
+
+    /// How these devices store what passes leave behind.
+    pub(super) fn storage(&self) -> Storage {
+        let ranks = self.mesh().tensor as usize;
+        match &self.backend {
+            Backend::Cpu => model::storage(self.config().vocabulary_multiple, ranks),
+            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), ranks),
+        }
     }
 
     /// Bytes of one number of an activation.

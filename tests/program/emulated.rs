@@ -213,6 +213,31 @@ fn the_best_device_and_link_are_chosen() {
     assert_eq!(chosen, ["cpu", "local"], "{told}");
     assert!(told.contains("device: cpu") && told.contains("at most 1 devices"), "why: {told}");
     assert_eq!(auto("-n 2", &[]).0, ["cuda", "nvshmem"]);
+    // without peer access neither puts nor shared handles work between ranks; one process copies through the host
+    let apart = &[("EMULATOR_PEERS", "0")];
+    assert_eq!(auto("-n 2", apart).0, ["cuda", "local"]);
+    assert_eq!(auto("", apart).0, ["cuda", "copy"]);
+    let arguments = format!("{TINY} --device cuda --micro 2 --stages 2 --blocks 2 -s 1f1b -n 2 --link copy");
+    let (code, _, told) = run(&mut pipesim(apart), &arguments);
+    assert!(code == Some(5) && told.contains("expected GPUs with peer access"), "{code:?} {told}");
+}
+
+/// Libraries of CUDA 13 need driver 580: with an older one those of CUDA 12 are searched, and named in the fix.
+#[test]
+fn a_driver_of_cuda_12_takes_the_libraries_of_cuda_12() {
+    let arguments = format!("{TINY} --device cuda --micro 2 --stages 2 --blocks 2 --warmup 0 --schedule 1f1b");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_string_lossy().to_string();
+    let variables = [("EMULATOR_DRIVER_VERSION", "12080"), ("PIPESIM_CUDA_PATH", &path[..]), ("PATH", "/nonexistent")];
+    let (code, _, told) = run(&mut pipesim(&variables), &arguments);
+    assert!(code == Some(5) && told.contains("(libcublasLt.so.12)"), "{code:?} {told}");
+    assert!(told.contains("pip install nvidia-cublas-cu12"), "{told}");
+    for name in ["libcublasLt.so", "libnvrtc.so"] {
+        let link = folder.path().join(format!("{name}.12"));
+        std::os::unix::fs::symlink(emulator().join(format!("{name}.13")), link).unwrap();
+    }
+    let (code, _, told) = run(&mut pipesim(&variables), &arguments);
+    assert_eq!(code, Some(0), "{told}");
 }
 
 /// Where nobody asked for GPUs, what they cannot take is trained on the CPU.

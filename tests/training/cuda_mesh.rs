@@ -9,7 +9,6 @@ use crate::pipeline::on_one_device;
 use crate::run::{adamw, graph, losses, train, training};
 use crate::support::{golden_losses, golden_settings, numbers, on_gpu, skipped_on_gpu};
 use pipesim::Delivery;
-use pipesim::internals::compute::TensorShare;
 use pipesim::internals::exec::Gpus;
 use pipesim::internals::exec::link::LINKS;
 use pipesim::internals::experiment::{Backend, Training, most_held};
@@ -195,6 +194,9 @@ fn bfloat16_stays_close_on_a_mesh() {
 #[test]
 fn gpus_hold_what_the_memory_model_says() {
     child("mesh::gpus_hold_what_the_memory_model_says", GPUS, || {
+        if on_gpu() && driver().devices() < 4 {
+            return;
+        }
         let mesh = Mesh { tensor: 2, data: 1 };
         let training = on_mesh(training(1, adamw(0.95, 0.0), None, false), mesh, 4, 8);
         let training = on_gpus(training, 2, Workers::Gpus, "copy", false);
@@ -213,7 +215,18 @@ fn gpus_hold_what_the_memory_model_says() {
             .map(|worker| (worker, most_held(&training, &graph, mesh.device(worker), &stages)))
             .collect();
         assert_eq!(*held.lock().unwrap(), predicted);
-        assert_eq!(TensorShare::WHOLE.size, 1);
+    });
+}
+
+/// Threads that a library starts inherit the cores of the thread that calls it.
+#[test]
+fn threads_that_only_enqueue_are_not_pinned() {
+    child("mesh::threads_that_only_enqueue_are_not_pinned", GPUS, || {
+        let cores = || core_affinity::get_core_ids().map_or(0, |cores| cores.len());
+        let (all, training) = (cores(), training(1, adamw(0.95, 0.0), None, false));
+        let training = on_gpus(training, 1, Workers::Gpus, "copy", false);
+        let mut session = training.session(&graph("1f1b", 1, 1, None).unwrap()).unwrap();
+        session.call(move |_, _| Ok(assert_eq!(cores(), all))).unwrap();
     });
 }
 

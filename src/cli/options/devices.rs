@@ -14,9 +14,9 @@ use clap::{Args, ValueEnum};
 #[cfg(feature = "cuda")]
 use std::{sync::OnceLock, time::Duration};
 
-/// Time limit for opening NVIDIA's libraries.
+/// Time limit for opening NVIDIA's libraries, which have hundreds of megabytes to read from a cold disk.
 #[cfg(feature = "cuda")]
-const OPENING: Duration = Duration::from_secs(10);
+const OPENING: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceKind {

@@ -1,10 +1,10 @@
 //! The link by peer copies: the sender's stream copies into the receiver's memory and records an event, for which the receiver's
 //! stream waits. Processes of one machine share memory and events by handles of the driver (CUDA IPC).
 
-use super::super::link::Link;
+use super::super::link::{Link, Refusal, Setting, one_machine};
 use super::super::message::Message;
 use super::super::shared::Shared;
-use super::endpoint::{Endpoint, GpuLink};
+use super::endpoint::{Endpoint, GpuLink, apart};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
@@ -50,6 +50,21 @@ pub struct Copy {
 type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {
+    /// Checks the requirements: between processes, GPUs that reach each other's memory.
+    pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
+        one_machine(setting)?;
+        match apart(setting) {
+            None => Ok(()),
+            Some([from, to]) => Err(Refusal {
+                why: format!(
+                    "expected GPUs with peer access between ranks, found GPU {from} without access to GPU {to}; use --link local \
+                     or nccl"
+                ),
+                is_unavailable: true,
+            }),
+        }
+    }
+
     /// See [`MakeEnds`](super::MakeEnds).
     pub fn ends(endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         ensure!(

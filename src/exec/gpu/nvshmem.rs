@@ -115,6 +115,12 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
 }
 
 impl Nvshmem {
+    /// Returns whether it is the best link for these ranks: without peer access it needs a network adapter at each GPU, which nobody
+    /// has asked for.
+    pub fn is_best(setting: &Setting<'_>) -> bool {
+        setting.ranks.size() > 1 && setting.slices.is_none() && endpoint::apart(setting).is_none()
+    }
+
     /// Checks the requirements.
     pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
         endpoint::library(&NVSHMEM)?;
