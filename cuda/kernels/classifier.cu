@@ -47,36 +47,97 @@ __device__ inline SoftmaxSum row_sum(const act* row, int V, size_t first) {
     return total;
 }
 
+// The sum over one row, by a block; every thread has it. To be called once in a kernel: what was read before may be
+// overwritten behind it.
+__device__ inline SoftmaxSum whole_row_sum(const act* row, int V) {
+    SHARED(float, largest, WARP);
+    SHARED(float, sums, WARP);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    const SoftmaxSum total = warp_combine(row_sum(row, V, size_t(threadIdx.x) * ELEMENTS));
+    if (lane == 0) {
+        largest[warp] = total.largest;
+        sums[warp] = total.sum;
+    }
+    __syncthreads();
+    return warp_combine(lane < warps ? SoftmaxSum{largest[lane], sums[lane]} : SoftmaxSum{-INFINITE, 0.0f});
+}
+
 // logits[n, Vp] become the gradient of the loss: (softmax over V - 1 at the target) * weight, and 0 in columns V..Vp.
 // losses[n] = -log p(target). One row a block.
 // launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
 KERNEL(classifier_forward, 512, 2)
 (act* logits, float* losses, const unsigned* targets, float weight, int n, int V, int Vp) {
-    SHARED(float, largest, WARP);
-    SHARED(float, sums, WARP);
-    const size_t first = size_t(threadIdx.x) * ELEMENTS;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     act* row = logits + size_t(blockIdx.x) * Vp;
     const unsigned target = targets[blockIdx.x];
     const float target_logit = to_float(row[target]);
-    SoftmaxSum total = warp_combine(row_sum(row, V, first));
-    if (lane == 0) {
-        largest[warp] = total.largest;
-        sums[warp] = total.sum;
-    }
-    __syncthreads(); // from here on the row may be overwritten: every thread has read the target's logit
-    total = warp_combine(lane < warps ? SoftmaxSum{largest[lane], sums[lane]} : SoftmaxSum{-INFINITE, 0.0f});
+    const SoftmaxSum total = whole_row_sum(row, V);
     if (threadIdx.x == 0) {
         losses[blockIdx.x] = logf(total.sum) + total.largest - target_logit;
     }
     const float factor = weight / total.sum, shift = total.largest * LOG2_E;
-    for (size_t start = first; start < Vp; start += size_t(blockDim.x) * ELEMENTS) {
+    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < Vp; start += size_t(blockDim.x) * ELEMENTS) {
         float x[ELEMENTS];
         load_elements(x, row, start, Vp);
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;
             x[i] -= start + i == target ? weight : 0.0f;
+        }
+        store_elements(row, x, start, Vp);
+    }
+}
+
+// Where tensor-parallel ranks share the vocabulary, each has logits[n, Vp] of V ids from `first`. For each row: its
+// largest logit, twice; the sum of exp(logit - largest); and the target's logit, 0 if another rank has it. With V = 0 the
+// largest is minus infinity and the sum 0. One row a block.
+//   largest[n], local[3, n]: largest, sum, target's logit
+// launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
+KERNEL(classifier_share, 512, 2)
+(float* largest, float* local, const act* logits, const unsigned* targets, int first, int n, int V, int Vp) {
+    const size_t at = blockIdx.x;
+    const act* row = logits + at * Vp;
+    const SoftmaxSum total = whole_row_sum(row, V);
+    if (threadIdx.x == 0) {
+        const unsigned target = targets[at] - unsigned(first);
+        largest[at] = local[at] = total.largest;
+        local[n + at] = total.sum;
+        local[2 * size_t(n) + at] = target < unsigned(V) ? to_float(row[target]) : 0.0f;
+    }
+}
+
+// sums[2, n]: the row's sum of exp(logit - largest) with the largest of all ranks, and its target's logit less the
+// largest, 0 if another rank has the target; from local[3, n] of classifier_share.
+// launch: grid (ceil(n / 256)), block (256)
+KERNEL(classifier_rescale, 256, 4)
+(float* sums, const float* local, const float* largest, const unsigned* targets, int first, int n, int V) {
+    const size_t row = size_t(blockIdx.x) * 256 + threadIdx.x;
+    if (row >= size_t(n)) {
+        return;
+    }
+    const bool here = targets[row] - unsigned(first) < unsigned(V);
+    sums[row] = V > 0 ? local[n + row] * power_of_two((local[row] - largest[row]) * LOG2_E) : 0.0f;
+    sums[n + row] = here ? local[2 * size_t(n) + row] - largest[row] : 0.0f;
+}
+
+// As classifier_forward, of a rank's logits, with the largest logit and the sums[2, n] of all ranks. One row a block.
+// launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
+KERNEL(classifier_gradient, 512, 2)
+(act* logits, float* losses, const float* sums, const float* largest, const unsigned* targets, float weight, int first,
+ int n, int V, int Vp) {
+    const size_t at = blockIdx.x;
+    act* row = logits + at * Vp;
+    const unsigned target = targets[at] - unsigned(first);
+    const float factor = weight / sums[at], shift = largest[at] * LOG2_E;
+    if (threadIdx.x == 0) {
+        losses[at] = logf(sums[at]) - sums[n + at];
+    }
+    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < Vp; start += size_t(blockDim.x) * ELEMENTS) {
+        float x[ELEMENTS];
+        load_elements(x, row, start, Vp);
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) {
+            x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;
+            x[i] -= start + i == target && target < unsigned(V) ? weight : 0.0f;
         }
         store_elements(row, x, start, Vp);
     }

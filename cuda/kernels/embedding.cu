@@ -3,17 +3,20 @@
 
 constexpr int EMBEDDING_COLUMNS = 128; // of a block of the backward kernels, one a thread
 
-// out[n, C] = wte[tokens[row]] + wpe[row mod T], one row a block.
+// out[n, C] = wte[tokens[row] - first] + wpe[row mod T], one row a block. wte[rows, C] begins with the row of token
+// `first`; rows of other tokens, which another tensor-parallel rank has, are 0.
 // launch: grid (n), block (128)
 KERNEL(embedding_forward, 128, 8)
-(act* out, const unsigned* tokens, const act* wte, const act* wpe, int n, int T, int C) {
+(act* out, const unsigned* tokens, const act* wte, const act* wpe, int n, int T, int C, int first, int rows) {
     for (size_t row = blockIdx.x; row < size_t(n); row += gridDim.x) {
         act* target = out + row * C;
-        const act* token = wte + size_t(tokens[row]) * C;
+        const unsigned id = tokens[row] - unsigned(first);
+        const bool here = id < unsigned(rows);
+        const act* token = wte + size_t(here ? id : 0) * C;
         const act* position = wpe + row % T * C;
         for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < C; start += 128 * ELEMENTS) {
             float x[ELEMENTS], y[ELEMENTS];
-            load_elements(x, token, start, C);
+            load_elements(x, token, start, here ? C : 0);
             if (wpe != nullptr) {
                 load_elements(y, position, start, C);
 #pragma unroll
@@ -26,23 +29,29 @@ KERNEL(embedding_forward, 128, 8)
     }
 }
 
-// dwte[Vp, C] += gradient[n, C], row by row. ids[u] are the distinct tokens, order[starts[i]..starts[i + 1]] the rows
-// of token i in ascending order, in which they are added up.
+// dwte[rows, C] += gradient[n, C], row by row. ids[u] are the distinct tokens, order[starts[i]..starts[i + 1]] the rows
+// of token i in ascending order, in which they are added up. dwte begins with the row of token `first`; tokens that
+// another tensor-parallel rank has are left out.
 // launch: grid (u, ceil(C / 128)), block (128)
 KERNEL(embedding_backward_token, EMBEDDING_COLUMNS, 8)
-(float* dwte, const act* gradient, const unsigned* ids, const unsigned* starts, const unsigned* order, int u, int C) {
+(float* dwte, const act* gradient, const unsigned* ids, const unsigned* starts, const unsigned* order, int u, int C,
+ int first, int rows) {
     const int column = blockIdx.y * EMBEDDING_COLUMNS + threadIdx.x;
     if (column >= C) {
         return;
     }
     for (int token = blockIdx.x; token < u; token += gridDim.x) {
+        const unsigned id = ids[token] - unsigned(first);
+        if (id >= unsigned(rows)) {
+            continue;
+        }
         const unsigned end = starts[token + 1];
         float sum = 0.0f;
 #pragma unroll 8
         for (unsigned i = starts[token]; i < end; i++) {
             sum += to_float(gradient[size_t(order[i]) * C + column]);
         }
-        dwte[size_t(ids[token]) * C + column] += sum;
+        dwte[size_t(id) * C + column] += sum;
     }
 }
 

@@ -1,5 +1,5 @@
 #include "common.cuh"
-// Gradients of parameters, in float32 for every precision: their sum and their norm.
+// Gradients of parameters, in float32 for every precision: their sum and their norm; and other float32 that ranks join.
 
 // out[i] += other[i]
 // launch: grid (ceil(count / 2048)), block (256)
@@ -11,6 +11,21 @@ KERNEL(add, 256, 4)(float* out, const float* other, size_t count) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             x[i] += y[i];
+        }
+        store_elements(out, x, start, count);
+    }
+}
+
+// out[i] = the larger of out[i] and other[i]
+// launch: grid (ceil(count / 2048)), block (256)
+KERNEL(maximum, 256, 4)(float* out, const float* other, size_t count) {
+    for (size_t start = first_element(); start < count; start += element_step()) {
+        float x[ELEMENTS], y[ELEMENTS];
+        load_elements(x, out, start, count);
+        load_elements(y, other, start, count);
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) {
+            x[i] = fmaxf(x[i], y[i]);
         }
         store_elements(out, x, start, count);
     }

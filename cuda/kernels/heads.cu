@@ -59,3 +59,32 @@ KERNEL(heads_reduce, HEADS_THREADS, 8)(act* out, const act* gradient, int n, int
         }
     }
 }
+
+// Where several tensor-parallel ranks hold the same head of keys and of values, their gradients are added up. Of a row of
+// fused[n, stride], the outputs from `start` are `blocks` runs of `size`, each piece `piece` of `pieces`; the others' are
+// 0 in wide[n, blocks pieces size], so that a sum over all ranks adds up copies of one piece only. One row a block.
+// launch: grid (n), block (128)
+KERNEL(heads_spread, HEADS_THREADS, 8)
+(act* wide, const act* fused, int n, int stride, int start, int blocks, int size, int pieces, int piece) {
+    const int width = blocks * pieces * size;
+    for (size_t row = blockIdx.x; row < size_t(n); row += gridDim.x) {
+        const act* const source = fused + row * stride + start;
+        for (int i = threadIdx.x; i < width; i += HEADS_THREADS) {
+            const bool own = i / size % pieces == piece;
+            wide[row * width + i] = own ? source[i / size / pieces * size + i % size] : to_act(0.0f);
+        }
+    }
+}
+
+// Takes the piece's sums back from `wide`. One row a block.
+// launch: grid (n), block (128)
+KERNEL(heads_collect, HEADS_THREADS, 8)
+(act* fused, const act* wide, int n, int stride, int start, int blocks, int size, int pieces, int piece) {
+    const int width = blocks * pieces * size;
+    for (size_t row = blockIdx.x; row < size_t(n); row += gridDim.x) {
+        act* const target = fused + row * stride + start;
+        for (int i = threadIdx.x; i < blocks * size; i += HEADS_THREADS) {
+            target[i] = wide[row * width + (i / size * pieces + piece) * size + i % size];
+        }
+    }
+}

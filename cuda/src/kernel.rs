@@ -178,27 +178,40 @@ kernels! {
     cast(_, count) { elementwise(count) }
 
     /// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
-    classifier_forward(_, rows, _vocabulary, padded_vocabulary) {
-        let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
-        Launch::new([rows, 1], threads.clamp(WARP, 512))
+    classifier_forward(_, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
+
+    /// `classifier_gradient(logits, losses, sums, largest, targets, weight, first, n, V, Vp)`
+    classifier_gradient(_, _first, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
+
+    /// `classifier_rescale(sums, local, largest, targets, first, n, V)`
+    classifier_rescale(_, _first, rows, _vocabulary) {
+        Launch::new([rows.div_ceil(ELEMENTWISE_BLOCK), 1], ELEMENTWISE_BLOCK)
     }
+
+    /// `classifier_share(largest, local, logits, targets, first, n, V, Vp)`
+    classifier_share(_, _first, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
 
     /// `embedding_backward_position(dwpe, gradient, B, T, C)`
     embedding_backward_position(_, _sequences, tokens, channels) {
         Launch::new([tokens, channels.div_ceil(COLUMNS)], COLUMNS)
     }
 
-    /// `embedding_backward_token(dwte, gradient, ids, starts, order, u, C)`
-    embedding_backward_token(_, distinct, channels) { Launch::new([distinct, channels.div_ceil(COLUMNS)], COLUMNS) }
+    /// `embedding_backward_token(dwte, gradient, ids, starts, order, u, C, first, rows)`
+    embedding_backward_token(_, distinct, channels, _first, _rows) {
+        Launch::new([distinct, channels.div_ceil(COLUMNS)], COLUMNS)
+    }
 
-    /// `embedding_forward(out, tokens, wte, wpe, n, T, C)`
-    embedding_forward(_, rows, _tokens, _channels) { Launch::new([rows, 1], 128) }
+    /// `embedding_forward(out, tokens, wte, wpe_or_null, n, T, C, first, rows)`
+    embedding_forward(_, rows, _tokens, _channels, _first, _held) { Launch::new([rows, 1], 128) }
 
     /// `gelu_backward_input(out, gradient, input, count)`
     gelu_backward_input(_, count) { elementwise(count) }
 
     /// `gelu_forward(out, input, count)`
     gelu_forward(_, count) { elementwise(count) }
+
+    /// `heads_collect(fused, wide, n, stride, start, blocks, size, pieces, piece)`
+    heads_collect(_, rows, _stride, _start, _blocks, _size, _pieces, _piece) { row_each(rows) }
 
     /// `heads_expand(out, fused, n, NH, G, HS)`
     heads_expand(_, rows, _heads, _groups, _size) { row_each(rows) }
@@ -208,6 +221,9 @@ kernels! {
 
     /// `heads_rotate(rows, cosines, sines, n, T, heads, pairs, stride, backwards)`
     heads_rotate(_, rows, _tokens, _heads, _pairs, _stride, _backwards) { row_each(rows) }
+
+    /// `heads_spread(wide, fused, n, stride, start, blocks, size, pieces, piece)`
+    heads_spread(_, rows, _stride, _start, _blocks, _size, _pieces, _piece) { row_each(rows) }
 
     /// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
     layernorm_backward_input(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
@@ -223,6 +239,9 @@ kernels! {
 
     /// `loss_mean(out, losses, n)`
     loss_mean(_, _rows) { Launch::new([1, 1], 256) }
+
+    /// `maximum(out, other, count)`
+    maximum(_, count) { elementwise(count) }
 
     /// `norm_partial(partial, gradient, other_or_null, count, G)`
     norm_partial(_, _count, groups) { Launch::new([groups, 1], 256) }
@@ -250,6 +269,12 @@ kernels! {
 
     /// `swiglu_forward(out, values, n, F)`
     swiglu_forward(_, rows, _width) { row_each(rows) }
+}
+
+/// One row of logits per block.
+fn logits(rows: usize, padded_vocabulary: usize) -> Launch {
+    let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
+    Launch::new([rows, 1], threads.clamp(WARP, 512))
 }
 
 /// One row per block.

@@ -19,6 +19,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,33 @@ pub struct Wanted {
     pub folders: &'static [&'static str],
     /// What to do if it is missing.
     pub fix: &'static str,
+    /// The same with a driver of CUDA 12, which libraries of CUDA 13 reject: they need driver 580.
+    pub older_fix: &'static str,
+}
+
+impl Wanted {
+    /// Returns the sonames that the driver can serve: all, unless it is known to be of CUDA 12.
+    fn usable(&self) -> &'static [&'static str] {
+        let is_newer = |soname: &&&str| is_driver_older() && soname.ends_with(".so.13");
+        &self.sonames[self.sonames.iter().take_while(is_newer).count()..]
+    }
+
+    /// Returns what to do if it is missing, with this driver.
+    pub fn fix(&self) -> &'static str {
+        if is_driver_older() { self.older_fix } else { self.fix }
+    }
+}
+
+/// The newest CUDA version that the driver supports, as 1000 major + 10 minor; 0 while unknown.
+static DRIVER_VERSION: AtomicU32 = AtomicU32::new(0);
+
+/// Chooses libraries for a driver of this version from now on.
+pub(crate) fn note_driver(version: u32) {
+    DRIVER_VERSION.store(version, Ordering::Relaxed);
+}
+
+fn is_driver_older() -> bool {
+    (1..13_000).contains(&DRIVER_VERSION.load(Ordering::Relaxed))
 }
 
 pub static DRIVER: Wanted = Wanted {
@@ -43,6 +71,7 @@ pub static DRIVER: Wanted = Wanted {
     before: &[],
     folders: &["/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"],
     fix: "install the NVIDIA driver, 570 or newer (in a container: start it with --gpus all)",
+    older_fix: "install the NVIDIA driver, 570 or newer (in a container: start it with --gpus all)",
 };
 
 /// The run-time compiler. Its builtins are opened first, because NVRTC 13 does not look in its own folder for them.
@@ -52,6 +81,7 @@ pub static NVRTC: Wanted = Wanted {
     before: &["libnvrtc-builtins.so."],
     folders: &[],
     fix: "pip install nvidia-cuda-nvrtc",
+    older_fix: "pip install nvidia-cuda-nvrtc-cu12",
 };
 
 /// Matrix products.
@@ -61,11 +91,18 @@ pub static CUBLASLT: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-cublas",
+    older_fix: "pip install nvidia-cublas-cu12",
 };
 
 /// Two-sided messages between GPUs.
-pub static NCCL: Wanted =
-    Wanted { name: "NCCL", sonames: &["libnccl.so.2"], before: &[], folders: &[], fix: "pip install nvidia-nccl-cu13" };
+pub static NCCL: Wanted = Wanted {
+    name: "NCCL",
+    sonames: &["libnccl.so.2"],
+    before: &[],
+    folders: &[],
+    fix: "pip install nvidia-nccl-cu13",
+    older_fix: "pip install nvidia-nccl-cu12",
+};
 
 /// One-sided messages between GPUs.
 pub static NVSHMEM: Wanted = Wanted {
@@ -74,6 +111,7 @@ pub static NVSHMEM: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-nvshmem-cu13",
+    older_fix: "pip install nvidia-nvshmem-cu12",
 };
 
 /// Named ranges for profilers.
@@ -83,6 +121,7 @@ pub static NVTX: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-nvtx",
+    older_fix: "pip install nvidia-nvtx-cu12",
 };
 
 /// An open library.
@@ -173,14 +212,14 @@ fn search(wanted: &Wanted) -> Result<Found, Missing> {
     let mut search = Search { wanted, places: Vec::new(), broken: Vec::new() };
     search.run().ok_or_else(|| {
         let fix = match search.broken.first() {
-            Some(_) => format!("put a working one first with PIPESIM_CUDA_PATH=FOLDER, or {}", wanted.fix),
+            Some(_) => format!("put a working one first with PIPESIM_CUDA_PATH=FOLDER, or {}", wanted.fix()),
             None if wanted.folders.is_empty() => {
-                format!("{}, or name the folder that holds it in PIPESIM_CUDA_PATH", wanted.fix)
+                format!("{}, or name the folder that holds it in PIPESIM_CUDA_PATH", wanted.fix())
             }
-            None => wanted.fix.to_string(),
+            None => wanted.fix().to_string(),
         };
         let Search { places, broken, .. } = search;
-        Missing { name: wanted.name, files: wanted.sonames, places, broken, fix }
+        Missing { name: wanted.name, files: wanted.usable(), places, broken, fix }
     })
 }
 
@@ -246,7 +285,7 @@ impl Search<'_> {
     }
 
     fn in_folder(&mut self, folder: &Path) -> Option<Found> {
-        self.wanted.sonames.iter().find_map(|soname| {
+        self.wanted.usable().iter().find_map(|soname| {
             let path = std::path::absolute(folder.join(soname)).ok().filter(|path| path.is_file())?;
             for prefix in self.wanted.before {
                 // If this fails, the library itself reports it when it needs the file.
@@ -263,7 +302,7 @@ impl Search<'_> {
     }
 
     fn by_soname(&mut self) -> Option<Found> {
-        self.wanted.sonames.iter().find_map(|soname| match load(OsStr::new(soname)) {
+        self.wanted.usable().iter().find_map(|soname| match load(OsStr::new(soname)) {
             Ok(()) => Some(Found { name: self.wanted.name, path: mapped(soname).unwrap_or_else(|| soname.into()) }),
             Err(reason) => {
                 // The loader's message begins with the name of the missing file, which may be a dependency.

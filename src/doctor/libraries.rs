@@ -27,18 +27,19 @@ fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> 
 unsafe fn function<F: Copy>(library: &Library, name: &'static str, wanted: &Wanted) -> Result<F, Finding> {
     // SAFETY: the caller guarantees it.
     let function = unsafe { library.get::<F>(name) };
-    function.map(|function| *function).map_err(|_| Finding::broken(format!("the library has no {name}"), wanted.fix))
+    function.map(|function| *function).map_err(|_| Finding::broken(format!("the library has no {name}"), wanted.fix()))
 }
 
 /// Opens the libraries that every run on GPUs opens, without calling them.
 pub(super) fn opening() -> Asked {
-    if library::open(&library::DRIVER).is_ok() {
+    if pipesim_cuda::driver_version().is_ok() {
         let _ = (library::open(&library::CUBLASLT), library::open(&library::NVRTC));
     }
     Ok(Finding::ok("they open, or are missing"))
 }
 
 pub(super) fn nvrtc() -> Asked {
+    let _ = pipesim_cuda::driver_version(); // it decides which one is searched
     let path = library::open(&library::NVRTC)?.path;
     let found = match try_compiler() {
         Ok((major, minor)) => {
@@ -50,10 +51,11 @@ pub(super) fn nvrtc() -> Asked {
         Err(CompileError::Refused { call, code, .. }) => format!("{call} returned {code} ({})", path.display()),
         Err(error) => format!("{error} ({})", path.display()),
     };
-    Err(Finding::broken(found, library::NVRTC.fix))
+    Err(Finding::broken(found, library::NVRTC.fix()))
 }
 
 pub(super) fn cublaslt() -> Asked {
+    let _ = pipesim_cuda::driver_version(); // it decides which one is searched
     let (library, path) = reopen(&library::CUBLASLT)?;
     // SAFETY: the name and type of cublasLt.h; no arguments.
     let version: unsafe extern "C" fn() -> usize =
@@ -67,7 +69,7 @@ pub(super) fn cublaslt() -> Asked {
 pub(super) fn nccl() -> Asked {
     let broken = |error: nccl::Error| match error {
         nccl::Error::Missing(missing) => missing.into(),
-        error => Finding::broken(error.to_string(), library::NCCL.fix),
+        error => Finding::broken(error.to_string(), library::NCCL.fix()),
     };
     let nccl = Nccl::open().map_err(broken)?;
     let (major, minor, patch) = nccl.version().map_err(broken)?;

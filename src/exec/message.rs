@@ -2,10 +2,11 @@
 //! gradients that several workers sum at the end of a step.
 
 use super::arena::{ArenaLayout, Region};
+use super::groups::stage_holders;
 use super::heap::HostBuffer;
 use super::plan::{BufferUse, Plan};
 use crate::epilogue::{GradientSync, stage_group};
-use crate::mesh::{Coordinate, Mesh};
+use crate::mesh::Mesh;
 use std::collections::BTreeMap;
 
 /// Sizes of messages in bytes.
@@ -21,6 +22,8 @@ pub struct Sizes {
     pub norm_parts: usize,
     /// Messages go from GPU to GPU: the hosts need no memory for them.
     pub past_hosts: bool,
+    /// Workers are GPUs that sum the gradients of replicas by collective calls, not by messages.
+    pub by_collectives: bool,
 }
 
 /// A buffer for messages from one worker to another, or to all others of its group.
@@ -242,21 +245,9 @@ fn groups_of(plan: &Plan, mesh: Mesh, sizes: &Sizes) -> Vec<(Vec<(u32, GradientS
         let of_copy = |copy| devices.map(|device| (mesh.worker_of(device, copy), GradientSync::Tied)).to_vec();
         groups.extend((0..mesh.copies()).map(|copy| (of_copy(copy), bytes)));
     }
-    if stage_group(placement, mesh.data) > 1 {
-        for stage in 0..placement.stages() {
-            let bytes = sizes.stages.get(stage as usize).copied().unwrap_or(0);
-            for tensor in 0..mesh.tensor {
-                let chunks = (0..placement.devices())
-                    .flat_map(|device| placement.held_by(device).iter().map(move |c| (device, *c)));
-                let holders = chunks.filter(|(_, chunk)| chunk.stage == stage).flat_map(|(device, chunk)| {
-                    let worker = move |data| mesh.worker(Coordinate { device, data, tensor });
-                    (0..mesh.data).map(move |data| (worker(data), GradientSync::Stage(chunk)))
-                });
-                let mut members: Vec<_> = holders.collect();
-                members.sort_unstable();
-                groups.push((members, bytes));
-            }
-        }
+    if stage_group(placement, mesh.data) > 1 && !sizes.by_collectives {
+        let bytes = |stage: u32| sizes.stages.get(stage as usize).copied().unwrap_or(0);
+        groups.extend(stage_holders(plan, mesh).into_iter().map(|(stage, holders)| (holders, bytes(stage))));
     }
     groups
 }

@@ -12,6 +12,7 @@ mod cpu;
 mod device;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
+mod groups;
 mod heap;
 mod host;
 pub mod link;

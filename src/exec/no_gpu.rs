@@ -44,11 +44,11 @@ impl Gpus {
         match *self {}
     }
 
-    pub fn bytes(&self, _: &ModelSpec, _: &[Stage]) -> (usize, usize, Vec<usize>) {
+    pub fn bytes(&self, _: &ModelSpec, _: &[Stage], _: usize) -> (usize, usize, Vec<usize>) {
         match *self {}
     }
 
-    pub fn storage(&self, _: usize) -> Storage {
+    pub fn storage(&self, _: usize, _: usize) -> Storage {
         match *self {}
     }
 
@@ -65,6 +65,10 @@ impl Absent {
 
     pub fn probe(_: &Setting<'_>) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    pub fn is_best(_: &Setting<'_>) -> bool {
+        false
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Slots {
 }
 
 /// The memory of all groups, by worker; none if every group has one member.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PieceBuffers(Vec<Slots>);
 
 impl PieceBuffers {

@@ -96,6 +96,11 @@ pub trait Backend: Send {
         bail!("expected devices that can share the optimizer, found others; leave --zero out")
     }
 
+    /// Sums a gradient over its group by a collective call; for gradients without message buffers.
+    fn sum_gradient(&mut self, _gradient: GradientSync) -> Result<()> {
+        Ok(())
+    }
+
     /// Squares the gradients. [`Backend::squares`] returns the result once everything is done.
     fn square(&mut self) -> Result<()>;
 
@@ -122,6 +127,9 @@ pub trait Backend: Send {
     fn is_stuck(&self, _failed: bool) -> bool {
         false
     }
+
+    /// Aborts collective calls without waiting, after a device failed here or elsewhere.
+    fn abort(&mut self) {}
 }
 
 /// The program of a pipeline device, run by one worker on its backend.
@@ -178,6 +186,7 @@ impl<M: Backend> Runner for Program<M> {
     fn end(mut self: Box<Self>, failed: bool) {
         if self.backend.is_stuck(failed) {
             self.link.abort();
+            self.backend.abort();
             std::mem::forget(self);
         }
     }
@@ -362,7 +371,10 @@ impl<M: Backend> Program<M> {
     /// the same in both orders, so the first two members add to their own part; others begin with the first part.
     fn reduce(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
-            let Some(parts) = self.parts(gradient, updates, Use::Gradients) else { continue };
+            let Some(parts) = self.parts(gradient, updates, Use::Gradients) else {
+                self.timed(StepOp::Reduce, |program| program.backend.sum_gradient(gradient))?;
+                continue;
+            };
             let mut places = Vec::with_capacity(parts.messages.len());
             for (number, &message) in parts.messages.iter().enumerate() {
                 if number != parts.own {

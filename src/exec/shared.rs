@@ -1,6 +1,7 @@
 //! What all workers of a session share across processes: the plan, and memory.
 
 use super::arena::{Arena, ArenaLayout};
+use super::groups::WorkerGroups;
 use super::heap::Heap;
 use super::message::{MessageBuffers, Sizes};
 use super::piece::PieceBuffers;
@@ -45,6 +46,8 @@ pub struct Shared {
     /// Communication queues of each copy of the pipeline; none unless hosts emulate a delivery.
     pub(super) queues: Vec<CommunicationQueues>,
     pub(super) pieces: PieceBuffers,
+    /// Groups of GPUs; none on hosts.
+    pub(super) groups: WorkerGroups,
     pub(super) reductions: Reductions,
     pub(super) watch: Watch,
 }
@@ -59,14 +62,20 @@ impl Shared {
         let statuses = Statuses::new(&mut layout, workers);
         let buffers = MessageBuffers::new(&mut layout, &plan, mesh, sizes);
         let reductions = Reductions::new(&mut layout, workers, sizes.norm_parts);
-        let pieces = PieceBuffers::new(&mut layout, mesh, plan.graph.schedule().devices());
+        let (pieces, groups) = match sizes.by_collectives {
+            true => (PieceBuffers::default(), WorkerGroups::new(&mut layout, &plan, mesh)),
+            false => {
+                let pieces = PieceBuffers::new(&mut layout, mesh, plan.graph.schedule().devices());
+                (pieces, WorkerGroups::default())
+            }
+        };
         let mut queues = |_| CommunicationQueues::new(&mut layout, &plan.graph, settings.delivery);
         let queues = (0..mesh.copies()).filter_map(&mut queues).collect();
         let number = ranks.next_heap();
         let arena = Arc::new(arena(&ranks, layout.bytes())?);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, number));
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
-        Ok(Shared { plan, mesh, ranks, heap, buffers, queues, pieces, reductions, watch })
+        Ok(Shared { plan, mesh, ranks, heap, buffers, queues, pieces, groups, reductions, watch })
     }
 }
 

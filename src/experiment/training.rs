@@ -277,13 +277,16 @@ impl Training {
         let schedule = graph.schedule();
         // Between GPUs the link itself has these guarantees; hosts only exchange what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
-        let settings = Settings { delivery, ..settings(self.mesh(), schedule.devices(), self.timeout) };
+        let settings = settings(self.mesh(), schedule.devices(), self.timeout);
+        // A thread that only enqueues is not pinned: threads that NCCL starts inherit its cores.
+        let pin = settings.pin && matches!(self.backend, Backend::Cpu);
+        let settings = Settings { delivery, pin, ..settings };
         let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
             Backend::Cuda { gpus, link, delivery } => {
-                let held = |device| self.held(graph, device, &stages);
+                let held = |worker| self.held(graph, self.mesh().device(worker), &stages);
                 gpus.runners(
                     &shared,
                     (link, *delivery),
@@ -326,11 +329,10 @@ impl Training {
 
     /// Sizes of the messages between devices.
     fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
-        let (spec, float) = (self.spec(), size_of::<f32>());
+        let (spec, float, ranks) = (self.spec(), size_of::<f32>(), self.mesh().tensor as usize);
         let (number, tied, gradients) = match &self.backend {
-            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages),
+            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages, ranks),
             Backend::Cpu => {
-                let ranks = self.mesh().tensor as usize;
                 let of_stages = stages.iter().map(|stage| spec.gradient_share(stage, ranks) * float);
                 (float, spec.tied_share(ranks) * float, of_stages.collect())
             }
@@ -341,6 +343,7 @@ impl Training {
             stages: gradients,
             norm_parts: spec.squares() * self.mesh().tensor as usize * self.optimizer_share(graph, 0).members,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
+            by_collectives: matches!(self.backend, Backend::Cuda { .. }) && !self.mesh().is_single(),
         }
     }
 
@@ -366,7 +369,7 @@ impl Training {
                 let storage = model::storage(self.config().vocabulary_multiple, mesh.tensor as usize);
                 Storage { sp: mesh.row_ranks() as usize, ..storage }
             }
-            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
+            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), mesh.tensor as usize),
         }
     }
 
@@ -388,7 +391,7 @@ impl Training {
     fn number_bytes(&self) -> usize {
         match &self.backend {
             Backend::Cpu => size_of::<f32>(),
-            Backend::Cuda { gpus, .. } => gpus.bytes(&self.spec(), &[]).0,
+            Backend::Cuda { gpus, .. } => gpus.bytes(&self.spec(), &[], 1).0,
         }
     }
 

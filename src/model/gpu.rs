@@ -2,8 +2,11 @@
 
 use super::module::{StageModule, workload};
 use super::parameters::Parameters;
-use crate::compute::TensorShare;
-use crate::compute::cuda::{Cuda, Demand, EventTimer, check_kernel_sizes, check_memory};
+#[cfg(feature = "internals")]
+use crate::compute::cuda::AloneOnDevice;
+use crate::compute::cuda::{Cuda, Demand, DeviceCollective, EventTimer, Numbers, check_kernel_sizes, check_memory};
+use crate::compute::{Store, TensorShare};
+use crate::epilogue::GradientSync;
 use crate::model_spec::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
@@ -13,6 +16,7 @@ use pipesim_cuda::kernel::Precision;
 use std::sync::Arc;
 
 impl StageModule<Cuda> {
+    #[cfg(feature = "internals")]
     /// A module on `gpu`: see [`StageModule::new`]. Every op is run once on made-up data, so that all code is loaded, every product
     /// planned, and a first micro-batch's memory allocated. Waits.
     ///
@@ -26,20 +30,48 @@ impl StageModule<Cuda> {
         sizes: [usize; 3],
         precision: Precision,
     ) -> Result<StageModule<Cuda>> {
+        StageModule::on_gpu_rank(gpu, parameters, stages, sizes, precision, (Box::new(AloneOnDevice), false))
+    }
+
+    /// A module on `gpu` with one tensor-parallel rank's share of each layer: see [`StageModule::on_gpu`]. All ranks run the same ops
+    /// in the same order. The warm-up makes no collective call; `shares_rows` is sequence parallelism.
+    pub fn on_gpu_rank(
+        gpu: &Arc<Gpu>,
+        parameters: &Parameters,
+        stages: &[(u32, model_spec::Stage)],
+        sizes: [usize; 3],
+        precision: Precision,
+        (members, shares_rows): (Box<dyn DeviceCollective>, bool),
+    ) -> Result<StageModule<Cuda>> {
         let (config, spec) = (&parameters.config, parameters.config.spec());
-        let workload = workload(config, stages, sizes, TensorShare::WHOLE)?;
+        let share = TensorShare { rank: members.rank(), size: members.size(), shares_rows };
+        let workload = workload(config, stages, sizes, share)?;
         let [sequences, tokens, microbatches] = sizes;
         check_kernel_sizes(config, [sequences, tokens])?;
-        check_memory(gpu, &spec, stages, &Demand { sequences, tokens, microbatches, in_flight: 1, precision })?;
-        let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares())?;
+        let ranks = share.size;
+        check_memory(gpu, &spec, stages, &Demand { sequences, tokens, microbatches, in_flight: 1, precision, ranks })?;
+        let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), members)?;
         let mut module = StageModule::new(compute, parameters, stages, &workload)?;
         module.warm_up(microbatches * sequences * tokens).context("running every op once")?;
+        module.compute.wake();
         Ok(module)
+    }
+
+    /// Sums a gradient that several workers hold over `group`, in place. To be called once a step, after the last backward for the
+    /// weights. Only enqueues.
+    ///
+    /// # Errors
+    /// Nothing is to be summed, or the machine failed.
+    pub fn sum_gradient(&mut self, gradient: GradientSync, group: &mut dyn DeviceCollective) -> Result<()> {
+        self.compute.enter()?;
+        let held = self.exchanged(gradient)?;
+        let places: Vec<Numbers> = held.iter().map(|&(number, [own, _])| self.groups[number].gradients(own)).collect();
+        self.compute.sum_gradients(&places, group)
     }
 
     /// Bytes of a hidden state: what stages hand to each other.
     pub fn hidden_bytes(&self) -> usize {
-        self.rows() * self.width() * self.compute.activation_bytes()
+        self.compute.rows_between() * self.width() * self.compute.activation_bytes()
     }
 
     /// The GPU that it is on.

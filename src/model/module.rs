@@ -252,6 +252,7 @@ impl<C: Compute> StageModule<C> {
         self.stages.iter().map(|(id, stage)| (*id, &stage.layers))
     }
 
+    #[cfg(feature = "internals")]
     /// Tokens per micro-batch, n.
     pub fn rows(&self) -> usize {
         self.rows

@@ -99,7 +99,7 @@ impl<C: Compute> StageModule<C> {
     }
 
     /// The groups whose gradients are exchanged, in one fixed order: the side that is sent, and the side that is received.
-    fn exchanged(&self, gradient: GradientSync) -> Result<Vec<(usize, [Side; 2])>> {
+    pub(super) fn exchanged(&self, gradient: GradientSync) -> Result<Vec<(usize, [Side; 2])>> {
         match (gradient, self.tied, self.shared) {
             (GradientSync::Tied, TiedSides::One(0), Some(shared)) => Ok(vec![(shared, [Side::Own, Side::Shared])]),
             (GradientSync::Tied, TiedSides::One(_), Some(shared)) => Ok(vec![(shared, [Side::Shared, Side::Own])]),

@@ -23,7 +23,7 @@ namespace emulator {
 enum Result : int {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201, MAPPING_FAILED = 205, NO_BINARY_FOR_GPU = 209, UNSUPPORTED_LIMIT = 215, INVALID_HANDLE = 400, NOT_FOUND = 500,
-    NOT_READY = 600, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, PRIMARY_CONTEXT_ACTIVE = 708,
+    PEER_ACCESS_UNSUPPORTED = 217, NOT_READY = 600, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, PRIMARY_CONTEXT_ACTIVE = 708,
     CONTEXT_IS_DESTROYED = 709, HOST_MEMORY_ALREADY_REGISTERED = 712, HOST_MEMORY_NOT_REGISTERED = 713, LAUNCH_FAILED = 719, NOT_PERMITTED = 800,
     NOT_SUPPORTED = 801, INVALID_RESOURCE_TYPE = 914, INVALID_RESOURCE_CONFIGURATION = 915,
 };
@@ -133,6 +133,7 @@ struct Stream {
 // settings (driver_device.cpp): each read once from the environment
 int device_count();
 int physical_device(int device);
+bool has_peer_access();  // whether devices reach each other's memory
 unsigned multiprocessor_count();
 size_t memory_total_bytes();
 double timeout_seconds();

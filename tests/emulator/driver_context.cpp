@@ -215,6 +215,7 @@ API int cuCtxEnablePeerAccess(Handle peer_handle, unsigned flags) {
     auto peer = contexts.find(peer_handle);
     if (flags) return INVALID_VALUE;
     if (!peer || !peer->root()->active || peer->device == context->device) return INVALID_CONTEXT;
+    if (!has_peer_access()) return PEER_ACCESS_UNSUPPORTED;
     std::lock_guard<std::mutex> guard(context->root()->peers_mutex);
     auto& peers = context->root()->peers;
     if (std::count(peers.begin(), peers.end(), peer->device)) return PEER_ACCESS_ALREADY_ENABLED;

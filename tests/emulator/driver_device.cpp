@@ -43,6 +43,11 @@ static const std::vector<int>& visible_devices() {
 }
 
 int device_count() { return (int)visible_devices().size(); }
+bool has_peer_access() {
+    const char* text = getenv("EMULATOR_PEERS");
+    return !text || strcmp(text, "0");
+}
+
 int physical_device(int device) { return visible_devices().at(device); }
 unsigned multiprocessor_count() {
     static unsigned count = (unsigned)number_of("EMULATOR_MULTIPROCESSORS", 16);
@@ -129,6 +134,7 @@ static const struct { int code; const char* name; const char* text; } errors[] =
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
     {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
     {PRIMARY_CONTEXT_ACTIVE, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
@@ -245,7 +251,7 @@ API int cuDeviceGetAttribute(int* value, int attribute, int device) {
 API int cuDeviceCanAccessPeer(int* can, int device, int peer) {
     REQUIRE_DEVICE(device);
     REQUIRE_DEVICE(peer);
-    *can = device != peer;
+    *can = device != peer && has_peer_access();
     return SUCCESS;
 }
 

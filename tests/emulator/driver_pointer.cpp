@@ -78,6 +78,7 @@ API int cuIpcOpenMemHandle_v2(uintptr_t* out, MemoryName name, unsigned flags) {
     if (!context) return result;
     if (flags != 1 || memcmp(name.mark, "emumemor", 8)) return INVALID_VALUE;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS must be given
     if (name.process == getpid()) return INVALID_CONTEXT;                      // only another process may open it
+    if (name.device != physical_device(context->device) && !has_peer_access()) return PEER_ACCESS_UNSUPPORTED;
     std::lock_guard<std::mutex> guard(opened_mutex);
     auto key = std::make_pair(std::make_pair(name.process, name.device), name.offset);
     auto found = opened.find(key);

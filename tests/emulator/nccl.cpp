@@ -1,14 +1,25 @@
-// A stand-in for NCCL (libnccl.so.2, version 2.28.9): communicators, send and receive with strict rendezvous, groups.
+// A stand-in for NCCL (libnccl.so.2, version 2.28.9): communicators, send and receive with strict rendezvous, groups,
+// all-reduce, reduce-scatter and all-gather.
 //
 // A send holds its stream until the matching receive runs and has taken all bytes. (The real library may let a small message go
 // earlier; a program must not rely on it.) The units of a communicator, single calls or groups, run in the order of issue
 // whatever their streams, as in NCCL. Two ranks on one device are refused with ncclInvalidUsage (5).
+//
+// All ranks of a communicator make the same collective calls in the same order. The n-th of each rank meet; if they differ in
+// kind, count, type or operation, the process ends with a message, where the real library would hang or mix data up. Sums are
+// added as around a ring: their order depends on the place of a number, and all ranks receive the same bits. They may be in
+// place. Numbers are float32 and bfloat16, operations sum and max.
+//
+// A rank whose process has ended is an asynchronous error (ncclRemoteError) of the communicator, which then waits for
+// ncclCommAbort.
 //
 // Connections are made lazily, as by the real library: the first send to a rank, and the first receive from one, hold the calling
 // host up until that rank's host has come to the other side of it.
 #include "rendezvous.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,7 +30,7 @@ using namespace rendezvous;
 
 namespace {
 
-enum Result : int { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum Result : int { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 constexpr int MOST = 16;
 constexpr size_t RING = 1 << 18;
 constexpr char MARK[] = "emulnccl";
@@ -31,8 +42,15 @@ struct Channel {
     std::atomic<int> connects[2];  // the receiver, the sender
     char ring[RING];
 };
+// What a rank brings to a collective call: the call, then its data, piece by piece, in two slots by turns. A rank that has
+// written piece q has read all pieces before q from every other rank.
+struct Collective {
+    std::atomic<uint64_t> calls, kind, count, type, operation, written;
+    char slot[2][RING];
+};
 struct Control {
-    std::atomic<int> members, left;
+    std::atomic<int> members, left, meeting;
+    Collective collective[MOST];
     struct { std::atomic<int> joined, process, device; } member[MOST];
     Channel channel[MOST][MOST];  // [from][to]; sparse
 };
@@ -52,6 +70,8 @@ struct Communicator {
     std::atomic<uint64_t> finished{0};
     bool connected[2][MOST] = {};
     uint64_t numbers[2][MOST] = {};  // of the last send to and receive from each rank, at issue
+    uint64_t collectives = 0, pieces = 0;  // so far, of those that ran
+    bool met = false;  // the hosts of all ranks, for a collective call
 };
 
 struct Transfer {
@@ -119,10 +139,131 @@ bool advance(Communicator& c, Transfer& t, bool first_of_channel) {
     return t.done;
 }
 
+enum Kind : uint64_t { ALL_REDUCE = 1, REDUCE_SCATTER = 2, ALL_GATHER = 3 };
+const char* NAMES[] = {"", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather"};
+constexpr uint64_t FLOAT32 = 7, BFLOAT16 = 9, SUM = 0, MAX = 2;
+
+// A collective call of a rank. `count` is the call's own: of the whole, of a rank's piece, of a rank's piece.
+struct Call {
+    Kind kind;
+    const char* from;
+    char* to;
+    uint64_t count, type, operation;
+    uintptr_t stream;
+    size_t element() const { return type == BFLOAT16 ? 2 : 4; }
+};
+
+float read_number(const char* data, uint64_t type) {
+    uint32_t bits = 0;
+    if (type == FLOAT32) memcpy(&bits, data, 4);
+    else memcpy((char*)&bits + 2, data, 2);
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+void write_number(char* data, uint64_t type, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    if (type == BFLOAT16) {  // to nearest even
+        bits = value != value ? 0x7fff0000u : bits + 0x7fffu + (bits >> 16 & 1);
+        memcpy(data, (char*)&bits + 2, 2);
+    } else memcpy(data, &bits, 4);
+}
+
+bool alive(const Communicator& c) {
+    for (int rank = 0; rank < c.ranks; ++rank)
+        if (kill(c.control->member[rank].process, 0) && errno == ESRCH) return false;
+    return true;
+}
+
+// Passes a piece of each rank: `own`, and then `take` reads all, from where its argument says.
+template <class F> bool pass(Communicator& c, const char* own, size_t bytes, F take) {
+    uint64_t piece = ++c.pieces;
+    Collective& mine = c.control->collective[c.rank];
+    memcpy(mine.slot[piece % 2], own, bytes);
+    mine.written = piece;
+    for (int rank = 0; rank < c.ranks; ++rank) {
+        Collective& other = c.control->collective[rank];
+        wait_until([&] { return c.aborted || other.written >= piece; }, "rank " + std::to_string(c.rank) + ": data of rank " + std::to_string(rank));
+        if (c.aborted) return false;
+    }
+    take([&](int rank) -> const char* { return c.control->collective[rank].slot[piece % 2]; });
+    return true;
+}
+
+// Joins `count` numbers of all ranks, which are numbers `start`.. of `whole`, from `at(rank)` into `to`.
+template <class F> void join_numbers(const Communicator& c, const Call& call, F at, size_t start, size_t count, size_t whole, char* to) {
+    size_t element = call.element(), chunk = (whole + c.ranks - 1) / c.ranks;
+    for (size_t i = 0; i < count; ++i) {
+        int first = int((start + i) / chunk + 1);
+        float joined = 0;
+        for (int step = 0; step < c.ranks; ++step) {
+            float value = read_number(at((first + step) % c.ranks) + i * element, call.type);
+            joined = step == 0 ? value : call.operation == MAX ? std::max(joined, value) : joined + value;
+            if (call.type == BFLOAT16) {  // a ring passes on what it has rounded
+                char rounded[4];
+                write_number(rounded, BFLOAT16, joined);
+                joined = read_number(rounded, BFLOAT16);
+            }
+        }
+        write_number(to + i * element, call.type, joined);
+    }
+}
+
+void run_call(Communicator& c, const Call& call) {
+    uint64_t number = ++c.collectives;
+    Collective& mine = c.control->collective[c.rank];
+    mine.kind = call.kind, mine.count = call.count, mine.type = call.type, mine.operation = call.operation;
+    mine.calls = number;
+    std::string what = std::string(NAMES[call.kind]) + ", collective call " + std::to_string(number) + " of rank " + std::to_string(c.rank);
+    for (int rank = 0; rank < c.ranks; ++rank) {
+        Collective& other = c.control->collective[rank];
+        wait_until([&] { return c.aborted || other.calls >= number; }, what + ": rank " + std::to_string(rank));
+        if (c.aborted) return;
+        if (other.kind != call.kind || other.count != call.count || other.type != call.type || other.operation != call.operation)
+            fatal(NAMES[call.kind], "collective call " + std::to_string(number) + " of rank " + std::to_string(c.rank) + " has " + std::to_string(call.count) +
+                  " numbers of type " + std::to_string(call.type) + ", operation " + std::to_string(call.operation) + ", and rank " + std::to_string(rank) +
+                  " calls " + NAMES[other.kind] + " with " + std::to_string(other.count) + " of type " + std::to_string(other.type) + ", operation " +
+                  std::to_string(other.operation));
+    }
+    size_t element = call.element(), whole = call.kind == REDUCE_SCATTER ? call.count * c.ranks : call.count;
+    // Of a scattered sum a piece holds a part of every rank's share, so that all parts have one length.
+    size_t most = RING / element / (call.kind == REDUCE_SCATTER ? c.ranks : 1);
+    std::vector<char> packed;
+    for (size_t start = 0; start < call.count; start += most) {
+        size_t count = std::min<size_t>(most, call.count - start);
+        bool going = true;
+        switch (call.kind) {
+            case ALL_REDUCE:
+                going = pass(c, call.from + start * element, count * element, [&](auto at) { join_numbers(c, call, at, start, count, whole, call.to + start * element); });
+                break;
+            case REDUCE_SCATTER: {
+                packed.resize(count * element * c.ranks);
+                for (int rank = 0; rank < c.ranks; ++rank)
+                    memcpy(packed.data() + rank * count * element, call.from + (rank * call.count + start) * element, count * element);
+                going = pass(c, packed.data(), packed.size(), [&](auto at) {
+                    auto own = [&](int rank) { return at(rank) + c.rank * count * element; };
+                    join_numbers(c, call, own, c.rank * call.count + start, count, whole, call.to + start * element);
+                });
+                break;
+            }
+            case ALL_GATHER:
+                going = pass(c, call.from + start * element, count * element, [&](auto at) {
+                    for (int rank = 0; rank < c.ranks; ++rank) memcpy(call.to + (rank * call.count + start) * element, at(rank), count * element);
+                });
+        }
+        if (!going) return;
+    }
+    // The next call's description replaces this one's when all have seen it: all have when all have written a piece, or here.
+    pass(c, "", 0, [](auto) {});
+}
+
 // A single call or a group on one communicator.
 struct Unit {
     Communicator* communicator;
     std::vector<Transfer> transfers;
+    std::vector<Call> calls;
     uint64_t ticket;
     size_t streams;
     std::atomic<size_t> arrived{0};
@@ -151,6 +292,8 @@ void run(Unit& unit) {
         }
         return all;
     }, describe(unit));
+    for (auto& call : unit.calls)
+        if (!c.aborted) run_call(c, call);
     if (!c.aborted) c.finished = unit.ticket;
     unit.over = true;
 }
@@ -173,17 +316,29 @@ int connect(Communicator* c, const std::vector<Transfer>& transfers) {
     return c->aborted ? refuse(SYSTEM_ERROR, "aborted while connecting") : (int)SUCCESS;
 }
 
-int issue(Communicator* c, std::vector<Transfer> transfers) {
+// Holds the calling host up until the hosts of all ranks have come to their first collective call.
+int meet(Communicator* c) {
+    if (c->met) return SUCCESS;
+    c->met = true;
+    ++c->control->meeting;
+    wait_until([&] { return c->aborted || c->control->meeting >= c->ranks; }, "the host of rank " + std::to_string(c->rank) + " comes to its first collective call");
+    return c->aborted ? refuse(SYSTEM_ERROR, "aborted while connecting") : (int)SUCCESS;
+}
+
+int issue(Communicator* c, std::vector<Transfer> transfers, std::vector<Call> calls) {
     if (int result = connect(c, transfers)) return result;
+    if (int result = calls.empty() ? (int)SUCCESS : meet(c)) return result;
     auto unit = std::make_shared<Unit>();
     std::vector<uintptr_t> streams;
-    for (auto& t : transfers)
-        if (!std::count(streams.begin(), streams.end(), t.stream)) streams.push_back(t.stream);
+    auto add = [&](uintptr_t stream) { if (!std::count(streams.begin(), streams.end(), stream)) streams.push_back(stream); };
+    for (auto& t : transfers) add(t.stream);
+    for (auto& call : calls) add(call.stream);
     unit->communicator = c;
     unit->streams = streams.size();
     std::lock_guard<std::mutex> guard(c->mutex);
     for (auto& t : transfers) t.number = ++c->numbers[t.send][t.peer];
     unit->transfers = std::move(transfers);
+    unit->calls = std::move(calls);
     unit->ticket = ++c->issued;
     for (size_t each = 1; each < streams.size(); ++each) {
         int result = enqueue(streams[each], "NCCL group", [unit] {
@@ -192,7 +347,8 @@ int issue(Communicator* c, std::vector<Transfer> transfers) {
         });
         if (result) return refuse(CUDA_ERROR, "the stream does not exist");
     }
-    const char* name = unit->transfers.size() > 1 ? "NCCL group" : unit->transfers[0].send ? "ncclSend" : "ncclRecv";
+    size_t size = unit->transfers.size() + unit->calls.size();
+    const char* name = size > 1 ? "NCCL group" : unit->transfers.empty() ? NAMES[unit->calls[0].kind] : unit->transfers[0].send ? "ncclSend" : "ncclRecv";
     return enqueue(streams[0], name, [unit] { run(*unit); }) ? refuse(CUDA_ERROR, "the stream does not exist") : (int)SUCCESS;
 }
 
@@ -229,7 +385,19 @@ struct Joining {
 thread_local int depth = 0;
 thread_local int group_error = SUCCESS;
 thread_local std::vector<Joining> joinings;
-thread_local std::vector<std::pair<Communicator*, std::vector<Transfer>>> grouped;
+struct Grouped {
+    Communicator* communicator;
+    std::vector<Transfer> transfers;
+    std::vector<Call> calls;
+};
+thread_local std::vector<Grouped> grouped;
+
+Grouped& group_of(Communicator* c) {
+    for (auto& entry : grouped)
+        if (entry.communicator == c) return entry;
+    grouped.push_back({c, {}, {}});
+    return grouped.back();
+}
 
 size_t width(int type) {
     static const size_t widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
@@ -248,10 +416,34 @@ int transfer(bool send, void* data, size_t count, int type, int peer, Communicat
     if (driver().stream_device(stream) != c->device) return refuse(INVALID_USAGE, std::string(call) + ": the stream is of another device than the communicator");
     if (count) driver().check_memory(call, "buffer", data, count * width(type));
     Transfer t{send, (char*)data, count * width(type), peer, stream};
-    if (!depth) return issue(c, {t});
-    for (auto& entry : grouped)
-        if (entry.first == c) return entry.second.push_back(t), SUCCESS;
-    grouped.push_back({c, {t}});
+    if (!depth) return issue(c, {t}, {});
+    group_of(c).transfers.push_back(t);
+    return SUCCESS;
+}
+
+int collective(Kind kind, const void* from, void* to, size_t count, int type, int operation, Communicator* handle, uintptr_t stream) {
+    const char* name = NAMES[kind];
+    driver().refuse_after_exit();
+    Communicator* c = find(handle);
+    if (!c || (type != (int)FLOAT32 && type != (int)BFLOAT16) || (operation != (int)SUM && operation != (int)MAX)) {
+        int result = refuse(INVALID_ARGUMENT, std::string(name) + ": the communicator does not exist, or a type or operation that this stand-in lacks");
+        if (depth) group_error = result;
+        return result;
+    }
+    if (driver().stream_device(stream) != c->device) return refuse(INVALID_USAGE, std::string(name) + ": the stream is of another device than the communicator");
+    Call call{kind, (const char*)from, (char*)to, count, (uint64_t)type, (uint64_t)operation, stream};
+    size_t each = count * call.element(), all = each * c->ranks;
+    size_t sent = kind == REDUCE_SCATTER ? all : each, received = kind == ALL_GATHER ? all : each;
+    if (count) {
+        driver().check_memory(name, "send buffer", from, sent);
+        driver().check_memory(name, "receive buffer", to, received);
+    }
+    // In place is the same buffer, or a rank's own piece of the larger one; any other overlap mixes data up.
+    const char* place = kind == REDUCE_SCATTER ? call.from + c->rank * each : call.from;
+    const char* target = kind == ALL_GATHER ? call.to + c->rank * each : call.to;
+    if (place != target && call.from < call.to + received && call.to < call.from + sent) fatal(name, "send and receive buffer overlap, but not as a call in place");
+    if (!depth) return issue(c, {}, {call});
+    group_of(c).calls.push_back(call);
     return SUCCESS;
 }
 
@@ -300,12 +492,16 @@ API int ncclGroupEnd() {
     grouped.clear();
     if (result) return result;
     for (auto& entry : units)
-        if (int failed = issue(entry.first, std::move(entry.second))) result = failed;
+        if (int failed = issue(entry.communicator, std::move(entry.transfers), std::move(entry.calls))) result = failed;
     return result;
 }
 
 API int ncclSend(const void* data, size_t count, int type, int peer, Communicator* c, uintptr_t stream) { return transfer(true, (void*)data, count, type, peer, c, stream); }
 API int ncclRecv(void* data, size_t count, int type, int peer, Communicator* c, uintptr_t stream) { return transfer(false, data, count, type, peer, c, stream); }
+
+API int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, Communicator* c, uintptr_t stream) { return collective(ALL_REDUCE, from, to, count, type, operation, c, stream); }
+API int ncclReduceScatter(const void* from, void* to, size_t count, int type, int operation, Communicator* c, uintptr_t stream) { return collective(REDUCE_SCATTER, from, to, count, type, operation, c, stream); }
+API int ncclAllGather(const void* from, void* to, size_t count, int type, Communicator* c, uintptr_t stream) { return collective(ALL_GATHER, from, to, count, type, SUM, c, stream); }
 
 // Ends what the communicator has under way, without completing it.
 API int ncclCommAbort(Communicator* handle) {
@@ -331,7 +527,12 @@ API int ncclCommDestroy(Communicator* handle) {
     return SUCCESS;
 }
 
-API int ncclCommGetAsyncError(Communicator* handle, int* error) { return find(handle) ? (*error = SUCCESS, (int)SUCCESS) : (int)INVALID_ARGUMENT; }
+API int ncclCommGetAsyncError(Communicator* handle, int* error) {
+    Communicator* c = find(handle);
+    if (!c) return INVALID_ARGUMENT;
+    *error = alive(*c) ? SUCCESS : refuse(REMOTE_ERROR, "a rank's process has ended");
+    return SUCCESS;
+}
 API int ncclCommCount(Communicator* handle, int* count) { return find(handle) ? (*count = handle->ranks, (int)SUCCESS) : (int)INVALID_ARGUMENT; }
 API int ncclCommUserRank(Communicator* handle, int* rank) { return find(handle) ? (*rank = handle->rank, (int)SUCCESS) : (int)INVALID_ARGUMENT; }
 API int ncclCommCuDevice(Communicator* handle, int* device) { return find(handle) ? (*device = handle->device, (int)SUCCESS) : (int)INVALID_ARGUMENT; }

@@ -124,7 +124,7 @@ fn profiles_count_the_bytes_of_their_precision() {
         let tiny =
             gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
         let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
-        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize));
+        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize, 1));
         assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
     }
 }
@@ -150,6 +150,54 @@ fn batches_go_through_nccl_as_groups() {
     assert!(told.contains("expected receives just before their use with --link nccl"), "{told}");
 }
 
+/// Ranks with a GPU each, or two to a GPU, where collective calls copy between processes; over messages of every link.
+#[test]
+fn ranks_of_a_mesh_train_to_pytorchs_losses() {
+    let four = [("EMULATOR_DEVICES", "4")];
+    let links = "--link copy --link nccl --link nvshmem";
+    let found = train(&format!("--stages 2 --tp 2 --dp 1 -n 4 {links} --schedule 1f1b"), &four, STREAM, 1e-4);
+    assert!(found.len() == 3 && found.values().collect::<Vec<_>>().windows(2).all(|pair| pair[0] == pair[1]));
+    let shared = [("EMULATOR_DEVICES", "2")];
+    let found = train("--stages 1 --tp 2 --dp 2 -n 4 --slices 2 --micro 2 --schedule 1f1b", &shared, STREAM, 1e-4);
+    assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn a_mesh_that_does_not_fit_is_refused_with_the_numbers() {
+    for (more, words) in [
+        ("--device cuda --tp 2 --dp 2", "expected at most 2 devices on 2 visible GPUs, found 8"),
+        ("--device timed --tp 2 --costs F=1ms", "timed devices have one worker per stage"),
+    ] {
+        let arguments = format!("{TINY} --stages 2 --micro 2 --schedule 1f1b --blocks 2 {more}");
+        let (code, _, told) = run(&mut pipesim(&[]), &arguments);
+        assert!(code != Some(0) && told.contains(words), "{more}: {code:?} {told}");
+    }
+}
+
+/// A worker that dies or hangs is named, whether groups call NCCL or copy, in one process and in ranks of which one is killed.
+#[test]
+fn a_hang_or_a_death_in_a_mesh_ends_the_process_and_is_named() {
+    compile();
+    let common = "--device cuda --stages 1 --tp 2 --dp 2 --micro 4 --blocks 2 --schedule 1f1b --timeout 3";
+    let four: &[_] = &[("EMULATOR_DEVICES", "4")];
+    let one: &[_] = &[("EMULATOR_DEVICES", "1"), ("EMULATOR_MULTIPROCESSORS", "64")];
+    let cases = [
+        ("", "die", "device 0, replica 0, tensor rank 1 died", four),
+        ("", "hang", "a device has waited for 3 s", four),
+        ("--slices 4", "die", "device 0, replica 0, tensor rank 1 died", one),
+        ("--slices 4", "hang", "a device has waited for 3 s", one),
+        ("-n 4", "die", "device 0, replica 0, tensor rank 1 died", four),
+        ("-n 4 --slices 4", "hang", "a device has waited for 3 s", one),
+    ];
+    for (more, fault, words, variables) in cases {
+        let begin = Instant::now();
+        let arguments = format!("{TINY} {common} {more} --inject {fault}@1:3");
+        let (code, _, told) = run(pipesim(variables).env("EMULATOR_JITTER", "0"), &arguments);
+        assert!(code == Some(6) && told.contains(words), "{more} {fault}: {code:?} {told}");
+        assert!(begin.elapsed() < Duration::from_secs(3) + END, "{more} {fault}: it took {:?}", begin.elapsed());
+    }
+}
+
 #[test]
 fn the_best_device_and_link_are_chosen() {
     let auto = |more: &str, variables: &[(&str, &str)]| {
@@ -165,6 +213,31 @@ fn the_best_device_and_link_are_chosen() {
     assert_eq!(chosen, ["cpu", "local"], "{told}");
     assert!(told.contains("device: cpu") && told.contains("at most 1 devices"), "why: {told}");
     assert_eq!(auto("-n 2", &[]).0, ["cuda", "nvshmem"]);
+    // without peer access neither puts nor shared handles work between ranks; one process copies through the host
+    let apart = &[("EMULATOR_PEERS", "0")];
+    assert_eq!(auto("-n 2", apart).0, ["cuda", "local"]);
+    assert_eq!(auto("", apart).0, ["cuda", "copy"]);
+    let arguments = format!("{TINY} --device cuda --micro 2 --stages 2 --blocks 2 -s 1f1b -n 2 --link copy");
+    let (code, _, told) = run(&mut pipesim(apart), &arguments);
+    assert!(code == Some(5) && told.contains("expected GPUs with peer access"), "{code:?} {told}");
+}
+
+/// Libraries of CUDA 13 need driver 580: with an older one those of CUDA 12 are searched, and named in the fix.
+#[test]
+fn a_driver_of_cuda_12_takes_the_libraries_of_cuda_12() {
+    let arguments = format!("{TINY} --device cuda --micro 2 --stages 2 --blocks 2 --warmup 0 --schedule 1f1b");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_string_lossy().to_string();
+    let variables = [("EMULATOR_DRIVER_VERSION", "12080"), ("PIPESIM_CUDA_PATH", &path[..]), ("PATH", "/nonexistent")];
+    let (code, _, told) = run(&mut pipesim(&variables), &arguments);
+    assert!(code == Some(5) && told.contains("(libcublasLt.so.12)"), "{code:?} {told}");
+    assert!(told.contains("pip install nvidia-cublas-cu12"), "{told}");
+    for name in ["libcublasLt.so", "libnvrtc.so"] {
+        let link = folder.path().join(format!("{name}.12"));
+        std::os::unix::fs::symlink(emulator().join(format!("{name}.13")), link).unwrap();
+    }
+    let (code, _, told) = run(&mut pipesim(&variables), &arguments);
+    assert_eq!(code, Some(0), "{told}");
 }
 
 /// Where nobody asked for GPUs, what they cannot take is trained on the CPU.

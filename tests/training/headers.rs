@@ -143,7 +143,8 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
         driver::CUstreamWaitValue_flags { CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_FLUSH }
         driver::CUstreamWriteValue_flags { CU_STREAM_WRITE_VALUE_DEFAULT }
         driver::CUipcMem_flags { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS }
-        nccl::ncclDataType_t { ncclUint8 }
+        nccl::ncclDataType_t { ncclUint8, ncclFloat32, ncclBfloat16 }
+        nccl::ncclRedOp_t { ncclSum, ncclMax }
         lt::cublasStatus_t {
             CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_ALLOC_FAILED, CUBLAS_STATUS_INVALID_VALUE,
             CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_MAPPING_ERROR, CUBLAS_STATUS_EXECUTION_FAILED,
@@ -178,7 +179,7 @@ fn bound_types() -> Vec<(&'static str, [usize; 2])> {
             CUgreenCtxCreate_flags, CUstreamWaitValue_flags, CUstreamWriteValue_flags, CUipcMem_flags,
             CUcomputemode,
         }
-        nccl { ncclComm_t, ncclDataType_t, ncclResult_t }
+        nccl { ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t }
         nvrtc { nvrtcProgram, nvrtcResult }
         lt {
             cublasStatus_t, cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t,

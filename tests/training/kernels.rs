@@ -427,8 +427,9 @@ fn embedding() {
             let [out] = emulator.twice(|| {
                 let out = emulator.outputs(n * c);
                 let (ids, wte, wpe) = (Buffer::from_words(&tokens), emulator.acts(&wte), emulator.acts(&wpe));
-                let launch = kernel::embedding_forward(precision, n, t, c);
-                emulator.launch("embedding_forward", launch, &[&out, &ids, &wte, &wpe], &[Int(n), Int(t), Int(c)]);
+                let launch = kernel::embedding_forward(precision, n, t, c, 0, v);
+                let rest = [Int(n), Int(t), Int(c), Int(0), Int(v)];
+                emulator.launch("embedding_forward", launch, &[&out, &ids, &wte, &wpe], &rest);
                 [out]
             });
             let mut expected = vec![0.0; n * c];
@@ -443,9 +444,9 @@ fn embedding() {
                 let (wte, wpe, gradient) =
                     (Buffer::from_floats(&dwte), Buffer::from_floats(&dwpe), emulator.acts(&gradient));
                 let [ids, starts, order] = [&ids, &starts, &order].map(|words| Buffer::from_words(words));
-                let launch = kernel::embedding_backward_token(precision, u, c);
+                let launch = kernel::embedding_backward_token(precision, u, c, 0, v);
                 let buffers = [&wte, &gradient, &ids, &starts, &order];
-                emulator.launch("embedding_backward_token", launch, &buffers, &[Int(u), Int(c)]);
+                emulator.launch("embedding_backward_token", launch, &buffers, &[Int(u), Int(c), Int(0), Int(v)]);
                 let (launch, b) = (kernel::embedding_backward_position(precision, sequences, t, c), Int(sequences));
                 emulator.launch("embedding_backward_position", launch, &[&wpe, &gradient], &[b, Int(t), Int(c)]);
                 [wte, wpe]
@@ -788,6 +789,187 @@ fn classifier() {
     report("classifier");
 }
 
+/// Ranks with shares of the ids, one of them with padding alone: together they have the losses and gradients of one.
+#[test]
+fn classifier_shares() {
+    let mut random = Random::new(18);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (n, v, share, ranks) in [(7, 257, 192, 2), (3, 1000, 500, 2), (300, 40, 24, 3)] {
+            let shape = format!("n {n} V {v} in shares of {share}");
+            let (logits, targets) = (emulator.rounded(random.values(n * v, 8.0)), random.words(n, v));
+            let (weight, ids) = (0.25, Buffer::from_words(&targets));
+            let held = |rank: usize| v.saturating_sub(rank * share).min(share);
+            let of_rank = |rank: usize| {
+                let mut filled = vec![f32::NAN; n * share];
+                for (row, logits) in filled.chunks_mut(share).zip(logits.chunks(v)) {
+                    row[..held(rank)].copy_from_slice(&logits[(rank * share).min(v)..][..held(rank)]);
+                }
+                filled
+            };
+            let sizes = |rank: usize| [Int(rank * share), Int(n), Int(held(rank)), Int(share)];
+            let launch = kernel::classifier_share(precision, 0, n, v, share);
+            let locals: Vec<[Vec<f32>; 2]> = (0..ranks)
+                .map(|rank| {
+                    let found = emulator.twice(|| {
+                        let [largest, local] = [n, 3 * n].map(Buffer::output_floats);
+                        let places = [&largest, &local, &emulator.acts(&of_rank(rank)), &ids];
+                        emulator.launch("classifier_share", launch, &places, &sizes(rank));
+                        [largest, local]
+                    });
+                    found.map(|buffer| buffer.floats())
+                })
+                .collect();
+            let most = |i: usize| locals.iter().map(|[largest, _]| largest[i]).fold(f32::NEG_INFINITY, f32::max);
+            let largest = Buffer::from_floats(&(0..n).map(most).collect::<Vec<_>>());
+            let mut sums = vec![0.0; 2 * n];
+            for (rank, [_, local]) in locals.iter().enumerate() {
+                let [found] = emulator.twice(|| {
+                    let (out, local) = (Buffer::output_floats(2 * n), Buffer::from_floats(local));
+                    let launch = kernel::classifier_rescale(precision, 0, n, v);
+                    emulator.launch("classifier_rescale", launch, &[&out, &local, &largest, &ids], &sizes(rank)[..3]);
+                    [out]
+                });
+                sums.iter_mut().zip(found.floats()).for_each(|(sum, part)| *sum += part);
+            }
+            let (sums, mut gradient) = (Buffer::from_floats(&sums), vec![0.0; n * v]);
+            let mut losses = Vec::new();
+            for rank in 0..ranks {
+                let [logits, found] = emulator.twice(|| {
+                    let (logits, losses) = (emulator.acts(&of_rank(rank)), Buffer::output_floats(n));
+                    let [first, rows, ids_here, padded] = sizes(rank);
+                    let launch = kernel::classifier_gradient(precision, 0, n, v, share);
+                    let places = [&logits, &losses, &sums, &largest, &ids];
+                    emulator.launch(
+                        "classifier_gradient",
+                        launch,
+                        &places,
+                        &[Float(weight), first, rows, ids_here, padded],
+                    );
+                    [logits, losses]
+                });
+                for (row, all) in emulator.read(&logits).chunks(share).zip(gradient.chunks_mut(v)) {
+                    all[(rank * share).min(v)..][..held(rank)].copy_from_slice(&row[..held(rank)]);
+                    assert!(row[held(rank)..].iter().all(|&value| value == 0.0), "{shape}");
+                }
+                losses.push(found.floats());
+            }
+            assert!(losses.windows(2).all(|pair| pair[0] == pair[1]), "{shape}: ranks have other losses");
+            let mut expected = logits;
+            let rows = expected.chunks_mut(v).zip(&targets);
+            let expected_losses: Vec<f32> =
+                rows.map(|(row, target)| reference::classifier_forward(row, v, v, &[*target], weight) as f32).collect();
+            let name = label("classifier_gradient", precision);
+            compare(&name, &shape, &gradient, &expected, emulator.tolerance_of_exponentials());
+            let tolerance = emulator.float32_of_exponentials();
+            compare(&format!("{name} losses"), &shape, &losses[0], &expected_losses, tolerance);
+        }
+    }
+    report("classifier");
+}
+
+/// An embedding in two shares is the sum of both, and each share's gradient has its own rows.
+#[test]
+fn embedding_shares() {
+    let mut random = Random::new(19);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        let (n, t, c, v, first) = (21, 7, 40, 30, 13);
+        let (tokens, wte) = (random.words(n, v), emulator.rounded(random.values(v * c, 1.0)));
+        let (ids, shares) = (Buffer::from_words(&tokens), [(0, first), (first, v - first)]);
+        let mut sum = vec![0.0; n * c];
+        for (start, rows) in shares {
+            let [out] = emulator.twice(|| {
+                let (out, table) = (emulator.outputs(n * c), emulator.acts(&wte[start * c..][..rows * c]));
+                let arguments = [Argument::Buffer(&out), Argument::Buffer(&ids), Argument::Buffer(&table), Null];
+                let rest = [Int(n), Int(t), Int(c), Int(start), Int(rows)];
+                let launch = kernel::embedding_forward(precision, n, t, c, start, rows);
+                emulator.launch("embedding_forward", launch, &[], &[&arguments[..], &rest].concat());
+                [out]
+            });
+            sum.iter_mut().zip(emulator.read(&out)).for_each(|(sum, part)| *sum += part);
+        }
+        let expected: Vec<f32> = tokens.iter().flat_map(|&token| &wte[token as usize * c..][..c]).copied().collect();
+        assert_eq!(sum, expected);
+        let gradient = emulator.rounded(random.values(n * c, 1.0));
+        let (distinct, starts, order) = index(&tokens);
+        let mut found = Vec::new();
+        for (start, rows) in shares {
+            let [table] = emulator.twice(|| {
+                let (table, from) = (Buffer::from_floats(&vec![0.0; rows * c]), emulator.acts(&gradient));
+                let [ids, starts, order] = [&distinct, &starts, &order].map(|words| Buffer::from_words(words));
+                let launch = kernel::embedding_backward_token(precision, distinct.len(), c, start, rows);
+                let rest = [Int(distinct.len()), Int(c), Int(start), Int(rows)];
+                emulator.launch("embedding_backward_token", launch, &[&table, &from, &ids, &starts, &order], &rest);
+                [table]
+            });
+            found.extend(table.floats());
+        }
+        let mut expected = vec![0.0; v * c];
+        reference::embedding_backward(&mut expected, None, &tokens, &gradient, t, c);
+        compare("embedding shares", "", &found, &expected, TOLERANCE);
+    }
+}
+
+/// Copies of two heads of keys and of values among four ranks add up to each head's gradient.
+#[test]
+fn heads_that_several_ranks_hold_are_added_up() {
+    let mut random = Random::new(20);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        let (n, size, pieces, blocks, start) = (5, 6, 2, 2, 12);
+        let stride = start + blocks * size;
+        let fused: Vec<Vec<f32>> = (0..4).map(|_| emulator.rounded(random.values(n * stride, 1.0))).collect();
+        let rest = |rank: usize| [n, stride, start, blocks, size, pieces, rank / 2].map(Int);
+        let mut sums = vec![0.0; n * blocks * pieces * size];
+        for (rank, fused) in fused.iter().enumerate() {
+            let [wide] = emulator.twice(|| {
+                let (wide, fused) = (emulator.outputs(sums.len()), emulator.acts(fused));
+                let launch = kernel::heads_spread(precision, n, stride, start, blocks, size, pieces, rank / 2);
+                emulator.launch("heads_spread", launch, &[&wide, &fused], &rest(rank));
+                [wide]
+            });
+            sums.iter_mut().zip(emulator.read(&wide)).for_each(|(sum, part)| *sum += part);
+        }
+        let sums = emulator.rounded(sums);
+        for (rank, own) in fused.iter().enumerate() {
+            let [found] = emulator.twice(|| {
+                let (fused, wide) = (emulator.acts(own), emulator.acts(&sums));
+                let launch = kernel::heads_collect(precision, n, stride, start, blocks, size, pieces, rank / 2);
+                emulator.launch("heads_collect", launch, &[&fused, &wide], &rest(rank));
+                [fused]
+            });
+            let twin = &fused[rank ^ 1];
+            let expected = own.iter().zip(twin).enumerate();
+            let expected =
+                expected.map(|(i, (own, twin))| if i % stride < start { *own } else { own + twin }).collect();
+            assert_eq!(emulator.read(&found), emulator.rounded(expected), "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn the_larger_of_two() {
+    let mut random = Random::new(21);
+    for precision in PRECISIONS {
+        for count in [1, 8, 5000] {
+            let [mut one, other] = [(); 2].map(|()| random.values(count, 1.0));
+            one[0] = f32::NEG_INFINITY;
+            let [out] = emulator(precision).twice(|| {
+                let (out, other) = (Buffer::from_floats(&one), Buffer::from_floats(&other));
+                emulator(precision).launch(
+                    "maximum",
+                    kernel::maximum(precision, count),
+                    &[&out, &other],
+                    &[Count(count)],
+                );
+                [out]
+            });
+            assert_eq!(out.floats(), one.iter().zip(&other).map(|(a, b)| a.max(*b)).collect::<Vec<_>>());
+        }
+    }
+}
+
 #[test]
 fn optimizer() {
     let mut random = Random::new(17);
@@ -971,7 +1153,7 @@ fn grids_and_shared_memory_stay_within_limits() {
         for launch in [
             kernel::add(precision, usize::MAX),
             kernel::attention_forward(precision, usize::MAX, usize::MAX, usize::MAX, 64),
-            kernel::embedding_backward_token(precision, usize::MAX, usize::MAX),
+            kernel::embedding_backward_token(precision, usize::MAX, usize::MAX, 0, 1),
             kernel::layernorm_backward_sums(precision, 0, usize::MAX, usize::MAX),
         ] {
             assert!(launch.grid[0] < 1 << 31 && launch.grid[1] < 1 << 16);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The training on `mesh`, each replica with `m` micro-batches of the same step.
-fn on_mesh(mut training: Training, mesh: Mesh, m: u32, sequences: usize) -> Training {
+pub fn on_mesh(mut training: Training, mesh: Mesh, m: u32, sequences: usize) -> Training {
     training.training_config.mesh = mesh;
     training.micro_batch.sequences = sequences / (m * mesh.data) as usize;
     training
@@ -36,19 +36,19 @@ fn shared(tensor: u32, data: u32) -> Mesh {
 }
 
 /// Whether `schedule` accumulates micro-batches in order: two directions accumulate each their own, looped BFS in reverse.
-fn is_in_order(schedule: &Schedule) -> bool {
+pub fn is_in_order(schedule: &Schedule) -> bool {
     schedule.name != "looped-bfs" && schedule.placement.directions() == 1
 }
 
 #[track_caller]
-fn assert_losses(ours: &[f64], theirs: &[f64], what: &str) {
+pub fn assert_losses(ours: &[f64], theirs: &[f64], what: &str) {
     for (step, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
         assert!((ours - theirs).abs() < 1e-4, "{what}, step {step}: {ours}, PyTorch {theirs}");
     }
 }
 
 /// The values of every worker, by worker, as bits.
-fn values_by_worker(
+pub fn values_by_worker(
     training: &Training,
     graph: &TaskGraph,
     session: &mut pipesim::internals::exec::Session,

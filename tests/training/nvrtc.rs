@@ -108,7 +108,7 @@ type Ceiling = (&'static str, fn(Precision) -> kernel::Launch, [usize; 4], usize
 
 /// What they took when this was written. A kernel that takes more has fewer warps at work at a time: raise a number only with a
 /// measurement that says why.
-const CEILINGS: [Ceiling; 31] = [
+const CEILINGS: [Ceiling; 37] = [
     ("adamw_update", |p| kernel::adamw_update(p, COUNT), [64, 80, 64, 80], 0),
     ("add", |p| kernel::add(p, COUNT), [40, 40, 40, 40], 0),
     ("attention_backward_keys", |p| kernel::attention_backward_keys(p, 32, 1024, 16, 128), [256, 256, 256, 256], 1024),
@@ -123,19 +123,25 @@ const CEILINGS: [Ceiling; 31] = [
     ("bias_backward_weight", |p| kernel::bias_backward_weight(p, 32768, 3072), [48, 48, 40, 40], 4096),
     ("cast", |p| kernel::cast(p, COUNT), [32, 40, 24, 32], 0),
     ("classifier_forward", |p| kernel::classifier_forward(p, 32768, 50257, 50304), [48, 56, 56, 48], 256),
+    ("classifier_gradient", |p| kernel::classifier_gradient(p, 0, 32768, 25128, 25152), [64, 64, 64, 64], 0),
+    ("classifier_rescale", |p| kernel::classifier_rescale(p, 0, 32768, 25128), [32, 32, 32, 32], 0),
+    ("classifier_share", |p| kernel::classifier_share(p, 0, 32768, 25128, 25152), [64, 64, 64, 64], 256),
     ("embedding_backward_position", |p| kernel::embedding_backward_position(p, 32, 1024, 768), [32, 32, 32, 32], 0),
-    ("embedding_backward_token", |p| kernel::embedding_backward_token(p, 1024, 768), [32, 32, 32, 32], 0),
-    ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768), [56, 56, 48, 48], 0),
+    ("embedding_backward_token", |p| kernel::embedding_backward_token(p, 1024, 768, 0, 50304), [32, 32, 32, 32], 0),
+    ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768, 0, 50304), [56, 56, 48, 48], 0),
     ("gelu_backward_input", |p| kernel::gelu_backward_input(p, COUNT), [40, 48, 40, 48], 0),
     ("gelu_forward", |p| kernel::gelu_forward(p, COUNT), [32, 40, 32, 32], 0),
+    ("heads_collect", |p| kernel::heads_collect(p, 32768, 1536, 1024, 2, 128, 2, 1), [64, 64, 64, 64], 0),
     ("heads_expand", |p| kernel::heads_expand(p, 32768, 32, 8, 128), [48; 4], 0),
     ("heads_reduce", |p| kernel::heads_reduce(p, 32768, 32, 8, 128), [48; 4], 0),
     ("heads_rotate", |p| kernel::heads_rotate(p, 32768, 1024, 40, 64, 6144, 0), [48; 4], 0),
+    ("heads_spread", |p| kernel::heads_spread(p, 32768, 1536, 1024, 2, 128, 2, 1), [64, 64, 64, 64], 0),
     ("layernorm_backward_input", |p| kernel::layernorm_backward_input(p, 32768, 768), [56, 64, 56, 64], 0),
     ("layernorm_backward_sums", |p| kernel::layernorm_backward_sums(p, 32768, 768, 128), [40, 40, 40, 40], 0),
     ("layernorm_backward_weight", |p| kernel::layernorm_backward_weight(p, 128, 768), [48, 48, 48, 48], 1024),
     ("layernorm_forward", |p| kernel::layernorm_forward(p, 32768, 768), [48, 56, 48, 56], 0),
     ("loss_mean", |p| kernel::loss_mean(p, 32768), [24, 24, 24, 24], 256),
+    ("maximum", |p| kernel::maximum(p, COUNT), [40, 40, 40, 40], 0),
     ("norm_partial", |p| kernel::norm_partial(p, COUNT, 1024), [32, 40, 32, 40], 256),
     ("norm_sum", |p| kernel::norm_sum(p, 1024), [24, 24, 24, 24], 256),
     ("residual_forward", |p| kernel::residual_forward(p, COUNT), [48, 48, 32, 40], 0),

@@ -211,7 +211,10 @@ pub fn driver_version() -> Result<u32, Unloadable> {
     let mut version = 0;
     // SAFETY: the type in cuda.h; the result points at a local, and the call needs no initialisation.
     match unsafe { get(&mut version) } {
-        0 => Ok(version as u32),
+        0 => {
+            library::note_driver(version as u32);
+            Ok(version as u32)
+        }
         code => Err(Unloadable::Broken(format!("cuDriverGetVersion returned {code}"))),
     }
 }

@@ -1,9 +1,10 @@
-//! NCCL's point-to-point messages.
+//! NCCL's point-to-point messages and collective calls.
 //!
 //! Messages between two ranks are matched in the order in which they were enqueued: a send with a receive of the same number of
 //! bytes. NCCL rejects two ranks on one GPU. Types and signatures are cudarc's; its `Comm` is not used, because cudarc loads
 //! NCCL by itself, as `libnccl.so`, from the loader's paths only.
 
+use super::super::kernel::Precision;
 use super::super::library::{self, Found, Missing};
 use super::{Address, Context, Handle, Stream, symbol};
 use anyhow::Result;
@@ -24,6 +25,15 @@ super::functions! {
         ncclCommInitRank(*mut sys::ncclComm_t, c_int, sys::ncclUniqueId, c_int);
         ncclSend(*const c_void, usize, sys::ncclDataType_t, c_int, sys::ncclComm_t, sys::cudaStream_t);
         ncclRecv(*mut c_void, usize, sys::ncclDataType_t, c_int, sys::ncclComm_t, sys::cudaStream_t);
+        ncclAllReduce(
+            *const c_void, *mut c_void, usize, sys::ncclDataType_t, sys::ncclRedOp_t, sys::ncclComm_t, sys::cudaStream_t,
+        );
+        ncclReduceScatter(
+            *const c_void, *mut c_void, usize, sys::ncclDataType_t, sys::ncclRedOp_t, sys::ncclComm_t, sys::cudaStream_t,
+        );
+        ncclAllGather(
+            *const c_void, *mut c_void, usize, sys::ncclDataType_t, sys::ncclComm_t, sys::cudaStream_t,
+        );
         ncclGroupStart();
         ncclGroupEnd();
         ncclCommAbort(sys::ncclComm_t);
@@ -39,6 +49,48 @@ const IN_PROGRESS: u32 = 7;
 
 /// Messages are counted in bytes.
 const BYTE: sys::ncclDataType_t = sys::ncclDataType_t::ncclUint8;
+
+/// Type of the numbers of a collective call.
+fn number_type(precision: Precision) -> sys::ncclDataType_t {
+    match precision {
+        Precision::F32 => sys::ncclDataType_t::ncclFloat32,
+        Precision::Bf16 => sys::ncclDataType_t::ncclBfloat16,
+    }
+}
+
+/// How a collective call joins the members' numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Their sum. Its order depends on the place of a number, but all members receive the same bits.
+    Sum,
+    /// The largest of them.
+    Largest,
+}
+
+impl Join {
+    fn operation(self) -> sys::ncclRedOp_t {
+        match self {
+            Join::Sum => sys::ncclRedOp_t::ncclSum,
+            Join::Largest => sys::ncclRedOp_t::ncclMax,
+        }
+    }
+}
+
+/// Numbers in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    pub address: Address,
+    pub count: usize,
+    /// Their type.
+    pub precision: Precision,
+}
+
+impl Numbers {
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.count * self.precision.bytes()
+    }
+}
 
 /// Why NCCL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -167,6 +219,7 @@ pub struct Communicator {
     /// After an abort the handle is invalid. The cell also keeps the type from being `Sync`.
     is_aborted: Cell<bool>,
     stream: Stream,
+    ranks: u32,
 }
 
 impl Communicator {
@@ -180,7 +233,13 @@ impl Communicator {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut handle = ptr::null_mut();
         call!(nccl, ptr::null_mut(), ncclCommInitRank(&mut handle, ranks as c_int, id, rank as c_int))?;
-        Ok(Communicator { nccl: nccl.clone(), handle: Handle::new(handle), is_aborted: Cell::new(false), stream })
+        Ok(Communicator {
+            nccl: nccl.clone(),
+            handle: Handle::new(handle),
+            is_aborted: Cell::new(false),
+            stream,
+            ranks,
+        })
     }
 
     pub fn stream(&self) -> &Stream {
@@ -189,16 +248,36 @@ impl Communicator {
 
     /// Enqueues a send of these bytes to rank `to`, which must receive as many.
     pub fn send(&self, (from, bytes): (Address, usize), to: u32) -> Result<(), Error> {
-        let (this, source) = (self.handle()?, ptr::with_exposed_provenance(from.0 as usize));
+        let (this, source) = (self.handle()?, pointer(from));
         let stream = self.stream.raw().cast();
         call!(self.nccl, this, ncclSend(source, bytes, BYTE, to as c_int, this, stream))
     }
 
     /// Enqueues a receive of these bytes from rank `from`.
     pub fn receive(&self, (into, bytes): (Address, usize), from: u32) -> Result<(), Error> {
-        let (this, target) = (self.handle()?, ptr::with_exposed_provenance_mut(into.0 as usize));
+        let (this, target) = (self.handle()?, pointer(into));
         let stream = self.stream.raw().cast();
         call!(self.nccl, this, ncclRecv(target, bytes, BYTE, from as c_int, this, stream))
+    }
+
+    /// Enqueues on `stream` the replacement of `data` by what all ranks' join to. All ranks make the same calls in the same order.
+    pub fn all_reduce(&self, data: Numbers, join: Join, stream: &Stream) -> Result<(), Error> {
+        let (this, place, kind) = (self.handle()?, pointer(data.address), number_type(data.precision));
+        let stream = stream.raw().cast();
+        call!(self.nccl, this, ncclAllReduce(place, place, data.count, kind, join.operation(), this, stream))
+    }
+
+    /// Enqueues on `stream` the sum of all ranks' `data`, of which this rank's of equal pieces goes to `share`.
+    pub fn reduce_scatter(&self, data: Numbers, share: Address, stream: &Stream) -> Result<(), Error> {
+        let (this, kind, sum) = (self.handle()?, number_type(data.precision), Join::Sum.operation());
+        let (count, stream) = (data.count / self.ranks as usize, stream.raw().cast());
+        call!(self.nccl, this, ncclReduceScatter(pointer(data.address), pointer(share), count, kind, sum, this, stream))
+    }
+
+    /// Enqueues on `stream` the copy of all ranks' `share`, one after the other, to `data`.
+    pub fn all_gather(&self, share: Numbers, data: Address, stream: &Stream) -> Result<(), Error> {
+        let (this, kind, stream) = (self.handle()?, number_type(share.precision), stream.raw().cast());
+        call!(self.nccl, this, ncclAllGather(pointer(share.address), pointer(data), share.count, kind, this, stream))
     }
 
     /// Checks whether enqueued messages have failed.
@@ -225,6 +304,10 @@ impl Communicator {
             false => Ok(self.handle.raw()),
         }
     }
+}
+
+fn pointer(address: Address) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address.0 as usize)
 }
 
 impl Drop for Communicator {

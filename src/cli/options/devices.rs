@@ -14,9 +14,9 @@ use clap::{Args, ValueEnum};
 #[cfg(feature = "cuda")]
 use std::{sync::OnceLock, time::Duration};
 
-/// Time limit for opening NVIDIA's libraries.
+/// Time limit for opening NVIDIA's libraries, which have hundreds of megabytes to read from a cold disk.
 #[cfg(feature = "cuda")]
-const OPENING: Duration = Duration::from_secs(10);
+const OPENING: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceKind {
@@ -93,25 +93,19 @@ fn may_open() -> Result<(), String> {
 }
 
 impl DeviceOptions {
-    /// Returns the options for the workers of `mesh`, which only CPUs can be if there are several per pipeline device.
+    /// Returns the options for the workers of `mesh`, which timed devices cannot be if there are several per pipeline device.
     pub fn for_mesh(&self, mesh: Mesh) -> Result<DeviceOptions, Failure> {
-        let kind = match self.device {
-            _ if mesh == Mesh::default() => return Ok(self.clone()),
-            DeviceKind::Auto if self.may_fall_back() => DeviceKind::Cpu,
-            DeviceKind::Auto | DeviceKind::Cuda => {
-                let text =
-                    format!("GPUs train with one worker per stage, found {mesh}; leave these out, or use --device cpu");
-                return Err(Failure::Usage(text));
+        let refuse = |what: &str| Err(Failure::Usage(format!("{what}, found {mesh}; leave these out, or use --device cpu")));
+        match self.device {
+            DeviceKind::Timed if mesh != Mesh::default() => refuse("timed devices have one worker per stage"),
+            DeviceKind::Auto if mesh.is_for_cpus() && self.may_fall_back() => {
+                Ok(DeviceOptions { device: DeviceKind::Cpu, ..self.clone() })
             }
-            DeviceKind::Timed => {
-                let text = format!(
-                    "timed devices have one worker per stage, found {mesh}; leave these out, or use --device cpu"
-                );
-                return Err(Failure::Usage(text));
+            DeviceKind::Auto | DeviceKind::Cuda if mesh.is_for_cpus() => {
+                refuse("GPUs train without --sequence-parallel and --zero")
             }
-            DeviceKind::Cpu => DeviceKind::Cpu,
-        };
-        Ok(DeviceOptions { device: kind, ..self.clone() })
+            _ => Ok(self.clone()),
+        }
     }
 
     /// Returns the device kind asked for, or the best usable one for `devices` devices.

@@ -5,7 +5,7 @@ use super::operation::{FusedShape, NormOperands};
 use super::{Activations, Cuda, EventTimer, Group};
 use crate::compute::{
     Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Rotation, Rows, Side,
+    Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side,
 };
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::Address;
@@ -13,15 +13,15 @@ use pipesim_cuda::blas::Sizes;
 
 impl Cuda {
     /// A buffer of `count` activations.
-    fn activations(&mut self, count: usize) -> Result<Activations> {
+    pub(super) fn activations(&mut self, count: usize) -> Result<Activations> {
         Ok(Activations::Pooled(self.operations.activations(count)?))
     }
 
-    fn floats(&mut self, count: usize) -> Result<Activations> {
+    pub(super) fn floats(&mut self, count: usize) -> Result<Activations> {
         Ok(Activations::Pooled(self.operations.floats(count)?))
     }
 
-    fn sizes(&self, layer: &Linear) -> Sizes {
+    pub(super) fn sizes(&self, layer: &Linear) -> Sizes {
         Sizes { rows: self.rows(), outputs: layer.outputs, inputs: layer.inputs }
     }
 
@@ -57,16 +57,22 @@ impl Compute for Cuda {
     type Timer = EventTimer;
 
     fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
+        if self.is_awake {
+            self.ranks.begin()?;
+        }
         self.batch.begin(inputs, targets)
     }
 
-    fn take(&mut self, _rows: Rows, width: usize, output: Option<&Address>) -> Result<Activations> {
+    fn take(&mut self, rows: Rows, width: usize, output: Option<&Address>) -> Result<Activations> {
         match output {
             Some(&address) => {
                 check_address(address, "output")?;
                 Ok(Activations::Placed(address))
             }
-            None => self.activations(self.rows() * width),
+            None => {
+                let rows = if rows == Rows::All { self.rows() } else { self.rows_between() };
+                self.activations(rows * width)
+            }
         }
     }
 
@@ -78,7 +84,7 @@ impl Compute for Cuda {
 
     fn receive(&mut self, message: Address, width: usize) -> Result<Activations> {
         check_address(message, "message")?;
-        let buffer = self.operations.activations(self.rows() * width)?;
+        let buffer = self.operations.activations(self.rows_between() * width)?;
         self.operations.gpu.compute.copy(buffer.address(), message, buffer.bytes())?;
         Ok(Activations::Pooled(buffer))
     }
@@ -94,9 +100,13 @@ impl Compute for Cuda {
 
     /// Ids are stored with the step's batch, so nothing is kept.
     fn embed(&mut self, out: &mut Activations, layer: Embedding<&Group>, microbatch: usize) -> Result<Activations> {
-        let positions = layer.positions.map_or(Address::NULL, |group| group.tensor(0));
-        let places = [out.address(), self.batch.inputs(microbatch), layer.tokens.tensor(0), positions];
-        self.operations.embedding_forward(places, [self.rows(), self.workload.micro_batch.tokens, layer.width])?;
+        let Embedding { width, first, tokens, positions } = layer;
+        let positions = positions.filter(|_| self.adds_whole()).map_or(Address::NULL, |group| group.tensor(0));
+        let (ids, table) = (self.batch.inputs(microbatch), tokens.tensor(0));
+        let (dimensions, held) = ([self.rows(), self.workload.micro_batch.tokens, width], tokens.length(0) / width);
+        self.sum(out, width, |this, out| {
+            this.operations.embedding_forward([out, ids, table, positions], dimensions, [first, held])
+        })?;
         Ok(Activations::Placed(Address::NULL))
     }
 
@@ -106,27 +116,33 @@ impl Compute for Cuda {
         microbatch: usize,
         operands: Embedded<Activations>,
     ) -> Result<()> {
-        let (index, gradient) = (self.batch.index(microbatch), operands.gradient.address());
-        let into = layer.tokens.gradient(0, Side::Own);
-        self.operations.embedding_backward_token(into, gradient, index, layer.width)?;
-        let Some(positions) = layer.positions else { return Ok(()) };
-        let micro = self.workload.micro_batch;
-        let dimensions = [micro.sequences, micro.tokens, layer.width];
-        self.operations.embedding_backward_position([positions.gradient(0, Side::Own), gradient], dimensions)
+        let Embedding { width, first, tokens, positions } = layer;
+        let gathered = self.gathered(operands.gradient, width)?;
+        let (index, gradient) =
+            (self.batch.index(microbatch), gathered.as_ref().unwrap_or(operands.gradient).address());
+        let (into, held) = (tokens.gradient(0, Side::Own), tokens.length(0) / width);
+        self.operations.embedding_backward_token(into, gradient, index, width, [first, held])?;
+        if let Some(positions) = positions {
+            let micro = self.workload.micro_batch;
+            let dimensions = [micro.sequences, micro.tokens, width];
+            self.operations.embedding_backward_position([positions.gradient(0, Side::Own), gradient], dimensions)?;
+        }
+        self.give_gathered(gathered);
+        Ok(())
     }
 
     fn norm(&mut self, out: &mut Activations, group: &Group, layer: &Norm, input: &Activations) -> Result<Activations> {
-        let (dimensions, weight) = ([self.rows(), layer.width], group.tensor(layer.weight));
+        let (dimensions, weight) = ([self.rows_between(), layer.width], group.tensor(layer.weight));
         Ok(match layer.kind {
             NormKind::Layer => {
-                let statistics = self.floats(self.rows() * 2)?;
+                let statistics = self.floats(self.rows_between() * 2)?;
                 let places = [out.address(), statistics.address(), input.address()];
                 let parameters = [weight, group.tensor(layer.weight + 1)];
                 self.operations.layernorm_forward(places, parameters, dimensions)?;
                 statistics
             }
             NormKind::RootMeanSquare => {
-                let statistics = self.floats(self.rows())?;
+                let statistics = self.floats(self.rows_between())?;
                 let places = [out.address(), statistics.address(), input.address(), weight];
                 self.operations.rmsnorm_forward(places, dimensions, layer.epsilon)?;
                 statistics
@@ -141,7 +157,7 @@ impl Compute for Cuda {
         layer: &Norm,
         operands: Normalized<Activations>,
     ) -> Result<Activations> {
-        let dimensions = [self.rows(), layer.width];
+        let dimensions = [self.rows_between(), layer.width];
         let others = [group.tensor(layer.weight), operands.residual.map_or(Address::NULL, Activations::address)];
         let operands = NormOperands {
             gradient: operands.gradient.address(),
@@ -149,7 +165,7 @@ impl Compute for Cuda {
             statistics: operands.statistics.address(),
         };
         let (operations, out) = (&mut self.operations, out.address());
-        Ok(Activations::Pooled(match layer.kind {
+        let sums = match layer.kind {
             NormKind::Layer => {
                 let sums = operations.layernorm_backward_sums(operands, dimensions)?;
                 operations.layernorm_backward_input(out, operands, others, dimensions)?;
@@ -160,11 +176,13 @@ impl Compute for Cuda {
                 operations.rmsnorm_backward_input(out, operands, others, dimensions)?;
                 sums
             }
-        }))
+        };
+        self.sum_of_rows(sums.address(), sums.bytes() / size_of::<f32>())?;
+        Ok(Activations::Pooled(sums))
     }
 
     fn norm_weight(&mut self, group: &mut Group, layer: &Norm, sums: &Activations) -> Result<()> {
-        let (dimensions, weight) = ([self.rows(), layer.width], group.gradient(layer.weight, Side::Own));
+        let (dimensions, weight) = ([self.rows_between(), layer.width], group.gradient(layer.weight, Side::Own));
         match layer.kind {
             NormKind::Layer => {
                 let into = [weight, group.gradient(layer.weight + 1, Side::Own)];
@@ -182,8 +200,15 @@ impl Compute for Cuda {
         input: &Activations,
         residual: Option<&Activations>,
     ) -> Result<()> {
-        let (places, residual) = ([out.address(), input.address()], residual.map(Activations::address));
-        self.operations.linear_forward(places, parameters(group, layer), residual, self.sizes(layer))
+        let (parameters, residual) = (parameters(group, layer), residual.map(Activations::address));
+        if layer.reduction == Reduction::Output {
+            return self.linear_share(out, parameters, layer, input.address(), residual);
+        }
+        let gathered = self.gathered(input, layer.inputs)?;
+        let places = [out.address(), gathered.as_ref().unwrap_or(input).address()];
+        self.operations.linear_forward(places, parameters, residual, self.sizes(layer))?;
+        self.give_gathered(gathered);
+        Ok(())
     }
 
     /// Keeps the activation's input.
@@ -196,6 +221,8 @@ impl Compute for Cuda {
     ) -> Result<Activations> {
         let kept = self.activations(self.rows() * layer.linear.outputs)?;
         let (parameters, sizes) = (parameters(group, &layer.linear), self.sizes(&layer.linear));
+        let gathered = self.gathered(input, layer.linear.inputs)?;
+        let input = gathered.as_ref().unwrap_or(input);
         match layer.function {
             Function::Gelu => {
                 let places = [out.address(), kept.address(), input.address()];
@@ -207,6 +234,7 @@ impl Compute for Cuda {
                 self.operations.swiglu_forward(out.address(), kept.address(), [self.rows(), layer.width])?;
             }
         }
+        self.give_gathered(gathered);
         Ok(kept)
     }
 
@@ -217,8 +245,24 @@ impl Compute for Cuda {
         layer: &Linear,
         gradient: &Activations,
     ) -> Result<()> {
-        let places = [out.address(), gradient.address(), group.tensor(layer.weight)];
-        self.operations.linear_backward_input(places, self.sizes(layer))
+        let (weight, sizes) = (group.tensor(layer.weight), self.sizes(layer));
+        if layer.reduction == Reduction::Gradient {
+            let gradient = gradient.address();
+            return self.sum(out, layer.inputs, |this, out| {
+                this.operations.linear_backward_input([out, gradient, weight], sizes)
+            });
+        }
+        let gathered =
+            if layer.reduction == Reduction::Output { self.gathered(gradient, layer.outputs)? } else { None };
+        let places = [out.address(), gathered.as_ref().unwrap_or(gradient).address(), weight];
+        self.operations.linear_backward_input(places, sizes)?;
+        self.give_gathered(gathered);
+        Ok(())
+    }
+
+    fn sum_copies(&mut self, gradient: &mut Activations, layer: &Linear) -> Result<()> {
+        let Some(copies) = layer.copies else { return Ok(()) };
+        self.sum_heads(gradient, layer.outputs, copies)
     }
 
     fn activation_input(
@@ -230,7 +274,9 @@ impl Compute for Cuda {
         kept: Activations,
     ) -> Result<Activations> {
         let out = self.activations(self.rows() * layer.width)?;
-        let places = [out.address(), gradient.address(), group.tensor(after.weight)];
+        let gathered = self.gathered(gradient, after.outputs)?;
+        let gradient = gathered.as_ref().unwrap_or(gradient).address();
+        let places = [out.address(), gradient, group.tensor(after.weight)];
         match layer.function {
             Function::Gelu => {
                 let [out, gradient, weight] = places;
@@ -242,6 +288,7 @@ impl Compute for Cuda {
                 self.operations.swiglu_backward(kept.address(), out.address(), [self.rows(), layer.width])?;
             }
         }
+        self.give_gathered(gathered);
         // GELU's gradient is in the new buffer, SwiGLU's in the wider one that was kept
         let (gradient, free) = if layer.function == Function::Gelu { (out, kept) } else { (kept, out) };
         self.give(free);
@@ -251,8 +298,19 @@ impl Compute for Cuda {
     fn linear_weight(&mut self, group: &mut Group, layer: &Linear, operands: Multiplied<Activations>) -> Result<()> {
         let bias = if layer.has_bias { group.gradient(layer.weight + 1, Side::Own) } else { Address::NULL };
         let into = [group.gradient(layer.weight, Side::Own), bias];
-        let places = [operands.gradient.address(), operands.input.address()];
-        self.operations.linear_backward_weight(into, places, self.sizes(layer))
+        let Multiplied { mut gradient, mut input } = operands;
+        let gathered = match layer.reduction {
+            Reduction::None => None,
+            Reduction::Gradient => self.gathered(input, layer.inputs)?,
+            Reduction::Output => self.gathered(gradient, layer.outputs)?,
+        };
+        if let Some(gathered) = &gathered {
+            *(if layer.reduction == Reduction::Output { &mut gradient } else { &mut input }) = gathered;
+        }
+        let places = [gradient.address(), input.address()];
+        self.operations.linear_backward_weight(into, places, self.sizes(layer))?;
+        self.give_gathered(gathered);
+        Ok(())
     }
 
     fn rotate(&mut self, fused: &mut Activations, layer: &Rotation, backwards: bool) -> Result<()> {
@@ -304,11 +362,19 @@ impl Compute for Cuda {
     ) -> Result<Activations> {
         let (rows, sizes) = (self.rows(), self.logits(layer));
         let logits = self.activations(rows * layer.rows)?;
-        let places = [logits.address(), input.address()];
-        self.operations.linear_forward(places, [group.tensor(layer.weight), Address::NULL], None, sizes)?;
+        let gathered = self.gathered(input, layer.width)?;
+        let places = [logits.address(), gathered.as_ref().unwrap_or(input).address()];
+        if layer.rows > 0 {
+            self.operations.linear_forward(places, [group.tensor(layer.weight), Address::NULL], None, sizes)?;
+        }
+        self.give_gathered(gathered);
         let losses = self.operations.floats(rows)?;
-        let places = [logits.address(), losses.address(), self.batch.targets(microbatch)];
-        self.operations.classifier_forward(places, weight, [rows, layer.vocabulary, layer.rows])?;
+        if self.is_shared() {
+            self.classify_share(logits.address(), losses.address(), layer, microbatch, weight)?;
+        } else {
+            let places = [logits.address(), losses.address(), self.batch.targets(microbatch)];
+            self.operations.classifier_forward(places, weight, [rows, layer.vocabulary, layer.rows])?;
+        }
         let loss = self.losses.address().offset(microbatch * size_of::<f32>());
         self.operations.loss_mean(loss, losses.address(), rows)?;
         self.operations.pool.give([losses]);
@@ -322,8 +388,14 @@ impl Compute for Cuda {
         layer: &Classifier,
         logits_gradient: &Activations,
     ) -> Result<()> {
-        let places = [out.address(), logits_gradient.address(), group.tensor(layer.weight)];
-        self.operations.linear_backward_input(places, self.logits(layer))
+        let (from, weight, sizes) = (logits_gradient.address(), group.tensor(layer.weight), self.logits(layer));
+        self.sum(out, layer.width, |this, out| {
+            if layer.rows == 0 {
+                let bytes = sizes.rows * layer.width * this.operations.precision.bytes();
+                return Ok(this.operations.gpu.compute.clear(out, bytes)?);
+            }
+            this.operations.linear_backward_input([out, from, weight], sizes)
+        })
     }
 
     fn classify_weight(
@@ -332,9 +404,16 @@ impl Compute for Cuda {
         layer: &Classifier,
         operands: Classified<Activations>,
     ) -> Result<()> {
+        if layer.rows == 0 {
+            return Ok(());
+        }
+        let gathered = self.gathered(operands.input, layer.width)?;
+        let input = gathered.as_ref().unwrap_or(operands.input).address();
         let into = [group.gradient(layer.weight, layer.side), Address::NULL];
-        let places = [operands.logits_gradient.address(), operands.input.address()];
-        self.operations.linear_backward_weight(into, places, self.logits(layer))
+        let places = [operands.logits_gradient.address(), input];
+        self.operations.linear_backward_weight(into, places, self.logits(layer))?;
+        self.give_gathered(gathered);
+        Ok(())
     }
 
     fn losses(&mut self) -> Result<Vec<f32>> {

@@ -3,7 +3,7 @@
 use super::group::padded;
 use crate::model_spec::gpt2::VOCABULARY_MULTIPLE;
 use crate::model_spec::transformer::Config;
-use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage, TiedSides};
+use crate::model_spec::{MicroBatch, ModelSpec, Part, Stage, Storage, TiedSides};
 use crate::op::Kind;
 use anyhow::{Result, ensure};
 use pipesim_cuda::Gpu;
@@ -24,6 +24,8 @@ pub struct Demand {
     pub in_flight: usize,
     /// Type of the activations.
     pub precision: Precision,
+    /// Tensor-parallel ranks that share every layer.
+    pub ranks: usize,
 }
 
 /// Memory of a device by purpose, in bytes.
@@ -50,11 +52,16 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     let held = || stages.iter().map(|(_, stage)| stage);
     // Master values, gradients, two moments; with bfloat16 also a copy of the values.
     let per_element = 16 + if demand.precision == Precision::Bf16 { 2 } else { 0 };
-    let mut parameters = spec.device_elements(held(), padded) * per_element;
-    if spec.outline().tied_sides(held()) != TiedSides::None {
-        parameters += tied_gradient_bytes(spec); // the gradient of the other side
+    let (ranks, tied) = (demand.ranks, spec.outline().tied_sides(held()));
+    let mut elements = held().map(|stage| gradient_elements(spec, stage, ranks)).sum::<usize>();
+    if tied == TiedSides::Both {
+        elements -= tied_elements(spec, ranks);
     }
-    let storage = storage(demand.precision, n);
+    let mut parameters = elements * per_element;
+    if tied != TiedSides::None {
+        parameters += tied_gradient_bytes(spec, ranks); // the gradient of the other side
+    }
+    let storage = storage(demand.precision, n, ranks);
     let empty = MicroBatch { sequences: 0, ..micro };
     // I adds sums, independent of the number of tokens, to what F keeps.
     let kept = |stage| spec.left(stage, Kind::F, micro, &storage) + spec.left(stage, Kind::I, empty, &storage);
@@ -64,20 +71,33 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
 
-/// Returns how a GPU stores activations of micro-batches of `rows` tokens. Token ids are stored with the step's batch.
-pub fn storage(precision: Precision, rows: usize) -> Storage {
+/// Returns how a GPU, one of `ranks` that share the layers, stores activations of micro-batches of `rows` tokens. Token ids are
+/// stored with the step's batch.
+pub fn storage(precision: Precision, rows: usize, ranks: usize) -> Storage {
     let partial_sums = kernel::layernorm_groups(rows);
-    Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums)
+    Storage { tp: ranks, ..Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums) }
 }
 
-/// Bytes of the gradients of one stage's parameters, as they are exchanged.
-pub fn stage_gradient_bytes(spec: &ModelSpec, stage: &Stage) -> usize {
-    spec.gradient_elements(stage, padded) * size_of::<f32>()
+/// Elements of a stage's gradients on the rank that holds most, the first of `ranks`.
+fn gradient_elements(spec: &ModelSpec, stage: &Stage, ranks: usize) -> usize {
+    let of = |part: &Part| part.tensors().map(|tensor| padded(tensor.share_elements(ranks))).sum::<usize>();
+    spec.held(stage).map(|(part, count)| count * of(part)).sum()
 }
 
-/// Bytes of the gradient of the tied token embedding.
-pub fn tied_gradient_bytes(spec: &ModelSpec) -> usize {
-    spec.tied_elements(padded) * size_of::<f32>()
+/// Elements of the tied tensor on that rank.
+fn tied_elements(spec: &ModelSpec, ranks: usize) -> usize {
+    let tied = spec.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
+    tied.map(|tensor| padded(tensor.share_elements(ranks))).sum()
+}
+
+/// Bytes of the gradients of one stage's parameters, as they are exchanged, on the first of `ranks`.
+pub fn stage_gradient_bytes(spec: &ModelSpec, stage: &Stage, ranks: usize) -> usize {
+    gradient_elements(spec, stage, ranks) * size_of::<f32>()
+}
+
+/// Bytes of the gradient of the tied token embedding, on the first of `ranks`.
+pub fn tied_gradient_bytes(spec: &ModelSpec, ranks: usize) -> usize {
+    tied_elements(spec, ranks) * size_of::<f32>()
 }
 
 /// Checks that the GPU has enough free memory.

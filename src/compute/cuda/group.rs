@@ -2,11 +2,13 @@
 
 use super::Cuda;
 use super::batch::DOUBLE;
+use super::collective::Numbers;
 use super::operation::{Operations, Updated};
 use crate::compute::{AdamW, Merge, Quantity, Side, Squared, Store};
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::api::{Address, Buffer, Pinned};
 use pipesim_cuda::kernel::Precision;
+use std::ops::Range;
 
 /// Alignment of tensors in elements (256 bytes in bfloat16), so that products use the same algorithm and give the same bits wherever a
 /// tensor is. Gaps stay zero.
@@ -41,6 +43,37 @@ impl Group {
             Some(copy) => copy.address().offset(start * 2),
             None => element(&self.values, start),
         }
+    }
+
+    /// Number of elements of a tensor.
+    pub(super) fn length(&self, index: usize) -> usize {
+        self.tensors[index].1
+    }
+
+    /// One side of the gradients, gaps included.
+    pub fn gradients(&self, side: Side) -> Numbers {
+        Numbers { address: self.side(side), count: self.count, precision: Precision::F32 }
+    }
+
+    /// Where elements of the group's tensors, one after the other, are in a row. Gaps, which are zero, join runs.
+    fn runs(&self, elements: &[Range<usize>]) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut first = 0;
+        for &(start, length) in &self.tensors {
+            for range in elements {
+                let (from, to) = (range.start.max(first), range.end.min(first + length));
+                if from >= to {
+                    continue;
+                }
+                let end = if to == first + length { start + padded(length) } else { start + to - first };
+                match runs.last_mut().filter(|last| last.end == start + from - first) {
+                    Some(last) => last.end = end,
+                    None => runs.push(start + from - first..end),
+                }
+            }
+            first += length;
+        }
+        runs
     }
 
     /// Address of one side of a tensor's gradient.
@@ -134,10 +167,10 @@ impl Store for Cuda {
     fn square(&mut self, groups: &[Squared<Group>]) -> Result<()> {
         let step = &mut self.step;
         for (index, &Squared { group, only }) in groups.iter().enumerate() {
-            ensure!(only.is_none(), "expected one tensor rank on GPUs, found several: use --tp 1");
+            let runs = only.map_or_else(|| vec![0..group.count], |elements| group.runs(elements));
             let places = [step.norms.address().offset(index * DOUBLE), step.partial.address()];
             let gradients = [group.side(Side::Own), group.side(Side::Shared)];
-            self.operations.squared_norm(places, gradients, group.count)?;
+            self.operations.squared_norm(places, gradients, &runs)?;
         }
         let (stream, bytes) = (&self.operations.gpu.compute, groups.len() * DOUBLE);
         if bytes > 0 {

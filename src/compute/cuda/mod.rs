@@ -4,10 +4,14 @@
 
 mod batch;
 mod calls;
+mod collective;
 mod estimate;
 mod group;
 mod operation;
+mod share;
 mod timing;
+
+pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers};
 
 pub use estimate::{
     Bytes, Demand, HIDDEN_ALIGNMENT, bytes_needed, check_kernel_sizes, check_memory, stage_gradient_bytes, storage,
@@ -34,6 +38,10 @@ use std::sync::Arc;
 pub struct Cuda {
     workload: Workload,
     operations: Operations,
+    /// The ranks that share the layers.
+    ranks: Box<dyn DeviceCollective>,
+    /// Whether collective calls are made.
+    is_awake: bool,
     /// Cosines and sines (T, size / 2) of rotary positions, if the model has them.
     rotations: Option<[Buffer; 2]>,
     batch: Batch,
@@ -72,14 +80,27 @@ impl Memory for Activations {
 }
 
 impl Cuda {
-    /// Loads the kernels and allocates the memory of a step, for at most `squares` partial squares of the gradient norm.
+    /// Loads the kernels and allocates the memory of a step, for at most `squares` partial squares of the gradient norm, on one of
+    /// `ranks` that share the layers. It makes no collective call before [`Cuda::wake`].
     ///
     /// # Errors
-    /// A library is missing, or the GPU failed.
-    pub fn new(gpu: &Arc<Gpu>, workload: Workload, precision: Precision, squares: usize) -> Result<Cuda> {
-        let ranks = workload.tensor.size;
-        // an implementation over NCCL would have its own communicator beside that of the links
-        ensure!(ranks == 1, "expected one tensor rank on GPUs, found {ranks}: use --tp 1");
+    /// The workload is another rank's, a library is missing, or the GPU failed.
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        workload: Workload,
+        precision: Precision,
+        squares: usize,
+        ranks: Box<dyn DeviceCollective>,
+    ) -> Result<Cuda> {
+        let (expected, found) = (workload.tensor, (ranks.rank(), ranks.size()));
+        ensure!(
+            (expected.rank, expected.size) == found,
+            "expected tensor rank {} of {}, found {} of {}: pass the group that the workload is for",
+            expected.rank,
+            expected.size,
+            found.0,
+            found.1
+        );
         gpu.make_current()?;
         let operations = Operations {
             gpu: gpu.clone(),
@@ -111,6 +132,8 @@ impl Cuda {
             moves: BTreeMap::new(),
             workload,
             operations,
+            ranks,
+            is_awake: false,
         })
     }
 

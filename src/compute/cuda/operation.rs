@@ -1,13 +1,15 @@
 //! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
 //! the kernels' files.
 
-use crate::compute::AdamW;
+use super::collective::{Join, Numbers};
+use crate::compute::{AdamW, Copies};
 use anyhow::{Result, bail};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
 use pipesim_cuda::api::{Address, Argument, Buffer, Epilogue, Pool};
 use pipesim_cuda::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
 use pipesim_cuda::kernel::{self, Launch, Precision};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Kernels, products and temporary memory of one device.
@@ -116,8 +118,14 @@ impl Operations {
         })
     }
 
-    pub(super) fn embedding_forward(&self, [out, tokens, wte, wpe]: [Address; 4], [n, t, c]: [usize; 3]) -> Result<()> {
-        launch!(self, embedding_forward(out, tokens, wte, wpe; n, t, c))
+    /// The table by token has `held` rows, the first of which is that of token `first`.
+    pub(super) fn embedding_forward(
+        &self,
+        [out, tokens, wte, wpe]: [Address; 4],
+        [n, t, c]: [usize; 3],
+        [first, held]: [usize; 2],
+    ) -> Result<()> {
+        launch!(self, embedding_forward(out, tokens, wte, wpe; n, t, c, first, held))
     }
 
     pub(super) fn embedding_backward_token(
@@ -126,9 +134,10 @@ impl Operations {
         gradient: Address,
         index: TokenIndex,
         c: usize,
+        [first, held]: [usize; 2],
     ) -> Result<()> {
         let TokenIndex { ids, starts, order, distinct } = index;
-        launch!(self, embedding_backward_token(out, gradient, ids, starts, order; distinct, c))
+        launch!(self, embedding_backward_token(out, gradient, ids, starts, order; distinct, c, first, held))
     }
 
     pub(super) fn embedding_backward_position(
@@ -239,6 +248,26 @@ impl Operations {
         launch!(self, heads_reduce(out, gradient; n, heads, groups, size))
     }
 
+    /// Spreads the gradients of heads that other ranks have, too: rows of `stride` into rows of all pieces.
+    pub(super) fn heads_spread(
+        &self,
+        [wide, fused]: [Address; 2],
+        [n, stride]: [usize; 2],
+        Copies { start, blocks, size, pieces, piece }: Copies,
+    ) -> Result<()> {
+        launch!(self, heads_spread(wide, fused; n, stride, start, blocks, size, pieces, piece))
+    }
+
+    /// Takes the sums of [`Operations::heads_spread`] back.
+    pub(super) fn heads_collect(
+        &self,
+        [fused, wide]: [Address; 2],
+        [n, stride]: [usize; 2],
+        Copies { start, blocks, size, pieces, piece }: Copies,
+    ) -> Result<()> {
+        launch!(self, heads_collect(fused, wide; n, stride, start, blocks, size, pieces, piece))
+    }
+
     pub(super) fn swiglu_forward(&self, out: Address, values: Address, [n, width]: [usize; 2]) -> Result<()> {
         launch!(self, swiglu_forward(out, values; n, width))
     }
@@ -282,6 +311,37 @@ impl Operations {
         self.run("classifier_forward", launch, &arguments)
     }
 
+    /// The largest logit of each row here, twice, its sum of exponentials, and the target's logit if it is here.
+    pub(super) fn classifier_share(
+        &self,
+        [largest, local, logits, targets]: [Address; 4],
+        [first, n, v, vp]: [usize; 4],
+    ) -> Result<()> {
+        launch!(self, classifier_share(largest, local, logits, targets; first, n, v, vp))
+    }
+
+    /// Sums of exponentials for the largest logit of all ranks, and the target's logit less that.
+    pub(super) fn classifier_rescale(
+        &self,
+        [sums, local, largest, targets]: [Address; 4],
+        [first, n, v, _]: [usize; 4],
+    ) -> Result<()> {
+        launch!(self, classifier_rescale(sums, local, largest, targets; first, n, v))
+    }
+
+    /// As [`Operations::classifier_forward`], of some ids' logits, with the sums of all ranks.
+    pub(super) fn classifier_gradient(
+        &self,
+        places: [Address; 5],
+        weight: f32,
+        [first, n, v, vp]: [usize; 4],
+    ) -> Result<()> {
+        let mut arguments = places.map(at).to_vec();
+        arguments.push(Argument::Float(weight));
+        arguments.extend([first, n, v, vp].map(int));
+        self.run("classifier_gradient", kernel::classifier_gradient(self.precision, first, n, v, vp), &arguments)
+    }
+
     pub(super) fn loss_mean(&self, out: Address, losses: Address, n: usize) -> Result<()> {
         launch!(self, loss_mean(out, losses; n))
     }
@@ -291,21 +351,45 @@ impl Operations {
         launch!(self, add(out, other; size count))
     }
 
+    /// Joins `out`, in place, with as many numbers at `other`. Only float32 has a largest.
+    pub(super) fn fold(&self, out: Numbers, other: Address, join: Join) -> Result<()> {
+        let Numbers { address, count, precision } = out;
+        match (join, precision) {
+            (Join::Largest, _) => launch!(self, maximum(address, other; size count)),
+            (Join::Sum, Precision::F32) => self.add(address, other, count),
+            (Join::Sum, Precision::Bf16) => self.residual(address, other, count),
+        }
+    }
+
+    /// `out` += `other`, activations.
+    pub(super) fn residual(&self, out: Address, other: Address, count: usize) -> Result<()> {
+        launch!(self, residual_forward(out, out, other; size count))
+    }
+
     /// Converts float32 to the activations' precision.
     pub(super) fn cast(&self, out: Address, input: Address, count: usize) -> Result<()> {
         launch!(self, cast(out, input; size count))
     }
 
-    /// Computes `out`, one double: the sum of the squares of `gradient` + `other`. `partial` holds [`norm_groups`] doubles.
+    /// Computes `out`, one double: the sum of the squares of `gradient` + `other`, of these runs of elements. `partial` holds
+    /// [`MOST_NORM_GROUPS`] doubles.
     pub(super) fn squared_norm(
         &self,
         [out, partial]: [Address; 2],
         [gradient, other]: [Address; 2],
-        count: usize,
+        runs: &[Range<usize>],
     ) -> Result<()> {
-        let groups = norm_groups(count);
-        launch!(self, norm_partial(partial, gradient, other; size count, groups))?;
-        launch!(self, norm_sum(out, partial; groups))
+        let most = MOST_NORM_GROUPS / runs.len().max(1);
+        let mut all = 0;
+        for run in runs {
+            let at = |place: Address| {
+                if place == Address::NULL { place } else { place.offset(run.start * size_of::<f32>()) }
+            };
+            let (to, groups) = (partial.offset(all * size_of::<f64>()), norm_groups(run.len()).min(most));
+            launch!(self, norm_partial(to, at(gradient), at(other); size run.len(), groups))?;
+            all += groups;
+        }
+        launch!(self, norm_sum(out, partial; all))
     }
 
     /// Updates parameters. `scale` is the address of a float32 factor of the gradients, or null.
@@ -337,7 +421,7 @@ impl Operations {
         if let Some(residual) = residual {
             let operands = Forward { residual: None, ..operands };
             if self.products.forward(stream, sizes, epilogue, operands)? {
-                return launch!(self, residual_forward(out, out, residual; size sizes.rows * sizes.outputs));
+                return self.residual(out, residual, sizes.rows * sizes.outputs);
             }
         }
         unsupported("forward", sizes)

@@ -13,7 +13,8 @@ use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy as _};
 use super::super::watch::{Fault, called_off_since};
 use super::endpoint::GpuLink;
-use crate::compute::cuda::{Cuda, EventTimer};
+use super::sums::SumsGuard;
+use crate::compute::cuda::{Cuda, DeviceCollective, EventTimer};
 use crate::epilogue::GradientSync;
 use crate::model::StageModule;
 use crate::op::Op;
@@ -32,6 +33,9 @@ pub struct Accelerator {
     number: u32,
     gpu: Arc<Gpu>,
     module: StageModule<Cuda>,
+    /// By number of group: the workers that hold the same stages.
+    data: BTreeMap<usize, Box<dyn DeviceCollective>>,
+    guard: SumsGuard,
     shared: Arc<Shared>,
     /// By channel and slot: messages between two ops of this device.
     local: BTreeMap<(usize, usize), Buffer>,
@@ -45,16 +49,17 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// Creates device `number` of a session, with its part of the model, and its program.
+    /// Creates worker `number` of a session, with its part of the model, its groups, and its program.
     pub fn runner(
         number: u32,
         mut module: StageModule<Cuda>,
         link: GpuLink,
+        (data, guard): (BTreeMap<usize, Box<dyn DeviceCollective>>, SumsGuard),
         shared: &Arc<Shared>,
         fault: Option<Fault>,
     ) -> Result<(u32, Box<dyn Runner>)> {
         let gpu = module.gpu().clone();
-        let (plan, range) = (&shared.plan, shared.plan.graph.schedule().range(number));
+        let (plan, range) = (&shared.plan, shared.plan.graph.schedule().range(shared.mesh.device(number)));
         module.reserve(range.clone().map(|index| plan.graph.op(index)))?;
         let mut local = BTreeMap::new();
         for port in range.clone().filter_map(|index| plan.outputs[index]).filter(|port| !port.crosses()) {
@@ -66,9 +71,21 @@ impl Accelerator {
         gpu.events().reserve(5 * range.len())?;
         let marks = EventTimer::new(&gpu);
         let (clock, enqueued, done) = (None, Vec::new(), 0);
-        let accelerator =
-            Accelerator { number, gpu, module, shared: shared.clone(), local, marks, clock, enqueued, done };
-        Ok((number, Box::new(Program::new(number, accelerator, link, shared.clone(), fault))))
+        let shared = shared.clone();
+        let accelerator = Accelerator {
+            number,
+            gpu,
+            module,
+            data,
+            guard,
+            shared: shared.clone(),
+            local,
+            marks,
+            clock,
+            enqueued,
+            done,
+        };
+        Ok((number, Box::new(Program::new(number, accelerator, link, shared, fault))))
     }
 
     fn clock(&self) -> Result<&Clock> {
@@ -126,6 +143,8 @@ impl Backend for Accelerator {
         self.enqueued.clear();
         self.done = 0;
         self.module.begin(&batch.inputs, &batch.targets)?;
+        // In the order of groups on every device, behind the tensor-parallel ranks.
+        self.data.values_mut().try_for_each(|group| group.begin())?;
         self.clock = Some(Clock::calibrate(&self.gpu, &|| self.shared.watch.now_ns())?);
         Ok(())
     }
@@ -163,6 +182,12 @@ impl Backend for Accelerator {
         self.module.merge_gradient(gradient, place)
     }
 
+    fn sum_gradient(&mut self, gradient: GradientSync) -> Result<()> {
+        let number = self.shared.groups.of_gradient(self.number, gradient);
+        let group = number.and_then(|number| self.data.get_mut(&number));
+        self.module.sum_gradient(gradient, &mut **group.context("expected a group that sums the gradient, found none")?)
+    }
+
     fn square(&mut self) -> Result<()> {
         self.module.square()
     }
@@ -180,6 +205,7 @@ impl Backend for Accelerator {
     fn drain(&mut self, is_done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         self.shared.watch.note_wait(self.number, true);
         self.wait_until(|this| {
+            this.guard.check(&this.shared)?;
             for stream in [&this.gpu.compute, &this.gpu.send, &this.gpu.receive] {
                 if !stream.is_done()? {
                     return Ok(false);
@@ -223,5 +249,9 @@ impl Backend for Accelerator {
     /// After a failure enqueued work may never finish, and freeing memory would wait for it, on all GPUs of the process.
     fn is_stuck(&self, failed: bool) -> bool {
         failed || called_off_since().is_some()
+    }
+
+    fn abort(&mut self) {
+        self.guard.abort();
     }
 }

@@ -1,51 +1,45 @@
 //! NCCL's communicators, created and connected once per process and reused by every session.
 //!
-//! NCCL connects two ranks at their first message, and blocks the host until the other host does the same. Hosts whose first messages
-//! form a cycle would wait forever. Therefore each communicator is connected in both directions when it is created, in the order of
-//! keys on every device, so that no two devices wait for each other at different communicators.
+//! NCCL connects two ranks at their first message or collective call, and blocks the host until the other host does the same. Hosts
+//! whose first messages form a cycle would wait forever. Therefore each communicator is connected when it is created, in the order of
+//! names on every device, so that no two devices wait for each other at different communicators.
 
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy as _};
-use crate::lowering::Holds;
 use anyhow::{Context as _, Result};
-use pipesim_cuda::nccl::{self, UniqueId};
-use pipesim_cuda::{Buffer, Communicator, Gpu};
+use pipesim_cuda::nccl::{self, Join, Numbers, UniqueId};
+use pipesim_cuda::{Buffer, Communicator, Gpu, Precision};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Identifies a communicator: of all devices, of two devices, of one direction between two, or of exchanges between two.
+/// What a communicator is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
-    All,
-    Pair(u32, u32),
-    OneWay(u32, u32),
-    Exchange(u32, u32),
+pub enum Purpose {
+    /// Messages between all devices of a pipeline, or between two.
+    Messages,
+    /// Messages of one direction between two devices.
+    OneWay,
+    /// Exchanges of gradients between two devices.
+    Exchange,
+    /// Collective calls.
+    Sums,
 }
 
-impl Key {
-    pub fn of(device: u32, holds: Holds) -> Key {
-        match holds {
-            Holds::All | Holds::Channel(..) => Key::All,
-            Holds::Peer(peer) => Key::Pair(device.min(peer), device.max(peer)),
-            Holds::SendsTo(peer) => Key::OneWay(device, peer),
-            Holds::ReceivesFrom(peer) => Key::OneWay(peer, device),
-        }
-    }
+/// Identifies a communicator.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    pub purpose: Purpose,
+    /// Its workers, in the order of their ranks.
+    pub members: Vec<u32>,
+    /// Number of workers of the run: workers of another one may be on other GPUs.
+    pub world: u32,
+}
 
-    /// Returns the rank of `device` and the number of ranks.
-    pub fn rank(self, device: u32, devices: u32) -> (u32, u32) {
-        match self {
-            Key::All => (device, devices),
-            Key::Pair(first, _) | Key::OneWay(first, _) | Key::Exchange(first, _) => (u32::from(device != first), 2),
-        }
-    }
-
-    pub fn concerns(self, device: u32) -> bool {
-        match self {
-            Key::All => true,
-            Key::Pair(a, b) | Key::OneWay(a, b) | Key::Exchange(a, b) => device == a || device == b,
-        }
+impl Name {
+    /// Returns the rank of `worker`, if it is a member.
+    pub fn rank(&self, worker: u32) -> Option<u32> {
+        self.members.iter().position(|&member| member == worker).map(|rank| rank as u32)
     }
 }
 
@@ -57,20 +51,35 @@ pub fn lock(channel: &SharedCommunicator) -> MutexGuard<'_, Communicator> {
     channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A communicator and the number of devices.
-type Name = (Key, u32);
+/// How long a device with a failed communicator waits for the news that a rank has ended, which explains it.
+const NEWS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Checks whether enqueued messages and calls have failed.
+///
+/// # Errors
+/// NCCL's; if a rank has ended, [`Aborted`], because its end is reported by name.
+pub fn check(shared: &Shared, channel: &SharedCommunicator) -> Result<()> {
+    let Err(error) = lock(channel).check() else { return Ok(()) };
+    let begin = Instant::now();
+    while shared.ranks.size() > 1 && begin.elapsed() < NEWS_TIMEOUT {
+        if shared.ranks.lost().is_some() || shared.watch.is_aborted() {
+            return Err(Aborted.into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(error.into())
+}
 
 /// Ids of all communicators so far, the same at all ranks.
 static IDS: Mutex<BTreeMap<Name, UniqueId>> = Mutex::new(BTreeMap::new());
 
-/// Communicators by device, kept until the process ends.
+/// Communicators by worker, kept until the process ends.
 static ENDS: Mutex<BTreeMap<(u32, Name), SharedCommunicator>> = Mutex::new(BTreeMap::new());
 
 /// Returns the id of each communicator; rank 0 creates new ones. All ranks must call this together.
-pub fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result<BTreeMap<Key, UniqueId>> {
-    let devices = shared.plan.graph.schedule().devices();
+pub fn ids(library: &nccl::Nccl, shared: &Shared, names: BTreeSet<Name>) -> Result<BTreeMap<Name, UniqueId>> {
     let mut known = IDS.lock().unwrap_or_else(PoisonError::into_inner);
-    let new: Vec<Key> = keys.iter().copied().filter(|&key| !known.contains_key(&(key, devices))).collect();
+    let new: Vec<Name> = names.iter().filter(|&name| !known.contains_key(name)).cloned().collect();
     let mut bytes = Vec::new();
     if shared.ranks.rank() == 0 {
         for _ in &new {
@@ -79,48 +88,59 @@ pub fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result
     }
     let all = shared.ranks.exchange(bytes)?;
     let mut made = all[0].chunks_exact(128);
-    for key in new {
+    for name in new {
         let bytes = made.next().and_then(|bytes| bytes.try_into().ok()).context("rank 0 made too few NCCL ids")?;
-        known.insert((key, devices), bytes);
+        known.insert(name, bytes);
     }
-    let id = |key: Key| Some((key, *known.get(&(key, devices))?));
-    keys.into_iter().map(|key| id(key).context("an id of every communicator")).collect()
+    let id = |name: Name| known.get(&name).copied().map(|id| (name, id)).context("an id of every communicator");
+    names.into_iter().map(id).collect()
 }
 
-/// Returns the communicator of `device`. A new one is created and connected together with the other devices that it concerns.
+/// Returns the communicator of `worker`. A new one is created and connected together with the other members.
 pub fn join(
     library: &nccl::Nccl,
     shared: &Shared,
-    (device, gpu): (u32, &Arc<Gpu>),
-    (key, id): (Key, UniqueId),
+    (worker, gpu): (u32, &Arc<Gpu>),
+    (name, id): (&Name, UniqueId),
 ) -> Result<SharedCommunicator> {
-    let devices = shared.plan.graph.schedule().devices();
-    let name = (device, (key, devices));
-    let kept = ENDS.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+    let end = (worker, name.clone());
+    let kept = ENDS.lock().unwrap_or_else(PoisonError::into_inner).get(&end).cloned();
     if let Some(kept) = kept {
         return Ok(kept);
     }
-    let (rank, ranks) = key.rank(device, devices);
-    shared.watch.note_wait(device, true);
+    let rank = name.rank(worker).context("a communicator of other workers")?;
+    let ranks = name.members.len() as u32;
+    shared.watch.note_wait(worker, true);
     let channel = Communicator::join(library, gpu.context(), rank, ranks, id)?;
-    shared.watch.note_wait(device, true);
-    connect(library, shared, gpu, &channel, (rank, ranks))?;
+    shared.watch.note_wait(worker, true);
+    let _greetings = match name.purpose {
+        Purpose::Sums => greet_all(gpu, &channel)?,
+        _ => greet(library, gpu, &channel, (rank, ranks))?,
+    };
+    while !channel.stream().is_done()? {
+        channel.check()?;
+        if shared.watch.is_aborted() {
+            channel.abort(); // otherwise its memory could not be freed
+            return Err(Aborted.into());
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    channel.check()?;
     let channel = Arc::new(Mutex::new(channel));
-    ENDS.lock().unwrap_or_else(PoisonError::into_inner).insert(name, channel.clone());
+    ENDS.lock().unwrap_or_else(PoisonError::into_inner).insert(end, channel.clone());
     Ok(channel)
 }
 
 /// Size of the message that connects two ranks.
 const GREETING: usize = 16;
 
-/// Exchanges a small message with every other rank, and waits for it.
-fn connect(
+/// Enqueues the exchange of a small message with every other rank. Returns its memory.
+fn greet(
     library: &nccl::Nccl,
-    shared: &Shared,
     gpu: &Arc<Gpu>,
     channel: &Communicator,
     (rank, ranks): (u32, u32),
-) -> Result<()> {
+) -> Result<Vec<Buffer>> {
     let greeting = Buffer::new(gpu.context(), GREETING)?;
     let peers = (0..ranks).filter(|&peer| peer != rank);
     let met = |peer| -> Result<(u32, Buffer)> { Ok((peer, Buffer::new(gpu.context(), GREETING)?)) };
@@ -132,13 +152,18 @@ fn connect(
             channel.receive((receive_buffer.address(), GREETING), *peer)
         })
     })?;
-    while !channel.stream().is_done()? {
-        channel.check()?;
-        if shared.watch.is_aborted() {
-            channel.abort(); // otherwise its memory could not be freed
-            return Err(Aborted.into());
-        }
-        std::thread::sleep(Duration::from_micros(50));
-    }
-    Ok(channel.check()?)
+    Ok(met.into_iter().map(|(_, buffer)| buffer).chain([greeting]).collect())
+}
+
+/// Enqueues a small collective call. Returns its memory.
+fn greet_all(gpu: &Arc<Gpu>, channel: &Communicator) -> Result<Vec<Buffer>> {
+    let greeting = Buffer::new(gpu.context(), GREETING)?;
+    let (address, precision) = (greeting.address(), Precision::F32);
+    channel.stream().clear(address, GREETING)?;
+    channel.all_reduce(
+        Numbers { address, count: GREETING / precision.bytes(), precision },
+        Join::Sum,
+        channel.stream(),
+    )?;
+    Ok(vec![greeting])
 }

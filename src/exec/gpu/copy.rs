@@ -1,10 +1,10 @@
 //! The link by peer copies: the sender's stream copies into the receiver's memory and records an event, for which the receiver's
 //! stream waits. Processes of one machine share memory and events by handles of the driver (CUDA IPC).
 
-use super::super::link::Link;
+use super::super::link::{Link, Refusal, Setting, one_machine};
 use super::super::message::Message;
 use super::super::shared::Shared;
-use super::endpoint::{Endpoint, GpuLink};
+use super::endpoint::{Endpoint, GpuLink, apart};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
@@ -12,13 +12,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The memory of a message buffer, as mapped in this process.
-enum Memory {
+pub enum Memory {
     Own { buffer: Buffer, gpu: Arc<Gpu> },
     Theirs(Imported),
 }
 
 impl Memory {
-    fn address(&self) -> Address {
+    /// Opens the memory that another process shares.
+    pub fn open(gpu: &Arc<Gpu>, handle: ProcessHandle) -> Result<Memory> {
+        Ok(Memory::Theirs(Imported::open(gpu.context(), handle).context("opening another process's memory")?))
+    }
+
+    pub fn address(&self) -> Address {
         match self {
             Memory::Own { buffer, .. } => buffer.address(),
             Memory::Theirs(imported) => imported.address(),
@@ -45,6 +50,21 @@ pub struct Copy {
 type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {
+    /// Checks the requirements: between processes, GPUs that reach each other's memory.
+    pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
+        one_machine(setting)?;
+        match apart(setting) {
+            None => Ok(()),
+            Some([from, to]) => Err(Refusal {
+                why: format!(
+                    "expected GPUs with peer access between ranks, found GPU {from} without access to GPU {to}; use --link local \
+                     or nccl"
+                ),
+                is_unavailable: true,
+            }),
+        }
+    }
+
     /// See [`MakeEnds`](super::MakeEnds).
     pub fn ends(endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         ensure!(
@@ -96,9 +116,7 @@ impl Copy {
             };
             let memory = match memory {
                 Some(memory) => memory,
-                None => Memory::Theirs(
-                    Imported::open(gpu.context(), handle(0)?).context("opening another process's memory")?,
-                ),
+                None => Memory::open(gpu, handle(0)?)?,
             };
             let open = |event: Option<Event>, index| match event {
                 Some(event) => Ok(event),
@@ -119,7 +137,7 @@ impl Copy {
 }
 
 /// Exchanges handles with the other processes, by buffer.
-fn exchange(shared: &Shared, offered: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
+pub fn exchange(shared: &Shared, offered: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
     let all = shared.ranks.exchange(serde_json::to_vec(offered)?)?;
     let mut found: BTreeMap<usize, Handles> = BTreeMap::new();
     for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != shared.ranks.rank()) {

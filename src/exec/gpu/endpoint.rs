@@ -1,13 +1,13 @@
 //! Common parts of all links between GPUs: send buffers, and the times at which messages left them.
 
-use super::super::link::{Link, Refusal};
+use super::super::link::{Link, Refusal, Setting};
 use super::super::message::{Message, MessageBuffer};
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result};
 use pipesim_cuda::library::{self, Wanted};
-use pipesim_cuda::{Address, Buffer, Event, Gpu, Stream};
+use pipesim_cuda::{Address, Buffer, Driver, Event, Gpu, Stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,6 +20,16 @@ pub type MakeEnds = fn(Vec<Endpoint>, &Arc<Shared>, Delivery) -> Result<Vec<GpuL
 /// Checks that a library is available.
 pub fn library(wanted: &'static Wanted) -> Result<(), Refusal> {
     library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_unavailable: true })
+}
+
+/// Two visible GPUs that do not reach each other's memory, if ranks of a machine with them would use both. A rank that sees only its
+/// own GPU does not know.
+pub fn apart(setting: &Setting<'_>) -> Option<[u32; 2]> {
+    let driver = Driver::open().ok().filter(|_| setting.gpus && setting.ranks.size() > 1)?;
+    let here = setting.ranks.devices_here(setting.devices).len() as u32;
+    let used = here.div_ceil(setting.slices.unwrap_or(1)).min(driver.devices());
+    let pairs = (0..used).flat_map(|from| (0..used).filter(move |&to| to != from).map(move |to| [from, to]));
+    pairs.into_iter().find(|&[from, to]| !driver.peer_access(from, to).unwrap_or(true))
 }
 
 /// Memory that this device fills and sends.

@@ -5,13 +5,14 @@ use super::super::program::Runners;
 use super::super::shared::Shared;
 use super::super::watch::Fault;
 use super::accelerator::Accelerator;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, GpuLink};
+use super::sums::{WorkerSums, sums};
 use crate::compute::cuda::{stage_gradient_bytes, storage, tied_gradient_bytes};
 use crate::delivery::Delivery;
 use crate::model::{Parameters, StageModule};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
-use anyhow::{Error, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
 use pipesim_cuda::{Driver, Gpu, Precision, Unsupported, Unusable, enable_peers};
 use std::collections::BTreeMap;
@@ -99,18 +100,19 @@ impl Gpus {
         }
     }
 
-    /// Returns the size in bytes of an activation, of the tied gradient, and of each stage's gradient.
-    pub fn bytes(&self, spec: &ModelSpec, stages: &[Stage]) -> (usize, usize, Vec<usize>) {
-        let gradients = stages.iter().map(|stage| stage_gradient_bytes(spec, stage)).collect();
-        (self.precision.bytes(), tied_gradient_bytes(spec), gradients)
+    /// Returns the size in bytes of an activation, and on one of `ranks` that share layers, of the tied gradient, and of each stage's
+    /// gradient.
+    pub fn bytes(&self, spec: &ModelSpec, stages: &[Stage], ranks: usize) -> (usize, usize, Vec<usize>) {
+        let gradients = stages.iter().map(|stage| stage_gradient_bytes(spec, stage, ranks)).collect();
+        (self.precision.bytes(), tied_gradient_bytes(spec, ranks), gradients)
     }
 
-    /// Returns how GPUs store activations of micro-batches of `rows` tokens.
-    pub fn storage(&self, rows: usize) -> Storage {
-        storage(self.precision, rows)
+    /// Returns how GPUs, of which `ranks` share layers, store activations of micro-batches of `rows` tokens.
+    pub fn storage(&self, rows: usize, ranks: usize) -> Storage {
+        storage(self.precision, rows, ranks)
     }
 
-    /// Creates this rank's devices, each with the stages that it holds. All ranks must call this together.
+    /// Creates this rank's workers, each with the stages that it holds. All ranks must call this together.
     pub(crate) fn runners(
         &self,
         shared: &Arc<Shared>,
@@ -120,16 +122,20 @@ impl Gpus {
         held: &dyn Fn(u32) -> Vec<(u32, Stage)>,
         fault: Option<Fault>,
     ) -> Result<Runners> {
-        let schedule = shared.plan.graph.schedule();
-        let devices = shared.ranks.devices(schedule.devices());
-        let endpoints = devices.clone().zip(&self.gpus).map(|(device, gpu)| Endpoint::new(device, gpu, shared));
+        let workers = shared.ranks.devices(shared.workers());
+        let gpus: BTreeMap<u32, Arc<Gpu>> = workers.clone().zip(self.gpus.iter().cloned()).collect();
+        let endpoints = gpus.iter().map(|(&worker, gpu)| Endpoint::new(worker, gpu, shared));
         let links = (link.ends)(endpoints.collect(), shared, delivery)?;
-        let sizes = [sequences, tokens, schedule.microbatches as usize];
-        let runner = |(device, (gpu, link))| {
-            let module = StageModule::on_gpu(gpu, parameters, &held(device), sizes, self.precision)?;
-            Accelerator::runner(device, module, link, shared, fault)
+        let mut sums = sums(&gpus, shared)?;
+        let sizes = [sequences, tokens, shared.plan.graph.schedule().microbatches as usize];
+        let runner = |((worker, gpu), link): ((u32, Arc<Gpu>), GpuLink)| {
+            let WorkerSums { tensor, data, guard } = sums.remove(&worker).context("groups of every worker")?;
+            let (stages, ranks) = (held(worker), (tensor, false));
+            let mut module = StageModule::on_gpu_rank(&gpu, parameters, &stages, sizes, self.precision, ranks)?;
+            module.average_over(shared.mesh.data);
+            Accelerator::runner(worker, module, link, (data, guard), shared, fault)
         };
-        devices.zip(self.gpus.iter().zip(links)).map(runner).collect()
+        gpus.into_iter().zip(links).map(runner).collect()
     }
 }
 
@@ -145,8 +151,8 @@ fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Res
     let among = if alone { own.clone().collect() } else { here };
     ensure!(
         among.len() as u64 <= room,
-        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, for --slices, or use \
-         --device cpu",
+        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, --tp or --dp, for --slices, or \
+         use --device cpu",
         slices.map_or(String::new(), |n| format!(" with --slices {n}")),
         among.len()
     );

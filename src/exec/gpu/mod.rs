@@ -3,12 +3,14 @@
 
 mod accelerator;
 mod communicators;
+mod copies;
 mod copy;
 mod endpoint;
 mod gpus;
 mod nccl;
 mod nvshmem;
 mod staged;
+mod sums;
 
 pub use copy::Copy;
 pub use endpoint::MakeEnds;

@@ -9,10 +9,10 @@
 use super::super::link::{Link, Refusal, Setting};
 use super::super::message::Message;
 use super::super::shared::Shared;
-use super::communicators::{self, Key, SharedCommunicator, ids, lock};
+use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, lock};
 use super::endpoint::{self, Endpoint, GpuLink};
 use crate::delivery::{ChannelOptions, Delivery, Receives};
-use crate::lowering::{CommunicationQueue, Entry, Lowering};
+use crate::lowering::{CommunicationQueue, Entry, Holds, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use pipesim_cuda::library::NCCL;
 use pipesim_cuda::nccl::{self, UniqueId};
@@ -38,19 +38,38 @@ impl ReceiveBuffer {
 
 /// A queue of a device.
 struct Lane {
-    key: Key,
+    name: Name,
     queue: CommunicationQueue,
     /// The next group.
     next: usize,
+}
+
+/// Returns the name of the communicator of a queue of `worker`, which holds these messages.
+fn name_of(shared: &Shared, worker: u32, holds: Holds) -> Name {
+    let (mesh, devices) = (shared.mesh, shared.plan.graph.schedule().devices());
+    let of = |device: u32| mesh.worker_of(device, mesh.copy(worker));
+    let (purpose, members) = match holds {
+        Holds::All | Holds::Channel(..) => (Purpose::Messages, (0..devices).map(of).collect()),
+        Holds::Peer(peer) => (Purpose::Messages, vec![worker.min(of(peer)), worker.max(of(peer))]),
+        Holds::SendsTo(peer) => (Purpose::OneWay, vec![worker, of(peer)]),
+        Holds::ReceivesFrom(peer) => (Purpose::OneWay, vec![of(peer), worker]),
+    };
+    Name { purpose, members, world: shared.workers() }
+}
+
+/// Returns the name of the communicator of exchanges between two workers.
+fn exchange_of(shared: &Shared, one: u32, other: u32) -> Name {
+    let members = vec![one.min(other), one.max(other)];
+    Name { purpose: Purpose::Exchange, members, world: shared.workers() }
 }
 
 /// A device's end of the link.
 pub struct Nccl {
     endpoint: Endpoint,
     library: nccl::Nccl,
-    ids: Arc<BTreeMap<Key, UniqueId>>,
+    ids: Arc<BTreeMap<Name, UniqueId>>,
     /// Joined at the first step.
-    channels: BTreeMap<Key, SharedCommunicator>,
+    channels: BTreeMap<Name, SharedCommunicator>,
     lanes: Vec<Lane>,
     /// Messages produced in this step, by op.
     made: BTreeMap<usize, Message>,
@@ -94,14 +113,16 @@ impl Nccl {
             schedule.name
         );
         let lowering = Lowering::new(&shared.plan.graph, delivery);
-        let mut keys: BTreeSet<Key> =
-            lowering.queues().iter().map(|queue| Key::of(queue.device, queue.holds)).collect();
-        if let Some(endpoint) = endpoints.first() {
-            let exchanges = endpoint.shared.buffers.exchanges().map(|buffer| (buffer.producer, buffer.consumer));
-            keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
-        }
+        let copies = 0..shared.mesh.copies();
+        let mut names: BTreeSet<Name> = copies
+            .flat_map(|copy| lowering.queues().iter().map(move |queue| (copy, queue)))
+            .map(|(copy, queue)| name_of(shared, shared.mesh.worker_of(queue.device, copy), queue.holds))
+            .collect();
+        names.extend(shared.buffers.exchanges().map(|buffer| exchange_of(shared, buffer.producer, buffer.consumer)));
         for endpoint in &endpoints {
-            let streams = keys.iter().filter(|key| key.concerns(endpoint.device)).count() + OTHER_STREAMS;
+            let groups = shared.groups.all().iter().filter(|group| group.members.contains(&endpoint.device)).count();
+            let channels = names.iter().filter(|name| name.members.contains(&endpoint.device)).count();
+            let streams = channels + groups + OTHER_STREAMS;
             ensure!(
                 streams <= connections(),
                 "expected at most {} streams on a GPU with --link nccl, as many as it has hardware queues, found {streams} on device {}: \
@@ -110,7 +131,7 @@ impl Nccl {
                 endpoint.device
             );
         }
-        let ids = Arc::new(ids(&library, shared, keys)?);
+        let ids = Arc::new(ids(&library, shared, names)?);
         let end = |endpoint| -> Result<GpuLink> { Ok(Box::new(Nccl::new(endpoint, &library, &ids, &lowering)?)) };
         endpoints.into_iter().map(end).collect()
     }
@@ -118,13 +139,14 @@ impl Nccl {
     fn new(
         endpoint: Endpoint,
         library: &nccl::Nccl,
-        ids: &Arc<BTreeMap<Key, UniqueId>>,
+        ids: &Arc<BTreeMap<Name, UniqueId>>,
         lowering: &Lowering,
     ) -> Result<Nccl> {
         let endpoint = endpoint.with_send_buffers(|_| None)?;
-        let own = lowering.queues().iter().filter(|queue| queue.device == endpoint.device);
+        let device = endpoint.shared.mesh.device(endpoint.device);
+        let own = lowering.queues().iter().filter(|queue| queue.device == device);
         let lane = |queue: &CommunicationQueue| Lane {
-            key: Key::of(queue.device, queue.holds),
+            name: name_of(&endpoint.shared, endpoint.device, queue.holds),
             queue: queue.clone(),
             next: 0,
         };
@@ -142,10 +164,6 @@ impl Nccl {
         Ok(Nccl { endpoint, library, ids, channels, lanes, made, step: 0, exchanges, receive_buffers })
     }
 
-    fn devices(&self) -> u32 {
-        self.endpoint.shared.plan.graph.schedule().devices()
-    }
-
     fn receive_buffer(&self, message: Message) -> Result<&ReceiveBuffer> {
         self.receive_buffers.get(&message.buffer).context("a message of another device")
     }
@@ -153,8 +171,8 @@ impl Nccl {
     /// Enqueues the next entries of a lane: up to the receive of `wanted`, or all sends that are produced.
     fn advance(&mut self, lane: usize, wanted: Option<usize>) -> Result<()> {
         while self.lanes[lane].next < self.lanes[lane].queue.groups() {
-            let Lane { key, queue, next } = &self.lanes[lane];
-            let (key, group) = (*key, queue.group(*next).to_vec());
+            let Lane { name, queue, next } = &self.lanes[lane];
+            let (name, group) = (name.clone(), queue.group(*next).to_vec());
             let is_unmade = |entry: &Entry| !entry.is_receive() && !self.made.contains_key(&entry.message());
             let receives = group.iter().any(|entry| entry.is_receive());
             match (wanted, group.iter().any(is_unmade)) {
@@ -162,7 +180,7 @@ impl Nccl {
                 (_, true) => {
                     bail!("a receive is queued behind a send that is not yet produced, which the checker rules out")
                 }
-                _ => self.transfer(key, &group)?,
+                _ => self.transfer(&name, &group)?,
             }
             self.lanes[lane].next += 1;
             if wanted.is_some_and(|op| group.contains(&Entry::receive(op))) {
@@ -173,7 +191,8 @@ impl Nccl {
     }
 
     /// Enqueues a group whose sends are produced.
-    fn transfer(&mut self, key: Key, group: &[Entry]) -> Result<()> {
+    fn transfer(&mut self, name: &Name, group: &[Entry]) -> Result<()> {
+        let rank = |worker: u32| name.rank(worker).context("a message between members of its communicator");
         let (mut outgoing, mut to, mut incoming) = (Vec::new(), Vec::new(), Vec::new());
         for entry in group {
             let (plan, op) = (&self.endpoint.shared.plan, entry.message());
@@ -181,16 +200,16 @@ impl Nccl {
                 let port = plan.outputs[op].context("a received message has a port")?;
                 let message = self.endpoint.shared.buffers.message(self.endpoint.device, &port, self.step);
                 let message = message.context("a received message has a buffer")?;
-                let from = key.rank(self.endpoint.buffer(message).producer, self.devices()).0;
+                let from = rank(self.endpoint.buffer(message).producer)?;
                 incoming
                     .push((self.receive_buffers.get(&message.buffer).context("a message of another device")?, from));
             } else {
                 let message = *self.made.get(&op).context("a message is produced before it is sent")?;
-                to.push(key.rank(self.endpoint.buffer(message).consumer, self.devices()).0);
+                to.push(rank(self.endpoint.buffer(message).consumer)?);
                 outgoing.push(message);
             }
         }
-        let channel = lock(self.channels.get(&key).context("the channel is joined at the first step")?);
+        let channel = lock(self.channels.get(name).context("the channel is joined at the first step")?);
         incoming.iter().try_for_each(|(receive_buffer, _)| channel.stream().wait(&receive_buffer.read))?;
         let library = &self.library;
         self.endpoint.send_all_on(channel.stream(), &outgoing, |send_buffers| {
@@ -211,9 +230,9 @@ impl Nccl {
         let peer = self.endpoint.buffer(into).producer;
         let out = self.exchanges.get_mut(&peer).and_then(VecDeque::pop_front);
         let out = out.context("an exchange puts its outgoing message before it waits for the incoming one")?;
-        let key = Key::Exchange(self.endpoint.device.min(peer), self.endpoint.device.max(peer));
-        let to = key.rank(peer, self.devices()).0;
-        let channel = lock(self.channels.get(&key).context("the channel is joined at the first step")?);
+        let name = exchange_of(&self.endpoint.shared, self.endpoint.device, peer);
+        let to = name.rank(peer).context("a member of the exchange")?;
+        let channel = lock(self.channels.get(&name).context("the channel is joined at the first step")?);
         let receive_buffer = self.receive_buffers.get(&into.buffer).context("a message of another device")?;
         channel.stream().wait(&receive_buffer.read)?;
         self.endpoint.send_on(channel.stream(), out, |send_buffer| {
@@ -234,11 +253,12 @@ impl Link for Nccl {
 
     fn begin(&mut self) -> Result<()> {
         if self.channels.is_empty() {
-            // In the order of keys on every device, so that no two wait for each other at different communicators.
+            // In the order of names on every device, so that no two wait for each other at different communicators.
             let ids = self.ids.clone();
-            for (&key, &id) in ids.iter().filter(|(key, _)| key.concerns(self.endpoint.device)) {
+            for (name, &id) in ids.iter().filter(|(name, _)| name.members.contains(&self.endpoint.device)) {
                 let end = (self.endpoint.device, &self.endpoint.gpu);
-                self.channels.insert(key, communicators::join(&self.library, &self.endpoint.shared, end, (key, id))?);
+                let channel = communicators::join(&self.library, &self.endpoint.shared, end, (name, id))?;
+                self.channels.insert(name.clone(), channel);
             }
         } else {
             self.step += 1;
@@ -290,9 +310,9 @@ impl Link for Nccl {
     }
 
     fn is_done(&mut self) -> Result<bool> {
-        for channel in self.channels.values().map(lock) {
-            channel.check()?;
-            if !channel.stream().is_done()? {
+        for channel in self.channels.values() {
+            check(&self.endpoint.shared, channel)?;
+            if !lock(channel).stream().is_done()? {
                 return Ok(false);
             }
         }

@@ -115,6 +115,12 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
 }
 
 impl Nvshmem {
+    /// Returns whether it is the best link for these ranks: without peer access it needs a network adapter at each GPU, which nobody
+    /// has asked for.
+    pub fn is_best(setting: &Setting<'_>) -> bool {
+        setting.ranks.size() > 1 && setting.slices.is_none() && endpoint::apart(setting).is_none()
+    }
+
     /// Checks the requirements.
     pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
         endpoint::library(&NVSHMEM)?;
@@ -127,7 +133,7 @@ impl Nvshmem {
 
     /// See [`MakeEnds`](endpoint::MakeEnds): the end of this rank's device.
     pub fn ends(mut endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
-        let devices = shared.plan.graph.schedule().devices();
+        let devices = shared.workers();
         let size = shared.ranks.size();
         ensure!(
             size >= devices && endpoints.len() <= 1,
@@ -170,10 +176,10 @@ impl Nvshmem {
         }
     }
 
-    /// Returns the PE of a device, which is its rank.
-    fn pe(&self, device: u32) -> u32 {
-        let devices = self.endpoint.shared.plan.graph.schedule().devices();
-        self.endpoint.shared.ranks.rank_of(device, devices)
+    /// Returns the PE of a worker, which is its rank.
+    fn pe(&self, worker: u32) -> u32 {
+        let shared = &self.endpoint.shared;
+        shared.ranks.rank_of(worker, shared.workers())
     }
 }
 

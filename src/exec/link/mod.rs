@@ -5,6 +5,8 @@ mod local;
 mod table;
 
 pub use local::Local;
+#[cfg(feature = "cuda")]
+pub use local::one_machine;
 pub use table::{LINKS, LinkKind};
 
 use super::message::Message;

@@ -1,0 +1,235 @@
+//! Collective calls of GPUs by copies, events and kernels, between GPUs of one machine, slices of a GPU, and processes.
+//!
+//! Every member has two slots for a piece of data, and an event for each. A member copies the next piece to its slot and records the
+//! event; its host then raises a signal. The hosts of the others wait for the signal, and their streams for the event, before they read
+//! the slot. A member that has recorded piece q has enqueued its reads of all pieces before q in front of it. So whoever has enqueued
+//! its waits for all others' piece q may overwrite the slot of piece q - 1, which is the slot of piece q + 1: two slots are enough.
+//! It is the protocol of [`TensorGroup`](super::super::TensorGroup) on streams.
+
+use super::super::arena::Region;
+use super::super::shared::Shared;
+use super::copy::{Memory, exchange};
+use crate::compute::cuda::{DeviceCollective, Fold, Join, Numbers};
+use anyhow::{Context as _, Result, ensure};
+use pipesim_cuda::{Address, Buffer, Event, Gpu, ProcessHandle};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of a piece.
+const PIECE: usize = 4 << 20;
+
+/// Alignment of what is in a slot, in bytes.
+const ALIGNMENT: usize = 256;
+
+/// A member's slots.
+struct Slots {
+    /// Both slots, one after the other.
+    memory: Memory,
+    /// The content of a slot is complete.
+    written: [Event; 2],
+}
+
+/// Another member, as this one sees it.
+struct Peer {
+    /// Signal: number of pieces that it has enqueued.
+    enqueued: Region,
+    slots: Arc<Slots>,
+    /// Where its pieces are copied before they are read, if kernels here cannot read its slots.
+    inbox: Option<Buffer>,
+}
+
+/// A member of a group.
+pub struct Copies {
+    worker: u32,
+    gpu: Arc<Gpu>,
+    shared: Arc<Shared>,
+    rank: usize,
+    enqueued: Region,
+    slots: Arc<Slots>,
+    /// The other members, in order.
+    peers: Vec<Peer>,
+    /// Number of pieces so far.
+    pieces: u64,
+}
+
+/// Members by worker and number of group.
+pub type Ends = BTreeMap<(u32, usize), Copies>;
+
+/// Returns the members of all groups that are on this process's GPUs. All ranks must call this together.
+///
+/// # Errors
+/// This system does not support sharing memory between processes, or there is too little.
+pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends> {
+    let mut own = BTreeMap::new();
+    let mut offered = BTreeMap::new();
+    let groups = shared.groups.all().iter().enumerate();
+    let members =
+        || groups.clone().flat_map(|(number, group)| group.members.iter().map(move |&member| (number, member)));
+    for (place, (number, member)) in members().enumerate() {
+        let Some(gpu) = gpus.get(&member) else { continue };
+        let is_alone = shared.groups.all()[number].members.iter().all(|member| gpus.contains_key(member));
+        let (slots, handles) = make(gpu, !is_alone)?;
+        own.insert((member, number), Arc::new(slots));
+        offered.extend(handles.map(|handles| (place, handles)));
+    }
+    let theirs = if shared.ranks.size() > 1 { exchange(shared, &offered)? } else { BTreeMap::new() };
+    let mut ends = Ends::new();
+    for (&(worker, number), slots) in &own {
+        let (group, gpu) = (&shared.groups.all()[number], &gpus[&worker]);
+        let rank = group.members.iter().position(|&member| member == worker).context("a member of its group")?;
+        let mut peers = Vec::new();
+        for (&member, &enqueued) in group.members.iter().zip(&group.enqueued).filter(|(member, _)| **member != worker) {
+            let slots = match own.get(&(member, number)) {
+                Some(slots) => slots.clone(),
+                None => {
+                    let place = members().position(|other| other == (number, member));
+                    let handles = place.and_then(|place| theirs.get(&place));
+                    Arc::new(open(gpu, handles.context("expected slots of another process, found none")?)?)
+                }
+            };
+            let is_far = matches!(&slots.memory, Memory::Own { gpu: other, .. } if other.ordinal() != gpu.ordinal());
+            let inbox = is_far.then(|| Buffer::new(gpu.context(), PIECE)).transpose()?;
+            peers.push(Peer { enqueued, slots, inbox });
+        }
+        let enqueued = group.enqueued[rank];
+        let (gpu, shared, slots) = (gpu.clone(), shared.clone(), slots.clone());
+        ends.insert((worker, number), Copies { worker, gpu, shared, rank, enqueued, slots, peers, pieces: 0 });
+    }
+    Ok(ends)
+}
+
+/// Handles of a member's slots for other processes: memory, and both events.
+type Handles = [Option<Vec<u8>>; 3];
+
+/// Makes a member's slots, and handles for other processes if it is `shared` with them.
+fn make(gpu: &Arc<Gpu>, shared: bool) -> Result<(Slots, Option<Handles>)> {
+    if !shared {
+        let memory = Memory::Own { buffer: Buffer::new(gpu.context(), 2 * PIECE)?, gpu: gpu.clone() };
+        return Ok((Slots { memory, written: [gpu.events().untimed()?, gpu.events().untimed()?] }, None));
+    }
+    let buffer = Buffer::shareable(gpu.context(), 2 * PIECE)?;
+    let handle = buffer.share().context("sharing memory with another process")?;
+    let event = || Event::shared(gpu.context()).context("sharing an event with another process");
+    let ((first, first_handle), (second, second_handle)) = (event()?, event()?);
+    let handles = [handle, first_handle, second_handle].map(|handle| Some(handle.to_vec()));
+    Ok((Slots { memory: Memory::Own { buffer, gpu: gpu.clone() }, written: [first, second] }, Some(handles)))
+}
+
+/// Opens the slots of a member in another process.
+fn open(gpu: &Arc<Gpu>, handles: &Handles) -> Result<Slots> {
+    let handle = |index: usize| -> Result<ProcessHandle> {
+        let found = handles[index].as_deref().and_then(|bytes| bytes.try_into().ok());
+        found.context("expected handles of another process's slots, found none")
+    };
+    let memory = Memory::open(gpu, handle(0)?)?;
+    let event = |index| Event::open(gpu.context(), handle(index)?).context("opening another process's event");
+    Ok(Slots { memory, written: [event(1)?, event(2)?] })
+}
+
+impl Copies {
+    /// Passes a piece of `bytes` bytes that `write` copies to this member's slot. Returns where the members' pieces are, in their
+    /// order; they stay there until the next piece.
+    fn pass(&mut self, bytes: usize, write: impl FnOnce(Address) -> Result<()>) -> Result<Vec<Address>> {
+        let (turn, piece) = ((self.pieces % 2) as usize, self.pieces + 1);
+        let place = |slots: &Slots| slots.memory.address().offset(turn * PIECE);
+        let (gpu, Shared { heap, watch, .. }) = (&self.gpu, &*self.shared);
+        write(place(&self.slots))?;
+        gpu.compute.record(&self.slots.written[turn])?;
+        heap.raise(self.worker, self.enqueued, piece);
+        let mut places = Vec::with_capacity(self.peers.len() + 1);
+        for peer in &self.peers {
+            watch.note_wait(self.worker, true);
+            heap.signal(peer.enqueued).wait(piece, watch)?;
+            watch.note_wait(self.worker, true);
+            gpu.compute.wait(&peer.slots.written[turn])?;
+            let from = place(&peer.slots);
+            places.push(match (&peer.inbox, &peer.slots.memory) {
+                (Some(inbox), Memory::Own { gpu: other, .. }) => {
+                    let (to, from) = ((inbox.address(), &**gpu.context()), (from, &**other.context()));
+                    gpu.compute.copy_peer(to, from, bytes)?;
+                    inbox.address()
+                }
+                _ => from,
+            });
+        }
+        places.insert(self.rank, place(&self.slots));
+        self.pieces = piece;
+        Ok(places)
+    }
+
+    /// Sets `out` to the join of what is at `places`, in their order.
+    fn join(&self, out: Numbers, places: &[Address], fold: &Fold<'_>) -> Result<()> {
+        let Some((&first, others)) = places.split_first() else { return Ok(()) };
+        self.gpu.compute.copy(out.address, first, out.bytes())?;
+        others.iter().try_for_each(|&other| fold(out, other))
+    }
+}
+
+/// Pieces of `count` numbers, of at most `bytes` bytes: start and length of each, in numbers.
+fn pieces(numbers: Numbers, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+    let most = bytes / numbers.precision.bytes();
+    (0..numbers.count).step_by(most).map(move |start| (start, most.min(numbers.count - start)))
+}
+
+/// The address of number `index`.
+fn at(address: Address, numbers: Numbers, index: usize) -> Address {
+    address.offset(index * numbers.precision.bytes())
+}
+
+impl DeviceCollective for Copies {
+    fn size(&self) -> usize {
+        self.peers.len() + 1
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_reduce(&mut self, data: &[Numbers], _join: Join, fold: &Fold<'_>) -> Result<()> {
+        for &data in data {
+            for (start, count) in pieces(data, PIECE) {
+                let out = Numbers { address: at(data.address, data, start), count, ..data };
+                let gpu = self.gpu.clone();
+                let places = self.pass(out.bytes(), |slot| Ok(gpu.compute.copy(slot, out.address, out.bytes())?))?;
+                self.join(out, &places, fold)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(&mut self, data: Numbers, share: Address, fold: &Fold<'_>) -> Result<()> {
+        let size = self.size();
+        ensure!(data.count.is_multiple_of(size), "expected {size} equal pieces, found {} numbers", data.count);
+        let whole = Numbers { count: data.count / size, ..data };
+        // A piece holds the same part of every member's share.
+        let part = PIECE / size / ALIGNMENT * ALIGNMENT;
+        for (start, count) in pieces(whole, part) {
+            let (gpu, bytes) = (self.gpu.clone(), count * data.precision.bytes());
+            let places = self.pass(size * part, |slot| {
+                (0..size).try_for_each(|member| {
+                    let from = at(data.address, data, member * whole.count + start);
+                    Ok(gpu.compute.copy(slot.offset(member * part), from, bytes)?)
+                })
+            })?;
+            let places: Vec<Address> = places.into_iter().map(|place| place.offset(self.rank * part)).collect();
+            self.join(Numbers { address: at(share, data, start), count, ..data }, &places, fold)?;
+        }
+        Ok(())
+    }
+
+    fn all_gather(&mut self, share: Numbers, data: Address) -> Result<()> {
+        for (start, count) in pieces(share, PIECE) {
+            let (gpu, bytes) = (self.gpu.clone(), count * share.precision.bytes());
+            let from = at(share.address, share, start);
+            let places = self.pass(bytes, |slot| Ok(gpu.compute.copy(slot, from, bytes)?))?;
+            for (member, place) in places.into_iter().enumerate() {
+                gpu.compute.copy(at(data, share, member * share.count + start), place, bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
