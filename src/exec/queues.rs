@@ -5,13 +5,13 @@
 //! message. Queues continue from step to step: the first entry of the next step follows the last of this one.
 
 use super::arena::{ArenaLayout, Region};
+use super::atomic::{AtomicU64, Ordering};
 use super::heap::Heap;
 use super::signal::{Aborted, WaitPolicy};
 use crate::deadlock::Party;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::lowering::{Entry, Lowering};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The queues of all devices.

@@ -1,6 +1,7 @@
 //! Progress of devices, recorded so that a hang can be reported and ended; and the threads that they run on.
 
 use super::arena::{ArenaLayout, Region};
+use super::atomic::{AtomicU64, Ordering};
 use super::heap::Heap;
 use super::signal::{Aborted, WaitPolicy};
 use crate::deadlock::{Awaited, Party, Wait};
@@ -9,7 +10,6 @@ use crate::mesh::Mesh;
 use memmap2::MmapOptions;
 use std::io;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

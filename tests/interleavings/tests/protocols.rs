@@ -138,7 +138,9 @@ mod broken {
     use std::panic::catch_unwind;
 
     /// Whether `scenario` fails under some interleaving.
-    fn is_found(scenario: impl Fn() + Send + Sync + Clone + std::panic::RefUnwindSafe + std::panic::UnwindSafe + 'static) -> bool {
+    fn is_found(
+        scenario: impl Fn() + Send + Sync + Clone + std::panic::RefUnwindSafe + std::panic::UnwindSafe + 'static,
+    ) -> bool {
         catch_unwind(|| check(2000, scenario)).is_err()
     }
 
