@@ -121,7 +121,7 @@ impl Driver {
             return Err(Unusable::NoDevice);
         }
         let version = api.version()?;
-        library::note_driver(version);
+        super::library::note_driver(version);
         Ok(DRIVER.get_or_init(|| Driver { api, version, devices }))
     }
 

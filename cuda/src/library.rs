@@ -36,8 +36,8 @@ pub struct Wanted {
     pub folders: &'static [&'static str],
     /// What to do if it is missing.
     pub fix: &'static str,
-    /// The same with a driver of CUDA 12, which libraries of CUDA 13 reject: they need driver 580.
-    pub older_fix: &'static str,
+    /// What to do instead with a driver of CUDA 12, which libraries of CUDA 13 reject: they need driver 580.
+    pub older_fix: Option<&'static str>,
 }
 
 impl Wanted {
@@ -49,7 +49,7 @@ impl Wanted {
 
     /// Returns what to do if it is missing, with this driver.
     pub fn fix(&self) -> &'static str {
-        if is_driver_older() { self.older_fix } else { self.fix }
+        self.older_fix.filter(|_| is_driver_older()).unwrap_or(self.fix)
     }
 }
 
@@ -71,7 +71,7 @@ pub static DRIVER: Wanted = Wanted {
     before: &[],
     folders: &["/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"],
     fix: "install the NVIDIA driver, 570 or newer (in a container: start it with --gpus all)",
-    older_fix: "install the NVIDIA driver, 570 or newer (in a container: start it with --gpus all)",
+    older_fix: None,
 };
 
 /// The run-time compiler. Its builtins are opened first, because NVRTC 13 does not look in its own folder for them.
@@ -81,7 +81,7 @@ pub static NVRTC: Wanted = Wanted {
     before: &["libnvrtc-builtins.so."],
     folders: &[],
     fix: "pip install nvidia-cuda-nvrtc",
-    older_fix: "pip install nvidia-cuda-nvrtc-cu12",
+    older_fix: Some("pip install nvidia-cuda-nvrtc-cu12"),
 };
 
 /// Matrix products.
@@ -91,7 +91,7 @@ pub static CUBLASLT: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-cublas",
-    older_fix: "pip install nvidia-cublas-cu12",
+    older_fix: Some("pip install nvidia-cublas-cu12"),
 };
 
 /// Two-sided messages between GPUs.
@@ -101,7 +101,7 @@ pub static NCCL: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-nccl-cu13",
-    older_fix: "pip install nvidia-nccl-cu12",
+    older_fix: Some("pip install nvidia-nccl-cu12"),
 };
 
 /// One-sided messages between GPUs.
@@ -111,7 +111,7 @@ pub static NVSHMEM: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-nvshmem-cu13",
-    older_fix: "pip install nvidia-nvshmem-cu12",
+    older_fix: Some("pip install nvidia-nvshmem-cu12"),
 };
 
 /// Named ranges for profilers.
@@ -121,7 +121,7 @@ pub static NVTX: Wanted = Wanted {
     before: &[],
     folders: &[],
     fix: "pip install nvidia-nvtx",
-    older_fix: "pip install nvidia-nvtx-cu12",
+    older_fix: Some("pip install nvidia-nvtx-cu12"),
 };
 
 /// An open library.

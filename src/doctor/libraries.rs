@@ -16,7 +16,7 @@ const BUILTINS_FAILED: u32 = 7;
 
 fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> {
     let found = library::open(wanted)?;
-    let library = found.reopen().map_err(|reason| Finding::broken(reason, wanted.fix))?;
+    let library = found.reopen().map_err(|reason| Finding::broken(reason, wanted.fix()))?;
     Ok((library, found.path))
 }
 
@@ -80,7 +80,7 @@ pub(super) fn nccl() -> Asked {
 pub(super) fn nvshmem() -> Asked {
     let found = library::open(&library::NVSHMEM)?;
     let nvshmem = Nvshmem::open(&found.path);
-    let nvshmem = nvshmem.map_err(|error| Finding::broken(error.to_string(), library::NVSHMEM.fix))?;
+    let nvshmem = nvshmem.map_err(|error| Finding::broken(error.to_string(), library::NVSHMEM.fix()))?;
     let (major, minor, patch) = nvshmem.version();
     let version = format!("{major}.{minor}.{patch}");
     let path = found.path.display();
@@ -110,6 +110,7 @@ static MANAGEMENT: Wanted = Wanted {
     before: &[],
     folders: library::DRIVER.folders,
     fix: "install the driver's management library (libnvidia-ml.so.1; it comes with the driver's utilities)",
+    older_fix: None,
 };
 
 /// `NVML_NVLINK_MAX_LINKS`.

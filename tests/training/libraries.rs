@@ -6,8 +6,14 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_library_that_the_loader_finds_is_opened_with_its_path_and_remembered() {
-    let mathematics =
-        library::Wanted { name: "libm", sonames: &["libm.so.6"], before: &[], folders: &["/nowhere"], fix: "" };
+    let mathematics = library::Wanted {
+        name: "libm",
+        sonames: &["libm.so.6"],
+        before: &[],
+        folders: &["/nowhere"],
+        fix: "",
+        older_fix: None,
+    };
     let found = library::open(&mathematics).expect("every machine with a C library has it");
     assert!(found.path.is_absolute() && found.path.is_file(), "{found:?}");
     assert_eq!(library::open(&mathematics).unwrap(), found);
@@ -21,6 +27,7 @@ fn a_missing_library_says_what_was_looked_for_where_and_what_to_do() {
         before: &[],
         folders: &["/nowhere"],
         fix: "install it",
+        older_fix: None,
     };
     let missing = library::open(&absent).expect_err("there is no such library");
     let text = missing.to_string();
@@ -37,7 +44,14 @@ fn a_file_that_is_no_library_is_told_apart_from_one_that_is_not_there() {
     std::fs::write(folder.path().join("libempty.so.1"), "no library").expect("a file");
     let path: &'static str = folder.path().display().to_string().leak();
     let folders: &'static [&'static str] = vec![path].leak();
-    let empty = library::Wanted { name: "empty", sonames: &["libempty.so.1"], before: &[], folders, fix: "install it" };
+    let empty = library::Wanted {
+        name: "empty",
+        sonames: &["libempty.so.1"],
+        before: &[],
+        folders,
+        fix: "install it",
+        older_fix: None,
+    };
     let missing = library::open(&empty).expect_err("it is no library");
     assert_eq!(missing.broken.len(), 1, "{missing:?}");
     assert!(missing.to_string().contains("found one that cannot be opened"), "{missing}");

@@ -211,8 +211,8 @@ impl Run {
         if matches!(chosen, Chosen::Timed) {
             return experiment.timed(self.unit_ms(), link.name, observer);
         }
-        let (ranks, stages) = (&experiment.ranks, self.schedules.stages.first());
-        let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
+        let (ranks, workers) = (&experiment.ranks, self.training.mesh().world(self.schedules.stages.first()));
+        let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, workers)?;
         experiment.train(backend, link.name, observer)
     }
 

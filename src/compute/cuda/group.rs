@@ -2,12 +2,12 @@
 
 use super::Cuda;
 use super::batch::DOUBLE;
-use super::collective::Numbers;
 use super::operation::{Operations, Updated};
 use crate::compute::{AdamW, Merge, Quantity, Side, Squared, Store};
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::api::{Address, Buffer, Pinned};
 use pipesim_cuda::kernel::Precision;
+use pipesim_cuda::nccl::Numbers;
 use std::ops::Range;
 
 /// Alignment of tensors in elements (256 bytes in bfloat16), so that products use the same algorithm and give the same bits wherever a

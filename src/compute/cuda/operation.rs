@@ -1,8 +1,7 @@
 //! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
 //! the kernels' files.
 
-use super::collective::{Join, Numbers};
-use crate::compute::{AdamW, Copies};
+use crate::compute::AdamW;
 use anyhow::{Result, bail};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
@@ -61,12 +60,12 @@ pub(super) struct Updated {
     pub(super) count: usize,
 }
 
-fn at(address: Address) -> Argument {
+pub(super) fn at(address: Address) -> Argument {
     Argument::Address(address)
 }
 
 /// A dimension, which [`super::check_kernel_sizes`] has checked to fit.
-fn int(size: usize) -> Argument {
+pub(super) fn int(size: usize) -> Argument {
     Argument::Int(size as i32)
 }
 
@@ -89,8 +88,10 @@ macro_rules! launch {
     };
 }
 
+pub(super) use launch;
+
 impl Operations {
-    fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
+    pub(super) fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
         self.kernels.launch(&self.gpu.compute, name, launch, arguments)
     }
 
@@ -248,26 +249,6 @@ impl Operations {
         launch!(self, heads_reduce(out, gradient; n, heads, groups, size))
     }
 
-    /// Spreads the gradients of heads that other ranks have, too: rows of `stride` into rows of all pieces.
-    pub(super) fn heads_spread(
-        &self,
-        [wide, fused]: [Address; 2],
-        [n, stride]: [usize; 2],
-        Copies { start, blocks, size, pieces, piece }: Copies,
-    ) -> Result<()> {
-        launch!(self, heads_spread(wide, fused; n, stride, start, blocks, size, pieces, piece))
-    }
-
-    /// Takes the sums of [`Operations::heads_spread`] back.
-    pub(super) fn heads_collect(
-        &self,
-        [fused, wide]: [Address; 2],
-        [n, stride]: [usize; 2],
-        Copies { start, blocks, size, pieces, piece }: Copies,
-    ) -> Result<()> {
-        launch!(self, heads_collect(fused, wide; n, stride, start, blocks, size, pieces, piece))
-    }
-
     pub(super) fn swiglu_forward(&self, out: Address, values: Address, [n, width]: [usize; 2]) -> Result<()> {
         launch!(self, swiglu_forward(out, values; n, width))
     }
@@ -311,37 +292,6 @@ impl Operations {
         self.run("classifier_forward", launch, &arguments)
     }
 
-    /// The largest logit of each row here, twice, its sum of exponentials, and the target's logit if it is here.
-    pub(super) fn classifier_share(
-        &self,
-        [largest, local, logits, targets]: [Address; 4],
-        [first, n, v, vp]: [usize; 4],
-    ) -> Result<()> {
-        launch!(self, classifier_share(largest, local, logits, targets; first, n, v, vp))
-    }
-
-    /// Sums of exponentials for the largest logit of all ranks, and the target's logit less that.
-    pub(super) fn classifier_rescale(
-        &self,
-        [sums, local, largest, targets]: [Address; 4],
-        [first, n, v, _]: [usize; 4],
-    ) -> Result<()> {
-        launch!(self, classifier_rescale(sums, local, largest, targets; first, n, v))
-    }
-
-    /// As [`Operations::classifier_forward`], of some ids' logits, with the sums of all ranks.
-    pub(super) fn classifier_gradient(
-        &self,
-        places: [Address; 5],
-        weight: f32,
-        [first, n, v, vp]: [usize; 4],
-    ) -> Result<()> {
-        let mut arguments = places.map(at).to_vec();
-        arguments.push(Argument::Float(weight));
-        arguments.extend([first, n, v, vp].map(int));
-        self.run("classifier_gradient", kernel::classifier_gradient(self.precision, first, n, v, vp), &arguments)
-    }
-
     pub(super) fn loss_mean(&self, out: Address, losses: Address, n: usize) -> Result<()> {
         launch!(self, loss_mean(out, losses; n))
     }
@@ -349,16 +299,6 @@ impl Operations {
     /// `out` += `other`, float32.
     pub(super) fn add(&self, out: Address, other: Address, count: usize) -> Result<()> {
         launch!(self, add(out, other; size count))
-    }
-
-    /// Joins `out`, in place, with as many numbers at `other`. Only float32 has a largest.
-    pub(super) fn fold(&self, out: Numbers, other: Address, join: Join) -> Result<()> {
-        let Numbers { address, count, precision } = out;
-        match (join, precision) {
-            (Join::Largest, _) => launch!(self, maximum(address, other; size count)),
-            (Join::Sum, Precision::F32) => self.add(address, other, count),
-            (Join::Sum, Precision::Bf16) => self.residual(address, other, count),
-        }
     }
 
     /// `out` += `other`, activations.

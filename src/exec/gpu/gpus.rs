@@ -123,6 +123,8 @@ impl Gpus {
         fault: Option<Fault>,
     ) -> Result<Runners> {
         let workers = shared.ranks.devices(shared.workers());
+        let (expected, found) = (workers.len(), self.gpus.len());
+        ensure!(expected == found, "expected a GPU for each of {expected} workers, found {found}: open as many");
         let gpus: BTreeMap<u32, Arc<Gpu>> = workers.clone().zip(self.gpus.iter().cloned()).collect();
         let endpoints = gpus.iter().map(|(&worker, gpu)| Endpoint::new(worker, gpu, shared));
         let links = (link.ends)(endpoints.collect(), shared, delivery)?;

@@ -3,7 +3,7 @@
 
 use super::super::shared::Shared;
 use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, lock};
-use super::copies::{self, Copies};
+use super::copies;
 use crate::compute::cuda::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers};
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::nccl::{Nccl, UniqueId};
@@ -92,6 +92,48 @@ impl SumsGuard {
     }
 }
 
+/// Makes members of groups.
+enum Maker {
+    Nccl {
+        library: Nccl,
+        /// By number of group.
+        names: Vec<Name>,
+        ids: BTreeMap<Name, UniqueId>,
+    },
+    Copies(copies::Ends),
+}
+
+impl Maker {
+    /// All ranks must call this together.
+    fn nccl(library: Nccl, shared: &Shared) -> Result<Maker> {
+        let world = shared.workers();
+        let name = |members: &Vec<u32>| Name { purpose: Purpose::Sums, members: members.clone(), world };
+        let names: Vec<Name> = shared.groups.all().iter().map(|group| name(&group.members)).collect();
+        let ids = ids(&library, shared, names.iter().cloned().collect())?;
+        Ok(Maker::Nccl { library, names, ids })
+    }
+
+    /// Makes `worker`'s member of group `number`, once.
+    fn make(
+        &mut self,
+        (worker, gpu): (u32, &Arc<Gpu>),
+        number: usize,
+        shared: &Arc<Shared>,
+        guard: &mut SumsGuard,
+    ) -> Result<Box<dyn DeviceCollective>> {
+        Ok(match self {
+            Maker::Nccl { library, names, ids } => {
+                let (name, communicator) = (names[number].clone(), Arc::new(OnceLock::new()));
+                guard.0.push(communicator.clone());
+                let id = *ids.get(&name).context("an id of every communicator")?;
+                let (gpu, shared, library) = (gpu.clone(), shared.clone(), library.clone());
+                Box::new(ByNccl { worker, gpu, shared, library, name, id, communicator })
+            }
+            Maker::Copies(ends) => Box::new(ends.remove(&(worker, number)).context("an end of every group")?),
+        })
+    }
+}
+
 /// What ranks tell each other of their GPUs.
 #[derive(Serialize, Deserialize)]
 struct Told {
@@ -114,37 +156,17 @@ pub fn sums(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<BTre
     if groups.all().is_empty() {
         return Ok(all);
     }
-    let library = usable_nccl(gpus, shared)?;
-    let mut make: Box<dyn FnMut(u32, &Arc<Gpu>, usize, &mut SumsGuard) -> Result<Box<dyn DeviceCollective>>> =
-        match library {
-            Some(library) => {
-                let world = shared.workers();
-                let name = |members: &Vec<u32>| Name { purpose: Purpose::Sums, members: members.clone(), world };
-                let names: Vec<Name> = groups.all().iter().map(|group| name(&group.members)).collect();
-                let ids = ids(&library, shared, names.iter().cloned().collect::<BTreeSet<_>>())?;
-                Box::new(move |worker, gpu, number, guard| {
-                    let (name, communicator) = (names[number].clone(), Arc::new(OnceLock::new()));
-                    guard.0.push(communicator.clone());
-                    let id = *ids.get(&name).context("an id of every communicator")?;
-                    let (gpu, shared, library) = (gpu.clone(), shared.clone(), library.clone());
-                    Ok(Box::new(ByNccl { worker, gpu, shared, library, name, id, communicator }))
-                })
-            }
-            None => {
-                let mut ends = copies::ends(gpus, shared)?;
-                Box::new(move |worker, _, number, _| {
-                    let end: Copies = ends.remove(&(worker, number)).context("an end of every group")?;
-                    Ok(Box::new(end))
-                })
-            }
-        };
+    let mut maker = match usable_nccl(gpus, shared)? {
+        Some(library) => Maker::nccl(library, shared)?,
+        None => Maker::Copies(copies::ends(gpus, shared)?),
+    };
     for (&worker, gpu) in gpus {
         let Some(sums) = all.get_mut(&worker) else { continue };
         if let Some(number) = groups.of_tensor(worker) {
-            sums.tensor = make(worker, gpu, number, &mut sums.guard)?;
+            sums.tensor = maker.make((worker, gpu), number, shared, &mut sums.guard)?;
         }
         for number in groups.of_gradients(worker) {
-            sums.data.insert(number, make(worker, gpu, number, &mut sums.guard)?);
+            sums.data.insert(number, maker.make((worker, gpu), number, shared, &mut sums.guard)?);
         }
     }
     Ok(all)
