@@ -145,7 +145,7 @@ fn sums_begin_behind_the_last_backward_of_their_stage() {
                 let op = graph.op(index);
                 op.stage() == chunk.stage && matches!(op.kind().letter(), 'W' | 'B')
             };
-            let last = range.clone().filter(adds).next_back().unwrap();
+            let last = range.clone().rfind(adds).unwrap();
             match node.op {
                 StepOp::Put => assert_eq!(at, last, "{}", schedule.name),
                 _ => {
