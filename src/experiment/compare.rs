@@ -113,7 +113,11 @@ pub(super) fn self_replay(graph: &TaskGraph, costs: &CostTable, records: &[StepR
         record.devices.iter().flat_map(|device| &device.ops).for_each(|op| own[op.index] = op.end - op.start);
         let replayed = match pauses(record, graph.len()) {
             pauses if pauses.is_empty() => replay(graph, costs, &own),
-            pauses => replay(graph, &CostTable { pauses, ..costs.clone() }, &own),
+            pauses => {
+                let mut costs = costs.clone();
+                costs.pauses = pauses;
+                replay(graph, &costs, &own)
+            }
         };
         ratio(replayed as f64, record.makespan_ns() as f64)
     };
