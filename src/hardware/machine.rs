@@ -13,16 +13,21 @@ pub struct Field {
     pub is_count: bool,
     /// Maximum: 1 for shares, otherwise more than any machine has.
     pub most: f64,
+    /// Words that files write instead of numbers, with their numbers; empty: any number in range.
+    pub words: &'static [(&'static str, f64)],
 }
 
-/// Declares a struct of numbers that are read, written and listed by name. `positive` ones are above 0, `any` may be 0, and a
-/// `count` is whole; each has a maximum.
+/// Declares a struct of numbers that are read, written and listed by name. `positive` ones are above 0, `any` may be 0, a `count`
+/// is whole, a `flag` is true or false, and a `word` is one of a list; each has a maximum.
 macro_rules! numbers {
-    ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident <= $most:literal: $what:literal,)+ }) => {
+    ($(#[$doc:meta])* $type:ident $([$($extra:ident: $extra_type:ty = $extra_what:literal)+])? {
+        $($bound:ident $field:ident <= $most:literal: $what:literal $([$($word:literal = $number:literal),+])?,)+
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $type {
             pub name: String,
+            $($(#[doc = $extra_what] pub $extra: $extra_type,)+)?
             $(#[doc = $what] pub $field: f64,)+
         }
 
@@ -35,11 +40,16 @@ macro_rules! numbers {
                     may_be_zero: numbers!(@zero $bound),
                     is_count: numbers!(@count $bound),
                     most: $most,
+                    words: numbers!(@words $bound $([$($word = $number),+])?),
                 },)+
             ];
 
             pub(super) fn from_fields<E>(name: &str, read: impl Fn(&'static str) -> Result<f64, E>) -> Result<$type, E> {
-                Ok($type { name: name.to_string(), $($field: read(stringify!($field))?,)+ })
+                Ok($type {
+                    name: name.to_string(),
+                    $($($extra: Default::default(),)+)?
+                    $($field: read(stringify!($field))?,)+
+                })
             }
 
             /// Returns the number with this name.
@@ -52,9 +62,14 @@ macro_rules! numbers {
         }
     };
     (@zero any) => { true };
+    (@zero flag) => { true };
+    (@zero word) => { true };
     (@zero $bound:ident) => { false };
     (@count count) => { true };
     (@count $bound:ident) => { false };
+    (@words flag) => { &[("false", 0.0), ("true", 1.0)] };
+    (@words word [$($word:literal = $number:literal),+]) => { &[$(($word, $number)),+] };
+    (@words $bound:ident) => { &[] };
 }
 pub(super) use numbers;
 
