@@ -3,9 +3,11 @@
 /// Costs of ops and of what ends a step.
 pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
+    pub use crate::cost::pair;
     pub use crate::cost::{
-        Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, GroupRates, LinkCost, OpTime, PartCost, Per,
-        SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
+        Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
+        OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates,
+        Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use crate::mesh::{Coordinate, Mesh};

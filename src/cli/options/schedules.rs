@@ -72,6 +72,7 @@ fn meaning(overlap: Overlap) -> &'static str {
         Overlap::Serial => "One after the other, as if they were not a pair",
         Overlap::Runtime => "One after the other, both outputs leave at the end",
         Overlap::Max => "As atomic, but lasts as long as the longer of the two: perfect overlap",
+        Overlap::Streams => "As atomic, but lasts as long as the sub-ops of both on two streams; needs their times",
     }
 }
 

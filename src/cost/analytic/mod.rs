@@ -3,6 +3,7 @@
 mod machine;
 mod part;
 mod step;
+mod sub_ops;
 
 pub use machine::{Group, Platform, Shape};
 pub use part::{Pass, Passes};
@@ -132,7 +133,10 @@ impl Analytic {
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
         table.check_clock(placement, self.layout.micro)?;
-        Ok(table)
+        Ok(match self.sub_ops(stages) {
+            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
+            None => table,
+        })
     }
 }
 

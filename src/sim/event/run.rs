@@ -59,7 +59,7 @@ impl Prepared<'_> {
                         observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });
                     }
                 };
-                Ok(sweep_rules(self.graph, rules, &self.begin, lasts, note))
+                Ok(sweep_rules(self.graph, (rules, self.pairs.as_ref()), &self.begin, lasts, note))
             }
             Method::Events(messages) => {
                 Simulation::new(self, messages, lasts, observer).run().ok_or_else(|| self.deadlock())
