@@ -64,14 +64,14 @@ impl StepEstimate {
             time_s,
             memory: analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
             misfit: None,
-            layers: stages.iter().map(|stage| stage.count(crate::model_spec::BLOCK)).collect(),
+            layers: stages.iter().map(|stage| stage.layers()).collect(),
         })
     }
 }
 
 impl StepEstimate {
     /// Returns the figures with their column names.
-    pub fn figures(&self) -> [(&'static str, f64); 11] {
+    pub fn figures(&self) -> [(&'static str, f64); 12] {
         let t = &self.time_s;
         [
             ("iteration_s", self.iteration_s),
@@ -81,6 +81,7 @@ impl StepEstimate {
             ("mfu", self.mfu),
             ("compute_s", t.compute),
             ("tensor_parallel_exposed_s", t.tensor_parallel_exposed),
+            ("expert_parallel_exposed_s", t.expert_parallel_exposed),
             ("pipeline_bubble_s", t.pipeline_bubble),
             ("data_parallel_exposed_s", t.data_parallel_exposed),
             ("optimizer_s", t.optimizer),

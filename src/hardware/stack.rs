@@ -60,6 +60,15 @@ numbers! {
         any host_step_ms <= 1e6: "host overhead per step, ms",
         any exchange_us <= 1e6: "time a device loses to synchronization after an op whose output another device needs, µs",
         any straggler_share <= 1.0: "relative slowdown of a step per doubling of GPUs beyond a node",
+        // mixtures of experts
+        any mixture_layer_ms <= 1e6: "host time to launch the forward of a layer with experts, ms; its backward takes the same",
+        any narrow_host <= 1e3: "multiple of that time below 16 bits, where casts are launched, too",
+        any graphed_host <= 1.0: "share of that time that is left if attention and router are CUDA graphs",
+        any recompute_launch_ms <= 1e6: "host time to launch an operation of a recomputed part of a layer again, ms",
+        any mixture_step_ms <= 1e6: "host time per step for gradients and optimizer of a layer with experts, ms",
+        any router_bytes <= 1e6: "memory traffic of a router, in bytes per token, expert and direction",
+        any permute_traffic <= 1e3: "memory traffic of permuting copies of rows for their experts, as a multiple of their bytes",
+        positive natural_load <= 1e3: "rows of the busiest GPU with natural routing, as a multiple of the mean",
         // memory
         flag keeps_outputs <= 1.0: "a stage keeps its output until the backward",
         flag outputs_kept <= 1.0: "every operation's output has its own memory that is never freed, as in llm.c",

@@ -1,10 +1,13 @@
 //! Analytic costs: a model's operations by shape, on hardware given by a table of numbers, under a layout.
 
+mod dispatch;
+mod experts;
 mod machine;
 mod part;
 mod step;
 mod sub_ops;
 
+pub use dispatch::Traffic;
 pub use machine::{Group, Platform, Shape};
 pub use part::{Pass, Passes};
 pub use step::StepTime;
@@ -45,7 +48,8 @@ impl Analytic {
         }
         let spec = model.spec();
         let attention = machine.stack.attention(&layout);
-        let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: spec.width as f64 };
+        let hidden = spec.width as f64;
+        let parts = PartCosts { machine: &machine, layout: &layout, attention, experts: model.experts, hidden };
         let passes = spec.parts.iter().map(|part| parts.passes(part)).collect();
         Ok(Analytic { model, spec, machine, layout, passes })
     }
@@ -55,13 +59,24 @@ impl Analytic {
         self.machine.stack.attention(&self.layout)
     }
 
-    /// Splits the model into `count` stages, by the layout's layers, or else as evenly as Megatron does: embedding and head
+    /// Splits the model into `count` stages, by the layout's string or layers, or else as evenly as Megatron does: embedding and head
     /// count as one layer each unless equal numbers divide.
     ///
     /// # Errors
     /// Layers that do not add up, or an inner stage without layers.
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
-        let split = layers_of_stages(self.model.layers, count as usize);
+        if let Some(layout) = &self.layout.layout {
+            if layout.stages.len() != count as usize {
+                return Err(CostError(format!(
+                    "expected the {} stages of --layout, found a schedule with {count}; take one with {} stages per device",
+                    layout.stages.len(),
+                    self.layout.chunks
+                )));
+            }
+            return self.spec.arranged(layout).map_err(|error| CostError(error.to_string()));
+        }
+        let split = layers_with_predictions(&self.model, count as usize);
+        let split = split.unwrap_or_else(|| layers_of_stages(self.model.layers, count as usize));
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.spec.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
     }
@@ -80,6 +95,7 @@ impl Analytic {
             sum.input += passes.input * count;
             sum.weights += passes.weights * count;
             sum.backward += passes.backward * count;
+            sum.hidden += passes.hidden * count;
         }
         sum
     }
@@ -138,6 +154,20 @@ impl Analytic {
             None => table,
         })
     }
+}
+
+/// Returns the default layers of each stage of a model that predicts further tokens: these layers count as layers, and their logits
+/// with those of the head as two, as in Megatron-Bridge's layouts of DeepSeek-V3. The first stage takes what is left. `None` if that
+/// does not divide.
+fn layers_with_predictions(model: &Config, stages: usize) -> Option<Vec<usize>> {
+    let predictions = model.prediction_layers;
+    if predictions == 0 || stages < 2 || !(model.layers + 3 * predictions).is_multiple_of(stages) {
+        return None;
+    }
+    let each = (model.layers + 3 * predictions) / stages;
+    let last = each.saturating_sub(3 * predictions);
+    let first = model.layers.checked_sub(each * (stages - 2) + last)?;
+    Some([&[first][..], &vec![each; stages - 2], &[last]].concat())
 }
 
 /// Returns the default layers of each stage: equal numbers if that divides; otherwise embedding and head count as one layer
