@@ -88,9 +88,7 @@ const STRETCHED: [(&str, &str); 4] = [
 ];
 
 /// Further names of models.
-const ALIASES: [(&str, &str); 6] = [
-    ("llama4-scout", "llama-4-scout"),
-    ("llama4-maverick", "llama-4-maverick"),
+const ALIASES: [(&str, &str); 4] = [
     ("moonlight", "moonlight-16b-a3b"),
     ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
     ("mixtral-8x22b-v0.1", "mixtral-8x22b"),
@@ -123,25 +121,6 @@ pub fn names() -> impl Iterator<Item = String> {
     presets.chain(others).map(str::to_string)
 }
 
-/// Substrings of the names of mixture-of-experts models, in lower case.
-const MIXTURES: [&str; 17] = [
-    "mixtral", "moe", "deepseek", "gpt-oss", "dbrx", "grok", "arctic", "jamba", "kimi", "glam", "switch", "gshard",
-    "llama-4", "llama4", "maverick", "minimax", "glm-4.5",
-];
-
-/// Returns whether a name is that of a mixture of experts: by family, or by sizes such as `8x7b` and `30b-a3b`.
-fn is_mixture(name: &str) -> bool {
-    let name = name.to_lowercase();
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let sizes = |part: &str| {
-        let experts =
-            part.split_once('x').is_some_and(|(many, each)| digits(many) && digits(each.trim_end_matches('b')));
-        let active = part.strip_prefix('a').and_then(|rest| rest.strip_suffix('b')).is_some_and(digits);
-        experts || active
-    };
-    MIXTURES.iter().any(|part| name.contains(part)) || name.split(['-', '_', '/', ' ']).any(sizes)
-}
-
 /// Returns the last part of `OWNER/NAME`, as on Hugging Face; `None` for a path.
 pub fn of_hub(name: &str) -> Option<&str> {
     let (owner, last) = name.split_once('/')?;
@@ -160,11 +139,7 @@ pub fn unknown(name: &str) -> String {
 /// Explains that none of the models `known` has this name, and what to use instead.
 pub fn unknown_among(name: &str, known: &[String]) -> String {
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let what = if is_mixture(name) {
-        format!("'{name}' is a mixture of experts by its name, and mixture-of-experts models are not supported")
-    } else {
-        let like: Vec<&str> = nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect();
-        format!("no model is called '{name}'{}", hint(&like))
-    };
-    format!("{what}; known: {}; or give the config.json of a dense model from Hugging Face", known.join(", "))
+    let like: Vec<&str> = nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect();
+    let known = known.join(", ");
+    format!("no model is called '{name}'{}; known: {known}; or give a config.json from Hugging Face, or a shape file", hint(&like))
 }

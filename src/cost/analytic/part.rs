@@ -1,7 +1,7 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
 use super::machine::{Group, Platform, Shape};
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use crate::layout::{Attention, CudaGraph, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
 use crate::model_spec::{Operation, Part, Tensor, Window};
 use std::ops::{Add, AddAssign, Mul};
 
@@ -310,7 +310,12 @@ impl PartCosts<'_> {
         if !part.is_layer() {
             return;
         }
-        let host = stack.host_layer_ms * 1e-3;
+        let launched = match self.layout.cuda_graph {
+            CudaGraph::None => 1.0,
+            CudaGraph::Partial => 0.5,
+            CudaGraph::Full => 0.0,
+        };
+        let host = stack.host_layer_ms * 1e-3 * launched;
         let waits = |host: f64, gpu: f64| if stack.host_blocks > 0.0 { host } else { (host - gpu).max(0.0) };
         let again = if again { host } else { 0.0 };
         passes.forward.other += waits(host, passes.forward.total());
