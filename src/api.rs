@@ -31,7 +31,7 @@ pub mod models {
         Attention, CudaGraph, Dispatcher, ParallelConfig, ParallelConfigError, Precision, Recompute, RecomputePart,
         RecomputeParts, Routing, STACKS, Zero, micro_batches,
     };
-    pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
+    pub use crate::memory::{DeviceMemory, Memory, MemoryModel, MixtureMemory, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
     pub use crate::model_spec::gpt2::Config as Gpt2Config;
     pub use crate::model_spec::transformer::{
@@ -42,7 +42,9 @@ pub mod models {
         MicroBatch, ModelSpec, Operation, Outline, PREDICTION, Part, Split, SplitError, Stage, StageLayout,
         StagePieces, Storage, Tensor, TiedSides, WINDOW_BLOCK, WINDOW_MIXTURE, Window,
         huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
-        model_spec, names as model_names, transformer_named,
+        model_spec, names as model_names,
+        shape::read as read_shape,
+        transformer_named,
     };
     pub use crate::step_estimate::StepEstimate;
     pub use crate::step_estimate::{OutOfMemory, Suggestion};

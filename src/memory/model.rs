@@ -1,10 +1,11 @@
 //! Memory model of one layout: per stage and per device.
 
 use super::peak::{SavedActivations, peak};
-use super::states::{elements, embedding_elements, part_elements, state_bytes};
+use super::experts::{MixtureMemory, dispatched, expert_state_bytes, saved};
+use super::states::{embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use crate::op::Kind;
@@ -57,6 +58,7 @@ impl MemoryModel {
         let is_block = part.name != EMBEDDING && part.name != HEAD;
         let left = match (kind, self.layout.recompute) {
             (Kind::F, Recompute::Full) if is_block => self.hidden(),
+            (Kind::F, Recompute::Parts(_)) if is_block => self.places(part).into_iter().sum(),
             (Kind::F, Recompute::Selective) if is_block && self.stack.selective_products == 1.0 => {
                 self.every_second(part)
             }
@@ -144,9 +146,7 @@ impl MemoryModel {
     pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-        let ranks = self.storage.tp;
-        let elements = elements(&self.spec, ranks, held.iter().copied());
-        let states = state_bytes(elements, &self.layout, &self.stack);
+        let (elements, states) = self.states(&held);
         let ops = schedule.program(device);
         if self.stack.outputs_kept == 1.0 {
             let left: Vec<SavedActivations> =
@@ -166,13 +166,52 @@ impl MemoryModel {
         let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
-        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated))
+        let of_which = self.mixture(device, stages, schedule, held);
+        DeviceMemory { of_which, ..DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated)) }
+    }
+
+    /// Returns the elements of a device with these stages on one rank, and their bytes.
+    fn states(&self, held: &[&Stage]) -> (u64, [u64; 3]) {
+        let [dense, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
+        let [mut states, of_experts] = [
+            state_bytes(dense, &self.layout, &self.stack),
+            expert_state_bytes(experts, &self.layout, &self.stack),
+        ];
+        states.iter_mut().zip(of_experts).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
+        (dense + experts, states)
+    }
+
+    /// Returns what F saves of attention, of the MLP or shared experts, and of router and experts.
+    fn places(&self, part: &Part) -> [u64; 3] {
+        saved(part, self.layout.recompute, self.micro, &self.storage, self.spec.width)
+    }
+
+    /// Returns what the memory of a device consists of if the model has experts; `activations` is what it holds at its peak.
+    fn mixture(&self, device: u32, stages: &[Stage], schedule: &Schedule, activations: u64) -> MixtureMemory {
+        let held = schedule.placement.stages_of(device).filter_map(|stage| stages.get(stage as usize));
+        let held: Vec<&Stage> = held.collect();
+        let [_, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
+        if experts == 0 {
+            return MixtureMemory::default();
+        }
+        let [expert_weights, expert_gradients, expert_optimizer] =
+            expert_state_bytes(experts, &self.layout, &self.stack);
+        let mut named =
+            MixtureMemory { expert_weights, expert_gradients, expert_optimizer, ..MixtureMemory::default() };
+        let mut all = 0_u64;
+        for (part, count) in held.iter().flat_map(|stage| self.spec.held(stage)).filter(|&(_, count)| count > 0) {
+            let bytes = (count as u64).saturating_mul(self.part_left(part, Kind::F));
+            let places = if self.layout.recompute == Recompute::Full { [0; 3] } else { self.places(part) };
+            named.add(part, bytes, places);
+            named.dispatch_buffers = named.dispatch_buffers.max(dispatched(part, self.micro, &self.storage));
+            all = all.saturating_add(bytes);
+        }
+        named.scaled(activations, all)
     }
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
-        let elements = elements(&self.spec, self.storage.tp, [stage]);
-        let states = state_bytes(elements, &self.layout, &self.stack);
+        let (elements, states) = self.states(&[stage]);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
@@ -200,7 +239,8 @@ impl MemoryModel {
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
             let here = held.iter().any(|stage| stage.has(part.name));
-            if here { part_elements(part, self.storage.tp) } else { 0 }
+            let own = part.tensors().filter(|tensor| tensor.tied.is_none());
+            if here { own.map(|tensor| tensor.elements_under(self.layout.degrees())).sum() } else { 0 }
         };
         let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
         let ends: u64 = self.spec.parts.iter().filter(is_end).map(of).sum();
@@ -238,7 +278,8 @@ fn has_dropout(model: &Config, stack: &Stack) -> bool {
 fn score_bytes(model: &Config, layout: &ParallelConfig, stack: &Stack, recompute: Recompute) -> usize {
     let bytes = layout.precision.bytes() as usize;
     match (stack.attention(layout), recompute) {
-        (Attention::Flash, _) | (_, Recompute::Selective) => 0,
+        (Attention::Flash, _) => 0,
+        (_, recompute) if recompute != Recompute::Full && recompute.repeats(RecomputePart::CoreAttention) => 0,
         _ if has_dropout(model, stack) => 2 * bytes + 1,
         _ => bytes,
     }

@@ -4,12 +4,16 @@
 //! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
 
 mod decoder;
+mod families;
 pub mod gpt2;
 pub mod huggingface;
+mod keys;
 mod mixture;
+mod mixture_presets;
 mod operation;
 mod part;
 mod presets;
+pub mod shape;
 mod spec;
 mod split;
 mod stage;

@@ -10,6 +10,7 @@ mod hardware;
 mod hostile;
 mod limits;
 mod measured;
+mod mixtures;
 mod nvshmem;
 mod outputs;
 mod ranks;

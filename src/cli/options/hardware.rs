@@ -10,7 +10,7 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::{Analytic, Platform};
 use crate::hardware::{self, Hardware, Stack};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
-use crate::model_spec::{self, huggingface, huggingface::Described, transformer::Config};
+use crate::model_spec::{self, huggingface, huggingface::Described, shape, transformer::Config};
 use crate::report::{Table, number, quantity};
 use crate::resolve::Costs;
 use crate::step_estimate::StepEstimate;
@@ -23,7 +23,7 @@ const MOST: u64 = 1 << 27;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "A model on hardware")]
 pub struct HardwareOptions {
-    /// Model: a name (llama-3-70b, gpt-3-175b, gpt2-xl, ...) or a Hugging Face config.json
+    /// Model: a name (llama-3-70b, deepseek-v3, gpt2-xl, ...), a Hugging Face config.json or a shape file
     #[arg(long, value_name = "NAME|FILE")]
     pub model: Option<String>,
     /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file
@@ -79,13 +79,16 @@ fn spellings(precision: Precision) -> &'static str {
     }
 }
 
-/// Finds a model by name or reads its file.
-fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
+/// Finds a model by name or reads its file; `sequence` is --seq.
+fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
         if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
             return Err(Failure::Usage(model_spec::unknown(last)));
         }
         let text = read_text(Path::new(name), 16 << 20)?;
+        if shape::is_shape(&text) {
+            return shape::read(&text, sequence as usize).map_err(|error| Failure::Usage(format!("{name}: {error}")));
+        }
         let Described { config, unknown } =
             huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
         if !unknown.is_empty() {
@@ -180,7 +183,7 @@ impl HardwareOptions {
         remarks: RemarkOptions,
     ) -> Result<Option<Analytic>, Failure> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
-        let model = model(name, remarks)?;
+        let model = model(name, self.seq, remarks)?;
         let mixture = &self.mixture;
         let batch = mixture.batch_of_round(self.batch)?;
         let (size, micro) = micro_batches(batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
@@ -245,6 +248,16 @@ pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
     remarks
 }
 
+/// Says which parameters a token passes, and which ones multi-token prediction adds.
+fn parameters_beside(analytic: &Analytic) -> String {
+    let billions = |parameters: u128| format!("{:.2} G", parameters as f64 / 1e9);
+    let active = analytic.model.experts.map(|_| format!("{} active", billions(analytic.spec.active_parameters())));
+    let predicting = Some(analytic.spec.prediction_parameters()).filter(|parameters| *parameters > 0);
+    let predicting = predicting.map(|parameters| format!("{} more for multi-token prediction", billions(parameters)));
+    let words: Vec<String> = active.into_iter().chain(predicting).collect();
+    if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
+}
+
 /// Makes a table of step estimates, one row per schedule, times in ms.
 pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table {
     let header = [
@@ -284,9 +297,10 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     let Analytic { machine, layout, .. } = analytic;
     let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
     let caption = format!(
-        "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
+        "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
          An iteration is the makespan plus the end of a step: data, optimizer, other.",
         analytic.spec.parameters() as f64 / 1e9,
+        parameters_beside(analytic),
         layout.gpus(),
         machine.hardware.name,
         layout.precision,
@@ -294,6 +308,31 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
         analytic.attention(),
     );
     Table::new(caption, &header, forecasts.iter().map(row).collect())
+}
+
+/// Says what the memory of the fullest devices contains, for mixtures of experts.
+fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
+    let mut caption = "Memory of the fullest device".to_string();
+    for (name, forecast) in forecasts {
+        let part = forecast.memory.fullest().of_which;
+        let named = [
+            ("expert weights", part.expert_weights),
+            ("their gradients", part.expert_gradients),
+            ("their optimizer", part.expert_optimizer),
+            ("expert activations", part.expert_activations),
+            ("attention activations", part.attention_activations),
+            ("prediction layers", part.prediction_activations),
+            ("logits", part.logits),
+            ("dispatch buffers", part.dispatch_buffers),
+        ];
+        let named = named.into_iter().filter(|(_, bytes)| *bytes > 0);
+        let words: Vec<String> =
+            named.map(|(what, bytes)| format!("{what} {}", quantity(bytes as f64 / f64::from(1 << 30), "GiB"))).collect();
+        if !words.is_empty() {
+            caption += &format!("; {name}, of which {}", words.join(", "));
+        }
+    }
+    caption
 }
 
 /// Makes a table of the memory of the fullest device, one row per schedule.
@@ -310,5 +349,5 @@ pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
         let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
         names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
     };
-    Table::new("Memory of the fullest device", &header, forecasts.iter().map(row).collect())
+    Table::new(memory_caption(forecasts), &header, forecasts.iter().map(row).collect())
 }

@@ -334,7 +334,7 @@ impl PartCosts<'_> {
         if !part.is_layer() {
             return;
         }
-        let host = stack.host_layer_ms * 1e-3;
+        let host = stack.host_layer_ms * 1e-3 * self.launched();
         let waits = |host: f64, gpu: f64| if stack.host_blocks > 0.0 { host } else { (host - gpu).max(0.0) };
         let again = if again { host } else { 0.0 };
         passes.forward.other += waits(host, passes.forward.total());
