@@ -120,11 +120,6 @@ impl ParallelConfig {
         if self.ep == 1 {
             return refuse("expected --ep above 1 with --moe-overlap, found 1, where no token is sent; leave it out");
         }
-        if self.recompute == Recompute::Full {
-            return refuse(
-                "expected --recompute without full with --moe-overlap, as in Megatron; write parts, such as --recompute moe_act,layernorm",
-            );
-        }
         if self.pp > 1 && self.chunks == 1 {
             return refuse(
                 "expected several virtual stages with --moe-overlap and a pipeline, as in Megatron; add --chunks 2",

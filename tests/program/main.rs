@@ -19,6 +19,7 @@ mod teaching;
 mod tips;
 mod train;
 mod train_ranks;
+mod throughput;
 mod values;
 mod variants;
 mod widths;

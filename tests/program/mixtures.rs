@@ -82,7 +82,6 @@ fn impossible_layouts_are_rejected_in_one_line() {
         (format!("{qwen} --dp 8 --delay-wgrad"), "--moe-overlap with --delay-wgrad"),
         (format!("{qwen} --dp 8 --moe-overlap"), "--ep above 1 with --moe-overlap"),
         (format!("{qwen} --dp 8 --ep 8 --moe-overlap"), "several virtual stages with --moe-overlap"),
-        (format!("{qwen} --dp 8 --ep 8 --moe-overlap --chunks 2 --recompute full"), "without full with --moe-overlap"),
         (format!("{qwen} --recompute mla_up_proj"), "found mla_up_proj, which it does not have"),
         (format!("{qwen} --recompute mlp"), "found mlp, which it does not have"),
         (format!("{qwen} --layout Et*24|t*24L"), "a multiple of --stages 4, found 2"),

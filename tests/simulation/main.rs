@@ -6,6 +6,7 @@ mod claims;
 mod costs;
 mod event;
 mod exactness;
+mod experts;
 mod formats;
 mod imports;
 mod judgement;

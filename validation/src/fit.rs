@@ -1,13 +1,14 @@
-//! Fit of the constants in [`FITTED`] to a table of published steps, also with each group, family or machine in turn left out.
+//! Fit of the constants in [`FITTED`], or for mixtures of experts in [`MIXTURE_FITTED`], to a table of published steps, also with
+//! each group, family, machine or model in turn left out.
 //!
 //! The method is Levenberg and Marquardt's, from the start values; it is deterministic and takes some seconds per fit.
 //! The loss is the weighted mean over rows of |ln(predicted / measured)|; beyond 25 % the slope is a third, so that a few rows that no
-//! model explains do not dominate. Start values are assumed to be known to 10 %: each 10 % of distance costs as much as an error of
-//! 5 % on one row, squared and halved.
+//! model explains do not dominate. Each constant's start is assumed to be known: a distance of that uncertainty costs as much as an
+//! error of 5 % on one row, squared and halved.
 
 use crate::errors::Errors;
-use crate::fitted::FITTED;
-use crate::prediction::{Orders, orders, step};
+use crate::fitted::{FITTED, Fitted, MIXTURE_FITTED};
+use crate::prediction::{Key, Orders, key, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -17,8 +18,6 @@ use pipesim::{Hardware, Host, Stack, models};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-/// Relative uncertainty of the start values.
-const KNOWN: f64 = 0.1;
 /// Relative error that a row is assumed to have for any constants.
 const NOISE: f64 = 0.05;
 /// Relative error beyond which a row counts less.
@@ -33,8 +32,13 @@ struct Case {
     orders: Orders,
 }
 
-/// Values of the fitted constants, in the order of [`FITTED`].
+/// Values of the fitted constants, in their order.
 type Constants = Vec<f64>;
+
+/// Returns what is fitted to these rows.
+fn fitted_to(cases: &[Case]) -> &'static [Fitted] {
+    if cases.iter().any(|case| case.row.experts.is_some()) { MIXTURE_FITTED } else { FITTED }
+}
 
 /// A matrix and a right-hand side.
 type Equations = (Vec<Vec<f64>>, Vec<f64>);
@@ -46,9 +50,9 @@ struct Tables {
 }
 
 impl Tables {
-    fn new(constants: &[f64]) -> Result<Tables> {
+    fn new(fitted: &[Fitted], constants: &[f64]) -> Result<Tables> {
         let value = |scope: &str, field: &str| {
-            FITTED.iter().zip(constants).find(|(f, _)| f.scope == scope && f.field == field).map(|(_, value)| *value)
+            fitted.iter().zip(constants).find(|(f, _)| f.scope == scope && f.field == field).map(|(_, value)| *value)
         };
         let (mut machines, mut stacks) = (BTreeMap::new(), BTreeMap::new());
         for name in models::hardware_names() {
@@ -86,13 +90,14 @@ impl Tables {
 /// The rows of one fit.
 struct Fit<'a> {
     cases: &'a [&'a Case],
+    fitted: &'static [Fitted],
     weight: f64,
 }
 
 impl Fit<'_> {
     /// Returns ln(predicted / measured) of each row, copied from `before` if neither hardware nor software changed.
     fn errors(&self, constants: &[f64], before: Option<(&Tables, &[f64])>) -> Result<Vec<f64>> {
-        let tables = Tables::new(constants)?;
+        let tables = Tables::new(self.fitted, constants)?;
         let one = |(number, case): (usize, &&Case)| match before {
             Some((old, errors)) if tables.agrees(old, &case.row) => errors[number],
             _ => tables.ratio(case).map_or(0.0, |ratio| ratio.max(1e-9).ln()),
@@ -109,18 +114,19 @@ impl Fit<'_> {
     }
 
     /// Weight of the squared logarithmic distance from the start values.
-    fn held(&self) -> f64 {
-        NOISE / (2.0 * self.weight * KNOWN * KNOWN)
+    fn held(&self, fitted: &Fitted) -> f64 {
+        NOISE / (2.0 * self.weight * fitted.known * fitted.known)
     }
 
     fn loss(&self, constants: &[f64], errors: &[f64]) -> f64 {
         let rows = self.cases.iter().zip(errors).map(|(case, error)| case.row.weight * Fit::cost(*error).0);
-        let moved = FITTED.iter().zip(constants).map(|(fitted, value)| (value / fitted.start).ln().powi(2));
-        rows.sum::<f64>() / self.weight + self.held() * moved.sum::<f64>()
+        let moved = self.fitted.iter().zip(constants);
+        let held = moved.map(|(fitted, value)| self.held(fitted) * (value / fitted.start).ln().powi(2));
+        rows.sum::<f64>() / self.weight + held.sum::<f64>()
     }
 
     fn run(&self) -> Result<Constants> {
-        let mut constants: Constants = FITTED.iter().map(|fitted| fitted.start).collect();
+        let mut constants: Constants = self.fitted.iter().map(|fitted| fitted.start).collect();
         let mut errors = self.errors(&constants, None)?;
         let (mut best, mut damping) = (self.loss(&constants, &errors), 1e-3);
         for _ in 0..30 {
@@ -130,7 +136,7 @@ impl Fit<'_> {
                 let mut damped = matrix.clone();
                 (0..slope.len()).for_each(|i| damped[i][i] += damping * (matrix[i][i] + 1e-6));
                 let step = solve(damped, slope.clone());
-                let moved = constants.iter().zip(&step).zip(FITTED).map(|((value, step), fitted)| {
+                let moved = constants.iter().zip(&step).zip(self.fitted).map(|((value, step), fitted)| {
                     (value * (-step.clamp(-0.7, 0.7)).exp())
                         .clamp(fitted.range[0].max(1e-3 * fitted.start), fitted.range[1])
                 });
@@ -152,7 +158,7 @@ impl Fit<'_> {
 
     /// Returns the normal equations of a step in the logarithms of the constants.
     fn normal(&self, constants: &[f64], errors: &[f64]) -> Result<Equations> {
-        let tables = Tables::new(constants)?;
+        let tables = Tables::new(self.fitted, constants)?;
         let mut slopes: Vec<Vec<f64>> = Vec::new();
         for number in 0..constants.len() {
             let mut moved = constants.to_vec();
@@ -169,9 +175,9 @@ impl Fit<'_> {
                 (0..count).for_each(|j| matrix[i][j] += weight * slopes[i][row] * slopes[j][row]);
             }
         }
-        for (i, (value, fitted)) in constants.iter().zip(FITTED).enumerate() {
-            matrix[i][i] += 2.0 * self.held();
-            slope[i] += 2.0 * self.held() * (value / fitted.start).ln();
+        for (i, (value, fitted)) in constants.iter().zip(self.fitted).enumerate() {
+            matrix[i][i] += 2.0 * self.held(fitted);
+            slope[i] += 2.0 * self.held(fitted) * (value / fitted.start).ln();
         }
         Ok((matrix, slope))
     }
@@ -199,9 +205,9 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     right
 }
 
-fn fit(cases: &[&Case]) -> Result<Constants> {
+fn fit(cases: &[&Case], fitted: &'static [Fitted]) -> Result<Constants> {
     let weight = cases.iter().map(|case| case.row.weight).sum::<f64>().max(1e-9);
-    Fit { cases, weight }.run()
+    Fit { cases, fitted, weight }.run()
 }
 
 fn is_narrow(row: &Row) -> bool {
@@ -210,7 +216,9 @@ fn is_narrow(row: &Row) -> bool {
 
 /// Prints errors by precision, family and machine.
 fn print_errors(errors: &[(&Row, f64)]) {
-    let kinds: [fn(&Row) -> String; 4] = [
+    let kinds: [fn(&Row) -> String; 6] = [
+        |_| "all".to_string(),
+        |row| format!("model {}", row.model.base.as_deref().unwrap_or(&row.model.name)),
         |row| if is_narrow(row) { "8 and 4 bits".to_string() } else { "16 bits".to_string() },
         |row| match row.pp > 1 && row.tp * row.dp == 1 {
             true => "pure pipelines".to_string(),
@@ -234,10 +242,10 @@ fn print_errors(errors: &[(&Row, f64)]) {
 
 /// Returns the rows of a table with their orders, which are made once for equal rows.
 fn cases(text: &str) -> Result<Vec<Case>> {
-    let mut known: BTreeMap<(String, u32, u32, u32), Orders> = BTreeMap::new();
+    let mut known: BTreeMap<Key, Orders> = BTreeMap::new();
     let mut case = |row: Row| {
         let costs = row.costs()?;
-        let key = (row.schedule().to_string(), row.pp, row.chunks, costs.layout.micro);
+        let key = key(&row, &costs);
         let orders = match known.get(&key) {
             Some(orders) => orders.clone(),
             None => known.entry(key).or_insert(orders(&row, &costs)?).clone(),
@@ -258,6 +266,8 @@ pub enum LeftOut {
     Families,
     /// Rows of one GPU
     Machines,
+    /// Rows of one model, and smaller ones of its kind
+    Models,
 }
 
 /// Fits the constants to the rows of the JSON table `text` and prints the errors on the rows that were left out.
@@ -270,26 +280,28 @@ pub fn print(text: &str, left_out: LeftOut) -> Result<()> {
         LeftOut::Groups => |row| row.group.clone(),
         LeftOut::Families => |row| row.family.clone(),
         LeftOut::Machines => |row| row.gpu.clone(),
+        LeftOut::Models => |row| row.model.base.clone().unwrap_or_else(|| row.model.name.clone()),
     };
     let is_all = left_out == LeftOut::All;
     let cases = cases(text)?;
+    let fitted = fitted_to(&cases);
     let names: BTreeSet<String> = cases.iter().map(|case| name_of(&case.row)).collect();
     let names: Vec<String> = names.into_iter().collect();
     // By number of the name, so that the result does not depend on which fit ends first.
     let found: Mutex<BTreeMap<usize, Result<Constants>>> = Mutex::default();
     Files.each(names.len(), &|number| {
         let seen: Vec<&Case> = cases.iter().filter(|case| is_all || name_of(&case.row) != names[number]).collect();
-        let constants = fit(&seen);
+        let constants = fit(&seen, fitted);
         found.lock().unwrap_or_else(PoisonError::into_inner).insert(number, constants);
     });
     let mut errors: Vec<(&Row, f64)> = Vec::new();
     for (number, constants) in found.into_inner().unwrap_or_else(PoisonError::into_inner) {
         let constants = constants?;
-        let tables = Tables::new(&constants)?;
+        let tables = Tables::new(fitted, &constants)?;
         let tested = cases.iter().filter(|case| name_of(&case.row) == names[number]);
         errors.extend(tested.filter_map(|case| Some((&case.row, tables.ratio(case)? - 1.0))));
         if is_all {
-            FITTED.iter().zip(&constants).for_each(|(f, value)| println!("{}.{} = {value:.4}", f.scope, f.field));
+            fitted.iter().zip(&constants).for_each(|(f, value)| println!("{}.{} = {value:.4}", f.scope, f.field));
         }
     }
     print_errors(&errors);

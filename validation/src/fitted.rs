@@ -7,14 +7,16 @@ pub struct Fitted {
     pub scope: &'static str,
     /// Its key.
     pub field: &'static str,
-    /// Start of the fit, from documents and measurements of single operations; assumed to be known to 10 %.
+    /// Start of the fit, from documents and measurements of single operations.
     pub start: f64,
+    /// Relative uncertainty of the start.
+    pub known: f64,
     /// Minimum and maximum.
     pub range: [f64; 2],
 }
 
 const fn fitted(scope: &'static str, field: &'static str, start: f64, range: [f64; 2]) -> Fitted {
-    Fitted { scope, field, start, range }
+    Fitted { scope, field, start, known: 0.1, range }
 }
 
 /// Every fitted number.
@@ -38,4 +40,18 @@ pub const FITTED: &[Fitted] = &[
     fitted("megatron-core", "tensor_exposed", 0.135, [0.05, 1.0]),
     fitted("megatron-deepspeed", "host_layer_ms", 1.0, [0.2, 3.0]),
     fitted("megatron-deepspeed-blocking", "host_layer_ms", 4.5, [1.0, 8.0]),
+];
+
+/// Every number that is fitted to steps of mixtures of experts. Numbers of dense models stay as they are.
+pub const MIXTURE_FITTED: &[Fitted] = &[
+    Fitted { known: 0.3, ..fitted("gpu", "alltoall_network_efficiency", 0.6, [0.1, 1.0]) },
+    Fitted { known: 0.3, ..fitted("gpu", "dispatch_interference", 0.3, [0.0, 1.0]) },
+    fitted("gpu", "grouped_efficiency", 0.85, [0.3, 1.0]),
+    Fitted { known: 0.3, ..fitted("common", "permute_traffic", 1.0, [0.2, 4.0]) },
+    Fitted { known: 0.4, ..fitted("common", "mixture_layer_ms", 2.0, [0.1, 20.0]) },
+    Fitted { known: 0.15, ..fitted("common", "narrow_host", 1.2, [1.0, 4.0]) },
+    Fitted { known: 0.3, ..fitted("common", "graphed_host", 0.6, [0.1, 1.0]) },
+    Fitted { known: 0.3, ..fitted("common", "recompute_launch_ms", 0.33, [0.01, 4.0]) },
+    Fitted { known: 0.4, ..fitted("common", "mixture_step_ms", 3.0, [0.1, 40.0]) },
+    Fitted { known: 0.05, ..fitted("common", "natural_load", 1.15, [1.0, 4.0]) },
 ];

@@ -3,13 +3,17 @@
 mod errors;
 pub mod fit;
 mod fitted;
+mod matched;
+mod mixture;
 pub mod originals;
 mod page;
 mod prediction;
 mod row;
 
 pub use errors::{Errors, errors, is_narrow, pairs, rule_of_thumb};
-pub use fitted::{FITTED, Fitted};
+pub use fitted::{FITTED, Fitted, MIXTURE_FITTED};
+pub use matched::{MatchedPair, matched};
+pub use mixture::{MixtureFields, Recomputed};
 pub use page::write;
 pub use prediction::{Orders, RowPrediction, orders, predict, step};
 pub use row::{Model, Row, read};

@@ -1,7 +1,8 @@
 //! The page: predicted against measured times on logarithmic axes, errors by kind of row, and the largest errors.
 
 use crate::errors::{self, Errors, GROUPINGS, is_narrow};
-use crate::fitted::FITTED;
+use crate::fitted::{FITTED, Fitted, MIXTURE_FITTED};
+use crate::matched::matched;
 use crate::prediction::RowPrediction;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -169,6 +170,7 @@ fn sheets(rows: &[RowPrediction]) -> Vec<Sheet> {
     let header =
         ["row", "model", "layout", "measured", "predicted", "error", "likely cause"].map(str::to_string).to_vec();
     sheets.push(("Largest misses".to_string(), header, worst.iter().take(MISSES).map(miss).collect()));
+    sheets.extend(pairs_sheet(rows));
     let unknown: Vec<Vec<String>> = rows
         .iter()
         .filter_map(|prediction| Some(vec![prediction.row.id.clone(), prediction.time.as_ref().err()?.clone()]))
@@ -177,6 +179,28 @@ fn sheets(rows: &[RowPrediction]) -> Vec<Sheet> {
         sheets.push(("Not predicted".to_string(), ["row", "why"].map(str::to_string).to_vec(), unknown));
     }
     sheets
+}
+
+/// Returns the table of rows that differ in one setting; `None` without any.
+fn pairs_sheet(rows: &[RowPrediction]) -> Option<Sheet> {
+    let change = |ratio: f64| signed(ratio - 1.0);
+    let verdict = |holds: bool| if holds { "yes" } else { "no" }.to_string();
+    let pairs = matched(rows);
+    let line = |pair: &crate::matched::MatchedPair| {
+        let [first, second] = &pair.ids;
+        let figures = [change(pair.measured), change(pair.predicted)];
+        let verdicts = [verdict(pair.has_right_sign()), verdict(pair.has_right_size())];
+        let names = [format!("{first}, {second}"), pair.change.clone()];
+        names.into_iter().chain(figures).chain(verdicts).collect()
+    };
+    let header = ["rows", "change", "measured", "predicted", "sign", "within a third"].map(str::to_string).to_vec();
+    let caption = "Rows that differ in one setting".to_string();
+    (!pairs.is_empty()).then(|| (caption, header, pairs.iter().map(line).collect()))
+}
+
+/// Returns what was fitted to the rows.
+fn fitted_to(rows: &[RowPrediction]) -> &'static [Fitted] {
+    if rows.iter().any(|row| row.row.experts.is_some()) { MIXTURE_FITTED } else { FITTED }
 }
 
 /// Returns the likely cause of a large error, judged from the properties of the row.
@@ -205,7 +229,7 @@ fn summary(rows: &[RowPrediction]) -> Vec<String> {
             "{predicted} of {} published, measured steps are predicted from model, hardware, layout and software alone, with {} fitted constants. \
              Errors are those of the iteration time, weighted; near-duplicate rows have a weight below 1.",
             rows.len(),
-            FITTED.len()
+            fitted_to(rows).len()
         ),
         format!(
             "The constants were fitted on these rows (`cargo run --release -p pipesim-validation -- fit` repeats the fit, also with groups, families or machines left out). \
@@ -292,7 +316,8 @@ fn json(rows: &[RowPrediction]) -> serde_json::Value {
     let (right, all) = errors::pairs(rows);
     serde_json::json!({
         "schema_version": 1,
-        "fitted_constants": FITTED.len(),
+        "fitted_constants": fitted_to(rows).len(),
+        "matched_pairs": matched(rows),
         "errors": {
             "16_bits": errors::errors(rows, |prediction| !is_narrow(prediction)),
             "narrow": errors::errors(rows, is_narrow),

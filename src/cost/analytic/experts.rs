@@ -4,7 +4,7 @@ use super::dispatch::Traffic;
 use super::machine::{Group, Shape};
 use super::part::{PartCosts, Pass, Passes, Sums};
 use crate::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart, Routing};
-use crate::model_spec::{Experts, Operation};
+use crate::model_spec::Operation;
 
 /// Rows to which the rows of an expert are padded: a tile of a product.
 const PADDED_ROWS: f64 = 128.0;
