@@ -24,7 +24,7 @@ pub mod imports {
 pub mod models {
     pub use crate::balance::Balanced;
     pub use crate::hardware::{
-        Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, hardware_with,
+        Error as HardwareError, Field, Hardware, IntervalClass, Stack, hardware, hardware_file, hardware_with,
         names as hardware_names, stack, stack_file, stack_with,
     };
     pub use crate::layout::{

@@ -137,8 +137,9 @@ impl Tables {
 
     fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.names().collect();
-        let like =
-            |name| -> Vec<&str> { nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect() };
+        let like = |name| -> Vec<&str> {
+            nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect()
+        };
         let found = like(name);
         // h100-dgx, rtx-a100: find the part that names the chip
         let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());
@@ -235,11 +236,9 @@ fn base(path: &str, table: &Table) -> Result<Option<String>, Error> {
     match table.get("base") {
         None => Ok(None),
         Some(Value::String(base)) => Ok(Some(base.clone())),
-        Some(other) => Err(Error(format!(
-            "{}: expected base to be a name in quotes, found {}",
-            sanitize(path),
-            other.type_str()
-        ))),
+        Some(other) => {
+            Err(Error(format!("{}: expected base to be a name in quotes, found {}", sanitize(path), other.type_str())))
+        }
     }
 }
 

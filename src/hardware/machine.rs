@@ -91,6 +91,7 @@ numbers! {
         positive product_fp32_ratio <= 100.0: "speed in fp32, as a multiple of the 16-bit speed",
         positive product_fp8_ratio <= 100.0: "the same in fp8 and mxfp8",
         positive product_fp4_ratio <= 100.0: "the same in nvfp4",
+        positive zeros_speedup <= 10.0: "speed of a product with an operand of mostly zeros (squared ReLU), which needs less power, as a multiple",
         positive product_peak_share <= 1.0: "maximum share of a peak that a large product reaches, at any power",
         any product_tile <= 1e9: "outputs of a product that one multiprocessor computes at a time; a partial wave wastes the rest",
         any product_wave_loss <= 1.0: "share of that waste that the next product does not fill",

@@ -5,12 +5,14 @@
 //! source; `gpu` and `stacks/common` hold the common ones.
 
 mod file;
+mod interval;
 mod machine;
 mod stack;
 
 #[cfg(feature = "training")]
 pub use file::toml;
 pub use file::{Error, Files, hardware, hardware_file, hardware_with, stack, stack_file, stack_with};
+pub use interval::IntervalClass;
 pub use machine::{Field, Hardware};
 pub use stack::Stack;
 

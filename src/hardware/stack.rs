@@ -33,6 +33,7 @@ numbers! {
         // tensor parallelism
         any tensor_exposed <= 1.0: "share of the time of tensor-parallel collectives that products do not hide; 1: not overlapped",
         any collective_us <= 1e6: "overhead of a tensor-parallel collective on the host and for the slowest rank, µs",
+        flag gathers_narrow <= 1.0: "below 16 bits, ranks cast before they gather: the inputs of products with sequence parallelism, and ZeRO-3's weights, are gathered in 8 bits",
         flag keeps_gathered <= 1.0: "with sequence parallelism, the gathered input of a product is saved instead of gathered again",
         // data parallelism
         any gradient_bytes <= 1e3: "bytes of a gradient as accumulated, in bf16 and below; 2 in fp16, 4 in fp32",
@@ -106,7 +107,11 @@ impl Stack {
 
     /// Returns the bytes of a parameter as ZeRO-3 gathers it.
     pub fn gathered(&self, precision: Precision) -> f64 {
-        if precision == Precision::Fp32 { 4.0 } else { self.gather_bytes }
+        match precision {
+            Precision::Fp32 => 4.0,
+            _ if precision.is_narrow() && self.gathers_narrow > 0.0 => 1.0,
+            _ => self.gather_bytes,
+        }
     }
 
     /// Returns the attention kernels of a layout: its own, or the default for its sequence length.

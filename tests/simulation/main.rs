@@ -11,6 +11,7 @@ mod formats;
 mod imports;
 mod judgement;
 mod layouts;
+mod left_out;
 mod machines;
 mod measured;
 mod memory;

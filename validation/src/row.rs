@@ -6,7 +6,7 @@ use crate::mixture::{MixtureFields, Recomputed};
 use pipesim::models::{
     Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, read_shape, stack,
 };
-use pipesim::{Attention, Hardware, ParallelConfig};
+use pipesim::{Attention, Hardware, ParallelConfig, Stack};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -107,6 +107,8 @@ pub struct Model {
     pub tied: Option<bool>,
     /// Kind of position encoding.
     pub pos: Option<String>,
+    /// The MLP's activation: `gelu`, `silu`, `squared_relu`.
+    pub act: Option<String>,
 }
 
 impl Model {
@@ -127,7 +129,10 @@ impl Model {
             channels: self.hidden,
             mlp: self.ffn,
             activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
-            function: ActivationFunction::Other,
+            function: match self.act.as_deref() {
+                Some("squared_relu") => ActivationFunction::SquaredRelu,
+                _ => ActivationFunction::Other,
+            },
             norm_epsilon: 1e-5,
             tied: self.tied.unwrap_or(true),
             ..TransformerConfig::gpt(self.vocab, 0, self.layers, self.heads, self.hidden)
@@ -192,7 +197,15 @@ impl Row {
             network_gbps_per_gpu: self.network_gbps_per_gpu,
             ..hardware(&self.gpu)?
         };
-        Ok(Platform { hardware, stack: stack(&self.stack)? })
+        Ok(Platform { hardware, stack: self.software(stack(&self.stack)?) })
+    }
+
+    /// Returns the software with what the row says about it: NeMo Automodel takes Transformer Engine's attention.
+    pub fn software(&self, stack: Stack) -> Stack {
+        match self.mixture.framework.as_deref() {
+            Some(name) if name.starts_with("NeMo Automodel") => Stack { flash_kernels: 3.0, ..stack },
+            _ => stack,
+        }
     }
 
     /// Returns the layout.
@@ -237,6 +250,11 @@ impl Row {
     /// As [`Row::machine`] and [`Row::layout`], or a layout that the model does not allow.
     pub fn costs(&self) -> Result<Analytic> {
         Ok(Analytic::new(self.sizes(), self.machine()?, self.layout()?)?)
+    }
+
+    /// Returns whether linear layers have fewer than 16 bits.
+    pub fn is_narrow(&self) -> bool {
+        matches!(self.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
     }
 
     /// Returns the name of the schedule; 1F1B for a single device.

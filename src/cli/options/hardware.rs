@@ -4,7 +4,7 @@ use super::costs::{CostOptions, read_text};
 use super::memory_cap::MemoryCap;
 use super::mixture::MixtureOptions;
 use super::schedules::SearchOptions;
-use super::values::{RecomputeParser, one_of, whole};
+use super::values::{RecomputeParser, is_toml, name_or_toml, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::{Analytic, Platform};
@@ -62,8 +62,8 @@ pub struct HardwareOptions {
     /// Attention kernel [default: the stack's]
     #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
     pub attention: Option<Attention>,
-    /// Training software: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
-    #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0])]
+    /// Training software, or a .toml file
+    #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0], value_parser = name_or_toml(&STACKS))]
     pub stack: String,
     #[command(flatten)]
     pub mixture: MixtureOptions,
@@ -102,7 +102,7 @@ fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Fa
 
 /// Finds hardware by name or reads its file.
 fn hardware(name: &str) -> Result<Hardware, Failure> {
-    if !is_file(name) {
+    if !is_toml(name) {
         return hardware::hardware(name).map_err(Failure::usage);
     }
     read_table(name, hardware::hardware_file)
@@ -110,14 +110,10 @@ fn hardware(name: &str) -> Result<Hardware, Failure> {
 
 /// Finds training software by name or reads its file.
 fn stack(name: &str) -> Result<Stack, Failure> {
-    if !is_file(name) {
-        return hardware::stack(name).map_err(|error| Failure::Usage(format!("--stack: {error}")));
+    if !is_toml(name) {
+        return hardware::stack(name).map_err(Failure::usage);
     }
     read_table(name, hardware::stack_file)
-}
-
-fn is_file(name: &str) -> bool {
-    name.ends_with(".toml") || name.contains('/')
 }
 
 /// Reads a table with `read`, and the files next to it that are its bases.
@@ -263,6 +259,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     let header = [
         "schedule",
         "iteration",
+        "90 % within",
         "tokens/s",
         "tokens/s/GPU",
         "TFLOP/s/GPU",
@@ -277,10 +274,11 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     ];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
     let row = |(name, f): &(String, StepEstimate)| {
-        let t = &f.time_s;
+        let (t, [low, high]) = (&f.time_s, f.iteration_interval_s);
         vec![
             name.clone(),
             ms(f.iteration_s),
+            format!("{} to {}", number(low * 1e3), ms(high)),
             number(f.tokens_per_second),
             number(f.tokens_per_second_per_gpu),
             number(f.model_tflops_per_gpu),

@@ -57,10 +57,19 @@ impl Analytic {
         sum
     }
 
-    /// Returns the backward time of one micro-batch on a device, in seconds; it hides the device's gradient exchange.
+    /// Returns the backward time of a device that hides its gradient exchange, in seconds: that of one micro-batch, and with v
+    /// chunks of all but one of the last p micro-batches, which pass v - 1 chunks after the first one's gradients are complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
-        placement.stages_of(device).map(of).sum()
+        let one: f64 = placement.stages_of(device).map(of).sum();
+        let later = f64::from(self.layout.micro.min(self.layout.pp)) - 1.0;
+        one * (1.0 + later * (1.0 - 1.0 / self.chunks(placement)))
+    }
+
+    /// Returns the number of chunks per device whose gradients are complete one after the other.
+    fn chunks(&self, placement: &Placement) -> f64 {
+        let chunks = placement.stages() / placement.devices().max(1);
+        if placement.directions() == 1 { f64::from(chunks.max(1)) } else { 1.0 }
     }
 
     fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
@@ -72,7 +81,8 @@ impl Analytic {
         let exchange: f64 = groups.iter().map(|&(parameters, ranks, stride)| self.exchange(parameters, ranks, stride)).sum();
         let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
-        let exposed = (exchange - window).max(exchange * stack.data_exposed);
+        // at least the last chunk's share is exposed
+        let exposed = (exchange - window).max(exchange * stack.data_exposed / self.chunks(placement));
         let updated = |(parameters, ranks, _): (f64, u32, u32)| match layout.zero {
             Zero::None => parameters,
             _ => parameters / f64::from(ranks),
@@ -85,7 +95,7 @@ impl Analytic {
     fn exchange(&self, parameters: f64, ranks: u32, stride: u32) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let group = Group::new(ranks, stride, machine.hardware.gpus_per_node);
-        let gradients = parameters * stack.gradient(layout.precision);
+        let gradients = parameters * stack.reduced(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(ranks)) * 1e6;
         match layout.zero {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
