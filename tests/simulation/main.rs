@@ -16,6 +16,7 @@ mod memory;
 mod models;
 mod optima;
 mod ordering;
+mod overlap;
 mod papers;
 mod pictures;
 mod plots;

@@ -253,6 +253,7 @@ impl SearchOptions {
     /// Returns the graph of each schedule. Here costs only decide orders, and are rejected if no order depends on them.
     pub fn graphs(&self, costs: &CostOptions, remarks: RemarkOptions) -> Result<Vec<TaskGraph>, Failure> {
         if let Some(option) = costs.first_given()
+            && self.overlap != Overlap::Streams
             && !self.follows_costs()?
         {
             let names = self.names().join(", ");

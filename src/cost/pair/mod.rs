@@ -76,7 +76,7 @@ impl SubOps {
         }
     }
 
-    /// Returns the sum of all sub-ops of `kind`, in ns.
+    /// Returns the sum of all sub-ops of `kind` on the compute and the communication stream, in ns.
     pub fn in_a_row(&self, kind: Kind) -> u64 {
         let of = |pass: &PassTimes| match kind {
             Kind::F => pass.forward,
@@ -84,10 +84,8 @@ impl SubOps {
             Kind::W => pass.weights,
             Kind::B => pass.backward(),
         };
-        let side = |layer: &LayerOps| if matches!(kind, Kind::W | Kind::B) { layer.side } else { 0 };
-        let layer = |layer: &LayerOps| {
-            side(layer) + [layer.attn, layer.dispatch, layer.mlp, layer.combine].iter().map(of).sum::<u64>()
-        };
+        let layer =
+            |layer: &LayerOps| [layer.attn, layer.dispatch, layer.mlp, layer.combine].iter().map(of).sum::<u64>();
         of(&self.first) + self.layers.iter().map(layer).sum::<u64>() + of(&self.last)
     }
 }
