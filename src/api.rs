@@ -28,7 +28,8 @@ pub mod models {
         names as hardware_names, stack, stack_with,
     };
     pub use crate::layout::{
-        Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero, micro_batches,
+        Attention, CudaGraph, Dispatcher, ParallelConfig, ParallelConfigError, Precision, Recompute, RecomputePart,
+        RecomputeParts, Routing, STACKS, Zero, micro_batches,
     };
     pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
@@ -37,8 +38,9 @@ pub mod models {
         Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
     };
     pub use crate::model_spec::{
-        BLOCK, Block, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, Split,
-        SplitError, Stage, Storage, Tensor, TiedSides,
+        BLOCK, Block, Degrees, EMBEDDING, Experts, HEAD, Initial, InvalidSizes, Latent, LayoutError, MIXTURE,
+        MicroBatch, ModelSpec, Operation, Outline, PREDICTION, Part, Split, SplitError, Stage, StageLayout,
+        StagePieces, Storage, Tensor, TiedSides, WINDOW_BLOCK, WINDOW_MIXTURE, Window,
         huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
         model_spec, names as model_names, transformer_named,
     };

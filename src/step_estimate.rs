@@ -64,7 +64,7 @@ impl StepEstimate {
             time_s,
             memory: analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
             misfit: None,
-            layers: stages.iter().map(|stage| stage.count(crate::model_spec::BLOCK)).collect(),
+            layers: stages.iter().map(|stage| stage.layers()).collect(),
         })
     }
 }

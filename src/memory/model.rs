@@ -83,7 +83,7 @@ impl MemoryModel {
             Operation::Product { outputs, .. } => {
                 self.rows_of(outputs, bytes, if split.is_some_and(|split| split.axis == 1) { sp } else { tp }) / 2
             }
-            Operation::Attention { heads, size, .. } => self.rows_of(heads * size, bytes, tp),
+            Operation::Attention { heads, value, .. } => self.rows_of(heads * value, bytes, tp),
             _ => 0,
         });
         kept.fold(self.hidden(), u64::saturating_add)
@@ -224,6 +224,7 @@ fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
         keeps_gate: stack.keeps_gate == 1.0,
         tp: tensor,
         sp: if layout.sequence_parallel { tensor } else { 1 },
+        etp: layout.etp as usize,
         ..Storage::whole(8, bytes, model.vocabulary_multiple.max(1), 0)
     }
 }

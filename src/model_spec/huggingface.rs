@@ -1,5 +1,6 @@
 //! Reader of Hugging Face's `config.json` for models of the GPT-2 and Llama families.
 
+use super::operation::Window;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use serde_json::{Map, Value};
 
@@ -200,7 +201,7 @@ fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
         function: function(keys, "hidden_act", "silu"),
         norm_epsilon: number(keys, "rms_norm_eps")?.unwrap_or(1e-6),
         tied: flag(keys, "tie_word_embeddings", false)?,
-        window: window(keys, kind)?,
+        window: window(keys, kind)?.map(|tokens| Window { tokens, is_chunked: false }),
         ..Config::gpt(size("vocab_size")?, 0, size("num_hidden_layers")?, heads, channels)
     })
 }

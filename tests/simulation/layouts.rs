@@ -123,9 +123,8 @@ fn invalid_layouts_are_rejected_in_one_line() {
     let long = |sequence| ParallelConfig { sequence, ..ParallelConfig::default() };
     assert_eq!(long(1024).validate(&gpt2), Ok(()));
     assert!(long(4096).validate(&gpt2).unwrap_err().to_string().contains("--seq to be at most 1024"));
-    let windowed = TransformerConfig { window: Some(4096), ..model };
-    assert_eq!(long(4096).validate(&windowed), Ok(()));
-    assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
+    let window = Some(Window { tokens: 4096, is_chunked: false });
+    assert_eq!(long(8192).validate(&TransformerConfig { window, ..model }), Ok(()));
     assert!(refused(ParallelConfig { pp: 83, ..ParallelConfig::default() }).contains("at most 82 stages"));
     let fits = ParallelConfig { tp: 8, pp: 4, chunks: 5, dp: 2, sequence: 8192, ..ParallelConfig::default() };
     assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));

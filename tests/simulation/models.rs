@@ -148,7 +148,8 @@ fn an_untied_head_is_not_exchanged() {
 
 #[test]
 fn a_stage_is_one_run_of_the_layers_of_all_parts() {
-    let outline = Outline { parts: vec![("in", 1), ("dense", 3), ("mixture", 5), ("out", 1)], tied: None };
+    let outline =
+        Outline { parts: vec![("in", 1), ("dense", 3), ("mixture", 5), ("out", 1)], order: Vec::new(), tied: None };
     let stages = outline.split(3, Some(&[2, 4, 2])).unwrap();
     let runs = |stage: usize| stages[stage].runs().iter().map(|(_, run)| run.clone()).collect::<Vec<_>>();
     assert_eq!(runs(0), [0..1, 0..2, 0..0, 0..0]);
@@ -236,7 +237,7 @@ fn biases_and_windows_are_read() {
     // queries 4096, keys and values 1024 each, the projection 4096; gate and up 14336 each, down 4096
     assert_eq!(parameters(of(r#""attention_bias": true"#)) - plain, 32 * (4096 + 2 * 1024 + 4096));
     assert_eq!(parameters(of(r#""mlp_bias": true"#)) - plain, 32 * (2 * 14336 + 4096));
-    assert_eq!(of(r#""sliding_window": 4096"#).window, Some(4096));
+    assert_eq!(of(r#""sliding_window": 4096"#).window.map(|window| window.tokens), Some(4096));
     assert_eq!(of(r#""sliding_window": 4096, "use_sliding_window": false"#).window, None);
     assert_eq!(of(r#""sliding_window": 4096, "layer_types": ["full_attention"]"#).window, None);
 }

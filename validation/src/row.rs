@@ -119,8 +119,7 @@ impl Model {
             function: ActivationFunction::Other,
             norm_epsilon: 1e-5,
             tied: self.tied.unwrap_or(true),
-            window: None,
-            projected: None,
+            ..TransformerConfig::gpt(self.vocab, 0, self.layers, self.heads, self.hidden)
         }
     }
 }
@@ -193,7 +192,7 @@ impl Row {
             sequence_parallel: self.sequence_parallel,
             attention: self.flash_attention.map(|flash| if flash { Attention::Flash } else { Attention::Plain }),
             stack: self.stack.clone(),
-            layers: None,
+            ..ParallelConfig::default()
         })
     }
 

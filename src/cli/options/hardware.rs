@@ -2,8 +2,9 @@
 
 use super::costs::{CostOptions, read_text};
 use super::memory_cap::MemoryCap;
+use super::mixture::MixtureOptions;
 use super::schedules::SearchOptions;
-use super::values::{one_of, whole};
+use super::values::{RecomputeParser, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::{Analytic, Platform};
@@ -50,8 +51,8 @@ pub struct HardwareOptions {
     /// Precision of matrix products
     #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
     pub compute_precision: Precision,
-    /// Activations that the backward recomputes
-    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(Recompute::ALL.iter().map(|&r| (r.name(), "", r))))]
+    /// Activations that the backward recomputes: none, selective, full, or parts, as in moe_act,layernorm
+    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = RecomputeParser)]
     pub recompute: Recompute,
     /// ZeRO stage, what data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also weights
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of(Zero::ALL.iter().map(|&z| (z.name(), "", z))))]
@@ -65,6 +66,8 @@ pub struct HardwareOptions {
     /// Training software
     #[arg(long, value_name = "NAME", default_value = STACKS[0], value_parser = PossibleValuesParser::new(STACKS))]
     pub stack: String,
+    #[command(flatten)]
+    pub mixture: MixtureOptions,
 }
 
 /// Returns a precision's name and its long forms, separated by `|`.
@@ -158,10 +161,15 @@ impl HardwareOptions {
         remarks: RemarkOptions,
     ) -> Result<Option<Analytic>, Failure> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
-        let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
+        let model = model(name, remarks)?;
+        let mixture = &self.mixture;
+        let batch = mixture.batch_of_round(self.batch)?;
+        let (size, micro) = micro_batches(batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
+        let layout = mixture.layout.as_ref().map(|layout| layout.stages(stages, chunks, model.layers)).transpose()?;
+        let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(stages).ok());
         let layout = ParallelConfig {
             pp: stages,
-            chunks: chunks.unwrap_or(1),
+            chunks: own_chunks.or(chunks).unwrap_or(1),
             tp: self.tp,
             cp: self.cp,
             dp: self.dp,
@@ -175,10 +183,19 @@ impl HardwareOptions {
             attention: self.attention,
             stack: self.stack.clone(),
             layers: layers.map(<[usize]>::to_vec),
+            layout,
+            ep: mixture.ep,
+            etp: mixture.etp(self.tp, &self.stack),
+            dispatcher: mixture.dispatcher,
+            routing: mixture.routing,
+            cuda_graph: mixture.cuda_graph,
+            moe_overlap: mixture.moe_overlap,
+            delay_wgrad: mixture.delay_wgrad,
+            rounds: mixture.rounds,
         };
         let stack = hardware::stack(&self.stack).map_err(Failure::usage)?;
         let machine = Platform { hardware: hardware(hardware_name)?, stack };
-        Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(Failure::usage)?))
+        Ok(Some(Analytic::new(model, machine, layout).map_err(Failure::usage)?))
     }
 }
 

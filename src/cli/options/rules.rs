@@ -2,6 +2,7 @@
 
 use super::devices::DeviceKind;
 use super::memory_cap::MemoryCap;
+use super::mixture::LayoutOption;
 use super::output::Format;
 use super::schedules::Names;
 use super::values::Numbers;
@@ -19,7 +20,8 @@ const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_se
                         weight_decay clip seed repeat_batch baseline calibrate";
 
 /// Options that describe a model on hardware.
-const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack";
+const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack ep etp dispatcher \
+                           routing cuda_graph moe_overlap delay_wgrad rounds layout";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
@@ -131,6 +133,16 @@ const RULES: &[Rule] = &[
         "layers",
         |g| !g.is_typed("balance") || g.is_typed("costs"),
         "sets the layers that --balance would find; leave one of the two out",
+    ),
+    (
+        "chunks",
+        |g| matches!(g.get("layout"), None | Some(LayoutOption::Torchtitan(_))),
+        "is the number of stages per device, which --layout determines; leave it out",
+    ),
+    (
+        "layers balance",
+        |g| !g.is_typed("layout"),
+        "says which stage has which layers, and so does --layout; leave one of the two out",
     ),
     (
         "memory_cap",

@@ -209,6 +209,12 @@ impl SearchOptions {
         let micro = analytic.layout.micro;
         asked.schedules.micro = Numbers::parse(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
         asked.room = analytic.room();
+        let arranged = analytic.layout.layout.is_some().then_some(analytic.layout.chunks).filter(|&chunks| chunks > 1);
+        if let Some(chunks) = arranged {
+            let takes = |name: &String| Variant::parse(name).and_then(|variant| self.selection().takes(&variant));
+            let fixed = self.asked().iter().map(takes).any(|takes| takes.is_ok_and(|takes| !takes.chunks));
+            asked.schedules.chunks = if fixed { None } else { Some(chunks) };
+        }
         if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
             asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
         }

@@ -1,8 +1,11 @@
 //! Value parsers: one of a few names, numbers and shares, lists and ranges of numbers (`4,8,16`, `4..8`, `4..16+4`, `4..64*2`).
 
+use crate::layout::{Recompute, RecomputePart};
 use crate::nearest::either;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
@@ -23,6 +26,24 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
         let chosen = choices.iter().find(|(names, ..)| names.split('|').any(|name| name == found));
         chosen.map(|(.., value)| value.clone()).ok_or("not one of these")
     })
+}
+
+/// Accepts what the backward recomputes; names of parts are completed, too.
+#[derive(Clone)]
+pub struct RecomputeParser;
+
+impl TypedValueParser for RecomputeParser {
+    type Value = Recompute;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<Recompute, clap::Error> {
+        let parse = |text: String| text.parse::<Recompute>();
+        StringValueParser::new().try_map(parse).parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let whole = ["none", "selective", "full"].into_iter();
+        Some(Box::new(whole.chain(RecomputePart::ALL.map(|(name, _)| name)).map(PossibleValue::new)))
+    }
 }
 
 /// At least one number, in the order given, without duplicates.

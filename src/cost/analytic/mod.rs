@@ -55,12 +55,22 @@ impl Analytic {
         self.machine.stack.attention(&self.layout)
     }
 
-    /// Splits the model into `count` stages, by the layout's layers, or else as evenly as Megatron does: embedding and head
+    /// Splits the model into `count` stages, by the layout's string or layers, or else as evenly as Megatron does: embedding and head
     /// count as one layer each unless equal numbers divide.
     ///
     /// # Errors
     /// Layers that do not add up, or an inner stage without layers.
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
+        if let Some(layout) = &self.layout.layout {
+            if layout.stages.len() != count as usize {
+                return Err(CostError(format!(
+                    "expected the {} stages of --layout, found a schedule with {count}; take one with {} stages per device",
+                    layout.stages.len(),
+                    self.layout.chunks
+                )));
+            }
+            return self.spec.arranged(layout).map_err(|error| CostError(error.to_string()));
+        }
         let split = layers_of_stages(self.model.layers, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.spec.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))

@@ -1,8 +1,8 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
 use super::machine::{Group, Platform, Shape};
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
-use crate::model_spec::{BLOCK, Operation, Part, Tensor};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use crate::model_spec::{Operation, Part, Tensor, Window};
 use std::ops::{Add, AddAssign, Mul};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -113,14 +113,18 @@ impl PartCosts<'_> {
     pub fn passes(&self, part: &Part) -> Passes {
         let stack = &self.machine.stack;
         let mut sums = Sums::default();
-        let mut weights = part.tensors().filter(|tensor| tensor.shape.len() == 2);
+        let mut weights = part.matrices();
         for operation in &part.operations {
             self.add(&mut sums, operation, || weights.next());
         }
         let again = match self.layout.recompute {
-            _ if part.name != BLOCK => Pass::default(),
+            _ if !part.is_layer() => Pass::default(),
             Recompute::None => Pass::default(),
             Recompute::Selective => Pass { compute: sums.attention, ..Pass::default() },
+            Recompute::Parts(parts) if parts.has(RecomputePart::CoreAttention) => {
+                Pass { compute: sums.attention, ..Pass::default() }
+            }
+            Recompute::Parts(_) => Pass::default(),
             Recompute::Full => Pass {
                 compute: sums.forward - if stack.recompute_stops_early > 0.0 { sums.last } else { 0.0 },
                 tensor: self.exposed(sums.collectives),
@@ -189,9 +193,9 @@ impl PartCosts<'_> {
             Operation::Add { width } => bound(sums, 3.0 * e * n * width as f64 / self.between()),
             Operation::Rotate { width } => bound(sums, 2.0 * e * n * width as f64 / t),
             Operation::Activate { inputs, outputs } => bound(sums, e * n * (inputs + outputs) as f64 / t),
-            Operation::Attention { heads, groups, size } => {
-                bound(sums, 2.0 * e * n * ((heads + groups) * size) as f64 / t);
-                self.add_attention(sums, heads as f64, groups as f64, size as f64);
+            Operation::Attention { heads, groups, size, value, window } => {
+                bound(sums, e * n * ((heads + groups) * (size + value)) as f64 / t);
+                self.add_attention(sums, [heads, groups, size, value].map(|size| size as f64), window);
             }
             Operation::Product { inputs, outputs, .. } => {
                 let split = weight().and_then(|tensor| tensor.split.as_ref()).map(|split| split.axis);
@@ -212,7 +216,36 @@ impl PartCosts<'_> {
                 sums.input += machine.operation(bytes);
                 sums.backward_collectives += 1.0;
             }
+            Operation::Route { width, experts, .. } => {
+                let _ = weight();
+                self.add_product(sums, width as f64, experts as f64 / self.between(), Precision::Bf16);
+            }
+            Operation::Dispatch { width, top_k } | Operation::Combine { width, top_k } => {
+                bound(sums, 2.0 * e * self.copies(top_k) * width as f64);
+            }
+            Operation::ActivateCopies { top_k, inputs, outputs } => {
+                bound(sums, e * self.copies(top_k) * (inputs + outputs) as f64 / f64::from(self.layout.etp));
+            }
+            Operation::Grouped { experts, top_k, inputs, outputs, axis } => {
+                let [outputs, inputs] = [outputs, inputs].map(|size| size as f64);
+                let etp = f64::from(self.layout.etp);
+                let [outputs, inputs] = if axis == 0 { [outputs / etp, inputs] } else { [outputs, inputs / etp] };
+                let count = (experts as f64 / f64::from(self.layout.ep)).max(1.0);
+                let rows = self.copies(top_k) / count;
+                let product = |rows, columns, inner| {
+                    machine.product(Shape { count, rows, columns, inner }, self.layout.precision)
+                };
+                sums.forward += product(rows, outputs, inputs);
+                sums.input += product(rows, inputs, outputs);
+                sums.weights += product(outputs, inputs, rows);
+                sums.weights += machine.traffic(stack.accumulation_bytes * count * inputs * outputs);
+            }
         }
+    }
+
+    /// Returns the copies of rows that a rank's experts get with balanced routing.
+    fn copies(&self, top_k: usize) -> f64 {
+        self.layout.expert_rows(top_k) as f64
     }
 
     fn add_product(&self, sums: &mut Sums, inputs: f64, outputs: f64, precision: Precision) {
@@ -230,7 +263,7 @@ impl PartCosts<'_> {
         sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
     }
 
-    fn add_attention(&self, sums: &mut Sums, heads: f64, groups: f64, size: f64) {
+    fn add_attention(&self, sums: &mut Sums, [heads, groups, size, value]: [f64; 4], window: Option<Window>) {
         let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
         let s = f64::from(self.layout.sequence);
@@ -238,7 +271,8 @@ impl PartCosts<'_> {
         let (forward, backward) = match self.attention {
             Attention::Flash => {
                 // queries times keys and scores times values; a causal mask halves both
-                let flops = 4.0 * n * s * heads * size / t / 2.0;
+                let seen = Window::scores(window, self.layout.sequence as usize) as f64 / s;
+                let flops = 2.0 * n * seen * heads * (size + value) / t / 2.0;
                 let share = match stack.flash_kernels {
                     kernels if kernels < 2.0 => h.flash1_share,
                     kernels if kernels < 3.0 => h.flash2_share,
@@ -252,7 +286,7 @@ impl PartCosts<'_> {
                 let precision = self.layout.precision.between_layers();
                 let product =
                     |columns, inner| machine.product(Shape { count, rows: s / context, columns, inner }, precision);
-                let products = product(s, size) + product(size, s);
+                let products = product(s, size) + product(value, s);
                 let scores = count * s * s / context;
                 let forward = products + machine.operation(stack.score_bytes * scores);
                 (forward, 2.0 * products + machine.operation(stack.score_backward_bytes * scores))
@@ -265,7 +299,7 @@ impl PartCosts<'_> {
             // keys and values of other ranks arrive during the attention to the previous ones
             let node = h.gpus_per_node;
             let group = Group::new(self.layout.cp, self.layout.tp, node);
-            let ring = machine.gather(group, 2.0 * e * n * context * groups * size / t);
+            let ring = machine.gather(group, e * n * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
     }
@@ -273,7 +307,7 @@ impl PartCosts<'_> {
     /// Adds the time for which the GPU waits for the host's launches.
     fn add_host(&self, passes: &mut Passes, part: &Part, again: bool) {
         let stack = &self.machine.stack;
-        if part.name != BLOCK {
+        if !part.is_layer() {
             return;
         }
         let host = stack.host_layer_ms * 1e-3;
@@ -296,12 +330,12 @@ impl PartCosts<'_> {
         let group = Group::new(ranks, layout.tp, self.machine.hardware.gpus_per_node);
         // software that lists every rank's share gathers tensor by tensor, and again for recomputation
         let lists = stack.gather_rank_us > 0.0;
-        let matrices = part.tensors().filter(|tensor| tensor.shape.len() == 2).count();
+        let matrices = part.matrices().count();
         let pieces = if lists { matrices as f64 } else { 1.0 };
         let listing = pieces * f64::from(ranks) * stack.gather_rank_us * 1e-6;
         let gather = self.machine.gather_in(group, parameters * stack.gathered(layout.precision), pieces) + listing;
         let reduce = self.machine.gather_in(group, parameters * stack.gradient(layout.precision), pieces) + listing;
-        let again = lists && part.name == BLOCK && layout.recompute == Recompute::Full;
+        let again = lists && part.is_layer() && layout.recompute == Recompute::Full;
         let gathers = gather * if again { 2.0 } else { 1.0 };
         let exposed = |computed: f64, exchanged: f64| {
             computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed

@@ -65,7 +65,7 @@ impl Analytic {
     fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
-        let parameters = self.spec.device_elements(held, |elements| elements) as f64 / f64::from(layout.tp);
+        let parameters = self.rank_parameters(held);
         let ranks = layout.dp * layout.cp;
         let group = Group::new(ranks, layout.tp, machine.hardware.gpus_per_node);
         let gradients = parameters * stack.gradient(layout.precision);
@@ -84,6 +84,14 @@ impl Analytic {
         let exposed = (exchange - window).max(exchange * stack.data_exposed);
         let share = if layout.zero == Zero::None { 1.0 } else { f64::from(ranks) };
         After { exchange: exposed, optimizer: machine.traffic(parameters * stack.optimizer_bytes / share) }
+    }
+
+    /// Returns the parameters of a device with these stages on one rank.
+    fn rank_parameters(&self, held: Vec<&Stage>) -> f64 {
+        if self.model.experts.is_some() {
+            return self.spec.elements_under(held, self.layout.degrees()).iter().sum::<u64>() as f64;
+        }
+        self.spec.device_elements(held, |elements| elements) as f64 / f64::from(self.layout.tp)
     }
 
     /// Returns the time of summing a device's gradients with those of the other replicas of its stages, in bidirectional
@@ -144,14 +152,15 @@ impl Analytic {
         let exchanged = longest(|after| after.exchange);
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
+        let rounds = f64::from(layout.rounds);
         let doublings = (layout.gpus() as f64 / 8.0).max(1.0).log2();
         let time = StepTime {
-            compute: busiest.compute,
-            tensor_parallel_exposed: busiest.tensor,
-            pipeline_bubble: (pipeline - lasted_busy).max(0.0),
-            data_parallel_exposed: busiest.data + (exchanged - pipeline) + tied,
+            compute: busiest.compute * rounds,
+            tensor_parallel_exposed: busiest.tensor * rounds,
+            pipeline_bubble: (pipeline - lasted_busy).max(0.0) * rounds,
+            data_parallel_exposed: busiest.data * rounds + (exchanged - pipeline) + tied,
             optimizer,
-            other: busiest.other + stack.host_step_ms * 1e-3,
+            other: busiest.other * rounds + stack.host_step_ms * 1e-3,
         };
         let stragglers = time.iteration() * stack.straggler_share * doublings;
         Ok(StepTime { other: time.other + stragglers, ..time })
@@ -178,6 +187,6 @@ impl Analytic {
         let layout = &self.layout;
         let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };
         let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.spec.flops(kind, micro)).sum();
-        flops as f64 * f64::from(layout.micro) * f64::from(layout.dp)
+        flops as f64 * f64::from(layout.micro) * f64::from(layout.rounds) * f64::from(layout.dp)
     }
 }
