@@ -63,7 +63,7 @@ impl ParallelConfig {
             ));
         }
         self.check_recomputed_parts(model)?;
-        self.check_overlap()
+        self.check_overlap(model)
     }
 
     fn check_without_experts(&self, model: &Config) -> Result<(), ParallelConfigError> {
@@ -107,7 +107,7 @@ impl ParallelConfig {
     }
 
     /// Rejects what excludes the overlap of experts' communication, as Megatron does.
-    fn check_overlap(&self) -> Result<(), ParallelConfigError> {
+    fn check_overlap(&self, model: &Config) -> Result<(), ParallelConfigError> {
         let refuse = |text: &str| Err(ParallelConfigError(text.to_string()));
         if self.delay_wgrad && !self.moe_overlap {
             return refuse(
@@ -123,6 +123,11 @@ impl ParallelConfig {
         if self.recompute == Recompute::Full {
             return refuse(
                 "expected --recompute without full with --moe-overlap, as in Megatron; write parts, such as --recompute moe_act,layernorm",
+            );
+        }
+        if model.prediction_layers > 1 {
+            return refuse(
+                "expected at most one multi-token prediction layer with --moe-overlap, as in Megatron; leave it out",
             );
         }
         if self.pp > 1 && self.chunks == 1 {

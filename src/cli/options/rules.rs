@@ -190,6 +190,11 @@ const RULES: &[Rule] = &[
         "is for pictures; write one, as in -o timelines.svg",
     ),
     (
+        "moe_overlap",
+        |g| !g.is_typed("overlap") || g.get("overlap") == Some(Overlap::Streams),
+        "runs pairs on two streams, and --overlap says otherwise; leave one of the two out",
+    ),
+    (
         "overlap",
         |g| g.get("overlap") != Some(Overlap::Streams) || !g.has("device"),
         "streams is for predictions, and the devices of this verb have no stream for the communication of experts; take --overlap atomic",
