@@ -7,6 +7,7 @@ mod decoder;
 pub mod gpt2;
 pub mod huggingface;
 mod mixture;
+mod mixture_presets;
 mod operation;
 mod part;
 mod presets;

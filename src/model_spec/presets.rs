@@ -1,6 +1,7 @@
 //! Models by name: published sizes, and messages for unknown names.
 
 use super::gpt2;
+use super::mixture_presets::PRESETS;
 use super::spec::ModelSpec;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use crate::nearest::{hint, nearest, plain, same_numbers};
@@ -79,11 +80,21 @@ const LLAMA: &[(&str, Config)] = &[
 ];
 
 /// Models with the sizes of another one, and [`stretched`] positions.
-const ALIASES: [(&str, &str); 4] = [
+const STRETCHED: [(&str, &str); 4] = [
     ("llama-3.1-8b", "llama-3-8b"),
     ("llama-3.1-70b", "llama-3-70b"),
     ("llama-3.1-405b", "llama-3-405b"),
     ("llama-3.3-70b", "llama-3-70b"),
+];
+
+/// Further names of models.
+const ALIASES: [(&str, &str); 6] = [
+    ("llama4-scout", "llama-4-scout"),
+    ("llama4-maverick", "llama-4-maverick"),
+    ("moonlight", "moonlight-16b-a3b"),
+    ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
+    ("mixtral-8x22b-v0.1", "mixtral-8x22b"),
+    ("kimi-k2-base", "kimi-k2"),
 ];
 
 /// Returns the published model with this name; hyphens and case do not matter: `gpt2` to `gpt2-xl`, `gpt-3-175b`, `llama-3-70b`,
@@ -94,10 +105,12 @@ pub fn model_spec(name: &str) -> Option<ModelSpec> {
 
 /// Returns the sizes of the model that [`model_spec`] returns.
 pub fn transformer_named(name: &str) -> Option<Config> {
+    let other = ALIASES.iter().find(|(alias, _)| plain(alias) == plain(name));
+    let name = other.map_or(name, |(_, model)| *model);
     let name = names().find(|known| plain(known) == plain(name))?;
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    let alias = STRETCHED.iter().find(|(alias, _)| *alias == name);
     let name = alias.map_or(name.as_str(), |(_, model)| *model);
-    let found = GPT.iter().chain(LLAMA).find(|(preset, _)| *preset == name).map(|&(_, config)| config);
+    let found = GPT.iter().chain(LLAMA).chain(PRESETS).find(|(preset, _)| *preset == name).map(|&(_, config)| config);
     let found = found.or_else(|| gpt2::Config::preset(name).map(|config| config.transformer()));
     found.map(|config| if alias.is_some() { stretched(config, 8.0) } else { config })
 }
@@ -105,7 +118,8 @@ pub fn transformer_named(name: &str) -> Option<Config> {
 /// Returns the names that [`model_spec`] knows.
 pub fn names() -> impl Iterator<Item = String> {
     let presets = gpt2::Config::PRESETS.iter().map(|(name, _)| *name);
-    let others = GPT.iter().chain(LLAMA).map(|(name, _)| *name).chain(ALIASES.iter().map(|(alias, _)| *alias));
+    let others =
+        GPT.iter().chain(LLAMA).chain(PRESETS).map(|(name, _)| *name).chain(STRETCHED.iter().map(|(alias, _)| *alias));
     presets.chain(others).map(str::to_string)
 }
 
