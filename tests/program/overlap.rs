@@ -1,8 +1,8 @@
 //! `--overlap streams` on the command line: DeepSeek's pair, what is printed and written, and what is refused.
 
-use crate::cli::{fails, json, pipesim};
+use crate::cli::{fails, json as printed, pipesim};
 use crate::support::root;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 
 fn file() -> String {
@@ -12,7 +12,7 @@ fn file() -> String {
 #[test]
 fn deepseeks_pair_is_printed() {
     let line = format!("predict -p 1 -m 2 --chunks 1 -s interleaved-overlap --profile {} --overlap", file());
-    let found = json(&format!("{line} streams -q --format json"))["predictions"][0].clone();
+    let found = printed(&format!("{line} streams -q --format json"))["predictions"][0].clone();
     let pair = &found["pairs"][0];
     let ms = |key: &str| pair[key].as_f64().unwrap() / 1e6;
     assert!((ms("duration_ns") / 129.012 - 1.0).abs() < 0.01, "{pair}");
@@ -20,7 +20,7 @@ fn deepseeks_pair_is_printed() {
     assert_eq!(pair["count"], 1);
     let whole = ms("forward_alone_ns") + ms("duration_ns") + ms("backward_alone_ns");
     assert!((found["makespan"].as_f64().unwrap() - whole).abs() < 1e-6, "{found}");
-    let makespan = |overlap: &str| json(&format!("{line} {overlap} -q --format json"))["predictions"][0].clone();
+    let makespan = |overlap: &str| printed(&format!("{line} {overlap} -q --format json"))["predictions"][0].clone();
     let alone = ms("forward_alone_ns") + ms("backward_alone_ns");
     for (overlap, expected) in [("atomic", alone), ("max", ms("backward_alone_ns"))] {
         let found = makespan(overlap);
@@ -74,9 +74,17 @@ fn streams_without_sub_ops_are_refused() {
     for verb in ["predict", "explain", "check", "export --to json"] {
         fails(&format!("{verb} -p 2 -m 4 -s dualpipe-v --overlap streams"), 2, &says);
     }
-    let slow = root().join("tests/golden/moe/no-sub-ops.json").display().to_string();
+    let kind = |ns| json!({"duration_ns": ns, "median_ns": ns, "p10_ns": ns, "p90_ns": ns, "samples": 1});
+    let mut whole: Value = serde_json::from_str(r#"{"schema_version": 1, "provenance": {}, "layers": 0, "parts": [], "gap_ns": 0, "keep": 1.0,
+        "op_overhead_ns": {"F": 0, "I": 0, "W": 0}, "link": {"put_ns": 0, "bytes": 0, "latency_ns": 0},
+        "step": {"optimizer_embedding_ns": 0, "optimizer_block_ns": 0, "norm_block_ns": 0, "reduce_put_ns": 0, "reduce_add_ns": 0}}"#)
+    .unwrap();
+    whole["stages"] = json!(vec![json!({"kinds": {"F": kind(1000), "B": kind(2000)}}); 4]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("whole.json").display().to_string();
+    fs::write(&path, whole.to_string()).unwrap();
     fails(
-        &format!("predict -p 2 -m 4 -s dualpipe-v --overlap streams --profile {slow}"),
+        &format!("predict -p 2 -m 4 -s dualpipe-v --overlap streams --profile {path}"),
         2,
         &["--overlap streams needs the times of sub-ops", "--profile", "add sub_ops"],
     );

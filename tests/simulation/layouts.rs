@@ -4,8 +4,8 @@ use pipesim::internals::balance::{Problem, balance};
 use pipesim::internals::hardware::toml;
 use pipesim::internals::memory::{Peak, peak};
 use pipesim::models::{
-    HardwareError, STACKS, SavedActivations, TransformerConfig, hardware, hardware_file, hardware_names, micro_batches,
-    stack, transformer_named,
+    HardwareError, STACKS, SavedActivations, TransformerConfig, Window, hardware, hardware_file, hardware_names,
+    micro_batches, stack, transformer_named,
 };
 use pipesim::{Hardware, Op, ParallelConfig, Precision};
 
