@@ -87,7 +87,7 @@ pub mod simulation {
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
         Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
-        StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
+        StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
         sensitivities, slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError};

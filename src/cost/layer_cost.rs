@@ -1,9 +1,11 @@
 //! Times of sub-ops in cost files.
 
 use super::pair::{LayerOps, PassTimes, SubOps};
-use super::{CostError, CostFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+/// Maximum number of blocks of a model.
+pub(super) const MAX_BLOCKS: u32 = 1 << 12;
 
 /// Times of the sub-ops of equal layers of a stage, in ns; those that are left out take no time. `F` is the forward, `B` the backward for
 /// the input, `W` the backward for the weights.
@@ -131,35 +133,4 @@ pub(super) fn completed(mut file: Value) -> Value {
         fields.entry(name).or_insert(value);
     }
     file
-}
-
-impl CostFile {
-    /// Whether every stage has the times of its sub-ops.
-    pub fn has_sub_ops(&self) -> bool {
-        self.is_staged() && self.stages.iter().all(|stage| !stage.sub_ops.is_empty())
-    }
-
-    /// Returns the sub-ops of stages with these layers, in model order.
-    ///
-    /// # Errors
-    /// Another number of layers in total.
-    pub(super) fn sub_ops(&self, layers: &[usize]) -> Result<Vec<SubOps>, CostError> {
-        let own: Vec<SubOps> = self.stages.iter().map(|stage| stage.sub_ops()).collect();
-        let mut all = own.iter().flat_map(|stage| stage.layers.iter().copied());
-        let found: usize = layers.iter().sum();
-        let expected: usize = own.iter().map(|stage| stage.layers.len()).sum();
-        if found != expected {
-            return Err(CostError(format!(
-                "expected stages with {expected} layers in total, as the cost file has, found {found}; change --layers"
-            )));
-        }
-        let last = layers.len().saturating_sub(1);
-        let stage = |(stage, &count): (usize, &usize)| SubOps {
-            layers: all.by_ref().take(count).collect(),
-            first: if stage == 0 { own[0].first } else { PassTimes::default() },
-            last: if stage == last { own[own.len() - 1].last } else { PassTimes::default() },
-            delays_weights: true,
-        };
-        Ok(layers.iter().enumerate().map(stage).collect())
-    }
 }

@@ -3,7 +3,7 @@
 //! Its unit is (part of the model, kind, micro-batch size). The cost of a stage is the sum over its parts, so measurements under
 //! one schedule or split apply to all others.
 
-use super::layer_cost::completed;
+use super::layer_cost::{MAX_BLOCKS, completed};
 use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StageCost, StepCosts, Summary};
 use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
 use crate::mesh::{MAX_DEGREE, Mesh};
@@ -16,8 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Maximum number of blocks, and maximum time of a part (18 minutes), so that sums over many ops do not overflow.
-pub(super) const MAX_BLOCKS: u32 = 1 << 12;
+/// Maximum time of a part (18 minutes), so that sums over many ops do not overflow.
 const MAX_NS: u64 = 1 << 40;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,6 @@
 //! Measured costs of whole stages, as a run without measured parts of the model has them.
 
-use super::layer_cost::{self, EndCost, LayerCost};
-use super::measured::MAX_BLOCKS;
+use super::layer_cost::{self, EndCost, LayerCost, MAX_BLOCKS};
 use super::pair::SubOps;
 use crate::op::Kind;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! The table of a cost file that has the times of whole stages.
 
 use super::depth::{even, recut};
+use super::pair::{PassTimes, SubOps};
 use super::{CostError, CostFile, CostTable, OpTime, StageKindCost, Summary};
 use crate::model_spec::layer_counts;
 use crate::op::{Kind, Op};
@@ -86,6 +87,35 @@ impl CostFile {
             Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
             None => table,
         })
+    }
+
+    /// Whether every stage has the times of its sub-ops.
+    pub fn has_sub_ops(&self) -> bool {
+        self.is_staged() && self.stages.iter().all(|stage| !stage.sub_ops.is_empty())
+    }
+
+    /// Returns the sub-ops of stages with these layers, in model order.
+    ///
+    /// # Errors
+    /// Another number of layers in total.
+    pub(super) fn sub_ops(&self, layers: &[usize]) -> Result<Vec<SubOps>, CostError> {
+        let own: Vec<SubOps> = self.stages.iter().map(|stage| stage.sub_ops()).collect();
+        let mut all = own.iter().flat_map(|stage| stage.layers.iter().copied());
+        let found: usize = layers.iter().sum();
+        let expected: usize = own.iter().map(|stage| stage.layers.len()).sum();
+        if found != expected {
+            return Err(CostError(format!(
+                "expected stages with {expected} layers in total, as the cost file has, found {found}; change --layers"
+            )));
+        }
+        let last = layers.len().saturating_sub(1);
+        let stage = |(stage, &count): (usize, &usize)| SubOps {
+            layers: all.by_ref().take(count).collect(),
+            first: if stage == 0 { own[0].first } else { PassTimes::default() },
+            last: if stage == last { own[own.len() - 1].last } else { PassTimes::default() },
+            delays_weights: true,
+        };
+        Ok(layers.iter().enumerate().map(stage).collect())
     }
 
     /// Returns, by new stage, the measured stage in which its middle is.

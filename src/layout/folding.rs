@@ -63,7 +63,7 @@ impl ParallelConfig {
             ));
         }
         self.check_recomputed_parts(model)?;
-        self.check_overlap()
+        self.check_overlap(model)
     }
 
     fn check_without_experts(&self, model: &Config) -> Result<(), ParallelConfigError> {
@@ -107,7 +107,7 @@ impl ParallelConfig {
     }
 
     /// Rejects what excludes the overlap of experts' communication, as Megatron does.
-    fn check_overlap(&self) -> Result<(), ParallelConfigError> {
+    fn check_overlap(&self, model: &Config) -> Result<(), ParallelConfigError> {
         let refuse = |text: &str| Err(ParallelConfigError(text.to_string()));
         if self.delay_wgrad && !self.moe_overlap {
             return refuse(
@@ -119,6 +119,11 @@ impl ParallelConfig {
         }
         if self.ep == 1 {
             return refuse("expected --ep above 1 with --moe-overlap, found 1, where no token is sent; leave it out");
+        }
+        if model.prediction_layers > 1 {
+            return refuse(
+                "expected at most one multi-token prediction layer with --moe-overlap, as in Megatron; leave it out",
+            );
         }
         if self.pp > 1 && self.chunks == 1 {
             return refuse(

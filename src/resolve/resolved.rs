@@ -170,8 +170,8 @@ fn without_sub_ops(costs: &Costs) -> String {
              stages, or take --overlap atomic"
         }
         Costs::Analytic(_) => {
-            "--overlap streams hides the communication of experts, which --model does not have; take --overlap atomic, or a mixture of \
-             experts"
+            "--overlap streams hides the communication of experts, and --model sends no token to experts on other GPUs here; take a mixture \
+             of experts with --ep above 1, or --overlap atomic"
         }
     }
     .to_string()

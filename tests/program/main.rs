@@ -13,6 +13,7 @@ mod measured;
 mod mixtures;
 mod nvshmem;
 mod outputs;
+mod overlap;
 mod ranks;
 mod signals;
 mod teaching;

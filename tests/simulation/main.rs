@@ -19,6 +19,7 @@ mod mixtures;
 mod models;
 mod optima;
 mod ordering;
+mod overlap;
 mod papers;
 mod pictures;
 mod plots;

@@ -8,6 +8,7 @@ use super::schedules::Names;
 use super::values::Numbers;
 use crate::cost::{Decimal, GivenCosts, Per};
 use crate::report::{Output, OutputKind, TimelineRendering};
+use crate::schedule::Overlap;
 use crate::sim::event::Sharing;
 use crate::training_loop::Decay;
 use clap::parser::ValueSource;
@@ -187,6 +188,22 @@ const RULES: &[Rule] = &[
         "width font_size no_notes",
         |g| g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for pictures; write one, as in -o timelines.svg",
+    ),
+    (
+        "moe_overlap",
+        |g| !g.is_typed("overlap") || g.get("overlap") == Some(Overlap::Streams),
+        "runs pairs on two streams, and --overlap says otherwise; leave one of the two out",
+    ),
+    (
+        "overlap",
+        |g| g.get("overlap") != Some(Overlap::Streams) || !g.has("device"),
+        "streams is for predictions, and the devices of this verb have no stream for the communication of experts; take --overlap atomic",
+    ),
+    (
+        "overlap",
+        |g| g.get("overlap") != Some(Overlap::Streams) || g.is_typed("profile") || g.is_typed("hardware"),
+        "streams needs the times of sub-ops, which --costs does not have; give a cost file with sub_ops as --profile, or a mixture of \
+         experts as --model with --hardware",
     ),
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];

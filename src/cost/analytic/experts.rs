@@ -184,15 +184,17 @@ impl PartCosts<'_> {
         let full = if self.layout.recompute == Recompute::Full { host } else { 0.0 };
         let host_again = full + unit * stack.recompute_launch_ms * self.launches_again();
         let waits = |host: f64, gpu: f64| gpu.hypot(host) - gpu;
-        let pair = self.layout.moe_overlap.then(|| {
-            let pair = self.pair(passes, sums, again);
-            pair + waits(2.0 * host + host_again, pair)
-        });
+        // what repeats an exchange runs alone
+        let alone = if again.experts > 0.0 { again } else { Pass::default() };
+        let ops = self.sub_ops(passes, sums, alone);
+        let kernels = self.pair(passes, &ops, alone.total());
+        let pair = kernels + waits(2.0 * host + host_again, kernels);
+        passes.ops = Some(ops.scaled(pair / ops.pair().max(1e-12)));
         passes.forward.other += waits(host, passes.forward.total());
         passes.input.other += waits(host_again + host / 2.0, passes.input.total());
         passes.weights.other += waits(host / 2.0, passes.weights.total());
         passes.backward.other += waits(host_again + host, passes.backward.total());
-        if let Some(pair) = pair {
+        if self.layout.moe_overlap {
             let exchange = passes.forward.experts + passes.backward.experts;
             let hidden = (passes.forward.total() + passes.backward.total() - pair).clamp(0.0, exchange);
             let left = if exchange > 0.0 { 1.0 - hidden / exchange } else { 1.0 };
@@ -203,13 +205,9 @@ impl PartCosts<'_> {
         }
     }
 
-    /// Returns the time per layer of a forward and a backward next to each other in steady state. Hidden exchange takes
-    /// multiprocessors and memory bandwidth from the products.
-    fn pair(&self, passes: &Passes, sums: &Sums, again: Pass) -> f64 {
-        // what repeats an exchange runs alone
-        let alone = if again.experts > 0.0 { again } else { Pass::default() };
-        let ops = self.sub_ops(passes, sums, alone);
-        let alone = alone.total();
+    /// Returns the time of the kernels per layer of a forward and a backward next to each other in steady state. Hidden exchange
+    /// takes multiprocessors and memory bandwidth from the products.
+    fn pair(&self, passes: &Passes, ops: &SubOpTimes, alone: f64) -> f64 {
         let hidden = passes.forward.total() + passes.backward.total() - alone - ops.pair();
         ops.pair() + self.machine.hardware.dispatch_interference * hidden.max(0.0) + alone
     }
@@ -226,8 +224,8 @@ impl PartCosts<'_> {
 }
 
 /// Sub-ops of a layer, in seconds: forward, backward for the input, and for the weights.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SubOpTimes {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SubOpTimes {
     pub attn: [f64; 3],
     pub mlp: [f64; 3],
     /// Dispatch; combine, and both in the backward, take the same.
@@ -236,6 +234,11 @@ pub(super) struct SubOpTimes {
 }
 
 impl SubOpTimes {
+    fn scaled(self, factor: f64) -> SubOpTimes {
+        let [attn, mlp] = [self.attn, self.mlp].map(|times| times.map(|time| time * factor));
+        SubOpTimes { attn, mlp, exchange: self.exchange * factor, ..self }
+    }
+
     /// Returns M + Q of `cost::pair::equal_layers`, the time per layer of a forward and a backward next to each other.
     fn pair(&self) -> f64 {
         let SubOpTimes { attn, mlp, exchange, delays_weights } = *self;

@@ -1,6 +1,6 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
-use super::experts::ExpertSums;
+use super::experts::{ExpertSums, SubOpTimes};
 use super::machine::{Group, Platform, Shape};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
 use crate::model_spec::{Experts, Operation, Part, Tensor, Window};
@@ -72,6 +72,8 @@ pub struct Passes {
     pub backward: Pass,
     /// Time that F and B next to each other take less than alone, in seconds; the passes above are without it.
     pub hidden: f64,
+    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
+    pub(super) ops: Option<SubOpTimes>,
 }
 
 /// Cost model of parts under a layout on a platform.
@@ -83,6 +85,8 @@ pub struct PartCosts<'a> {
     pub experts: Option<Experts>,
     /// Hidden size, in elements per token.
     pub hidden: f64,
+    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
+    pub(super) ops: Option<SubOpTimes>,
     /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
     pub zeros_speedup: f64,
 }
@@ -197,7 +201,7 @@ impl PartCosts<'_> {
             other: 2.0 * sums.ring,
         } + again;
         let weights = Pass { compute: sums.weights + experts.weights, ..Pass::default() };
-        let mut passes = Passes { forward, input, weights, backward: input + weights, hidden: 0.0 };
+        let mut passes = Passes { forward, input, weights, backward: input + weights, hidden: 0.0, ops: None };
         match part.chosen_experts() {
             Some(_) => self.add_mixture_host(&mut passes, &sums, again),
             None => self.add_host(&mut passes, part, again != Pass::default()),

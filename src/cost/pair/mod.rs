@@ -3,91 +3,14 @@
 //! Expert parallelism exchanges tokens before and after the experts. A device has a stream for compute and one for communication, so
 //! that the exchange of one micro-batch hides behind the computation of another: Megatron's combined 1F1B
 //! (`--overlap-moe-expert-parallel-comm`), torchtitan's OVERLAP_F_B and DualPipe run a forward and a backward layer by layer, in the
-//! order of [`streams`].
+//! order of [`launch`].
 
 mod form;
 mod streams;
+mod sub_ops;
 mod table;
 
 pub use form::{backward_alone, equal_layers, forward_alone};
 pub use streams::{Chunks, Half, Span, Stream, StreamTimes, SubOp, SubOpKind, launch, run};
+pub use sub_ops::{LayerOps, PassTimes, SubOps};
 pub use table::{PairCosts, PairFigures, PairTime};
-
-use crate::op::Kind;
-
-/// Times of one part of a layer, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PassTimes {
-    pub forward: u64,
-    /// Backward for the input, with what it recomputes.
-    pub input: u64,
-    /// Backward for the weights.
-    pub weights: u64,
-}
-
-impl PassTimes {
-    fn backward(&self) -> u64 {
-        self.input + self.weights
-    }
-}
-
-/// Times of the sub-ops of one layer, in ns. Dispatch and combine are communication; a dense layer has none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LayerOps {
-    /// Attention, norms, router, and shared experts.
-    pub attn: PassTimes,
-    /// Sends tokens to their experts; backward: their gradients back. No time for weights.
-    pub dispatch: PassTimes,
-    /// Experts, or a dense layer's feed-forward.
-    pub mlp: PassTimes,
-    /// Sends tokens back from their experts; backward: gradients to the experts. No time for weights.
-    pub combine: PassTimes,
-    /// What runs on a side stream next to `mlp.weights`.
-    pub side: u64,
-}
-
-/// Sub-ops of a chunk: what a stage does for one micro-batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SubOps {
-    /// In model order.
-    pub layers: Vec<LayerOps>,
-    /// Before the first layer: the embedding. Compute only.
-    pub first: PassTimes,
-    /// After the last layer: the head and the loss. Compute only.
-    pub last: PassTimes,
-    /// Whether products for weights are sub-ops of their own, which later sub-ops do not wait for (Megatron's
-    /// `--delay-wgrad-compute`). Otherwise `attn` and `mlp` for the input last as long as both.
-    pub delays_weights: bool,
-}
-
-impl SubOps {
-    /// Returns `count` equal layers with delayed weights.
-    pub fn equal(layer: LayerOps, count: usize) -> SubOps {
-        SubOps { layers: vec![layer; count], delays_weights: true, ..SubOps::default() }
-    }
-
-    /// Returns how long an op of `kind` takes alone, in ns. The products for weights of a whole backward hide its communication.
-    pub fn alone(&self, kind: Kind) -> u64 {
-        match kind {
-            Kind::F => self.in_a_row(Kind::F),
-            Kind::B => StreamTimes::of(Chunks { forward: None, backward: Some((self, Kind::B)) }).end,
-            // Halves of a backward have nothing to hide behind.
-            Kind::I | Kind::W => self.in_a_row(kind),
-        }
-    }
-
-    /// Returns the sum of all sub-ops of `kind`, in ns.
-    pub fn in_a_row(&self, kind: Kind) -> u64 {
-        let of = |pass: &PassTimes| match kind {
-            Kind::F => pass.forward,
-            Kind::I => pass.input,
-            Kind::W => pass.weights,
-            Kind::B => pass.backward(),
-        };
-        let side = |layer: &LayerOps| if matches!(kind, Kind::W | Kind::B) { layer.side } else { 0 };
-        let layer = |layer: &LayerOps| {
-            side(layer) + [layer.attn, layer.dispatch, layer.mlp, layer.combine].iter().map(of).sum::<u64>()
-        };
-        of(&self.first) + self.layers.iter().map(layer).sum::<u64>() + of(&self.last)
-    }
-}

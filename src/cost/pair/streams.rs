@@ -246,3 +246,15 @@ pub fn run(ops: &[SubOp]) -> StreamTimes {
     }
     times
 }
+
+impl SubOps {
+    /// Returns how long an op of `kind` takes alone, in ns. The products for weights of a whole backward hide its communication.
+    pub fn alone(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::F => self.in_a_row(Kind::F),
+            Kind::B => StreamTimes::of(Chunks { forward: None, backward: Some((self, Kind::B)) }).end,
+            // Halves of a backward have nothing to hide behind.
+            Kind::I | Kind::W => self.in_a_row(kind),
+        }
+    }
+}

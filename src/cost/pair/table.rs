@@ -122,16 +122,16 @@ impl PairCosts {
     pub fn figures(&self, one: Op, other: Op) -> PairFigures {
         let (forward, backward) = if one.kind() == Kind::F { (one, other) } else { (other, one) };
         let times = self.streams(one, other);
-        let [compute, communication, side] = times.busy;
+        let [compute, communication, _] = times.busy;
         PairFigures {
-            forward: forward.stage(),
-            backward: backward.stage(),
+            forward_stage: forward.stage(),
+            backward_stage: backward.stage(),
             kind: backward.kind().letter(),
             count: 0,
             duration_ns: times.end,
             forward_alone_ns: self.sub_ops(forward.stage()).alone(forward.kind()),
             backward_alone_ns: self.sub_ops(backward.stage()).alone(backward.kind()),
-            in_a_row_ns: compute + communication + side,
+            in_a_row_ns: compute + communication,
             compute_ns: compute,
             communication_ns: communication,
             exposed_ns: times.exposed(),
@@ -174,10 +174,8 @@ fn pair_duration(forward: &SubOps, (backward, kind): (&SubOps, Kind)) -> u64 {
 /// A forward and a backward next to each other: times in ns.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PairFigures {
-    /// Stage of the forward.
-    pub forward: u32,
-    /// Stage of the backward.
-    pub backward: u32,
+    pub forward_stage: u32,
+    pub backward_stage: u32,
     /// `B` or `I`.
     pub kind: char,
     /// Number of such pairs in a step.
@@ -185,7 +183,7 @@ pub struct PairFigures {
     pub duration_ns: u64,
     pub forward_alone_ns: u64,
     pub backward_alone_ns: u64,
-    /// Sum of all sub-ops.
+    /// Sum of all sub-ops, as if there were one stream; what runs on a side stream next to them does not count.
     pub in_a_row_ns: u64,
     /// Sum of the sub-ops on the compute stream.
     pub compute_ns: u64,

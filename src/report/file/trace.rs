@@ -4,10 +4,13 @@
 //! the data, if the timeline has no sends) to the op that uses it. The counter is the activations held.
 
 use crate::cost::TimeUnit;
+use crate::cost::pair::Stream;
 use crate::op::{Kind, Op};
 use crate::report::file::csv::{queue_name, source_name};
+use crate::report::scene::palette::Class;
 use crate::report::scene::rows::{Mark, Row, activations, rows};
 use crate::report::{Panel, Report};
+use crate::sim::StreamSpan;
 use crate::timeline::Timeline;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -125,6 +128,7 @@ fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u
                 }
             }
         }
+        stream_events(events, panel, clock, (device as u32, process));
         let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
         for (ns, held) in curve {
             events.push(&format!(
@@ -145,6 +149,27 @@ fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u
                 place.thread,
                 clock.microseconds(place.ns)
             ));
+        }
+    }
+}
+
+/// Number of the first thread of a device's streams.
+const STREAMS: u32 = 1000;
+
+/// Writes a device's sub-ops, one thread per stream.
+fn stream_events(events: &mut Events, panel: &Panel, clock: Clock, (device, process): (u32, u32)) {
+    for stream in Stream::ALL {
+        let of_stream = |found: &&StreamSpan| found.stream == stream && found.span.device == device;
+        let mut spans = panel.streams.iter().filter(of_stream).peekable();
+        if spans.peek().is_none() {
+            continue;
+        }
+        let (thread, category) = (STREAMS + stream as u32, format!("{} stream", stream.name()));
+        events.metadata("thread_name", process, Some(thread), json!({"name": category}));
+        events.metadata("thread_sort_index", process, Some(thread), json!({"sort_index": thread}));
+        for StreamSpan { kind, span, .. } in spans {
+            let mark = Mark { span, op: None, class: Class::of(span.queue, Some(*kind)), shade: 0, lane: 0, lanes: 1 };
+            slice(events, &mark, clock, &category, (process, thread));
         }
     }
 }
