@@ -85,8 +85,6 @@ pub struct PartCosts<'a> {
     pub experts: Option<Experts>,
     /// Hidden size, in elements per token.
     pub hidden: f64,
-    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
-    pub(super) ops: Option<SubOpTimes>,
     /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
     pub zeros_speedup: f64,
 }
