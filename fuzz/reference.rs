@@ -64,7 +64,8 @@ fn place(overlap: Overlap, free: u64, inputs: &[u64], durations: &[u64]) -> Vec<
     let start = free.max(inputs[0]);
     let (&[first, second], &[_, input]) = (durations, inputs) else { return vec![(start, start + durations[0])] };
     match overlap {
-        Overlap::Atomic => {
+        // Without the times of sub-ops, streams are as atomic.
+        Overlap::Atomic | Overlap::Streams => {
             let start = start.max(input);
             vec![(start, start + first), (start + first, start + first + second)]
         }

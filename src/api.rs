@@ -3,9 +3,11 @@
 /// Costs of ops and of what ends a step.
 pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
+    pub use crate::cost::pair;
     pub use crate::cost::{
-        Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, GroupRates, LinkCost, OpTime, PartCost, Per,
-        SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
+        Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
+        OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates,
+        Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use crate::mesh::{Coordinate, Mesh};
@@ -22,23 +24,27 @@ pub mod imports {
 pub mod models {
     pub use crate::balance::Balanced;
     pub use crate::hardware::{
-        Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, hardware_with,
-        names as hardware_names, stack, stack_with,
+        Error as HardwareError, Field, Hardware, IntervalClass, Stack, hardware, hardware_file, hardware_with,
+        names as hardware_names, stack, stack_file, stack_with,
     };
     pub use crate::layout::{
-        Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero, micro_batches,
+        Attention, CudaGraph, Dispatcher, ParallelConfig, ParallelConfigError, Precision, Recompute, RecomputePart,
+        RecomputeParts, Routing, STACKS, Zero, micro_batches,
     };
-    pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
+    pub use crate::memory::{DeviceMemory, Memory, MemoryModel, MixtureMemory, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
     pub use crate::model_spec::gpt2::Config as Gpt2Config;
     pub use crate::model_spec::transformer::{
         Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
     };
     pub use crate::model_spec::{
-        BLOCK, Block, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, Split,
-        SplitError, Stage, Storage, Tensor, TiedSides,
+        BLOCK, Block, Degrees, EMBEDDING, Experts, HEAD, Initial, InvalidSizes, Latent, LayoutError, MIXTURE,
+        MicroBatch, ModelSpec, Operation, Outline, PREDICTION, Part, Split, SplitError, Stage, StageLayout,
+        StagePieces, Storage, Tensor, TiedSides, WINDOW_BLOCK, WINDOW_MIXTURE, Window,
         huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
-        model_spec, names as model_names, transformer_named,
+        model_spec, names as model_names,
+        shape::read as read_shape,
+        transformer_named,
     };
     pub use crate::step_estimate::StepEstimate;
     pub use crate::step_estimate::{OutOfMemory, Suggestion};
@@ -82,7 +88,7 @@ pub mod simulation {
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
         Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
-        StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
+        StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
         sensitivities, slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};

@@ -207,7 +207,7 @@ pub use graph::{Dependency, TaskGraph};
 pub use hardware::{Hardware, Stack};
 #[cfg(feature = "pictures")]
 pub use import::{ImportError, ImportOptions, import};
-pub use layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+pub use layout::{Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Recompute, Routing, Zero};
 pub use metrics::{DeviceMetrics, Metrics};
 pub use model_prediction::ModelPrediction;
 pub use model_spec::{MicroBatch, ModelSpec, model_spec};

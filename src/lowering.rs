@@ -6,7 +6,6 @@
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op, boundary_letter};
-use crate::schedule::Overlap;
 use fixedbitset::FixedBitSet;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -357,7 +356,7 @@ fn layout(queues: QueueCount) -> QueueOf {
 /// Returns the messages, from any device, that must arrive before op number `index` starts. A pair waits for both inputs before it
 /// starts, unless its ops run one after the other.
 pub fn inputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
-    match graph.pair(index).filter(|_| matches!(graph.overlap(), Overlap::Atomic | Overlap::Max)) {
+    match graph.pair(index).filter(|_| graph.overlap().starts_together()) {
         None => [graph.upstream(index), None],
         Some((first, second)) if index == first => [graph.upstream(first), graph.upstream(second)],
         Some(_) => [None, None],

@@ -18,11 +18,24 @@ pub enum Overlap {
     Runtime,
     /// As `Atomic`, but the pair takes only as long as the longer op.
     Max,
+    /// As `Atomic`, but the pair takes as long as the sub-ops of both on a compute and a communication stream
+    /// ([`pair`](crate::cost::pair)).
+    Streams,
 }
 
 impl Overlap {
     /// All variants.
-    pub const ALL: [Overlap; 4] = [Overlap::Atomic, Overlap::Serial, Overlap::Runtime, Overlap::Max];
+    pub const ALL: [Overlap; 5] = [Overlap::Atomic, Overlap::Serial, Overlap::Runtime, Overlap::Max, Overlap::Streams];
+
+    /// Whether both ops start only once the inputs of both have arrived.
+    pub fn starts_together(self) -> bool {
+        matches!(self, Overlap::Atomic | Overlap::Max | Overlap::Streams)
+    }
+
+    /// Whether a pair may take less time than its ops one after the other.
+    pub fn is_shorter(self) -> bool {
+        matches!(self, Overlap::Max | Overlap::Streams)
+    }
 
     /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
@@ -31,6 +44,7 @@ impl Overlap {
             Overlap::Serial => "serial",
             Overlap::Runtime => "runtime",
             Overlap::Max => "max",
+            Overlap::Streams => "streams",
         }
     }
 }

@@ -95,7 +95,7 @@ fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Ca
         if let Some(tensor) = layout.tp.checked_mul(times).filter(|&tensor| tensor <= reach.tensor) {
             add(Change::Tensor, ParallelConfig { tp: tensor, dp: data, micro, ..layout.clone() });
         }
-        if let (Some(devices), None) = (layout.pp.checked_mul(times), &layout.layers) {
+        if let (Some(devices), None, None) = (layout.pp.checked_mul(times), &layout.layers, &layout.layout) {
             add(Change::Stages, ParallelConfig { pp: devices, dp: data, micro, ..layout.clone() });
         }
     }

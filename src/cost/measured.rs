@@ -3,6 +3,7 @@
 //! Its unit is (part of the model, kind, micro-batch size). The cost of a stage is the sum over its parts, so measurements under
 //! one schedule or split apply to all others.
 
+use super::layer_cost::{MAX_BLOCKS, completed};
 use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StageCost, StepCosts, Summary};
 use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
 use crate::mesh::{MAX_DEGREE, Mesh};
@@ -15,8 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Maximum number of blocks, and maximum time of a part (18 minutes), so that sums over many ops do not overflow.
-const MAX_BLOCKS: u32 = 1 << 12;
+/// Maximum time of a part (18 minutes), so that sums over many ops do not overflow.
 const MAX_NS: u64 = 1 << 40;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -188,10 +188,17 @@ impl CostFile {
             };
             CostError(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
         };
-        let mut json = serde_json::Deserializer::from_str(text);
-        let file: CostFile = serde_path_to_error::deserialize(&mut json)
-            .map_err(|error| unreadable(error.to_string(), error.inner()))?;
-        json.end().map_err(|error| unreadable(error.to_string(), &error))?;
+        let file: CostFile = if text.contains("\"sub_ops\"") {
+            let json = serde_json::from_str(text).map_err(|error| unreadable(error.to_string(), &error))?;
+            serde_path_to_error::deserialize(completed(json))
+                .map_err(|error| unreadable(error.to_string(), error.inner()))?
+        } else {
+            let mut json = serde_json::Deserializer::from_str(text);
+            let file = serde_path_to_error::deserialize(&mut json)
+                .map_err(|error| unreadable(error.to_string(), error.inner()))?;
+            json.end().map_err(|error| unreadable(error.to_string(), &error))?;
+            file
+        };
         match file.fault() {
             Some(fault) => Err(CostError(format!("{fault}; measure again with `pipesim profile`"))),
             None => Ok(file),

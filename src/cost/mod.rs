@@ -5,7 +5,9 @@ mod contention;
 mod decimal;
 mod depth;
 mod given;
+mod layer_cost;
 mod measured;
+pub mod pair;
 mod per_stage;
 mod share;
 mod speed;
@@ -18,6 +20,7 @@ mod unit;
 pub use contention::Contention;
 pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow, assumed_in_words};
+pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use share::{Per, gcd};
@@ -26,6 +29,7 @@ pub use staged::{StageCost, StageKindCost};
 pub use stages::StageTimes;
 pub use unit::TimeUnit;
 
+use self::pair::{PairCosts, SubOps};
 use crate::activation::Keep;
 use crate::epilogue::{StepEpilogue, StepNode};
 use crate::graph::TaskGraph;
@@ -117,6 +121,8 @@ pub struct CostTable {
     pub assumed: Vec<&'static str>,
     /// By op of one graph: ticks for which its device sums gradients before the next op; 0 behind the last entry.
     pub pauses: Vec<u64>,
+    /// Durations of overlapped pairs from sub-ops, if these are known.
+    pub pairs: Option<PairCosts>,
     /// Indexed by [`Op::slot`].
     times: Vec<OpTime>,
 }
@@ -182,6 +188,7 @@ impl CostTable {
             puts: None,
             assumed: Vec::new(),
             pauses: Vec::new(),
+            pairs: None,
             times,
         }
     }
@@ -193,6 +200,13 @@ impl CostTable {
         CostTable { times, ..self.clone() }
     }
 
+    /// Returns the costs with pairs that take as long as their sub-ops on two streams. Ticks are nanoseconds; `sub_ops` has those of
+    /// every stage.
+    pub fn with_sub_ops(self, placement: &Placement, sub_ops: &[SubOps]) -> CostTable {
+        let pairs = PairCosts::new(placement, sub_ops, |op| self.of(op).duration);
+        CostTable { pairs: Some(pairs), ..self }
+    }
+
     /// Returns the costs with ticks divided by `n`.
     pub fn finer(&self, n: u32) -> CostTable {
         let ticks = |ticks: u64| ticks.saturating_mul(u64::from(n));
@@ -202,7 +216,16 @@ impl CostTable {
         let speeds = self.speeds.iter().map(|speed| speed.finer(n)).collect();
         let puts = self.puts.clone().map(|puts| SharedPuts { duration: ticks(puts.duration), ..puts });
         let pauses = self.pauses.iter().map(|&pause| ticks(pause)).collect();
-        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, puts, pauses, ..self.clone() }
+        let pairs = self.pairs.as_ref().map(|pairs| pairs.finer(n));
+        CostTable {
+            ticks_per_unit,
+            times: self.times.iter().map(time).collect(),
+            speeds,
+            puts,
+            pauses,
+            pairs,
+            ..self.clone()
+        }
     }
 
     /// Returns the costs with only the measured speeds of these indices.
@@ -238,7 +261,7 @@ impl CostTable {
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
         let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, ..self.clone() };
-        CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), ..costs }
+        CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), pairs: None, ..costs }
     }
 
     /// Converts ticks to nanoseconds of a timeline.

@@ -1,6 +1,7 @@
 //! The table of a cost file that has the times of whole stages.
 
 use super::depth::{even, recut};
+use super::pair::{PassTimes, SubOps};
 use super::{CostError, CostFile, CostTable, OpTime, StageKindCost, Summary};
 use crate::model_spec::layer_counts;
 use crate::op::{Kind, Op};
@@ -42,7 +43,12 @@ impl CostFile {
             Some(own) => (own.iter().map(|&n| n as u64).collect(), layers.iter().map(|&n| n as u64).collect()),
             None => even(self.stages.len(), count).into(),
         };
+        let sub_ops = if self.has_sub_ops() { Some(self.sub_ops(layers)?) } else { None };
+        let from_sub_ops = sub_ops.as_ref().filter(|_| self.stages.iter().all(|stage| stage.kinds.is_empty()));
         let cut = |kind: Kind| {
+            if let Some(sub_ops) = from_sub_ops {
+                return Ok(sub_ops.iter().map(|stage| stage.alone(kind)).collect());
+            }
             let times: Vec<u64> = self.stages.iter().map(|stage| stage.duration(kind)).collect();
             let cut = recut(&times, &own, &new).ok_or_else(|| {
                 let [own, new] = [&own, &new].map(|sizes| sizes.iter().sum::<u64>());
@@ -60,7 +66,7 @@ impl CostFile {
         let comm = self.link.latency_ns as f64 / 1e6;
         let summary =
             Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep: self.keep };
-        Ok(CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op: Op| {
+        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op: Op| {
             let stage = &self.stages[nearest[op.stage() as usize]];
             let of = |own: Kind, other: Kind, of: fn(&StageKindCost) -> Option<u64>| {
                 stage.of(own).and_then(of).or_else(|| stage.of(other).and_then(of))
@@ -76,7 +82,40 @@ impl CostFile {
                 after: of(op.kind(), ends_as, |cost| cost.gap_ns).unwrap_or(self.gap_ns),
                 arrival: of(op.kind(), sends_as, |cost| cost.message_ns).unwrap_or(self.link.latency_ns),
             }
-        }))
+        });
+        Ok(match sub_ops {
+            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
+            None => table,
+        })
+    }
+
+    /// Whether every stage has the times of its sub-ops.
+    pub fn has_sub_ops(&self) -> bool {
+        self.is_staged() && self.stages.iter().all(|stage| !stage.sub_ops.is_empty())
+    }
+
+    /// Returns the sub-ops of stages with these layers, in model order.
+    ///
+    /// # Errors
+    /// Another number of layers in total.
+    pub(super) fn sub_ops(&self, layers: &[usize]) -> Result<Vec<SubOps>, CostError> {
+        let own: Vec<SubOps> = self.stages.iter().map(|stage| stage.sub_ops()).collect();
+        let mut all = own.iter().flat_map(|stage| stage.layers.iter().copied());
+        let found: usize = layers.iter().sum();
+        let expected: usize = own.iter().map(|stage| stage.layers.len()).sum();
+        if found != expected {
+            return Err(CostError(format!(
+                "expected stages with {expected} layers in total, as the cost file has, found {found}; change --layers"
+            )));
+        }
+        let last = layers.len().saturating_sub(1);
+        let stage = |(stage, &count): (usize, &usize)| SubOps {
+            layers: all.by_ref().take(count).collect(),
+            first: if stage == 0 { own[0].first } else { PassTimes::default() },
+            last: if stage == last { own[own.len() - 1].last } else { PassTimes::default() },
+            delays_weights: true,
+        };
+        Ok(layers.iter().enumerate().map(stage).collect())
     }
 
     /// Returns, by new stage, the measured stage in which its middle is.

@@ -84,7 +84,7 @@ pub fn costs(timelines: &[&Timeline]) -> Result<CostFile, Error> {
     let stage = |stage: u32| {
         let kinds = Kind::ALL.into_iter().filter_map(|kind| Some((kind, samples.get(&(stage, kind))?)));
         let kinds = kinds.map(|(kind, of)| (kind.letter().to_string(), of.cost())).collect();
-        StageCost { layers: None, kinds }
+        StageCost { kinds, ..StageCost::default() }
     };
     let all = |of: fn(&Samples) -> &Vec<u64>| {
         usual_mean(&samples.values().flat_map(of).copied().collect::<Vec<_>>()).unwrap_or(0)

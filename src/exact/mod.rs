@@ -24,7 +24,7 @@ use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
 use crate::ordering::order_ops;
-use crate::schedule::{Fault, Overlap, Schedule};
+use crate::schedule::{Fault, Schedule};
 use crate::sim::{bounds_within, sweep};
 use search::{Outcome, Search};
 use tables::Tables;
@@ -114,7 +114,7 @@ pub fn prove(open: &OpenSchedule, costs: &CostTable, states: u64) -> Result<Proo
 /// Overlapped pairs are separated; if some backwards are split, all are.
 pub fn prove_against(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Proof, Error> {
     let schedule = graph.schedule();
-    if schedule.has_pairs() && graph.overlap() == Overlap::Max {
+    if schedule.has_pairs() && graph.overlap().is_shorter() {
         return Err(Error::Overlapped);
     }
     let halves_last_longer = |op: &Op| {

@@ -5,7 +5,6 @@
 
 use super::TaskGraph;
 use crate::op::Op;
-use crate::schedule::Overlap;
 use fixedbitset::FixedBitSet;
 use petgraph::visit::{
     Data, EdgeRef, GraphBase, GraphProp, IntoEdgeReferences, IntoEdges, IntoEdgesDirected, IntoNeighbors,
@@ -107,7 +106,7 @@ impl Found {
 impl TaskGraph {
     /// Whether both ops of an overlapped pair start only once the inputs of both have arrived.
     fn pairs_start_together(&self) -> bool {
-        matches!(self.overlap, Overlap::Atomic | Overlap::Max)
+        self.overlap.starts_together()
     }
 
     fn edges_of(&self, index: usize, direction: Direction) -> Edges {

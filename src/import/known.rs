@@ -6,12 +6,14 @@ use crate::timeline::Timeline;
 use std::collections::BTreeMap;
 
 /// Schedules that PyTorch and Megatron-LM run, and others with a fixed order.
-const CANDIDATES: [&str; 14] = [
+const CANDIDATES: [&str; 16] = [
     "gpipe",
     "1f1b",
     "interleaved-1f1b",
     "looped-bfs",
     "interleaved-zb",
+    "interleaved-overlap",
+    "kimi-k2",
     "zb-v",
     "dualpipe-v",
     "eager-1f1b",

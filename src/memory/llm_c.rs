@@ -17,7 +17,8 @@ fn outputs(operation: &Operation, keys: usize) -> usize {
         Operation::Attention { heads, size, .. } => heads * size + heads * keys,
         Operation::Product { outputs, .. } | Operation::Activate { outputs, .. } => outputs,
         Operation::Lookup { width } | Operation::Add { width } => width,
-        Operation::Rotate { .. } | Operation::Classify { .. } => 0,
+        // llm.c has no other operations
+        _ => 0,
     }
 }
 
@@ -42,7 +43,7 @@ pub(super) fn buffers(spec: &ModelSpec, micro: MicroBatch, keys: usize, is_piped
         _ => 0,
     });
     let attention = most(&|operation| match *operation {
-        Operation::Attention { heads, groups, size } => (heads + 2 * groups) * size,
+        Operation::Attention { heads, groups, size, .. } => (heads + 2 * groups) * size,
         _ => 0,
     });
     let tied = spec.parts.iter().flat_map(|part| part.tensors());

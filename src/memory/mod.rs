@@ -5,11 +5,13 @@
 //! ops save for later ones; buffers are the working memory of the running op, gathered, received or reduced data, and memory
 //! outside of the framework's allocator.
 
+mod experts;
 mod llm_c;
 mod model;
 mod peak;
 mod states;
 
+pub use experts::MixtureMemory;
 pub use model::MemoryModel;
 pub use peak::{Peak, SavedActivations, peak};
 
@@ -39,6 +41,9 @@ pub struct DeviceMemory {
     pub buffers: u64,
     /// Sum of all.
     pub total: u64,
+    /// What the numbers above contain, for mixtures of experts.
+    #[serde(skip_serializing_if = "MixtureMemory::is_none")]
+    pub of_which: MixtureMemory,
     /// Part of `total` that the framework's allocator hands out. The rest is fragmentation, driver, libraries and collectives.
     #[serde(skip)]
     pub allocated: u64,
@@ -50,7 +55,8 @@ impl DeviceMemory {
         let [weights, gradients, optimizer] = states;
         let allocated = [weights, gradients, optimizer, activations, buffers].into_iter().fold(0, u64::saturating_add);
         let (buffers, total) = (buffers.saturating_add(unmanaged), allocated.saturating_add(unmanaged));
-        DeviceMemory { device, weights, gradients, optimizer, activations, buffers, total, allocated }
+        let of_which = MixtureMemory::default();
+        DeviceMemory { device, weights, gradients, optimizer, activations, buffers, total, of_which, allocated }
     }
 }
 

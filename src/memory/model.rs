@@ -1,10 +1,11 @@
 //! Memory model of one layout: per stage and per device.
 
+use super::experts::{MixtureMemory, dispatched, expert_state_bytes, saved};
 use super::peak::{SavedActivations, peak};
-use super::states::{elements, embedding_elements, part_elements, state_bytes};
+use super::states::{embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use crate::op::Kind;
@@ -37,10 +38,12 @@ impl MemoryModel {
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }
 
-    /// Returns the bytes used in addition to `allocated`: driver, libraries and fragmentation.
-    fn unmanaged(&self, allocated: u64) -> u64 {
+    /// Returns the bytes used in addition to `allocated`, of which `passing` are activations and working memory: driver,
+    /// libraries and fragmentation.
+    fn unmanaged(&self, allocated: u64, passing: u64) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
-        context.saturating_add((self.stack.fragmentation * allocated as f64) as u64)
+        let lost = self.stack.fragmentation * allocated as f64 + self.stack.activation_fragmentation * passing as f64;
+        context.saturating_add(lost as u64)
     }
 
     /// Returns the fraction of what F saves that I saves for W, over the whole model: between 0 and 1.
@@ -57,6 +60,7 @@ impl MemoryModel {
         let is_block = part.name != EMBEDDING && part.name != HEAD;
         let left = match (kind, self.layout.recompute) {
             (Kind::F, Recompute::Full) if is_block => self.hidden(),
+            (Kind::F, Recompute::Parts(_)) if is_block => self.places(part).into_iter().sum(),
             (Kind::F, Recompute::Selective) if is_block && self.stack.selective_products == 1.0 => {
                 self.every_second(part)
             }
@@ -83,7 +87,7 @@ impl MemoryModel {
             Operation::Product { outputs, .. } => {
                 self.rows_of(outputs, bytes, if split.is_some_and(|split| split.axis == 1) { sp } else { tp }) / 2
             }
-            Operation::Attention { heads, size, .. } => self.rows_of(heads * size, bytes, tp),
+            Operation::Attention { heads, value, .. } => self.rows_of(heads * value, bytes, tp),
             _ => 0,
         });
         kept.fold(self.hidden(), u64::saturating_add)
@@ -144,9 +148,7 @@ impl MemoryModel {
     pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-        let ranks = self.storage.tp;
-        let elements = elements(&self.spec, ranks, held.iter().copied());
-        let states = state_bytes(elements, &self.layout, &self.stack);
+        let (elements, states) = self.states(&held);
         let ops = schedule.program(device);
         if self.stack.outputs_kept == 1.0 {
             let left: Vec<SavedActivations> =
@@ -162,21 +164,67 @@ impl MemoryModel {
         let running = peak.total().max(step) - peak.held;
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
-        let buckets = buckets.min(elements).saturating_mul(u64::from(self.layout.precision.bytes()));
+        let bytes = if self.stack.reduced_bytes > 0.0 {
+            self.stack.reduced_bytes as u64
+        } else {
+            self.layout.precision.bytes().into()
+        };
+        let buckets = buckets.min(elements).saturating_mul(bytes);
         let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
-        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated))
+        let of_which = self.mixture(device, stages, schedule, held);
+        DeviceMemory {
+            of_which,
+            ..DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(buffers)))
+        }
+    }
+
+    /// Returns the elements of a device with these stages on one rank, and their bytes.
+    fn states(&self, held: &[&Stage]) -> (u64, [u64; 3]) {
+        let [dense, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
+        let [mut states, of_experts] =
+            [state_bytes(dense, &self.layout, &self.stack), expert_state_bytes(experts, &self.layout, &self.stack)];
+        states.iter_mut().zip(of_experts).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
+        (dense + experts, states)
+    }
+
+    /// Returns what F saves of attention, of the MLP or shared experts, and of router and experts.
+    fn places(&self, part: &Part) -> [u64; 3] {
+        saved(part, self.layout.recompute, self.micro, &self.storage, self.spec.width)
+    }
+
+    /// Returns what the memory of a device consists of if the model has experts; `activations` is what it holds at its peak.
+    fn mixture(&self, device: u32, stages: &[Stage], schedule: &Schedule, activations: u64) -> MixtureMemory {
+        let held = schedule.placement.stages_of(device).filter_map(|stage| stages.get(stage as usize));
+        let held: Vec<&Stage> = held.collect();
+        let [_, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
+        if experts == 0 {
+            return MixtureMemory::default();
+        }
+        let [expert_weights, expert_gradients, expert_optimizer] =
+            expert_state_bytes(experts, &self.layout, &self.stack);
+        let mut named =
+            MixtureMemory { expert_weights, expert_gradients, expert_optimizer, ..MixtureMemory::default() };
+        let mut all = 0_u64;
+        for (part, count) in held.iter().flat_map(|stage| self.spec.held(stage)).filter(|&(_, count)| count > 0) {
+            let bytes = (count as u64).saturating_mul(self.part_left(part, Kind::F));
+            let places = if self.layout.recompute == Recompute::Full { [0; 3] } else { self.places(part) };
+            named.add(part, bytes, places);
+            named.dispatch_buffers = named.dispatch_buffers.max(dispatched(part, self.micro, &self.storage));
+            all = all.saturating_add(bytes);
+        }
+        named.scaled(activations, all)
     }
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
-        let elements = elements(&self.spec, self.storage.tp, [stage]);
-        let states = state_bytes(elements, &self.layout, &self.stack);
+        let (elements, states) = self.states(&[stage]);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
-        bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes)) as f64 / forward.max(1) as f64
+        let left = bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes, 0));
+        left as f64 / (1.0 + self.stack.activation_fragmentation) / forward.max(1) as f64
     }
 
     fn keys(&self) -> usize {
@@ -200,7 +248,8 @@ impl MemoryModel {
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
             let here = held.iter().any(|stage| stage.has(part.name));
-            if here { part_elements(part, self.storage.tp) } else { 0 }
+            let own = part.tensors().filter(|tensor| tensor.tied.is_none());
+            if here { own.map(|tensor| tensor.elements_under(self.layout.degrees())).sum() } else { 0 }
         };
         let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
         let ends: u64 = self.spec.parts.iter().filter(is_end).map(of).sum();
@@ -218,12 +267,16 @@ fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
     let (tensor, bytes) = (layout.tp as usize, layout.precision.bytes() as usize);
     Storage {
         logit_bytes: stack.logit_bytes as usize,
+        has_whole_logits: stack.has_whole_logits(),
+        norm_bytes: stack.norm_saved_bytes as usize,
+        keeps_gathered: stack.keeps_gathered == 1.0,
         score_bytes: score_bytes(model, layout, stack, layout.recompute),
         keys: layout.sequence as usize,
         mask_bytes: usize::from(has_dropout(model, stack)),
         keeps_gate: stack.keeps_gate == 1.0,
         tp: tensor,
         sp: if layout.sequence_parallel { tensor } else { 1 },
+        etp: layout.etp as usize,
         ..Storage::whole(8, bytes, model.vocabulary_multiple.max(1), 0)
     }
 }
@@ -237,7 +290,9 @@ fn has_dropout(model: &Config, stack: &Stack) -> bool {
 fn score_bytes(model: &Config, layout: &ParallelConfig, stack: &Stack, recompute: Recompute) -> usize {
     let bytes = layout.precision.bytes() as usize;
     match (stack.attention(layout), recompute) {
-        (Attention::Flash, _) | (_, Recompute::Selective) => 0,
+        (Attention::Flash, _) => 0,
+        (_, recompute) if recompute != Recompute::Full && recompute.repeats(RecomputePart::CoreAttention) => 0,
+        _ if stack.score_saved_bytes > 0.0 => stack.score_saved_bytes as usize,
         _ if has_dropout(model, stack) => 2 * bytes + 1,
         _ => bytes,
     }

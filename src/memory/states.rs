@@ -2,7 +2,7 @@
 
 use crate::hardware::Stack;
 use crate::layout::{ParallelConfig, Precision, Zero};
-use crate::model_spec::{ModelSpec, Part, Stage, Tensor};
+use crate::model_spec::{ModelSpec, Tensor};
 
 /// AdamW's two moments, in fp32.
 const MOMENT_BYTES: u64 = 8;
@@ -10,30 +10,6 @@ const MOMENT_BYTES: u64 = 8;
 /// Returns the elements of a tensor on one of `ranks` tensor-parallel ranks.
 fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
     tensor.share(0, ranks).into_iter().map(|size| size as u64).product()
-}
-
-/// Returns the elements of one `part` on a rank, without tensors shared from another part.
-pub(super) fn part_elements(part: &Part, ranks: usize) -> u64 {
-    part.tensors().filter(|tensor| tensor.tied.is_none()).map(|tensor| on_a_rank(tensor, ranks)).sum()
-}
-
-/// Returns the elements of the tensor that two parts share, on a rank.
-fn tied_elements(spec: &ModelSpec, ranks: usize) -> u64 {
-    let tied = spec.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
-    tied.map(|tensor| on_a_rank(tensor, ranks)).sum()
-}
-
-/// Returns the elements of a device with these stages, on one tensor-parallel rank; a shared tensor counts once.
-pub(super) fn elements<'a>(spec: &ModelSpec, ranks: usize, stages: impl IntoIterator<Item = &'a Stage> + Clone) -> u64 {
-    let of = |stage| spec.held(stage).map(|(part, count)| count as u64 * part_elements(part, ranks)).sum::<u64>();
-    let own: u64 = stages.clone().into_iter().map(of).sum();
-    match spec.outline().tied {
-        Some([original, other]) => {
-            let has = |part: &str| stages.clone().into_iter().any(|stage| stage.has(part));
-            own + if has(other) && !has(original) { tied_elements(spec, ranks) } else { 0 }
-        }
-        None => own,
-    }
 }
 
 /// Returns the elements of the token embedding; its gradient is allocated anew for each micro-batch.

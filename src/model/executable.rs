@@ -12,6 +12,17 @@ use serde_json::{Map, Value};
 /// One cannot; it is named.
 pub fn check_executable(config: &Config) -> Result<()> {
     config.validate()?;
+    ensure!(config.experts.is_none(), "expected a dense model, found a mixture of experts");
+    ensure!(config.latent.is_none(), "expected queries, keys and values of the hidden state, found latent attention");
+    ensure!(
+        config.prediction_layers == 0,
+        "expected predictions of the next token alone, found multi-token prediction"
+    );
+    let has_norms = config.qk_norm || config.post_norms || config.has_sinks;
+    ensure!(
+        !has_norms,
+        "expected one norm before attention and one before the MLP, found other norms or attention sinks"
+    );
     for part in &config.spec().parts {
         compile(part, config, TensorShare::WHOLE)?;
     }

@@ -95,7 +95,7 @@ pub fn compile(part: &Part, config: &Config, share: TensorShare) -> Result<Vec<L
                 let fused = (heads + 2 * groups) * size;
                 Layer { group: 0, call: Call::Rotate(Rotation { heads: heads + groups, fused }) }
             }
-            Operation::Attention { heads, groups, size } => {
+            Operation::Attention { heads, groups, size, .. } => {
                 Layer { group: 0, call: Call::Attention(attention([heads, groups, size], share)) }
             }
             Operation::Classify { width, vocabulary } => {
@@ -109,6 +109,11 @@ pub fn compile(part: &Part, config: &Config, share: TensorShare) -> Result<Vec<L
             Operation::Activate { .. } | Operation::Add { .. } => {
                 bail!("expected a product in front of every activation and addition, found none")
             }
+            Operation::Route { .. }
+            | Operation::Dispatch { .. }
+            | Operation::Grouped { .. }
+            | Operation::ActivateCopies { .. }
+            | Operation::Combine { .. } => bail!("expected a dense model, found a mixture of experts"),
         };
         layers.push(layer);
     }

@@ -1,12 +1,11 @@
-//! Reader of Hugging Face's `config.json` for models of the GPT-2 and Llama families.
+//! Reader of Hugging Face's `config.json`: GPT-2, Llama and its relatives, and families of mixtures of experts.
 
+pub use super::keys::ConfigError;
+
+use super::families::{self, windows};
+use super::keys::{INSTEAD, divides, flag, is_set, number, optional, size};
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use serde_json::{Map, Value};
-
-/// Why a file describes no supported model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
 
 /// A model, with the unknown keys of its file.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +22,7 @@ const GPT2: &str = "n_layer n_head n_embd n_inner vocab_size n_positions n_ctx t
 const LLAMA: &str = "num_hidden_layers num_attention_heads num_key_value_heads hidden_size intermediate_size head_dim vocab_size \
     tie_word_embeddings attention_bias mlp_bias sliding_window use_sliding_window layer_types";
 
-/// Supported values of `model_type`.
+/// Values of `model_type` of GPT-2, Llama and models with the same layers; [`families`] has the others.
 const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
 
 /// Reads the text of Hugging Face's `config.json`.
@@ -46,59 +45,30 @@ pub fn read(text: &str) -> Result<Described, ConfigError> {
         "" if keys.contains_key("hidden_size") => "llama",
         kind => kind,
     };
-    let read = if kind == "gpt2" { GPT2 } else { LLAMA };
-    if let Some(found) = others(&keys, read).find_map(unsupported) {
-        return Err(ConfigError(format!("expected a decoder of equal blocks, {found}; {INSTEAD}")));
+    let family = families::FAMILIES.iter().find(|family| family.kinds.contains(&kind));
+    let (keys, beside) = families::text_model(&keys, kind)?;
+    let more = family.map_or("", |family| family.keys);
+    let read = |key: &str| lists(if kind == "gpt2" { GPT2 } else { LLAMA }, key) || lists(more, key);
+    if let Some(found) = others(keys, read).find_map(unsupported) {
+        return Err(ConfigError(format!(
+            "expected a decoder of type '{kind}' with the layers of its family, {found}; {INSTEAD}"
+        )));
     }
-    if !TYPES.contains(&kind) {
-        let types = TYPES.join(", ");
+    if family.is_none() && !TYPES.contains(&kind) {
+        let types: Vec<&str> = TYPES
+            .into_iter()
+            .chain(families::FAMILIES.iter().flat_map(|family| family.kinds.iter().copied()))
+            .collect();
+        let types = types.join(", ");
         return Err(ConfigError(format!("expected model_type to be one of {types}, found '{kind}'; {INSTEAD}")));
     }
-    let config = if kind == "gpt2" { gpt2(&keys)? } else { llama(&keys, kind)? };
+    let config = match family {
+        _ if kind == "gpt2" => gpt2(keys)?,
+        Some(family) => (family.apply)(keys, llama(keys, kind)?)?,
+        None => llama(keys, kind)?,
+    };
     config.validate().map_err(|error| ConfigError(error.to_string()))?;
-    Ok(Described { config, unknown: others(&keys, read).map(|(key, _)| key.clone()).collect() })
-}
-
-/// Advice for unsupported models.
-const INSTEAD: &str = "take a dense model of similar sizes, such as --model llama-3-8b";
-
-/// Reads a whole number.
-fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<usize, ConfigError> {
-    let missing =
-        || ConfigError(format!("expected '{key}', found none; a model of this type has {}", kind.replace(' ', ", ")));
-    optional(keys, key)?.ok_or_else(missing)
-}
-
-/// Reads a whole number; `None` if the key is missing or null.
-fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<usize>, ConfigError> {
-    match keys.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => {
-            let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
-            let wrong = || ConfigError(format!("expected '{key}' to be a whole number, found {value}; correct it"));
-            Ok(Some(number.ok_or_else(wrong)?))
-        }
-    }
-}
-
-fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, ConfigError> {
-    match keys.get(key) {
-        None | Some(Value::Null) => Ok(default),
-        Some(value) => {
-            value.as_bool().ok_or_else(|| ConfigError(format!("expected '{key}' to be true or false, found {value}")))
-        }
-    }
-}
-
-/// Reads a number; `None` if the key is missing or null.
-fn number(keys: &Map<String, Value>, key: &str) -> Result<Option<f64>, ConfigError> {
-    match keys.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => match value.as_f64().filter(|number| *number > 0.0) {
-            Some(number) => Ok(Some(number)),
-            None => Err(ConfigError(format!("expected '{key}' to be a number above 0, found {value}; correct it"))),
-        },
-    }
+    Ok(Described { config, unknown: others(keys, read).map(|(key, _)| key.clone()).chain(beside).collect() })
 }
 
 /// Returns the activation function. Unknown ones cost the same, but cannot be executed.
@@ -106,6 +76,7 @@ fn function(keys: &Map<String, Value>, key: &str, default: &str) -> ActivationFu
     match keys.get(key).filter(|value| !value.is_null()).map_or(Some(default), Value::as_str) {
         Some("gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::GeluTanh,
         Some("silu" | "swish") => ActivationFunction::Silu,
+        Some("relu2" | "squared_relu") => ActivationFunction::SquaredRelu,
         _ => ActivationFunction::Other,
     }
 }
@@ -155,22 +126,6 @@ fn gpt2(keys: &Map<String, Value>) -> Result<Config, ConfigError> {
     Ok(Config { mlp, function, norm_epsilon, tied: flag(keys, "tie_word_embeddings", true)?, ..gpt })
 }
 
-/// Returns the attention window in tokens. Qwen's files name a window even if it is not used.
-fn window(keys: &Map<String, Value>, kind: &str) -> Result<Option<usize>, ConfigError> {
-    let layers = match keys.get("layer_types") {
-        Some(Value::Array(layers)) => layers.clone(),
-        _ => Vec::new(),
-    };
-    let kinds = ["full_attention", "sliding_attention"];
-    if let Some(other) = layers.iter().find(|layer| !layer.as_str().is_some_and(|layer| kinds.contains(&layer))) {
-        return Err(ConfigError(format!("expected layers among {}, found {other}; {INSTEAD}", kinds.join(", "))));
-    }
-    let slides = layers.is_empty() || layers.iter().any(|layer| layer == "sliding_attention");
-    let is_used = flag(keys, "use_sliding_window", kind != "qwen2")?;
-    let window = optional(keys, "sliding_window")?;
-    Ok(window.filter(|_| slides && is_used))
-}
-
 fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
     let size = |key| size(keys, key, LLAMA);
     let (heads, channels) = (size("num_attention_heads")?, size("hidden_size")?);
@@ -181,7 +136,9 @@ fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
             channels / heads
         }
     };
-    let attention_bias = flag(keys, "attention_bias", false)?;
+    let attention_bias = flag(keys, "attention_bias", kind == "gpt_oss")?;
+    let layers = size("num_hidden_layers")?;
+    let (window, full_every) = windows(keys, kind, layers)?;
     let biases = Biases {
         norms: false,
         qkv: attention_bias || kind == "qwen2",
@@ -200,23 +157,15 @@ fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
         function: function(keys, "hidden_act", "silu"),
         norm_epsilon: number(keys, "rms_norm_eps")?.unwrap_or(1e-6),
         tied: flag(keys, "tie_word_embeddings", false)?,
-        window: window(keys, kind)?,
-        ..Config::gpt(size("vocab_size")?, 0, size("num_hidden_layers")?, heads, channels)
+        window,
+        full_every,
+        ..Config::gpt(size("vocab_size")?, 0, layers, heads, channels)
     })
-}
-
-fn divides(of: &str, whole: usize, by: &str, part: usize) -> Result<(), ConfigError> {
-    if part == 0 || !whole.is_multiple_of(part) {
-        return Err(ConfigError(format!(
-            "expected '{of}' to be a multiple of '{by}', found {whole} and {part}; correct one"
-        )));
-    }
-    Ok(())
 }
 
 /// Unsupported features, with substrings of their keys. Keys that are read are exempt.
 const UNSUPPORTED: [(&str, &str); 11] = [
-    ("mixture-of-experts models are", "expert moe dense_replace sparse_step ffn_config"),
+    ("experts are", "expert moe dense_replace sparse_step ffn_config"),
     ("multi-head latent attention is", "lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"),
     ("multi-token prediction is", "nextn mtp"),
     (
@@ -245,18 +194,6 @@ const HARMLESS: &str = "\
 const HARMLESS_STARTS: &[&str] = &["_", "rope_", "summary_"];
 const HARMLESS_ENDS: &[&str] = &["_token_id", "_eps", "_epsilon", "_pdrop", "_dropout", "_theta"];
 
-/// Returns whether a value enables a feature: it is not null, false, 0 or empty.
-fn is_set(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(yes) => *yes,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(map) => !map.is_empty(),
-    }
-}
-
 /// Returns whether `key` is one of `keys`, which are separated by spaces.
 fn lists(keys: &str, key: &str) -> bool {
     keys.split(' ').any(|known| known == key)
@@ -269,8 +206,11 @@ fn is_harmless(key: &str) -> bool {
 }
 
 /// Returns the keys that are set, not in `read` and not harmless.
-fn others<'a>(keys: &'a Map<String, Value>, read: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    keys.iter().filter(|(key, value)| is_set(value) && !lists(read, key) && !is_harmless(key))
+fn others<'a>(
+    keys: &'a Map<String, Value>,
+    read: impl Fn(&str) -> bool + Copy,
+) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    keys.iter().filter(move |(key, value)| is_set(value) && !read(key) && !is_harmless(key))
 }
 
 /// Describes a key of an unsupported feature.
@@ -280,5 +220,5 @@ fn unsupported((key, value): (&String, &Value)) -> Option<String> {
         Value::Array(_) | Value::Object(_) => String::new(),
         value => format!(": {value}"),
     };
-    Some(format!("found '{key}'{value}, but {what} not supported"))
+    Some(format!("found '{key}'{value}, but {what} not supported there"))
 }

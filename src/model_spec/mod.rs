@@ -3,21 +3,32 @@
 //! [`presets`], [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
 //! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
 
+mod decoder;
+mod families;
 pub mod gpt2;
 pub mod huggingface;
+mod keys;
+mod mixture;
+mod mixture_presets;
 mod operation;
 mod part;
 mod presets;
+pub mod shape;
 mod spec;
 mod split;
 mod stage;
+mod stage_layout;
 pub mod transformer;
 
-pub use operation::{MicroBatch, Operation, Storage};
-pub use part::{BLOCK, EMBEDDING, HEAD, Initial, Part, Tensor};
+pub use mixture::{Experts, Latent};
+pub use operation::{MicroBatch, Operation, Storage, Window};
+pub use part::{
+    BLOCK, Degrees, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor, WINDOW_BLOCK, WINDOW_MIXTURE, is_layer,
+};
 pub use presets::{model_spec, names, of_hub, transformer_named, unknown, unknown_among};
 pub use spec::ModelSpec;
 pub use split::{Block, Split};
 pub(crate) use stage::layer_counts;
 pub use stage::{Outline, SplitError, Stage, TiedSides};
+pub use stage_layout::{LayoutError, StageLayout, StagePieces};
 pub use transformer::InvalidSizes;

@@ -28,6 +28,10 @@ pub struct Storage {
     pub activation_bytes: usize,
     /// Bytes per logit that F saves.
     pub logit_bytes: usize,
+    /// Whether each tensor-parallel rank has all logits instead of its share of the vocabulary.
+    pub has_whole_logits: bool,
+    /// Bytes per element that a norm saves besides its input.
+    pub norm_bytes: usize,
     /// Logits per row are rounded up to a multiple of this.
     pub logits_multiple: usize,
     /// Number of partial sums that make up the gradient of a norm's weights.
@@ -38,6 +42,8 @@ pub struct Storage {
     pub keys: usize,
     /// Bytes per element of dropout's mask; 0 without dropout.
     pub mask_bytes: usize,
+    /// Whether a product saves its input as gathered from sequence-parallel ranks.
+    pub keeps_gathered: bool,
     /// Whether a gated activation saves the activated half in addition to its input.
     pub keeps_gate: bool,
     /// Tensor-parallel degree: ranks that share the rows between products (Shoeybi et al., arXiv 1909.08053).
@@ -45,6 +51,8 @@ pub struct Storage {
     /// Sequence-parallel degree: ranks that share the remaining rows (Korthikanti et al., arXiv 2205.05198); 1 without sequence
     /// parallelism.
     pub sp: usize,
+    /// Expert-tensor-parallel degree: ranks that share each expert and have copies of its rows.
+    pub etp: usize,
 }
 
 impl Storage {
@@ -59,20 +67,47 @@ impl Storage {
             id_bytes,
             activation_bytes,
             logit_bytes: activation_bytes,
+            has_whole_logits: false,
+            norm_bytes: 0,
             logits_multiple,
             partial_sums,
             score_bytes: 0,
             keys: 0,
             mask_bytes: 0,
+            keeps_gathered: false,
             keeps_gate: false,
             tp: 1,
             sp: 1,
+            etp: 1,
         }
     }
 }
 
 /// Bytes of what is kept in float32 for any activation type: statistics, log-sum-exps, gradients of norms.
 const FLOAT: usize = size_of::<f32>();
+
+/// Keys that a query attends to, if not all before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Number of tokens, w.
+    pub tokens: usize,
+    /// Whether sequences are cut into chunks of w tokens that do not see each other (Llama 4); otherwise each query sees the
+    /// last w tokens.
+    pub is_chunked: bool,
+}
+
+impl Window {
+    /// Returns twice the scores under a causal mask per sequence of `tokens` tokens and head, which without a window is the
+    /// full square.
+    pub fn scores(window: Option<Window>, tokens: usize) -> u128 {
+        let all = tokens as u128;
+        match window.filter(|window| window.tokens < tokens) {
+            None => all * all,
+            Some(Window { tokens, is_chunked: true }) => tokens as u128 * all,
+            Some(Window { tokens, is_chunked: false }) => tokens as u128 * (2 * all - tokens as u128),
+        }
+    }
+}
 
 /// One operation on each of the n tokens of a micro-batch. Widths are elements per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +121,27 @@ pub enum Operation {
     Product { inputs: usize, outputs: usize, has_bias: bool },
     /// In-place rotary embedding of queries and keys, `width` elements together.
     Rotate { width: usize },
-    /// Attention over the sequence: `heads` of queries, `groups` of keys and values, `size` channels each.
-    Attention { heads: usize, groups: usize, size: usize },
+    /// Attention over the sequence: `heads` of queries, `groups` of keys and values; `size` channels per query and key, `value`
+    /// per value.
+    Attention { heads: usize, groups: usize, size: usize, value: usize, window: Option<Window> },
     /// An elementwise function (GELU), or one of two halves of the input (SwiGLU).
     Activate { inputs: usize, outputs: usize },
     /// Addition to the residual stream.
     Add { width: usize },
     /// Logits and their cross entropy. The forward leaves the gradient of the logits in their place.
     Classify { width: usize, vocabulary: usize },
+    /// A router: scores of `experts` experts, and the choice of `top_k` per token. `keeps_input`: no other operation saves its
+    /// input.
+    Route { width: usize, experts: usize, top_k: usize, keeps_input: bool },
+    /// `top_k` copies of each row, sorted by expert and sent to the ranks that have them.
+    Dispatch { width: usize, top_k: usize },
+    /// A grouped product: each of `top_k` copies of a row with the weight (outputs, inputs) of its expert. Of the weight,
+    /// expert-tensor ranks share axis 0, the outputs, or 1, the inputs.
+    Grouped { experts: usize, top_k: usize, inputs: usize, outputs: usize, axis: usize },
+    /// [`Operation::Activate`] on `top_k` copies of each row.
+    ActivateCopies { top_k: usize, inputs: usize, outputs: usize },
+    /// The copies sent back, weighted and added up per token.
+    Combine { width: usize, top_k: usize },
 }
 
 impl Operation {
@@ -108,9 +156,14 @@ impl Operation {
         match (*self, kind) {
             (Operation::Product { inputs, outputs, .. }, _) => product(inputs, outputs),
             (Operation::Classify { width, vocabulary }, _) => product(width, vocabulary),
+            (Operation::Route { width, experts, .. }, _) => product(width, experts),
+            (Operation::Grouped { top_k, inputs, outputs, .. }, _) => top_k as u128 * product(inputs, outputs),
             // queries times keys and scores times values; both operands of each need a gradient, and there are no weights
-            (Operation::Attention { heads, size, .. }, Kind::F) => 2 * product(heads * size, micro.tokens),
-            (Operation::Attention { heads, size, .. }, Kind::I) => 4 * product(heads * size, micro.tokens),
+            (Operation::Attention { heads, size, value, window, .. }, Kind::F | Kind::I) => {
+                let scores = micro.sequences as u128 * heads as u128 * Window::scores(window, micro.tokens);
+                let products = if kind == Kind::F { 2 } else { 4 };
+                products * scores * (size + value) as u128
+            }
             _ => 0,
         }
     }
@@ -126,21 +179,24 @@ impl Operation {
         // of the axis that ranks share a rank has its pieces; the other one is that of rows between products
         let held = |axis: usize, width: usize| match split {
             Some(split) if split.axis == axis => shared(split.length(0, tp), bytes, 1),
+            Some(split) if split.axis != axis && axis == 1 && storage.keeps_gathered => shared(width, bytes, 1),
             _ => shared(width, bytes, sp),
         };
+        // of the copies of rows; each expert-tensor rank has those of all of them
+        let copies = |width: usize, ranks: usize| shared(width, bytes, sp).saturating_mul(storage.etp).div_ceil(ranks);
         let ids = rows.saturating_mul(storage.id_bytes);
         match (*self, kind) {
             (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, sp)),
             (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, sp)),
             (Operation::Norm { width, statistics, .. }, Kind::F) => {
-                shared(width, bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
+                shared(width, bytes + storage.norm_bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
             }
             (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
             (Operation::Product { inputs, .. }, Kind::F) => held(1, inputs),
             (Operation::Product { inputs, outputs, .. }, Kind::I) => held(1, inputs).saturating_add(held(0, outputs)),
-            (Operation::Attention { heads, groups, size }, Kind::F) => {
+            (Operation::Attention { heads, groups, size, value, .. }, Kind::F) => {
                 // with fewer key heads than ranks, each rank has a copy of one
-                let operands = shared((heads + 2 * groups.max(tp)) * size, bytes, tp);
+                let operands = shared(heads * size + groups.max(tp) * (size + value), bytes, tp);
                 let rest = match storage.score_bytes {
                     0 => shared(heads, FLOAT, tp),
                     score => shared(heads.saturating_mul(storage.keys), score, tp),
@@ -154,8 +210,28 @@ impl Operation {
             (Operation::Add { width }, Kind::F) => shared(width, storage.mask_bytes, sp),
             (Operation::Classify { width, vocabulary }, Kind::F | Kind::I) => {
                 let logit = if kind == Kind::F { storage.logit_bytes } else { bytes };
-                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, tp);
+                let ranks = if storage.has_whole_logits { 1 } else { tp };
+                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, ranks);
                 shared(width, bytes, sp).saturating_add(logits)
+            }
+            // scores and probabilities in float32
+            (Operation::Route { width, experts, keeps_input, .. }, Kind::F) => {
+                let input = if keeps_input { shared(width, bytes, sp) } else { 0 };
+                shared(2 * experts, FLOAT, sp).saturating_add(input)
+            }
+            (Operation::Route { width, experts, .. }, Kind::I) => {
+                shared(experts, FLOAT, sp).saturating_add(shared(width, bytes, sp))
+            }
+            // the place of each copy, and its inverse
+            (Operation::Dispatch { top_k, .. }, Kind::F) => shared(2 * top_k, FLOAT, sp),
+            (Operation::Grouped { top_k, inputs, outputs, axis, .. }, Kind::F | Kind::I) => {
+                let [out, into] = if axis == 0 { [storage.etp, 1] } else { [1, storage.etp] };
+                let operand = copies(top_k * inputs, into);
+                if kind == Kind::F { operand } else { operand.saturating_add(copies(top_k * outputs, out)) }
+            }
+            (Operation::ActivateCopies { top_k, inputs, outputs }, Kind::F) => {
+                let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
+                copies(top_k * (inputs + half), storage.etp)
             }
             _ => 0,
         }
@@ -164,6 +240,17 @@ impl Operation {
     /// Returns whether this is an attention.
     pub fn has_heads(&self) -> bool {
         matches!(self, Operation::Attention { .. })
+    }
+
+    /// Returns whether it works on copies of rows, one per chosen expert.
+    pub fn is_of_experts(&self) -> bool {
+        matches!(
+            self,
+            Operation::Dispatch { .. }
+                | Operation::Grouped { .. }
+                | Operation::ActivateCopies { .. }
+                | Operation::Combine { .. }
+        )
     }
 
     /// Returns whether tensor-parallel ranks share the wider of its rows.
@@ -184,7 +271,11 @@ impl Operation {
             | Operation::Add { width }
             | Operation::Classify { width, .. } => width,
             Operation::Product { inputs, outputs, .. } | Operation::Activate { inputs, outputs } => inputs.max(outputs),
-            Operation::Attention { heads, groups, size } => (heads + 2 * groups) * size,
+            Operation::Attention { heads, groups, size, value, .. } => heads * size + groups * (size + value),
+            Operation::Route { width, experts, .. } => width.max(experts),
+            Operation::Dispatch { width, top_k } | Operation::Combine { width, top_k } => top_k * width,
+            Operation::Grouped { top_k, inputs, outputs, .. }
+            | Operation::ActivateCopies { top_k, inputs, outputs } => top_k * inputs.max(outputs),
         }
     }
 }

@@ -30,12 +30,25 @@ pub struct Tensor {
     pub tied: Option<&'static str>,
     /// How tensor-parallel ranks share it; `None`: each rank holds the whole tensor.
     pub split: Option<Split>,
+    /// Whether its first axis counts experts. Expert-parallel ranks share that one, and expert-tensor ranks the axis of `split`.
+    pub is_of_experts: bool,
+}
+
+/// Degrees by which ranks share the tensors of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degrees {
+    /// Tensor-parallel degree.
+    pub tp: usize,
+    /// Expert-parallel degree.
+    pub ep: usize,
+    /// Expert-tensor-parallel degree.
+    pub etp: usize,
 }
 
 impl Tensor {
     /// Returns an unshared tensor without padding or split axis.
     pub fn new(name: &'static str, shape: impl Into<Vec<usize>>, initial: Initial) -> Tensor {
-        Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None }
+        Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None, is_of_experts: false }
     }
 
     /// Returns the tensor split along `axis`, of which `blocks` are the runs.
@@ -50,6 +63,21 @@ impl Tensor {
             shape[split.axis] = split.length(rank, ranks);
         }
         shape
+    }
+
+    /// Returns the tensor as that of experts: its first axis counts them.
+    pub fn of_experts(self) -> Tensor {
+        Tensor { is_of_experts: true, ..self }
+    }
+
+    /// Returns the elements of what the first rank holds under these degrees; no rank holds more.
+    pub fn elements_under(&self, degrees: Degrees) -> u64 {
+        let ranks = if self.is_of_experts { degrees.etp } else { degrees.tp };
+        let mut shape = self.share(0, ranks);
+        if self.is_of_experts {
+            shape[0] = shape[0].div_ceil(degrees.ep.max(1));
+        }
+        shape.into_iter().map(|size| size as u64).product()
     }
 
     /// Returns the elements of what the first of `ranks` holds; no rank holds more.
@@ -80,10 +108,23 @@ impl Tensor {
 
 /// Name of the part that turns tokens into hidden states.
 pub const EMBEDDING: &str = "embedding";
-/// Name of a transformer block.
+/// Name of a transformer block: of all layers if they are alike and not mixtures, otherwise of dense ones with full attention.
 pub const BLOCK: &str = "block";
+/// Name of a dense layer with windowed attention, in models that have other layers, too.
+pub const WINDOW_BLOCK: &str = "window block";
+/// Name of a layer with experts.
+pub const MIXTURE: &str = "mixture";
+/// Name of a layer with experts and windowed attention, in models that have layers with full attention, too.
+pub const WINDOW_MIXTURE: &str = "window mixture";
+/// Name of a layer that predicts further tokens (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+pub const PREDICTION: &str = "prediction";
 /// Name of the part that turns hidden states into logits and a loss.
 pub const HEAD: &str = "head";
+
+/// Returns whether the part with this name is a layer, not embedding or head.
+pub fn is_layer(part: &str) -> bool {
+    part != EMBEDDING && part != HEAD
+}
 
 /// One part of a model, repeated `count` times in sequence.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,14 +140,39 @@ pub struct Part {
 }
 
 impl Part {
+    /// Returns whether it is a layer, not embedding or head.
+    pub fn is_layer(&self) -> bool {
+        is_layer(self.name)
+    }
+
     /// Returns the tensors.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.groups.iter().flatten()
     }
 
+    /// Returns the weights of products and routers, in the order of their operations.
+    pub fn matrices(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors().filter(|tensor| tensor.shape.len() == 2 && !tensor.is_of_experts)
+    }
+
     /// Returns the number of elements of the tensors, including shared ones.
     pub fn elements(&self) -> usize {
         self.tensors().map(Tensor::elements).sum::<u128>() as usize
+    }
+
+    /// Returns the parameters of one repetition in tensors that `counts` and that are not shared from another part, without
+    /// padding.
+    pub fn parameters(&self, counts: impl Fn(&Tensor) -> bool) -> u128 {
+        let own = self.tensors().filter(|tensor| tensor.tied.is_none() && counts(tensor));
+        own.map(|tensor| tensor.elements() - tensor.padding_elements()).sum()
+    }
+
+    /// Returns the experts per token and all of them; `None` without experts.
+    pub fn chosen_experts(&self) -> Option<(u128, u128)> {
+        self.operations.iter().find_map(|operation| match *operation {
+            Operation::Grouped { experts, top_k, .. } => Some((top_k as u128, experts as u128)),
+            _ => None,
+        })
     }
 
     /// Returns the FLOPs of one repetition for a micro-batch, in F, I, W or B.
@@ -122,9 +188,11 @@ impl Part {
 
     /// Returns the operations, each product with how ranks share its weight: the k-th product uses the k-th matrix.
     pub fn with_splits(&self) -> impl Iterator<Item = (&Operation, Option<&Split>)> {
-        let mut matrices = self.tensors().filter(|tensor| tensor.shape.len() == 2);
+        let mut matrices = self.matrices();
         self.operations.iter().map(move |operation| match operation {
-            Operation::Product { .. } => (operation, matrices.next().and_then(|matrix| matrix.split.as_ref())),
+            Operation::Product { .. } | Operation::Route { .. } => {
+                (operation, matrices.next().and_then(|matrix| matrix.split.as_ref()))
+            }
             _ => (operation, None),
         })
     }

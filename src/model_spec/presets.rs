@@ -1,6 +1,7 @@
 //! Models by name: published sizes, and messages for unknown names.
 
 use super::gpt2;
+use super::mixture_presets::PRESETS;
 use super::spec::ModelSpec;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use crate::nearest::{hint, nearest, plain, same_numbers};
@@ -25,7 +26,7 @@ const fn mpt(layers: usize, heads: usize, channels: usize) -> Config {
 /// Nemotron-4 (arXiv 2402.16819, 2406.11704): squared ReLU, grouped queries, rotary positions, no biases, an untied head.
 const fn nemotron(layers: usize, heads: usize, channels: usize) -> Config {
     let gpt = Config::gpt(256_000, 0, layers, heads, channels);
-    let (biases, function) = (Biases::NONE, ActivationFunction::Other);
+    let (biases, function) = (Biases::NONE, ActivationFunction::SquaredRelu);
     Config { style: Style::Llama, biases, groups: 8, rotary: Some(Rotary::new(10_000.0)), function, tied: false, ..gpt }
 }
 
@@ -79,11 +80,19 @@ const LLAMA: &[(&str, Config)] = &[
 ];
 
 /// Models with the sizes of another one, and [`stretched`] positions.
-const ALIASES: [(&str, &str); 4] = [
+const STRETCHED: [(&str, &str); 4] = [
     ("llama-3.1-8b", "llama-3-8b"),
     ("llama-3.1-70b", "llama-3-70b"),
     ("llama-3.1-405b", "llama-3-405b"),
     ("llama-3.3-70b", "llama-3-70b"),
+];
+
+/// Further names of models.
+const ALIASES: [(&str, &str); 4] = [
+    ("moonlight", "moonlight-16b-a3b"),
+    ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
+    ("mixtral-8x22b-v0.1", "mixtral-8x22b"),
+    ("kimi-k2-base", "kimi-k2"),
 ];
 
 /// Returns the published model with this name; hyphens and case do not matter: `gpt2` to `gpt2-xl`, `gpt-3-175b`, `llama-3-70b`,
@@ -94,10 +103,12 @@ pub fn model_spec(name: &str) -> Option<ModelSpec> {
 
 /// Returns the sizes of the model that [`model_spec`] returns.
 pub fn transformer_named(name: &str) -> Option<Config> {
+    let other = ALIASES.iter().find(|(alias, _)| plain(alias) == plain(name));
+    let name = other.map_or(name, |(_, model)| *model);
     let name = names().find(|known| plain(known) == plain(name))?;
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    let alias = STRETCHED.iter().find(|(alias, _)| *alias == name);
     let name = alias.map_or(name.as_str(), |(_, model)| *model);
-    let found = GPT.iter().chain(LLAMA).find(|(preset, _)| *preset == name).map(|&(_, config)| config);
+    let found = GPT.iter().chain(LLAMA).chain(PRESETS).find(|(preset, _)| *preset == name).map(|&(_, config)| config);
     let found = found.or_else(|| gpt2::Config::preset(name).map(|config| config.transformer()));
     found.map(|config| if alias.is_some() { stretched(config, 8.0) } else { config })
 }
@@ -105,27 +116,9 @@ pub fn transformer_named(name: &str) -> Option<Config> {
 /// Returns the names that [`model_spec`] knows.
 pub fn names() -> impl Iterator<Item = String> {
     let presets = gpt2::Config::PRESETS.iter().map(|(name, _)| *name);
-    let others = GPT.iter().chain(LLAMA).map(|(name, _)| *name).chain(ALIASES.iter().map(|(alias, _)| *alias));
+    let others =
+        GPT.iter().chain(LLAMA).chain(PRESETS).map(|(name, _)| *name).chain(STRETCHED.iter().map(|(alias, _)| *alias));
     presets.chain(others).map(str::to_string)
-}
-
-/// Substrings of the names of mixture-of-experts models, in lower case.
-const MIXTURES: [&str; 17] = [
-    "mixtral", "moe", "deepseek", "gpt-oss", "dbrx", "grok", "arctic", "jamba", "kimi", "glam", "switch", "gshard",
-    "llama-4", "llama4", "maverick", "minimax", "glm-4.5",
-];
-
-/// Returns whether a name is that of a mixture of experts: by family, or by sizes such as `8x7b` and `30b-a3b`.
-fn is_mixture(name: &str) -> bool {
-    let name = name.to_lowercase();
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let sizes = |part: &str| {
-        let experts =
-            part.split_once('x').is_some_and(|(many, each)| digits(many) && digits(each.trim_end_matches('b')));
-        let active = part.strip_prefix('a').and_then(|rest| rest.strip_suffix('b')).is_some_and(digits);
-        experts || active
-    };
-    MIXTURES.iter().any(|part| name.contains(part)) || name.split(['-', '_', '/', ' ']).any(sizes)
 }
 
 /// Returns the last part of `OWNER/NAME`, as on Hugging Face; `None` for a path.
@@ -146,11 +139,10 @@ pub fn unknown(name: &str) -> String {
 /// Explains that none of the models `known` has this name, and what to use instead.
 pub fn unknown_among(name: &str, known: &[String]) -> String {
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let what = if is_mixture(name) {
-        format!("'{name}' is a mixture of experts by its name, and mixture-of-experts models are not supported")
-    } else {
-        let like: Vec<&str> = nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect();
-        format!("no model is called '{name}'{}", hint(&like))
-    };
-    format!("{what}; known: {}; or give the config.json of a dense model from Hugging Face", known.join(", "))
+    let like: Vec<&str> = nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect();
+    let known = known.join(", ");
+    format!(
+        "no model is called '{name}'{}; known: {known}; or give a config.json from Hugging Face, or a shape file",
+        hint(&like)
+    )
 }

@@ -1,8 +1,9 @@
 //! The specification of a model, and sums over its parts.
 
 use super::operation::{MicroBatch, Operation, Storage};
-use super::part::{Part, Tensor};
+use super::part::{Degrees, PREDICTION, Part, Tensor};
 use super::stage::{Outline, SplitError, Stage, TiedSides};
+use super::stage_layout::StageLayout;
 use crate::op::Kind;
 
 /// The specification of a model.
@@ -12,6 +13,8 @@ pub struct ModelSpec {
     pub width: usize,
     /// Parts, in the order of the forward pass.
     pub parts: Vec<Part>,
+    /// Index of the part of each layer, in model order; empty: the parts follow each other.
+    pub order: Vec<usize>,
 }
 
 impl ModelSpec {
@@ -22,7 +25,8 @@ impl ModelSpec {
             let original = part.tensors().find_map(|tensor| tensor.tied)?;
             Some([part_of(original)?.name, part.name])
         });
-        Outline { parts: self.parts.iter().map(|part| (part.name, part.count)).collect(), tied }
+        let parts = self.parts.iter().map(|part| (part.name, part.count)).collect();
+        Outline { parts, order: self.order.clone(), tied }
     }
 
     /// Splits the model into stages of contiguous blocks, evenly or by `explicit` counts; the first has the embedding, the last
@@ -34,15 +38,63 @@ impl ModelSpec {
         self.outline().split(stages, explicit)
     }
 
+    /// Arranges the model in the stages of a layout.
+    ///
+    /// # Errors
+    /// The layout has another number of layers.
+    pub fn arranged(&self, layout: &StageLayout) -> Result<Vec<Stage>, SplitError> {
+        self.outline().arranged(layout)
+    }
+
     /// Returns each tensor once with its number of repetitions, in the order of checkpoints.
     pub fn tensors(&self) -> impl Iterator<Item = (usize, &Tensor)> {
         let tensors = self.parts.iter().flat_map(|part| part.tensors().map(|tensor| (part.count, tensor)));
         tensors.filter(|(_, tensor)| tensor.tied.is_none())
     }
 
-    /// Returns the number of parameters, without padding.
+    /// Returns the number of parameters as published: without padding, and without layers that predict further tokens.
     pub fn parameters(&self) -> u128 {
-        self.tensors().map(|(count, tensor)| count as u128 * (tensor.elements() - tensor.padding_elements())).sum()
+        let main = self.parts.iter().filter(|part| part.name != PREDICTION);
+        main.map(|part| part.count as u128 * part.parameters(|_| true)).sum()
+    }
+
+    /// Returns the number of parameters of layers that predict further tokens, which are trained, too.
+    pub fn prediction_parameters(&self) -> u128 {
+        let layers = self.parts.iter().filter(|part| part.name == PREDICTION);
+        layers.map(|part| part.count as u128 * part.parameters(|_| true)).sum()
+    }
+
+    /// Returns the parameters that a token passes: those of [`ModelSpec::parameters`] without experts that were not chosen.
+    pub fn active_parameters(&self) -> u128 {
+        let main = self.parts.iter().filter(|part| part.name != PREDICTION);
+        let active = main.map(|part| {
+            let routed = part.parameters(|tensor| tensor.is_of_experts);
+            let (chosen, experts) = part.chosen_experts().unwrap_or((1, 1));
+            part.count as u128 * (part.parameters(|_| true) - routed + routed * chosen / experts)
+        });
+        active.sum()
+    }
+
+    /// Returns the elements on one rank of a device with these stages, without and of experts; a shared tensor counts once.
+    pub fn elements_under<'a>(
+        &self,
+        stages: impl IntoIterator<Item = &'a Stage> + Clone,
+        degrees: Degrees,
+    ) -> [u64; 2] {
+        let mut elements = [0; 2];
+        for (part, count) in stages.clone().into_iter().flat_map(|stage| self.held(stage)) {
+            for tensor in part.tensors().filter(|tensor| tensor.tied.is_none()) {
+                elements[usize::from(tensor.is_of_experts)] += count as u64 * tensor.elements_under(degrees);
+            }
+        }
+        if let Some([original, other]) = self.outline().tied {
+            let has = |part: &str| stages.clone().into_iter().any(|stage| stage.has(part));
+            let tied = self.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
+            if has(other) && !has(original) {
+                elements[0] += tied.map(|tensor| tensor.elements_under(degrees)).sum::<u64>();
+            }
+        }
+        elements
     }
 
     /// Returns the number of elements of all tensors as stored, including padding.

@@ -1,6 +1,7 @@
 //! How a model's layers are split into stages, and which devices share a tensor.
 
-use super::part::{BLOCK, EMBEDDING, HEAD};
+use super::part::{BLOCK, EMBEDDING, HEAD, PREDICTION, is_layer};
+use super::stage_layout::StageLayout;
 use crate::placement::Placement;
 use std::fmt;
 use std::ops::Range;
@@ -9,8 +10,10 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Name and count of each part, in order. A stage holds a run of the layers between the first and the last part; the first
-    /// and the last stage also hold the first and the last part.
+    /// and the last stage also hold the first and the last part, and the last one what predicts further tokens.
     pub parts: Vec<(&'static str, usize)>,
+    /// Index of the part of each layer, in model order; empty: the parts follow each other.
+    pub order: Vec<usize>,
     /// The two parts that share a tensor, if any.
     pub tied: Option<[&'static str; 2]>,
 }
@@ -57,45 +60,84 @@ pub enum SplitError {
 impl Outline {
     /// Outline of an embedding, `blocks` blocks, and a head that shares the embedding's tensor if `tied`.
     pub fn transformer(blocks: usize, tied: bool) -> Outline {
-        Outline { parts: vec![(EMBEDDING, 1), (BLOCK, blocks), (HEAD, 1)], tied: tied.then_some([EMBEDDING, HEAD]) }
+        Outline {
+            parts: vec![(EMBEDDING, 1), (BLOCK, blocks), (HEAD, 1)],
+            order: Vec::new(),
+            tied: tied.then_some([EMBEDDING, HEAD]),
+        }
     }
 
-    /// Returns the number of layers to split: all parts except the first and the last.
+    /// Returns the number of layers to split: all parts except the first, the last and what predicts further tokens.
     pub fn layers(&self) -> usize {
         self.parts[self.inner()].iter().map(|&(_, count)| count).sum()
     }
 
     fn inner(&self) -> Range<usize> {
-        1..self.parts.len().saturating_sub(1).max(1)
+        let last = self.parts.iter().position(|(name, _)| *name == PREDICTION);
+        1..last.unwrap_or(self.parts.len().saturating_sub(1)).max(1)
     }
 
     /// Splits the layers into `stages` runs, by `explicit` counts or evenly. If the division leaves a remainder, the first
     /// stages take it, since the last one has the head. Only the first and the last stage may have no layers.
     pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, SplitError> {
-        let inner = self.inner();
         let counts = layer_counts(self.layers(), stages, explicit)?;
         let mut end = 0;
         let stage = |(stage, count): (usize, usize)| {
             let run = end..end + count;
             end = run.end;
-            let mut first = 0;
-            let runs = self.parts.iter().enumerate().map(|(number, &(name, count))| {
-                let held = if inner.contains(&number) {
-                    let place = |layer: usize| layer.clamp(first, first + count) - first;
-                    let held = place(run.start)..place(run.end);
-                    first += count;
-                    held
-                } else {
-                    0..if stage == if number == 0 { 0 } else { stages - 1 } { count } else { 0 }
-                };
-                (name, held)
-            });
-            Stage { runs: runs.collect() }
+            self.stage(run, [stage == 0, stage + 1 == stages, stage + 1 == stages])
         };
         Ok(counts.into_iter().enumerate().map(stage).collect())
     }
 
-    /// Returns whether the parts of `stage` are contiguous in this model.
+    /// Returns the stages of a layout, some of which may be empty.
+    ///
+    /// # Errors
+    /// The layout has another number of layers.
+    pub fn arranged(&self, layout: &StageLayout) -> Result<Vec<Stage>, SplitError> {
+        let [layers, _] = layout.layers();
+        if layers != self.layers() {
+            let found = layout.stages.iter().map(|stage| stage.layers).collect();
+            return Err(SplitError::Sum { layers: self.layers(), found });
+        }
+        let mut end = 0;
+        let stages = layout.stages.iter().map(|pieces| {
+            let run = end..end + pieces.layers;
+            end = run.end;
+            self.stage(run, [pieces.embedding, pieces.predictions > 0, pieces.head])
+        });
+        Ok(stages.collect())
+    }
+
+    /// Returns the stage with this run of the layers, and with or without first part, prediction and last part.
+    fn stage(&self, run: Range<usize>, [first, prediction, last]: [bool; 3]) -> Stage {
+        let inner = self.inner();
+        let before = |part: usize, end: usize| self.order[..end].iter().filter(|found| **found == part).count();
+        let mut passed = 0;
+        let runs = self.parts.iter().enumerate().map(|(number, &(name, count))| {
+            let held = if inner.contains(&number) && !self.order.is_empty() {
+                before(number, run.start)..before(number, run.end)
+            } else if inner.contains(&number) {
+                let place = |layer: usize| layer.clamp(passed, passed + count) - passed;
+                let held = place(run.start)..place(run.end);
+                passed += count;
+                held
+            } else {
+                let has = if number == 0 {
+                    first
+                } else if name == PREDICTION {
+                    prediction
+                } else {
+                    last
+                };
+                0..if has { count } else { 0 }
+            };
+            (name, held)
+        });
+        Stage { runs: runs.collect() }
+    }
+
+    /// Returns whether the parts of `stage` are contiguous in this model, whose parts follow each other.
     pub fn has_run(&self, stage: &Stage) -> bool {
         let mut first = 0;
         let mut end = None;
@@ -186,6 +228,17 @@ impl Stage {
     /// Returns the number of parts with this name that it holds.
     pub fn count(&self, part: &str) -> usize {
         self.run(part).len()
+    }
+
+    /// Returns the number of layers that it holds, of all kinds but those that predict further tokens.
+    pub fn layers(&self) -> usize {
+        let layers = self.runs.iter().filter(|(name, _)| is_layer(name) && *name != PREDICTION);
+        layers.map(|(_, run)| run.len()).sum()
+    }
+
+    /// Returns whether it holds nothing, and passes tensors through.
+    pub fn is_empty(&self) -> bool {
+        self.runs.iter().all(|(_, run)| run.is_empty())
     }
 
     /// Returns whether it holds a part with this name.

@@ -1,10 +1,7 @@
-//! The decoder architecture of GPT and Llama: blocks of attention and MLP between an embedding and a head.
+//! Sizes of decoders: GPT, Llama and their relatives, with layers of attention and an MLP or experts.
 
-use super::operation::Operation;
-use super::part::Initial::{Normal, One, Zero};
-use super::part::{BLOCK, EMBEDDING, HEAD, Part, Tensor};
-use super::spec::ModelSpec;
-use super::split::Block;
+use super::mixture::{Experts, Latent};
+use super::operation::Window;
 
 /// Kind of norm, and naming of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +41,15 @@ pub enum Activation {
     Gated,
 }
 
-/// The function that [`Activation`] applies. Costs do not depend on it, execution does.
+/// The function that [`Activation`] applies. Execution depends on it, and the power that products need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationFunction {
     /// GELU with the tanh approximation: GPT-2's.
     GeluTanh,
     /// x · sigmoid(x): Llama's gate, as SwiGLU.
     Silu,
+    /// max(x, 0)²: Nemotron's, which can only be predicted. Most of its outputs and of its gradient are zeros.
+    SquaredRelu,
     /// Another one, which can only be predicted.
     Other,
 }
@@ -141,10 +140,24 @@ pub struct Config {
     pub norm_epsilon: f64,
     /// Whether the head shares the weights of the embedding.
     pub tied: bool,
-    /// Attention window in tokens; `None`: unlimited.
-    pub window: Option<usize>,
+    /// Attention window of the layers; `None`: unlimited.
+    pub window: Option<Window>,
+    /// Of the layers every n-th has full attention in spite of a window; 0: none.
+    pub full_every: usize,
     /// Input width of the attention's output projection, if it differs from `heads` x `head_size`.
     pub projected: Option<usize>,
+    /// Whether queries and keys are normalized by head, as in Qwen3.
+    pub qk_norm: bool,
+    /// Whether the outputs of attention and MLP are normalized, too, as in Gemma 2.
+    pub post_norms: bool,
+    /// Whether each head has a learned score that no key has, as in gpt-oss.
+    pub has_sinks: bool,
+    /// Experts in place of the MLP, if any; `mlp` is the width in layers without them.
+    pub experts: Option<Experts>,
+    /// Latent attention, if any; then `groups` is `heads` and `head_size` the channels of a query.
+    pub latent: Option<Latent>,
+    /// Number of layers that predict further tokens, which `layers` does not count.
+    pub prediction_layers: usize,
 }
 
 impl Config {
@@ -169,7 +182,14 @@ impl Config {
             norm_epsilon: 1e-5,
             tied: true,
             window: None,
+            full_every: 0,
             projected: None,
+            qk_norm: false,
+            post_norms: false,
+            has_sinks: false,
+            experts: None,
+            latent: None,
+            prediction_layers: 0,
         }
     }
 
@@ -188,7 +208,25 @@ impl Config {
             ("mlp width", self.mlp),
             ("vocabulary multiple", self.vocabulary_multiple),
         ];
+        self.experts.map_or(Ok(()), |experts| experts.check())?;
+        self.latent.map_or(Ok(()), |latent| latent.check())?;
+        // of layers that differ, each is looked at
+        let (layers, most) = (self.layers.max(self.prediction_layers), 1 << 16);
+        if (!self.is_uniform() || self.prediction_layers > 0) && layers > most {
+            return Err(InvalidSizes::Mixture(format!("expected at most {most} layers, found {layers}: choose fewer")));
+        }
+        if self.window.is_some_and(|window| window.tokens == 0) {
+            return Err(InvalidSizes::Mixture(
+                "expected a window of at least 1 token, found 0: leave it out".to_string(),
+            ));
+        }
         validate(&sizes, &[[2, 3]], || self.spec().elements())
+    }
+
+    /// Returns whether all layers are alike, apart from those that predict further tokens.
+    pub fn is_uniform(&self) -> bool {
+        let experts = self.experts.is_some_and(|experts| experts.dense_first > 0 || experts.every > 1);
+        !experts && (self.window.is_none() || self.full_every == 0)
     }
 
     /// Checks that `ranks` tensor-parallel ranks can share the layers. The rows of the vocabulary need not divide: the last ranks
@@ -197,7 +235,12 @@ impl Config {
     /// # Errors
     /// What they cannot share, by name.
     pub fn check_tensor_ranks(&self, ranks: usize) -> Result<(), String> {
-        for (what, size) in [("heads", self.heads), ("channels of the MLP", self.mlp)] {
+        let has_mlp = self.experts.is_none_or(|experts| !(0..self.layers).all(|layer| experts.has(layer)));
+        let shared = self.experts.map_or(0, |experts| experts.shared_width);
+        let mlp = if has_mlp { self.mlp } else { 0 };
+        for (what, size) in
+            [("heads", self.heads), ("channels of the MLP", mlp), ("channels of the shared experts", shared)]
+        {
             if !size.is_multiple_of(ranks) {
                 return Err(format!(
                     "expected the model's {size} {what} to be a multiple of --tp, found {ranks}; choose another --tp"
@@ -239,117 +282,6 @@ impl Config {
     pub fn longest_sequence(&self) -> Option<usize> {
         (self.positions > 0).then_some(self.positions)
     }
-
-    /// Returns the model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))); logits = norm(x) ·
-    /// outputᵀ. Products with the same input are one: queries, keys, values; gate, up. Weights start as N(0, 0.02), the two
-    /// projections into the residual stream as N(0, 0.02 / √(2L)), biases 0, norms 1, padding rows 0.
-    pub fn spec(&self) -> ModelSpec {
-        let Config { channels: c, mlp, heads, groups, head_size: size, .. } = *self;
-        let names = Names::of(self.style);
-        let (query, qkv) = (self.projected.unwrap_or(heads * size), (heads + 2 * groups) * size);
-        let inner = if self.activation == Activation::Gated { 2 * mlp } else { mlp };
-        let projection = Normal(0.02 / (2.0 * self.layers as f64).sqrt());
-        let rows = self.padded_vocabulary();
-        let table = |name| {
-            let table = Tensor::new(name, [rows, c], Normal(0.02)).padded(rows - self.vocabulary);
-            table.split(0, &[Block::new(rows, 1)])
-        };
-        let token = table(names.token);
-        let output = match self.tied {
-            true => Tensor::tied_to(names.output, &token),
-            false => table(names.output),
-        };
-        let norm_tensors = |place: usize| {
-            let mut tensors = vec![Tensor::new(names.norms[place], [c], One)];
-            if self.biases.norms {
-                tensors.push(Tensor::new(names.biases[place], [c], Zero));
-            }
-            tensors
-        };
-        // a weight (outputs, inputs) and its bias, if any; the bias is split with the outputs
-        let weight = |place: usize, shape: [usize; 2], initial, axis: usize, blocks: &[Block]| {
-            let weight = Tensor::new(names.weights[place], shape, initial).split(axis, blocks);
-            let bias = Tensor::new(names.weight_biases[place], [shape[0]], Zero);
-            let bias = if axis == 0 { bias.split(0, blocks) } else { bias };
-            let Biases { qkv, projection, mlp, .. } = self.biases;
-            if [qkv, projection, mlp, mlp][place] { vec![weight, bias] } else { vec![weight] }
-        };
-        let keys = Block::copied(groups, size);
-        let heads_of_projection = self.projected.map_or(Block::new(heads, size), |width| Block::new(width, 1));
-        let halves = [Block::new(mlp, 1); 2];
-        let block = [
-            norm_tensors(0),
-            weight(0, [qkv, c], Normal(0.02), 0, &[Block::new(heads, size), keys, keys]),
-            weight(1, [c, query], projection, 1, &[heads_of_projection]),
-            norm_tensors(1),
-            weight(2, [inner, c], Normal(0.02), 0, &halves[..inner / mlp.max(1)]),
-            weight(3, [c, mlp], projection, 1, &halves[..1]),
-        ];
-        let statistics = if self.style == Style::Gpt { 2 } else { 1 };
-        let norm = Operation::Norm { width: c, statistics, vectors: 1 + usize::from(self.biases.norms) };
-        let product = |inputs, outputs, has_bias| Operation::Product { inputs, outputs, has_bias };
-        let rotate = self.rotary.map(|_| Operation::Rotate { width: (heads + groups) * size });
-        let operations = [norm, product(c, qkv, self.biases.qkv)].into_iter().chain(rotate).chain([
-            Operation::Attention { heads, groups, size },
-            product(query, c, self.biases.projection),
-            Operation::Add { width: c },
-            norm,
-            product(c, inner, self.biases.mlp),
-            Operation::Activate { inputs: inner, outputs: mlp },
-            product(mlp, c, self.biases.mlp),
-            Operation::Add { width: c },
-        ]);
-        let mut embedding = vec![vec![token]];
-        if self.positions > 0 {
-            embedding.push(vec![Tensor::new("wpe", [self.positions, c], Normal(0.02))]);
-        }
-        let mut embed = vec![Operation::Lookup { width: c }];
-        if self.embedding_norm {
-            embedding.push(norm_tensors(3));
-            embed.push(norm);
-        }
-        let part = |name, count, groups, operations| Part { name, count, groups, operations };
-        let classify = Operation::Classify { width: c, vocabulary: self.vocabulary };
-        let embedding = part(EMBEDDING, 1, embedding, embed);
-        let block = part(BLOCK, self.layers, vec![block.concat()], operations.collect());
-        let head = part(HEAD, 1, vec![norm_tensors(2), vec![output]], vec![norm, classify]);
-        ModelSpec { width: c, parts: vec![embedding, block, head] }
-    }
-}
-
-/// Tensor names of a style's checkpoints.
-struct Names {
-    token: &'static str,
-    output: &'static str,
-    /// Before attention, MLP and head, and after the embedding.
-    norms: [&'static str; 4],
-    biases: [&'static str; 4],
-    /// Into and out of the attention, into and out of the MLP.
-    weights: [&'static str; 4],
-    weight_biases: [&'static str; 4],
-}
-
-impl Names {
-    fn of(style: Style) -> Names {
-        match style {
-            Style::Gpt => Names {
-                token: "wte",
-                output: "logits",
-                norms: ["ln1w", "ln2w", "lnfw", "lnew"],
-                biases: ["ln1b", "ln2b", "lnfb", "lneb"],
-                weights: ["qkvw", "attprojw", "fcw", "fcprojw"],
-                weight_biases: ["qkvb", "attprojb", "fcb", "fcprojb"],
-            },
-            Style::Llama => Names {
-                token: "tok_embeddings",
-                output: "output",
-                norms: ["attention_norm", "ffn_norm", "norm", "embedding_norm"],
-                biases: ["attention_norm_bias", "ffn_norm_bias", "norm_bias", "embedding_norm_bias"],
-                weights: ["wqkv", "wo", "w13", "w2"],
-                weight_biases: ["bqkv", "bo", "b13", "b2"],
-            },
-        }
-    }
 }
 
 /// Sizes that no model has.
@@ -363,6 +295,9 @@ pub enum InvalidSizes {
         "expected {of} to be a multiple of {what}, found {of_size} {of} and {size} {what}: choose another number of {what}"
     )]
     Multiple { of: &'static str, of_size: usize, what: &'static str, size: usize },
+    /// A size of experts, latent attention or windows is out of range, or layers are too many.
+    #[error("{0}")]
+    Mixture(String),
     /// Too many parameters for any machine.
     #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
     Parameters(u128),

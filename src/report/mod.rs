@@ -49,7 +49,7 @@ pub use terminal::terminal;
 pub use text::{folded, is_control, visible, wrapped};
 
 use crate::metrics::{DeviceMetrics, Metrics};
-use crate::sim::IdleSpan;
+use crate::sim::{IdleSpan, StreamSpan};
 use crate::timeline::Timeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -150,12 +150,14 @@ pub struct Panel {
     pub idle: Vec<IdleSpan>,
     /// Activation cap per device, if one was set.
     pub memory_cap: Option<f64>,
+    /// Sub-ops by device, if pairs run on two streams.
+    pub streams: Vec<StreamSpan>,
 }
 
 impl Panel {
     /// Returns a panel without causes of idle time and without a cap.
     pub fn new(timeline: Timeline, metrics: Metrics) -> Panel {
-        Panel { timeline, metrics, idle: Vec::new(), memory_cap: None }
+        Panel { timeline, metrics, idle: Vec::new(), memory_cap: None, streams: Vec::new() }
     }
 
     /// Returns the share of the makespan in which `device` computes; `None` if its trace is missing or cut off.

@@ -1,7 +1,8 @@
 //! Predictions as a report.
 
 use crate::cost::assumed_in_words;
-use crate::report::{Entry, Panel, Report, Table, number, quantity};
+use crate::cost::pair::PairFigures;
+use crate::report::{Entry, Panel, Report, Table, number, percent, quantity};
 use crate::sim::{Prediction, PredictionFigures, Spread};
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured s
 impl Panel {
     /// Returns a prediction's timeline and figures, the causes of idle time, and the activation cap.
     pub fn predicted(result: &Prediction<'_>) -> Panel {
-        Panel { idle: result.idle(), ..Panel::drawn(result) }
+        Panel { idle: result.idle(), streams: result.stream_spans(), ..Panel::drawn(result) }
     }
 
     fn drawn(result: &Prediction<'_>) -> Panel {
@@ -56,7 +57,10 @@ impl Report {
             subtitle: results.first().map_or_else(String::new, subtitle),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
-            extra_tables: [spreads(results), intervals(results), iterations(results)].into_iter().flatten().collect(),
+            extra_tables: [pairs(results), spreads(results), intervals(results), iterations(results)]
+                .into_iter()
+                .flatten()
+                .collect(),
             ..Report::default()
         }
     }
@@ -121,4 +125,50 @@ fn intervals(results: &[Prediction<'_>]) -> Option<Table> {
     let steps = results.first()?.costs.speeds.len();
     let caption = format!("Makespans at the speeds of {steps} measured steps");
     (!rows.is_empty()).then(|| Table::new(caption, &["schedule", "80 % of steps", "95 % of steps"], rows))
+}
+
+/// Maximum number of rows per schedule in the table of pairs; all are in the JSON.
+const MOST_PAIRS: usize = 8;
+
+/// Returns the table of pairs on two streams, the most frequent first.
+fn pairs(results: &[Prediction<'_>]) -> Option<Table> {
+    let row = |schedule: &str, pair: &PairFigures| {
+        let ms = |ns: u64| quantity(ns as f64 / 1e6, "ms");
+        let hidden = pair.communication_ns.saturating_sub(pair.exposed_ns) as f64 / pair.communication_ns.max(1) as f64;
+        let times = [
+            pair.duration_ns,
+            pair.forward_alone_ns,
+            pair.backward_alone_ns,
+            pair.in_a_row_ns,
+            pair.compute_ns,
+            pair.communication_ns,
+            pair.exposed_ns,
+        ];
+        let stages =
+            [format!("F of stage {}", pair.forward_stage), format!("{} of stage {}", pair.kind, pair.backward_stage)];
+        let names = [schedule.to_string()].into_iter().chain(stages).chain([pair.count.to_string()]);
+        names.chain(times.map(ms)).chain([percent(hidden)]).collect()
+    };
+    let of = |p: &PredictionFigures| {
+        let mut pairs: Vec<&PairFigures> = p.pairs.iter().collect();
+        pairs.sort_by_key(|pair| std::cmp::Reverse(pair.count));
+        pairs.into_iter().take(MOST_PAIRS).map(|pair| row(&p.schedule, pair)).collect::<Vec<Vec<String>>>()
+    };
+    let rows: Vec<Vec<String>> = results.iter().flat_map(|result| of(&result.prediction)).collect();
+    let header = [
+        "schedule",
+        "forward",
+        "backward",
+        "pairs",
+        "together",
+        "forward alone",
+        "backward alone",
+        "in a row",
+        "compute",
+        "communication",
+        "exposed",
+        "hidden",
+    ];
+    let caption = "Pairs on a compute and a communication stream; exposed: for how long the compute stream waits";
+    (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
 }

@@ -6,7 +6,7 @@ use crate::balance::{Balance, Balanced, Problem, balance};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::memory::MemoryModel;
-use crate::model_spec::{BLOCK, Stage};
+use crate::model_spec::Stage;
 use crate::sim;
 
 /// Maximum number of ops to simulate: about a second.
@@ -55,7 +55,7 @@ pub(super) fn balanced(
 /// Returns the best split of the layers for the fixed order of `graph`.
 fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Balanced, Error> {
     let (name, placement) = (&graph.schedule().name, &graph.schedule().placement);
-    let start: Vec<usize> = costs.stages(name, placement)?.iter().map(|stage| stage.count(BLOCK)).collect();
+    let start: Vec<usize> = costs.stages(name, placement)?.iter().map(|stage| stage.layers()).collect();
     let table = |layers: &[usize]| costs.of_stages(placement, &Stage::of_layers(layers));
     // Errors under the initial split are errors of the request: a deadlock, an overflow.
     let (_, makespan_before) = makespan(selection, graph, table(&start)?)?;

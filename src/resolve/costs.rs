@@ -5,7 +5,7 @@ use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::epilogue::StepEpilogue;
 use crate::memory::MemoryModel;
-use crate::model_spec::{BLOCK, Stage};
+use crate::model_spec::Stage;
 use crate::placement::Placement;
 
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ impl Costs {
     pub fn of_stages(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, Error> {
         match self {
             Costs::Given { costs, slow } => {
-                let layers: Vec<usize> = stages.iter().map(|stage| stage.count(BLOCK)).collect();
+                let layers: Vec<usize> = stages.iter().map(|stage| stage.layers()).collect();
                 let costs = if costs.layers_on(placement)?.is_some() {
                     costs.clone().with_layers(Some(layers))
                 } else {

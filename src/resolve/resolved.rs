@@ -11,6 +11,7 @@ use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
 use crate::open::Order;
 use crate::ordering::{Effort, order_ops_with};
+use crate::schedule::Overlap;
 use crate::sim::event::EventError;
 use crate::sim::{self, Prediction, Setup};
 
@@ -100,9 +101,12 @@ impl Selection {
         }
         let of_layers = balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
         let schedule = graph.schedule();
-        let (costs, steps) =
+        let (table, steps) =
             of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
-        let (costs, steps) = steps.begun_early(&graph, costs);
+        if self.overlap == Overlap::Streams && schedule.has_pairs() && table.pairs.is_none() {
+            return Err(Error::Usage(without_sub_ops(costs)));
+        }
+        let (costs, steps) = steps.begun_early(&graph, table);
         warnings.extend(self.above_cap(&graph, costs.keep));
         let (costs, machine) = self.machine.equip(costs, schedule.devices())?;
         let setup = Setup { steps, memory_cap: self.memory_cap, machine };
@@ -152,4 +156,23 @@ impl Selection {
         let graph = TaskGraph::with_overlap(schedule, self.overlap).map_err(locate)?;
         Ok(OrderedGraph { graph, chosen: None, warnings })
     }
+}
+
+/// Returns why pairs cannot run on streams under `costs`.
+fn without_sub_ops(costs: &Costs) -> String {
+    match costs {
+        Costs::Given { .. } => {
+            "--overlap streams needs the times of sub-ops, which --costs does not have; give a cost file whose stages have sub_ops as \
+             --profile, or a mixture of experts as --model with --hardware"
+        }
+        Costs::Measured(_) => {
+            "--overlap streams needs the times of sub-ops, which the cost file of --profile does not have; add sub_ops to each of its \
+             stages, or take --overlap atomic"
+        }
+        Costs::Analytic(_) => {
+            "--overlap streams hides the communication of experts, and --model sends no token to experts on other GPUs here; take a mixture \
+             of experts with --ep above 1, or --overlap atomic"
+        }
+    }
+    .to_string()
 }

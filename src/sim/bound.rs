@@ -2,17 +2,17 @@
 
 use super::event::Processor;
 use super::paths::Paths;
+use super::sweep::{pair_duration, pairs};
 use crate::activation::{self, Keep, WHOLE};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::{Chunk, Placement};
-use crate::schedule::Overlap;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lower bounds of the makespan in ticks, by argument.
 ///
-/// They hold for every order of the same ops on the same devices. If overlapped pairs take only as long as the longer op, they hold
+/// They hold for every order of the same ops on the same devices. If overlapped pairs take less time than their ops, they hold
 /// for every order with the same pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
@@ -64,10 +64,10 @@ pub fn bounds_at_own_peaks(graph: &TaskGraph, costs: &CostTable) -> Bounds {
 }
 
 /// Returns the bound of every order in which no device holds more than `cap` and each backward may be whole or split into I and W.
-/// `None` if overlapped pairs take only as long as the longer op, since splitting changes the pairs.
+/// `None` if overlapped pairs take less time than their ops, since splitting changes the pairs.
 fn if_split(paths: &Paths, cap: Option<i128>) -> Option<u64> {
     let (graph, placement) = (paths.graph, &paths.graph.schedule().placement);
-    if graph.schedule().has_pairs() && graph.overlap() == Overlap::Max {
+    if graph.schedule().has_pairs() && graph.overlap().is_shorter() {
         return None;
     }
     let mut counts = paths.counts.clone();
@@ -102,7 +102,7 @@ fn cheapest_halves(placement: &Placement, costs: &CostTable) -> CostTable {
 /// Returns the bound from shared `processors`; `None` if no cores are shared, or if overlapped pairs take less time than their ops.
 pub(super) fn shared_cores(graph: &TaskGraph, costs: &CostTable, processors: &[Processor]) -> Option<u64> {
     let schedule = graph.schedule();
-    if schedule.has_pairs() && graph.overlap() == Overlap::Max {
+    if schedule.has_pairs() && graph.overlap().is_shorter() {
         return None;
     }
     let counts = schedule.counts();
@@ -144,7 +144,7 @@ struct Job {
 /// All ops of one device.
 struct Jobs {
     list: Vec<Job>,
-    /// Overlapped pairs that take as long as the longer op: by the slots of both, their number and the time that each saves.
+    /// Overlapped pairs that take less time than their ops: by the slots of both, their number and the time that each saves.
     saved: BTreeMap<(usize, usize), (i128, i128)>,
 }
 
@@ -166,10 +166,16 @@ impl Jobs {
         let all = chunks.iter().flat_map(|chunk| Kind::ALL.map(|kind| (chunk, kind)));
         let list = all.map(job).filter(|job| job.count > 0).collect();
         let mut saved = BTreeMap::new();
-        if paths.graph.overlap() == Overlap::Max && schedule.has_pairs() {
+        let overlap = paths.graph.overlap();
+        if overlap.is_shorter() && schedule.has_pairs() {
             for pair in schedule.program(device).windows(2).filter(|pair| pair[0].opens_pair()) {
-                let shorter = paths.costs.of(pair[0]).duration.min(paths.costs.of(pair[1]).duration);
-                saved.entry((pair[0].slot(), pair[1].slot())).or_insert((0, i128::from(shorter))).0 += 1;
+                let each = || {
+                    let [first, second] = [0, 1].map(|op| paths.costs.of(pair[op]).duration);
+                    let streams = pairs(paths.graph, paths.costs).and_then(|pairs| pairs.of(pair[0], pair[1]));
+                    let whole = pair_duration((overlap, streams), first, second);
+                    i128::from(first) + i128::from(second) - i128::from(whole)
+                };
+                saved.entry((pair[0].slot(), pair[1].slot())).or_insert_with(|| (0, each())).0 += 1;
             }
         }
         Jobs { list, saved }

@@ -35,10 +35,15 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     let alone = |index: usize| lasting.map_or_else(|| costs.of(graph.op(index)).duration, |lasting| lasting[index]);
     let slack = |index: usize| {
         let room = latest_end[index].saturating_sub(times.end[index]);
-        match graph.pair(index).filter(|_| graph.overlap() == Overlap::Max) {
+        match (graph.pair(index), graph.overlap()) {
             // The pair does not take longer until the shorter op is as long as the longer.
-            Some((first, last)) => room + alone(first).max(alone(last)) - alone(index),
-            None => room,
+            (Some((first, last)), Overlap::Max) => room + alone(first).max(alone(last)) - alone(index),
+            // The pair takes longer in proportion.
+            (Some((first, last)), Overlap::Streams) => {
+                let (sum, whole) = (alone(first) + alone(last), times.end[last] - times.start[first]);
+                (u128::from(room) * u128::from(sum) / u128::from(whole.max(1))) as u64
+            }
+            _ => room,
         }
     };
     (0..graph.len()).map(slack).collect()

@@ -8,6 +8,7 @@ use super::machine::{late, machine, measured_network};
 use super::prediction::{PredictionFigures, Spread};
 use super::spans::{StepSpan, early_spans, free_again, spans, step_spans};
 use super::step::{Step, lasting, sweep_at_speed, typical_run, typical_sweep};
+use super::streams::{StreamSpan, stream_spans};
 use super::successive::{MOST_STEPS, Successive};
 use super::sweep::{sweep_from, sweep_lasting};
 use super::waits::OpTimes;
@@ -205,6 +206,11 @@ impl Prediction<'_> {
         let mut timeline = Timeline { spans, ..self.empty_timeline() };
         timeline.sort();
         timeline
+    }
+
+    /// Returns the sub-ops of all ops, if pairs run on two streams and there are at most 200,000.
+    pub fn stream_spans(&self) -> Vec<StreamSpan> {
+        stream_spans(self.graph, self.costs, &self.op_times())
     }
 
     pub fn empty_timeline(&self) -> Timeline {

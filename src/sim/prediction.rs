@@ -3,7 +3,9 @@
 use super::bound::Bounds;
 use super::event::Makespans;
 use super::step::Step;
+use super::sweep::pairs;
 use crate::balance::Balanced;
+use crate::cost::pair::PairFigures;
 use crate::cost::{CostTable, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Metrics, Reference};
@@ -29,6 +31,9 @@ pub struct PredictionFigures {
     pub costs_assumed: Vec<String>,
     #[serde(flatten)]
     pub metrics: Metrics,
+    /// Forwards next to backwards on two streams, one entry for pairs of the same stages or of stages with the same sub-ops.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub pairs: Vec<PairFigures>,
     /// Distribution of makespans with random durations.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub jitter: Option<Spread>,
@@ -111,6 +116,7 @@ impl PredictionFigures {
             costs: costs.summary,
             costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
             metrics: Metrics::new(&step.devices, &peaks, reference, costs.ticks_per_unit),
+            pairs: pair_figures(graph, costs),
             jitter: None,
             interval: Interval::of(
                 &step.at_speeds.iter().map(|&makespan| makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
@@ -120,4 +126,10 @@ impl PredictionFigures {
             balance: None,
         }
     }
+}
+
+fn pair_figures(graph: &TaskGraph, costs: &CostTable) -> Vec<PairFigures> {
+    let Some(pairs) = pairs(graph, costs) else { return Vec::new() };
+    let ops = graph.schedule().ops();
+    pairs.all(ops.windows(2).filter(|pair| pair[0].opens_pair()).map(|pair| (pair[0], pair[1])))
 }

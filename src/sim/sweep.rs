@@ -1,5 +1,6 @@
 //! The sweep: with a fixed order per device and no contention the timeline is one max/add pass over the graph.
 
+use crate::cost::pair::{PairCosts, PairTime};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
@@ -39,8 +40,13 @@ struct Pair {
 
 impl Pair {
     /// Places a pair on a device that is free from `free` on and whose inputs arrive at `inputs`. `lasts(which, start)` returns
-    /// how long either op takes alone.
-    fn new(overlap: Overlap, free: u64, inputs: [u64; 2], lasts: impl Fn(usize, u64) -> u64) -> Pair {
+    /// how long either op takes alone, `streams` how long the pair takes on two streams.
+    fn new(
+        (overlap, streams): (Overlap, Option<PairTime>),
+        free: u64,
+        inputs: [u64; 2],
+        lasts: impl Fn(usize, u64) -> u64,
+    ) -> Pair {
         let start = free.max(inputs[0]);
         if overlap == Overlap::Runtime || overlap == Overlap::Serial {
             let end = start + lasts(0, start);
@@ -49,16 +55,26 @@ impl Pair {
         }
         let start = start.max(inputs[1]);
         let first = lasts(0, start);
-        let second = lasts(1, if overlap == Overlap::Max { start } else { start + first });
-        let whole = pair_duration(overlap, first, second);
+        let second = lasts(1, if overlap.is_shorter() { start } else { start + first });
+        let whole = pair_duration((overlap, streams), first, second);
         let middle = start + first_share(whole, first, second);
         Pair { starts: [start, middle], ends: [middle, start + whole] }
     }
 }
 
-/// Returns how long a pair takes whose ops start together and take `first` and `second` ticks alone.
-pub(super) fn pair_duration(overlap: Overlap, first: u64, second: u64) -> u64 {
-    if overlap == Overlap::Max { first.max(second) } else { first + second }
+/// Returns how long a pair takes whose ops start together and take `first` and `second` ticks alone; one after the other if the times
+/// of its sub-ops are not known.
+pub(super) fn pair_duration((overlap, streams): (Overlap, Option<PairTime>), first: u64, second: u64) -> u64 {
+    match (overlap, streams) {
+        (Overlap::Max, _) => first.max(second),
+        (Overlap::Streams, Some(time)) => time.lasting(first, second),
+        _ => first + second,
+    }
+}
+
+/// Returns the durations of pairs if the graph's pairs run on two streams.
+pub(super) fn pairs<'a>(graph: &TaskGraph, costs: &'a CostTable) -> Option<&'a PairCosts> {
+    costs.pairs.as_ref().filter(|_| graph.overlap() == Overlap::Streams)
 }
 
 /// Returns the first op's share of the `whole` time of a pair, in proportion to what both ops take alone: timelines show the
@@ -88,13 +104,13 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pauses: &costs.pauses, begin: &[] };
+    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin: &[] };
     sweep_rules(graph, at, lasts, |index, start, end, _| note(index, start, end))
 }
 
 /// [`sweep`] on devices that are free from the times `begin` on.
 pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pauses: &costs.pauses, begin };
+    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin };
     sweep_rules(graph, at, |_, _, _, duration| duration, |_, _, _, _| ())
 }
 
@@ -103,6 +119,8 @@ pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) ->
 pub(super) struct Machine<'a> {
     /// By [`Op::slot`](crate::op::Op::slot).
     pub rules: &'a [SweepRule],
+    /// Durations of pairs on two streams.
+    pub pairs: Option<&'a PairCosts>,
     /// [`CostTable::pauses`].
     pub pauses: &'a [u64],
     /// By device: when it is free to begin; 0 for devices that it leaves out.
@@ -127,7 +145,7 @@ pub(super) fn sweep_rules(
 /// [`sweep_rules`] where `pause(index)` returns for how long a device sums gradients behind an op.
 fn sweep_pausing(
     graph: &TaskGraph,
-    Machine { rules, begin, .. }: Machine<'_>,
+    Machine { rules, pairs, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     pause: impl Fn(usize) -> u64,
     mut note: impl FnMut(usize, u64, u64, u64),
@@ -158,7 +176,8 @@ fn sweep_pausing(
                 let inputs = [ready[rule.input + microbatch], ready[other.input + other_microbatch]];
                 let durations = [rule.duration, other.duration];
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
-                let Pair { starts, ends } = Pair::new(graph.overlap(), free, inputs, last);
+                let streams = pairs.and_then(|pairs| pairs.of(*op, second));
+                let Pair { starts, ends } = Pair::new((graph.overlap(), streams), free, inputs, last);
                 ready[rule.output + microbatch] = ends[1] + rule.arrival;
                 free = ends[1] + rule.after;
                 note(index, starts[0], ends[0], ends[1]);

@@ -4,7 +4,6 @@ use super::sweep::sweep_lasting;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::Op;
-use crate::schedule::Overlap;
 
 /// By how many ticks contention for links delays what follows an op.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,10 +122,8 @@ pub fn needs<'a>(
         let lag = overhead(graph, costs, times, before);
         Need { end_of: before, maker: None, lag }
     });
-    let waits_with = match graph.overlap() {
-        Overlap::Atomic | Overlap::Max if graph.op(index).opens_pair() => graph.upstream(index + 1),
-        _ => None,
-    };
+    let waits = graph.overlap().starts_together() && graph.op(index).opens_pair();
+    let waits_with = if waits { graph.upstream(index + 1) } else { None };
     let makers = [graph.upstream(index), waits_with].into_iter().flatten();
     device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker)))
 }

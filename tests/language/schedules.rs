@@ -22,7 +22,8 @@ const CLASSES: [(&str, &str); 9] = [
 ];
 
 /// Schedules that leave the number of chunks open.
-const OPEN: [&str; 4] = ["interleaved-1f1b", "looped-bfs", "interleaved-zb", "group-interleaved"];
+const OPEN: [&str; 6] =
+    ["interleaved-1f1b", "interleaved-overlap", "kimi-k2", "looped-bfs", "interleaved-zb", "group-interleaved"];
 
 /// The case of an entry: our schedule, p, v, m; its chunks, where the schedule leaves them open.
 fn case(golden: &GoldenSchedule) -> (&'static str, u32, u32, u32, Option<u32>) {

@@ -41,17 +41,22 @@ const VALUES: &[(&str, &str)] = &[
     ("costs", "F=3,I=1,W=0.5"),
     ("costs-per", "model"),
     ("cp", "2"),
+    ("cuda-graph", "full"),
     ("data", "$D/other-text"),
+    ("delay-wgrad", ""),
     ("delivery", "channel"),
     ("device", "cuda"),
+    ("dispatcher", "deepep"),
     ("dp", "4"),
     ("effort", "2"),
+    ("ep", "2"),
     ("eps", "1"),
+    ("etp", "2"),
     ("exact", "1000"),
     ("fail-if", "makespan>0"),
     ("font-size", "14"),
-    ("from", "$D/measured.json"),
     ("format", "md"),
+    ("from", "$D/measured.json"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
     ("held-out", "20%"),
@@ -61,6 +66,7 @@ const VALUES: &[(&str, &str)] = &[
     ("json", ""),
     ("label", "PP:0WAIT_SEND_F(\\d+)=W"),
     ("layers", "3,1"),
+    ("layout", "Et*5|t*7L"),
     ("link", "nccl"),
     ("link-contention", "1,1.2"),
     ("link-scope", "egress"),
@@ -74,6 +80,7 @@ const VALUES: &[(&str, &str)] = &[
     ("micro-batch-size", "2"),
     ("min-lr", "0.0001"),
     ("model", "small"),
+    ("moe-overlap", ""),
     ("need", "mpi"),
     ("no-memory", ""),
     ("no-notes", ""),
@@ -93,6 +100,8 @@ const VALUES: &[(&str, &str)] = &[
     ("record", "steps.json.gz"),
     ("repeat-batch", ""),
     ("resume", "$D/none"),
+    ("rounds", "2"),
+    ("routing", "natural"),
     ("sample-every", "2"),
     ("sample-prompt", "dog"),
     ("sample-seed", "7"),
@@ -171,61 +180,62 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "title width font-size no-memory no-waits no-notes \
                   effort overlap layers balance sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set layers balance sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set overlap layers balance profile \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed",
+                  effort ascii chunks set overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed \
+                  ep etp dispatcher routing moe-overlap delay-wgrad",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per straggler \
-                  model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[QUIET],
     },
     Setting {
@@ -287,12 +297,12 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
         refused: "effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+        refused: "effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[],
     },
     Setting {

@@ -1,5 +1,7 @@
 //! The numbers of `hardware/` that were fitted to published steps. All others come from data sheets and documentation.
 
+use crate::row::Row;
+
 /// A fitted number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitted {
@@ -7,14 +9,21 @@ pub struct Fitted {
     pub scope: &'static str,
     /// Its key.
     pub field: &'static str,
-    /// Start of the fit, from documents and measurements of single operations; assumed to be known to 10 %.
+    /// Start of the fit, from documents and measurements of single operations.
     pub start: f64,
+    /// Relative uncertainty of the start.
+    pub known: f64,
     /// Minimum and maximum.
     pub range: [f64; 2],
 }
 
 const fn fitted(scope: &'static str, field: &'static str, start: f64, range: [f64; 2]) -> Fitted {
-    Fitted { scope, field, start, range }
+    Fitted { scope, field, start, known: 0.1, range }
+}
+
+/// A number about which measurements of single operations say more (products on a B200), or documents little.
+const fn uncertain(scope: &'static str, field: &'static str, start: f64, known: f64, range: [f64; 2]) -> Fitted {
+    Fitted { scope, field, start, known, range }
 }
 
 /// Every fitted number.
@@ -27,7 +36,10 @@ pub const FITTED: &[Fitted] = &[
     fitted("a100-sxm-80gb", "flash1_share", 0.5, [0.2, 1.0]),
     fitted("h100-sxm", "product_gflops_per_watt", 930.0, [400.0, 1400.0]),
     fitted("h100-sxm", "flash1_share", 0.3, [0.1, 1.0]),
-    fitted("b200", "product_gflops_per_watt", 1100.0, [400.0, 2000.0]),
+    uncertain("b200", "product_gflops_per_watt", 1140.0, 0.03, [400.0, 2000.0]),
+    uncertain("b200", "product_fp8_ratio", 2.0, 0.2, [1.0, 4.0]),
+    uncertain("b200", "product_fp4_ratio", 4.0, 0.2, [2.0, 8.0]),
+    uncertain("gpu", "zeros_speedup", 1.1, 0.03, [1.0, 1.5]),
     fitted("common", "data_exposed", 0.5, [0.0, 1.0]),
     fitted("common", "gather_exposed", 0.6, [0.0, 1.0]),
     fitted("common", "backward_traffic", 2.0, [1.0, 3.0]),
@@ -35,7 +47,27 @@ pub const FITTED: &[Fitted] = &[
     fitted("common", "cast_bytes", 4.0, [1.0, 12.0]),
     fitted("common", "block_cast_bytes", 6.0, [1.0, 12.0]),
     fitted("common", "exchange_us", 200.0, [0.0, 1000.0]),
+    uncertain("megatron-core", "data_exposed", 0.3, 0.5, [0.0, 1.0]),
     fitted("megatron-core", "tensor_exposed", 0.135, [0.05, 1.0]),
     fitted("megatron-deepspeed", "host_layer_ms", 1.0, [0.2, 3.0]),
     fitted("megatron-deepspeed-blocking", "host_layer_ms", 4.5, [1.0, 8.0]),
 ];
+
+/// Every number that is fitted to steps of mixtures of experts. Numbers of dense models stay as they are.
+pub const MIXTURE_FITTED: &[Fitted] = &[
+    uncertain("gpu", "alltoall_network_efficiency", 0.6, 0.3, [0.1, 1.0]),
+    uncertain("gpu", "dispatch_interference", 0.3, 0.3, [0.0, 1.0]),
+    fitted("gpu", "grouped_efficiency", 0.95, [0.3, 1.5]),
+    uncertain("common", "permute_traffic", 1.0, 0.3, [0.2, 4.0]),
+    uncertain("common", "mixture_layer_ms", 2.0, 0.4, [0.1, 20.0]),
+    uncertain("common", "narrow_host", 1.2, 0.15, [1.0, 4.0]),
+    uncertain("common", "graphed_host", 0.6, 0.3, [0.1, 1.0]),
+    uncertain("common", "recompute_launch_ms", 0.33, 0.3, [0.01, 4.0]),
+    uncertain("common", "mixture_step_ms", 3.0, 0.4, [0.1, 40.0]),
+    uncertain("common", "natural_load", 1.15, 0.05, [1.0, 4.0]),
+];
+
+/// Returns what is fitted to these rows.
+pub fn fitted_to<'a>(mut rows: impl Iterator<Item = &'a Row>) -> &'static [Fitted] {
+    if rows.any(|row| row.experts.is_some()) { MIXTURE_FITTED } else { FITTED }
+}

@@ -3,13 +3,19 @@
 mod errors;
 pub mod fit;
 mod fitted;
+pub mod layouts;
+pub mod left_out;
+mod matched;
+mod mixture;
 pub mod originals;
 mod page;
 mod prediction;
 mod row;
 
-pub use errors::{Errors, errors, is_narrow, pairs, rule_of_thumb};
-pub use fitted::{FITTED, Fitted};
+pub use errors::{Errors, errors, is_narrow, pairs, quantile, rule_of_thumb};
+pub use fitted::{FITTED, Fitted, MIXTURE_FITTED};
+pub use matched::{MatchedPair, matched};
+pub use mixture::{MixtureFields, Recomputed};
 pub use page::write;
 pub use prediction::{Orders, RowPrediction, orders, predict, step};
 pub use row::{Model, Row, read};

@@ -42,10 +42,10 @@ pub type Orders = Vec<Ordered>;
 const LINEAR_FROM: u32 = 5;
 
 /// What determines an order: schedule, devices, chunks, micro-batches.
-type Key = (String, u32, u32, u32);
+pub type Key = (String, u32, u32, u32);
 
-fn key(row: &Row, costs: &Analytic) -> Key {
-    (row.schedule().to_string(), row.pp, row.chunks, costs.layout.micro)
+pub fn key(row: &Row, costs: &Analytic) -> Key {
+    (row.schedule().to_string(), row.pp, costs.layout.chunks, costs.layout.micro)
 }
 
 /// Returns the orders of the row's schedule.

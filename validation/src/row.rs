@@ -1,11 +1,13 @@
 //! A table of published, measured steps: model, hardware, layout, software, and the time of an iteration.
 
+use crate::mixture::{MixtureFields, Recomputed};
 use anyhow::{Context, Result};
 use pipesim::costs::{Analytic, Platform};
 use pipesim::models::{
-    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, stack,
+    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, read_shape,
+    stack,
 };
-use pipesim::{Attention, Hardware, ParallelConfig};
+use pipesim::{Attention, Hardware, ParallelConfig, Stack};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -55,7 +57,7 @@ pub struct Row {
     /// Precision of matrix products.
     pub precision: String,
     /// Activation recomputation.
-    pub recompute: Option<String>,
+    pub recompute: Option<Recomputed>,
     /// The ZeRO stage.
     pub zero: Option<u32>,
     /// Whether attention runs in FlashAttention kernels.
@@ -64,6 +66,12 @@ pub struct Row {
     pub stack: String,
     /// Time of one iteration, in seconds.
     pub iteration_s: f64,
+    /// Experts; the defaults for dense models.
+    #[serde(flatten)]
+    pub mixture: MixtureFields,
+    /// Sizes of a mixture of experts; `None` for dense models.
+    #[serde(skip)]
+    pub experts: Option<TransformerConfig>,
 }
 
 fn one() -> f64 {
@@ -75,13 +83,17 @@ fn one() -> f64 {
 pub struct Model {
     /// Name of the model.
     pub name: String,
+    /// Name of the published model of which this one has fewer layers.
+    #[serde(default)]
+    pub base: Option<String>,
     /// `gpt`: LayerNorm and biases; `llama`: RMSNorm, no biases.
     pub arch: String,
     /// Number of transformer blocks.
     pub layers: usize,
     /// Width of the hidden state.
     pub hidden: usize,
-    /// Width of the MLP.
+    /// Width of the MLP; 0 for mixtures, which have other keys.
+    #[serde(default)]
     pub ffn: usize,
     /// Whether the MLP is gated.
     #[serde(default)]
@@ -96,6 +108,8 @@ pub struct Model {
     pub tied: Option<bool>,
     /// Kind of position encoding.
     pub pos: Option<String>,
+    /// The MLP's activation: `gelu`, `silu`, `squared_relu`.
+    pub act: Option<String>,
 }
 
 impl Model {
@@ -116,11 +130,13 @@ impl Model {
             channels: self.hidden,
             mlp: self.ffn,
             activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
-            function: ActivationFunction::Other,
+            function: match self.act.as_deref() {
+                Some("squared_relu") => ActivationFunction::SquaredRelu,
+                _ => ActivationFunction::Other,
+            },
             norm_epsilon: 1e-5,
             tied: self.tied.unwrap_or(true),
-            window: None,
-            projected: None,
+            ..TransformerConfig::gpt(self.vocab, 0, self.layers, self.heads, self.hidden)
         }
     }
 }
@@ -134,8 +150,13 @@ pub fn read(text: &str) -> Result<(Vec<Row>, Vec<String>)> {
     let (mut rows, mut faults) = (Vec::new(), Vec::new());
     for (number, value) in values.into_iter().enumerate() {
         let id = value["id"].as_str().map_or_else(String::new, |id| format!(" ({id})"));
+        if value["quality"] == "C" {
+            continue; // the table says that something decisive is not known
+        }
+        let is_mixture = value["model"]["moe"] == true;
+        let sizes = is_mixture.then(|| value["model"].to_string());
         let row = serde_path_to_error::deserialize::<_, Row>(value).map_err(|error| error.to_string());
-        match row.and_then(Row::checked) {
+        match row.and_then(|row| row.with_experts(sizes)).and_then(Row::checked) {
             Ok(row) => rows.push(row),
             Err(fault) => faults.push(format!("row {}{id}: {fault}", number + 1)),
         }
@@ -144,6 +165,12 @@ pub fn read(text: &str) -> Result<(Vec<Row>, Vec<String>)> {
 }
 
 impl Row {
+    /// Reads the sizes of a mixture of experts.
+    fn with_experts(self, sizes: Option<String>) -> Result<Row, String> {
+        let read = |sizes: String| read_shape(&sizes, self.seq as usize).map_err(|error| format!("model: {error}"));
+        Ok(Row { experts: sizes.map(read).transpose()?, ..self })
+    }
+
     /// Rejects a row with a number that must be positive and is not.
     fn checked(self) -> Result<Row, String> {
         let positive = [
@@ -152,6 +179,8 @@ impl Row {
             ("network_gbps_per_gpu", self.network_gbps_per_gpu),
             ("iteration_s", self.iteration_s),
             ("gpus", self.gpus as f64),
+            ("rounds", f64::from(self.mixture.rounds)),
+            ("model.ffn", if self.experts.is_some() { 1.0 } else { self.model.ffn as f64 }),
         ];
         match positive.into_iter().find(|(_, number)| *number <= 0.0) {
             Some((name, found)) => Err(format!("{name}: expected a positive number, found {found}")),
@@ -169,7 +198,15 @@ impl Row {
             network_gbps_per_gpu: self.network_gbps_per_gpu,
             ..hardware(&self.gpu)?
         };
-        Ok(Platform { hardware, stack: stack(&self.stack)? })
+        Ok(Platform { hardware, stack: self.software(stack(&self.stack)?) })
+    }
+
+    /// Returns the software with what the row says about it: NeMo Automodel takes Transformer Engine's attention.
+    pub fn software(&self, stack: Stack) -> Stack {
+        match self.mixture.framework.as_deref() {
+            Some(name) if name.starts_with("NeMo Automodel") => Stack { flash_kernels: 3.0, ..stack },
+            _ => stack,
+        }
     }
 
     /// Returns the layout.
@@ -177,10 +214,16 @@ impl Row {
     /// # Errors
     /// A batch that is not a multiple of the micro-batches, or unknown names.
     pub fn layout(&self) -> Result<ParallelConfig> {
-        let (size, micro) = micro_batches(Some(self.batch), self.dp, Some(self.micro_batch_size), None)?;
+        let mixture = &self.mixture;
+        let batch = self.batch / mixture.rounds;
+        let (size, micro) = micro_batches(Some(batch), self.dp, Some(self.micro_batch_size), None)?;
+        let recompute = self.recompute.as_ref().map_or("none".to_string(), Recomputed::name);
+        let (stages, chunks) = mixture.stages(self.pp, self.chunks)?;
+        let defaults = if self.experts.is_some() { mixture.experts() } else { ParallelConfig::default() };
         Ok(ParallelConfig {
+            layout: stages,
             pp: self.pp,
-            chunks: self.chunks,
+            chunks,
             tp: self.tp,
             cp: self.cp,
             dp: self.dp,
@@ -188,18 +231,18 @@ impl Row {
             micro,
             sequence: self.seq,
             precision: self.precision.parse()?,
-            recompute: self.recompute.as_deref().unwrap_or("none").parse()?,
+            recompute: recompute.parse()?,
             zero: self.zero.unwrap_or(0).to_string().parse()?,
             sequence_parallel: self.sequence_parallel,
             attention: self.flash_attention.map(|flash| if flash { Attention::Flash } else { Attention::Plain }),
             stack: self.stack.clone(),
-            layers: None,
+            ..defaults
         })
     }
 
     /// Returns the sizes of the model.
     pub fn sizes(&self) -> TransformerConfig {
-        self.model.config(self.seq)
+        self.experts.clone().unwrap_or_else(|| self.model.config(self.seq))
     }
 
     /// Returns the analytic costs of the model on the hardware.
@@ -208,6 +251,11 @@ impl Row {
     /// As [`Row::machine`] and [`Row::layout`], or a layout that the model does not allow.
     pub fn costs(&self) -> Result<Analytic> {
         Ok(Analytic::new(self.sizes(), self.machine()?, self.layout()?)?)
+    }
+
+    /// Returns whether linear layers have fewer than 16 bits.
+    pub fn is_narrow(&self) -> bool {
+        matches!(self.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
     }
 
     /// Returns the name of the schedule; 1F1B for a single device.
@@ -241,6 +289,7 @@ mod tests {
             ("gpu", "7", "gpu: invalid type: number, expected a string"),
             ("model", "null", "model: invalid type: null, expected struct Model"),
             ("model/heads", "null", "model.heads: invalid type: null, expected usize"),
+            ("model/ffn", "", "model.ffn: expected a positive number, found 0"),
             ("model/arch", "", "model: missing field `arch`"),
             ("gpus", "", "missing field `gpus`"),
         ] {

@@ -95,7 +95,8 @@ fn may_open() -> Result<(), String> {
 impl DeviceOptions {
     /// Returns the options for the workers of `mesh`, which timed devices cannot be if there are several per pipeline device.
     pub fn for_mesh(&self, mesh: Mesh) -> Result<DeviceOptions, Failure> {
-        let refuse = |what: &str| Err(Failure::Usage(format!("{what}, found {mesh}; leave these out, or use --device cpu")));
+        let refuse =
+            |what: &str| Err(Failure::Usage(format!("{what}, found {mesh}; leave these out, or use --device cpu")));
         match self.device {
             DeviceKind::Timed if mesh != Mesh::default() => refuse("timed devices have one worker per stage"),
             DeviceKind::Auto if mesh.is_for_cpus() && self.may_fall_back() => {

@@ -2,19 +2,19 @@
 
 use super::costs::{CostOptions, read_text};
 use super::memory_cap::MemoryCap;
+use super::mixture::MixtureOptions;
 use super::schedules::SearchOptions;
-use super::values::{one_of, whole};
+use super::values::{RecomputeParser, is_toml, name_or_toml, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::{Analytic, Platform};
-use crate::hardware::{self, Hardware};
+use crate::hardware::{self, Hardware, Stack};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
-use crate::model_spec::{self, huggingface, huggingface::Described, transformer::Config};
+use crate::model_spec::{self, huggingface, huggingface::Described, shape, transformer::Config};
 use crate::report::{Table, number, quantity};
 use crate::resolve::Costs;
 use crate::step_estimate::StepEstimate;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use std::path::Path;
 
 /// Largest parallel degree and number of sequences or tokens.
@@ -23,7 +23,7 @@ const MOST: u64 = 1 << 27;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "A model on hardware")]
 pub struct HardwareOptions {
-    /// Model: a name (llama-3-70b, gpt-3-175b, gpt2-xl, ...) or a Hugging Face config.json
+    /// Model: a name (llama-3-70b, deepseek-v3, gpt2-xl, ...), a Hugging Face config.json or a shape file
     #[arg(long, value_name = "NAME|FILE")]
     pub model: Option<String>,
     /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file
@@ -50,8 +50,8 @@ pub struct HardwareOptions {
     /// Precision of matrix products
     #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
     pub compute_precision: Precision,
-    /// Activations that the backward recomputes
-    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(Recompute::ALL.iter().map(|&r| (r.name(), "", r))))]
+    /// Activations that the backward recomputes: none, selective, full, or parts, as in moe_act,layernorm
+    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = RecomputeParser)]
     pub recompute: Recompute,
     /// ZeRO stage, what data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also weights
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of(Zero::ALL.iter().map(|&z| (z.name(), "", z))))]
@@ -62,9 +62,11 @@ pub struct HardwareOptions {
     /// Attention kernel [default: the stack's]
     #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
     pub attention: Option<Attention>,
-    /// Training software
-    #[arg(long, value_name = "NAME", default_value = STACKS[0], value_parser = PossibleValuesParser::new(STACKS))]
+    /// Training software, or a .toml file
+    #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0], value_parser = name_or_toml(&STACKS))]
     pub stack: String,
+    #[command(flatten)]
+    pub mixture: MixtureOptions,
 }
 
 /// Returns a precision's name and its long forms, separated by `|`.
@@ -77,13 +79,16 @@ fn spellings(precision: Precision) -> &'static str {
     }
 }
 
-/// Finds a model by name or reads its file.
-fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
+/// Finds a model by name or reads its file; `sequence` is --seq.
+fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
         if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
             return Err(Failure::Usage(model_spec::unknown(last)));
         }
         let text = read_text(Path::new(name), 16 << 20)?;
+        if shape::is_shape(&text) {
+            return shape::read(&text, sequence as usize).map_err(|error| Failure::Usage(format!("{name}: {error}")));
+        }
         let Described { config, unknown } =
             huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
         if !unknown.is_empty() {
@@ -97,15 +102,31 @@ fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
 
 /// Finds hardware by name or reads its file.
 fn hardware(name: &str) -> Result<Hardware, Failure> {
-    if !name.ends_with(".toml") && !name.contains('/') {
+    if !is_toml(name) {
         return hardware::hardware(name).map_err(Failure::usage);
     }
+    read_table(name, hardware::hardware_file)
+}
+
+/// Finds training software by name or reads its file.
+fn stack(name: &str) -> Result<Stack, Failure> {
+    if !is_toml(name) {
+        return hardware::stack(name).map_err(Failure::usage);
+    }
+    read_table(name, hardware::stack_file)
+}
+
+/// Reads a table with `read`, and the files next to it that are its bases.
+fn read_table<T>(
+    name: &str,
+    read: impl Fn(&str, &str, hardware::Files<'_>) -> Result<T, hardware::Error>,
+) -> Result<T, Failure> {
     let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
     let text = read_text(Path::new(name), 1 << 20)?;
     let file = Path::new(name).file_name().map_or_else(|| name.to_string(), |file| file.to_string_lossy().into_owned());
     let others =
         |base: &str| read_text(&folder.join(base), 1 << 20).map_err(|error| hardware::Error::new(error.to_string()));
-    hardware::hardware_file(&file, &text, &others).map_err(Failure::usage)
+    read(&file, &text, &others).map_err(Failure::usage)
 }
 
 impl HardwareOptions {
@@ -158,10 +179,15 @@ impl HardwareOptions {
         remarks: RemarkOptions,
     ) -> Result<Option<Analytic>, Failure> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
-        let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
+        let model = model(name, self.seq, remarks)?;
+        let mixture = &self.mixture;
+        let batch = mixture.batch_of_round(self.batch)?;
+        let (size, micro) = micro_batches(batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
+        let layout = mixture.layout.as_ref().map(|layout| layout.stages(stages, chunks, model.layers)).transpose()?;
+        let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(stages).ok());
         let layout = ParallelConfig {
             pp: stages,
-            chunks: chunks.unwrap_or(1),
+            chunks: own_chunks.or(chunks).unwrap_or(1),
             tp: self.tp,
             cp: self.cp,
             dp: self.dp,
@@ -175,10 +201,18 @@ impl HardwareOptions {
             attention: self.attention,
             stack: self.stack.clone(),
             layers: layers.map(<[usize]>::to_vec),
+            layout,
+            ep: mixture.ep,
+            etp: mixture.etp(self.tp, &self.stack),
+            dispatcher: mixture.dispatcher,
+            routing: mixture.routing,
+            cuda_graph: mixture.cuda_graph,
+            moe_overlap: mixture.moe_overlap,
+            delay_wgrad: mixture.delay_wgrad,
+            rounds: mixture.rounds,
         };
-        let stack = hardware::stack(&self.stack).map_err(Failure::usage)?;
-        let machine = Platform { hardware: hardware(hardware_name)?, stack };
-        Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(Failure::usage)?))
+        let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
+        Ok(Some(Analytic::new(model, machine, layout).map_err(Failure::usage)?))
     }
 }
 
@@ -210,17 +244,29 @@ pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
     remarks
 }
 
+/// Says which parameters a token passes, and which ones multi-token prediction adds.
+fn parameters_beside(analytic: &Analytic) -> String {
+    let billions = |parameters: u128| format!("{:.2} G", parameters as f64 / 1e9);
+    let active = analytic.model.experts.map(|_| format!("{} active", billions(analytic.spec.active_parameters())));
+    let predicting = Some(analytic.spec.prediction_parameters()).filter(|parameters| *parameters > 0);
+    let predicting = predicting.map(|parameters| format!("{} more for multi-token prediction", billions(parameters)));
+    let words: Vec<String> = active.into_iter().chain(predicting).collect();
+    if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
+}
+
 /// Makes a table of step estimates, one row per schedule, times in ms.
 pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table {
     let header = [
         "schedule",
         "iteration",
+        "90 % within",
         "tokens/s",
         "tokens/s/GPU",
         "TFLOP/s/GPU",
         "MFU",
         "compute",
         "tensor",
+        "experts",
         "bubble",
         "data",
         "optimizer",
@@ -228,16 +274,18 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     ];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
     let row = |(name, f): &(String, StepEstimate)| {
-        let t = &f.time_s;
+        let (t, [low, high]) = (&f.time_s, f.iteration_interval_s);
         vec![
             name.clone(),
             ms(f.iteration_s),
+            format!("{} to {}", number(low * 1e3), ms(high)),
             number(f.tokens_per_second),
             number(f.tokens_per_second_per_gpu),
             number(f.model_tflops_per_gpu),
             format!("{:.1} %", 100.0 * f.mfu),
             ms(t.compute),
             ms(t.tensor_parallel_exposed),
+            ms(t.expert_parallel_exposed),
             ms(t.pipeline_bubble),
             ms(t.data_parallel_exposed),
             ms(t.optimizer),
@@ -247,9 +295,10 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     let Analytic { machine, layout, .. } = analytic;
     let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
     let caption = format!(
-        "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
+        "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
          An iteration is the makespan plus the end of a step: data, optimizer, other.",
         analytic.spec.parameters() as f64 / 1e9,
+        parameters_beside(analytic),
         layout.gpus(),
         machine.hardware.name,
         layout.precision,
@@ -257,6 +306,32 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
         analytic.attention(),
     );
     Table::new(caption, &header, forecasts.iter().map(row).collect())
+}
+
+/// Says what the memory of the fullest devices contains, for mixtures of experts.
+fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
+    let mut caption = "Memory of the fullest device".to_string();
+    for (name, forecast) in forecasts {
+        let part = forecast.memory.fullest().of_which;
+        let named = [
+            ("expert weights", part.expert_weights),
+            ("their gradients", part.expert_gradients),
+            ("their optimizer", part.expert_optimizer),
+            ("expert activations", part.expert_activations),
+            ("attention activations", part.attention_activations),
+            ("prediction layers", part.prediction_activations),
+            ("logits", part.logits),
+            ("dispatch buffers", part.dispatch_buffers),
+        ];
+        let named = named.into_iter().filter(|(_, bytes)| *bytes > 0);
+        let words: Vec<String> = named
+            .map(|(what, bytes)| format!("{what} {}", quantity(bytes as f64 / f64::from(1 << 30), "GiB")))
+            .collect();
+        if !words.is_empty() {
+            caption += &format!("; {name}, of which {}", words.join(", "));
+        }
+    }
+    caption
 }
 
 /// Makes a table of the memory of the fullest device, one row per schedule.
@@ -273,5 +348,5 @@ pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
         let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
         names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
     };
-    Table::new("Memory of the fullest device", &header, forecasts.iter().map(row).collect())
+    Table::new(memory_caption(forecasts), &header, forecasts.iter().map(row).collect())
 }

@@ -7,6 +7,7 @@ mod foreign;
 pub mod hardware;
 pub mod look;
 pub mod memory_cap;
+pub mod mixture;
 pub mod output;
 pub mod ranks;
 pub mod rules;

@@ -2,11 +2,13 @@
 
 use super::devices::DeviceKind;
 use super::memory_cap::MemoryCap;
+use super::mixture::LayoutOption;
 use super::output::Format;
 use super::schedules::Names;
 use super::values::Numbers;
 use crate::cost::{Decimal, GivenCosts, Per};
 use crate::report::{Output, OutputKind, TimelineRendering};
+use crate::schedule::Overlap;
 use crate::sim::event::Sharing;
 use crate::training_loop::Decay;
 use clap::parser::ValueSource;
@@ -18,7 +20,8 @@ const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_se
                         weight_decay clip seed repeat_batch baseline calibrate";
 
 /// Options that describe a model on hardware.
-const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack";
+const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack ep etp dispatcher \
+                           routing cuda_graph moe_overlap delay_wgrad rounds layout";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
@@ -132,6 +135,16 @@ const RULES: &[Rule] = &[
         "sets the layers that --balance would find; leave one of the two out",
     ),
     (
+        "chunks",
+        |g| matches!(g.get("layout"), None | Some(LayoutOption::Torchtitan(_))),
+        "is the number of stages per device, which --layout determines; leave it out",
+    ),
+    (
+        "layers balance",
+        |g| !g.is_typed("layout"),
+        "says which stage has which layers, and so does --layout; leave one of the two out",
+    ),
+    (
         "memory_cap",
         |g| g.is_typed("hardware") || g.get("memory_cap").and_then(MemoryCap::bytes).is_none(),
         "in bytes needs a model on hardware: predict --model llama-3-70b --hardware h100-sxm; elsewhere give activation units, as in 8",
@@ -175,6 +188,22 @@ const RULES: &[Rule] = &[
         "width font_size no_notes",
         |g| g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for pictures; write one, as in -o timelines.svg",
+    ),
+    (
+        "moe_overlap",
+        |g| !g.is_typed("overlap") || g.get("overlap") == Some(Overlap::Streams),
+        "runs pairs on two streams, and --overlap says otherwise; leave one of the two out",
+    ),
+    (
+        "overlap",
+        |g| g.get("overlap") != Some(Overlap::Streams) || !g.has("device"),
+        "streams is for predictions, and the devices of this verb have no stream for the communication of experts; take --overlap atomic",
+    ),
+    (
+        "overlap",
+        |g| g.get("overlap") != Some(Overlap::Streams) || g.is_typed("profile") || g.is_typed("hardware"),
+        "streams needs the times of sub-ops, which --costs does not have; give a cost file with sub_ops as --profile, or a mixture of \
+         experts as --model with --hardware",
     ),
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];

@@ -72,6 +72,7 @@ fn meaning(overlap: Overlap) -> &'static str {
         Overlap::Serial => "One after the other, as if they were not a pair",
         Overlap::Runtime => "One after the other, both outputs leave at the end",
         Overlap::Max => "As atomic, but lasts as long as the longer of the two: perfect overlap",
+        Overlap::Streams => "As atomic, but lasts as long as the sub-ops of both on two streams; needs their times",
     }
 }
 
@@ -208,10 +209,41 @@ impl SearchOptions {
         let micro = analytic.layout.micro;
         asked.schedules.micro = Numbers::parse(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
         asked.room = analytic.room();
+        let arranged = analytic.layout.layout.is_some().then_some(analytic.layout.chunks).filter(|&chunks| chunks > 1);
+        if let Some(chunks) = arranged {
+            let takes = |name: &String| Variant::parse(name).and_then(|variant| self.selection().takes(&variant));
+            let fixed = self.asked().iter().map(takes).any(|takes| takes.is_ok_and(|takes| !takes.chunks));
+            asked.schedules.chunks = if fixed { None } else { Some(chunks) };
+        }
+        if analytic.layout.moe_overlap {
+            asked.schedules.overlap = Overlap::Streams;
+            asked.pair_up(analytic.layout.chunks)?;
+        }
         if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
             asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
         }
         Ok(asked)
+    }
+
+    /// Makes schedules hide the communication of experts: interleaved-overlap if none is named.
+    ///
+    /// # Errors
+    /// A schedule without overlapped pairs is named.
+    fn pair_up(&mut self, chunks: u32) -> Result<(), Failure> {
+        if self.schedule.is_empty() {
+            self.schedules.schedule = vec![names("interleaved-overlap").map_err(Failure::Usage)?];
+            self.schedules.chunks = Some(chunks);
+            return Ok(());
+        }
+        for name in self.asked() {
+            if !self.any(std::slice::from_ref(&name), has_pairs)? {
+                return Err(Failure::Usage(format!(
+                    "--moe-overlap runs forwards next to backwards, and {name} has no such pairs; take -s interleaved-overlap or leave \
+                     --moe-overlap out"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the selection for the first p and m.
@@ -252,6 +284,7 @@ impl SearchOptions {
     /// Returns the graph of each schedule. Here costs only decide orders, and are rejected if no order depends on them.
     pub fn graphs(&self, costs: &CostOptions, remarks: RemarkOptions) -> Result<Vec<TaskGraph>, Failure> {
         if let Some(option) = costs.first_given()
+            && self.overlap != Overlap::Streams
             && !self.follows_costs()?
         {
             let names = self.names().join(", ");

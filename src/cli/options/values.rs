@@ -1,8 +1,11 @@
 //! Value parsers: one of a few names, numbers and shares, lists and ranges of numbers (`4,8,16`, `4..8`, `4..16+4`, `4..64*2`).
 
+use crate::layout::{Recompute, RecomputePart};
 use crate::nearest::either;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
@@ -23,6 +26,24 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
         let chosen = choices.iter().find(|(names, ..)| names.split('|').any(|name| name == found));
         chosen.map(|(.., value)| value.clone()).ok_or("not one of these")
     })
+}
+
+/// Accepts what the backward recomputes; names of parts are completed, too.
+#[derive(Clone)]
+pub struct RecomputeParser;
+
+impl TypedValueParser for RecomputeParser {
+    type Value = Recompute;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<Recompute, clap::Error> {
+        let parse = |text: String| text.parse::<Recompute>();
+        StringValueParser::new().try_map(parse).parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let whole = ["none", "selective", "full"].into_iter();
+        Some(Box::new(whole.chain(RecomputePart::ALL.map(|(name, _)| name)).map(PossibleValue::new)))
+    }
 }
 
 /// At least one number, in the order given, without duplicates.
@@ -193,4 +214,32 @@ pub fn share(text: &str) -> Result<f64, String> {
     let (number, of) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |percent| (percent.trim_end(), 100.0));
     let share = number.parse::<f64>().map_err(|_| expected())? / of;
     if share > 0.0 && share < 1.0 { Ok(share) } else { Err(expected()) }
+}
+
+/// Returns whether a value is the path of a table instead of a name.
+pub fn is_toml(value: &str) -> bool {
+    value.ends_with(".toml") || value.contains('/')
+}
+
+/// Accepts one of `names`, or the path of a .toml file.
+pub fn name_or_toml(names: &[&'static str]) -> impl TypedValueParser<Value = String> + use<> {
+    NameOrToml(PossibleValuesParser::new(names.iter().map(|name| PossibleValue::new(*name))))
+}
+
+#[derive(Clone)]
+struct NameOrToml(PossibleValuesParser);
+
+impl TypedValueParser for NameOrToml {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        match value.to_str() {
+            Some(path) if is_toml(path) => Ok(path.to_string()),
+            _ => self.0.parse_ref(command, argument, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
 }

@@ -1,9 +1,13 @@
 //! Analytic costs: a model's operations by shape, on hardware given by a table of numbers, under a layout.
 
+mod dispatch;
+mod experts;
 mod machine;
 mod part;
 mod step;
+mod sub_ops;
 
+pub use dispatch::Traffic;
 pub use machine::{Group, Platform, Shape};
 pub use part::{Pass, Passes};
 pub use step::StepTime;
@@ -11,7 +15,7 @@ pub use step::StepTime;
 use super::{CostError, CostTable, OpTime, Summary};
 use crate::layout::{Attention, ParallelConfig};
 use crate::memory::MemoryModel;
-use crate::model_spec::transformer::Config;
+use crate::model_spec::transformer::{ActivationFunction, Config};
 use crate::model_spec::{ModelSpec, Stage};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
@@ -44,7 +48,10 @@ impl Analytic {
         }
         let spec = model.spec();
         let attention = machine.stack.attention(&layout);
-        let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: spec.width as f64 };
+        let has_zeros = model.function == ActivationFunction::SquaredRelu;
+        let zeros_speedup = if has_zeros { machine.hardware.zeros_speedup } else { 1.0 };
+        let (experts, hidden) = (model.experts, spec.width as f64);
+        let parts = PartCosts { machine: &machine, layout: &layout, attention, experts, hidden, zeros_speedup };
         let passes = spec.parts.iter().map(|part| parts.passes(part)).collect();
         Ok(Analytic { model, spec, machine, layout, passes })
     }
@@ -54,13 +61,24 @@ impl Analytic {
         self.machine.stack.attention(&self.layout)
     }
 
-    /// Splits the model into `count` stages, by the layout's layers, or else as evenly as Megatron does: embedding and head
+    /// Splits the model into `count` stages, by the layout's string or layers, or else as evenly as Megatron does: embedding and head
     /// count as one layer each unless equal numbers divide.
     ///
     /// # Errors
     /// Layers that do not add up, or an inner stage without layers.
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
-        let split = layers_of_stages(self.model.layers, count as usize);
+        if let Some(layout) = &self.layout.layout {
+            if layout.stages.len() != count as usize {
+                return Err(CostError(format!(
+                    "expected the {} stages of --layout, found a schedule with {count}; take one with {} stages per device",
+                    layout.stages.len(),
+                    self.layout.chunks
+                )));
+            }
+            return self.spec.arranged(layout).map_err(|error| CostError(error.to_string()));
+        }
+        let split = layers_with_predictions(&self.model, count as usize);
+        let split = split.unwrap_or_else(|| layers_of_stages(self.model.layers, count as usize));
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.spec.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
     }
@@ -79,6 +97,7 @@ impl Analytic {
             sum.input += passes.input * count;
             sum.weights += passes.weights * count;
             sum.backward += passes.backward * count;
+            sum.hidden += passes.hidden * count;
         }
         sum
     }
@@ -132,8 +151,25 @@ impl Analytic {
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
         table.check_clock(placement, self.layout.micro)?;
-        Ok(table)
+        Ok(match self.sub_ops(stages) {
+            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
+            None => table,
+        })
     }
+}
+
+/// Returns the default layers of each stage of a model that predicts further tokens: these layers count as layers, and their logits
+/// with those of the head as two, as in Megatron-Bridge's layouts of DeepSeek-V3. The first stage takes what is left. `None` if that
+/// does not divide.
+fn layers_with_predictions(model: &Config, stages: usize) -> Option<Vec<usize>> {
+    let predictions = model.prediction_layers;
+    if predictions == 0 || stages < 2 || !(model.layers + 3 * predictions).is_multiple_of(stages) {
+        return None;
+    }
+    let each = (model.layers + 3 * predictions) / stages;
+    let last = each.saturating_sub(3 * predictions);
+    let first = model.layers.checked_sub(each * (stages - 2) + last)?;
+    Some([&[first][..], &vec![each; stages - 2], &[last]].concat())
 }
 
 /// Returns the default layers of each stage: equal numbers if that divides; otherwise embedding and head count as one layer

@@ -1,8 +1,9 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
+use super::experts::{ExpertSums, SubOpTimes};
 use super::machine::{Group, Platform, Shape};
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
-use crate::model_spec::{BLOCK, Operation, Part, Tensor};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use crate::model_spec::{Experts, Operation, Part, Tensor, Window};
 use std::ops::{Add, AddAssign, Mul};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -11,6 +12,8 @@ pub struct Pass {
     pub compute: f64,
     /// Exposed tensor-parallel collectives.
     pub tensor: f64,
+    /// Exposed dispatch and combine of experts.
+    pub experts: f64,
     /// Exposed gathers and reductions of ZeRO-3.
     pub data: f64,
     /// Exposed host time and context-parallel exchange.
@@ -19,7 +22,7 @@ pub struct Pass {
 
 impl Pass {
     pub fn total(&self) -> f64 {
-        self.compute + self.tensor + self.data + self.other
+        self.compute + self.tensor + self.experts + self.data + self.other
     }
 }
 
@@ -30,6 +33,7 @@ impl Add for Pass {
         Pass {
             compute: self.compute + other.compute,
             tensor: self.tensor + other.tensor,
+            experts: self.experts + other.experts,
             data: self.data + other.data,
             other: self.other + other.other,
         }
@@ -46,7 +50,13 @@ impl Mul<f64> for Pass {
     type Output = Pass;
 
     fn mul(self, n: f64) -> Pass {
-        Pass { compute: self.compute * n, tensor: self.tensor * n, data: self.data * n, other: self.other * n }
+        Pass {
+            compute: self.compute * n,
+            tensor: self.tensor * n,
+            experts: self.experts * n,
+            data: self.data * n,
+            other: self.other * n,
+        }
     }
 }
 
@@ -60,6 +70,10 @@ pub struct Passes {
     pub weights: Pass,
     /// B, launched and awaited by the host as one op: at most I + W.
     pub backward: Pass,
+    /// Time that F and B next to each other take less than alone, in seconds; the passes above are without it.
+    pub hidden: f64,
+    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
+    pub(super) ops: Option<SubOpTimes>,
 }
 
 /// Cost model of parts under a layout on a platform.
@@ -67,26 +81,71 @@ pub struct PartCosts<'a> {
     pub machine: &'a Platform,
     pub layout: &'a ParallelConfig,
     pub attention: Attention,
+    /// Experts of the model's mixtures.
+    pub experts: Option<Experts>,
     /// Hidden size, in elements per token.
     pub hidden: f64,
+    /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
+    pub zeros_speedup: f64,
+}
+
+/// Relative speeds of a product's three passes.
+#[derive(Clone, Copy)]
+struct Speedups {
+    forward: f64,
+    input: f64,
+    weights: f64,
+}
+
+impl Speedups {
+    const NONE: Speedups = Speedups { forward: 1.0, input: 1.0, weights: 1.0 };
 }
 
 /// Running sums over the operations of a part.
 #[derive(Default)]
-struct Sums {
-    forward: f64,
-    input: f64,
-    weights: f64,
+pub(super) struct Sums {
+    pub forward: f64,
+    pub input: f64,
+    pub weights: f64,
     /// Attention between its products, part of `forward`.
-    attention: f64,
+    pub attention: f64,
     /// Last product, part of `forward`.
-    last: f64,
+    pub last: f64,
+    /// Experts, not part of the sums above.
+    pub experts: ExpertSums,
+    /// By [`RecomputePart`]: its share of `forward`.
+    parts: [f64; RecomputePart::ALL.len()],
+    /// Number of additions to the residual stream so far.
+    additions: usize,
     /// Number of all-reduces of the hidden state in forward and backward; with sequence parallelism, pairs of gather and
     /// reduce-scatter.
     collectives: f64,
     backward_collectives: f64,
     /// Exposed context-parallel exchange of the forward.
     ring: f64,
+}
+
+impl Sums {
+    /// Returns the share of the forward that a part of a layer takes, without experts.
+    pub fn of(&self, part: RecomputePart) -> f64 {
+        self.parts[part as usize]
+    }
+}
+
+/// Returns the part of a layer that an operation belongs to, by the number of additions to the residual stream before it.
+fn part_of(operation: &Operation, (hidden, additions, has_experts): (f64, usize, bool)) -> Option<RecomputePart> {
+    match *operation {
+        Operation::Norm { width, .. } => (width as f64 == hidden).then_some(RecomputePart::Norms),
+        Operation::Product { inputs, outputs, .. } if additions == 0 => {
+            let is_up = inputs as f64 != hidden && outputs as f64 != hidden;
+            is_up.then_some(RecomputePart::LatentUp)
+        }
+        Operation::Product { .. } | Operation::Activate { .. } => {
+            Some(if has_experts { RecomputePart::SharedExperts } else { RecomputePart::Mlp })
+        }
+        Operation::Route { .. } => Some(RecomputePart::Mixture),
+        _ => None,
+    }
 }
 
 impl PartCosts<'_> {
@@ -100,7 +159,7 @@ impl PartCosts<'_> {
     }
 
     /// Returns the bytes of an activation.
-    fn width(&self) -> f64 {
+    pub(super) fn width(&self) -> f64 {
         f64::from(self.layout.precision.bytes())
     }
 
@@ -111,44 +170,56 @@ impl PartCosts<'_> {
 
     /// Returns the passes of one repetition of the part.
     pub fn passes(&self, part: &Part) -> Passes {
-        let stack = &self.machine.stack;
         let mut sums = Sums::default();
-        let mut weights = part.tensors().filter(|tensor| tensor.shape.len() == 2);
-        for operation in &part.operations {
-            self.add(&mut sums, operation, || weights.next());
+        let mut weights = part.matrices();
+        let has_experts = part.chosen_experts().is_some();
+        for (number, operation) in part.operations.iter().enumerate() {
+            let (before, place) = (sums.forward, (self.hidden, sums.additions, has_experts));
+            let speedups = self.speedups(&part.operations, number);
+            self.add(&mut sums, operation, speedups, || weights.next());
+            if let Some(part) = part_of(operation, place) {
+                sums.parts[part as usize] += sums.forward - before;
+            }
+            sums.additions += usize::from(matches!(operation, Operation::Add { .. }));
         }
-        let again = match self.layout.recompute {
-            _ if part.name != BLOCK => Pass::default(),
-            Recompute::None => Pass::default(),
-            Recompute::Selective => Pass { compute: sums.attention, ..Pass::default() },
-            Recompute::Full => Pass {
-                compute: sums.forward - if stack.recompute_stops_early > 0.0 { sums.last } else { 0.0 },
-                tensor: self.exposed(sums.collectives),
-                data: 0.0,
-                other: sums.ring,
-            },
+        let experts = sums.experts;
+        let forward = Pass {
+            compute: sums.forward + experts.forward,
+            tensor: self.exposed(sums.collectives) + experts.gathers,
+            experts: 2.0 * experts.exchange,
+            data: 0.0,
+            other: sums.ring,
         };
+        let again = if part.is_layer() { self.again(&sums, forward) } else { Pass::default() };
         let input = Pass {
-            compute: sums.input,
-            tensor: self.exposed(sums.backward_collectives),
+            compute: sums.input + experts.input,
+            tensor: self.exposed(sums.backward_collectives) + experts.gathers,
+            experts: 2.0 * experts.exchange,
             data: 0.0,
             other: 2.0 * sums.ring,
         } + again;
-        let weights = Pass { compute: sums.weights, ..Pass::default() };
-        let mut passes = Passes {
-            forward: Pass {
-                compute: sums.forward,
-                tensor: self.exposed(sums.collectives),
-                data: 0.0,
-                other: sums.ring,
-            },
-            input,
-            weights,
-            backward: input + weights,
-        };
-        self.add_host(&mut passes, part, again != Pass::default());
+        let weights = Pass { compute: sums.weights + experts.weights, ..Pass::default() };
+        let mut passes = Passes { forward, input, weights, backward: input + weights, hidden: 0.0, ops: None };
+        match part.chosen_experts() {
+            Some(_) => self.add_mixture_host(&mut passes, &sums, again),
+            None => self.add_host(&mut passes, part, again != Pass::default()),
+        }
         self.add_gathers(&mut passes, part);
         passes
+    }
+
+    /// Returns the relative speeds of the product at `place`: the activation's output is the input of the next product, and the
+    /// gradient of the activation's input that of the previous product's output.
+    fn speedups(&self, operations: &[Operation], place: usize) -> Speedups {
+        let is_activation = |place: Option<usize>| {
+            matches!(place.and_then(|place| operations.get(place)), Some(Operation::Activate { .. }))
+        };
+        let (zeros, Speedups { forward, input, .. }) = (self.zeros_speedup, Speedups::NONE);
+        match (is_activation(place.checked_sub(1)), is_activation(Some(place + 1))) {
+            (true, _) => Speedups { forward: zeros, input, weights: zeros },
+            (_, true) => Speedups { forward, input: zeros, weights: zeros },
+            _ => Speedups::NONE,
+        }
     }
 
     /// Returns the exposed time of `collectives` all-reduces of the hidden state.
@@ -156,14 +227,18 @@ impl PartCosts<'_> {
         if self.layout.tp == 1 || collectives == 0.0 {
             return 0.0;
         }
-        let node = self.machine.hardware.gpus_per_node;
+        let (node, stack) = (self.machine.hardware.gpus_per_node, &self.machine.stack);
         let group = Group::new(self.layout.tp, 1, node);
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
-            true => 2.0 * self.machine.gather(group, hidden),
+            true => {
+                let gathered = stack.gathers_narrow > 0.0 && self.layout.precision.is_narrow();
+                let gather = self.machine.gather(group, if gathered { hidden / self.width() } else { hidden });
+                gather + self.machine.gather(group, hidden)
+            }
         };
-        collectives * (each + self.machine.stack.collective_us * 1e-6) * self.machine.stack.tensor_exposed
+        collectives * (each + stack.collective_us * 1e-6) * stack.tensor_exposed
     }
 
     /// Returns the bytes of a micro-batch's hidden state.
@@ -171,7 +246,13 @@ impl PartCosts<'_> {
         self.tokens() * self.width() * self.hidden
     }
 
-    fn add<'t>(&self, sums: &mut Sums, operation: &Operation, weight: impl FnOnce() -> Option<&'t Tensor>) {
+    fn add<'t>(
+        &self,
+        sums: &mut Sums,
+        operation: &Operation,
+        speedups: Speedups,
+        weight: impl FnOnce() -> Option<&'t Tensor>,
+    ) {
         let (machine, stack) = (self.machine, &self.machine.stack);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
         let bound = |sums: &mut Sums, bytes: f64| {
@@ -185,52 +266,88 @@ impl PartCosts<'_> {
                 sums.weights += machine.operation(bytes * stack.backward_traffic);
                 sums.collectives += 1.0;
             }
-            Operation::Norm { width, .. } => bound(sums, 2.0 * e * n * width as f64 / self.between()),
+            Operation::Norm { width, .. } => {
+                bound(sums, stack.norm_traffic * 2.0 * e * n * width as f64 / self.between());
+            }
             Operation::Add { width } => bound(sums, 3.0 * e * n * width as f64 / self.between()),
-            Operation::Rotate { width } => bound(sums, 2.0 * e * n * width as f64 / t),
-            Operation::Activate { inputs, outputs } => bound(sums, e * n * (inputs + outputs) as f64 / t),
-            Operation::Attention { heads, groups, size } => {
-                bound(sums, 2.0 * e * n * ((heads + groups) * size) as f64 / t);
-                self.add_attention(sums, heads as f64, groups as f64, size as f64);
+            Operation::Rotate { width } => bound(sums, stack.rotary_traffic * 2.0 * e * n * width as f64 / t),
+            Operation::Activate { inputs, outputs } => {
+                // two operations, one for the gate and one for its product, write and read the gate in between
+                let gate = if stack.keeps_gate > 0.0 && inputs != outputs { 2 * outputs } else { 0 };
+                bound(sums, e * n * (inputs + outputs + gate) as f64 / t);
+            }
+            Operation::Attention { heads, groups, size, value, window } => {
+                bound(sums, e * n * ((heads + groups) * (size + value)) as f64 / t);
+                self.add_attention(sums, [heads, groups, size, value].map(|size| size as f64), window);
             }
             Operation::Product { inputs, outputs, .. } => {
                 let split = weight().and_then(|tensor| tensor.split.as_ref()).map(|split| split.axis);
                 let (rows_split, columns_split) = (split == Some(1), split == Some(0));
                 let inputs = inputs as f64 / if rows_split { t } else { 1.0 };
                 let outputs = outputs as f64 / if columns_split { t } else { 1.0 };
-                self.add_product(sums, inputs, outputs, self.layout.precision);
-                // all-reduce after products split by inputs in the forward, and by outputs in the backward
+                // a product that ranks do not share has the rows between products
+                let rows = if split.is_none() { n / self.between() } else { n };
+                // all-reduce after products split by inputs in the forward, and by outputs in the backward, of narrow rows
+                // in latent attention
                 sums.collectives += f64::from(u8::from(rows_split));
-                sums.backward_collectives += f64::from(u8::from(columns_split));
+                sums.backward_collectives += if columns_split { (inputs / self.hidden).min(1.0) } else { 0.0 };
+                self.add_product(sums, rows, [inputs, outputs], self.layout.precision, speedups);
             }
             Operation::Classify { width, vocabulary } => {
                 let _ = weight();
                 let logits = vocabulary as f64 / t;
-                self.add_product(sums, width as f64, logits, self.layout.precision.between_layers());
-                let bytes = stack.loss_bytes * n * logits;
+                let precision = self.layout.precision.between_layers();
+                self.add_product(sums, n, [width as f64, logits], precision, Speedups::NONE);
+                let seen = if stack.has_whole_logits() { vocabulary as f64 } else { logits };
+                let bytes = stack.loss_bytes * n * seen;
+                if stack.has_whole_logits() {
+                    let group = Group::new(self.layout.tp, 1, machine.hardware.gpus_per_node);
+                    sums.forward += machine.gather(group, e * n * seen);
+                }
                 sums.forward += machine.operation(bytes);
                 sums.input += machine.operation(bytes);
                 sums.backward_collectives += 1.0;
             }
+            Operation::Route { .. } => {
+                let _ = weight();
+                self.add_expert_operation(sums, operation);
+            }
+            Operation::Dispatch { .. }
+            | Operation::Combine { .. }
+            | Operation::ActivateCopies { .. }
+            | Operation::Grouped { .. } => self.add_expert_operation(sums, operation),
         }
     }
 
-    fn add_product(&self, sums: &mut Sums, inputs: f64, outputs: f64, precision: Precision) {
-        let (machine, stack, n) = (self.machine, &self.machine.stack, self.tokens());
-        let cast = match precision {
-            Precision::Fp8 => stack.cast_bytes,
-            Precision::Mxfp8 | Precision::Nvfp4 => stack.block_cast_bytes,
+    /// Returns the memory traffic of a cast to `precision`, in bytes per element.
+    pub(super) fn cast_bytes(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::Fp8 => self.machine.stack.cast_bytes,
+            Precision::Mxfp8 | Precision::Nvfp4 => self.machine.stack.block_cast_bytes,
             _ => 0.0,
-        };
-        sums.last = machine.product(Shape::new(n, outputs, inputs), precision);
+        }
+    }
+
+    /// Adds a product of `n` rows.
+    fn add_product(
+        &self,
+        sums: &mut Sums,
+        n: f64,
+        [inputs, outputs]: [f64; 2],
+        precision: Precision,
+        speedups: Speedups,
+    ) {
+        let (machine, stack) = (self.machine, &self.machine.stack);
+        let cast = self.cast_bytes(precision);
+        sums.last = machine.product(Shape::new(n, outputs, inputs), precision) / speedups.forward;
         sums.forward += sums.last + machine.traffic(cast * n * inputs);
-        sums.input += machine.product(Shape::new(n, inputs, outputs), precision);
+        sums.input += machine.product(Shape::new(n, inputs, outputs), precision) / speedups.input;
         sums.input += machine.traffic(cast * n * outputs);
-        sums.weights += machine.product(Shape::new(outputs, inputs, n), precision);
+        sums.weights += machine.product(Shape::new(outputs, inputs, n), precision) / speedups.weights;
         sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
     }
 
-    fn add_attention(&self, sums: &mut Sums, heads: f64, groups: f64, size: f64) {
+    fn add_attention(&self, sums: &mut Sums, [heads, groups, size, value]: [f64; 4], window: Option<Window>) {
         let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
         let s = f64::from(self.layout.sequence);
@@ -238,7 +355,8 @@ impl PartCosts<'_> {
         let (forward, backward) = match self.attention {
             Attention::Flash => {
                 // queries times keys and scores times values; a causal mask halves both
-                let flops = 4.0 * n * s * heads * size / t / 2.0;
+                let seen = Window::scores(window, self.layout.sequence as usize) as f64 / s;
+                let flops = 2.0 * n * seen * heads * (size + value) / t / 2.0;
                 let share = match stack.flash_kernels {
                     kernels if kernels < 2.0 => h.flash1_share,
                     kernels if kernels < 3.0 => h.flash2_share,
@@ -252,7 +370,7 @@ impl PartCosts<'_> {
                 let precision = self.layout.precision.between_layers();
                 let product =
                     |columns, inner| machine.product(Shape { count, rows: s / context, columns, inner }, precision);
-                let products = product(s, size) + product(size, s);
+                let products = product(s, size) + product(value, s);
                 let scores = count * s * s / context;
                 let forward = products + machine.operation(stack.score_bytes * scores);
                 (forward, 2.0 * products + machine.operation(stack.score_backward_bytes * scores))
@@ -265,7 +383,7 @@ impl PartCosts<'_> {
             // keys and values of other ranks arrive during the attention to the previous ones
             let node = h.gpus_per_node;
             let group = Group::new(self.layout.cp, self.layout.tp, node);
-            let ring = machine.gather(group, 2.0 * e * n * context * groups * size / t);
+            let ring = machine.gather(group, e * n * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
     }
@@ -273,10 +391,10 @@ impl PartCosts<'_> {
     /// Adds the time for which the GPU waits for the host's launches.
     fn add_host(&self, passes: &mut Passes, part: &Part, again: bool) {
         let stack = &self.machine.stack;
-        if part.name != BLOCK {
+        if !part.is_layer() {
             return;
         }
-        let host = stack.host_layer_ms * 1e-3;
+        let host = stack.host_layer_ms * 1e-3 * self.launched();
         let waits = |host: f64, gpu: f64| if stack.host_blocks > 0.0 { host } else { (host - gpu).max(0.0) };
         let again = if again { host } else { 0.0 };
         passes.forward.other += waits(host, passes.forward.total());
@@ -296,12 +414,12 @@ impl PartCosts<'_> {
         let group = Group::new(ranks, layout.tp, self.machine.hardware.gpus_per_node);
         // software that lists every rank's share gathers tensor by tensor, and again for recomputation
         let lists = stack.gather_rank_us > 0.0;
-        let matrices = part.tensors().filter(|tensor| tensor.shape.len() == 2).count();
+        let matrices = part.matrices().count();
         let pieces = if lists { matrices as f64 } else { 1.0 };
         let listing = pieces * f64::from(ranks) * stack.gather_rank_us * 1e-6;
         let gather = self.machine.gather_in(group, parameters * stack.gathered(layout.precision), pieces) + listing;
-        let reduce = self.machine.gather_in(group, parameters * stack.gradient(layout.precision), pieces) + listing;
-        let again = lists && part.name == BLOCK && layout.recompute == Recompute::Full;
+        let reduce = self.machine.gather_in(group, parameters * stack.reduced(layout.precision), pieces) + listing;
+        let again = lists && part.is_layer() && layout.recompute == Recompute::Full;
         let gathers = gather * if again { 2.0 } else { 1.0 };
         let exposed = |computed: f64, exchanged: f64| {
             computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed

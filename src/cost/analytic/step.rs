@@ -18,6 +18,8 @@ pub struct StepTime {
     pub compute: f64,
     /// Exposed tensor-parallel collectives of the busiest device.
     pub tensor_parallel_exposed: f64,
+    /// Exposed dispatch and combine of experts of the busiest device.
+    pub expert_parallel_exposed: f64,
     /// Time for which the busiest device waits for others.
     pub pipeline_bubble: f64,
     /// Exposed exchange of gradients and weights between data-parallel ranks.
@@ -30,9 +32,8 @@ pub struct StepTime {
 impl StepTime {
     /// Returns the time of the iteration, the sum of all fields.
     pub fn iteration(&self) -> f64 {
-        let StepTime { compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other } =
-            *self;
-        compute + tensor_parallel_exposed + pipeline_bubble + data_parallel_exposed + optimizer + other
+        let kernels = self.compute + self.tensor_parallel_exposed + self.expert_parallel_exposed;
+        kernels + self.pipeline_bubble + self.data_parallel_exposed + self.optimizer + self.other
     }
 }
 
@@ -56,21 +57,48 @@ impl Analytic {
         sum
     }
 
-    /// Returns the backward time of one micro-batch on a device, in seconds; it hides the device's gradient exchange.
+    /// Returns the backward time of a device that hides its gradient exchange, in seconds: that of one micro-batch, and with v
+    /// chunks of all but one of the last p micro-batches, which pass v - 1 chunks after the first one's gradients are complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
-        placement.stages_of(device).map(of).sum()
+        let one: f64 = placement.stages_of(device).map(of).sum();
+        let later = f64::from(self.layout.micro.min(self.layout.pp)) - 1.0;
+        one * (1.0 + later * (1.0 - 1.0 / self.chunks(placement)))
+    }
+
+    /// Returns the number of chunks per device whose gradients are complete one after the other.
+    fn chunks(&self, placement: &Placement) -> f64 {
+        let chunks = placement.stages() / placement.devices().max(1);
+        if placement.directions() == 1 { f64::from(chunks.max(1)) } else { 1.0 }
     }
 
     fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
-        let parameters = self.spec.device_elements(held, |elements| elements) as f64 / f64::from(layout.tp);
-        let ranks = layout.dp * layout.cp;
-        let group = Group::new(ranks, layout.tp, machine.hardware.gpus_per_node);
-        let gradients = parameters * stack.gradient(layout.precision);
+        let [dense, experts] = self.rank_parameters(held);
+        let replicas = u32::try_from(layout.edp()).unwrap_or(u32::MAX);
+        let groups = [(dense, layout.dp * layout.cp, layout.tp), (experts, replicas, layout.ep * layout.etp)];
+        let exchange: f64 =
+            groups.iter().map(|&(parameters, ranks, stride)| self.exchange(parameters, ranks, stride)).sum();
+        let exchange = exchange + self.copies_exchange(placement, stages, device);
+        let window = self.backward(placement, stages, device);
+        // at least the last chunk's share is exposed
+        let exposed = (exchange - window).max(exchange * stack.data_exposed / self.chunks(placement));
+        let updated = |(parameters, ranks, _): (f64, u32, u32)| match layout.zero {
+            Zero::None => parameters,
+            _ => parameters / f64::from(ranks),
+        };
+        let bytes = groups.into_iter().map(updated).sum::<f64>() * stack.optimizer_bytes;
+        After { exchange: exposed, optimizer: machine.traffic(bytes) }
+    }
+
+    /// Returns the time in which `ranks` GPUs with a distance of `stride` exchange gradients of `parameters` each, and weights.
+    fn exchange(&self, parameters: f64, ranks: u32, stride: u32) -> f64 {
+        let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
+        let group = Group::new(ranks, stride, machine.hardware.gpus_per_node);
+        let gradients = parameters * stack.reduced(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(ranks)) * 1e6;
-        let exchange = match layout.zero {
+        match layout.zero {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
             Zero::Optimizer | Zero::Gradients => {
                 let weights = parameters * f64::from(layout.precision.bytes());
@@ -78,12 +106,33 @@ impl Analytic {
                     + machine.gather_in(group, weights, gradients / bucket)
             }
             Zero::Weights => 0.0, // included in every pass
-        };
-        let exchange = exchange + self.copies_exchange(placement, stages, device);
-        let window = self.backward(placement, stages, device);
-        let exposed = (exchange - window).max(exchange * stack.data_exposed);
-        let share = if layout.zero == Zero::None { 1.0 } else { f64::from(ranks) };
-        After { exchange: exposed, optimizer: machine.traffic(parameters * stack.optimizer_bytes / share) }
+        }
+    }
+
+    /// Returns the parameters of a device with these stages on one rank: of experts second, all others first.
+    fn rank_parameters(&self, held: Vec<&Stage>) -> [f64; 2] {
+        if self.model.experts.is_some() {
+            return self.spec.elements_under(held, self.layout.degrees()).map(|elements| elements as f64);
+        }
+        [self.spec.device_elements(held, |elements| elements) as f64 / f64::from(self.layout.tp), 0.0]
+    }
+
+    /// Returns the exposed exchange of forwards and backwards outside of pairs on a device, in seconds: before the first pair and
+    /// after the last one. Megatron's interleaved 1F1B has one more forward before the first pair.
+    fn unpaired(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
+        let hidden: f64 = placement.stages_of(device).map(|stage| self.passes(&stages[stage as usize]).hidden).sum();
+        let (p, v) = (f64::from(self.layout.pp), f64::from(self.layout.chunks));
+        let alone = if self.layout.pp == 1 { 1.0 } else { ((v - 1.0) * p + 1.0) / v };
+        hidden * alone.min(f64::from(self.layout.micro))
+    }
+
+    /// Returns the host time per step for gradients and optimizer of a device's layers with experts, in seconds.
+    fn mixture_step(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
+        let mixtures = self.spec.parts.iter().filter(|part| part.chosen_experts().is_some());
+        let held =
+            |name: &str| placement.stages_of(device).map(|stage| stages[stage as usize].count(name)).sum::<usize>();
+        let layers: usize = mixtures.map(|part| held(part.name)).sum();
+        layers as f64 * self.machine.stack.mixture_step_ms * 1e-3
     }
 
     /// Returns the time of summing a device's gradients with those of the other replicas of its stages, in bidirectional
@@ -125,7 +174,8 @@ impl Analytic {
             return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
         }
         let busy = |device: &u32| devices[*device as usize].busy;
-        let busiest = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
+        let number = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
+        let busiest = number;
         let pass = self.device_pass(placement, stages, busiest, split);
         // overlapped pairs may take less than the sum of their ops, and ops more if devices share a processor
         let lasted_busy = busy(&busiest) as f64 * 1e-9;
@@ -144,14 +194,16 @@ impl Analytic {
         let exchanged = longest(|after| after.exchange);
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
+        let rounds = f64::from(layout.rounds);
         let doublings = (layout.gpus() as f64 / 8.0).max(1.0).log2();
         let time = StepTime {
-            compute: busiest.compute,
-            tensor_parallel_exposed: busiest.tensor,
-            pipeline_bubble: (pipeline - lasted_busy).max(0.0),
-            data_parallel_exposed: busiest.data + (exchanged - pipeline) + tied,
+            compute: busiest.compute * rounds,
+            tensor_parallel_exposed: busiest.tensor * rounds,
+            expert_parallel_exposed: (busiest.experts + self.unpaired(placement, stages, number)) * rounds,
+            pipeline_bubble: (pipeline - lasted_busy).max(0.0) * rounds,
+            data_parallel_exposed: busiest.data * rounds + (exchanged - pipeline) + tied,
             optimizer,
-            other: busiest.other + stack.host_step_ms * 1e-3,
+            other: busiest.other * rounds + stack.host_step_ms * 1e-3 + self.mixture_step(placement, stages, number),
         };
         let stragglers = time.iteration() * stack.straggler_share * doublings;
         Ok(StepTime { other: time.other + stragglers, ..time })
@@ -178,6 +230,6 @@ impl Analytic {
         let layout = &self.layout;
         let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };
         let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.spec.flops(kind, micro)).sum();
-        flops as f64 * f64::from(layout.micro) * f64::from(layout.dp)
+        flops as f64 * f64::from(layout.micro) * f64::from(layout.rounds) * f64::from(layout.dp)
     }
 }

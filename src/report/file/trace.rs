@@ -4,10 +4,13 @@
 //! the data, if the timeline has no sends) to the op that uses it. The counter is the activations held.
 
 use crate::cost::TimeUnit;
+use crate::cost::pair::Stream;
 use crate::op::{Kind, Op};
 use crate::report::Report;
 use crate::report::file::csv::{queue_name, source_name};
+use crate::report::scene::palette::Class;
 use crate::report::scene::rows::{Mark, Row, activations, rows};
+use crate::sim::StreamSpan;
 use crate::timeline::Timeline;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -20,17 +23,17 @@ pub fn trace(report: &Report) -> String {
     for entry in &report.entries {
         for panel in entry.panels() {
             let name = format!("{} {}", entry.name, source_name(panel.timeline.source));
-            let mut add = |timeline: &Timeline, worker: &Worker| {
-                timeline_events(&mut events, timeline, (&name, worker), process);
+            let mut add = |timeline: &Timeline, streams: &[StreamSpan], worker: &Worker| {
+                timeline_events(&mut events, (timeline, streams), (&name, worker), process);
                 process += timeline.devices.max(1);
             };
             match &panel.timeline.workers {
-                None => add(&panel.timeline, &Worker::default()),
+                None => add(&panel.timeline, &panel.streams, &Worker::default()),
                 Some(workers) => {
                     let of = |data, tensor| Worker { name: workers.name(data, tensor), at: Some((data, tensor)) };
-                    add(&panel.timeline, &of(workers.data, workers.tensor));
+                    add(&panel.timeline, &panel.streams, &of(workers.data, workers.tensor));
                     for (other, (_, timeline)) in workers.others.iter().zip(panel.timeline.other_workers()) {
-                        add(&timeline, &of(other.data, other.tensor));
+                        add(&timeline, &[], &of(other.data, other.tensor));
                     }
                 }
             }
@@ -122,7 +125,12 @@ struct Worker {
     at: Option<(u32, u32)>,
 }
 
-fn timeline_events(events: &mut Events, t: &Timeline, (name, worker): (&str, &Worker), first_process: u32) {
+fn timeline_events(
+    events: &mut Events,
+    (t, streams): (&Timeline, &[StreamSpan]),
+    (name, worker): (&str, &Worker),
+    first_process: u32,
+) {
     let clock = Clock::new(t);
     let rows = rows(t);
     let flows = flows(&rows, t.devices.saturating_mul(t.chunks), first_process);
@@ -148,6 +156,7 @@ fn timeline_events(events: &mut Events, t: &Timeline, (name, worker): (&str, &Wo
                 }
             }
         }
+        stream_events(events, streams, clock, (device as u32, process));
         let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
         for (ns, held) in curve {
             events.push(&format!(
@@ -168,6 +177,27 @@ fn timeline_events(events: &mut Events, t: &Timeline, (name, worker): (&str, &Wo
                 place.thread,
                 clock.microseconds(place.ns)
             ));
+        }
+    }
+}
+
+/// Number of the first thread of a device's streams.
+const STREAMS: u32 = 1000;
+
+/// Writes a device's sub-ops, one thread per stream.
+fn stream_events(events: &mut Events, streams: &[StreamSpan], clock: Clock, (device, process): (u32, u32)) {
+    for stream in Stream::ALL {
+        let of_stream = |found: &&StreamSpan| found.stream == stream && found.span.device == device;
+        let mut spans = streams.iter().filter(of_stream).peekable();
+        if spans.peek().is_none() {
+            continue;
+        }
+        let (thread, category) = (STREAMS + stream as u32, format!("{} stream", stream.name()));
+        events.metadata("thread_name", process, Some(thread), json!({"name": category}));
+        events.metadata("thread_sort_index", process, Some(thread), json!({"sort_index": thread}));
+        for StreamSpan { kind, span, .. } in spans {
+            let mark = Mark { span, op: None, class: Class::of(span.queue, Some(*kind)), shade: 0, lane: 0, lanes: 1 };
+            slice(events, &mark, clock, &category, (process, thread));
         }
     }
 }

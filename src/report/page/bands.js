@@ -18,6 +18,7 @@ for (const panel of panels) for (const queues of panel.queues) {
   if (queues[1].n) occurring[SEND] = true;
   if (queues[2].n) occurring[RECEIVE] = true;
 }
+for (const panel of panels) for (const stream of panel.streams.flat()) stream.cls.forEach(cls => { occurring[cls] = true; });
 const hasBoth = panels.some(p => p.source === "predicted") && panels.some(p => p.source === "measured");
 const hasWorkers = panels.some(p => p.onRequest);
 const isVisible = panel => shown[panel.source] && (shown.workers || !panel.onRequest);
@@ -48,7 +49,7 @@ function arrange() {
         const band = { panel, device, top: y, high, peak, rowTop };
         if (hasPhases && shown.phases && high >= 8) y += 3;
         band.compute = y;
-        y += high;
+        y = arrangeStreams(band, y + high);
         const lane = high >= 14 ? 5 : 3;
         if (panel.hasSend && shown.classes[SEND]) { band.send = y + 0.5; y += lane; }
         if (panel.hasReceive && shown.classes[RECEIVE]) { band.receive = y + 0.5; y += lane; }

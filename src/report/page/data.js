@@ -114,6 +114,7 @@ class Panel {
       }
       return { time, held };
     });
+    this.streams = streamsOf(raw);
     delete this.rows;
     this.hasSend = this.queues.some(queues => queues[1].n);
     this.hasReceive = this.queues.some(queues => queues[2].n);

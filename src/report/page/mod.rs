@@ -4,7 +4,7 @@ use crate::cost::gcd;
 use crate::op::Op;
 use crate::report::scene::axis::Scale;
 use crate::report::scene::palette::{Class, hex};
-use crate::report::scene::rows::{Mark, Row, activations, rows};
+use crate::report::scene::rows::{Mark, Row, activations, rows, stream_marks};
 use crate::report::text::{escape, plain};
 use crate::report::{Entry, Panel, Report};
 use crate::sim::{Cause, IdleSpan};
@@ -13,7 +13,8 @@ use std::fmt::Write;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
+    include_str!("streams.js"),
     include_str!("data.js"),
     include_str!("why.js"),
     include_str!("strip.js"),
@@ -161,7 +162,8 @@ fn workers_data(panel: &Panel, scale: &Scale) -> Vec<String> {
     [panel_data(panel, end, (shown.as_deref(), false))].into_iter().chain(others).collect()
 }
 
-/// Writes a panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`.
+/// Writes a panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`, and a list
+/// per stream if pairs run on streams.
 ///
 /// A compute span is 8 numbers: code, stage, micro-batch, gap since the previous span's end, duration, phase, shade,
 /// lane. A send or receive span is 9: code, stage, micro-batch, gap, duration, partner's code, stage and micro-batch,
@@ -181,7 +183,8 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
             of.push(gap);
         }
     }
-    let of_devices = rows.iter().zip(&gaps).map(|(row, gaps)| {
+    let streams = stream_marks(panel);
+    let of_devices = rows.iter().zip(&gaps).zip(&streams).map(|((row, gaps), streams)| {
         // Times may differ by more than the numbers of `json!` hold.
         let marks = row_data(row, tick, &mut names, &mut phases);
         let marks = marks.map(|numbers| serde_json::to_string(&numbers).unwrap_or_default());
@@ -193,7 +196,12 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
         };
         let memory: Vec<String> = curve.into_iter().map(level).collect();
         let idle = idle_data(gaps, t.unit_ns, tick, &mut names);
-        format!("[{},[{}],{}]", marks.join(","), memory.join(","), json!(idle))
+        let streams = if panel.streams.is_empty() {
+            String::new()
+        } else {
+            format!(",{}", json!(streams.each_ref().map(|marks| stream_data(marks, &mut names))))
+        };
+        format!("[{},[{}],{}{streams}]", marks.join(","), memory.join(","), json!(idle))
     });
     let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
@@ -225,6 +233,17 @@ fn row_data<'a>(row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Na
         }
     }
     numbers
+}
+
+/// Returns a stream's sub-ops: class, name, ns since the end of the one before, ns.
+fn stream_data<'a>(marks: &[Mark<'a>], names: &mut Names<'a>) -> Vec<u64> {
+    let mut previous = 0;
+    let sub_op = |mark: &Mark<'a>| {
+        let (start, end) = (mark.span.start_ns, mark.span.end_ns);
+        let gap = start.saturating_sub(std::mem::replace(&mut previous, end));
+        [mark.class as u64, names.number(&mark.span.op) as u64, gap, end - start]
+    };
+    marks.iter().flat_map(sub_op).collect()
 }
 
 fn idle_data<'a>(gaps: &[&'a IdleSpan], unit_ns: u64, tick: u64, names: &mut Names<'a>) -> Vec<i64> {

@@ -1,11 +1,12 @@
 //! One band of a picture: a device's boxes, labels, communication lanes and activation curve.
 
+use crate::cost::pair::Stream;
 use crate::report::number::number;
 use crate::report::picture::blend::{Fill, Sliver, blend};
 use crate::report::picture::canvas::{Anchor, Ink, Picture, Rect, Style};
 use crate::report::scene::axis::{Axis, Part};
 use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{Form, Mark, Row};
+use crate::report::scene::rows::{Form, Mark, Row, StreamMarks};
 use crate::report::text;
 use crate::sim::Cause;
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub struct Heights {
     pub phase: f64,
     pub compute: f64,
     pub lane: f64,
+    /// Of each stream, if the ops of pairs are opened.
+    pub stream: f64,
     pub memory: f64,
 }
 
@@ -32,18 +35,19 @@ impl Heights {
         let small = if both { 0.8 } else { 1.0 };
         match devices {
             0..=8 => {
-                Heights { phase: 3.0, compute: 18.0 - if both { 2.0 } else { 0.0 }, lane: 4.0, memory: 12.0 * small }
+                let compute = if both { 16.0 } else { 18.0 };
+                Heights { phase: 3.0, compute, lane: 4.0, stream: 12.0, memory: 12.0 * small }
             }
-            9..=16 => Heights { phase: 3.0, compute: 14.0, lane: 3.0, memory: 7.0 * small },
-            17..=64 => Heights { phase: 0.0, compute: 8.0, lane: 0.0, memory: 0.0 },
-            _ => Heights { phase: 0.0, compute: 3.0, lane: 0.0, memory: 0.0 },
+            9..=16 => Heights { phase: 3.0, compute: 14.0, lane: 3.0, stream: 9.0, memory: 7.0 * small },
+            17..=64 => Heights { phase: 0.0, compute: 8.0, lane: 0.0, stream: 0.0, memory: 0.0 },
+            _ => Heights { phase: 0.0, compute: 3.0, lane: 0.0, stream: 0.0, memory: 0.0 },
         }
     }
 
-    /// Returns the height of a band with `lanes` communication lanes.
-    pub fn total(&self, lanes: usize) -> f64 {
+    /// Returns the height of a band with `lanes` communication lanes and `streams`.
+    pub fn total(&self, lanes: usize, streams: usize) -> f64 {
         let memory = if self.memory > 0.0 { self.memory + 2.0 } else { 0.0 };
-        self.phase + self.compute + lanes as f64 * self.lane + memory
+        self.phase + self.compute + streams as f64 * self.stream + lanes as f64 * self.lane + memory
     }
 }
 
@@ -53,6 +57,8 @@ pub struct Band<'a> {
     pub heights: Heights,
     /// Whether the lanes of sends and receives exist.
     pub lanes: [bool; 2],
+    /// Sub-ops by stream, and whether each stream has a lane.
+    pub streams: (&'a StreamMarks<'a>, [bool; 3]),
     pub axis: &'a Axis,
     /// Left edge and width of the time axis.
     pub room: (f64, f64),
@@ -126,6 +132,14 @@ pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     causes(picture, band, top);
     boxes(picture, &row.compute, band, top, h.compute);
     top += h.compute;
+    for stream in Stream::ALL.into_iter().filter(|&stream| h.stream > 0.0 && band.streams.1[stream as usize]) {
+        boxes(picture, &band.streams.0[stream as usize], band, top + 0.5, h.stream - 0.5);
+        if band.scaled {
+            let style = Style { ink: Ink::Muted, size: 6.5, anchor: Anchor::End, bold: false };
+            picture.texts(style, vec![(band.room.0 - 3.0, top + h.stream - 3.0, stream.name().to_string())]);
+        }
+        top += h.stream;
+    }
     for (marks, shown) in [(&row.send, band.lanes[0]), (&row.receive, band.lanes[1])] {
         if shown && h.lane > 0.0 {
             boxes(picture, marks, band, top + 0.5, h.lane - 0.5);

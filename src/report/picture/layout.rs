@@ -7,7 +7,7 @@ use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
 use crate::report::picture::ruler::{Rows, bracket, left_out, ruler};
 use crate::report::scene::axis::{Axis, Scale};
 use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{Form, Row, activations, classes, rows, runs_two_ways};
+use crate::report::scene::rows::{Form, Row, StreamMarks, activations, classes, rows, runs_two_ways, stream_marks};
 use crate::report::text::{fit_pixels, lines_of_pixels, pixels, plain};
 use crate::report::{Entry, Look, Panel, Report};
 use crate::sim::Cause;
@@ -133,6 +133,7 @@ struct Prepared<'a> {
     panel: &'a Panel,
     axis: &'a Axis,
     rows: Vec<Row<'a>>,
+    streams: Vec<StreamMarks<'a>>,
     memory: Vec<Vec<(u64, f64)>>,
     peak: f64,
     end_ns: u64,
@@ -155,7 +156,8 @@ impl<'a> Prepared<'a> {
             let of_device = gaps.get_mut(gap.device as usize);
             of_device.into_iter().for_each(|of_device| of_device.push((ns(gap.start), ns(gap.end), gap.cause)));
         }
-        Prepared { panel, axis, rows, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
+        let streams = stream_marks(panel);
+        Prepared { panel, axis, rows, streams, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
     }
 }
 
@@ -320,7 +322,9 @@ fn block(
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
     ];
-    let band_height = heights.total(lanes.iter().filter(|&&shown| shown).count());
+    let streams = [0, 1, 2].map(|stream| panels.iter().flat_map(|p| &p.streams).any(|row| !row[stream].is_empty()));
+    let count = |shown: &[bool]| shown.iter().filter(|&&shown| shown).count();
+    let band_height = heights.total(count(&lanes), count(&streams));
     let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
     if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
         y += 7.0;
@@ -360,6 +364,7 @@ fn block(
                 top: y,
                 heights,
                 lanes,
+                streams: (&prepared.streams[device], streams),
                 axis: prepared.axis,
                 room: frame.room(),
                 end_ns: prepared.end_ns,

@@ -1,8 +1,10 @@
 //! A timeline sorted into rows: the compute, send and receive boxes of each device, with class, shade and lane.
 
+use crate::cost::pair::Stream;
 use crate::op::Op;
-use crate::report::Report;
 use crate::report::scene::palette::{Class, shade};
+use crate::report::{Panel, Report};
+use crate::sim::StreamSpan;
 use crate::timeline::{Queue, Span, Timeline};
 use std::collections::BTreeMap;
 
@@ -132,6 +134,22 @@ pub fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
     rows
 }
 
+/// Sub-ops of a device by stream, by start.
+pub type StreamMarks<'a> = [Vec<Mark<'a>>; Stream::ALL.len()];
+
+/// Returns the sub-ops of every device.
+pub fn stream_marks(panel: &Panel) -> Vec<StreamMarks<'_>> {
+    let mut rows: Vec<StreamMarks> = vec![StreamMarks::default(); panel.timeline.devices as usize];
+    for StreamSpan { stream, kind, span } in &panel.streams {
+        let class = Class::of(span.queue, Some(*kind));
+        if let Some(row) = rows.get_mut(span.device as usize) {
+            row[*stream as usize].push(Mark { span, op: None, class, shade: 0, lane: 0, lanes: 1 });
+        }
+    }
+    rows.iter_mut().flatten().for_each(|marks| marks.sort_by_key(|mark| (mark.span.start_ns, mark.span.end_ns)));
+    rows
+}
+
 /// Whether a stage runs on more than one device, as in bidirectional schedules.
 pub fn runs_two_ways(rows: &[Row]) -> bool {
     let mut device_of: BTreeMap<u32, usize> = BTreeMap::new();
@@ -192,6 +210,9 @@ pub fn classes(report: &Report) -> Vec<Class> {
     for span in report.panels().flat_map(|panel| &panel.timeline.spans) {
         let kind = if span.queue == Queue::Compute { span.op.parse().ok().map(Op::kind) } else { None };
         found[Class::of(span.queue, kind) as usize] = true;
+    }
+    for sub_op in report.panels().flat_map(|panel| &panel.streams) {
+        found[Class::of(sub_op.span.queue, Some(sub_op.kind)) as usize] = true;
     }
     Class::all().into_iter().filter(|&class| found[class as usize]).collect()
 }

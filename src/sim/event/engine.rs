@@ -6,7 +6,6 @@ use super::sharing::{Grain, LinkState};
 use super::{Observer, Put};
 use crate::metrics::Activity;
 use crate::op::Op;
-use crate::schedule::Overlap;
 use crate::sim::sweep::{first_share, pair_duration};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -224,7 +223,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
 
     /// Returns 2 if op number `index` is the first of a pair that runs as one op, else 1.
     fn width(&self, index: usize) -> usize {
-        let whole = || matches!(self.prepared.graph.overlap(), Overlap::Atomic | Overlap::Max);
+        let whole = || self.prepared.graph.overlap().starts_together();
         if self.pairs && whole() && self.op(index).opens_pair() { 2 } else { 1 }
     }
 
@@ -248,9 +247,10 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let mut whole = first;
         if self.width(next) == 2 {
             let overlap = self.prepared.graph.overlap();
-            let from = if overlap == Overlap::Max { now } else { now + first };
+            let from = if overlap.is_shorter() { now } else { now + first };
             alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
-            whole = pair_duration(overlap, first, alone[1]);
+            let streams = self.prepared.pairs.as_ref().and_then(|pairs| pairs.of(self.op(next), self.op(next + 1)));
+            whole = pair_duration((overlap, streams), first, alone[1]);
         }
         let left = self.grain.work(whole);
         let state = &mut self.devices[device as usize];

@@ -3,11 +3,12 @@
 use super::jitter::FactorTable;
 use super::messages::{Messages, Rule, rules};
 use super::{Config, Put, Sharing};
+use crate::cost::pair::PairCosts;
 use crate::cost::{CostTable, EXTREME};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
-use crate::sim::sweep::SweepRule;
+use crate::sim::sweep::{SweepRule, pairs};
 
 /// Latest time of any event: sums of two never overflow.
 const LATEST: u128 = 1 << 62;
@@ -35,6 +36,8 @@ pub struct Prepared<'a> {
     pub(super) rules: Vec<Rule>,
     pub(super) factors: Option<FactorTable>,
     pub(super) method: Method,
+    /// Durations of pairs that run on two streams.
+    pub(super) pairs: Option<PairCosts>,
     /// By device: when it is free to begin.
     pub(super) begin: Vec<u64>,
     /// [`CostTable::pauses`].
@@ -73,7 +76,8 @@ impl<'a> Prepared<'a> {
             Method::Events(Messages::new(graph, config, &rules))
         };
         let begin = vec![0; graph.schedule().devices() as usize];
-        Ok(Prepared { graph, config, rules, factors, method, begin, pauses: costs.pauses.clone() })
+        let pairs = pairs(graph, costs).cloned();
+        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses: costs.pauses.clone() })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.

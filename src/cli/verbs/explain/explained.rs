@@ -6,6 +6,7 @@ use crate::cli::Failure;
 use crate::cli::options::threshold::Side;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::CostTable;
+use crate::cost::pair::PairFigures;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
@@ -29,6 +30,9 @@ pub struct Explained {
     /// Bounds for orders in which no device holds more than in this schedule.
     pub bounds_at_own_peaks: NamedBounds,
     pub idle: IdleReport,
+    /// Forwards next to backwards on two streams.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<PairFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<Exact>,
     /// An op with slack 0 is critical.
@@ -126,6 +130,7 @@ impl Explained {
             bounds: named(predicted.bounds),
             bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
+            pairs: predicted.prediction.pairs.clone(),
             slack: sim::slacks(graph, costs, &times, lasting.as_deref()).into_iter().enumerate().map(slack).collect(),
             critical_path: sim::critical_spans(graph, costs, &path),
             sensitivities: sensitivities.list,

@@ -2,6 +2,7 @@
 
 use super::explained::Explained;
 use crate::advice::{Change, LEAST, What};
+use crate::cost::pair::PairFigures;
 use crate::report::{number, percent, quantity};
 use crate::sim::Sensitivity;
 use std::collections::BTreeMap;
@@ -17,9 +18,10 @@ const ALIKE: f64 = 0.000_05;
 const LISTED: usize = 6;
 
 impl Explained {
-    /// Writes at most six sentences.
+    /// Writes at most seven sentences.
     pub(super) fn write(&self) -> Vec<String> {
-        let lines = [self.headline(), self.causes(), self.bound(), self.within(), self.beyond(), self.others()];
+        let lines =
+            [self.headline(), self.causes(), self.exposed(), self.bound(), self.within(), self.beyond(), self.others()];
         lines.into_iter().filter(|line| !line.is_empty()).collect()
     }
 
@@ -69,6 +71,22 @@ impl Explained {
             [] => String::new(),
             named => format!("Idle: {}{}.", named.join(", "), self.most_idle()),
         }
+    }
+
+    /// Says what pairs on two streams hide. The compute stream's waits inside of pairs are part of the work, not of the idle time.
+    fn exposed(&self) -> String {
+        let sum =
+            |of: fn(&PairFigures) -> u64| self.pairs.iter().map(|pair| (pair.count * of(pair)) as f64).sum::<f64>();
+        let (exposed, communication) = (sum(|pair| pair.exposed_ns), sum(|pair| pair.communication_ns));
+        if communication == 0.0 {
+            return String::new();
+        }
+        let devices = f64::from(self.devices.max(1));
+        format!(
+            "Pairs hide {} of the experts' communication; for the rest an average device waits {} within its work.",
+            percent(1.0 - (exposed / communication).min(1.0)),
+            quantity(exposed / devices / 1e6, "ms")
+        )
     }
 
     /// Names the devices that idle most, unless all idle alike.

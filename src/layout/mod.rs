@@ -1,6 +1,14 @@
 //! Parallel layout of a training step: degrees, precision, recomputation, ZeRO.
 
+mod error;
+mod folding;
+mod recompute;
+
+pub use error::ParallelConfigError;
+pub use recompute::{Recompute, RecomputePart, RecomputeParts};
+
 use crate::model_spec::transformer::Config;
+use crate::model_spec::{LayoutError, StageLayout};
 use std::fmt;
 use std::str::FromStr;
 
@@ -33,10 +41,28 @@ pub struct ParallelConfig {
     pub sequence_parallel: bool,
     /// Attention kernels; `None`: the stack's default.
     pub attention: Option<Attention>,
-    /// Training software, a table of hardware/stacks.toml.
+    /// Training software: a table of hardware/stacks, or the path of a file.
     pub stack: String,
     /// Layers per stage in model order; `None`: split by the cost of parts.
     pub layers: Option<Vec<usize>>,
+    /// What each stage holds, with `chunks` stages per device; replaces `layers`.
+    pub layout: Option<StageLayout>,
+    /// Expert-parallel degree: ranks of a stage that share the experts.
+    pub ep: u32,
+    /// Expert-tensor-parallel degree: ranks that share each expert.
+    pub etp: u32,
+    /// How tokens get to their experts.
+    pub dispatcher: Dispatcher,
+    /// How tokens are spread over experts.
+    pub routing: Routing,
+    /// What is launched as CUDA graphs.
+    pub cuda_graph: CudaGraph,
+    /// Whether the forward of a micro-batch hides the experts' communication of another one's backward.
+    pub moe_overlap: bool,
+    /// Whether weight gradients are computed apart from input gradients for that overlap.
+    pub delay_wgrad: bool,
+    /// Number of separate passes through the pipeline per step, each of `micro` micro-batches.
+    pub rounds: u32,
 }
 
 /// One GPU, one sequence of 1024 tokens.
@@ -58,12 +84,21 @@ impl Default for ParallelConfig {
             attention: None,
             stack: STACKS[0].to_string(),
             layers: None,
+            layout: None,
+            ep: 1,
+            etp: 1,
+            dispatcher: Dispatcher::AllToAll,
+            routing: Routing::Balanced,
+            cuda_graph: CudaGraph::None,
+            moe_overlap: false,
+            delay_wgrad: false,
+            rounds: 1,
         }
     }
 }
 
-/// Known training software; the first is the default.
-pub const STACKS: [&str; 11] = [
+/// Embedded training software; the first is the default.
+pub const STACKS: [&str; 16] = [
     "megatron-core",
     "megatron-lm",
     "megatron-zb",
@@ -75,6 +110,11 @@ pub const STACKS: [&str; 11] = [
     "jax",
     "llm.c",
     "pipesim",
+    "scaling",
+    "scaling-flash-2",
+    "scaling-flash-1",
+    "scaling-fused",
+    "scaling-torch",
 ];
 
 /// An enum of names for the command line and files.
@@ -130,17 +170,6 @@ names! {
 }
 
 names! {
-    /// What the backward recomputes instead of saving it.
-    Recompute: "what is recomputed";
-    /// Nothing.
-    None = "none",
-    /// The attention between its products.
-    Selective = "selective",
-    /// Every block, from its input.
-    Full = "full",
-}
-
-names! {
     /// What data-parallel ranks shard (Rajbhandari et al., arXiv 1910.02054).
     Zero: "the ZeRO stage";
     /// Nothing.
@@ -162,6 +191,39 @@ names! {
     Plain = "plain",
 }
 
+names! {
+    /// How tokens get to the ranks of their experts.
+    Dispatcher: "the dispatcher";
+    /// With all-to-all: each token once per expert.
+    AllToAll = "alltoall",
+    /// With DeepEP: each token once per node, and on within it.
+    DeepEp = "deepep",
+    /// With HybridEP: as DeepEP, with fewer multiprocessors.
+    HybridEp = "hybridep",
+}
+
+names! {
+    /// How tokens are spread over experts.
+    Routing: "the routing";
+    /// Equally.
+    Balanced = "balanced",
+    /// As the router of a trained model chooses.
+    Natural = "natural",
+    /// Padded or dropped to the capacity of each expert.
+    Capacity = "capacity",
+}
+
+names! {
+    /// What is launched as CUDA graphs, which cost the host almost nothing.
+    CudaGraph: "the CUDA graphs";
+    /// Nothing.
+    None = "none",
+    /// Parts of each layer: attention and router.
+    Partial = "partial",
+    /// Whole passes.
+    Full = "full",
+}
+
 impl Precision {
     /// Returns the bytes of an activation outside of products, and of a weight that is not a master copy.
     pub fn bytes(self) -> u32 {
@@ -178,11 +240,6 @@ impl Precision {
         matches!(self, Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4)
     }
 }
-
-/// Why a layout is invalid; the message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ParallelConfigError(pub(crate) String);
 
 /// Derives sequences per micro-batch and micro-batches per pipeline. `batch` is the global batch.
 ///
@@ -237,9 +294,12 @@ impl ParallelConfig {
         self.pp.saturating_mul(self.chunks)
     }
 
-    /// Returns the sequences per step, of all pipelines.
+    /// Returns the sequences per step, of all pipelines and rounds.
     pub fn batch(&self) -> u64 {
-        [self.dp, self.micro_batch_size, self.micro].into_iter().map(u64::from).fold(1, u64::saturating_mul)
+        [self.dp, self.micro_batch_size, self.micro, self.rounds]
+            .into_iter()
+            .map(u64::from)
+            .fold(1, u64::saturating_mul)
     }
 
     /// Returns the tokens per step, of all pipelines.
@@ -267,6 +327,9 @@ impl ParallelConfig {
             ("--micro-batch-size", self.micro_batch_size, 1 << 20),
             ("--micro", self.micro, 1 << 24),
             ("--seq", self.sequence, 1 << 27),
+            ("--ep", self.ep, 1 << 12),
+            ("--etp", self.etp, 1 << 12),
+            ("--rounds", self.rounds, 1 << 20),
         ];
         if let Some((name, found, most)) = sizes.into_iter().find(|&(_, size, most)| size == 0 || size > most) {
             return refuse(format!("expected {name} between 1 and {most}, found {found}; correct it"));
@@ -299,13 +362,9 @@ impl ParallelConfig {
                 model.positions
             ));
         }
-        if let Some(window) = model.window.filter(|&window| sequence > window) {
-            return refuse(format!(
-                "expected --seq to be at most {window}, the model's attention window, found {sequence}: windows are not supported; choose a shorter one"
-            ));
-        }
-        if !STACKS.contains(&self.stack.as_str()) {
-            return refuse(format!("expected --stack to be one of {}, found '{}'", STACKS.join(", "), self.stack));
+        self.check_experts(model)?;
+        if let Some(layout) = &self.layout {
+            return self.check_layout(layout, model);
         }
         let stages = self.stages() as usize;
         if stages > model.layers + 2 {
@@ -317,6 +376,22 @@ impl ParallelConfig {
         }
         Ok(())
     }
+
+    fn check_layout(&self, layout: &StageLayout, model: &Config) -> Result<(), ParallelConfigError> {
+        let wrong = |error: LayoutError| ParallelConfigError(format!("--layout: {error}"));
+        layout.check(self.pp, model.layers, model.prediction_layers).map_err(wrong)?;
+        if self.layers.is_some() {
+            let both = "--layout and --layers both say which stage has which layers; leave one of them out";
+            return Err(ParallelConfigError(both.to_string()));
+        }
+        match layout.chunks(self.pp).map_err(wrong)? {
+            chunks if chunks == self.chunks => Ok(()),
+            chunks => Err(ParallelConfigError(format!(
+                "--layout has {chunks} stages per device, found --chunks {}; leave that out",
+                self.chunks
+            ))),
+        }
+    }
 }
 
 impl fmt::Display for ParallelConfig {
@@ -324,9 +399,16 @@ impl fmt::Display for ParallelConfig {
         let ParallelConfig { tp: tensor, pp: devices, cp: context, dp: data, chunks, micro_batch_size, micro, .. } =
             self;
         write!(f, "tp {tensor} · pp {devices} · cp {context} · dp {data}")?;
+        if self.ep > 1 {
+            write!(f, " · ep {} · etp {} · edp {}", self.ep, self.etp, self.edp())?;
+        }
         if *chunks > 1 {
             write!(f, " · {chunks} chunks")?;
         }
-        write!(f, " · {micro} micro-batches of {micro_batch_size} × {} tokens", self.sequence)
+        write!(f, " · {micro} micro-batches of {micro_batch_size} × {} tokens", self.sequence)?;
+        if self.rounds > 1 {
+            write!(f, " · {} rounds", self.rounds)?;
+        }
+        Ok(())
     }
 }

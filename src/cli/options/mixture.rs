@@ -1,0 +1,98 @@
+//! Options for experts, and for what each pipeline stage holds.
+
+use super::values::{one_of, whole};
+use crate::cli::Failure;
+use crate::layout::{CudaGraph, Dispatcher, Routing};
+use crate::model_spec::StageLayout;
+use clap::Args;
+
+/// Largest degree.
+const MOST: u64 = 1 << 12;
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Experts and stages of a model on hardware")]
+pub struct MixtureOptions {
+    /// Expert-parallel size: GPUs of a stage that share the experts; tp x cp x dp = ep x etp x replicas of each expert
+    #[arg(long, value_name = "E", default_value_t = 1, aliases = ["expert-model-parallel-size", "expert-parallel-size", "expert-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
+    pub ep: u32,
+    /// Expert-tensor-parallel size: GPUs that share each expert [default: --tp with Megatron's stacks, otherwise 1]
+    #[arg(long, value_name = "T", aliases = ["expert-tensor-parallel-size", "expert-tensor-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
+    pub etp: Option<u32>,
+    /// How tokens get to their experts: alltoall sends each once per expert, deepep and hybridep once per node
+    #[arg(long, value_name = "HOW", default_value = "alltoall", aliases = ["moe-token-dispatcher-type", "moe-flex-dispatcher-backend"], value_parser = one_of(Dispatcher::ALL.iter().map(|&d| (d.name(), "", d))))]
+    pub dispatcher: Dispatcher,
+    /// How tokens are spread over experts: equally, as a trained router chooses, or padded to a capacity
+    #[arg(long, value_name = "HOW", default_value = "balanced", value_parser = one_of(Routing::ALL.iter().map(|&r| (r.name(), "", r))))]
+    pub routing: Routing,
+    /// What is launched as CUDA graphs: nothing, attention and router, or whole passes
+    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(CudaGraph::ALL.iter().map(|&g| (g.name(), "", g))))]
+    pub cuda_graph: CudaGraph,
+    /// Hide the experts' communication of a micro-batch behind the computation of another
+    #[arg(long, alias = "overlap-moe-expert-parallel-comm")]
+    pub moe_overlap: bool,
+    /// Compute weight gradients apart from input gradients for --moe-overlap
+    #[arg(long, alias = "delay-wgrad-compute")]
+    pub delay_wgrad: bool,
+    /// Separate passes through the pipeline per step, each with an equal share of the batch
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=1 << 20))]
+    pub rounds: u32,
+    /// What each stage holds: Megatron's string (Et*3|(tt|)*29,m|L), a JSON list, or torchtitan[:FIRST,LAST] layers less at the ends
+    #[arg(long, value_name = "STAGES", alias = "pipeline-model-parallel-layout", value_parser = LayoutOption::parse)]
+    pub layout: Option<LayoutOption>,
+}
+
+/// The value of --layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutOption {
+    Stages(StageLayout),
+    /// torchtitan's automatic split: layers less in the first and the last stage.
+    Torchtitan([usize; 2]),
+}
+
+impl LayoutOption {
+    fn parse(text: &str) -> Result<LayoutOption, String> {
+        let Some(less) = text.strip_prefix("torchtitan") else {
+            return Ok(LayoutOption::Stages(StageLayout::parse(text).map_err(|error| error.to_string())?));
+        };
+        if less.is_empty() {
+            return Ok(LayoutOption::Torchtitan([1, 1]));
+        }
+        let numbers = less.strip_prefix(':').and_then(|less| less.split_once(','));
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|&less| less <= 1 << 16);
+        let both = numbers.and_then(|(first, last)| Some([number(first)?, number(last)?]));
+        both.map(LayoutOption::Torchtitan).ok_or_else(|| {
+            format!("expected torchtitan or torchtitan:FIRST,LAST, found '{text}'; write torchtitan:1,1")
+        })
+    }
+
+    /// Returns the stages, on `devices` devices with --chunks.
+    pub fn stages(&self, devices: u32, chunks: Option<u32>, layers: usize) -> Result<StageLayout, Failure> {
+        match self {
+            LayoutOption::Stages(layout) => Ok(layout.clone()),
+            LayoutOption::Torchtitan(less) => {
+                let stages = devices.saturating_mul(chunks.unwrap_or(1)) as usize;
+                StageLayout::torchtitan(stages, layers, *less)
+                    .map_err(|error| Failure::Usage(format!("--layout: {error}")))
+            }
+        }
+    }
+}
+
+impl MixtureOptions {
+    /// Returns --etp, or its default with this training software.
+    pub fn etp(&self, tp: u32, stack: &str) -> u32 {
+        let is_megatron = stack.starts_with("megatron");
+        self.etp.unwrap_or(if is_megatron && self.ep > 1 { tp } else { 1 })
+    }
+
+    /// Returns the sequences of one round.
+    pub fn batch_of_round(&self, batch: Option<u32>) -> Result<Option<u32>, Failure> {
+        match batch {
+            Some(batch) if !batch.is_multiple_of(self.rounds) => Err(Failure::Usage(format!(
+                "expected --batch to be a multiple of --rounds {}, found {batch}; choose another number of rounds",
+                self.rounds
+            ))),
+            batch => Ok(batch.map(|batch| batch / self.rounds)),
+        }
+    }
+}

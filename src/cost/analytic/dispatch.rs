@@ -1,0 +1,83 @@
+//! Traffic of experts: what dispatch or combine of a micro-batch sends per GPU, and how long that takes.
+//!
+//! With all-to-all a token is sent once per expert. DeepEP and HybridEP send it once per node over the network, and from there once
+//! per GPU over links (deepseek-ai/DeepEP, README).
+
+use super::machine::Platform;
+use crate::layout::{Dispatcher, ParallelConfig};
+use crate::model_spec::Experts;
+
+/// What one GPU sends per dispatch or combine of balanced tokens, in rows of the hidden state.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Rows to other nodes.
+    pub network: f64,
+    /// Rows to other GPUs over links.
+    pub link: f64,
+    /// Whether experts are on several nodes.
+    pub crosses: bool,
+}
+
+/// Returns how many of `bins` equal bins `draws` independent draws hit, on average.
+fn hit(bins: f64, draws: f64) -> f64 {
+    bins * (1.0 - (1.0 - 1.0 / bins.max(1.0)).powf(draws))
+}
+
+/// Returns on how many of `nodes` nodes the experts of a token are, on average. A router that chooses among groups of experts
+/// first bounds them.
+fn visited(experts: &Experts, nodes: f64) -> f64 {
+    let free = hit(nodes, experts.top_k as f64);
+    let (groups, chosen) = (experts.router_groups as f64, experts.group_top_k as f64);
+    if experts.router_groups <= 1 {
+        return free;
+    }
+    let bounded = if nodes > groups {
+        hit(nodes * chosen / groups, experts.top_k as f64)
+    } else {
+        let per_node = groups / nodes;
+        let missed = |drawn: usize| ((groups - per_node - drawn as f64) / (groups - drawn as f64)).max(0.0);
+        nodes * (1.0 - (0..experts.group_top_k).map(missed).product::<f64>())
+    };
+    free.min(bounded)
+}
+
+impl Traffic {
+    /// Returns the traffic of this layout on nodes of `node` GPUs.
+    pub fn new(layout: &ParallelConfig, experts: &Experts, node: f64) -> Traffic {
+        let [ep, etp] = [layout.ep, layout.etp].map(f64::from);
+        if layout.ep <= 1 {
+            return Traffic::default();
+        }
+        let ranks = ep * etp;
+        let in_node = ranks.min(node);
+        let nodes = (ranks / in_node).max(1.0);
+        let (rows, top_k) = (layout.routed_tokens() as f64, experts.top_k as f64);
+        let [network, link] = match layout.dispatcher {
+            Dispatcher::AllToAll => {
+                let near = in_node / ranks;
+                [top_k * (1.0 - near), top_k * near * (1.0 - etp / in_node).max(0.0)]
+            }
+            Dispatcher::DeepEp | Dispatcher::HybridEp => {
+                [visited(experts, nodes) * (1.0 - 1.0 / nodes), hit(ep, top_k) * (1.0 - 1.0 / ep)]
+            }
+        };
+        Traffic { network: rows * network, link: rows * link, crosses: nodes > 1.0 }
+    }
+
+    /// Returns the seconds that sending it takes, with `row_bytes` bytes per row. All-to-all uses links after the network; the
+    /// other libraries forward while they receive.
+    pub fn time(&self, machine: &Platform, dispatcher: Dispatcher, row_bytes: f64) -> f64 {
+        let h = &machine.hardware;
+        if self.network + self.link == 0.0 {
+            return 0.0;
+        }
+        let network = |efficiency: f64| self.network * row_bytes / (h.network_gbps_per_gpu * 1e9 / 8.0 * efficiency);
+        let link = self.link * row_bytes / (h.link_gbytes_per_s * 1e9 * h.dispatch_link_efficiency);
+        let latency = h.link_latency_us * 1e-6 * if self.crosses { 2.0 } else { 1.0 };
+        latency
+            + match dispatcher {
+                Dispatcher::AllToAll => network(h.alltoall_network_efficiency) + link,
+                Dispatcher::DeepEp | Dispatcher::HybridEp => network(h.dispatch_network_efficiency).max(link),
+            }
+    }
+}

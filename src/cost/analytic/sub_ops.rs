@@ -1,0 +1,43 @@
+//! Sub-ops of a model's stages, for forwards and backwards next to each other.
+
+use super::Analytic;
+use super::part::Passes;
+use crate::cost::pair::{LayerOps, PassTimes, SubOps};
+use crate::model_spec::{EMBEDDING, HEAD, Stage};
+
+fn times([forward, input, weights]: [f64; 3]) -> PassTimes {
+    let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e15) as u64;
+    PassTimes { forward: ns(forward), input: ns(input), weights: ns(weights) }
+}
+
+/// Returns the times of a part without experts, which exchanges nothing.
+fn whole(passes: &Passes) -> PassTimes {
+    times([passes.forward, passes.input, passes.weights].map(|pass| pass.total()))
+}
+
+/// Returns the sub-ops of one repetition of a layer.
+fn layer(passes: &Passes) -> LayerOps {
+    let Some(ops) = passes.ops else { return LayerOps { attn: whole(passes), ..LayerOps::default() } };
+    let exchange = times([ops.exchange, ops.exchange, 0.0]);
+    LayerOps { attn: times(ops.attn), dispatch: exchange, mlp: times(ops.mlp), combine: exchange, side: 0 }
+}
+
+impl Analytic {
+    /// Returns the sub-ops of each stage, in model order; `None` for a model without experts, which has no communication to hide.
+    pub fn sub_ops(&self, stages: &[Stage]) -> Option<Vec<SubOps>> {
+        self.model.experts?;
+        let of = |stage: &Stage| {
+            let mut ops = SubOps { delays_weights: self.layout.delay_wgrad, ..SubOps::default() };
+            for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
+                match (part.name, stage.count(part.name)) {
+                    (_, 0) => {}
+                    (EMBEDDING, _) => ops.first = whole(passes),
+                    (HEAD, _) => ops.last = whole(passes),
+                    (_, count) => ops.layers.extend(vec![layer(passes); count]),
+                }
+            }
+            ops
+        };
+        Some(stages.iter().map(of).collect())
+    }
+}

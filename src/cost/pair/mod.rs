@@ -1,0 +1,16 @@
+//! The sub-ops of a chunk of mixture-of-experts layers, and how long a forward and a backward take next to each other.
+//!
+//! Expert parallelism exchanges tokens before and after the experts. A device has a stream for compute and one for communication, so
+//! that the exchange of one micro-batch hides behind the computation of another: Megatron's combined 1F1B
+//! (`--overlap-moe-expert-parallel-comm`), torchtitan's OVERLAP_F_B and DualPipe run a forward and a backward layer by layer, in the
+//! order of [`launch`].
+
+mod form;
+mod streams;
+mod sub_ops;
+mod table;
+
+pub use form::{backward_alone, equal_layers, forward_alone};
+pub use streams::{Chunks, Half, Span, Stream, StreamTimes, SubOp, SubOpKind, launch, run};
+pub use sub_ops::{LayerOps, PassTimes, SubOps};
+pub use table::{PairCosts, PairFigures, PairTime};

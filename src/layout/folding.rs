@@ -1,0 +1,135 @@
+//! Experts on the GPUs of a pipeline stage: Megatron's parallel folding (Liu et al., arXiv 2504.14960). A stage's GPUs are
+//! tp · cp · dp for attention and dense layers, and ep · etp · edp for experts.
+
+use super::{Dispatcher, ParallelConfig, ParallelConfigError, Recompute, RecomputePart, Routing};
+use crate::model_spec::Degrees;
+use crate::model_spec::transformer::Config;
+
+impl ParallelConfig {
+    /// Returns the GPUs of one pipeline stage: tp · cp · dp.
+    pub fn stage_gpus(&self) -> u64 {
+        [self.tp, self.cp, self.dp].into_iter().map(u64::from).product()
+    }
+
+    /// Returns the expert-data-parallel degree: replicas of each expert.
+    pub fn edp(&self) -> u64 {
+        self.stage_gpus() / (u64::from(self.ep) * u64::from(self.etp)).max(1)
+    }
+
+    /// Returns the degrees by which ranks share the tensors of a stage.
+    pub fn degrees(&self) -> Degrees {
+        let [tp, ep, etp] = [self.tp, self.ep, self.etp].map(|degree| degree.max(1) as usize);
+        Degrees { tp, ep, etp }
+    }
+
+    /// Returns the tokens of a micro-batch that one rank routes: with sequence parallelism its share of the rows.
+    pub fn routed_tokens(&self) -> u64 {
+        self.micro_tokens() / u64::from(if self.sequence_parallel { self.tp } else { 1 })
+    }
+
+    /// Returns the rows per micro-batch of all experts on one rank, if routing is balanced.
+    pub fn expert_rows(&self, top_k: usize) -> u64 {
+        self.routed_tokens().saturating_mul(top_k as u64).saturating_mul(u64::from(self.etp))
+    }
+
+    /// Checks what concerns experts, latent attention and the order of layers.
+    pub(super) fn check_experts(&self, model: &Config) -> Result<(), ParallelConfigError> {
+        let refuse = |text: String| Err(ParallelConfigError(text));
+        let Some(experts) = model.experts else { return self.check_without_experts(model) };
+        let (stage, ep, etp) = (self.stage_gpus(), self.ep, self.etp);
+        if !experts.count.is_multiple_of(ep as usize) {
+            return refuse(format!(
+                "expected the model's {} experts to be a multiple of --ep, found {ep}; choose another --ep",
+                experts.count
+            ));
+        }
+        if !stage.is_multiple_of(u64::from(ep) * u64::from(etp)) {
+            return refuse(format!(
+                "expected --ep {ep} times --etp {etp} to divide the {stage} GPUs of a pipeline stage (tp {} · cp {} · dp {}), since experts \
+                 are folded onto them (ep · etp · edp); choose another --ep, --etp or --dp",
+                self.tp, self.cp, self.dp
+            ));
+        }
+        if !experts.width.is_multiple_of(etp as usize) {
+            return refuse(format!(
+                "expected the {} channels of an expert to be a multiple of --etp, found {etp}; choose another --etp",
+                experts.width
+            ));
+        }
+        if self.tp > 1 && !self.sequence_parallel {
+            return refuse(format!(
+                "expected --sequence-parallel with --tp {} and experts, which route each token once; add it",
+                self.tp
+            ));
+        }
+        self.check_recomputed_parts(model)?;
+        self.check_overlap(model)
+    }
+
+    fn check_without_experts(&self, model: &Config) -> Result<(), ParallelConfigError> {
+        let given = [
+            ("--ep", self.ep > 1),
+            ("--etp", self.etp > 1 && self.etp != self.tp),
+            ("--dispatcher", self.dispatcher != Dispatcher::AllToAll),
+            ("--routing", self.routing != Routing::Balanced),
+            ("--moe-overlap", self.moe_overlap),
+            ("--delay-wgrad", self.delay_wgrad),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(ParallelConfigError(format!(
+                "expected a mixture of experts for {option}, found a dense model; leave it out"
+            ))),
+            None => self.check_recomputed_parts(model),
+        }
+    }
+
+    /// Rejects parts to recompute that the model does not have.
+    fn check_recomputed_parts(&self, model: &Config) -> Result<(), ParallelConfigError> {
+        let Recompute::Parts(parts) = self.recompute else { return Ok(()) };
+        let experts = model.experts;
+        let has_dense = experts.is_none_or(|experts| !(0..model.layers.min(1 << 16)).all(|layer| experts.has(layer)));
+        let missing = RecomputePart::ALL.into_iter().find(|&(_, part)| {
+            parts.has(part)
+                && !match part {
+                    RecomputePart::CoreAttention | RecomputePart::Norms => true,
+                    RecomputePart::LatentUp => model.latent.is_some(),
+                    RecomputePart::Mlp => has_dense,
+                    RecomputePart::ExpertActivation | RecomputePart::Mixture => experts.is_some(),
+                    RecomputePart::SharedExperts => experts.is_some_and(|experts| experts.shared_width > 0),
+                }
+        });
+        match missing {
+            Some((name, _)) => Err(ParallelConfigError(format!(
+                "expected parts of the model in --recompute, found {name}, which it does not have; leave that out"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Rejects what excludes the overlap of experts' communication, as Megatron does.
+    fn check_overlap(&self, model: &Config) -> Result<(), ParallelConfigError> {
+        let refuse = |text: &str| Err(ParallelConfigError(text.to_string()));
+        if self.delay_wgrad && !self.moe_overlap {
+            return refuse(
+                "expected --moe-overlap with --delay-wgrad, which moves weight gradients for it; add it or leave both out",
+            );
+        }
+        if !self.moe_overlap {
+            return Ok(());
+        }
+        if self.ep == 1 {
+            return refuse("expected --ep above 1 with --moe-overlap, found 1, where no token is sent; leave it out");
+        }
+        if model.prediction_layers > 1 {
+            return refuse(
+                "expected at most one multi-token prediction layer with --moe-overlap, as in Megatron; leave it out",
+            );
+        }
+        if self.pp > 1 && self.chunks == 1 {
+            return refuse(
+                "expected several virtual stages with --moe-overlap and a pipeline, as in Megatron; add --chunks 2",
+            );
+        }
+        Ok(())
+    }
+}

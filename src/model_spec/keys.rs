@@ -1,0 +1,71 @@
+//! Reading sizes and flags from the keys of a JSON object.
+
+use serde_json::{Map, Value};
+
+/// Why a file describes no supported model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub(super) String);
+
+/// Advice for unsupported models.
+pub(super) const INSTEAD: &str = "take a dense model of similar sizes, such as --model llama-3-8b";
+
+/// Reads a whole number.
+pub(super) fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<usize, ConfigError> {
+    let missing =
+        || ConfigError(format!("expected '{key}', found none; a model of this type has {}", kind.replace(' ', ", ")));
+    optional(keys, key)?.ok_or_else(missing)
+}
+
+/// Reads a whole number; `None` if the key is missing or null.
+pub(super) fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<usize>, ConfigError> {
+    match keys.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+            let wrong = || ConfigError(format!("expected '{key}' to be a whole number, found {value}; correct it"));
+            Ok(Some(number.ok_or_else(wrong)?))
+        }
+    }
+}
+
+pub(super) fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, ConfigError> {
+    match keys.get(key) {
+        None | Some(Value::Null) => Ok(default),
+        Some(value) => {
+            value.as_bool().ok_or_else(|| ConfigError(format!("expected '{key}' to be true or false, found {value}")))
+        }
+    }
+}
+
+/// Reads a number; `None` if the key is missing or null.
+pub(super) fn number(keys: &Map<String, Value>, key: &str) -> Result<Option<f64>, ConfigError> {
+    match keys.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64().filter(|number| *number > 0.0) {
+            Some(number) => Ok(Some(number)),
+            None => Err(ConfigError(format!("expected '{key}' to be a number above 0, found {value}; correct it"))),
+        },
+    }
+}
+
+pub(super) fn divides(of: &str, whole: usize, by: &str, part: usize) -> Result<(), ConfigError> {
+    if part == 0 || !whole.is_multiple_of(part) {
+        return Err(ConfigError(format!(
+            "expected '{of}' to be a multiple of '{by}', found {whole} and {part}; correct one"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns whether a value enables a feature: it is not null, false, 0 or empty.
+pub(super) fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(yes) => *yes,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+    }
+}

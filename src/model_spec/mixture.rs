@@ -1,0 +1,128 @@
+//! Sizes of a mixture of experts, and of multi-head latent attention.
+
+use super::transformer::InvalidSizes;
+
+/// Experts of a decoder's layers (Shazeer et al., arXiv 1701.06538; DeepSeekMoE, arXiv 2401.06066).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// Number of routed experts per layer.
+    pub count: usize,
+    /// Experts per token.
+    pub top_k: usize,
+    /// Width of an expert.
+    pub width: usize,
+    /// Width of all shared experts together, which every token passes; 0 without.
+    pub shared_width: usize,
+    /// Number of first layers that have a dense MLP.
+    pub dense_first: usize,
+    /// Of the other layers every n-th has experts; 1: each.
+    pub every: usize,
+    /// Groups of experts among which the router chooses first; 1 without.
+    pub router_groups: usize,
+    /// Groups from which the experts of a token come, which bounds the nodes that it visits.
+    pub group_top_k: usize,
+    /// Rows per expert over its fair share, to which experts are padded and beyond which they drop tokens; `None`: all tokens
+    /// are kept.
+    pub capacity: Option<f64>,
+}
+
+impl Experts {
+    /// Experts in every layer, without shared ones or groups.
+    pub const fn new(count: usize, top_k: usize, width: usize) -> Experts {
+        Experts {
+            count,
+            top_k,
+            width,
+            shared_width: 0,
+            dense_first: 0,
+            every: 1,
+            router_groups: 1,
+            group_top_k: 1,
+            capacity: None,
+        }
+    }
+
+    /// Returns whether layer number `layer` has experts.
+    pub fn has(&self, layer: usize) -> bool {
+        let every = self.every.max(1);
+        layer.checked_sub(self.dense_first).is_some_and(|place| place % every == every - 1)
+    }
+
+    /// Checks that a layer of these sizes can exist.
+    pub(super) fn check(&self) -> Result<(), InvalidSizes> {
+        let wrong = |text: String| Err(InvalidSizes::Mixture(text));
+        let sizes = [
+            ("experts", self.count),
+            ("experts per token", self.top_k),
+            ("expert width", self.width),
+            ("router groups", self.router_groups),
+        ];
+        if let Some((name, size)) = sizes.into_iter().find(|(_, size)| !(1..=1 << 24).contains(size)) {
+            return wrong(format!(
+                "expected a mixture whose {name} is between 1 and 2^24, found {size}: correct that size"
+            ));
+        }
+        if self.shared_width > 1 << 24 {
+            return wrong(format!(
+                "expected shared experts of at most 2^24 channels, found {}: correct it",
+                self.shared_width
+            ));
+        }
+        if self.top_k > self.count {
+            return wrong(format!(
+                "expected at most the model's {} experts per token, found {}: correct one of them",
+                self.count, self.top_k
+            ));
+        }
+        if !self.count.is_multiple_of(self.router_groups)
+            || self.group_top_k == 0
+            || self.group_top_k > self.router_groups
+        {
+            return wrong(format!(
+                "expected router groups that divide the {} experts, and at most as many groups per token, found {} and {}: correct them",
+                self.count, self.router_groups, self.group_top_k
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, keys and values come from narrow rows. All
+/// heads have keys and values of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Width of the row from which queries are made; `None`: they are made from the hidden state.
+    pub query_rank: Option<usize>,
+    /// Width of the row from which keys and values are made.
+    pub key_rank: usize,
+    /// Channels of a query or key without position.
+    pub plain_size: usize,
+    /// Channels of a query or key with rotary position; all heads share those of the keys.
+    pub rotary_size: usize,
+    /// Channels of a value.
+    pub value_size: usize,
+}
+
+impl Latent {
+    /// Returns the channels of a query or key.
+    pub const fn size(&self) -> usize {
+        self.plain_size + self.rotary_size
+    }
+
+    /// Checks that attention of these sizes can exist.
+    pub(super) fn check(&self) -> Result<(), InvalidSizes> {
+        let sizes = [
+            ("query rank", self.query_rank.unwrap_or(1)),
+            ("key and value rank", self.key_rank),
+            ("channels of keys without position", self.plain_size),
+            ("channels of keys with position", self.rotary_size),
+            ("channels of values", self.value_size),
+        ];
+        match sizes.into_iter().find(|(_, size)| !(1..=1 << 24).contains(size)) {
+            Some((name, size)) => Err(InvalidSizes::Mixture(format!(
+                "expected latent attention whose {name} is between 1 and 2^24, found {size}: correct that size"
+            ))),
+            None => Ok(()),
+        }
+    }
+}

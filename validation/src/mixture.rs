@@ -1,0 +1,110 @@
+//! What a row says about experts: their layout, and how the software runs them. What a row does not say is assumed.
+
+use anyhow::Result;
+use pipesim::models::StageLayout;
+use pipesim::{CudaGraph, Dispatcher, ParallelConfig, Routing};
+use serde::Deserialize;
+
+/// Fields of rows with experts.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct MixtureFields {
+    /// Expert-parallel ranks.
+    #[serde(default = "one")]
+    pub ep: u32,
+    /// Ranks that share an expert.
+    #[serde(default = "one")]
+    pub etp: u32,
+    /// Separate passes through the pipeline per step.
+    #[serde(default = "one")]
+    pub rounds: u32,
+    /// How tokens get to their experts.
+    #[serde(default)]
+    pub dispatcher: Option<String>,
+    /// Whether the exchange hides behind another micro-batch.
+    #[serde(default)]
+    pub ep_overlap: Option<bool>,
+    /// Whether weight gradients are apart for that.
+    #[serde(default)]
+    pub delay_wgrad: Option<bool>,
+    /// `none`, `partial: ...` or `full`.
+    #[serde(default)]
+    pub cuda_graph: Option<String>,
+    /// How tokens are spread over experts.
+    #[serde(default)]
+    pub routing: Option<String>,
+    /// Megatron's layout string.
+    #[serde(default)]
+    pub layout: Option<String>,
+    /// Name and version of the software.
+    #[serde(default)]
+    pub framework: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What is recomputed: a name, or a list of parts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(untagged)]
+pub enum Recomputed {
+    Name(String),
+    Parts(Vec<String>),
+}
+
+impl Recomputed {
+    /// Returns the value of `--recompute`.
+    pub fn name(&self) -> String {
+        match self {
+            Recomputed::Name(name) => name.clone(),
+            Recomputed::Parts(parts) if parts.is_empty() => "none".to_string(),
+            Recomputed::Parts(parts) => parts.join(","),
+        }
+    }
+}
+
+impl MixtureFields {
+    /// Returns the stages of the layout string and the stages per device, which a string decides.
+    ///
+    /// # Errors
+    /// A string that Megatron would reject.
+    pub fn stages(&self, pp: u32, chunks: u32) -> Result<(Option<StageLayout>, u32)> {
+        let Some(text) = &self.layout else { return Ok((None, chunks)) };
+        let layout = StageLayout::parse(text)?;
+        let chunks = layout.chunks(pp)?;
+        Ok((Some(layout), chunks))
+    }
+
+    /// Returns the layout of the experts. What is not said is assumed: all-to-all where tokens are padded to a capacity, as in
+    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing.
+    pub fn experts(&self) -> ParallelConfig {
+        let routing = match self.routing.as_deref() {
+            Some("natural") => Routing::Natural,
+            Some("capacity") => Routing::Capacity,
+            _ => Routing::Balanced,
+        };
+        let dispatcher = match self.dispatcher.as_deref() {
+            Some("alltoall") => Dispatcher::AllToAll,
+            Some("deepep") => Dispatcher::DeepEp,
+            None if routing == Routing::Capacity => Dispatcher::AllToAll,
+            _ => Dispatcher::HybridEp,
+        };
+        let cuda_graph = match self.cuda_graph.as_deref() {
+            Some("none") => CudaGraph::None,
+            Some("full") => CudaGraph::Full,
+            _ => CudaGraph::Partial,
+        };
+        let moe_overlap = self.ep_overlap == Some(true);
+        ParallelConfig {
+            ep: self.ep,
+            etp: self.etp,
+            rounds: self.rounds,
+            dispatcher,
+            routing,
+            cuda_graph,
+            moe_overlap,
+            delay_wgrad: moe_overlap && self.delay_wgrad == Some(true),
+            ..ParallelConfig::default()
+        }
+    }
+}
