@@ -176,7 +176,7 @@ impl MemoryModel {
         let of_which = self.mixture(device, stages, schedule, held);
         DeviceMemory {
             of_which,
-            ..DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(buffers)))
+            ..DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(running)))
         }
     }
 

@@ -16,12 +16,13 @@ fn ratios() -> Vec<LeftOutRatios> {
     read_ratios(&root().join("reports/published")).unwrap()
 }
 
-/// The intervals in the program are those of the committed ratios, one per row of the table.
+/// The intervals in the program are those of the committed ratios, one per row of the table whose order is not searched.
 #[test]
 fn intervals_follow_from_left_out_rows() {
     let (rows, ratios) = (rows(), ratios());
+    let fixed = rows.iter().filter(|row| !["zb-1p", "zb-2p", "v-half"].contains(&row.schedule()));
     assert_eq!(
-        rows.iter().map(|row| &row.id).collect::<Vec<_>>(),
+        fixed.map(|row| &row.id).collect::<Vec<_>>(),
         ratios.iter().map(|ratios| &ratios.id).collect::<Vec<_>>()
     );
     let committed = std::fs::read_to_string(root().join("hardware/intervals.toml")).unwrap();
