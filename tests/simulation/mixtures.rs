@@ -300,7 +300,7 @@ fn memory_of_deepseek_is_what_was_measured() {
 fn experts_are_sharded_over_their_own_replicas() {
     let config = TransformerConfig { layers: 4, ..preset("mixtral-8x7b") };
     let base = ParallelConfig { dp: 8, sequence: 1024, zero: Zero::Optimizer, ..ParallelConfig::default() };
-    let experts = (4 * 8 * 3 * 4096 * 14_336) as u64;
+    let experts = 4 * 8 * 3 * 4096 * 14_336_u64;
     for (ep, edp) in [(1, 8), (2, 4), (8, 1)] {
         let layout = ParallelConfig { ep, ..base.clone() };
         assert_eq!(layout.edp(), edp);

@@ -140,7 +140,7 @@ fn stages_cost_what_they_hold() {
     let [named, same] = [layout("Et*8|t*8|t*8|t*8L", 4, 1), usual].map(|layout| of(layout).estimate("1f1b").unwrap());
     assert_eq!(named, same);
     assert!(estimate.iteration_s > named.iteration_s);
-    let wrong = of(layout("Et*8|t*8|t*8|t*8L", 2, 2)).estimate("1f1b").unwrap_err().to_string();
+    let wrong = of(layout("Et*8|t*8|t*8|t*8L", 2, 2)).stages(2).unwrap_err().to_string();
     assert!(wrong.contains("4 stages of --layout") && wrong.contains("schedule with 2"), "{wrong}");
 }
 
