@@ -94,6 +94,7 @@ numbers! {
         any network_congestion <= 10.0: "relative slowdown of a collective per doubling of nodes",
         any link_latency_us <= 1e6: "latency of a collective within a node, µs",
         any network_latency_us <= 1e6: "latency between nodes, µs; a ring has one per node",
+        any dollars_per_gpu_hour <= 1e6: "price of a GPU, $ per hour; 0: unknown",
     }
 }
 

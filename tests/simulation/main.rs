@@ -18,6 +18,7 @@ mod optima;
 mod ordering;
 mod papers;
 mod pictures;
+mod plan;
 mod plots;
 mod report;
 mod shares;

@@ -68,7 +68,7 @@ pub struct HardwareOptions {
 }
 
 /// Returns a precision's name and its long forms, separated by `|`.
-fn spellings(precision: Precision) -> &'static str {
+pub fn spellings(precision: Precision) -> &'static str {
     match precision {
         Precision::Bf16 => "bf16|bfloat16",
         Precision::Fp16 => "fp16|float16|half",
@@ -78,7 +78,7 @@ fn spellings(precision: Precision) -> &'static str {
 }
 
 /// Finds a model by name or reads its file.
-fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
+pub fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
         if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
             return Err(Failure::Usage(model_spec::unknown(last)));
@@ -96,7 +96,7 @@ fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
 }
 
 /// Finds hardware by name or reads its file.
-fn hardware(name: &str) -> Result<Hardware, Failure> {
+pub fn hardware(name: &str) -> Result<Hardware, Failure> {
     if !name.ends_with(".toml") && !name.contains('/') {
         return hardware::hardware(name).map_err(Failure::usage);
     }

@@ -120,7 +120,7 @@ impl Analytic {
         devices: &[Activity],
         split: bool,
     ) -> Result<StepTime, CostError> {
-        let (layout, stack) = (&self.layout, &self.machine.stack);
+        let stack = &self.machine.stack;
         if devices.len() != placement.devices() as usize {
             return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
         }
@@ -144,7 +144,6 @@ impl Analytic {
         let exchanged = longest(|after| after.exchange);
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
-        let doublings = (layout.gpus() as f64 / 8.0).max(1.0).log2();
         let time = StepTime {
             compute: busiest.compute,
             tensor_parallel_exposed: busiest.tensor,
@@ -153,8 +152,19 @@ impl Analytic {
             optimizer,
             other: busiest.other + stack.host_step_ms * 1e-3,
         };
-        let stragglers = time.iteration() * stack.straggler_share * doublings;
+        let stragglers = time.iteration() * stack.straggler_share * self.doublings();
         Ok(StepTime { other: time.other + stragglers, ..time })
+    }
+
+    /// Returns how many times the GPUs are doubled beyond a node.
+    pub(super) fn doublings(&self) -> f64 {
+        (self.layout.gpus() as f64 / 8.0).max(1.0).log2()
+    }
+
+    /// Returns the exposed gradient exchange and the optimizer of one device, in seconds.
+    pub(super) fn after_device(&self, placement: &Placement, stages: &[Stage], device: u32) -> (f64, f64) {
+        let After { exchange, optimizer } = self.after(placement, stages, device);
+        (exchange, optimizer)
     }
 
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
@@ -165,7 +175,7 @@ impl Analytic {
     }
 
     /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.
-    fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
+    pub(super) fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
         let Some([first, last]) = self.spec.outline().exchange(placement, stages) else { return 0.0 };
         let elements = self.spec.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tp);
         let gradient = self.machine.stack.gradient(self.layout.precision);
