@@ -12,6 +12,7 @@ mod limits;
 mod measured;
 mod nvshmem;
 mod outputs;
+mod plan;
 mod ranks;
 mod signals;
 mod teaching;

@@ -70,7 +70,7 @@ pub struct PlanVerb {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = whole::<u32>(1..=1000))]
     top: u32,
     /// Print only the best plan, as options of this program
-    #[arg(long, value_name = "PROGRAM", value_parser = one_of(Target::ALL.iter().map(|&t| (t.name(), "", t))))]
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii", "top"], value_parser = one_of(Target::ALL.iter().map(|&t| (t.name(), "", t))))]
     to: Option<Target>,
     /// File that keeps what the search has found: an interrupted search goes on from it
     #[arg(long, value_name = "FILE")]
