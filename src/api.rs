@@ -22,8 +22,8 @@ pub mod imports {
 pub mod models {
     pub use crate::balance::Balanced;
     pub use crate::hardware::{
-        Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, hardware_with,
-        names as hardware_names, stack, stack_with,
+        Error as HardwareError, Field, Hardware, IntervalClass, Stack, hardware, hardware_file, hardware_with,
+        names as hardware_names, stack, stack_file, stack_with,
     };
     pub use crate::layout::{
         Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero, micro_batches,

@@ -2,6 +2,7 @@
 
 use crate::cost::CostError;
 use crate::cost::analytic::{Analytic, StepTime};
+use crate::hardware::IntervalClass;
 use crate::memory::{DeviceMemory, Memory};
 use crate::metrics::Activity;
 use crate::schedule::Schedule;
@@ -14,6 +15,8 @@ use std::fmt;
 pub struct StepEstimate {
     /// Time of an iteration, in seconds.
     pub iteration_s: f64,
+    /// Between which 90 % of measured iterations are, judged by published steps that the cost model had not seen, in seconds.
+    pub iteration_interval_s: [f64; 2],
     /// Tokens per second of all pipelines.
     pub tokens_per_second: f64,
     pub tokens_per_second_per_gpu: f64,
@@ -53,8 +56,14 @@ impl StepEstimate {
         let gpus = analytic.layout.gpus();
         let tokens_per_second = analytic.layout.tokens() as f64 / iteration_s;
         let flops = analytic.model_flops() / iteration_s / gpus as f64;
+        let class = IntervalClass {
+            is_narrow: analytic.layout.precision.is_narrow(),
+            is_mixture: false,
+            hardware: &analytic.machine.hardware.name,
+        };
         Ok(StepEstimate {
             iteration_s,
+            iteration_interval_s: class.factors().map(|factor| factor * iteration_s),
             tokens_per_second,
             tokens_per_second_per_gpu: tokens_per_second / gpus as f64,
             model_tflops_per_gpu: flops / 1e12,
@@ -71,10 +80,12 @@ impl StepEstimate {
 
 impl StepEstimate {
     /// Returns the figures with their column names.
-    pub fn figures(&self) -> [(&'static str, f64); 11] {
-        let t = &self.time_s;
+    pub fn figures(&self) -> [(&'static str, f64); 13] {
+        let (t, [low, high]) = (&self.time_s, self.iteration_interval_s);
         [
             ("iteration_s", self.iteration_s),
+            ("iteration_low_s", low),
+            ("iteration_high_s", high),
             ("tokens_per_second", self.tokens_per_second),
             ("tokens_per_second_per_gpu", self.tokens_per_second_per_gpu),
             ("model_tflops_per_gpu", self.model_tflops_per_gpu),

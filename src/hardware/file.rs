@@ -1,7 +1,7 @@
 //! Hardware and stack files, read and written: bases are followed, unknown keys and numbers out of range rejected.
 
 use super::machine::Field;
-use super::{FILES, Hardware, STACKS, Stack, names};
+use super::{FILES, Hardware, STACK_FILES, Stack};
 use crate::nearest::{hint, nearest, plain, same_numbers};
 use crate::sanitize::sanitize;
 use std::collections::BTreeMap;
@@ -40,9 +40,8 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
 /// # Errors
 /// No such hardware.
 pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, Error> {
-    let name = names().find(|known| plain(known) == plain(name)).unwrap_or(name);
-    let table = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
-    hardware_of(name, table.clone()?, &|name| Err(unknown(name)), overrides)
+    let chain = Chain::named(&HARDWARE, name, overrides)?;
+    Hardware::from_fields(&chain.name, |key| chain.number(key))
 }
 
 /// Reads the hardware file at `path` with this `text`. `files` reads other files that it names as base.
@@ -50,85 +49,11 @@ pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, E
 /// # Errors
 /// Invalid TOML, an unknown key or base, a cycle of bases, or numbers that are missing or out of range.
 pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardware, Error> {
-    hardware_of(path, parse(path, text)?, files, &|_, _| None)
+    let chain = Chain::of(&HARDWARE, path, parse(path, text)?, files, &|_, _| None)?;
+    Hardware::from_fields(&chain.name, |key| chain.number(key))
 }
 
-fn unknown(name: &str) -> Error {
-    let known: Vec<&str> = names().collect();
-    let like =
-        |name| -> Vec<&str> { nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect() };
-    let found = like(name);
-    // h100-pcie, rtx-a100: find the part that names the chip
-    let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());
-    let found = if found.is_empty() { of_a_part().unwrap_or_default() } else { found };
-    Error(format!(
-        "no hardware is called '{}'{}; known: {}; or give a .toml file of your own that begins with base = \"h100-sxm\"",
-        sanitize(name),
-        hint(&found),
-        known.join(", ")
-    ))
-}
-
-type Parsed = Result<Table, Error>;
-
-/// Returns the table of an embedded file, parsed once.
-fn embedded(name: &str) -> Option<&'static Parsed> {
-    static TABLES: LazyLock<Vec<Parsed>> =
-        LazyLock::new(|| FILES.iter().map(|(name, text)| parse(name, text)).collect());
-    TABLES.get(FILES.iter().position(|(known, _)| *known == name)?)
-}
-
-/// Follows bases from the first file; the first file with a number sets it.
-fn hardware_of(name: &str, first: Table, files: Files<'_>, overrides: Overrides<'_>) -> Result<Hardware, Error> {
-    let mut chain: Vec<String> = Vec::new();
-    let mut numbers = BTreeMap::new();
-    let mut next = Some((name.to_string(), first));
-    while let Some((path, table)) = next.take() {
-        if chain.contains(&path) {
-            chain.push(path);
-            let circle = chain.iter().map(|path| sanitize(path).to_string()).collect::<Vec<_>>().join(" → ");
-            return Err(Error(format!(
-                "expected bases to end, found a circle: {circle}; give one of them all numbers"
-            )));
-        }
-        let base = match table.get("base") {
-            None => None,
-            Some(Value::String(base)) => Some(base.clone()),
-            Some(other) => {
-                return Err(Error(format!(
-                    "{}: expected base to be a name in quotes, found {}",
-                    sanitize(&path),
-                    other.type_str()
-                )));
-            }
-        };
-        for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
-            let number = number(&path, key, value, Hardware::FIELDS)?;
-            let number = overrides(&path, key).unwrap_or(number);
-            numbers.entry(key.clone()).or_insert(number);
-        }
-        chain.push(path);
-        next = match base {
-            None => None,
-            Some(base) => Some(match embedded(&base) {
-                Some(table) => (base, table.clone()?),
-                None if base.ends_with(".toml") => (base.clone(), parse(&base, &files(&base)?)?),
-                None => return Err(unknown(&base)),
-            }),
-        };
-    }
-    Hardware::from_fields(name, |key| {
-        let missing = || {
-            Error(format!(
-                "{}: expected a number for {key}, found none; give it, or a base that has it: base = \"h100-sxm\"",
-                sanitize(name)
-            ))
-        };
-        numbers.get(key).copied().ok_or_else(missing)
-    })
-}
-
-/// Returns the training software with this name.
+/// Returns the embedded training software with this name.
 ///
 /// # Errors
 /// There is none.
@@ -136,31 +61,207 @@ pub fn stack(name: &str) -> Result<Stack, Error> {
     stack_with(name, &|_, _| None)
 }
 
-/// Returns the training software with some numbers replaced: `overrides(table, field)` is asked for each, where a table is the software or
-/// `common`.
+/// Returns the training software with some numbers replaced: `overrides(table, field)` is asked for each, where a table is the software
+/// or one that it is based on.
 ///
 /// # Errors
 /// No such software.
 pub fn stack_with(name: &str, overrides: Overrides<'_>) -> Result<Stack, Error> {
-    static TABLES: LazyLock<Parsed> = LazyLock::new(|| parse("stacks", STACKS));
-    let all = TABLES.as_ref().map_err(Error::clone)?;
-    let table = |name: &str| all.get(name).and_then(Value::as_table);
-    let (Some(common), Some(own)) = (table("common"), table(name)) else {
-        let names = all.keys().filter(|name| *name != "common").cloned().collect::<Vec<_>>().join(", ");
-        return Err(Error(format!("expected --stack to be one of {names}, found '{}'", sanitize(name))));
-    };
-    for key in own.keys() {
-        number("stacks", key, &own[key], Stack::FIELDS)?;
+    stack_of(Chain::named(&SOFTWARE, name, overrides)?)
+}
+
+/// Reads the file of training software at `path` with this `text`, as [`hardware_file`] does.
+///
+/// # Errors
+/// As [`hardware_file`], or an unknown schedule.
+pub fn stack_file(path: &str, text: &str, files: Files<'_>) -> Result<Stack, Error> {
+    stack_of(Chain::of(&SOFTWARE, path, parse(path, text)?, files, &|_, _| None)?)
+}
+
+fn stack_of(chain: Chain) -> Result<Stack, Error> {
+    let mut stack = Stack::from_fields(&chain.name, |key| chain.number(key))?;
+    stack.schedules = chain.schedules;
+    Ok(stack)
+}
+
+/// Kind of table: hardware or software.
+struct Tables {
+    /// Kind, in errors.
+    kind: &'static str,
+    /// A name to suggest.
+    example: &'static str,
+    /// Embedded tables; the first holds common numbers and is none by itself.
+    files: &'static [(&'static str, &'static str)],
+    parsed: fn() -> &'static [Parsed],
+    fields: &'static [Field],
+}
+
+static HARDWARE: Tables = Tables {
+    kind: "hardware",
+    example: "h100-sxm",
+    files: FILES,
+    parsed: || {
+        static PARSED: LazyLock<Vec<Parsed>> = LazyLock::new(|| parse_all(FILES));
+        &PARSED
+    },
+    fields: Hardware::FIELDS,
+};
+
+static SOFTWARE: Tables = Tables {
+    kind: "training software",
+    example: "megatron-core",
+    files: STACK_FILES,
+    parsed: || {
+        static PARSED: LazyLock<Vec<Parsed>> = LazyLock::new(|| parse_all(STACK_FILES));
+        &PARSED
+    },
+    fields: Stack::FIELDS,
+};
+
+type Parsed = Result<Table, Error>;
+
+fn parse_all(files: &[(&str, &str)]) -> Vec<Parsed> {
+    files.iter().map(|(name, text)| parse(name, text)).collect()
+}
+
+impl Tables {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.files.iter().skip(1).map(|(name, _)| *name)
     }
-    Stack::from_fields(name, |key| {
-        let (scope, value) = match own.get(key) {
-            Some(value) => (name, Some(value)),
-            None => ("common", common.get(key)),
+
+    /// Returns an embedded table, parsed once.
+    fn embedded(&self, name: &str) -> Option<&'static Parsed> {
+        let place = self.files.iter().position(|(known, _)| *known == name)?;
+        (self.parsed)().get(place)
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let known: Vec<&str> = self.names().collect();
+        let like = |name| -> Vec<&str> {
+            nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect()
         };
-        let value = value.ok_or_else(|| Error(format!("stack {name}: expected a number for {key}, found none")))?;
-        let number = number("stacks", key, value, Stack::FIELDS)?;
-        Ok(overrides(scope, key).unwrap_or(number))
-    })
+        let found = like(name);
+        // h100-dgx, rtx-a100: find the part that names the chip
+        let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());
+        let found = if found.is_empty() { of_a_part().unwrap_or_default() } else { found };
+        Error(format!(
+            "no {} is called '{}'{}; known: {}; or give a .toml file of your own that begins with base = \"{}\"",
+            self.kind,
+            sanitize(name),
+            hint(&found),
+            known.join(", "),
+            self.example
+        ))
+    }
+}
+
+/// The numbers of a table and of all that it is based on.
+struct Chain {
+    name: String,
+    example: &'static str,
+    numbers: BTreeMap<String, f64>,
+    /// Software: the schedules that it implements.
+    schedules: Option<Vec<String>>,
+}
+
+impl Chain {
+    fn named(tables: &'static Tables, name: &str, overrides: Overrides<'_>) -> Result<Chain, Error> {
+        let name = tables.names().find(|known| plain(known) == plain(name)).unwrap_or(name);
+        let table = tables.embedded(name).filter(|_| name != tables.files[0].0).ok_or_else(|| tables.unknown(name))?;
+        Chain::of(tables, name, table.clone()?, &|name| Err(tables.unknown(name)), overrides)
+    }
+
+    /// Follows bases from the first table; the first one with a number sets it.
+    fn of(
+        tables: &'static Tables,
+        name: &str,
+        first: Table,
+        files: Files<'_>,
+        overrides: Overrides<'_>,
+    ) -> Result<Chain, Error> {
+        let mut paths: Vec<String> = Vec::new();
+        let mut chain =
+            Chain { name: name.to_string(), example: tables.example, numbers: BTreeMap::new(), schedules: None };
+        let mut next = Some((name.to_string(), first));
+        while let Some((path, table)) = next.take() {
+            if paths.contains(&path) {
+                paths.push(path);
+                return Err(circle(&paths));
+            }
+            chain.read(tables, &path, &table, overrides)?;
+            next = match base(&path, &table)? {
+                None => None,
+                Some(base) => Some(match tables.embedded(&base) {
+                    Some(table) => (base, table.clone()?),
+                    None if base.ends_with(".toml") => (base.clone(), parse(&base, &files(&base)?)?),
+                    None => return Err(tables.unknown(&base)),
+                }),
+            };
+            paths.push(path);
+        }
+        Ok(chain)
+    }
+
+    fn read(&mut self, tables: &Tables, path: &str, table: &Table, overrides: Overrides<'_>) -> Result<(), Error> {
+        for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
+            if key == "schedules" && tables.fields == Stack::FIELDS {
+                let found = schedules(path, value)?;
+                self.schedules.get_or_insert(found);
+                continue;
+            }
+            let number = number(path, key, value, tables.fields)?;
+            let number = overrides(path, key).unwrap_or(number);
+            self.numbers.entry(key.clone()).or_insert(number);
+        }
+        Ok(())
+    }
+
+    fn number(&self, key: &str) -> Result<f64, Error> {
+        self.numbers.get(key).copied().ok_or_else(|| {
+            Error(format!(
+                "{}: expected a value for {key}, found none; give it, or a base that has it: base = \"{}\"",
+                sanitize(&self.name),
+                self.example
+            ))
+        })
+    }
+}
+
+fn circle(paths: &[String]) -> Error {
+    let circle = paths.iter().map(|path| sanitize(path).to_string()).collect::<Vec<_>>().join(" → ");
+    Error(format!("expected bases to end, found a circle: {circle}; give one of them all numbers"))
+}
+
+fn base(path: &str, table: &Table) -> Result<Option<String>, Error> {
+    match table.get("base") {
+        None => Ok(None),
+        Some(Value::String(base)) => Ok(Some(base.clone())),
+        Some(other) => {
+            Err(Error(format!("{}: expected base to be a name in quotes, found {}", sanitize(path), other.type_str())))
+        }
+    }
+}
+
+/// Returns the schedules of a list of names.
+fn schedules(path: &str, value: &Value) -> Result<Vec<String>, Error> {
+    let known = crate::dsl::names();
+    let wrong = |found: &str| {
+        Err(Error(format!(
+            "{}: expected schedules to be a list of names among {}, found {found}",
+            sanitize(path),
+            known.join(", ")
+        )))
+    };
+    let Some(list) = value.as_array() else { return wrong(value.type_str()) };
+    let mut found = Vec::new();
+    for name in list {
+        match name.as_str() {
+            Some(name) if known.contains(&name) => found.push(name.to_string()),
+            Some(name) => return wrong(&format!("'{}'", sanitize(name))),
+            None => return wrong(name.type_str()),
+        }
+    }
+    Ok(found)
 }
 
 fn parse(path: &str, text: &str) -> Result<Table, Error> {
@@ -185,6 +286,9 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
         let known = fields.iter().map(|field| field.name).collect::<Vec<_>>().join(", ");
         return Err(Error(format!("{path}: expected keys among base, {known}, found '{}'", sanitize(key))));
     };
+    if !field.words.is_empty() {
+        return word(&path, value, field);
+    }
     let number = match value {
         Value::Integer(number) => *number as f64,
         Value::Float(number) => *number,
@@ -207,6 +311,26 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
         _ if field.may_be_zero => wrong("at least 0"),
         _ => wrong("above 0"),
     }
+}
+
+/// Returns the number of one of a field's words.
+fn word(path: &impl std::fmt::Display, value: &Value, field: &Field) -> Result<f64, Error> {
+    let found = match value {
+        Value::String(text) => text.clone(),
+        Value::Boolean(flag) => flag.to_string(),
+        Value::Integer(number) => number.to_string(),
+        other => other.type_str().to_string(),
+    };
+    let known = field.words.iter().find(|(word, _)| *word == found);
+    known.map(|(_, number)| *number).ok_or_else(|| {
+        let words = field.words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+        Error(format!(
+            "{path}: expected {} to be one of {words} ({}), found {}",
+            field.name,
+            field.what,
+            sanitize(&found)
+        ))
+    })
 }
 
 /// Returns a hardware file with these numbers on top of `base`; `head` are comment lines on their source.

@@ -13,16 +13,21 @@ pub struct Field {
     pub is_count: bool,
     /// Maximum: 1 for shares, otherwise more than any machine has.
     pub most: f64,
+    /// Words that files write instead of numbers, with their numbers; empty: any number in range.
+    pub words: &'static [(&'static str, f64)],
 }
 
-/// Declares a struct of numbers that are read, written and listed by name. `positive` ones are above 0, `any` may be 0, and a
-/// `count` is whole; each has a maximum.
+/// Declares a struct of numbers that are read, written and listed by name. `positive` ones are above 0, `any` may be 0, a `count`
+/// is whole, a `flag` is true or false, and a `word` is one of a list; each has a maximum.
 macro_rules! numbers {
-    ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident <= $most:literal: $what:literal,)+ }) => {
+    ($(#[$doc:meta])* $type:ident $([$($extra:ident: $extra_type:ty = $extra_what:literal)+])? {
+        $($bound:ident $field:ident <= $most:literal: $what:literal $([$($word:literal = $number:literal),+])?,)+
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $type {
             pub name: String,
+            $($(#[doc = $extra_what] pub $extra: $extra_type,)+)?
             $(#[doc = $what] pub $field: f64,)+
         }
 
@@ -35,11 +40,16 @@ macro_rules! numbers {
                     may_be_zero: numbers!(@zero $bound),
                     is_count: numbers!(@count $bound),
                     most: $most,
+                    words: numbers!(@words $bound $([$($word = $number),+])?),
                 },)+
             ];
 
             pub(super) fn from_fields<E>(name: &str, read: impl Fn(&'static str) -> Result<f64, E>) -> Result<$type, E> {
-                Ok($type { name: name.to_string(), $($field: read(stringify!($field))?,)+ })
+                Ok($type {
+                    name: name.to_string(),
+                    $($($extra: Default::default(),)+)?
+                    $($field: read(stringify!($field))?,)+
+                })
             }
 
             /// Returns the number with this name.
@@ -52,9 +62,14 @@ macro_rules! numbers {
         }
     };
     (@zero any) => { true };
+    (@zero flag) => { true };
+    (@zero word) => { true };
     (@zero $bound:ident) => { false };
     (@count count) => { true };
     (@count $bound:ident) => { false };
+    (@words flag) => { &[("false", 0.0), ("true", 1.0)] };
+    (@words word [$($word:literal = $number:literal),+]) => { &[$(($word, $number)),+] };
+    (@words $bound:ident) => { &[] };
 }
 pub(super) use numbers;
 
@@ -76,6 +91,7 @@ numbers! {
         positive product_fp32_ratio <= 100.0: "speed in fp32, as a multiple of the 16-bit speed",
         positive product_fp8_ratio <= 100.0: "the same in fp8 and mxfp8",
         positive product_fp4_ratio <= 100.0: "the same in nvfp4",
+        positive zeros_speedup <= 10.0: "speed of a product with an operand of mostly zeros (squared ReLU), which needs less power, as a multiple",
         positive product_peak_share <= 1.0: "maximum share of a peak that a large product reaches, at any power",
         any product_tile <= 1e9: "outputs of a product that one multiprocessor computes at a time; a partial wave wastes the rest",
         any product_wave_loss <= 1.0: "share of that waste that the next product does not fill",

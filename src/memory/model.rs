@@ -37,10 +37,12 @@ impl MemoryModel {
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }
 
-    /// Returns the bytes used in addition to `allocated`: driver, libraries and fragmentation.
-    fn unmanaged(&self, allocated: u64) -> u64 {
+    /// Returns the bytes used in addition to `allocated`, of which `passing` are activations and working memory: driver,
+    /// libraries and fragmentation.
+    fn unmanaged(&self, allocated: u64, passing: u64) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
-        context.saturating_add((self.stack.fragmentation * allocated as f64) as u64)
+        let lost = self.stack.fragmentation * allocated as f64 + self.stack.activation_fragmentation * passing as f64;
+        context.saturating_add(lost as u64)
     }
 
     /// Returns the fraction of what F saves that I saves for W, over the whole model: between 0 and 1.
@@ -162,11 +164,16 @@ impl MemoryModel {
         let running = peak.total().max(step) - peak.held;
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
-        let buckets = buckets.min(elements).saturating_mul(u64::from(self.layout.precision.bytes()));
+        let bytes = if self.stack.reduced_bytes > 0.0 {
+            self.stack.reduced_bytes as u64
+        } else {
+            self.layout.precision.bytes().into()
+        };
+        let buckets = buckets.min(elements).saturating_mul(bytes);
         let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
-        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated))
+        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(buffers)))
     }
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
@@ -176,7 +183,8 @@ impl MemoryModel {
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
-        bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes)) as f64 / forward.max(1) as f64
+        let left = bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes, 0));
+        left as f64 / (1.0 + self.stack.activation_fragmentation) / forward.max(1) as f64
     }
 
     fn keys(&self) -> usize {
@@ -218,6 +226,9 @@ fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
     let (tensor, bytes) = (layout.tp as usize, layout.precision.bytes() as usize);
     Storage {
         logit_bytes: stack.logit_bytes as usize,
+        has_whole_logits: stack.has_whole_logits(),
+        norm_bytes: stack.norm_saved_bytes as usize,
+        keeps_gathered: stack.keeps_gathered == 1.0,
         score_bytes: score_bytes(model, layout, stack, layout.recompute),
         keys: layout.sequence as usize,
         mask_bytes: usize::from(has_dropout(model, stack)),
@@ -238,6 +249,7 @@ fn score_bytes(model: &Config, layout: &ParallelConfig, stack: &Stack, recompute
     let bytes = layout.precision.bytes() as usize;
     match (stack.attention(layout), recompute) {
         (Attention::Flash, _) | (_, Recompute::Selective) => 0,
+        _ if stack.score_saved_bytes > 0.0 => stack.score_saved_bytes as usize,
         _ if has_dropout(model, stack) => 2 * bytes + 1,
         _ => bytes,
     }

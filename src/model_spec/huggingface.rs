@@ -106,6 +106,7 @@ fn function(keys: &Map<String, Value>, key: &str, default: &str) -> ActivationFu
     match keys.get(key).filter(|value| !value.is_null()).map_or(Some(default), Value::as_str) {
         Some("gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::GeluTanh,
         Some("silu" | "swish") => ActivationFunction::Silu,
+        Some("relu2" | "squared_relu") => ActivationFunction::SquaredRelu,
         _ => ActivationFunction::Other,
     }
 }

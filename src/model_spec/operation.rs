@@ -28,6 +28,10 @@ pub struct Storage {
     pub activation_bytes: usize,
     /// Bytes per logit that F saves.
     pub logit_bytes: usize,
+    /// Whether each tensor-parallel rank has all logits instead of its share of the vocabulary.
+    pub has_whole_logits: bool,
+    /// Bytes per element that a norm saves besides its input.
+    pub norm_bytes: usize,
     /// Logits per row are rounded up to a multiple of this.
     pub logits_multiple: usize,
     /// Number of partial sums that make up the gradient of a norm's weights.
@@ -38,6 +42,8 @@ pub struct Storage {
     pub keys: usize,
     /// Bytes per element of dropout's mask; 0 without dropout.
     pub mask_bytes: usize,
+    /// Whether a product saves its input as gathered from sequence-parallel ranks.
+    pub keeps_gathered: bool,
     /// Whether a gated activation saves the activated half in addition to its input.
     pub keeps_gate: bool,
     /// Tensor-parallel degree: ranks that share the rows between products (Shoeybi et al., arXiv 1909.08053).
@@ -59,11 +65,14 @@ impl Storage {
             id_bytes,
             activation_bytes,
             logit_bytes: activation_bytes,
+            has_whole_logits: false,
+            norm_bytes: 0,
             logits_multiple,
             partial_sums,
             score_bytes: 0,
             keys: 0,
             mask_bytes: 0,
+            keeps_gathered: false,
             keeps_gate: false,
             tp: 1,
             sp: 1,
@@ -126,6 +135,7 @@ impl Operation {
         // of the axis that ranks share a rank has its pieces; the other one is that of rows between products
         let held = |axis: usize, width: usize| match split {
             Some(split) if split.axis == axis => shared(split.length(0, tp), bytes, 1),
+            Some(split) if split.axis != axis && axis == 1 && storage.keeps_gathered => shared(width, bytes, 1),
             _ => shared(width, bytes, sp),
         };
         let ids = rows.saturating_mul(storage.id_bytes);
@@ -133,7 +143,7 @@ impl Operation {
             (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, sp)),
             (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, sp)),
             (Operation::Norm { width, statistics, .. }, Kind::F) => {
-                shared(width, bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
+                shared(width, bytes + storage.norm_bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
             }
             (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
             (Operation::Product { inputs, .. }, Kind::F) => held(1, inputs),
@@ -154,7 +164,8 @@ impl Operation {
             (Operation::Add { width }, Kind::F) => shared(width, storage.mask_bytes, sp),
             (Operation::Classify { width, vocabulary }, Kind::F | Kind::I) => {
                 let logit = if kind == Kind::F { storage.logit_bytes } else { bytes };
-                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, tp);
+                let ranks = if storage.has_whole_logits { 1 } else { tp };
+                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, ranks);
                 shared(width, bytes, sp).saturating_add(logits)
             }
             _ => 0,

@@ -25,7 +25,7 @@ const fn mpt(layers: usize, heads: usize, channels: usize) -> Config {
 /// Nemotron-4 (arXiv 2402.16819, 2406.11704): squared ReLU, grouped queries, rotary positions, no biases, an untied head.
 const fn nemotron(layers: usize, heads: usize, channels: usize) -> Config {
     let gpt = Config::gpt(256_000, 0, layers, heads, channels);
-    let (biases, function) = (Biases::NONE, ActivationFunction::Other);
+    let (biases, function) = (Biases::NONE, ActivationFunction::SquaredRelu);
     Config { style: Style::Llama, biases, groups: 8, rotary: Some(Rotary::new(10_000.0)), function, tied: false, ..gpt }
 }
 

@@ -44,13 +44,15 @@ pub enum Activation {
     Gated,
 }
 
-/// The function that [`Activation`] applies. Costs do not depend on it, execution does.
+/// The function that [`Activation`] applies. Execution depends on it, and the power that products need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationFunction {
     /// GELU with the tanh approximation: GPT-2's.
     GeluTanh,
     /// x · sigmoid(x): Llama's gate, as SwiGLU.
     Silu,
+    /// max(x, 0)²: Nemotron's, which can only be predicted. Most of its outputs and of its gradient are zeros.
+    SquaredRelu,
     /// Another one, which can only be predicted.
     Other,
 }

@@ -109,9 +109,20 @@ impl Search<'_> {
     }
 }
 
-/// Marks the plans that cannot be told apart from the first.
+/// Marks the plans that cannot be told apart from the first: their intervals of tokens per second and GPU overlap.
 fn mark_ties(plans: &mut [Plan]) {
-    let _ = plans;
+    let Some((best, others)) = plans.split_first_mut() else { return };
+    let speeds = |plan: &Plan| {
+        let [low, high] = plan.estimate.iteration_interval_s;
+        let work = plan.estimate.tokens_per_second_per_gpu * plan.estimate.iteration_s;
+        [work / high, work / low]
+    };
+    let [slowest, fastest] = speeds(best);
+    for plan in others.iter_mut() {
+        let [low, high] = speeds(plan);
+        plan.is_tie = low <= fastest && slowest <= high;
+    }
+    best.is_tie = others.iter().any(|plan| plan.is_tie);
 }
 
 /// Returns the best plans of `question`. `known` are outcomes of an earlier search.

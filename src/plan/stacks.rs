@@ -29,12 +29,13 @@ const BOTH: &[bool] = &[false, true];
 const OFF: &[bool] = &[false];
 const ON: &[bool] = &[true];
 const MEGATRON: &[Zero] = &[Zero::None, Zero::Optimizer];
+const OPTIMIZER: &[Zero] = &[Zero::Optimizer];
 const ALL: &[Zero] = &[Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
 const FSDP: &[Zero] = &[Zero::Gradients, Zero::Weights];
 const TITAN: &[Zero] = &[Zero::None, Zero::Gradients];
 const TITAN_ALONE: &[Zero] = &[Zero::None, Zero::Gradients, Zero::Weights];
 
-const STACKS: [Row; 11] = [
+const STACKS: [Row; 12] = [
     ("megatron-core", true, true, BOTH, [MEGATRON, MEGATRON], true),
     ("megatron-lm", true, false, BOTH, [MEGATRON, MEGATRON], false),
     ("megatron-zb", true, false, BOTH, [MEGATRON, MEGATRON], true),
@@ -46,12 +47,16 @@ const STACKS: [Row; 11] = [
     ("jax", true, true, BOTH, [ALL, ALL], false),
     ("llm.c", false, false, OFF, [MEGATRON, MEGATRON], false),
     ("pipesim", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("scaling", true, false, BOTH, [OPTIMIZER, OPTIMIZER], true),
 ];
 
 impl Abilities {
     /// Returns what `stack` supports; a stack of its own is assumed to support everything.
     pub fn of(stack: &Stack) -> Abilities {
-        let row = STACKS.iter().find(|(name, ..)| *name == stack.name);
+        // variants of a stack are named after it
+        let is_of =
+            |name: &str| stack.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let row = STACKS.iter().filter(|(name, ..)| is_of(name)).max_by_key(|(name, ..)| name.len());
         let unknown: Row = ("", true, true, BOTH, [ALL, ALL], true);
         let &(_, tensor_parallel, context_parallel, sequence_parallel, zero, uneven_layers) = row.unwrap_or(&unknown);
         let schedules = stack.schedules().unwrap_or_else(|| vec!["1f1b", "interleaved-1f1b"]);

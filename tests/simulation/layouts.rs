@@ -5,9 +5,9 @@ use pipesim::internals::hardware::toml;
 use pipesim::internals::memory::{Peak, peak};
 use pipesim::models::{
     HardwareError, STACKS, SavedActivations, TransformerConfig, hardware, hardware_file, hardware_names, micro_batches,
-    stack, transformer_named,
+    stack, stack_file, transformer_named,
 };
-use pipesim::{Hardware, Op, ParallelConfig, Precision};
+use pipesim::{Hardware, Op, ParallelConfig, Precision, Stack};
 
 fn hardware_text(text: &str) -> Result<Hardware, HardwareError> {
     hardware_file("mine.toml", text, &|path| match path {
@@ -25,6 +25,7 @@ fn embedded_hardware_and_software_are_complete() {
     }
     for name in STACKS {
         stack(name).unwrap_or_else(|error| panic!("{error}"));
+        assert!(std::path::Path::new(&format!("{}/hardware/stacks/{name}.toml", env!("CARGO_MANIFEST_DIR"))).exists());
     }
     assert_eq!(hardware("h200-sxm").unwrap().bf16_tflops, 989.0);
     assert_eq!(hardware("a100-sxm-40gb").unwrap().memory_bytes(), 40 << 30);
@@ -51,11 +52,55 @@ fn invalid_hardware_files_are_rejected_in_one_line() {
         ("base = \"h100-sxm\"\nmemory_efficiency = 70", "memory_efficiency to be at most 1 (share"),
         ("base = \"h100-sxm\"\ngpus_per_node = 0.5", "a whole number, at least 1"),
         ("base = \"h100-sxm\"\nmemory_gib = \"80\"", "to be a number"),
-        ("memory_gib = 80", "a number for bf16_tflops, found none"),
+        ("memory_gib = 80", "a value for bf16_tflops, found none"),
         ("base = \"h100-sxm\"\nmemory_gib 80", "on line 2"),
     ];
     for (text, expected) in cases {
         let error = hardware_text(text).unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
+    }
+}
+
+fn stack_text(text: &str) -> Result<Stack, HardwareError> {
+    stack_file("mine.toml", text, &|path| match path {
+        "a.toml" => Ok("base = \"b.toml\"".to_string()),
+        "b.toml" => Ok("base = \"a.toml\"".to_string()),
+        path => Err(HardwareError::new(format!("no {path}"))),
+    })
+}
+
+/// A file of training software has a base, words for facts, and the schedules of its base or its own.
+#[test]
+fn a_software_file_changes_facts_of_its_base() {
+    let mine =
+        stack_text("base = \"megatron-core\"\nlogits = \"whole\"\ndropout = false\nhost_layer_ms = 1.5").unwrap();
+    let base = stack("megatron-core").unwrap();
+    assert!(mine.has_whole_logits() && !base.has_whole_logits());
+    assert_eq!((mine.host_layer_ms, mine.dropout, base.dropout), (1.5, 0.0, 1.0));
+    assert_eq!((mine.tensor_exposed, mine.schedules()), (base.tensor_exposed, base.schedules()));
+    let own = stack_text("base = \"megatron-core\"\nschedules = [\"gpipe\"]").unwrap();
+    assert_eq!(own.schedules(), Some(vec!["gpipe"]));
+    assert_eq!(stack("jax").unwrap().schedules(), None);
+}
+
+#[test]
+fn invalid_software_files_are_rejected_in_one_line() {
+    let cases = [
+        ("base = \"a.toml\"", "a circle: mine.toml → a.toml → b.toml → a.toml"),
+        ("base = \"megatron\"", "no training software is called 'megatron'"),
+        ("base = \"h100-sxm\"", "no training software is called 'h100-sxm'"),
+        ("base = \"fsdp\"\nbf16_tflops = 3", "found 'bf16_tflops'"),
+        ("base = \"fsdp\"\nlogits = \"some\"", "expected logits to be one of vocabulary-parallel, whole (what"),
+        ("base = \"fsdp\"\nlogits = true", "found true"),
+        ("base = \"fsdp\"\ndropout = 1", "expected dropout to be one of false, true"),
+        ("base = \"fsdp\"\nflash_kernels = \"flash-3\"", "flash-1, flash-2, best"),
+        ("base = \"fsdp\"\ntensor_exposed = 2", "tensor_exposed to be at most 1"),
+        ("base = \"fsdp\"\nschedules = [\"zb\"]", "found 'zb'"),
+        ("base = \"fsdp\"\nschedules = \"1f1b\"", "expected schedules to be a list of names"),
+        ("logits = \"whole\"", "expected a value for"),
+    ];
+    for (text, expected) in cases {
+        let error = stack_text(text).unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
     }
 }

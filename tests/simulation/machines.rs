@@ -122,6 +122,7 @@ const MORE: &[&str] = &[
     "product_fp8_ratio",
     "product_fp4_ratio",
     "product_peak_share",
+    "zeros_speedup",
     "unaligned_efficiency",
     "flash_share",
     "flash2_share",

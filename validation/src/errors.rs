@@ -1,7 +1,7 @@
 //! Errors of the predictions: by kind of row, and compared with a rule of thumb.
 
 use crate::prediction::RowPrediction;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Relative errors of a set of rows, weighted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -44,6 +44,18 @@ impl Errors {
     }
 }
 
+/// Returns the value below which this share of the weight is, from pairs of value and weight; 1 of none.
+pub fn quantile(values: &[(f64, f64)], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (all, mut below) = (sorted.iter().map(|(_, weight)| weight).sum::<f64>(), 0.0);
+    let found = sorted.iter().find(|(_, weight)| {
+        below += weight;
+        below >= share * all
+    });
+    found.or(sorted.last()).map_or(1.0, |(value, _)| *value)
+}
+
 /// A name and a function that groups rows.
 pub type Grouping = (&'static str, fn(&RowPrediction) -> String);
 
@@ -64,7 +76,7 @@ pub const GROUPINGS: [Grouping; 5] = [
 
 /// Whether linear layers have fewer than 16 bits.
 pub fn is_narrow(prediction: &RowPrediction) -> bool {
-    matches!(prediction.row.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
+    prediction.row.is_narrow()
 }
 
 /// Returns the errors of the rows that `includes` accepts.
@@ -77,17 +89,13 @@ pub fn errors(rows: &[RowPrediction], includes: impl Fn(&RowPrediction) -> bool)
     Errors::of(&found)
 }
 
-/// Returns the errors by group, the largest mean error first.
-pub fn by(rows: &[RowPrediction], of: fn(&RowPrediction) -> String) -> Vec<(String, Errors)> {
-    let mut kinds: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    for prediction in rows {
-        if let Some(error) = prediction.error() {
-            kinds.entry(of(prediction)).or_default().push((error, prediction.row.weight));
-        }
-    }
-    let mut all: Vec<(String, Errors)> = kinds.into_iter().map(|(kind, found)| (kind, Errors::of(&found))).collect();
-    all.sort_by(|a, b| b.1.mean.total_cmp(&a.1.mean));
-    all
+/// Returns the names of the groups of rows, the largest mean error first.
+pub fn kinds(rows: &[RowPrediction], of: fn(&RowPrediction) -> String) -> Vec<String> {
+    let names: BTreeSet<String> = rows.iter().map(of).collect();
+    let mut all: Vec<(String, f64)> =
+        names.into_iter().map(|name| (name.clone(), errors(rows, |prediction| of(prediction) == name).mean)).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.into_iter().map(|(name, _)| name).collect()
 }
 
 /// Returns the errors of a rule of thumb on the rows that `includes` accepts: the median MFU of a GPU and precision.

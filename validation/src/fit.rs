@@ -2,23 +2,20 @@
 //!
 //! The method is Levenberg and Marquardt's, from the start values; it is deterministic and takes some seconds per fit.
 //! The loss is the weighted mean over rows of |ln(predicted / measured)|; beyond 25 % the slope is a third, so that a few rows that no
-//! model explains do not dominate. Start values are assumed to be known to 10 %: each 10 % of distance costs as much as an error of
-//! 5 % on one row, squared and halved.
+//! model explains do not dominate. Start values are assumed to be known to 10 %, a few to less: each such distance costs as much as
+//! an error of 5 % on one row, squared and halved.
 
 use crate::errors::Errors;
-use crate::fitted::FITTED;
+use crate::fitted::{FITTED, Fitted};
 use crate::prediction::{Orders, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
 use pipesim::costs::{Analytic, Platform};
-use pipesim::schedules::Files;
-use pipesim::{Hardware, Host, Stack, models};
+use pipesim::{Hardware, Stack, models};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
-/// Relative uncertainty of the start values.
-const KNOWN: f64 = 0.1;
 /// Relative error that a row is assumed to have for any constants.
 const NOISE: f64 = 0.05;
 /// Relative error beyond which a row counts less.
@@ -83,17 +80,34 @@ impl Tables {
     }
 }
 
-/// The rows of one fit.
+/// Rows of one fit, with their weights; 0 leaves a row out.
 struct Fit<'a> {
-    cases: &'a [&'a Case],
-    weight: f64,
+    cases: &'a [Case],
+    weights: Vec<f64>,
+}
+
+/// Where a fit ends.
+struct Optimum {
+    constants: Constants,
+    /// ln(predicted / measured) of each row.
+    errors: Vec<f64>,
+    /// Their slopes in the logarithms of the constants, by constant and row.
+    slopes: Vec<Vec<f64>>,
 }
 
 impl Fit<'_> {
+    fn of_all(cases: &[Case]) -> Fit<'_> {
+        Fit { cases, weights: cases.iter().map(|case| case.row.weight).collect() }
+    }
+
+    fn weight(&self) -> f64 {
+        self.weights.iter().sum::<f64>().max(1e-9)
+    }
+
     /// Returns ln(predicted / measured) of each row, copied from `before` if neither hardware nor software changed.
     fn errors(&self, constants: &[f64], before: Option<(&Tables, &[f64])>) -> Result<Vec<f64>> {
         let tables = Tables::new(constants)?;
-        let one = |(number, case): (usize, &&Case)| match before {
+        let one = |(number, case): (usize, &Case)| match before {
             Some((old, errors)) if tables.agrees(old, &case.row) => errors[number],
             _ => tables.ratio(case).map_or(0.0, |ratio| ratio.max(1e-9).ln()),
         };
@@ -108,33 +122,27 @@ impl Fit<'_> {
         (smooth, near / smooth * slope / size.max(1e-9))
     }
 
-    /// Weight of the squared logarithmic distance from the start values.
-    fn held(&self) -> f64 {
-        NOISE / (2.0 * self.weight * KNOWN * KNOWN)
+    /// Weight of the squared logarithmic distance from a start value.
+    fn held(&self, fitted: &Fitted) -> f64 {
+        NOISE / (2.0 * self.weight() * fitted.known * fitted.known)
     }
 
     fn loss(&self, constants: &[f64], errors: &[f64]) -> f64 {
-        let rows = self.cases.iter().zip(errors).map(|(case, error)| case.row.weight * Fit::cost(*error).0);
-        let moved = FITTED.iter().zip(constants).map(|(fitted, value)| (value / fitted.start).ln().powi(2));
-        rows.sum::<f64>() / self.weight + self.held() * moved.sum::<f64>()
+        let rows = self.weights.iter().zip(errors).map(|(weight, error)| weight * Fit::cost(*error).0);
+        let moved = FITTED.iter().zip(constants);
+        let moved = moved.map(|(fitted, value)| self.held(fitted) * (value / fitted.start).ln().powi(2));
+        rows.sum::<f64>() / self.weight() + moved.sum::<f64>()
     }
 
-    fn run(&self) -> Result<Constants> {
+    fn run(&self) -> Result<Optimum> {
         let mut constants: Constants = FITTED.iter().map(|fitted| fitted.start).collect();
         let mut errors = self.errors(&constants, None)?;
         let (mut best, mut damping) = (self.loss(&constants, &errors), 1e-3);
         for _ in 0..30 {
             let before = best;
-            let (matrix, slope) = self.normal(&constants, &errors)?;
+            let equations = self.equations(&constants, &errors, &self.slopes(&constants, &errors)?);
             for _ in 0..6 {
-                let mut damped = matrix.clone();
-                (0..slope.len()).for_each(|i| damped[i][i] += damping * (matrix[i][i] + 1e-6));
-                let step = solve(damped, slope.clone());
-                let moved = constants.iter().zip(&step).zip(FITTED).map(|((value, step), fitted)| {
-                    (value * (-step.clamp(-0.7, 0.7)).exp())
-                        .clamp(fitted.range[0].max(1e-3 * fitted.start), fitted.range[1])
-                });
-                let moved: Constants = moved.collect();
+                let moved = step(&constants, &equations, damping);
                 let found = self.errors(&moved, None)?;
                 let loss = self.loss(&moved, &found);
                 if loss < best {
@@ -147,34 +155,65 @@ impl Fit<'_> {
                 break;
             }
         }
-        Ok(constants)
+        let slopes = self.slopes(&constants, &errors)?;
+        Ok(Optimum { constants, errors, slopes })
     }
 
-    /// Returns the normal equations of a step in the logarithms of the constants.
-    fn normal(&self, constants: &[f64], errors: &[f64]) -> Result<Equations> {
+    /// Returns the constants of a fit without some rows, by Gauss and Newton's steps from the optimum with all of them, whose slopes
+    /// are assumed to hold. They differ little from those of a fit from the start values.
+    fn without(&self, all: &Optimum, leaves_out: impl Fn(&Row) -> bool) -> Constants {
+        let weights = self.cases.iter().map(|case| if leaves_out(&case.row) { 0.0 } else { case.row.weight }).collect();
+        let rest = Fit { cases: self.cases, weights };
+        let (mut constants, mut errors) = (all.constants.clone(), all.errors.clone());
+        for _ in 0..6 {
+            constants = step(&constants, &rest.equations(&constants, &errors, &all.slopes), 1e-3);
+            errors.clone_from(&all.errors);
+            for ((new, old), slopes) in constants.iter().zip(&all.constants).zip(&all.slopes) {
+                errors.iter_mut().zip(slopes).for_each(|(error, slope)| *error += slope * (new / old).ln());
+            }
+        }
+        constants
+    }
+
+    fn slopes(&self, constants: &[f64], errors: &[f64]) -> Result<Vec<Vec<f64>>> {
         let tables = Tables::new(constants)?;
-        let mut slopes: Vec<Vec<f64>> = Vec::new();
-        for number in 0..constants.len() {
+        let one = |number: usize| {
             let mut moved = constants.to_vec();
             moved[number] *= 1.0 + STEP;
             let found = self.errors(&moved, Some((&tables, errors)))?;
-            slopes.push(found.iter().zip(errors).map(|(new, old)| (new - old) / STEP.ln_1p()).collect());
-        }
+            Ok(found.iter().zip(errors).map(|(new, old)| (new - old) / STEP.ln_1p()).collect())
+        };
+        (0..constants.len()).map(one).collect()
+    }
+
+    /// Returns the normal equations of a step in the logarithms of the constants.
+    fn equations(&self, constants: &[f64], errors: &[f64], slopes: &[Vec<f64>]) -> Equations {
         let count = constants.len();
         let (mut matrix, mut slope) = (vec![vec![0.0; count]; count], vec![0.0; count]);
-        for (row, (case, error)) in self.cases.iter().zip(errors).enumerate() {
-            let weight = Fit::cost(*error).1 * case.row.weight / self.weight;
+        for (row, (weight, error)) in self.weights.iter().zip(errors).enumerate() {
+            let weight = Fit::cost(*error).1 * weight / self.weight();
             for i in 0..count {
                 slope[i] += weight * slopes[i][row] * error;
                 (0..count).for_each(|j| matrix[i][j] += weight * slopes[i][row] * slopes[j][row]);
             }
         }
         for (i, (value, fitted)) in constants.iter().zip(FITTED).enumerate() {
-            matrix[i][i] += 2.0 * self.held();
-            slope[i] += 2.0 * self.held() * (value / fitted.start).ln();
+            matrix[i][i] += 2.0 * self.held(fitted);
+            slope[i] += 2.0 * self.held(fitted) * (value / fitted.start).ln();
         }
-        Ok((matrix, slope))
+        (matrix, slope)
     }
+}
+
+/// Returns the constants after a damped step.
+fn step(constants: &[f64], (matrix, slope): &Equations, damping: f64) -> Constants {
+    let mut damped = matrix.clone();
+    (0..slope.len()).for_each(|i| damped[i][i] += damping * (matrix[i][i] + 1e-6));
+    let step = solve(damped, slope.clone());
+    let moved = constants.iter().zip(&step).zip(FITTED).map(|((value, step), fitted)| {
+        (value * (-step.clamp(-0.7, 0.7)).exp()).clamp(fitted.range[0].max(1e-3 * fitted.start), fitted.range[1])
+    });
+    moved.collect()
 }
 
 /// Gaussian elimination with partial pivoting.
@@ -199,25 +238,16 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     right
 }
 
-fn fit(cases: &[&Case]) -> Result<Constants> {
-    let weight = cases.iter().map(|case| case.row.weight).sum::<f64>().max(1e-9);
-    Fit { cases, weight }.run()
-}
-
-fn is_narrow(row: &Row) -> bool {
-    matches!(row.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
-}
-
 /// Prints errors by precision, family and machine.
 fn print_errors(errors: &[(&Row, f64)]) {
     let kinds: [fn(&Row) -> String; 4] = [
-        |row| if is_narrow(row) { "8 and 4 bits".to_string() } else { "16 bits".to_string() },
+        |row| if row.is_narrow() { "8 and 4 bits".to_string() } else { "16 bits".to_string() },
         |row| match row.pp > 1 && row.tp * row.dp == 1 {
             true => "pure pipelines".to_string(),
             false => "others".to_string(),
         },
         |row| format!("family {}", row.family),
-        |row| format!("machine {}, {}", row.gpu, if is_narrow(row) { "8 and 4 bits" } else { "16 bits" }),
+        |row| format!("machine {}, {}", row.gpu, if row.is_narrow() { "8 and 4 bits" } else { "16 bits" }),
     ];
     for kind in kinds {
         let mut by: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -248,7 +278,7 @@ fn cases(text: &str) -> Result<Vec<Case>> {
 }
 
 /// What each fit leaves out in turn.
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum LeftOut {
     /// Nothing: one fit on all rows, and its constants are printed
     All,
@@ -260,38 +290,95 @@ pub enum LeftOut {
     Machines,
 }
 
-/// Fits the constants to the rows of the JSON table `text` and prints the errors on the rows that were left out.
-///
-/// # Errors
-/// A table that cannot be read, or rows that cannot be ordered.
-pub fn print(text: &str, left_out: LeftOut) -> Result<()> {
-    let name_of: fn(&Row) -> String = match left_out {
-        LeftOut::All => |_| String::new(),
-        LeftOut::Groups => |row| row.group.clone(),
-        LeftOut::Families => |row| row.family.clone(),
-        LeftOut::Machines => |row| row.gpu.clone(),
-    };
-    let is_all = left_out == LeftOut::All;
-    let cases = cases(text)?;
-    let names: BTreeSet<String> = cases.iter().map(|case| name_of(&case.row)).collect();
-    let names: Vec<String> = names.into_iter().collect();
-    // By number of the name, so that the result does not depend on which fit ends first.
-    let found: Mutex<BTreeMap<usize, Result<Constants>>> = Mutex::default();
-    Files.each(names.len(), &|number| {
-        let seen: Vec<&Case> = cases.iter().filter(|case| is_all || name_of(&case.row) != names[number]).collect();
-        let constants = fit(&seen);
-        found.lock().unwrap_or_else(PoisonError::into_inner).insert(number, constants);
-    });
-    let mut errors: Vec<(&Row, f64)> = Vec::new();
-    for (number, constants) in found.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        let constants = constants?;
-        let tables = Tables::new(&constants)?;
-        let tested = cases.iter().filter(|case| name_of(&case.row) == names[number]);
-        errors.extend(tested.filter_map(|case| Some((&case.row, tables.ratio(case)? - 1.0))));
-        if is_all {
-            FITTED.iter().zip(&constants).for_each(|(f, value)| println!("{}.{} = {value:.4}", f.scope, f.field));
+impl LeftOut {
+    fn name_of(self, row: &Row) -> &str {
+        match self {
+            LeftOut::All => "",
+            LeftOut::Groups => &row.group,
+            LeftOut::Families => &row.family,
+            LeftOut::Machines => &row.gpu,
         }
     }
-    print_errors(&errors);
-    Ok(())
+}
+
+/// A row's predicted over measured time, by constants that were fitted without rows like it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeftOutRatios {
+    /// Identifier of the row.
+    pub id: String,
+    /// Fitted without its group: publication, model, precision and GPU.
+    pub group: f64,
+    /// Fitted without its publication.
+    pub family: f64,
+    /// Fitted without its GPU.
+    pub machine: f64,
+}
+
+/// A fit to all rows, from which fits without some of them follow.
+pub struct CrossValidation {
+    cases: Vec<Case>,
+    all: Optimum,
+}
+
+impl CrossValidation {
+    /// Fits the constants to the rows of the JSON table `text`.
+    ///
+    /// # Errors
+    /// A table that cannot be read, or rows that cannot be ordered.
+    pub fn new(text: &str) -> Result<CrossValidation> {
+        let cases = cases(text)?;
+        let all = Fit::of_all(&cases).run()?;
+        Ok(CrossValidation { cases, all })
+    }
+
+    /// Returns each row's predicted over measured time, in the table's order, by a fit without the rows that have the same name.
+    ///
+    /// # Errors
+    /// Constants out of range.
+    fn ratios(&self, left_out: LeftOut) -> Result<Vec<f64>> {
+        let names: BTreeSet<&str> = self.cases.iter().map(|case| left_out.name_of(&case.row)).collect();
+        let mut ratios = vec![1.0; self.cases.len()];
+        for name in names {
+            let is_named = |row: &Row| left_out.name_of(row) == name;
+            let constants = match left_out {
+                LeftOut::All => self.all.constants.clone(),
+                _ => Fit::of_all(&self.cases).without(&self.all, is_named),
+            };
+            let tables = Tables::new(&constants)?;
+            for (ratio, case) in ratios.iter_mut().zip(&self.cases).filter(|(_, case)| is_named(&case.row)) {
+                *ratio = tables.ratio(case).unwrap_or(1.0);
+            }
+        }
+        Ok(ratios)
+    }
+
+    /// Returns all rows' ratios by fits without their group, family and machine.
+    ///
+    /// # Errors
+    /// Constants out of range.
+    pub fn left_out(&self) -> Result<Vec<LeftOutRatios>> {
+        let [groups, families, machines] =
+            [LeftOut::Groups, LeftOut::Families, LeftOut::Machines].map(|left_out| self.ratios(left_out));
+        let ratios = groups?.into_iter().zip(families?).zip(machines?);
+        Ok(self
+            .cases
+            .iter()
+            .zip(ratios)
+            .map(|(case, ((group, family), machine))| LeftOutRatios { id: case.row.id.clone(), group, family, machine })
+            .collect())
+    }
+
+    /// Prints the errors on the rows that each fit leaves out.
+    ///
+    /// # Errors
+    /// Constants out of range.
+    pub fn print(&self, left_out: LeftOut) -> Result<()> {
+        if left_out == LeftOut::All {
+            let constants = FITTED.iter().zip(&self.all.constants);
+            constants.for_each(|(f, value)| println!("{}.{} = {value:.4}", f.scope, f.field));
+        }
+        let ratios = self.ratios(left_out)?;
+        print_errors(&self.cases.iter().zip(&ratios).map(|(case, ratio)| (&case.row, ratio - 1.0)).collect::<Vec<_>>());
+        Ok(())
+    }
 }

@@ -7,14 +7,21 @@ pub struct Fitted {
     pub scope: &'static str,
     /// Its key.
     pub field: &'static str,
-    /// Start of the fit, from documents and measurements of single operations; assumed to be known to 10 %.
+    /// Start of the fit, from documents and measurements of single operations.
     pub start: f64,
+    /// Relative uncertainty of the start.
+    pub known: f64,
     /// Minimum and maximum.
     pub range: [f64; 2],
 }
 
 const fn fitted(scope: &'static str, field: &'static str, start: f64, range: [f64; 2]) -> Fitted {
-    Fitted { scope, field, start, range }
+    Fitted { scope, field, start, known: 0.1, range }
+}
+
+/// A number about which documents say little.
+const fn uncertain(scope: &'static str, field: &'static str, start: f64, known: f64, range: [f64; 2]) -> Fitted {
+    Fitted { scope, field, start, known, range }
 }
 
 /// Every fitted number.
@@ -28,6 +35,9 @@ pub const FITTED: &[Fitted] = &[
     fitted("h100-sxm", "product_gflops_per_watt", 930.0, [400.0, 1400.0]),
     fitted("h100-sxm", "flash1_share", 0.3, [0.1, 1.0]),
     fitted("b200", "product_gflops_per_watt", 1100.0, [400.0, 2000.0]),
+    uncertain("b200", "product_fp8_ratio", 2.0, 0.2, [1.0, 4.0]),
+    uncertain("b200", "product_fp4_ratio", 4.0, 0.2, [2.0, 8.0]),
+    uncertain("gpu", "zeros_speedup", 1.1, 0.2, [1.0, 1.5]),
     fitted("common", "data_exposed", 0.5, [0.0, 1.0]),
     fitted("common", "gather_exposed", 0.6, [0.0, 1.0]),
     fitted("common", "backward_traffic", 2.0, [1.0, 3.0]),
@@ -35,6 +45,7 @@ pub const FITTED: &[Fitted] = &[
     fitted("common", "cast_bytes", 4.0, [1.0, 12.0]),
     fitted("common", "block_cast_bytes", 6.0, [1.0, 12.0]),
     fitted("common", "exchange_us", 200.0, [0.0, 1000.0]),
+    uncertain("megatron-core", "data_exposed", 0.3, 0.5, [0.0, 1.0]),
     fitted("megatron-core", "tensor_exposed", 0.135, [0.05, 1.0]),
     fitted("megatron-deepspeed", "host_layer_ms", 1.0, [0.2, 3.0]),
     fitted("megatron-deepspeed-blocking", "host_layer_ms", 4.5, [1.0, 8.0]),

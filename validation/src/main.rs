@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use pipesim_validation::{fit, originals, predict, read, write};
+use pipesim_validation::{fit, layouts, left_out, originals, predict, read, regret, write};
 use std::path::{Path, PathBuf};
 
 /// Research harness of pipesim.
@@ -27,6 +27,29 @@ enum Verb {
         #[arg(value_enum, default_value = "all")]
         left_out: fit::LeftOut,
     },
+    /// Predict every row by a fit without rows like it; write the ratios, and the intervals of predictions that follow
+    LeftOut {
+        /// Table: a list of rows in JSON
+        #[arg(default_value = "tests/golden/throughputs/measured.json")]
+        table: PathBuf,
+        /// Folder to write the ratios to
+        #[arg(long, short, default_value = "reports/published")]
+        output: PathBuf,
+        /// File to write the intervals to
+        #[arg(long, default_value = "hardware/intervals.toml")]
+        intervals: PathBuf,
+    },
+    /// Predict a measured grid of layouts: which run out of memory, and how long steps are
+    Layouts {
+        /// Grid: a list of runs in JSON
+        table: PathBuf,
+    },
+    /// Choose the best layout of each search problem by prediction, and print how much slower it is than the best measured one, as
+    /// Markdown
+    Regret {
+        /// Table: a measured grid of layouts, or a list of published steps, in JSON
+        table: PathBuf,
+    },
     /// Compare searched schedules with what the zero-bubble authors' schedulers reach, as Markdown
     Originals {
         /// Table of cases in JSON
@@ -40,7 +63,13 @@ enum Verb {
 fn main() -> Result<()> {
     match Verb::parse() {
         Verb::Published { table, output } => published(&table, &output),
-        Verb::Fit { table, left_out } => fit::print(&text(&table)?, left_out),
+        Verb::Fit { table, left_out } => fit::CrossValidation::new(&text(&table)?)?.print(left_out),
+        Verb::LeftOut { table, output, intervals } => left_out::write(&text(&table)?, &output, &intervals),
+        Verb::Layouts { table } => layouts::print(&text(&table)?),
+        Verb::Regret { table } => {
+            print!("{}", regret::page(&text(&table)?)?);
+            Ok(())
+        }
         Verb::Originals { table, only } => originals::print(&text(&table)?, &only),
     }
 }
@@ -54,7 +83,7 @@ fn published(table: &Path, output: &Path) -> Result<()> {
     let (rows, faults) = read(&text(table)?).with_context(|| table.display().to_string())?;
     let (read, all) = (rows.len(), rows.len() + faults.len());
     if read > 0 {
-        print!("{}", write(&predict(rows), output)?);
+        print!("{}", write(&predict(rows), &left_out::read_ratios(output)?, output)?);
         eprintln!("wrote {}", output.display());
     }
     let names = faults.join("\n  ");

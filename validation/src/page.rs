@@ -1,10 +1,11 @@
 //! The page: predicted against measured times on logarithmic axes, errors by kind of row, and the largest errors.
 
 use crate::errors::{self, Errors, GROUPINGS, is_narrow};
+use crate::fit::LeftOutRatios;
 use crate::fitted::FITTED;
 use crate::prediction::RowPrediction;
 use anyhow::{Context, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -118,35 +119,76 @@ fn escaped(text: &str) -> String {
 /// A table: caption, header and rows.
 type Sheet = (String, Vec<String>, Vec<Vec<String>>);
 
-fn cells(name: &str, errors: &Errors) -> Vec<String> {
-    vec![
+fn cells(name: &str, errors: &Errors, left_out: Option<Errors>) -> Vec<String> {
+    let left_out = left_out.filter(|errors| errors.rows > 0);
+    let left_out = left_out.map(|errors| [percent(errors.mean), percent(errors.median), signed(errors.bias)]);
+    let left_out = left_out.unwrap_or_default();
+    let fitted = [
         name.to_string(),
         errors.rows.to_string(),
         format!("{:.1}", errors.weight),
         percent(errors.mean),
         percent(errors.median),
         signed(errors.bias),
-    ]
+    ];
+    fitted.into_iter().chain(left_out).collect()
+}
+
+/// Returns a row's left-out ratio for a grouping: without its family or machine where the table is by these, otherwise without
+/// its group.
+fn ratio_of(ratios: &LeftOutRatios, grouping: &str) -> f64 {
+    match grouping {
+        "family" => ratios.family,
+        "GPU" => ratios.machine,
+        _ => ratios.group,
+    }
+}
+
+/// Returns the errors of the rows that `includes` accepts, by fits without them.
+fn left_out_errors(
+    rows: &[RowPrediction],
+    ratios: &[LeftOutRatios],
+    grouping: &str,
+    includes: impl Fn(&RowPrediction) -> bool,
+) -> Errors {
+    let known: BTreeMap<&str, &LeftOutRatios> = ratios.iter().map(|ratios| (ratios.id.as_str(), ratios)).collect();
+    let error = |prediction: &RowPrediction| {
+        Some((ratio_of(known.get(prediction.row.id.as_str())?, grouping) - 1.0, prediction.row.weight))
+    };
+    Errors::of(&rows.iter().filter(|prediction| includes(prediction)).filter_map(error).collect::<Vec<_>>())
 }
 
 /// Returns all tables of the page.
-fn sheets(rows: &[RowPrediction]) -> Vec<Sheet> {
-    let header = |first: &str| [first, "rows", "weight", "mean error", "median", "bias"].map(str::to_string).to_vec();
+fn sheets(rows: &[RowPrediction], ratios: &[LeftOutRatios]) -> Vec<Sheet> {
+    let header = |first: &str, left_out: &str| {
+        let fitted = [first, "rows", "weight", "mean error", "median", "bias"].map(str::to_string);
+        let left_out = ["mean", "median", "bias"].map(|what| format!("{what} without its {left_out}"));
+        fitted.into_iter().chain(left_out).collect::<Vec<_>>()
+    };
     let wide = |prediction: &RowPrediction| !is_narrow(prediction);
     let pure = |prediction: &RowPrediction| {
         prediction.row.tp == 1 && prediction.row.dp == 1 && prediction.row.cp == 1 && prediction.row.pp > 1
     };
     let whole = vec![
-        cells("16 bits", &errors::errors(rows, wide)),
-        cells("8 and 4 bits", &errors::errors(rows, is_narrow)),
-        cells("pure pipelines", &errors::errors(rows, pure)),
-        cells("rule of thumb, 16 bits", &errors::rule_of_thumb(rows, wide)),
-        cells("rule of thumb, 8 and 4 bits", &errors::rule_of_thumb(rows, is_narrow)),
+        cells("16 bits", &errors::errors(rows, wide), Some(left_out_errors(rows, ratios, "", wide))),
+        cells("8 and 4 bits", &errors::errors(rows, is_narrow), Some(left_out_errors(rows, ratios, "", is_narrow))),
+        cells("pure pipelines", &errors::errors(rows, pure), Some(left_out_errors(rows, ratios, "", pure))),
+        cells("rule of thumb, 16 bits", &errors::rule_of_thumb(rows, wide), None),
+        cells("rule of thumb, 8 and 4 bits", &errors::rule_of_thumb(rows, is_narrow), None),
     ];
-    let mut sheets = vec![("In all".to_string(), header("rows of"), whole)];
+    let mut sheets = vec![("In all".to_string(), header("rows of", "group"), whole)];
     for (name, of) in GROUPINGS {
-        let rows = errors::by(rows, of).iter().map(|(kind, errors)| cells(kind, errors)).collect();
-        sheets.push((format!("By {name}"), header(name), rows));
+        let line = |kind: &String| {
+            let includes = |prediction: &RowPrediction| of(prediction) == *kind;
+            let left_out = left_out_errors(rows, ratios, name, includes);
+            cells(kind, &errors::errors(rows, includes), Some(left_out))
+        };
+        let left_out = match name {
+            "family" => "family",
+            "GPU" => "machine",
+            _ => "group",
+        };
+        sheets.push((format!("By {name}"), header(name, left_out), errors::kinds(rows, of).iter().map(line).collect()));
     }
     let mut worst: Vec<(&RowPrediction, f64)> =
         rows.iter().filter_map(|prediction| Some((prediction, prediction.error()?))).collect();
@@ -211,6 +253,9 @@ fn summary(rows: &[RowPrediction]) -> Vec<String> {
             "The constants were fitted on these rows (`cargo run --release -p pipesim-validation -- fit` repeats the fit, also with groups, families or machines left out). \
              Of {all} pairs of layouts of one model that differ by more than 8 %, {right} ({ordered:.1} %) are ranked correctly."
         ),
+        "Errors without its group, family or machine are those of fits that have not seen the row's publication, model, precision and GPU together, \
+         its publication, or its GPU (`pipesim-validation left-out`). They are what to expect of a new prediction."
+            .to_string(),
         "The rule of thumb is the median MFU of a GPU and precision over the same rows.".to_string(),
     ]
 }
@@ -219,11 +264,11 @@ fn summary(rows: &[RowPrediction]) -> Vec<String> {
 ///
 /// # Errors
 /// The files cannot be written.
-pub fn write(rows: &[RowPrediction], folder: &Path) -> Result<String> {
-    let markdown = markdown(rows);
+pub fn write(rows: &[RowPrediction], ratios: &[LeftOutRatios], folder: &Path) -> Result<String> {
+    let markdown = markdown(rows, ratios);
     let files = [
         ("README.md", markdown.clone()),
-        ("index.html", html(rows)),
+        ("index.html", html(rows, ratios)),
         ("scatter.svg", scatter(rows)),
         ("published.json", serde_json::to_string_pretty(&json(rows))? + "\n"),
     ];
@@ -236,13 +281,13 @@ pub fn write(rows: &[RowPrediction], folder: &Path) -> Result<String> {
 }
 
 /// Returns the page in Markdown.
-fn markdown(rows: &[RowPrediction]) -> String {
+fn markdown(rows: &[RowPrediction], ratios: &[LeftOutRatios]) -> String {
     let mut text = "# Published steps, predicted\n\n".to_string();
     for line in summary(rows) {
         text += &format!("{line}\n\n");
     }
     text += "![predicted against measured](scatter.svg)\n";
-    for (caption, header, rows) in sheets(rows) {
+    for (caption, header, rows) in sheets(rows, ratios) {
         let line = |cells: &[String]| {
             format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
         };
@@ -254,7 +299,7 @@ fn markdown(rows: &[RowPrediction]) -> String {
 }
 
 /// Returns the page as self-contained HTML.
-fn html(rows: &[RowPrediction]) -> String {
+fn html(rows: &[RowPrediction], ratios: &[LeftOutRatios]) -> String {
     let mut text = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Published steps, predicted</title>\n\
         <style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse;font-size:13px}\
         td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%}</style>\
@@ -264,7 +309,7 @@ fn html(rows: &[RowPrediction]) -> String {
         text += &format!("<p>{}</p>\n", escaped(&line));
     }
     text += &scatter(rows);
-    for (caption, header, rows) in sheets(rows) {
+    for (caption, header, rows) in sheets(rows, ratios) {
         let line = |cells: &[String], tag: &str| {
             let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect::<String>();
             format!("<tr>{cells}</tr>\n")

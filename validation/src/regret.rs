@@ -62,7 +62,8 @@ impl Problem {
     pub fn chosen(&self) -> Choice {
         let known = self.layouts.iter().filter(|layout| layout.ran_out || layout.measured_s.is_some());
         let fitting = known.filter(|layout| layout.fits != Some(false) && layout.predicted_s.is_some());
-        let best = fitting.min_by(|a, b| a.predicted_s.unwrap_or(f64::MAX).total_cmp(&b.predicted_s.unwrap_or(f64::MAX)));
+        let best =
+            fitting.min_by(|a, b| a.predicted_s.unwrap_or(f64::MAX).total_cmp(&b.predicted_s.unwrap_or(f64::MAX)));
         match best {
             None => Choice::Nothing,
             Some(Layout { measured_s: Some(seconds), .. }) => self.regret(*seconds),
@@ -106,10 +107,7 @@ fn published(rows: &[RowPrediction]) -> Vec<Problem> {
     let mut problems: BTreeMap<String, Vec<Layout>> = BTreeMap::new();
     for one in rows {
         let row = &one.row;
-        let name = format!(
-            "{}, {} GPUs, batch {}, {} tokens, {}",
-            row.group, row.gpus, row.batch, row.seq, row.stack
-        );
+        let name = format!("{}, {} GPUs, batch {}, {} tokens, {}", row.group, row.gpus, row.batch, row.seq, row.stack);
         let recomputes = row.recompute.as_deref().is_some_and(|what| what != "none");
         problems.entry(name).or_default().push(Layout {
             predicted_s: one.time.as_ref().ok().map(pipesim::costs::StepTime::iteration),
@@ -138,10 +136,13 @@ pub struct Summary {
 impl Summary {
     /// Summarizes choices.
     pub fn of(choices: &[Choice]) -> Summary {
-        let regrets: Vec<f64> = choices.iter().filter_map(|choice| match choice {
-            Choice::Regret(regret) => Some(*regret),
-            _ => None,
-        }).collect();
+        let regrets: Vec<f64> = choices
+            .iter()
+            .filter_map(|choice| match choice {
+                Choice::Regret(regret) => Some(*regret),
+                _ => None,
+            })
+            .collect();
         let count = |wanted: Choice| choices.iter().filter(|choice| **choice == wanted).count();
         let many = |count: usize| count.max(1) as f64;
         Summary {
@@ -183,8 +184,11 @@ pub fn page(text: &str) -> Result<String> {
         }
         published(&prediction::predict(rows))
     };
-    let problems: Vec<Problem> = problems.into_iter().filter(|problem| problem.timed().count() >= LEAST_TIMED).collect();
-    let mut out = String::from("| problem | layouts | timed | chosen | told what fits | rule, told what fits |\n| :--- | ---: | ---: | ---: | ---: | ---: |\n");
+    let problems: Vec<Problem> =
+        problems.into_iter().filter(|problem| problem.timed().count() >= LEAST_TIMED).collect();
+    let mut out = String::from(
+        "| problem | layouts | timed | chosen | told what fits | rule, told what fits |\n| :--- | ---: | ---: | ---: | ---: | ---: |\n",
+    );
     let mut columns: [Vec<Choice>; 3] = Default::default();
     for problem in &problems {
         let choices = [problem.chosen(), problem.told(), problem.rule()];
@@ -207,7 +211,13 @@ mod tests {
     use super::*;
 
     fn layout(predicted: f64, fits: bool, measured: Option<f64>, preference: Preference) -> Layout {
-        Layout { predicted_s: Some(predicted), fits: Some(fits), measured_s: measured, ran_out: measured.is_none(), preference }
+        Layout {
+            predicted_s: Some(predicted),
+            fits: Some(fits),
+            measured_s: measured,
+            ran_out: measured.is_none(),
+            preference,
+        }
     }
 
     #[test]
@@ -220,7 +230,8 @@ mod tests {
                 layout(0.5, false, None, (1, false, 1, 1)),
             ],
         };
-        let near = |choice: Choice, regret: f64| matches!(choice, Choice::Regret(found) if (found - regret).abs() < 1e-12);
+        let near =
+            |choice: Choice, regret: f64| matches!(choice, Choice::Regret(found) if (found - regret).abs() < 1e-12);
         assert!(near(problem.chosen(), 0.1) && near(problem.told(), 0.1) && near(problem.rule(), 0.1));
         problem.layouts[2].fits = Some(true);
         assert_eq!(problem.chosen(), Choice::OutOfMemory);

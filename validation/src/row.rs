@@ -96,6 +96,8 @@ pub struct Model {
     pub tied: Option<bool>,
     /// Kind of position encoding.
     pub pos: Option<String>,
+    /// The MLP's activation: `gelu`, `silu`, `squared_relu`.
+    pub act: Option<String>,
 }
 
 impl Model {
@@ -116,7 +118,10 @@ impl Model {
             channels: self.hidden,
             mlp: self.ffn,
             activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
-            function: ActivationFunction::Other,
+            function: match self.act.as_deref() {
+                Some("squared_relu") => ActivationFunction::SquaredRelu,
+                _ => ActivationFunction::Other,
+            },
             norm_epsilon: 1e-5,
             tied: self.tied.unwrap_or(true),
             window: None,
@@ -208,6 +213,11 @@ impl Row {
     /// As [`Row::machine`] and [`Row::layout`], or a layout that the model does not allow.
     pub fn costs(&self) -> Result<Analytic> {
         Ok(Analytic::new(self.sizes(), self.machine()?, self.layout()?)?)
+    }
+
+    /// Returns whether linear layers have fewer than 16 bits.
+    pub fn is_narrow(&self) -> bool {
+        matches!(self.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
     }
 
     /// Returns the name of the schedule; 1F1B for a single device.

@@ -3,18 +3,17 @@
 use super::costs::{CostOptions, read_text};
 use super::memory_cap::MemoryCap;
 use super::schedules::SearchOptions;
-use super::values::{one_of, whole};
+use super::values::{is_toml, name_or_toml, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::{Analytic, Platform};
-use crate::hardware::{self, Hardware};
+use crate::hardware::{self, Hardware, Stack};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
 use crate::model_spec::{self, huggingface, huggingface::Described, transformer::Config};
 use crate::report::{Table, number, quantity};
 use crate::resolve::Costs;
 use crate::step_estimate::StepEstimate;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use std::path::Path;
 
 /// Largest parallel degree and number of sequences or tokens.
@@ -62,8 +61,8 @@ pub struct HardwareOptions {
     /// Attention kernel [default: the stack's]
     #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
     pub attention: Option<Attention>,
-    /// Training software
-    #[arg(long, value_name = "NAME", default_value = STACKS[0], value_parser = PossibleValuesParser::new(STACKS))]
+    /// Training software, or a .toml file
+    #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0], value_parser = name_or_toml(&STACKS))]
     pub stack: String,
 }
 
@@ -97,15 +96,31 @@ pub fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
 
 /// Finds hardware by name or reads its file.
 pub fn hardware(name: &str) -> Result<Hardware, Failure> {
-    if !name.ends_with(".toml") && !name.contains('/') {
+    if !is_toml(name) {
         return hardware::hardware(name).map_err(Failure::usage);
     }
+    read_table(name, hardware::hardware_file)
+}
+
+/// Finds training software by name or reads its file.
+pub fn stack(name: &str) -> Result<Stack, Failure> {
+    if !is_toml(name) {
+        return hardware::stack(name).map_err(Failure::usage);
+    }
+    read_table(name, hardware::stack_file)
+}
+
+/// Reads a table with `read`, and the files next to it that are its bases.
+fn read_table<T>(
+    name: &str,
+    read: impl Fn(&str, &str, hardware::Files<'_>) -> Result<T, hardware::Error>,
+) -> Result<T, Failure> {
     let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
     let text = read_text(Path::new(name), 1 << 20)?;
     let file = Path::new(name).file_name().map_or_else(|| name.to_string(), |file| file.to_string_lossy().into_owned());
     let others =
         |base: &str| read_text(&folder.join(base), 1 << 20).map_err(|error| hardware::Error::new(error.to_string()));
-    hardware::hardware_file(&file, &text, &others).map_err(Failure::usage)
+    read(&file, &text, &others).map_err(Failure::usage)
 }
 
 impl HardwareOptions {
@@ -176,8 +191,7 @@ impl HardwareOptions {
             stack: self.stack.clone(),
             layers: layers.map(<[usize]>::to_vec),
         };
-        let stack = hardware::stack(&self.stack).map_err(Failure::usage)?;
-        let machine = Platform { hardware: hardware(hardware_name)?, stack };
+        let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
         Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(Failure::usage)?))
     }
 }
@@ -215,6 +229,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     let header = [
         "schedule",
         "iteration",
+        "90 % within",
         "tokens/s",
         "tokens/s/GPU",
         "TFLOP/s/GPU",
@@ -228,10 +243,11 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     ];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
     let row = |(name, f): &(String, StepEstimate)| {
-        let t = &f.time_s;
+        let (t, [low, high]) = (&f.time_s, f.iteration_interval_s);
         vec![
             name.clone(),
             ms(f.iteration_s),
+            format!("{} to {}", number(low * 1e3), ms(high)),
             number(f.tokens_per_second),
             number(f.tokens_per_second_per_gpu),
             number(f.model_tflops_per_gpu),

@@ -2,7 +2,9 @@
 
 use crate::nearest::either;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
@@ -193,4 +195,32 @@ pub fn share(text: &str) -> Result<f64, String> {
     let (number, of) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |percent| (percent.trim_end(), 100.0));
     let share = number.parse::<f64>().map_err(|_| expected())? / of;
     if share > 0.0 && share < 1.0 { Ok(share) } else { Err(expected()) }
+}
+
+/// Returns whether a value is the path of a table instead of a name.
+pub fn is_toml(value: &str) -> bool {
+    value.ends_with(".toml") || value.contains('/')
+}
+
+/// Accepts one of `names`, or the path of a .toml file.
+pub fn name_or_toml(names: &[&'static str]) -> impl TypedValueParser<Value = String> + use<> {
+    NameOrToml(PossibleValuesParser::new(names.iter().map(|name| PossibleValue::new(*name))))
+}
+
+#[derive(Clone)]
+struct NameOrToml(PossibleValuesParser);
+
+impl TypedValueParser for NameOrToml {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        match value.to_str() {
+            Some(path) if is_toml(path) => Ok(path.to_string()),
+            _ => self.0.parse_ref(command, argument, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
 }

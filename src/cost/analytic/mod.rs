@@ -12,7 +12,7 @@ pub use step::StepTime;
 use super::{CostError, CostTable, OpTime, Summary};
 use crate::layout::{Attention, ParallelConfig};
 use crate::memory::MemoryModel;
-use crate::model_spec::transformer::Config;
+use crate::model_spec::transformer::{ActivationFunction, Config};
 use crate::model_spec::{ModelSpec, Stage};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
@@ -45,7 +45,10 @@ impl Analytic {
         }
         let spec = model.spec();
         let attention = machine.stack.attention(&layout);
-        let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: spec.width as f64 };
+        let has_zeros = model.function == ActivationFunction::SquaredRelu;
+        let zeros_speedup = if has_zeros { machine.hardware.zeros_speedup } else { 1.0 };
+        let parts =
+            PartCosts { machine: &machine, layout: &layout, attention, hidden: spec.width as f64, zeros_speedup };
         let passes = spec.parts.iter().map(|part| parts.passes(part)).collect();
         Ok(Analytic { model, spec, machine, layout, passes })
     }

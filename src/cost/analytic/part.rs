@@ -69,6 +69,20 @@ pub struct PartCosts<'a> {
     pub attention: Attention,
     /// Hidden size, in elements per token.
     pub hidden: f64,
+    /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
+    pub zeros_speedup: f64,
+}
+
+/// Relative speeds of a product's three passes.
+#[derive(Clone, Copy)]
+struct Speedups {
+    forward: f64,
+    input: f64,
+    weights: f64,
+}
+
+impl Speedups {
+    const NONE: Speedups = Speedups { forward: 1.0, input: 1.0, weights: 1.0 };
 }
 
 /// Running sums over the operations of a part.
@@ -114,8 +128,9 @@ impl PartCosts<'_> {
         let stack = &self.machine.stack;
         let mut sums = Sums::default();
         let mut weights = part.tensors().filter(|tensor| tensor.shape.len() == 2);
-        for operation in &part.operations {
-            self.add(&mut sums, operation, || weights.next());
+        for (place, operation) in part.operations.iter().enumerate() {
+            let speedups = self.speedups(&part.operations, place);
+            self.add(&mut sums, operation, speedups, || weights.next());
         }
         let again = match self.layout.recompute {
             _ if part.name != BLOCK => Pass::default(),
@@ -151,19 +166,37 @@ impl PartCosts<'_> {
         passes
     }
 
+    /// Returns the relative speeds of the product at `place`: the activation's output is the input of the next product, and the
+    /// gradient of the activation's input that of the previous product's output.
+    fn speedups(&self, operations: &[Operation], place: usize) -> Speedups {
+        let is_activation = |place: Option<usize>| {
+            matches!(place.and_then(|place| operations.get(place)), Some(Operation::Activate { .. }))
+        };
+        let (zeros, Speedups { forward, input, .. }) = (self.zeros_speedup, Speedups::NONE);
+        match (is_activation(place.checked_sub(1)), is_activation(Some(place + 1))) {
+            (true, _) => Speedups { forward: zeros, input, weights: zeros },
+            (_, true) => Speedups { forward, input: zeros, weights: zeros },
+            _ => Speedups::NONE,
+        }
+    }
+
     /// Returns the exposed time of `collectives` all-reduces of the hidden state.
     fn exposed(&self, collectives: f64) -> f64 {
         if self.layout.tp == 1 || collectives == 0.0 {
             return 0.0;
         }
-        let node = self.machine.hardware.gpus_per_node;
+        let (node, stack) = (self.machine.hardware.gpus_per_node, &self.machine.stack);
         let group = Group::new(self.layout.tp, 1, node);
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
-            true => 2.0 * self.machine.gather(group, hidden),
+            true => {
+                let gathered = stack.gathers_narrow > 0.0 && self.layout.precision.is_narrow();
+                let gather = self.machine.gather(group, if gathered { hidden / self.width() } else { hidden });
+                gather + self.machine.gather(group, hidden)
+            }
         };
-        collectives * (each + self.machine.stack.collective_us * 1e-6) * self.machine.stack.tensor_exposed
+        collectives * (each + stack.collective_us * 1e-6) * stack.tensor_exposed
     }
 
     /// Returns the bytes of a micro-batch's hidden state.
@@ -171,7 +204,13 @@ impl PartCosts<'_> {
         self.tokens() * self.width() * self.hidden
     }
 
-    fn add<'t>(&self, sums: &mut Sums, operation: &Operation, weight: impl FnOnce() -> Option<&'t Tensor>) {
+    fn add<'t>(
+        &self,
+        sums: &mut Sums,
+        operation: &Operation,
+        speedups: Speedups,
+        weight: impl FnOnce() -> Option<&'t Tensor>,
+    ) {
         let (machine, stack) = (self.machine, &self.machine.stack);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
         let bound = |sums: &mut Sums, bytes: f64| {
@@ -185,10 +224,16 @@ impl PartCosts<'_> {
                 sums.weights += machine.operation(bytes * stack.backward_traffic);
                 sums.collectives += 1.0;
             }
-            Operation::Norm { width, .. } => bound(sums, 2.0 * e * n * width as f64 / self.between()),
+            Operation::Norm { width, .. } => {
+                bound(sums, stack.norm_traffic * 2.0 * e * n * width as f64 / self.between());
+            }
             Operation::Add { width } => bound(sums, 3.0 * e * n * width as f64 / self.between()),
-            Operation::Rotate { width } => bound(sums, 2.0 * e * n * width as f64 / t),
-            Operation::Activate { inputs, outputs } => bound(sums, e * n * (inputs + outputs) as f64 / t),
+            Operation::Rotate { width } => bound(sums, stack.rotary_traffic * 2.0 * e * n * width as f64 / t),
+            Operation::Activate { inputs, outputs } => {
+                // two operations, one for the gate and one for its product, write and read the gate in between
+                let gate = if stack.keeps_gate > 0.0 && inputs != outputs { 2 * outputs } else { 0 };
+                bound(sums, e * n * (inputs + outputs + gate) as f64 / t);
+            }
             Operation::Attention { heads, groups, size } => {
                 bound(sums, 2.0 * e * n * ((heads + groups) * size) as f64 / t);
                 self.add_attention(sums, heads as f64, groups as f64, size as f64);
@@ -198,7 +243,7 @@ impl PartCosts<'_> {
                 let (rows_split, columns_split) = (split == Some(1), split == Some(0));
                 let inputs = inputs as f64 / if rows_split { t } else { 1.0 };
                 let outputs = outputs as f64 / if columns_split { t } else { 1.0 };
-                self.add_product(sums, inputs, outputs, self.layout.precision);
+                self.add_product(sums, inputs, outputs, self.layout.precision, speedups);
                 // all-reduce after products split by inputs in the forward, and by outputs in the backward
                 sums.collectives += f64::from(u8::from(rows_split));
                 sums.backward_collectives += f64::from(u8::from(columns_split));
@@ -206,8 +251,14 @@ impl PartCosts<'_> {
             Operation::Classify { width, vocabulary } => {
                 let _ = weight();
                 let logits = vocabulary as f64 / t;
-                self.add_product(sums, width as f64, logits, self.layout.precision.between_layers());
-                let bytes = stack.loss_bytes * n * logits;
+                let precision = self.layout.precision.between_layers();
+                self.add_product(sums, width as f64, logits, precision, Speedups::NONE);
+                let seen = if stack.has_whole_logits() { vocabulary as f64 } else { logits };
+                let bytes = stack.loss_bytes * n * seen;
+                if stack.has_whole_logits() {
+                    let group = Group::new(self.layout.tp, 1, machine.hardware.gpus_per_node);
+                    sums.forward += machine.gather(group, e * n * seen);
+                }
                 sums.forward += machine.operation(bytes);
                 sums.input += machine.operation(bytes);
                 sums.backward_collectives += 1.0;
@@ -215,18 +266,18 @@ impl PartCosts<'_> {
         }
     }
 
-    fn add_product(&self, sums: &mut Sums, inputs: f64, outputs: f64, precision: Precision) {
+    fn add_product(&self, sums: &mut Sums, inputs: f64, outputs: f64, precision: Precision, speedups: Speedups) {
         let (machine, stack, n) = (self.machine, &self.machine.stack, self.tokens());
         let cast = match precision {
             Precision::Fp8 => stack.cast_bytes,
             Precision::Mxfp8 | Precision::Nvfp4 => stack.block_cast_bytes,
             _ => 0.0,
         };
-        sums.last = machine.product(Shape::new(n, outputs, inputs), precision);
+        sums.last = machine.product(Shape::new(n, outputs, inputs), precision) / speedups.forward;
         sums.forward += sums.last + machine.traffic(cast * n * inputs);
-        sums.input += machine.product(Shape::new(n, inputs, outputs), precision);
+        sums.input += machine.product(Shape::new(n, inputs, outputs), precision) / speedups.input;
         sums.input += machine.traffic(cast * n * outputs);
-        sums.weights += machine.product(Shape::new(outputs, inputs, n), precision);
+        sums.weights += machine.product(Shape::new(outputs, inputs, n), precision) / speedups.weights;
         sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
     }
 
@@ -300,7 +351,7 @@ impl PartCosts<'_> {
         let pieces = if lists { matrices as f64 } else { 1.0 };
         let listing = pieces * f64::from(ranks) * stack.gather_rank_us * 1e-6;
         let gather = self.machine.gather_in(group, parameters * stack.gathered(layout.precision), pieces) + listing;
-        let reduce = self.machine.gather_in(group, parameters * stack.gradient(layout.precision), pieces) + listing;
+        let reduce = self.machine.gather_in(group, parameters * stack.reduced(layout.precision), pieces) + listing;
         let again = lists && part.name == BLOCK && layout.recompute == Recompute::Full;
         let gathers = gather * if again { 2.0 } else { 1.0 };
         let exposed = |computed: f64, exchanged: f64| {

@@ -56,10 +56,19 @@ impl Analytic {
         sum
     }
 
-    /// Returns the backward time of one micro-batch on a device, in seconds; it hides the device's gradient exchange.
+    /// Returns the backward time of a device that hides its gradient exchange, in seconds: that of one micro-batch, and with v
+    /// chunks of all but one of the last p micro-batches, which pass v - 1 chunks after the first one's gradients are complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
-        placement.stages_of(device).map(of).sum()
+        let one: f64 = placement.stages_of(device).map(of).sum();
+        let later = f64::from(self.layout.micro.min(self.layout.pp)) - 1.0;
+        one * (1.0 + later * (1.0 - 1.0 / self.chunks(placement)))
+    }
+
+    /// Returns the number of chunks per device whose gradients are complete one after the other.
+    fn chunks(&self, placement: &Placement) -> f64 {
+        let chunks = placement.stages() / placement.devices().max(1);
+        if placement.directions() == 1 { f64::from(chunks.max(1)) } else { 1.0 }
     }
 
     fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
@@ -68,7 +77,7 @@ impl Analytic {
         let parameters = self.spec.device_elements(held, |elements| elements) as f64 / f64::from(layout.tp);
         let ranks = layout.dp * layout.cp;
         let group = Group::new(ranks, layout.tp, machine.hardware.gpus_per_node);
-        let gradients = parameters * stack.gradient(layout.precision);
+        let gradients = parameters * stack.reduced(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(ranks)) * 1e6;
         let exchange = match layout.zero {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
@@ -81,7 +90,8 @@ impl Analytic {
         };
         let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
-        let exposed = (exchange - window).max(exchange * stack.data_exposed);
+        // at least the last chunk's share is exposed
+        let exposed = (exchange - window).max(exchange * stack.data_exposed / self.chunks(placement));
         let share = if layout.zero == Zero::None { 1.0 } else { f64::from(ranks) };
         After { exchange: exposed, optimizer: machine.traffic(parameters * stack.optimizer_bytes / share) }
     }

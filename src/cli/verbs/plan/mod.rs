@@ -5,7 +5,7 @@ mod tables;
 mod watch;
 
 use crate::cli::Failure;
-use crate::cli::options::hardware::{hardware, model, spellings};
+use crate::cli::options::hardware::{hardware, model, spellings, stack};
 use crate::cli::options::memory_cap::MemoryCap;
 use crate::cli::options::output::{PrintOptions, json, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, names};
@@ -15,12 +15,10 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table};
 use crate::cost::analytic::Platform;
 use crate::dsl;
-use crate::hardware;
 use crate::layout::{Attention, Precision, STACKS};
 use crate::plan::{Change, Fixed, Names, Objective, PlanError, Plans, Question, Search, Target, sensitivities, why};
 use crate::report::Report;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use files::Files;
 use std::path::PathBuf;
 use watch::Watch;
@@ -48,8 +46,8 @@ pub struct PlanVerb {
     /// Memory limit per GPU in bytes, as in 75GiB [default: the hardware's memory]
     #[arg(long, value_name = "BYTES", value_parser = MemoryCap::parse)]
     memory_cap: Option<MemoryCap>,
-    /// Training software, which decides what layouts there are
-    #[arg(long, value_name = "NAME", default_value = STACKS[0], value_parser = PossibleValuesParser::new(STACKS))]
+    /// Training software, which decides what layouts there are: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
+    #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0])]
     stack: String,
     /// Schedules to choose from, or all [default: those that the stack implements]
     #[arg(long, short = 's', value_name = "NAMES", visible_alias = "schedule", value_parser = names)]
@@ -121,10 +119,7 @@ impl PlanVerb {
     }
 
     fn question(&self) -> Result<Question, Failure> {
-        let mut machine = Platform {
-            hardware: hardware(&self.hardware)?,
-            stack: hardware::stack(&self.stack).map_err(Failure::usage)?,
-        };
+        let mut machine = Platform { hardware: hardware(&self.hardware)?, stack: stack(&self.stack)? };
         match self.memory_cap {
             None => {}
             Some(MemoryCap::Bytes(bytes)) => machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30),

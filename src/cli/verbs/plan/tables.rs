@@ -7,7 +7,7 @@ use crate::report::{Report, Table, csv_cell, number, percent, quantity};
 use serde_json::{Map, Value, json};
 
 /// Columns of the CSV.
-const COLUMNS: [&str; 24] = [
+const COLUMNS: [&str; 26] = [
     "rank",
     "gpus",
     "schedule",
@@ -24,6 +24,8 @@ const COLUMNS: [&str; 24] = [
     "sequence_parallel",
     "layers",
     "iteration_s",
+    "iteration_low_s",
+    "iteration_high_s",
     "tokens_per_second_per_gpu",
     "mfu",
     "memory_bytes",
@@ -97,7 +99,8 @@ impl Answer<'_> {
             cells.push(recompute.to_string());
             cells.push(if *zero == Zero::None { "–".to_string() } else { zero.to_string() });
             cells.push(if *sequence_parallel { "yes" } else { "–" }.to_string());
-            cells.push(quantity(1e3 * plan.estimate.iteration_s, "ms"));
+            let [low, high] = plan.estimate.iteration_interval_s.map(|seconds| number(1e3 * seconds));
+            cells.push(format!("{} ({low} to {high})", quantity(1e3 * plan.estimate.iteration_s, "ms")));
             cells.push(number(plan.estimate.tokens_per_second_per_gpu));
             cells.push(percent(plan.estimate.mfu));
             cells.push(gib(plan.memory_bytes()));
@@ -190,6 +193,7 @@ impl Answer<'_> {
             "sequence_parallel": l.sequence_parallel,
             "layers": plan.estimate.layers,
             "iteration_s": plan.estimate.iteration_s,
+            "iteration_interval_s": plan.estimate.iteration_interval_s,
             "tokens_per_second_per_gpu": plan.estimate.tokens_per_second_per_gpu,
             "mfu": plan.estimate.mfu,
             "memory_bytes": plan.memory_bytes(),
@@ -243,6 +247,8 @@ impl Answer<'_> {
                 l.sequence_parallel.to_string(),
                 layers,
                 e.iteration_s.to_string(),
+                e.iteration_interval_s[0].to_string(),
+                e.iteration_interval_s[1].to_string(),
                 e.tokens_per_second_per_gpu.to_string(),
                 e.mfu.to_string(),
                 plan.memory_bytes().to_string(),

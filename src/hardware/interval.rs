@@ -1,0 +1,54 @@
+//! 90 % intervals of iteration times, from the errors on published steps that a fit had not seen.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+use toml::{Table, Value};
+
+/// Written by `pipesim-validation left-out`.
+const TEXT: &str = include_str!("../../hardware/intervals.toml");
+
+/// What is known to matter for the error of a prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntervalClass<'a> {
+    /// Whether products have fewer than 16 bits.
+    pub is_narrow: bool,
+    /// Whether the model is a mixture of experts.
+    pub is_mixture: bool,
+    /// Name of the hardware.
+    pub hardware: &'a str,
+}
+
+/// Intervals by class, and the machines that the fit has seen.
+struct Intervals {
+    machines: Vec<String>,
+    classes: BTreeMap<String, [f64; 2]>,
+}
+
+static INTERVALS: LazyLock<Intervals> = LazyLock::new(|| {
+    let table = TEXT.parse::<Table>().unwrap_or_default();
+    let names = table.get("machines").and_then(Value::as_array).into_iter().flatten();
+    let pair = |value: &Value| {
+        let pair: Vec<f64> = value.as_array()?.iter().filter_map(Value::as_float).collect();
+        <[f64; 2]>::try_from(pair).ok()
+    };
+    Intervals {
+        machines: names.filter_map(Value::as_str).map(str::to_string).collect(),
+        classes: table.iter().filter_map(|(key, value)| Some((key.clone(), pair(value)?))).collect(),
+    }
+});
+
+impl IntervalClass<'_> {
+    /// Returns the key in the file: `dense-16-bits`, `mixture-8-bits-other-machine`, ...
+    pub fn key(self) -> String {
+        let kind = if self.is_mixture { "mixture" } else { "dense" };
+        let bits = if self.is_narrow { "8-bits" } else { "16-bits" };
+        let seen = INTERVALS.machines.iter().any(|machine| machine == self.hardware);
+        format!("{kind}-{bits}{}", if seen { "" } else { "-other-machine" })
+    }
+
+    /// Returns the factors of a predicted time between which 90 % of the measured times are; without limit if the file lacks the
+    /// class.
+    pub fn factors(self) -> [f64; 2] {
+        INTERVALS.classes.get(&self.key()).copied().unwrap_or([0.0, f64::MAX])
+    }
+}
