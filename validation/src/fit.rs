@@ -142,7 +142,7 @@ impl Fit<'_> {
             let before = best;
             let equations = self.equations(&constants, &errors, &self.slopes(&constants, &errors)?);
             for _ in 0..6 {
-                let moved = step(&constants, &equations, damping);
+                let moved = damped_step(&constants, &equations, damping);
                 let found = self.errors(&moved, None)?;
                 let loss = self.loss(&moved, &found);
                 if loss < best {
@@ -166,7 +166,7 @@ impl Fit<'_> {
         let rest = Fit { cases: self.cases, weights };
         let (mut constants, mut errors) = (all.constants.clone(), all.errors.clone());
         for _ in 0..6 {
-            constants = step(&constants, &rest.equations(&constants, &errors, &all.slopes), 1e-3);
+            constants = damped_step(&constants, &rest.equations(&constants, &errors, &all.slopes), 1e-3);
             errors.clone_from(&all.errors);
             for ((new, old), slopes) in constants.iter().zip(&all.constants).zip(&all.slopes) {
                 errors.iter_mut().zip(slopes).for_each(|(error, slope)| *error += slope * (new / old).ln());
@@ -206,7 +206,7 @@ impl Fit<'_> {
 }
 
 /// Returns the constants after a damped step.
-fn step(constants: &[f64], (matrix, slope): &Equations, damping: f64) -> Constants {
+fn damped_step(constants: &[f64], (matrix, slope): &Equations, damping: f64) -> Constants {
     let mut damped = matrix.clone();
     (0..slope.len()).for_each(|i| damped[i][i] += damping * (matrix[i][i] + 1e-6));
     let step = solve(damped, slope.clone());
