@@ -218,7 +218,7 @@ fn bounds_are_below_what_is_predicted() {
 #[test]
 fn every_model_has_an_answer_or_a_reason() {
     for name in model_names() {
-        let sizes = transformer_named(name).unwrap();
+        let sizes = transformer_named(&name).unwrap();
         let question = Question::new(sizes, machine("h100-sxm", 80.0, STACK), 16, 16, 1024);
         match plan(&question, BTreeMap::new(), &Silent) {
             Ok(plans) => assert_eq!(plans.plans.len(), 10, "{name}"),

@@ -205,8 +205,9 @@ impl SearchOptions {
     /// device mean interleaved-1f1b.
     pub fn under(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
         let mut asked = self.clone();
-        let micro = analytic.layout.micro;
-        asked.schedules.micro = Numbers::parse(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
+        let one = |number: u32| Numbers::parse(&number.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage);
+        asked.schedules.micro = one(analytic.layout.micro)?;
+        asked.schedules.stages = one(analytic.layout.pp)?;
         asked.room = analytic.room();
         if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
             asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
