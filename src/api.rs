@@ -50,6 +50,15 @@ pub mod models {
     pub use crate::step_estimate::{OutOfMemory, Suggestion};
 }
 
+/// The best layouts of a model on a number of GPUs.
+pub mod plans {
+    pub use crate::plan::{
+        Candidate, Change, Fixed, Found, Front, Group, Journal, Limits, Names, NearbyPlan, Objective, Observer,
+        Outcome, Plan, PlanError, Plans, Question, Reason, Search, Shape, Silent, Space, Target, flags, fronts,
+        heat_map, plan, sensitivities, why,
+    };
+}
+
 /// Schedules: ops, placement, orders, searches and proofs, the schedule language, PyTorch's files and deliveries.
 pub mod schedules {
     pub use crate::activation::Keep;

@@ -94,7 +94,7 @@
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
-//! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction report
+//! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction plan report
 //! 4 machines: compute model checkpoint ranks exec doctor
 //! 5 measurement: experiment training_loop
 //! 6 command line, and the errors of the crate: cli error
@@ -162,6 +162,7 @@ mod op;
 mod open;
 mod ordering;
 mod placement;
+mod plan;
 #[cfg(feature = "training")]
 mod ranks;
 mod report;
@@ -195,7 +196,7 @@ mod examples {
 pub use api::imports;
 #[cfg(feature = "training")]
 pub use api::training;
-pub use api::{costs, graphs, measured, models, pictures, schedules, simulation};
+pub use api::{costs, graphs, measured, models, pictures, plans, schedules, simulation};
 
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};

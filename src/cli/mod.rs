@@ -21,7 +21,9 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
 use verbs::doctor;
-use verbs::{accuracy, check, compare, explain, export, import, predict, profile, run, schedules, shell, tour, train};
+use verbs::{
+    accuracy, check, compare, explain, export, import, plan, predict, profile, run, schedules, shell, tour, train,
+};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -47,6 +49,8 @@ const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadloc
 enum Verb {
     /// Predict timeline, bubble and memory of schedules
     Predict(Box<predict::Predict>),
+    /// Find the best layouts of a model on a number of GPUs
+    Plan(Box<plan::PlanVerb>),
     /// Train a real GPT-2 or Llama with schedules, measure, and compare with the prediction
     Run(Box<run::Run>),
     /// Train a model to the end, with validation, samples and checkpoints
@@ -219,6 +223,7 @@ pub fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Predict(verb) => verb.run(),
+        Verb::Plan(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
         Verb::Train(verb) => verb.run(),
         Verb::Profile(verb) => verb.run(),

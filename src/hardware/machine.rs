@@ -115,6 +115,7 @@ numbers! {
         positive alltoall_network_efficiency <= 1.0: "the same with all-to-all",
         any dispatch_interference <= 1.0: "share of the time of hidden dispatch and combine that products are slowed down by",
         positive grouped_efficiency <= 1.0: "speed of experts' products, as a share of one product of the same size",
+        any dollars_per_gpu_hour <= 1e6: "price of a GPU, $ per hour; 0: unknown",
     }
 }
 

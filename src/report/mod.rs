@@ -46,7 +46,7 @@ pub use steps::steps_table;
 pub use table::latex::latex;
 pub use table::{markdown, table};
 pub use terminal::terminal;
-pub use text::{folded, is_control, visible, wrapped};
+pub use text::{escape, folded, is_control, visible, wrapped};
 
 use crate::metrics::{DeviceMetrics, Metrics};
 use crate::sim::{IdleSpan, StreamSpan};

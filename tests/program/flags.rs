@@ -55,8 +55,10 @@ const VALUES: &[(&str, &str)] = &[
     ("exact", "1000"),
     ("fail-if", "makespan>0"),
     ("font-size", "14"),
+    ("fix", "tp=2"),
     ("format", "md"),
     ("from", "$D/measured.json"),
+    ("gpus", "4"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
     ("held-out", "20%"),
@@ -86,6 +88,7 @@ const VALUES: &[(&str, &str)] = &[
     ("no-notes", ""),
     ("no-shared-memory", ""),
     ("no-waits", ""),
+    ("objective", "tokens-per-gpu"),
     ("output", "x.html"),
     ("overlap", "serial"),
     ("overlap-slowdown", "1.5"),
@@ -109,6 +112,7 @@ const VALUES: &[(&str, &str)] = &[
     ("samples", "30"),
     ("save-every", "3"),
     ("schedule", "gpipe"),
+    ("schedules", "1f1b"),
     ("seed", "7"),
     ("seq", "8"),
     ("sequence-parallel", ""),
@@ -127,6 +131,7 @@ const VALUES: &[(&str, &str)] = &[
     ("title", "Mine"),
     ("to", "dot"),
     ("tokenizer", "gpt2"),
+    ("top", "3"),
     ("top-k", "2"),
     ("torch", "2.11"),
     ("tp", "4"),
@@ -237,6 +242,16 @@ const SETTINGS: &[Setting] = &[
                   effort ascii chunks set overlap costs costs-per straggler \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[QUIET],
+    },
+    Setting {
+        command: "plan --model gpt2 --hardware a100-sxm-80gb --gpus 4,8 --batch 16 --seq 256",
+        refused: "",
+        same: &[QUIET],
+    },
+    Setting {
+        command: "plan --model gpt2 --hardware a100-sxm-80gb --gpus 8 --batch 16 --seq 256 --format json",
+        refused: "ascii to",
+        same: &[QUIET, ("objective", "the number of GPUs is one")],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
@@ -404,6 +419,14 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("import", "costs", "costs.json"),
     ("train", "output", "elsewhere"),
     ("profile", "hardware", ""),
+    ("plan", "model", "gpt2-medium"),
+    ("plan", "batch", "32"),
+    ("plan", "seq", "512"),
+    ("plan", "memory-cap", "5GiB"),
+    ("plan", "precision", "fp16"),
+    ("plan", "stack", "torchtitan"),
+    ("plan", "to", "deepspeed"),
+    ("plan", "resume", "plan.journal"),
     ("export", "output", "x.out"),
 ];
 
@@ -500,7 +523,7 @@ fn tried(words: &[String]) -> (Seen, Duration) {
         files.extend(trained(folder.path()));
     }
     // A picture of what was computed is seen, one of what was measured shows times.
-    if ["predict", "explain", "compare"].contains(&words[0].as_str()) {
+    if ["predict", "plan", "explain", "compare"].contains(&words[0].as_str()) {
         files.extend(std::fs::read_to_string(folder.path().join("x.svg")));
     }
     (Seen { code: output.status.code().unwrap_or(-1), printed, told, files }, took)

@@ -14,6 +14,7 @@ mod mixtures;
 mod nvshmem;
 mod outputs;
 mod overlap;
+mod plan;
 mod ranks;
 mod signals;
 mod teaching;

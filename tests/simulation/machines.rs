@@ -149,8 +149,9 @@ const LESS: &[&str] = &[
     "network_latency_us",
 ];
 
-/// A field for which neither holds: within a node a message has more bandwidth than in the network, but a longer latency.
-const NEITHER: &[&str] = &["gpus_per_node"];
+/// Fields for which neither holds: within a node a message has more bandwidth than in the network, but a longer latency; a price takes no
+/// time.
+const NEITHER: &[&str] = &["gpus_per_node", "dollars_per_gpu_hour"];
 
 fn field(name: &str) -> &'static Field {
     Hardware::FIELDS.iter().find(|field| field.name == name).unwrap()

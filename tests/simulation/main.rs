@@ -22,6 +22,7 @@ mod ordering;
 mod overlap;
 mod papers;
 mod pictures;
+mod plan;
 mod plots;
 mod report;
 mod shares;

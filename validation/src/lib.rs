@@ -10,6 +10,7 @@ mod mixture;
 pub mod originals;
 mod page;
 mod prediction;
+pub mod regret;
 mod row;
 
 pub use errors::{Errors, errors, is_narrow, pairs, quantile, rule_of_thumb};

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use pipesim_validation::{fit, layouts, left_out, originals, predict, read, write};
+use pipesim_validation::{fit, layouts, left_out, originals, predict, read, regret, write};
 use std::path::{Path, PathBuf};
 
 /// Research harness of pipesim.
@@ -47,6 +47,12 @@ enum Verb {
         /// Grid: a list of runs in JSON
         table: PathBuf,
     },
+    /// Choose the best layout of each search problem by prediction, and print how much slower it is than the best measured one, as
+    /// Markdown
+    Regret {
+        /// Table: a measured grid of layouts, or a list of published steps, in JSON
+        table: PathBuf,
+    },
     /// Compare searched schedules with what the zero-bubble authors' schedulers reach, as Markdown
     Originals {
         /// Table of cases in JSON
@@ -63,6 +69,10 @@ fn main() -> Result<()> {
         Verb::Fit { table, left_out, fixed } => fit::CrossValidation::new(&text(&table)?, fixed)?.print(left_out),
         Verb::LeftOut { table, output, intervals } => left_out::write(&text(&table)?, &output, &intervals),
         Verb::Layouts { table } => layouts::print(&text(&table)?),
+        Verb::Regret { table } => {
+            print!("{}", regret::page(&text(&table)?)?);
+            Ok(())
+        }
         Verb::Originals { table, only } => originals::print(&text(&table)?, &only),
     }
 }

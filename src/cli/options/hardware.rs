@@ -4,7 +4,7 @@ use super::costs::{CostOptions, read_text};
 use super::memory_cap::MemoryCap;
 use super::mixture::MixtureOptions;
 use super::schedules::SearchOptions;
-use super::values::{RecomputeParser, is_toml, name_or_toml, one_of, whole};
+use super::values::{Numbers, RecomputeParser, is_toml, name_or_toml, numbers, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::{Analytic, Platform};
@@ -30,11 +30,11 @@ pub struct HardwareOptions {
     #[arg(long, value_name = "NAME|FILE", requires = "model", conflicts_with_all = ["costs", "costs_per", "profile", "slow"])]
     pub hardware: Option<String>,
     /// Tensor-parallel size: GPUs that share each layer
-    #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
-    pub tp: u32,
+    #[arg(long, value_name = "T", default_value = "1", aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = numbers(1..=MOST as u32))]
+    pub tp: Numbers,
     /// Data-parallel size: pipelines that share the batch
-    #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=MOST))]
-    pub dp: u32,
+    #[arg(long, value_name = "D", default_value = "1", visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = numbers(1..=MOST as u32))]
+    pub dp: Numbers,
     /// Context-parallel size: GPUs that share each sequence
     #[arg(long, value_name = "C", default_value_t = 1, aliases = ["context-parallel-size", "context-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
     pub cp: u32,
@@ -42,8 +42,8 @@ pub struct HardwareOptions {
     #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = whole::<u32>(1..=MOST))]
     pub batch: Option<u32>,
     /// Sequences per micro-batch [default: 1, or the quotient of --batch and --micro; with --profile, the first measured size]
-    #[arg(long, value_name = "B", value_parser = whole::<u32>(1..=MOST))]
-    pub micro_batch_size: Option<u32>,
+    #[arg(long, value_name = "B", value_parser = numbers(1..=MOST as u32))]
+    pub micro_batch_size: Option<Numbers>,
     /// Tokens per sequence
     #[arg(long, value_name = "S", default_value_t = 1024, aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=MOST))]
     pub seq: u32,
@@ -69,8 +69,20 @@ pub struct HardwareOptions {
     pub mixture: MixtureOptions,
 }
 
+/// Degrees and micro-batches of one layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Degrees {
+    pub tp: u32,
+    pub stages: u32,
+    pub dp: u32,
+    /// Sequences per micro-batch, if given.
+    pub size: Option<u32>,
+    /// Micro-batches.
+    pub micro: u32,
+}
+
 /// Returns a precision's name and its long forms, separated by `|`.
-fn spellings(precision: Precision) -> &'static str {
+pub fn spellings(precision: Precision) -> &'static str {
     match precision {
         Precision::Bf16 => "bf16|bfloat16",
         Precision::Fp16 => "fp16|float16|half",
@@ -80,7 +92,7 @@ fn spellings(precision: Precision) -> &'static str {
 }
 
 /// Finds a model by name or reads its file; `sequence` is --seq.
-fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Failure> {
+pub fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
         if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
             return Err(Failure::Usage(model_spec::unknown(last)));
@@ -101,7 +113,7 @@ fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Fa
 }
 
 /// Finds hardware by name or reads its file.
-fn hardware(name: &str) -> Result<Hardware, Failure> {
+pub fn hardware(name: &str) -> Result<Hardware, Failure> {
     if !is_toml(name) {
         return hardware::hardware(name).map_err(Failure::usage);
     }
@@ -109,7 +121,7 @@ fn hardware(name: &str) -> Result<Hardware, Failure> {
 }
 
 /// Finds training software by name or reads its file.
-fn stack(name: &str) -> Result<Stack, Failure> {
+pub fn stack(name: &str) -> Result<Stack, Failure> {
     if !is_toml(name) {
         return hardware::stack(name).map_err(Failure::usage);
     }
@@ -130,29 +142,78 @@ fn read_table<T>(
 }
 
 impl HardwareOptions {
-    /// Returns the costs of the model on the hardware, if given, with the memory of `schedules`.
-    pub fn of(
+    /// Whether several layouts are asked for.
+    pub fn are_several(&self) -> bool {
+        let sizes = self.micro_batch_size.as_ref().is_some_and(Numbers::are_several);
+        sizes || self.tp.are_several() || self.dp.are_several()
+    }
+
+    /// Returns the costs of the model on the hardware, if given, with the memory of `schedules`: for every combination of degrees and
+    /// micro-batches. Of several, those that the model or the batch does not allow are left out.
+    pub fn all(
         &self,
         schedules: &SearchOptions,
         costs: &CostOptions,
         micro_given: bool,
         remarks: RemarkOptions,
-    ) -> Result<Option<Analytic>, Failure> {
-        if self.hardware.is_some() && (schedules.stages.are_several() || schedules.micro.are_several()) {
-            let what = "--stages and --micro take one number each with --hardware; ask once for each";
-            return Err(Failure::Usage(what.to_string()));
+    ) -> Result<Vec<Analytic>, Failure> {
+        if self.hardware.is_none() {
+            return Ok(Vec::new());
         }
-        let micro = (micro_given || self.batch.is_none()).then_some(schedules.micro.first());
-        let (stages, layers) = (schedules.stages.first(), costs.layers.as_deref());
-        let analytic = self.analytic(stages, schedules.chunks, micro, layers, remarks)?;
+        let layers = costs.layers.as_deref();
         let bytes = schedules.memory_cap.and_then(MemoryCap::bytes);
-        Ok(analytic.map(|analytic| bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes))))
+        let (mut found, mut refused) = (Vec::new(), None);
+        let several = self.are_several() || schedules.stages.are_several() || schedules.micro.are_several();
+        for degrees in self.degrees(schedules) {
+            let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);
+            match self.analytic(degrees, schedules.chunks, micro, layers, remarks) {
+                Ok(Some(analytic)) => {
+                    found.push(bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes)));
+                }
+                Ok(None) => {}
+                Err(failure) if several => {
+                    let Degrees { tp, stages, dp, .. } = degrees;
+                    remarks.remark(&format!("note: --tp {tp} --stages {stages} --dp {dp} is left out: {failure}"));
+                    refused.get_or_insert(failure);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        match refused {
+            Some(failure) if found.is_empty() => Err(failure),
+            _ => Ok(found),
+        }
+    }
+
+    /// Returns the combinations of degrees and micro-batches.
+    fn degrees(&self, schedules: &SearchOptions) -> Vec<Degrees> {
+        let sizes = self
+            .micro_batch_size
+            .as_ref()
+            .map_or_else(|| vec![None], |sizes| sizes.all().iter().map(|&b| Some(b)).collect());
+        let mut all = Vec::new();
+        for &tp in self.tp.all() {
+            for &stages in schedules.stages.all() {
+                for &dp in self.dp.all() {
+                    for &size in &sizes {
+                        all.extend(schedules.micro.all().iter().map(|&micro| Degrees { tp, stages, dp, size, micro }));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the first of the degrees and micro-batches.
+    pub fn first(&self, stages: u32, micro: u32) -> Degrees {
+        let size = self.micro_batch_size.as_ref().map(Numbers::first);
+        Degrees { tp: self.tp.first(), stages, dp: self.dp.first(), size, micro }
     }
 
     /// Returns the costs without a model on hardware, at --micro-batch-size.
     pub fn costs(&self, options: &CostOptions, remarks: RemarkOptions) -> Result<Costs, Failure> {
         let costs = options.costs()?;
-        let Some(sequences) = self.micro_batch_size else { return Ok(costs) };
+        let Some(sequences) = self.micro_batch_size.as_ref().map(Numbers::first) else { return Ok(costs) };
         if costs.is_staged() {
             return Err(Failure::Usage(
                 "--micro-batch-size: the cost file has the times of stages at one micro-batch size, which is not known; leave it out, or \
@@ -172,7 +233,7 @@ impl HardwareOptions {
     /// Returns the costs of the model on the hardware, if given. `micro` is --micro if given.
     pub fn analytic(
         &self,
-        stages: u32,
+        degrees: Degrees,
         chunks: Option<u32>,
         micro: Option<u32>,
         layers: Option<&[usize]>,
@@ -182,15 +243,16 @@ impl HardwareOptions {
         let model = model(name, self.seq, remarks)?;
         let mixture = &self.mixture;
         let batch = mixture.batch_of_round(self.batch)?;
-        let (size, micro) = micro_batches(batch, self.dp, self.micro_batch_size, micro).map_err(Failure::usage)?;
-        let layout = mixture.layout.as_ref().map(|layout| layout.stages(stages, chunks, model.layers)).transpose()?;
-        let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(stages).ok());
+        let (size, micro) = micro_batches(batch, degrees.dp, degrees.size, micro).map_err(Failure::usage)?;
+        let layout =
+            mixture.layout.as_ref().map(|layout| layout.stages(degrees.stages, chunks, model.layers)).transpose()?;
+        let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(degrees.stages).ok());
         let layout = ParallelConfig {
-            pp: stages,
+            pp: degrees.stages,
             chunks: own_chunks.or(chunks).unwrap_or(1),
-            tp: self.tp,
+            tp: degrees.tp,
             cp: self.cp,
-            dp: self.dp,
+            dp: degrees.dp,
             micro_batch_size: size,
             micro,
             sequence: self.seq,

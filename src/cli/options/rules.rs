@@ -99,6 +99,14 @@ const RULES: &[Rule] = &[
         "takes one number here; predict compares several",
     ),
     (
+        "tp dp micro_batch_size",
+        |g| {
+            g.verb.get_name() == "predict" && g.is_typed("hardware")
+                || !["tp", "dp", "micro_batch_size"].iter().any(|option| g.has_several(option))
+        },
+        "takes one number here; predict compares several with --model and --hardware",
+    ),
+    (
         "costs costs_per slow",
         |g| !g.has("device") || g.is_on(DeviceKind::Timed),
         "needs --device timed, or predict --costs; the speed of devices that train is measured",

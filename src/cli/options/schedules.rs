@@ -206,8 +206,9 @@ impl SearchOptions {
     /// device mean interleaved-1f1b.
     pub fn under(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
         let mut asked = self.clone();
-        let micro = analytic.layout.micro;
-        asked.schedules.micro = Numbers::parse(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
+        let one = |number: u32| Numbers::parse(&number.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage);
+        asked.schedules.micro = one(analytic.layout.micro)?;
+        asked.schedules.stages = one(analytic.layout.pp)?;
         asked.room = analytic.room();
         let arranged = analytic.layout.layout.is_some().then_some(analytic.layout.chunks).filter(|&chunks| chunks > 1);
         if let Some(chunks) = arranged {

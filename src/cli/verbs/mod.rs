@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod explain;
 pub mod export;
 pub mod import;
+pub mod plan;
 pub mod predict;
 pub mod profile;
 pub mod run;

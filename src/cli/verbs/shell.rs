@@ -45,7 +45,7 @@ fn quoting(script: &str) -> String {
 /// Adds completers of values to the command line.
 fn completed(program: Command) -> Command {
     let argument = |argument: clap::Arg| match argument.get_id().as_str() {
-        "schedule" | "calibrate" => argument.add(ArgValueCompleter::new(schedules)),
+        "schedule" | "schedules" | "calibrate" => argument.add(ArgValueCompleter::new(schedules)),
         // Verbs that train have a default model and a list of their own.
         "model" if argument.get_default_values().is_empty() => {
             argument.add(ArgValueCompleter::new(|current: &OsStr| named(current, model_spec::names(), "json")))

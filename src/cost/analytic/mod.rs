@@ -1,5 +1,6 @@
 //! Analytic costs: a model's operations by shape, on hardware given by a table of numbers, under a layout.
 
+mod bound;
 mod dispatch;
 mod experts;
 mod machine;

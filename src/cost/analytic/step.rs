@@ -169,7 +169,7 @@ impl Analytic {
         devices: &[Activity],
         split: bool,
     ) -> Result<StepTime, CostError> {
-        let (layout, stack) = (&self.layout, &self.machine.stack);
+        let stack = &self.machine.stack;
         if devices.len() != placement.devices() as usize {
             return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
         }
@@ -195,7 +195,6 @@ impl Analytic {
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
         let rounds = f64::from(layout.rounds);
-        let doublings = (layout.gpus() as f64 / 8.0).max(1.0).log2();
         let time = StepTime {
             compute: busiest.compute * rounds,
             tensor_parallel_exposed: busiest.tensor * rounds,
@@ -205,8 +204,19 @@ impl Analytic {
             optimizer,
             other: busiest.other * rounds + stack.host_step_ms * 1e-3 + self.mixture_step(placement, stages, number),
         };
-        let stragglers = time.iteration() * stack.straggler_share * doublings;
+        let stragglers = time.iteration() * stack.straggler_share * self.doublings();
         Ok(StepTime { other: time.other + stragglers, ..time })
+    }
+
+    /// Returns how many times the GPUs are doubled beyond a node.
+    pub(super) fn doublings(&self) -> f64 {
+        (self.layout.gpus() as f64 / 8.0).max(1.0).log2()
+    }
+
+    /// Returns the exposed gradient exchange and the optimizer of one device, in seconds.
+    pub(super) fn after_device(&self, placement: &Placement, stages: &[Stage], device: u32) -> (f64, f64) {
+        let After { exchange, optimizer } = self.after(placement, stages, device);
+        (exchange, optimizer)
     }
 
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
@@ -217,7 +227,7 @@ impl Analytic {
     }
 
     /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.
-    fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
+    pub(super) fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
         let Some([first, last]) = self.spec.outline().exchange(placement, stages) else { return 0.0 };
         let elements = self.spec.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tp);
         let gradient = self.machine.stack.gradient(self.layout.precision);

@@ -71,7 +71,8 @@ impl Explain {
 
     /// Explains predicted steps, each with its timelines if they are written.
     fn predictions(&self) -> Result<Vec<(Explained, Entry)>, Failure> {
-        let analytic = self.hardware.of(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        let analytics = self.hardware.all(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        let analytic = analytics.into_iter().next();
         let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
         let mut all_explained = Vec::new();

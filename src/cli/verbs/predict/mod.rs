@@ -1,6 +1,7 @@
 //! `pipesim predict`: simulate schedules.
 
 mod grid;
+mod several;
 
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
@@ -14,6 +15,7 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::table;
 use crate::cost::analytic::Analytic;
+use crate::layout::ParallelConfig;
 use crate::report::{self, ComparisonPoint, Report, Table};
 use crate::resolve::{Costs, Host, Resolved, Selection};
 use crate::sim::event::{Each, EventError};
@@ -69,9 +71,40 @@ struct Printed<'a> {
     prediction: &'a PredictionFigures,
     #[serde(flatten)]
     forecast: Option<&'a StepEstimate>,
+    #[serde(flatten)]
+    layout: Option<LayoutFigures>,
     /// In a comparison: the figures in which it is best.
     #[serde(skip_serializing_if = "Option::is_none")]
     best: Option<Vec<&'static str>>,
+}
+
+/// The layout of a prediction on hardware, and the memory of its fullest device.
+#[derive(Clone, Copy, Serialize)]
+struct LayoutFigures {
+    tp: u32,
+    pp: u32,
+    dp: u32,
+    cp: u32,
+    micro_batch_size: u32,
+    memory_bytes: u64,
+}
+
+impl LayoutFigures {
+    fn new(layout: &ParallelConfig, estimate: &StepEstimate) -> LayoutFigures {
+        let ParallelConfig { tp, pp, dp, cp, micro_batch_size, .. } = *layout;
+        LayoutFigures { tp, pp, dp, cp, micro_batch_size, memory_bytes: estimate.memory.fullest().total }
+    }
+
+    /// Returns the figures with their column names.
+    fn figures(self) -> [(&'static str, f64); 5] {
+        [
+            ("tp", f64::from(self.tp)),
+            ("dp", f64::from(self.dp)),
+            ("cp", f64::from(self.cp)),
+            ("micro_batch_size", f64::from(self.micro_batch_size)),
+            ("memory_bytes", self.memory_bytes as f64),
+        ]
+    }
 }
 
 struct Forecasts {
@@ -82,7 +115,11 @@ struct Forecasts {
 impl Predict {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let analytic = self.analytic()?;
+        let mut analytics = self.hardware.all(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        if analytics.len() > 1 {
+            return self.several(&analytics);
+        }
+        let analytic = analytics.pop();
         let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
         let whole_steps = analytic.is_some() || self.costs.profile.is_some();
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps })?;
@@ -129,10 +166,6 @@ impl Predict {
                 figures.with_step(Side::Predicted, iteration, p.period)
             });
         self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
-    }
-
-    fn analytic(&self) -> Result<Option<Analytic>, Failure> {
-        self.hardware.of(&self.schedules, &self.costs, self.micro_given, self.remarks)
     }
 
     fn asked(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
@@ -240,6 +273,7 @@ impl Predict {
             report.extra_tables.extend(tables);
             for (entry, (_, forecast)) in report.entries.iter_mut().zip(&forecasts.each) {
                 entry.over_steps.extend(forecast.figures());
+                entry.over_steps.extend(LayoutFigures::new(&forecasts.analytic.layout, forecast).figures());
             }
         }
         let json = || {
@@ -247,6 +281,7 @@ impl Predict {
             let predictions = results.iter().enumerate().map(|(number, result)| Printed {
                 prediction: &result.prediction,
                 forecast: forecast(number),
+                layout: forecasts.zip(forecast(number)).map(|(all, one)| LayoutFigures::new(&all.analytic.layout, one)),
                 best: None,
             });
             if !compared {

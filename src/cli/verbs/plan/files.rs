@@ -1,0 +1,179 @@
+//! A plan's answer as pages, pictures and data.
+
+use super::Answer;
+use super::tables::gib;
+use crate::cli::Failure;
+use crate::cli::options::output::{OneFile, json};
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::plan::{Change, Front, Plan, Silent, Target, fronts, heat_map, sensitivities};
+use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, number};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const ENDINGS: [&str; 6] = [".html", ".svg", ".png", ".pdf", ".json", ".csv"];
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1f2328}\
+table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #d8dee4}\
+th:first-child,td:first-child{text-align:left}pre{background:#f2f4f7;padding:.8rem;overflow:auto}svg{max-width:100%;height:auto}";
+
+/// The files that a verb writes.
+pub struct Files(Vec<(PathBuf, OneFile)>);
+
+impl Files {
+    /// Checks, before any work, that all can be written.
+    pub fn new(paths: &[PathBuf]) -> Result<Files, Failure> {
+        let distinct: BTreeSet<&PathBuf> = paths.iter().collect();
+        if distinct.len() < paths.len() {
+            return Err(Failure::usage("expected different outputs, found one -o twice; leave one out"));
+        }
+        let one = |path: &PathBuf| {
+            let is_known = ENDINGS.iter().any(|ending| path.to_string_lossy().to_lowercase().ends_with(ending));
+            if !is_known && path.as_os_str() != "-" {
+                let known = ENDINGS.join(" ");
+                let found = path.display();
+                return Err(Failure::Usage(format!(
+                    "expected -o with a name that ends in one of {known}, found '{found}'; use such a name"
+                )));
+            }
+            Ok((path.clone(), OneFile::at(Some(path), &ENDINGS)?))
+        };
+        Ok(Files(paths.iter().map(one).collect::<Result<_, Failure>>()?))
+    }
+
+    pub fn write(&self, answer: &Answer<'_>, remarks: RemarkOptions) -> Result<(), Failure> {
+        let is_drawn =
+            |path: &Path| path.extension().is_some_and(|ending| !["json", "csv"].iter().any(|e| ending == *e));
+        let plots = self.0.iter().any(|(path, _)| is_drawn(path)).then(|| {
+            let _busy = remarks.busy("drawing", None);
+            answer.plots()
+        });
+        for (path, file) in self.0.iter().filter(|(path, _)| path.as_os_str() != "-") {
+            let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+            let bytes = match (ending.as_str(), &plots) {
+                ("json", _) => json(&answer.json())?.into_bytes(),
+                ("csv", _) => answer.csv().into_bytes(),
+                ("html", Some(plots)) => answer.html(&plots.svg()?).into_bytes(),
+                ("png", Some(plots)) => plots.png()?,
+                ("pdf", Some(plots)) => plots.pdf()?,
+                (_, Some(plots)) => plots.svg()?.into_bytes(),
+                (_, None) => continue,
+            };
+            file.write(bytes, remarks, |_| String::new())?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the smallest and the largest of some numbers.
+fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    (numbers.clone().fold(f64::INFINITY, f64::min), numbers.fold(0.0, f64::max))
+}
+
+fn axis(label: &str, log: bool, from_zero: bool) -> PlotAxis {
+    PlotAxis { label: label.to_string(), log, from_zero, ticks: None }
+}
+
+fn heat(plans: &[Plan]) -> Option<Plot> {
+    let tps: BTreeSet<u32> = plans.iter().map(|plan| plan.layout.tp).collect();
+    let pps: BTreeSet<u32> = plans.iter().map(|plan| plan.layout.pp).collect();
+    if plans.len() < 2 {
+        return None;
+    }
+    let cell = |pp: u32, tp: u32| {
+        let plan = plans.iter().find(|plan| (plan.layout.tp, plan.layout.pp) == (tp, pp))?;
+        Some((plan.estimate.iteration_s, format!("{} s", number(plan.estimate.iteration_s))))
+    };
+    Some(Plot::HeatMap(HeatMap {
+        title: "best iteration by tensor- and pipeline-parallel degree; empty: nothing fits".to_string(),
+        columns: tps.iter().map(|tp| format!("tp {tp}")).collect(),
+        rows: pps.iter().map(|pp| format!("pp {pp}")).collect(),
+        cells: pps.iter().map(|&pp| tps.iter().map(|&tp| cell(pp, tp)).collect()).collect(),
+        range: range(plans.iter().map(|plan| plan.estimate.iteration_s)),
+    }))
+}
+
+fn front(plans: &[Plan], title: &str, x: PlotAxis, of: fn(&Plan) -> (f64, f64), y: &str) -> Option<Plot> {
+    let points: Vec<(f64, f64)> = plans.iter().map(of).collect();
+    let series = vec![Series { name: "best plan".to_string(), style: SeriesStyle::Line, points }];
+    let chart = Chart { title: title.to_string(), x, y: axis(y, false, true), series, guides: Vec::new() };
+    (plans.len() > 1).then_some(Plot::Chart(chart))
+}
+
+impl Answer<'_> {
+    fn plots(&self) -> Plots {
+        let question = self.search.question;
+        let Front { memory, gpus } = fronts(self.search);
+        let by_memory = |plan: &Plan| (plan.memory_bytes() as f64 / f64::from(1 << 30), plan.estimate.iteration_s);
+        let by_gpus = |plan: &Plan| (plan.layout.gpus() as f64, plan.estimate.tokens_per_second_per_gpu);
+        let mut plots: Vec<Plot> = heat(&heat_map(self.search)).into_iter().collect();
+        plots.extend(front(
+            &memory,
+            "time against memory",
+            axis("memory per GPU, GiB", false, false),
+            by_memory,
+            "iteration, s",
+        ));
+        plots.extend(front(&gpus, "speed against GPUs", axis("GPUs", true, false), by_gpus, "tokens/s per GPU"));
+        plots.extend(self.sensitivity());
+        let notes = self.why.clone().map_or_else(Vec::new, Vec::from);
+        let title = format!("{} on {} {}", self.names.model, question.gpus[0], question.machine.hardware.name);
+        Plots { title, plots, notes, ..Plots::default() }
+    }
+
+    /// Returns how the best plan changes with memory, links and network.
+    fn sensitivity(&self) -> Option<Plot> {
+        let best = self.plans.plans.first()?;
+        let all = sensitivities(self.search.question, &Change::SHOWN, &Silent);
+        let speed = best.estimate.tokens_per_second_per_gpu;
+        let series = ["memory", "link", "network"].map(|name| {
+            let of = |change: Change| Some(change.parts()).filter(|(what, _)| *what == name).map(|(_, times)| times);
+            let own = all.iter().filter_map(|near| {
+                let plan = near.plan.as_ref()?;
+                Some((of(near.change)?, 100.0 * plan.estimate.tokens_per_second_per_gpu / speed))
+            });
+            let mut points: Vec<(f64, f64)> = own.chain([(1.0, 100.0)]).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Series { name: name.to_string(), style: SeriesStyle::Line, points }
+        });
+        Some(Plot::Chart(Chart {
+            title: "best plan with other memory, links or network".to_string(),
+            x: PlotAxis {
+                ticks: Some(vec![0.125, 0.25, 0.5, 1.0, 2.0, 4.0]),
+                ..axis("times the hardware's", true, false)
+            },
+            y: axis("tokens/s per GPU, %", false, false),
+            series: series.into(),
+            guides: vec![[(0.125, 100.0), (4.0, 100.0)]],
+        }))
+    }
+
+    fn html(&self, svg: &str) -> String {
+        let mut out = format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
+             <title>{0}</title><style>{STYLE}</style>\n<h1>{0}</h1>\n",
+            escape(&self.report().title)
+        );
+        for sentence in self.why.iter().flatten() {
+            out += &format!("<p>{}</p>\n", escape(sentence));
+        }
+        out += svg;
+        for table in [self.plans_table(), self.times_table(), self.ruled_out_table()] {
+            out += &html_table(&table);
+        }
+        if let Some(best) = self.plans.plans.first() {
+            for target in Target::ALL {
+                if let Ok(text) = self.flags(best, target) {
+                    out += &format!("<h2>Plan 1 for {}</h2>\n<pre>{}</pre>\n", target.name(), escape(&text));
+                }
+            }
+        }
+        out + &format!("<p>Memory limit {} per GPU.</p>\n</html>\n", gib(self.search.bytes()))
+    }
+}
+
+fn html_table(table: &Table) -> String {
+    let cells = |row: &[String], tag: &str| {
+        row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect::<String>()
+    };
+    let rows: String = table.rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row, "td"))).collect();
+    format!("<h2>{}</h2>\n<table>\n<tr>{}</tr>\n{rows}</table>\n", escape(&table.caption), cells(&table.header, "th"))
+}

@@ -1,0 +1,168 @@
+//! `pipesim plan`: the best layouts of a model on a number of GPUs.
+
+mod files;
+mod tables;
+mod watch;
+
+use crate::cli::Failure;
+use crate::cli::options::hardware::{hardware, model, spellings, stack};
+use crate::cli::options::memory_cap::MemoryCap;
+use crate::cli::options::output::{PrintOptions, json, origin};
+use crate::cli::options::schedules::{Names as ScheduleNames, names};
+use crate::cli::options::values::{Numbers, numbers, one_of, whole};
+use crate::cli::sandbox::Sandbox;
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::cli::terminal::{print, table};
+use crate::cost::analytic::Platform;
+use crate::dsl;
+use crate::layout::{Attention, Precision, STACKS};
+use crate::plan::{Change, Fixed, Names, Objective, PlanError, Plans, Question, Search, Target, sensitivities, why};
+use crate::report::Report;
+use clap::Args;
+use files::Files;
+use std::path::PathBuf;
+use watch::Watch;
+
+/// Changes that are mentioned next to the answer.
+const MENTIONED: [Change; 2] = [Change::Network(2.0), Change::Batch(2)];
+
+#[derive(Args)]
+pub struct PlanVerb {
+    /// Model: a name (llama-3-70b, gpt-3-175b, gpt2-xl, ...) or a Hugging Face config.json
+    #[arg(long, value_name = "NAME|FILE")]
+    model: String,
+    /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file
+    #[arg(long, value_name = "NAME|FILE")]
+    hardware: String,
+    /// Number of GPUs; several: 16,32,64 or 16..512*2
+    #[arg(long, value_name = "N", value_parser = numbers(1..=1 << 20))]
+    gpus: Numbers,
+    /// Global batch size: sequences per step over all GPUs
+    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = whole::<u32>(1..=1 << 27))]
+    batch: u32,
+    /// Tokens per sequence
+    #[arg(long, value_name = "S", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=1 << 27))]
+    seq: u32,
+    /// Memory limit per GPU in bytes, as in 75GiB [default: the hardware's memory]
+    #[arg(long, value_name = "BYTES", value_parser = MemoryCap::parse)]
+    memory_cap: Option<MemoryCap>,
+    /// Training software, which decides what layouts there are: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
+    #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0])]
+    stack: String,
+    /// Schedules to choose from, or all [default: those that the stack implements]
+    #[arg(long, short = 's', value_name = "NAMES", visible_alias = "schedule", value_parser = names)]
+    schedules: Vec<ScheduleNames>,
+    /// Fixed values, as in tp=8,pp=4: tp, pp, dp, cp, micro-batch-size, chunks, recompute, zero, sequence-parallel, layers; a key given twice allows both values
+    #[arg(long, value_name = "KEY=VALUE,..", value_parser = fixed)]
+    fix: Vec<Fixed>,
+    /// Precision of matrix products
+    #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
+    compute_precision: Precision,
+    /// Attention kernel [default: the stack's]
+    #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
+    attention: Option<Attention>,
+    /// What the best plan is best in: time per step, tokens per second and GPU, or cost by the hardware's dollars_per_gpu_hour
+    #[arg(long, value_name = "WHAT", default_value = "time", value_parser = one_of(Objective::ALL.iter().map(|&o| (o.name(), "", o))))]
+    objective: Objective,
+    /// Number of plans to show
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = whole::<u32>(1..=1000))]
+    top: u32,
+    /// Print only the best plan, as options of this program
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii", "top"], value_parser = one_of(Target::ALL.iter().map(|&t| (t.name(), "", t))))]
+    to: Option<Target>,
+    /// File that keeps what the search has found: an interrupted search goes on from it
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Write a page, a picture or data; the ending says which: .html .svg .png .pdf .json .csv; repeatable
+    #[arg(long, short, value_name = "FILE")]
+    output: Vec<PathBuf>,
+    #[command(flatten)]
+    print: PrintOptions,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+}
+
+fn fixed(text: &str) -> Result<Fixed, String> {
+    Fixed::parse(text).map_err(|error| error.to_string())
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+}
+
+/// An answer with everything that is shown of it.
+pub struct Answer<'a> {
+    pub search: &'a Search<'a>,
+    pub plans: &'a Plans,
+    pub names: Names,
+    pub why: Option<[String; 2]>,
+}
+
+impl PlanVerb {
+    pub fn run(&self) -> Result<(), Failure> {
+        let files = Files::new(&self.output)?;
+        let question = self.question()?;
+        question.check()?;
+        let watch = Watch::start(&question, self.resume.as_deref(), self.remarks)?;
+        let search = Search::new(&question)?.knowing(watch.known());
+        let plans = search.plans(&watch)?;
+        let nearby = if plans.is_stopped { Vec::new() } else { sensitivities(&question, &MENTIONED, &watch) };
+        let best = plans.plans.first().filter(|_| !plans.is_stopped);
+        let reasons = best.map(|best| why(&search, best, &nearby));
+        let answer = Answer { search: &search, plans: &plans, names: self.names(), why: reasons };
+        watch.done();
+        self.show(&answer)?;
+        files.write(&answer, self.remarks)?;
+        watch.ended()
+    }
+
+    fn question(&self) -> Result<Question, Failure> {
+        let mut machine = Platform { hardware: hardware(&self.hardware)?, stack: stack(&self.stack)? };
+        match self.memory_cap {
+            None => {}
+            Some(MemoryCap::Bytes(bytes)) => machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30),
+            Some(MemoryCap::Units(units)) => {
+                return Err(Failure::Usage(format!("--memory-cap: expected bytes, found {units}; write {units}GiB")));
+            }
+        }
+        let mut fixed = Fixed::default();
+        self.fix.iter().for_each(|one| fixed.add(one.clone()));
+        let asked: Vec<String> = self.schedules.iter().flat_map(ScheduleNames::all).cloned().collect();
+        let schedules = if asked.iter().any(|name| name == "all") {
+            dsl::names().into_iter().map(str::to_string).collect()
+        } else {
+            asked
+        };
+        Ok(Question {
+            gpus: self.gpus.all().to_vec(),
+            precision: self.compute_precision,
+            attention: self.attention,
+            schedules,
+            fixed,
+            objective: self.objective,
+            keep: self.top as usize,
+            host: &Sandbox,
+            ..Question::new(model(&self.model, self.remarks)?, machine, self.gpus.first(), self.batch, self.seq)
+        })
+    }
+
+    fn names(&self) -> Names {
+        let memory_cap = self.memory_cap.and_then(MemoryCap::bytes).map(|bytes| format!("{bytes}B"));
+        Names { model: self.model.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), memory_cap }
+    }
+
+    fn show(&self, answer: &Answer<'_>) -> Result<(), Failure> {
+        if let Some(target) = self.to {
+            let Some(best) = answer.plans.plans.first() else { return Ok(()) };
+            let text = answer.flags(best, target).map_err(Failure::Usage)?;
+            return print(&format!("{text}\n"));
+        }
+        let mut report: Report = answer.report();
+        report.provenance.extend(origin());
+        let as_json = || json(&answer.json());
+        let as_table = || answer.terminal(&report, table);
+        self.print.show(&report, as_json, as_table, || answer.csv())
+    }
+}

@@ -1,0 +1,265 @@
+//! A plan's answer as tables, text, JSON and CSV.
+
+use super::Answer;
+use crate::layout::{ParallelConfig, Zero};
+use crate::plan::{Objective, Plan, Target, flags};
+use crate::report::{Report, Table, csv_cell, number, percent, quantity};
+use serde_json::{Map, Value, json};
+
+/// Columns of the CSV.
+const COLUMNS: [&str; 26] = [
+    "rank",
+    "gpus",
+    "schedule",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "micro_batch_size",
+    "microbatches",
+    "chunks",
+    "recompute",
+    "zero",
+    "sequence_parallel",
+    "layers",
+    "iteration_s",
+    "iteration_low_s",
+    "iteration_high_s",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "memory_bytes",
+    "compute_s",
+    "tensor_parallel_exposed_s",
+    "pipeline_bubble_s",
+    "data_parallel_exposed_s",
+    "tie",
+];
+
+pub fn gib(bytes: u64) -> String {
+    quantity(bytes as f64 / f64::from(1 << 30), "GiB")
+}
+
+impl Answer<'_> {
+    /// Returns the best plan as options of a program.
+    pub fn flags(&self, plan: &Plan, target: Target) -> Result<String, String> {
+        flags(plan, self.search.question.model.layers, target, &self.names)
+    }
+
+    fn has_several_sizes(&self) -> bool {
+        self.search.question.gpus.len() > 1
+    }
+
+    /// Returns the plans, the parts of their time, and what was ruled out.
+    pub fn report(&self) -> Report {
+        let question = self.search.question;
+        let gpus = question.gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let tables = [self.plans_table(), self.times_table(), self.ruled_out_table()];
+        Report {
+            title: format!("{} on {gpus} {}", self.names.model, question.machine.hardware.name),
+            verdict: self.why.as_ref().map_or_else(String::new, |[why, beats]| format!("{why} {beats}")),
+            extra_tables: tables.into(),
+            ..Report::default()
+        }
+    }
+
+    pub fn plans_table(&self) -> Table {
+        let question = self.search.question;
+        let is_priced = question.objective == Objective::Cost;
+        let several = self.has_several_sizes();
+        let mut header = vec!["plan"];
+        header.extend(several.then_some("GPUs"));
+        header.extend([
+            "tp",
+            "pp",
+            "dp",
+            "cp",
+            "schedule",
+            "micro-batch",
+            "recompute",
+            "ZeRO",
+            "SP",
+            "iteration",
+            "tokens/s/GPU",
+            "MFU",
+            "memory",
+        ]);
+        header.extend(is_priced.then_some("$/M tokens"));
+        let row = |(rank, plan): (usize, &Plan)| {
+            let ParallelConfig { tp, pp, dp, cp, chunks, micro_batch_size, recompute, zero, sequence_parallel, .. } =
+                &plan.layout;
+            let tie = if plan.is_tie { " tie" } else { "" };
+            let mut cells = vec![format!("{}{tie}", rank + 1)];
+            cells.extend(several.then(|| plan.layout.gpus().to_string()));
+            cells.extend([tp, pp, dp, cp].map(u32::to_string));
+            let chunks = if *chunks > 1 && plan.names_chunks { format!(" v={chunks}") } else { String::new() };
+            let split = if plan.layout.layers.is_some() { ", layers moved" } else { "" };
+            cells.push(if *pp == 1 { "–".to_string() } else { format!("{}{chunks}{split}", plan.schedule) });
+            cells.push(format!("{micro_batch_size} × {}", plan.layout.micro));
+            cells.push(recompute.to_string());
+            cells.push(if *zero == Zero::None { "–".to_string() } else { zero.to_string() });
+            cells.push(if *sequence_parallel { "yes" } else { "–" }.to_string());
+            let [low, high] = plan.estimate.iteration_interval_s.map(|seconds| number(1e3 * seconds));
+            cells.push(format!("{} ({low} to {high})", quantity(1e3 * plan.estimate.iteration_s, "ms")));
+            cells.push(number(plan.estimate.tokens_per_second_per_gpu));
+            cells.push(percent(plan.estimate.mfu));
+            cells.push(gib(plan.memory_bytes()));
+            let price = question.machine.hardware.dollars_per_gpu_hour;
+            cells.extend(is_priced.then(|| format!("{:.4}", plan.dollars_per_million_tokens(price))));
+            cells
+        };
+        let rows = self.plans.plans.iter().enumerate().map(row).collect();
+        let caption = format!(
+            "Best layouts of {} ({} G parameters) for {} sequences of {} tokens per step, with {}, within {}",
+            self.names.model,
+            number(question.model.spec().parameters() as f64 / 1e9),
+            question.batch,
+            question.sequence,
+            question.machine.stack.name,
+            gib(self.search.bytes())
+        );
+        Table::new(caption, &header, rows)
+    }
+
+    pub fn times_table(&self) -> Table {
+        let header = ["plan", "iteration", "compute", "tensor", "bubble", "data", "optimizer", "other"];
+        let ms = |seconds: f64| quantity(1e3 * seconds, "ms");
+        let row = |(rank, plan): (usize, &Plan)| {
+            let t = &plan.estimate.time_s;
+            let parts = [
+                plan.estimate.iteration_s,
+                t.compute,
+                t.tensor_parallel_exposed,
+                t.pipeline_bubble,
+                t.data_parallel_exposed,
+                t.optimizer,
+                t.other,
+            ];
+            [(rank + 1).to_string()].into_iter().chain(parts.map(ms)).collect()
+        };
+        Table::new("Parts of an iteration", &header, self.plans.plans.iter().enumerate().map(row).collect())
+    }
+
+    pub fn ruled_out_table(&self) -> Table {
+        let rows = self.plans.ruled_out.iter();
+        let rows = rows.map(|(reason, count)| vec![reason.text().to_string(), number(*count as f64)]).collect();
+        let caption = format!(
+            "{} layouts considered, {} predicted in full; the others were ruled out",
+            number(self.plans.considered as f64),
+            number(self.plans.evaluated as f64)
+        );
+        Table::new(caption, &["reason", "layouts"], rows)
+    }
+
+    /// Returns what a terminal shows: the reasons, the tables, and the best plan to paste.
+    pub fn terminal(&self, report: &Report, table: fn(&Report) -> String) -> String {
+        let mut text = table(report);
+        if let Some([why, beats]) = &self.why {
+            text += &format!("\nWhy plan 1: {why}\n{beats}\n");
+        }
+        if let Some(best) = self.plans.plans.first() {
+            let own = Target::of_stack(&self.names.stack);
+            for target in [own, Target::Pipesim] {
+                match self.flags(best, target) {
+                    Ok(flags) => text += &format!("\nPlan 1 for {}:\n{flags}\n", target.name()),
+                    Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.name()),
+                }
+            }
+        }
+        text
+    }
+
+    fn plan_json(&self, plan: &Plan) -> Value {
+        let l = &plan.layout;
+        let mut flags = Map::new();
+        for target in Target::ALL.into_iter().filter(|target| *target != Target::Pipesim) {
+            if let Ok(text) = self.flags(plan, target) {
+                flags.insert(target.name().to_string(), Value::from(text));
+            }
+        }
+        json!({
+            "schedule": plan.schedule,
+            "gpus": l.gpus(),
+            "tp": l.tp,
+            "pp": l.pp,
+            "dp": l.dp,
+            "cp": l.cp,
+            "ep": 1,
+            "micro_batch_size": l.micro_batch_size,
+            "microbatches": l.micro,
+            "chunks": l.chunks,
+            "recompute": l.recompute.name(),
+            "zero": l.zero as u8,
+            "sequence_parallel": l.sequence_parallel,
+            "layers": plan.estimate.layers,
+            "iteration_s": plan.estimate.iteration_s,
+            "iteration_interval_s": plan.estimate.iteration_interval_s,
+            "tokens_per_second_per_gpu": plan.estimate.tokens_per_second_per_gpu,
+            "mfu": plan.estimate.mfu,
+            "memory_bytes": plan.memory_bytes(),
+            "time_s": plan.estimate.time_s,
+            "tie": plan.is_tie,
+            "command": self.flags(plan, Target::Pipesim).unwrap_or_default(),
+            "flags": flags,
+        })
+    }
+
+    pub fn json(&self) -> Value {
+        let plans: Vec<Value> = self.plans.plans.iter().map(|plan| self.plan_json(plan)).collect();
+        let ruled_out: Map<String, Value> = self
+            .plans
+            .ruled_out
+            .iter()
+            .map(|(reason, count)| (reason.name().to_string(), Value::from(*count)))
+            .collect();
+        let [why, beats] = self.why.clone().unwrap_or_default();
+        json!({
+            "schema_version": 1,
+            "plans": plans,
+            "considered": self.plans.considered,
+            "evaluated": self.plans.evaluated,
+            "ruled_out": ruled_out,
+            "why": why,
+            "what_would_beat_it": beats,
+            "complete": !self.plans.is_stopped,
+        })
+    }
+
+    pub fn csv(&self) -> String {
+        let mut text = COLUMNS.join(",") + "\n";
+        for (rank, plan) in self.plans.plans.iter().enumerate() {
+            let (l, e, t) = (&plan.layout, &plan.estimate, &plan.estimate.time_s);
+            let layers = e.layers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            let cells = [
+                (rank + 1).to_string(),
+                l.gpus().to_string(),
+                csv_cell(&plan.schedule),
+                l.tp.to_string(),
+                l.pp.to_string(),
+                l.dp.to_string(),
+                l.cp.to_string(),
+                "1".to_string(),
+                l.micro_batch_size.to_string(),
+                l.micro.to_string(),
+                l.chunks.to_string(),
+                csv_cell(l.recompute.name()),
+                l.zero.to_string(),
+                l.sequence_parallel.to_string(),
+                layers,
+                e.iteration_s.to_string(),
+                e.iteration_interval_s[0].to_string(),
+                e.iteration_interval_s[1].to_string(),
+                e.tokens_per_second_per_gpu.to_string(),
+                e.mfu.to_string(),
+                plan.memory_bytes().to_string(),
+                t.compute.to_string(),
+                t.tensor_parallel_exposed.to_string(),
+                t.pipeline_bubble.to_string(),
+                t.data_parallel_exposed.to_string(),
+                plan.is_tie.to_string(),
+            ];
+            text += &(cells.join(",") + "\n");
+        }
+        text
+    }
+}

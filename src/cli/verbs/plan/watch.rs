@@ -1,0 +1,125 @@
+//! Progress, Ctrl-C and the journal of a search.
+
+use crate::cli::Failure;
+use crate::cli::options::costs::read_text;
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::layout::ParallelConfig;
+use crate::plan::{Journal, Observer, Outcome, Question};
+use crate::ranks::signal_name;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Searches that take longer show their progress.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_JOURNAL: u64 = 1 << 30;
+
+/// Follows a search.
+pub struct Watch {
+    bar: Mutex<Option<ProgressBar>>,
+    begin: Instant,
+    remarks: RemarkOptions,
+    /// The signal that ended the search; 0 for none.
+    signal: Arc<AtomicUsize>,
+    known: BTreeMap<u32, Outcome>,
+    journal: Option<Mutex<File>>,
+}
+
+impl Watch {
+    /// Reads the journal at `path`, or begins it.
+    pub fn start(question: &Question, path: Option<&Path>, remarks: RemarkOptions) -> Result<Watch, Failure> {
+        let mut known = BTreeMap::new();
+        let mut journal = None;
+        if let Some(path) = path {
+            let there = std::fs::metadata(path).is_ok_and(|data| data.len() > 0);
+            if there {
+                let text = read_text(path, MOST_JOURNAL)?;
+                let name = path.display();
+                known = Journal::read(question, &text)
+                    .map_err(|error| Failure::Usage(format!("{name}: {error}")))?
+                    .outcomes;
+                remarks.remark(&format!("{name}: {} layouts are known", known.len()));
+            }
+            let failed = |cause: std::io::Error| {
+                Failure::Failed(anyhow::anyhow!(
+                    "expected to write {}, but could not; choose another file: {cause}",
+                    path.display()
+                ))
+            };
+            // a last line that was cut off is written again
+            let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path).map_err(failed)?;
+            let mut text = format!("{}\n", Journal::head(question));
+            known.iter().for_each(|(number, outcome)| text += &format!("{}\n", Journal::line(*number, *outcome)));
+            file.write_all(text.as_bytes()).map_err(failed)?;
+            journal = Some(Mutex::new(file));
+        }
+        let signal = Arc::new(AtomicUsize::new(0));
+        let asked = Arc::new(AtomicBool::new(false));
+        for number in [SIGHUP, SIGINT, SIGTERM] {
+            // a second signal ends the process
+            let _ = signal_hook::flag::register_conditional_shutdown(number, 128 + number, asked.clone());
+            let _ = signal_hook::flag::register(number, asked.clone());
+            let _ = signal_hook::flag::register_usize(number, signal.clone(), number as usize);
+        }
+        Ok(Watch { bar: Mutex::default(), begin: Instant::now(), remarks, signal, known, journal })
+    }
+
+    /// Returns what the journal knows.
+    pub fn known(&self) -> BTreeMap<u32, Outcome> {
+        self.known.clone()
+    }
+
+    /// Ends the progress bar.
+    pub fn done(&self) {
+        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Fails if a signal ended the search.
+    pub fn ended(&self) -> Result<(), Failure> {
+        let signal = self.signal.load(Ordering::SeqCst);
+        if signal == 0 {
+            return Ok(());
+        }
+        let name = signal_name(signal as i32);
+        let text = format!("stopped by {name}: the plans above are the best so far; others may be better");
+        Err(Failure::Stopped(text, 128 + signal as u8))
+    }
+}
+
+impl Observer for Watch {
+    fn progress(&self, decided: usize, all: usize, best: Option<(f64, &ParallelConfig)>) {
+        if self.remarks.quiet || !std::io::stderr().is_terminal() || self.begin.elapsed() < PATIENCE {
+            return;
+        }
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("{pos} of {len} layouts [{bar:30}] {msg}");
+            let bar = ProgressBar::with_draw_target(Some(all as u64), ProgressDrawTarget::stderr());
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        if let Some((seconds, layout)) = best {
+            bar.set_message(format!("best so far {seconds:.3} s: {layout}"));
+        }
+        bar.set_position(decided as u64);
+    }
+
+    fn outcome(&self, number: u32, outcome: Outcome) {
+        if let Some(journal) = &self.journal {
+            let mut file = journal.lock().unwrap_or_else(PoisonError::into_inner);
+            // a journal that cannot be written costs only time later
+            let _ = writeln!(file, "{}", Journal::line(number, outcome));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.signal.load(Ordering::SeqCst) != 0
+    }
+}

@@ -1,0 +1,127 @@
+//! `predict` of several layouts of a model on hardware: a row per layout and schedule.
+
+use super::grid::Combination;
+use super::{LayoutFigures, Predict, Printed};
+use crate::cli::Failure;
+use crate::cli::options::output::{origin, versioned};
+use crate::cli::options::threshold::{Figures, Side};
+use crate::cli::terminal::table;
+use crate::cost::analytic::Analytic;
+use crate::report::{self, Report, Table, quantity};
+use crate::resolve::Costs;
+use crate::sim::Prediction;
+use crate::step_estimate::StepEstimate;
+
+/// Most predictions of one command.
+const MOST: usize = 10_000;
+
+/// One layout under one schedule.
+struct One<'a> {
+    analytic: &'a Analytic,
+    /// The schedule.
+    name: String,
+    estimate: StepEstimate,
+}
+
+impl One<'_> {
+    fn layout(&self) -> LayoutFigures {
+        LayoutFigures::new(&self.analytic.layout, &self.estimate)
+    }
+
+    fn label(&self) -> String {
+        let layout = &self.analytic.layout;
+        let size = layout.micro_batch_size;
+        format!("{} tp={} p={} dp={} micro-batch={size}", self.name, layout.tp, layout.pp, layout.dp)
+    }
+}
+
+impl Predict {
+    /// Predicts every schedule under every layout.
+    pub(super) fn several(&self, analytics: &[Analytic]) -> Result<(), Failure> {
+        let count = analytics.len() * self.schedules.names().len();
+        if count > MOST {
+            let what = format!("expected at most {MOST} predictions, found {count}; give fewer layouts or schedules");
+            return Err(Failure::Usage(what));
+        }
+        let mut combinations: Vec<(&Analytic, Vec<Combination>)> = Vec::new();
+        let mut refused = None;
+        for analytic in analytics {
+            let costs = Costs::Analytic(Box::new(analytic.clone()));
+            match self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks) {
+                Ok(all) => combinations.push((analytic, all)),
+                Err(failure) => {
+                    self.remarks.remark(&format!("note: {} is left out: {failure}", analytic.layout));
+                    refused.get_or_insert(failure);
+                }
+            }
+        }
+        if let (true, Some(failure)) = (combinations.is_empty(), refused) {
+            return Err(failure);
+        }
+        let (mut all, mut results) = (Vec::new(), Vec::new());
+        for (analytic, combination) in &combinations {
+            for one in combination {
+                let Some(resolved) = &one.resolved else { continue };
+                let result = self.predict(resolved, &one.name)?;
+                let estimate = StepEstimate::new(&analytic.as_resolved(resolved), &result).map_err(Failure::usage)?;
+                let name = result.prediction.schedule.clone();
+                all.push(One { analytic, name, estimate });
+                results.push(result);
+            }
+        }
+        self.show_several(&all, &results)?;
+        let labels: Vec<String> = all.iter().map(One::label).collect();
+        let each = all.iter().zip(&results).zip(&labels);
+        let figures = each.map(|((one, Prediction { prediction: p, .. }), label)| {
+            let figures = Figures::new(label, &p.time_unit).with_metrics(Side::Predicted, &p.metrics);
+            figures.with_step(Side::Predicted, Some(1e3 * one.estimate.iteration_s), p.period)
+        });
+        self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
+    }
+
+    fn show_several(&self, all: &[One<'_>], results: &[Prediction<'_>]) -> Result<(), Failure> {
+        let mut report =
+            if self.write.output.is_empty() { Report::figures(results) } else { Report::predicted(results) };
+        self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
+        report.provenance.extend(origin());
+        for (entry, one) in report.entries.iter_mut().zip(all) {
+            entry.over_steps.extend(one.estimate.figures());
+            entry.over_steps.extend(one.layout().figures());
+        }
+        let csv = report::figures(&report);
+        for (entry, one) in report.entries.iter_mut().zip(all) {
+            entry.name = one.label();
+        }
+        report.extra_tables = vec![layouts(all)];
+        let json = || {
+            let printed = all.iter().zip(results).map(|(one, result)| Printed {
+                prediction: &result.prediction,
+                forecast: Some(&one.estimate),
+                layout: Some(one.layout()),
+                best: None,
+            });
+            versioned("predictions", &printed.collect::<Vec<_>>())
+        };
+        let printed = self.draw.print.show(&report, json, || table(&report), || csv.clone());
+        self.write.write(&report, &[], printed, self.remarks)
+    }
+}
+
+/// Returns a table of layouts, the fastest per GPU first.
+fn layouts(all: &[One<'_>]) -> Table {
+    let header = ["schedule", "tp", "pp", "dp", "micro-batch", "GPUs", "iteration", "tokens/s/GPU", "memory", "fits"];
+    let mut sorted: Vec<&One<'_>> = all.iter().collect();
+    sorted.sort_by(|a, b| b.estimate.tokens_per_second_per_gpu.total_cmp(&a.estimate.tokens_per_second_per_gpu));
+    let row = |one: &&One<'_>| {
+        let (layout, estimate) = (one.layout(), &one.estimate);
+        let mut cells = vec![one.name.clone()];
+        cells.extend([layout.tp, layout.pp, layout.dp, layout.micro_batch_size].map(|number| number.to_string()));
+        cells.push(estimate.gpus.to_string());
+        cells.push(quantity(1e3 * estimate.iteration_s, "ms"));
+        cells.push(report::number(estimate.tokens_per_second_per_gpu));
+        cells.push(quantity(layout.memory_bytes as f64 / f64::from(1 << 30), "GiB"));
+        cells.push(if estimate.memory.fits { "yes" } else { "no" }.to_string());
+        cells
+    };
+    Table::new("Layouts, the most tokens per second and GPU first", &header, sorted.iter().map(row).collect())
+}

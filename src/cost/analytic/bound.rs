@@ -1,0 +1,85 @@
+//! Lower bound of the time of a step over all orders of its ops: work, and the way of the first and the last micro-batch.
+
+use super::{Analytic, Passes};
+use crate::model_spec::Stage;
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+
+/// Nanoseconds of one stage's ops, as [`Analytic::table`] rounds them.
+struct StageTimes {
+    forward: u64,
+    /// B, or I + W if the backward is split.
+    backward: u64,
+}
+
+fn ns(seconds: f64) -> u64 {
+    (seconds * 1e9).round().clamp(0.0, 1e18) as u64
+}
+
+impl Analytic {
+    /// Returns a lower bound, in seconds, of the iteration time of every order on `placement`, whether or not it fits into memory.
+    /// `split`: whether the order splits the backward. `alike[device]` is the first device that holds as many of each part.
+    ///
+    /// A device cannot start before the first forward reaches it, then has all its work to do; without a split backward, its last
+    /// backward is followed by those of the stages before. Exchange and optimizer are those of [`Analytic::step`].
+    pub fn least_iteration(&self, placement: &Placement, stages: &[Stage], split: bool, alike: &[u32]) -> f64 {
+        let stack = &self.machine.stack;
+        let times: Vec<StageTimes> = stages.iter().map(|stage| StageTimes::new(&self.passes(stage), split)).collect();
+        let ways: Vec<[Vec<u64>; 2]> =
+            (0..placement.directions()).map(|direction| self.ways(placement, direction, &times)).collect();
+        let blocked = ns(stack.exchange_us * 1e-6);
+        let overlaps = stack.step_overlaps > 0.0 && split;
+        let mut after = vec![(0.0, 0.0); alike.len()];
+        let (mut pipeline, mut exchanged, mut optimizer) = (0, 0.0_f64, 0.0_f64);
+        for device in 0..placement.devices() {
+            let (mut head, mut tail, mut work, mut leaving) = (u64::MAX, u64::MAX, 0, 0);
+            for chunk in placement.held_by(device) {
+                let (stage, [down, up]) = (chunk.stage as usize, &ways[chunk.direction as usize]);
+                let micro = u64::from(placement.microbatches_of(chunk.direction, self.layout.micro).len() as u32);
+                (head, tail) = (head.min(down[stage]), tail.min(up[stage]));
+                work += micro * (times[stage].forward + times[stage].backward);
+                let sends = [Kind::F, Kind::B].map(|kind| Op::new(kind, chunk.stage, 0).in_direction(chunk.direction));
+                leaving += micro * sends.into_iter().filter(|op| placement.leaves_device(*op)).count() as u64;
+            }
+            // the device need not be free again after its last op
+            let work = work + leaving.saturating_sub(1) * blocked;
+            let tail = if split { 0 } else { tail };
+            let lasted = if overlaps { work } else { head + work };
+            let first = alike[device as usize] as usize;
+            if first == device as usize {
+                after[first] = self.after_device(placement, stages, device);
+            }
+            let (exchange, update) = after[first];
+            pipeline = pipeline.max(if overlaps { work } else { head + work + tail });
+            exchanged = exchanged.max(lasted as f64 * 1e-9 + exchange);
+            optimizer = optimizer.max(update);
+        }
+        let step = exchanged.max(pipeline as f64 * 1e-9) + optimizer + self.tied_exchange(placement, stages);
+        let step = step + stack.host_step_ms * 1e-3;
+        // sums in another order than the step's
+        step * (1.0 + stack.straggler_share * self.doublings()) * (1.0 - 1e-9)
+    }
+
+    /// Returns, by stage of one direction, the time until its first forward may start and the time from the end of its last backward
+    /// to that of stage 0.
+    fn ways(&self, placement: &Placement, direction: u32, times: &[StageTimes]) -> [Vec<u64>; 2] {
+        let (mut down, mut up) = (vec![0; times.len()], vec![0; times.len()]);
+        for stage in 1..times.len() {
+            let send = |kind, from: usize| {
+                let op = Op::new(kind, from as u32, 0).in_direction(direction);
+                if placement.leaves_device(op) { ns(self.arrival(placement, op)) } else { 0 }
+            };
+            down[stage] = down[stage - 1] + times[stage - 1].forward + send(Kind::F, stage - 1);
+            up[stage] = up[stage - 1] + times[stage - 1].backward + send(Kind::B, stage);
+        }
+        [down, up]
+    }
+}
+
+impl StageTimes {
+    fn new(passes: &Passes, split: bool) -> StageTimes {
+        let backward =
+            if split { ns(passes.input.total()) + ns(passes.weights.total()) } else { ns(passes.backward.total()) };
+        StageTimes { forward: ns(passes.forward.total()), backward }
+    }
+}

@@ -1,0 +1,90 @@
+//! What a search has found out about single layouts, as lines of text: a search that was interrupted goes on from there.
+
+use super::question::{PlanError, Question};
+use std::collections::BTreeMap;
+
+/// What is known about one layout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
+    /// The schedule does not exist for the layout's numbers.
+    Missing,
+    /// Bytes of the fullest device, which are too many.
+    TooLarge(u64),
+    /// Bytes of the fullest device, and the iteration time in seconds.
+    Predicted { bytes: u64, iteration_s: f64 },
+}
+
+/// Outcomes by the number of the layout in its [`Space`](super::Space).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Journal {
+    pub outcomes: BTreeMap<u32, Outcome>,
+}
+
+impl Journal {
+    /// Returns the first line of a question's journal: a journal of another question, or of another version, has another.
+    pub fn head(question: &Question) -> String {
+        // FNV-1a over everything that the answer depends on
+        let Question {
+            model, machine, gpus, batch, sequence, precision, attention, schedules, fixed, objective, ..
+        } = question;
+        let text = format!(
+            "{model:?} {machine:?} {gpus:?} {batch} {sequence} {precision:?} {attention:?} {schedules:?} {fixed:?} {objective:?}"
+        );
+        let hash = text
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        format!("pipesim plan {} {hash:016x}", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Returns the line of one outcome.
+    pub fn line(number: u32, outcome: Outcome) -> String {
+        match outcome {
+            Outcome::Missing => format!("{number} missing"),
+            Outcome::TooLarge(bytes) => format!("{number} {bytes}"),
+            // the bits, so that the answer is the same to the last digit
+            Outcome::Predicted { bytes, iteration_s } => format!("{number} {bytes} {:016x}", iteration_s.to_bits()),
+        }
+    }
+
+    /// Reads a journal of `question`. A last line that was cut off is ignored.
+    ///
+    /// # Errors
+    /// The journal of another question, or a text that is none.
+    pub fn read(question: &Question, text: &str) -> Result<Journal, PlanError> {
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let mut lines = whole.lines();
+        let head = Journal::head(question);
+        if lines.next() != Some(&head) {
+            let what = "expected the journal of this question, found another text; name a new file, or ask the same question again";
+            return Err(PlanError(what.to_string()));
+        }
+        let mut journal = Journal::default();
+        for (row, line) in lines.enumerate() {
+            let bad = || {
+                PlanError(format!(
+                    "expected a layout on line {} of the journal, found another text; name a new file",
+                    row + 2
+                ))
+            };
+            let (number, outcome) = outcome(line).ok_or_else(bad)?;
+            journal.outcomes.insert(number, outcome);
+        }
+        Ok(journal)
+    }
+}
+
+fn outcome(line: &str) -> Option<(u32, Outcome)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let number = words.first()?.parse().ok()?;
+    let outcome = match words[1..] {
+        ["missing"] => Outcome::Missing,
+        [bytes] => Outcome::TooLarge(bytes.parse().ok()?),
+        [bytes, bits] => {
+            let iteration_s = f64::from_bits(u64::from_str_radix(bits, 16).ok()?);
+            let bytes = bytes.parse().ok()?;
+            Some(Outcome::Predicted { bytes, iteration_s }).filter(|_| iteration_s.is_finite() && iteration_s > 0.0)?
+        }
+        _ => return None,
+    };
+    Some((number, outcome))
+}

@@ -1,0 +1,28 @@
+//! The best layouts of a model on a number of GPUs.
+//!
+//! [`space`](Space) lists the layouts, each with a lower bound of its iteration time. [`Search`] predicts them in the order of their
+//! bounds until no other can be among the best, so the result equals predicting all of them. Work is counted, not timed, and done in
+//! batches of fixed size: the answer and its counts are the same on any number of cores.
+
+mod answer;
+mod check;
+mod flags;
+mod journal;
+mod nearby;
+mod orders;
+mod question;
+mod reasons;
+mod search;
+mod shapes;
+mod space;
+mod stacks;
+
+pub use answer::{Plan, Plans, plan};
+pub use flags::{Names, Target, flags};
+pub use journal::{Journal, Outcome};
+pub use nearby::{Change, Front, NearbyPlan, fronts, heat_map, sensitivities};
+pub use question::{Fixed, Objective, PlanError, Question};
+pub use reasons::why;
+pub use search::{Found, Limits, Observer, Search, Silent};
+pub use shapes::Shape;
+pub use space::{Candidate, Group, Reason, Space};

@@ -1,0 +1,140 @@
+//! Answers near the answer: with less memory, fewer GPUs, other degrees, other links or another batch.
+
+use super::answer::Plan;
+use super::question::{PlanError, Question};
+use super::search::{Limits, Observer, Search, Silent};
+use super::space::{Candidate, Space};
+use std::collections::BTreeSet;
+
+/// Most points of a front.
+const MOST_POINTS: usize = 40;
+/// Distance of the points of a front, as a share of memory.
+const APART: f64 = 0.02;
+
+/// A change of a question.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Memory times this.
+    Memory(f64),
+    /// Bandwidth within nodes times this.
+    Link(f64),
+    /// Bandwidth between nodes times this.
+    Network(f64),
+    /// Batch times this.
+    Batch(u32),
+}
+
+impl Change {
+    /// Returns the changes that a report shows.
+    pub const SHOWN: [Change; 14] = [
+        Change::Memory(0.5),
+        Change::Memory(0.75),
+        Change::Memory(1.25),
+        Change::Memory(1.5),
+        Change::Memory(2.0),
+        Change::Link(0.25),
+        Change::Link(0.5),
+        Change::Link(2.0),
+        Change::Network(0.125),
+        Change::Network(0.25),
+        Change::Network(0.5),
+        Change::Network(2.0),
+        Change::Network(4.0),
+        Change::Batch(2),
+    ];
+
+    /// Returns what is changed, and how many times it is the original.
+    pub fn parts(self) -> (&'static str, f64) {
+        match self {
+            Change::Memory(times) => ("memory", times),
+            Change::Link(times) => ("link", times),
+            Change::Network(times) => ("network", times),
+            Change::Batch(times) => ("batch", f64::from(times)),
+        }
+    }
+
+    /// Returns the changed question.
+    pub fn apply(self, question: &Question) -> Question {
+        let mut other = question.clone();
+        match self {
+            Change::Memory(times) => other.machine.hardware.memory_gib *= times,
+            Change::Link(times) => other.machine.hardware.link_gbytes_per_s *= times,
+            Change::Network(times) => other.machine.hardware.network_gbps_per_gpu *= times,
+            Change::Batch(times) => other.batch = other.batch.saturating_mul(times),
+        }
+        other
+    }
+}
+
+/// The best plan of a changed question.
+#[derive(Clone, Debug)]
+pub struct NearbyPlan {
+    pub change: Change,
+    /// `None` if nothing fits.
+    pub plan: Option<Plan>,
+}
+
+/// Plans of which no other is better in both figures.
+#[derive(Clone, Debug, Default)]
+pub struct Front {
+    /// By memory: each is the fastest of those that need no more.
+    pub memory: Vec<Plan>,
+    /// By number of GPUs.
+    pub gpus: Vec<Plan>,
+}
+
+impl Search<'_> {
+    /// Returns the best plan of those allowed within `bytes`.
+    pub fn one(&self, bytes: u64, allows: &(dyn Fn(&Space, &Candidate) -> bool + Sync)) -> Option<Plan> {
+        let found = self.best(&Limits { keep: 1, bytes, allows }, &Silent);
+        self.plan(&self.space.candidates[found.best.first()?.1 as usize])
+    }
+}
+
+/// Returns the best plan of each changed question; those that `observer` stops are left out.
+pub fn sensitivities(question: &Question, changes: &[Change], observer: &dyn Observer) -> Vec<NearbyPlan> {
+    let mut all = Vec::new();
+    for &change in changes {
+        if observer.is_stopped() {
+            break;
+        }
+        let other = change.apply(question);
+        let search: Result<Search<'_>, PlanError> = Search::new(&other);
+        let plan = search.ok().and_then(|search| search.one(search.bytes(), &|_, _| true));
+        all.push(NearbyPlan { change, plan });
+    }
+    all
+}
+
+/// Returns the fronts of time against memory, for the first number of GPUs, and against GPUs.
+pub fn fronts(search: &Search<'_>) -> Front {
+    let question = search.question;
+    let of =
+        |gpus: u32| move |space: &Space, candidate: &Candidate| space.groups[candidate.group as usize].gpus == gpus;
+    let mut memory = Vec::new();
+    let mut bytes = search.bytes();
+    while memory.len() < MOST_POINTS {
+        let Some(plan) = search.one(bytes, &of(question.gpus[0])) else { break };
+        let used = plan.memory_bytes();
+        memory.push(plan);
+        bytes = used.saturating_sub(((search.bytes() as f64 * APART) as u64).max(1));
+    }
+    memory.reverse();
+    let mut sizes: Vec<u32> = question.gpus.clone();
+    sizes.sort_unstable();
+    let gpus = sizes.into_iter().filter_map(|gpus| search.one(search.bytes(), &of(gpus)));
+    Front { memory, gpus: gpus.collect() }
+}
+
+/// Returns the best plan of each pair of tensor- and pipeline-parallel degrees, for the first number of GPUs.
+pub fn heat_map(search: &Search<'_>) -> Vec<Plan> {
+    let gpus = search.question.gpus[0];
+    let degrees = |space: &Space, candidate: &Candidate| {
+        let group = &space.groups[candidate.group as usize];
+        (group.gpus == gpus).then_some((group.tp, space.shapes[candidate.shape as usize].pp))
+    };
+    let pairs: BTreeSet<(u32, u32)> =
+        search.space.candidates.iter().filter_map(|candidate| degrees(&search.space, candidate)).collect();
+    let best = |pair| search.one(search.bytes(), &move |space, candidate| degrees(space, candidate) == Some(pair));
+    pairs.into_iter().filter_map(best).collect()
+}

@@ -1,0 +1,121 @@
+//! Why the best plan is the best, and what would beat it, in two sentences.
+
+use super::answer::Plan;
+use super::nearby::{Change, NearbyPlan};
+use super::search::Search;
+use super::space::{Candidate, Space};
+use crate::cost::analytic::StepTime;
+use crate::layout::ParallelConfig;
+
+/// Gains that are worth a mention.
+const WORTH: f64 = 0.005;
+
+/// Returns the parts of an iteration that are not computation, with what they are lost to.
+fn losses(time: &StepTime) -> [(&'static str, f64); 5] {
+    [
+        ("the pipeline bubble", time.pipeline_bubble),
+        ("tensor-parallel collectives", time.tensor_parallel_exposed),
+        ("data-parallel exchange", time.data_parallel_exposed),
+        ("the optimizer", time.optimizer),
+        ("other overheads", time.other),
+    ]
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn changed(share: f64) -> String {
+    format!("{:+.1} %", 100.0 * share).replace('-', "−")
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Returns what of a layout differs from another's.
+fn difference(plan: &Plan, other: &Plan) -> String {
+    let (a, b) = (&plan.layout, &other.layout);
+    let mut words = Vec::new();
+    let mut add = |differs: bool, text: String| words.extend(differs.then_some(text));
+    add(a.tp != b.tp, format!("tp {}", b.tp));
+    add(a.pp != b.pp, format!("pp {}", b.pp));
+    add(a.dp != b.dp, format!("dp {}", b.dp));
+    add(a.cp != b.cp, format!("cp {}", b.cp));
+    add(plan.schedule != other.schedule && b.pp > 1, other.schedule.clone());
+    add(a.chunks != b.chunks, format!("{} chunks", b.chunks));
+    add(a.micro_batch_size != b.micro_batch_size, format!("micro-batch {}", b.micro_batch_size));
+    add(a.recompute != b.recompute, format!("recompute {}", b.recompute));
+    add(a.zero != b.zero, format!("ZeRO {}", b.zero));
+    add(
+        a.sequence_parallel != b.sequence_parallel,
+        format!("sequence parallelism {}", if b.sequence_parallel { "on" } else { "off" }),
+    );
+    if words.is_empty() { "the same layout".to_string() } else { words.join(", ") }
+}
+
+/// Returns two sentences: why `best` is the best, and what would beat it.
+pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 2] {
+    let time = best.estimate.iteration_s;
+    let parts = best.estimate.time_s;
+    let most = losses(&parts).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
+    let computes = percent(parts.compute / time);
+    let start =
+        format!("{computes} of its step computes, and {} takes {}, the largest loss", most.0, percent(most.1 / time));
+    let own = |layout: &ParallelConfig| (layout.tp, layout.pp, layout.cp);
+    let degrees = own(&best.layout);
+    let gpus = best.layout.gpus();
+    let other = search.one(search.bytes(), &|space: &Space, candidate: &Candidate| {
+        let group = &space.groups[candidate.group as usize];
+        u64::from(group.gpus) == gpus && (group.tp, space.shapes[candidate.shape as usize].pp, group.cp) != degrees
+    });
+    let first = match other {
+        None => format!("{start}; no layout with other degrees fits."),
+        Some(other) => {
+            let theirs = other.estimate.time_s;
+            let rest =
+                losses(&theirs).into_iter().zip(losses(&parts)).map(|((name, theirs), (_, own))| (name, theirs - own));
+            let compute = ("computation", theirs.compute - parts.compute);
+            let more = rest.chain([compute]).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
+            format!(
+                "{start}; the best with other degrees ({}) takes {} in time, most of it for {}.",
+                difference(best, &other),
+                changed(other.estimate.iteration_s / time - 1.0),
+                more.0
+            )
+        }
+    };
+    [first, beats(search, best, nearby)]
+}
+
+/// Returns what would beat the best plan.
+fn beats(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> String {
+    let speed = best.estimate.tokens_per_second_per_gpu;
+    let gpus = best.layout.gpus();
+    let mut ways = Vec::new();
+    let all = |space: &Space, candidate: &Candidate| u64::from(space.groups[candidate.group as usize].gpus) == gpus;
+    if let Some(plan) = search.one(u64::MAX, &all) {
+        let gain = plan.estimate.tokens_per_second_per_gpu / speed - 1.0;
+        if gain > WORTH {
+            let what = difference(best, &plan);
+            ways.push(format!("{} per GPU ({what}, {} tokens/s)", gib(plan.memory_bytes()), changed(gain)));
+        }
+    }
+    for NearbyPlan { change, plan } in nearby {
+        let Some(plan) = plan else { continue };
+        let gain = plan.estimate.tokens_per_second_per_gpu / speed - 1.0;
+        let what = match change {
+            Change::Memory(_) => continue,
+            Change::Link(times) => format!("links within nodes {times} times as fast"),
+            Change::Network(times) => format!("a network {times} times as fast"),
+            Change::Batch(times) => format!("a batch of {}", search.question.batch.saturating_mul(*times)),
+        };
+        if gain > WORTH {
+            ways.push(format!("{what} ({}, {} tokens/s)", difference(best, plan), changed(gain)));
+        }
+    }
+    match ways.len() {
+        0 => "More memory, faster links or a larger batch would gain less than 0.5 %.".to_string(),
+        _ => format!("What would beat it: {}.", ways.join("; ")),
+    }
+}

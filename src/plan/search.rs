@@ -1,0 +1,236 @@
+//! The search: layouts are predicted in the order of their bounds until no other can be among the best.
+
+use super::journal::Outcome;
+use super::orders::{Ordered, Orders};
+use super::question::{PlanError, Question};
+use super::space::{Candidate, Group, Reason, Space};
+use crate::cost::analytic::Analytic;
+use crate::layout::ParallelConfig;
+use crate::sim::sweep;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Layouts that are predicted before the best known time is looked at again: a fixed number, whatever the number of cores.
+const BATCH: usize = 64;
+/// Most searches of orders per question.
+const MOST_SEARCHES: usize = 48;
+
+/// Follows a search. The defaults do nothing.
+pub trait Observer: Sync {
+    /// `decided` of `all` layouts are decided; the best so far takes `best` seconds.
+    fn progress(&self, decided: usize, all: usize, best: Option<(f64, &ParallelConfig)>) {
+        let _ = (decided, all, best);
+    }
+
+    /// A layout was predicted.
+    fn outcome(&self, number: u32, outcome: Outcome) {
+        let _ = (number, outcome);
+    }
+
+    /// Whether the search should end with what it has.
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+/// An [`Observer`] that does nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+/// Which layouts a search may return.
+pub struct Limits<'a> {
+    /// Number of layouts to find.
+    pub keep: usize,
+    /// Most bytes per device.
+    pub bytes: u64,
+    /// Which layouts are allowed.
+    pub allows: &'a (dyn Fn(&Space, &Candidate) -> bool + Sync),
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The best layouts by number, best first, with their iteration times times the price of a second.
+    pub best: Vec<(f64, u32)>,
+    /// Layouts that were ruled out, by reason.
+    pub ruled_out: BTreeMap<Reason, u64>,
+    /// Layouts that were predicted in full.
+    pub predicted: u64,
+    /// Whether the observer stopped it.
+    pub is_stopped: bool,
+}
+
+/// Layouts of a question with all that is known about them.
+pub struct Search<'a> {
+    pub question: &'a Question,
+    pub space: Space,
+    orders: Orders,
+    known: Mutex<BTreeMap<u32, Outcome>>,
+}
+
+impl<'a> Search<'a> {
+    /// Lists the layouts of `question`.
+    ///
+    /// # Errors
+    /// As [`Space::new`].
+    pub fn new(question: &'a Question) -> Result<Search<'a>, PlanError> {
+        let space = Space::new(question)?;
+        Ok(Search { question, space, orders: Orders::default(), known: Mutex::default() })
+    }
+
+    /// Adds what an earlier search of the same question found out.
+    pub fn knowing(self, known: BTreeMap<u32, Outcome>) -> Search<'a> {
+        Search { known: Mutex::new(known), ..self }
+    }
+
+    /// Returns the costs of a candidate.
+    pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
+        let layout = self.space.layout(self.question, candidate);
+        Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()
+    }
+
+    /// Returns the order of a candidate.
+    pub fn order(&self, candidate: &Candidate, costs: &Analytic) -> Option<Arc<Ordered>> {
+        self.orders.of(self.question, &self.space.shapes[candidate.shape as usize], candidate, costs)
+    }
+
+    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
+    fn predict(&self, candidate: &Candidate, bytes: u64) -> Outcome {
+        let shape = &self.space.shapes[candidate.shape as usize];
+        let predict = || {
+            let costs = self.costs(candidate)?;
+            let ordered = self.order(candidate, &costs)?;
+            let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
+            let used = memory.fullest().total;
+            if !memory.fits {
+                return Some(Outcome::TooLarge(used));
+            }
+            let table = costs.table(&shape.placement, &shape.stages).ok()?;
+            let devices = sweep(&ordered.graph, &table);
+            let step = costs.step(&shape.placement, &shape.stages, &devices, shape.splits).ok()?;
+            Some(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
+        };
+        predict().unwrap_or(Outcome::Missing)
+    }
+
+    fn known(&self, number: u32) -> Option<Outcome> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied()
+    }
+
+    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
+    fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> Outcome {
+        let outcome = match self.known(number) {
+            // known under a smaller limit only
+            Some(Outcome::TooLarge(used)) if used <= bytes => None,
+            known => known,
+        };
+        let outcome = outcome.unwrap_or_else(|| {
+            let outcome = self.predict(&self.space.candidates[number as usize], bytes);
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(number, outcome);
+            observer.outcome(number, outcome);
+            outcome
+        });
+        match outcome {
+            Outcome::Predicted { bytes: used, .. } if used > bytes => Outcome::TooLarge(used),
+            outcome => outcome,
+        }
+    }
+
+    /// Returns all that is known.
+    pub fn outcomes(&self) -> BTreeMap<u32, Outcome> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the group of a candidate.
+    pub fn group(&self, candidate: &Candidate) -> &Group {
+        &self.space.groups[candidate.group as usize]
+    }
+
+    /// Finds the best layouts within `limits`.
+    pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> Found {
+        let mut found = Found::default();
+        let candidates = &self.space.candidates;
+        let is_open = |number: u32| self.space.shapes[candidates[number as usize].shape as usize].is_open;
+        let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
+        let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
+        // orders that have to be searched come last, and only while they may be among the best
+        let (open, fixed): (Vec<u32>, Vec<u32>) = all.iter().partition(|&&number| is_open(number));
+        let spent = self.pass(&fixed, limits, &mut found, usize::MAX, observer, all.len());
+        let searched = self.pass(&open, limits, &mut found, MOST_SEARCHES, observer, all.len());
+        let left = (fixed.len() - spent) + (open.len() - searched);
+        let may_beat = |number: &&u32| self.may_beat(candidates[**number as usize].bound, &found, limits.keep);
+        let unsearched = open[searched..].iter().filter(may_beat).count();
+        for (reason, count) in [(Reason::Slower, left - unsearched), (Reason::Unsearched, unsearched)] {
+            if count > 0 {
+                found.ruled_out.insert(reason, count as u64);
+            }
+        }
+        let slower = found.predicted.saturating_sub(found.best.len() as u64);
+        if slower > 0 {
+            found.ruled_out.insert(Reason::Predicted, slower);
+        }
+        found
+    }
+
+    fn may_beat(&self, bound: f64, found: &Found, keep: usize) -> bool {
+        found.best.len() < keep || found.best.last().is_none_or(|(worst, _)| bound <= *worst)
+    }
+
+    /// Predicts layouts in the order of their bounds. Returns how many were decided.
+    fn pass(
+        &self,
+        numbers: &[u32],
+        limits: &Limits<'_>,
+        found: &mut Found,
+        most: usize,
+        observer: &dyn Observer,
+        all: usize,
+    ) -> usize {
+        let mut done = 0;
+        while done < numbers.len().min(most) {
+            let candidates = &self.space.candidates;
+            let end = numbers.len().min(most).min(done + BATCH);
+            let may = |number: &&u32| self.may_beat(candidates[**number as usize].bound, found, limits.keep);
+            // bounds grow, so those that may be among the best come first
+            let batch: Vec<u32> = numbers[done..end].iter().take_while(may).copied().collect();
+            if batch.is_empty() {
+                break;
+            }
+            if observer.is_stopped() {
+                found.is_stopped = true;
+                break;
+            }
+            let outcomes: Mutex<BTreeMap<u32, Outcome>> = Mutex::default();
+            self.question.host.each(batch.len(), &|which| {
+                let outcome = self.outcome(batch[which], limits.bytes, observer);
+                outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(batch[which], outcome);
+            });
+            for (number, outcome) in outcomes.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                let reason = match outcome {
+                    Outcome::Missing => Reason::Schedule,
+                    Outcome::TooLarge(_) => Reason::Memory,
+                    Outcome::Predicted { iteration_s, .. } => {
+                        found.predicted += 1;
+                        let price = self.question.price(self.group(&candidates[number as usize]).gpus);
+                        found.best.push((iteration_s * price, number));
+                        continue;
+                    }
+                };
+                *found.ruled_out.entry(reason).or_default() += 1;
+            }
+            found.best.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            found.best.truncate(limits.keep);
+            done += batch.len();
+            let best = found.best.first().map(|&(_, number)| &candidates[number as usize]);
+            let layout = best.map(|candidate| self.space.layout(self.question, candidate));
+            let seconds = found.best.first().and_then(|&(_, number)| match self.known(number) {
+                Some(Outcome::Predicted { iteration_s, .. }) => Some(iteration_s),
+                _ => None,
+            });
+            observer.progress(all - numbers.len() + done, all, seconds.zip(layout.as_ref()));
+        }
+        done
+    }
+}

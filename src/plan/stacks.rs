@@ -1,0 +1,102 @@
+//! What training software can do: which layouts a plan may use.
+
+use super::question::Question;
+use crate::hardware::Stack;
+use crate::layout::{Recompute, Zero};
+
+/// Layouts that training software supports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Abilities {
+    pub schedules: Vec<String>,
+    pub tensor_parallel: bool,
+    pub context_parallel: bool,
+    /// Whether sequence parallelism may be on, and off, with tensor parallelism.
+    pub sequence_parallel: Vec<bool>,
+    pub recompute: Vec<Recompute>,
+    /// ZeRO stages of a pipeline, and of data parallelism alone.
+    pub zero: [Vec<Zero>; 2],
+    /// Whether stages may have different numbers of layers.
+    pub uneven_layers: bool,
+}
+
+/// Name, tensor parallelism, context parallelism, sequence parallelism (off, on), ZeRO stages with a pipeline and without, uneven
+/// stages. Megatron-LM and Megatron-Core: `megatron/training/arguments.py`. DeepSpeed: `runtime/pipe/engine.py` allows ZeRO-1 only.
+/// torchtitan: `config/job_config.py`, `distributed/parallel_dims.py`; FSDP2 keeps gathered weights between the micro-batches of a
+/// pipeline, as ZeRO-2.
+type Row = (&'static str, bool, bool, &'static [bool], [&'static [Zero]; 2], bool);
+
+const BOTH: &[bool] = &[false, true];
+const OFF: &[bool] = &[false];
+const ON: &[bool] = &[true];
+const MEGATRON: &[Zero] = &[Zero::None, Zero::Optimizer];
+const OPTIMIZER: &[Zero] = &[Zero::Optimizer];
+const ALL: &[Zero] = &[Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
+const FSDP: &[Zero] = &[Zero::Gradients, Zero::Weights];
+const TITAN: &[Zero] = &[Zero::None, Zero::Gradients];
+const TITAN_ALONE: &[Zero] = &[Zero::None, Zero::Gradients, Zero::Weights];
+
+const STACKS: [Row; 12] = [
+    ("megatron-core", true, true, BOTH, [MEGATRON, MEGATRON], true),
+    ("megatron-lm", true, false, BOTH, [MEGATRON, MEGATRON], false),
+    ("megatron-zb", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("megatron-deepspeed", true, false, OFF, [MEGATRON, ALL], true),
+    ("megatron-deepspeed-blocking", true, false, OFF, [MEGATRON, ALL], true),
+    ("fsdp", false, false, OFF, [FSDP, FSDP], false),
+    ("torchtitan", true, true, ON, [TITAN, TITAN_ALONE], true),
+    ("nanotron", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("jax", true, true, BOTH, [ALL, ALL], false),
+    ("llm.c", false, false, OFF, [MEGATRON, MEGATRON], false),
+    ("pipesim", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("scaling", true, false, BOTH, [OPTIMIZER, OPTIMIZER], true),
+];
+
+impl Abilities {
+    /// Returns what `stack` supports; a stack of its own is assumed to support everything.
+    pub fn of(stack: &Stack) -> Abilities {
+        // variants of a stack are named after it
+        let is_of =
+            |name: &str| stack.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let row = STACKS.iter().filter(|(name, ..)| is_of(name)).max_by_key(|(name, ..)| name.len());
+        let unknown: Row = ("", true, true, BOTH, [ALL, ALL], true);
+        let &(_, tensor_parallel, context_parallel, sequence_parallel, zero, uneven_layers) = row.unwrap_or(&unknown);
+        let schedules = stack.schedules().unwrap_or_else(|| vec!["1f1b", "interleaved-1f1b"]);
+        Abilities {
+            schedules: schedules.into_iter().map(str::to_string).collect(),
+            tensor_parallel,
+            context_parallel,
+            sequence_parallel: sequence_parallel.to_vec(),
+            recompute: Recompute::ALL.to_vec(),
+            zero: zero.map(<[Zero]>::to_vec),
+            uneven_layers,
+        }
+    }
+
+    /// Returns what `stack` supports of what the question allows.
+    pub fn asked(question: &Question) -> Abilities {
+        let mut able = Abilities::of(&question.machine.stack);
+        let fixed = &question.fixed;
+        if !question.schedules.is_empty() {
+            able.schedules.clone_from(&question.schedules);
+        }
+        if !fixed.recompute.is_empty() {
+            able.recompute.clone_from(&fixed.recompute);
+        }
+        // a value that was asked for is predicted as if the software had it
+        if !fixed.zero.is_empty() {
+            able.zero = [fixed.zero.clone(), fixed.zero.clone()];
+        }
+        if let Some(on) = fixed.sequence_parallel {
+            able.sequence_parallel = vec![on];
+        }
+        able.tensor_parallel |= !fixed.tp.is_empty();
+        able.context_parallel |= !fixed.cp.is_empty();
+        able
+    }
+
+    /// Returns the ZeRO stages for `pp` devices per pipeline and `ranks` data-parallel ranks.
+    pub fn zero(&self, pp: u32, ranks: u32) -> &[Zero] {
+        let all = &self.zero[usize::from(pp == 1)];
+        // with one rank all stages are the same
+        if ranks == 1 { &all[..all.len().min(1)] } else { all }
+    }
+}

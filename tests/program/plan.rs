@@ -1,0 +1,251 @@
+//! `pipesim plan` as a user starts it: its answer, flags to paste, files, and questions without an answer.
+
+use crate::support::PROGRAM;
+use assert_cmd::Command;
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+/// Runs a command line; returns exit code, stdout and stderr.
+fn run(line: &str) -> (i32, String, String) {
+    let mut command = Command::new(PROGRAM);
+    let output = command.args(line.split_whitespace()).timeout(Duration::from_secs(300)).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+fn json(line: &str) -> Value {
+    let (code, out, err) = run(line);
+    assert_eq!(code, 0, "{line}: {err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+const SMALL: &str = "plan --model gpt2-xl --hardware a100-sxm-80gb --gpus 8 --batch 32 --seq 1024 -q";
+
+/// The JSON has the contract's keys, and each plan's command predicts what the plan says.
+#[test]
+fn the_command_of_a_plan_predicts_the_plan() {
+    for extra in [
+        "--hardware a100-sxm-80gb",
+        "--hardware a100-sxm-80gb --memory-cap 20GiB --fix pp=4",
+        "--hardware a100-sxm-80gb --stack torchtitan --fix pp=2",
+        "--hardware h100-sxm --precision fp8 --fix cp=2",
+    ] {
+        let line = format!("plan --model gpt2-xl --gpus 8 --batch 32 --seq 1024 -q {extra} --format json --top 3");
+        let answer = json(&line);
+        assert_eq!(answer["schema_version"], 1);
+        let plans = answer["plans"].as_array().unwrap();
+        assert_eq!(plans.len(), 3, "{line}");
+        assert!(answer["evaluated"].as_u64().unwrap() >= 3 && !answer["ruled_out"].as_object().unwrap().is_empty());
+        let mut before = 0.0;
+        for plan in plans {
+            for key in [
+                "schedule",
+                "tp",
+                "pp",
+                "dp",
+                "cp",
+                "ep",
+                "micro_batch_size",
+                "chunks",
+                "recompute",
+                "zero",
+                "iteration_s",
+                "memory_bytes",
+                "command",
+                "flags",
+            ] {
+                assert!(plan.get(key).is_some(), "{key}");
+            }
+            let time = plan["iteration_s"].as_f64().unwrap();
+            assert!(time >= before);
+            before = time;
+            let command = plan["command"].as_str().unwrap().trim_start_matches("pipesim ");
+            let predicted = &json(&format!("{command} -q --format json"))["predictions"][0];
+            assert_eq!(predicted["iteration_s"], plan["iteration_s"], "{command}");
+            let devices = predicted["memory"]["per_device"].as_array().unwrap();
+            let fullest = devices.iter().map(|device| device["total"].as_u64().unwrap()).max().unwrap();
+            assert_eq!(plan["memory_bytes"], fullest, "{command}");
+            assert_eq!(predicted["memory"]["fits"], true);
+        }
+    }
+}
+
+#[test]
+fn flags_are_those_of_the_programs() {
+    let flags = |extra: &str| {
+        let (code, out, err) = run(&format!("{SMALL} {extra}"));
+        assert_eq!(code, 0, "{extra}: {err}");
+        out
+    };
+    let megatron = flags(
+        "--to megatron --fix tp=2,pp=2,chunks=4,micro-batch-size=1,zero=1,recompute=full,sequence-parallel=on,cp=1",
+    );
+    for part in [
+        "--tensor-model-parallel-size 2",
+        "--pipeline-model-parallel-size 2",
+        "--num-layers-per-virtual-pipeline-stage 6",
+        "--sequence-parallel",
+        "--micro-batch-size 1 --global-batch-size 32 --seq-length 1024",
+        "--use-distributed-optimizer",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "--bf16",
+    ] {
+        assert!(megatron.contains(part), "{part} in {megatron}");
+    }
+    let bridge = flags("--to megatron-bridge --fix tp=2,pp=2,layers=25/23");
+    assert!(bridge.contains("model.tensor_model_parallel_size=2") && bridge.contains("'E,t*25|t*23,L'"), "{bridge}");
+    let titan: toml::Table = flags("--to torchtitan --stack torchtitan --fix tp=2,pp=2,dp=2 -s zb-v").parse().unwrap();
+    let parallelism = titan["parallelism"].as_table().unwrap();
+    assert_eq!(parallelism["pipeline_parallel_schedule"].as_str(), Some("ZBVZeroBubble"));
+    assert_eq!(parallelism["tensor_parallel_degree"].as_integer(), Some(2));
+    let deepspeed: Value =
+        serde_json::from_str(&flags("--to deepspeed --stack megatron-deepspeed --fix pp=2,zero=1")).unwrap();
+    let of = |key: &str| deepspeed[key].as_u64().unwrap();
+    assert_eq!(of("train_batch_size"), 32);
+    assert_eq!(deepspeed["zero_optimization"]["stage"], 1);
+    let replicas = of("train_batch_size") / of("train_micro_batch_size_per_gpu") / of("gradient_accumulation_steps");
+    assert!(4 % replicas == 0, "8 GPUs in pipelines of 2");
+    let (code, _, err) = run(&format!("{SMALL} --to megatron -s zb-v --fix pp=4"));
+    assert!(code == 2 && err.contains("Megatron-LM has no zb-v"), "{code} {err}");
+}
+
+#[test]
+fn files_and_formats_hold_the_plans() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let names = ["plan.html", "plan.svg", "plan.png", "plan.pdf", "plan.json", "plan.csv"].map(at);
+    let outputs: String = names.iter().map(|name| format!(" -o {name}")).collect();
+    let (code, table, err) = run(&format!("{SMALL}{outputs}"));
+    assert_eq!(code, 0, "{err}");
+    for part in [
+        "Best layouts of gpt2-xl",
+        "layouts considered",
+        "out of memory",
+        "Why plan 1",
+        "pipesim predict --model gpt2-xl",
+        "--tensor-model-parallel-size",
+    ] {
+        assert!(table.contains(part), "{part}:\n{table}");
+    }
+    let read = |name: &str| fs::read(name).unwrap();
+    let text = |name: &str| String::from_utf8(read(name)).unwrap();
+    assert!(text(&names[0]).contains("<svg") && text(&names[0]).contains("data_parallel_shard_degree"));
+    assert!(text(&names[1]).starts_with("<svg") && text(&names[1]).contains("time against memory"));
+    assert!(read(&names[2]).starts_with(b"\x89PNG") && read(&names[3]).starts_with(b"%PDF"));
+    let written: Value = serde_json::from_str(&text(&names[4])).unwrap();
+    assert_eq!(written["plans"].as_array().unwrap().len(), 10);
+    let csv = text(&names[5]);
+    assert!(csv.starts_with("rank,gpus,schedule,tp,pp,dp,") && csv.lines().count() == 11);
+    assert_eq!(run(&format!("{SMALL} --format csv")).1, csv);
+    assert!(run(&format!("{SMALL} --format md")).1.contains("| plan | tp |"));
+}
+
+/// A journal is begun, extended, and refused by another question.
+#[test]
+fn a_search_goes_on_from_its_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.journal");
+    let line = format!("{SMALL} --resume {}", path.display());
+    let first = run(&line);
+    assert_eq!(first.0, 0, "{}", first.2);
+    let whole = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(run(&line).1, first.1);
+    let other = run(&line.replace("--batch 32", "--batch 64"));
+    assert!(other.0 == 2 && other.2.contains("expected the journal of this question"), "{}", other.2);
+}
+
+/// Questions without an answer, and what the one line about each must say: what was found, and the smallest change that helps.
+const IMPOSSIBLE: &[(&str, &str)] = &[
+    // names
+    ("--model llama-3-71b", "llama-3-70b"),
+    ("--model nothing.json", "nothing.json"),
+    ("--hardware h101-sxm", "h100-sxm"),
+    ("--hardware none.toml", "none.toml"),
+    ("--stack megatron-kore", "megatron-core"),
+    ("-s 2f2b", "1f1b"),
+    ("-s mine.star", "mine.star"),
+    ("-s interleaved-1f1b:w=2", "w"),
+    ("--to nemo", "megatron"),
+    ("--objective speed", "time"),
+    ("--precision int8", "bf16"),
+    ("--attention sparse", "flash"),
+    ("-o plan.docx", ".html"),
+    ("-o plan.svg -o plan.svg", "leave one out"),
+    // numbers
+    ("--gpus 0", "expected 1 or more"),
+    ("--gpus many", "expected a whole number"),
+    ("--gpus 64..8", "write 8..64"),
+    ("--batch 0", "expected 1 or more"),
+    ("--seq 0", "expected 1 or more"),
+    ("--top 0", "expected 1 or more"),
+    ("--memory-cap 80", "write 80GiB"),
+    ("--memory-cap 80G", "write 80GiB"),
+    ("--memory-cap -3GiB", "--memory-cap"),
+    // what is fixed
+    ("--fix tp", "write it as in tp=8"),
+    ("--fix tp=", "write tp=8"),
+    ("--fix tp=0", "write tp=8"),
+    ("--fix tp=three", "write tp=8"),
+    ("--fix tq=4", "did you mean tp?"),
+    ("--fix zero=4", "0, 1, 2, 3"),
+    ("--fix recompute=most", "none, selective, full"),
+    ("--fix sequence-parallel=maybe", "on or off"),
+    ("--fix layers=a/b", "layers=20/20/21/19"),
+    ("--fix layers=3/4", "add up to the model's 48"),
+    ("--fix layers=24/24,pp=4", "leave"),
+    ("--fix sequence-parallel=on,tp=1", "leave one of the two out"),
+    // GPUs that do not divide
+    ("--gpus 64 --fix tp=6", "choose tp=4 or tp=8"),
+    ("--gpus 64 --fix pp=48", "choose pp=32 or pp=64"),
+    ("--gpus 64 --fix dp=5", "choose dp=4 or dp=8"),
+    ("--gpus 64 --fix tp=8,pp=8,dp=2", "ask for --gpus 128"),
+    ("--gpus 64 --fix tp=2,pp=2,dp=2,cp=2", "ask for --gpus 16"),
+    ("--gpus 14 --fix tp=7", "heads"),
+    ("--gpus 64 --fix pp=64", "stages"),
+    ("--gpus 8 --fix dp=8 --batch 12", "choose --batch 8"),
+    ("--fix micro-batch-size=5", "choose --batch 30"),
+    ("--fix dp=4,micro-batch-size=16", "--batch 64"),
+    ("--fix pp=2,chunks=40", "fewer chunks"),
+    // what the software or the hardware cannot do
+    ("--precision fp8", "bf16"),
+    ("--stack fsdp --fix pp=4", "leave pp out"),
+    ("--seq 4096", "1024"),
+    ("--objective cost", "dollars_per_gpu_hour"),
+    // memory
+    ("--memory-cap 2GiB", "smallest needs"),
+    ("--memory-cap 6GiB --fix zero=0", "leave zero out"),
+    ("--memory-cap 1GiB --gpus 1", "GiB"),
+    ("--model llama-3-405b --gpus 8 --seq 8192", "ask for --gpus"),
+];
+
+#[test]
+fn impossible_questions_get_one_line_with_the_smallest_change() {
+    assert!(IMPOSSIBLE.len() >= 50);
+    let mut wrong = Vec::new();
+    for (extra, part) in IMPOSSIBLE {
+        let mut words: Vec<String> = "plan --model gpt2-xl --hardware a100-sxm-80gb --gpus 8 --batch 32 --seq 1024 -q"
+            .split(' ')
+            .map(str::to_string)
+            .collect();
+        // an option given again replaces the usual value
+        let mut given = extra.split_whitespace().peekable();
+        while let Some(option) = given.next() {
+            let value = given.next().unwrap_or_default().to_string();
+            let known = words.iter().position(|word| word == option).filter(|_| option != "-o");
+            match known {
+                Some(at) => words[at + 1] = value,
+                None => words.extend([option.to_string(), value]),
+            }
+        }
+        let (code, out, err) = run(&words.join(" "));
+        let lines = err.lines().filter(|line| !line.trim().is_empty()).count();
+        // clap adds the values that it accepts, and where the help is
+        let is_short = lines == 1 || err.contains("For more information") || err.contains("possible values");
+        if code != 2 || !out.is_empty() || !err.contains(part) || !is_short || err.contains("a bug in pipesim") {
+            wrong.push(format!("{extra}: exit code {code}, expected '{part}', found:\n{err}{out}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), IMPOSSIBLE.len(), wrong.join("\n"));
+}

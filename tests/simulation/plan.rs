@@ -1,0 +1,228 @@
+//! `plan` against predicting every layout, one by one, through the public API.
+
+use pipesim::costs::{Analytic, Platform};
+use pipesim::models::{hardware, model_names, stack, transformer_named};
+use pipesim::plans::{Fixed, Journal, Objective, Outcome, Question, Search, Silent, fronts, heat_map, plan};
+use pipesim::{Host, ParallelConfig, Recompute, Zero};
+use std::collections::BTreeMap;
+
+const STACK: &str = "megatron-core";
+
+fn machine(name: &str, gib: f64, stack_name: &str) -> Platform {
+    let mut machine = Platform { hardware: hardware(name).unwrap(), stack: stack(stack_name).unwrap() };
+    machine.hardware.memory_gib = gib;
+    machine
+}
+
+fn question(model: &str, gpus: u32, gib: f64, batch: u32) -> Question {
+    Question::new(transformer_named(model).unwrap(), machine("a100-sxm-80gb", gib, STACK), gpus, batch, 1024)
+}
+
+fn divisors(number: u32) -> Vec<u32> {
+    (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect()
+}
+
+/// The time of a layout as `predict` gives it, if the layout exists and fits.
+fn predicted(question: &Question, layout: &ParallelConfig, schedule: &str) -> Option<f64> {
+    let costs = Analytic::new(question.model, question.machine.clone(), layout.clone()).ok()?;
+    let estimate = costs.estimate(schedule).ok()?;
+    estimate.memory.fits.then_some(estimate.iteration_s)
+}
+
+/// All layouts of Megatron-Core with the default split of layers, written down without the search's own lists.
+fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
+    let (gpus, batch) = (question.gpus[0], question.batch);
+    let layers = question.model.layers as u32;
+    let mut all = Vec::new();
+    for tp in divisors(gpus) {
+        for cp in divisors(gpus / tp) {
+            for pp in divisors(gpus / tp / cp) {
+                let dp = gpus / tp / cp / pp;
+                if !batch.is_multiple_of(dp) {
+                    continue;
+                }
+                for size in divisors(batch / dp) {
+                    let micro = batch / dp / size;
+                    let mut shapes = vec![("1f1b", 1)];
+                    let even = |items: u32, v: u32| items.is_multiple_of(pp * v);
+                    let chunks = (2..=layers).filter(|&v| even(layers, v) || even(layers + 2, v));
+                    shapes
+                        .extend(chunks.filter(|_| pp > 1 && micro.is_multiple_of(pp)).map(|v| ("interleaved-1f1b", v)));
+                    for (schedule, chunks) in shapes {
+                        for &recompute in Recompute::ALL {
+                            for zero in [Zero::None, Zero::Optimizer] {
+                                for sequence_parallel in [false, true] {
+                                    let layout = ParallelConfig {
+                                        tp,
+                                        cp,
+                                        pp,
+                                        dp,
+                                        chunks,
+                                        micro_batch_size: size,
+                                        micro,
+                                        recompute,
+                                        zero,
+                                        sequence_parallel,
+                                        sequence: question.sequence,
+                                        ..ParallelConfig::default()
+                                    };
+                                    let same = zero != Zero::None && dp * cp == 1 || sequence_parallel && tp == 1;
+                                    all.extend((!same).then_some((layout, schedule)));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The best plans are those that predicting everything finds, for memory that is plenty, scarce, and very scarce.
+#[test]
+fn the_search_finds_what_predicting_every_layout_finds() {
+    for (model, gpus, gib, batch) in [("gpt2-medium", 4, 80.0, 8), ("gpt2-medium", 4, 9.0, 8), ("gpt2", 6, 4.5, 12)] {
+        let mut question = question(model, gpus, gib, batch);
+        question.keep = 5;
+        let plans = plan(&question, BTreeMap::new(), &Silent).unwrap();
+        let mut all: Vec<f64> =
+            every_layout(&question).iter().filter_map(|(layout, name)| predicted(&question, layout, name)).collect();
+        all.sort_by(f64::total_cmp);
+        // splits that move layers are the search's own; they are predicted one by one
+        let usual =
+            plans.plans.iter().filter(|plan| plan.layout.layers.is_none()).map(|plan| plan.estimate.iteration_s);
+        let usual: Vec<f64> = usual.collect();
+        assert!(!usual.is_empty(), "{model}");
+        assert_eq!(usual, all[..usual.len()], "{model} on {gpus} GPUs with {gib} GiB");
+        let last = plans.plans.last().unwrap().estimate.iteration_s;
+        let better = all.iter().filter(|&&time| time < last).count();
+        assert!(better <= usual.len(), "{better} layouts beat the last plan");
+        for found in &plans.plans {
+            let own = predicted(&question, &found.layout, &found.schedule).expect("a plan fits");
+            assert_eq!(own, found.estimate.iteration_s, "{}", found.in_words());
+            assert!(found.memory_bytes() <= question.machine.hardware.memory_bytes());
+        }
+        let counted: u64 = plans.ruled_out.values().sum::<u64>() + plans.plans.len() as u64;
+        assert_eq!(counted, plans.considered);
+    }
+}
+
+/// One core, in the reverse order.
+#[derive(Debug)]
+struct Backwards;
+
+impl Host for Backwards {
+    fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        (0..count).rev().for_each(work);
+    }
+}
+
+#[test]
+fn the_answer_is_the_same_on_any_number_of_cores_and_from_a_journal() {
+    let question = question("gpt2-xl", 8, 20.0, 32);
+    let search = Search::new(&question).unwrap();
+    let plans = search.plans(&Silent).unwrap();
+    let alone = Question { host: &Backwards, ..question.clone() };
+    let other = plan(&alone, BTreeMap::new(), &Silent).unwrap();
+    let times = |plans: &pipesim::plans::Plans| -> Vec<(f64, String)> {
+        plans.plans.iter().map(|plan| (plan.estimate.iteration_s, plan.in_words())).collect()
+    };
+    assert_eq!(times(&plans), times(&other));
+    assert_eq!((plans.evaluated, &plans.ruled_out), (other.evaluated, &other.ruled_out));
+    // half of what was found out, and a line that was cut off
+    let known: Vec<(u32, Outcome)> = search.outcomes().into_iter().collect();
+    let lines: Vec<String> =
+        known.iter().take(known.len() / 2).map(|(number, one)| Journal::line(*number, *one)).collect();
+    let text = format!("{}\n{}\n17 123", Journal::head(&question), lines.join("\n"));
+    let journal = Journal::read(&question, &text).unwrap();
+    assert_eq!(journal.outcomes.len(), lines.len());
+    let resumed = plan(&question, journal.outcomes, &Silent).unwrap();
+    assert_eq!(times(&plans), times(&resumed));
+    assert!(Journal::read(&self::question("gpt2-xl", 8, 21.0, 32), &text).is_err(), "another question");
+    assert!(Journal::read(&question, &format!("{}\nnonsense\n", Journal::head(&question))).is_err());
+}
+
+/// A front never gets slower with more memory; a heat map's best cell is the best plan; fixed values are kept.
+#[test]
+fn fronts_and_maps_agree_with_the_answer() {
+    let mut question = question("gpt2-xl", 8, 20.0, 32);
+    question.gpus = vec![8, 4, 16];
+    let search = Search::new(&question).unwrap();
+    let best = |gpus: u32| {
+        let one = Question { gpus: vec![gpus], ..question.clone() };
+        plan(&one, BTreeMap::new(), &Silent).unwrap().plans[0].estimate.iteration_s
+    };
+    let front = fronts(&search);
+    let points: Vec<(u64, f64)> =
+        front.memory.iter().map(|plan| (plan.memory_bytes(), plan.estimate.iteration_s)).collect();
+    assert!(
+        points.len() > 1 && points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1),
+        "{points:?}"
+    );
+    assert_eq!(points.last().unwrap().1, best(8));
+    assert_eq!(front.gpus.iter().map(|plan| plan.layout.gpus()).collect::<Vec<_>>(), [4, 8, 16]);
+    assert_eq!(front.gpus[0].estimate.iteration_s, best(4));
+    let cells = heat_map(&search);
+    let fastest = cells.iter().map(|plan| plan.estimate.iteration_s).fold(f64::INFINITY, f64::min);
+    assert_eq!(fastest, best(8));
+    let per_gpu = Question { objective: Objective::TokensPerGpu, ..question.clone() };
+    let most = plan(&per_gpu, BTreeMap::new(), &Silent).unwrap().plans[0].estimate.tokens_per_second_per_gpu;
+    let each = front.gpus.iter().map(|plan| plan.estimate.tokens_per_second_per_gpu).fold(0.0, f64::max);
+    assert!((most / each - 1.0).abs() < 1e-12);
+    let fixed = Question { fixed: Fixed::parse("tp=2,pp=2,recompute=full,zero=1").unwrap(), gpus: vec![8], ..question };
+    for plan in plan(&fixed, BTreeMap::new(), &Silent).unwrap().plans {
+        let ParallelConfig { tp, pp, dp, recompute, zero, .. } = plan.layout;
+        assert_eq!((tp, pp, dp, recompute, zero), (2, 2, 2, Recompute::Full, Zero::Optimizer));
+    }
+}
+
+/// The lower bound holds for every schedule, whether or not it splits the backward or runs both ways.
+#[test]
+fn bounds_are_below_what_is_predicted() {
+    for stack_name in ["megatron-core", "megatron-zb", "torchtitan"] {
+        let names = [
+            "gpipe",
+            "1f1b",
+            "interleaved-1f1b",
+            "looped-bfs",
+            "zb-h1",
+            "zb-v",
+            "dualpipe",
+            "dualpipe-v",
+            "chimera",
+            "interleaved-zb",
+        ];
+        let sizes = transformer_named("gpt2-xl").unwrap();
+        let mut question = Question::new(sizes, machine("h100-sxm", 1000.0, stack_name), 8, 16, 1024);
+        question.schedules = names.map(str::to_string).to_vec();
+        question.fixed = Fixed::parse("tp=1,tp=2,cp=1,recompute=none,micro-batch-size=1,micro-batch-size=2").unwrap();
+        let search = Search::new(&question).unwrap();
+        let mut compared = 0;
+        for candidate in &search.space.candidates {
+            let Some(found) = search.plan(candidate) else { continue };
+            compared += 1;
+            let time = found.estimate.iteration_s;
+            assert!(candidate.bound <= time, "{} {stack_name}: {} > {time}", found.in_words(), candidate.bound);
+            assert!(
+                candidate.bound > 0.4 * time,
+                "{} {stack_name}: {} is far below {time}",
+                found.in_words(),
+                candidate.bound
+            );
+        }
+        assert!(compared > 50, "{stack_name}: {compared}");
+    }
+}
+
+#[test]
+fn every_model_has_an_answer_or_a_reason() {
+    for name in model_names() {
+        let sizes = transformer_named(&name).unwrap();
+        let question = Question::new(sizes, machine("h100-sxm", 80.0, STACK), 16, 16, 1024);
+        match plan(&question, BTreeMap::new(), &Silent) {
+            Ok(plans) => assert_eq!(plans.plans.len(), 10, "{name}"),
+            Err(error) => assert!(error.to_string().contains("found none"), "{name}: {error}"),
+        }
+    }
+}

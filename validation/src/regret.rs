@@ -1,0 +1,243 @@
+//! Regret: how much slower the layout that is predicted to be the best is than the best measured one of the same grid.
+
+use crate::layouts::{self, LayoutPrediction};
+use crate::prediction::{self, RowPrediction};
+use crate::row;
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+
+/// Fewest timed layouts of a search problem.
+const LEAST_TIMED: usize = 5;
+/// Regret up to which a choice counts as good.
+const GOOD: f64 = 0.03;
+
+/// What a person who does not predict prefers: small micro-batches, no recomputation, then small tp, then small pp.
+type Preference = (u32, bool, u32, u32);
+
+/// One layout of a search problem.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Predicted time of an iteration, in seconds; `None` if it cannot be predicted.
+    pub predicted_s: Option<f64>,
+    /// Whether it is predicted to fit into memory; `None` if unknown.
+    pub fits: Option<bool>,
+    /// Measured time of an iteration, in seconds.
+    pub measured_s: Option<f64>,
+    pub ran_out: bool,
+    pub preference: Preference,
+}
+
+/// A choice among the layouts of a problem.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// Measured time over the best measured one, minus 1.
+    Regret(f64),
+    /// The chosen layout ran out of memory.
+    OutOfMemory,
+    /// Nothing is predicted to fit.
+    Nothing,
+}
+
+/// The layouts of one model on one number of GPUs with one software.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub name: String,
+    pub layouts: Vec<Layout>,
+}
+
+impl Problem {
+    fn timed(&self) -> impl Iterator<Item = (&Layout, f64)> {
+        self.layouts.iter().filter_map(|layout| Some((layout, layout.measured_s?)))
+    }
+
+    fn best(&self) -> f64 {
+        self.timed().map(|(_, seconds)| seconds).fold(f64::INFINITY, f64::min)
+    }
+
+    fn regret(&self, seconds: f64) -> Choice {
+        Choice::Regret(seconds / self.best() - 1.0)
+    }
+
+    /// Returns the choice by prediction among all layouts that were timed or ran out of memory.
+    pub fn chosen(&self) -> Choice {
+        let known = self.layouts.iter().filter(|layout| layout.ran_out || layout.measured_s.is_some());
+        let fitting = known.filter(|layout| layout.fits != Some(false) && layout.predicted_s.is_some());
+        let best =
+            fitting.min_by(|a, b| a.predicted_s.unwrap_or(f64::MAX).total_cmp(&b.predicted_s.unwrap_or(f64::MAX)));
+        match best {
+            None => Choice::Nothing,
+            Some(Layout { measured_s: Some(seconds), .. }) => self.regret(*seconds),
+            Some(_) => Choice::OutOfMemory,
+        }
+    }
+
+    /// Returns the choice by prediction of someone who knows which layouts fit.
+    pub fn told(&self) -> Choice {
+        let predicted = self.timed().filter_map(|(layout, seconds)| Some((layout.predicted_s?, seconds)));
+        let best = predicted.min_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or(Choice::Nothing, |(_, seconds)| self.regret(seconds))
+    }
+
+    /// Returns the choice of the rule of someone who knows which layouts fit.
+    pub fn rule(&self) -> Choice {
+        let best = self.timed().min_by(|a, b| a.0.preference.cmp(&b.0.preference).then(a.1.total_cmp(&b.1)));
+        best.map_or(Choice::Nothing, |(_, seconds)| self.regret(seconds))
+    }
+}
+
+/// Returns the search problems of a grid of layouts.
+fn grids(runs: &[LayoutPrediction]) -> Vec<Problem> {
+    let mut problems: BTreeMap<String, Vec<Layout>> = BTreeMap::new();
+    for run in runs {
+        let row = &run.row;
+        let name = format!("{}, {} tokens, {} GPUs, {}", row.model, row.seq, row.gpus, row.kernels);
+        problems.entry(name).or_default().push(Layout {
+            predicted_s: run.estimate.as_ref().ok().map(|estimate| estimate.iteration_s),
+            fits: run.misfits().map(|misfits| !misfits),
+            measured_s: row.iteration_s,
+            ran_out: row.ran_out(),
+            preference: (row.micro_batch_size, row.recompute != "none", row.tp, row.pp),
+        });
+    }
+    problems.into_iter().map(|(name, layouts)| Problem { name, layouts }).collect()
+}
+
+/// Returns the search problems of published steps: rows that differ in their layout alone.
+fn published(rows: &[RowPrediction]) -> Vec<Problem> {
+    let mut problems: BTreeMap<String, Vec<Layout>> = BTreeMap::new();
+    for one in rows {
+        let row = &one.row;
+        let name = format!("{}, {} GPUs, batch {}, {} tokens, {}", row.group, row.gpus, row.batch, row.seq, row.stack);
+        let recomputes = row.recompute.as_deref().is_some_and(|what| what != "none");
+        problems.entry(name).or_default().push(Layout {
+            predicted_s: one.time.as_ref().ok().map(pipesim::costs::StepTime::iteration),
+            fits: None,
+            measured_s: Some(row.iteration_s),
+            ran_out: false,
+            preference: (row.micro_batch_size, recomputes, row.tp, row.pp),
+        });
+    }
+    problems.into_iter().map(|(name, layouts)| Problem { name, layouts }).collect()
+}
+
+/// Regrets of several problems.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    pub problems: usize,
+    pub out_of_memory: usize,
+    pub nothing: usize,
+    /// Mean and largest regret of the choices that ran.
+    pub mean: f64,
+    pub worst: f64,
+    /// Share of all problems with a regret of at most 3 %.
+    pub good: f64,
+}
+
+impl Summary {
+    /// Summarizes choices.
+    pub fn of(choices: &[Choice]) -> Summary {
+        let regrets: Vec<f64> = choices
+            .iter()
+            .filter_map(|choice| match choice {
+                Choice::Regret(regret) => Some(*regret),
+                _ => None,
+            })
+            .collect();
+        let count = |wanted: Choice| choices.iter().filter(|choice| **choice == wanted).count();
+        let many = |count: usize| count.max(1) as f64;
+        Summary {
+            problems: choices.len(),
+            out_of_memory: count(Choice::OutOfMemory),
+            nothing: count(Choice::Nothing),
+            mean: regrets.iter().sum::<f64>() / many(regrets.len()),
+            worst: regrets.iter().copied().fold(0.0, f64::max),
+            good: regrets.iter().filter(|regret| **regret <= GOOD).count() as f64 / many(choices.len()),
+        }
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn cell(choice: Choice) -> String {
+    match choice {
+        Choice::Regret(regret) => percent(regret),
+        Choice::OutOfMemory => "out of memory".to_string(),
+        Choice::Nothing => "nothing fits".to_string(),
+    }
+}
+
+/// Returns the regrets of a table as Markdown: a grid of layouts, or published steps. Problems of fewer than five timed layouts are left
+/// out.
+///
+/// # Errors
+/// A table that is neither.
+pub fn page(text: &str) -> Result<String> {
+    let is_grid = text.contains("\"outcome\"");
+    let problems = if is_grid {
+        grids(&layouts::predict(layouts::read(text)?))
+    } else {
+        let (rows, faults) = row::read(text)?;
+        if rows.is_empty() {
+            bail!("expected measured steps or a grid of layouts, found none:\n  {}", faults.join("\n  "));
+        }
+        published(&prediction::predict(rows))
+    };
+    let problems: Vec<Problem> =
+        problems.into_iter().filter(|problem| problem.timed().count() >= LEAST_TIMED).collect();
+    let mut out = String::from(
+        "| problem | layouts | timed | chosen | told what fits | rule, told what fits |\n| :--- | ---: | ---: | ---: | ---: | ---: |\n",
+    );
+    let mut columns: [Vec<Choice>; 3] = Default::default();
+    for problem in &problems {
+        let choices = [problem.chosen(), problem.told(), problem.rule()];
+        columns.iter_mut().zip(choices).for_each(|(column, choice)| column.push(choice));
+        let cells = choices.map(cell).join(" | ");
+        out += &format!("| {} | {} | {} | {cells} |\n", problem.name, problem.layouts.len(), problem.timed().count());
+    }
+    let names = ["chosen by prediction", "told what fits", "the rule, told what fits"];
+    out += "\n| choice | problems | out of memory | nothing fits | mean regret | worst | within 3 % |\n| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+    for (name, column) in names.iter().zip(&columns) {
+        let Summary { problems, out_of_memory, nothing, mean, worst, good } = Summary::of(column);
+        let [mean, worst, good] = [mean, worst, good].map(percent);
+        out += &format!("| {name} | {problems} | {out_of_memory} | {nothing} | {mean} | {worst} | {good} |\n");
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(predicted: f64, fits: bool, measured: Option<f64>, preference: Preference) -> Layout {
+        Layout {
+            predicted_s: Some(predicted),
+            fits: Some(fits),
+            measured_s: measured,
+            ran_out: measured.is_none(),
+            preference,
+        }
+    }
+
+    #[test]
+    fn a_choice_is_measured_against_the_best_layout() {
+        let mut problem = Problem {
+            name: "two".to_string(),
+            layouts: vec![
+                layout(1.0, true, Some(11.0), (1, false, 2, 1)),
+                layout(2.0, true, Some(10.0), (1, false, 4, 1)),
+                layout(0.5, false, None, (1, false, 1, 1)),
+            ],
+        };
+        let near =
+            |choice: Choice, regret: f64| matches!(choice, Choice::Regret(found) if (found - regret).abs() < 1e-12);
+        assert!(near(problem.chosen(), 0.1) && near(problem.told(), 0.1) && near(problem.rule(), 0.1));
+        problem.layouts[2].fits = Some(true);
+        assert_eq!(problem.chosen(), Choice::OutOfMemory);
+        assert!(near(problem.told(), 0.1));
+        let all = [problem.chosen(), problem.told(), Choice::Nothing];
+        let summary = Summary::of(&all);
+        assert_eq!((summary.problems, summary.out_of_memory, summary.nothing, summary.good), (3, 1, 1, 0.0));
+    }
+}
