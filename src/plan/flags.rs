@@ -149,6 +149,10 @@ impl Flags<'_> {
         match l.recompute {
             Recompute::None => {}
             Recompute::Selective => add(true, "recompute_granularity", Some("selective".to_string())),
+            Recompute::Parts(_) => {
+                add(true, "recompute_granularity", Some("selective".to_string()));
+                add(true, "recompute_modules", Some(l.recompute.to_string().replace(',', " ")));
+            }
             Recompute::Full => {
                 add(true, "recompute_granularity", Some("full".to_string()));
                 add(true, "recompute_method", Some("uniform".to_string()));
@@ -260,7 +264,7 @@ impl Flags<'_> {
                 lines.push(format!("module_fqns_per_model_part = {}", self.modules()));
             }
         }
-        let mode = l.recompute.name();
+        let mode = l.recompute.to_string();
         lines.extend([String::new(), "[activation_checkpoint]".to_string(), format!("mode = \"{mode}\"")]);
         Ok(lines.join("\n"))
     }

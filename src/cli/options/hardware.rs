@@ -265,7 +265,7 @@ impl HardwareOptions {
             layers: layers.map(<[usize]>::to_vec),
             layout,
             ep: mixture.ep,
-            etp: mixture.etp(self.tp, &self.stack),
+            etp: mixture.etp(degrees.tp, &self.stack),
             dispatcher: mixture.dispatcher,
             routing: mixture.routing,
             cuda_graph: mixture.cuda_graph,

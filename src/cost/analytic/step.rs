@@ -194,7 +194,7 @@ impl Analytic {
         let exchanged = longest(|after| after.exchange);
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
-        let rounds = f64::from(layout.rounds);
+        let rounds = f64::from(self.layout.rounds);
         let time = StepTime {
             compute: busiest.compute * rounds,
             tensor_parallel_exposed: busiest.tensor * rounds,
@@ -240,6 +240,6 @@ impl Analytic {
         let layout = &self.layout;
         let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };
         let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.spec.flops(kind, micro)).sum();
-        flops as f64 * f64::from(layout.micro) * f64::from(layout.rounds) * f64::from(layout.dp)
+        flops as f64 * f64::from(layout.micro) * f64::from(self.layout.rounds) * f64::from(layout.dp)
     }
 }

@@ -144,7 +144,7 @@ impl PlanVerb {
             objective: self.objective,
             keep: self.top as usize,
             host: &Sandbox,
-            ..Question::new(model(&self.model, self.remarks)?, machine, self.gpus.first(), self.batch, self.seq)
+            ..Question::new(model(&self.model, self.seq, self.remarks)?, machine, self.gpus.first(), self.batch, self.seq)
         })
     }
 
