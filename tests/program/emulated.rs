@@ -158,7 +158,7 @@ fn ranks_of_a_mesh_train_to_pytorchs_losses() {
     let found = train(&format!("--stages 2 --tp 2 --dp 1 -n 4 {links} --schedule 1f1b"), &four, STREAM, 1e-4);
     assert!(found.len() == 3 && found.values().collect::<Vec<_>>().windows(2).all(|pair| pair[0] == pair[1]));
     let shared = [("EMULATOR_DEVICES", "2")];
-    let found = train("--stages 1 --tp 2 --dp 2 -n 4 --slices 2 --micro 2 --schedule 1f1b", &shared, STREAM, 1e-4);
+    let found = train("--stages 1 --tp 2 --dp 2 -n 4 --slices 2 --schedule 1f1b", &shared, STREAM, 1e-4);
     assert_eq!(found.len(), 1);
 }
 

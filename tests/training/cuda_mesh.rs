@@ -317,7 +317,7 @@ fn ranks_that_call_differently_are_an_error_of_the_stand_in() {
     }
     const WRONG: &str = "PIPESIM_TEST_WRONG";
     if std::env::var(super::CHILD).is_err() {
-        for (wrong, words) in [("count", "rank"), ("operation", "operation 2"), ("order", "calls ncclAllGather")] {
+        for (wrong, words) in [("count", "rank"), ("operation", "operation 2"), ("order", "ncclAllGather")] {
             let variables = [GPUS, &[(WRONG, wrong)]].concat();
             let told = std::panic::catch_unwind(|| child(&format!("mesh::{name}"), &variables, || {})).unwrap_err();
             let told = told.downcast_ref::<String>().unwrap();

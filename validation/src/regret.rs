@@ -108,7 +108,7 @@ fn published(rows: &[RowPrediction]) -> Vec<Problem> {
     for one in rows {
         let row = &one.row;
         let name = format!("{}, {} GPUs, batch {}, {} tokens, {}", row.group, row.gpus, row.batch, row.seq, row.stack);
-        let recomputes = row.recompute.as_deref().is_some_and(|what| what != "none");
+        let recomputes = row.recompute.as_ref().is_some_and(|what| what.name() != "none");
         problems.entry(name).or_default().push(Layout {
             predicted_s: one.time.as_ref().ok().map(pipesim::costs::StepTime::iteration),
             fits: None,
