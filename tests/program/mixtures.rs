@@ -26,7 +26,7 @@ fn deepseek_v3_is_predicted() {
     let (code, out, _) = pipesim(&format!("{V3} --layout Et*3|(tt|)*29,m|L"));
     assert_eq!(code, 0);
     for expected in [
-        "37.56 G active",
+        "37.55 G active",
         "more for multi-token prediction",
         "ep 64 · etp 1 · edp 1",
         "expert weights",
