@@ -80,7 +80,11 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
         saved[place as usize] += match *operation {
             // the norm's input is the layer's, and stays; its output is computed again
             Operation::Product { inputs, .. } if after_norm && inputs == width => {
-                if repeats(RecomputePart::Norms) { 0 } else { all }
+                if repeats(RecomputePart::Norms) {
+                    0
+                } else {
+                    all
+                }
             }
             Operation::Route { keeps_input, width, experts, top_k } => {
                 let scores = left(&Operation::Route { keeps_input: false, width, experts, top_k });

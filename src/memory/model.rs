@@ -1,7 +1,7 @@
 //! Memory model of one layout: per stage and per device.
 
-use super::peak::{SavedActivations, peak};
 use super::experts::{MixtureMemory, dispatched, expert_state_bytes, saved};
+use super::peak::{SavedActivations, peak};
 use super::states::{embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
@@ -180,10 +180,8 @@ impl MemoryModel {
     /// Returns the elements of a device with these stages on one rank, and their bytes.
     fn states(&self, held: &[&Stage]) -> (u64, [u64; 3]) {
         let [dense, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
-        let [mut states, of_experts] = [
-            state_bytes(dense, &self.layout, &self.stack),
-            expert_state_bytes(experts, &self.layout, &self.stack),
-        ];
+        let [mut states, of_experts] =
+            [state_bytes(dense, &self.layout, &self.stack), expert_state_bytes(experts, &self.layout, &self.stack)];
         states.iter_mut().zip(of_experts).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
         (dense + experts, states)
     }

@@ -125,7 +125,9 @@ pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<
         _ if is_llama_4 => optional(keys, "no_rope_layer_interval")?.unwrap_or(4),
         _ => 0,
     };
-    let Some(first_full) = names.iter().position(|name| *name == kinds[0]) else { return Ok((window, if names.is_empty() { usual } else { 0 })) };
+    let Some(first_full) = names.iter().position(|name| *name == kinds[0]) else {
+        return Ok((window, if names.is_empty() { usual } else { 0 }));
+    };
     let every = first_full + 1;
     if names.iter().all(|name| *name == kinds[0]) {
         return Ok((None, 0));
@@ -134,7 +136,9 @@ pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<
     if names.len() <= layers && names.iter().enumerate().all(fits) {
         return Ok((window, every));
     }
-    Err(ConfigError(format!("expected every n-th of 'layer_types' to be full_attention, found another pattern; {INSTEAD}")))
+    Err(ConfigError(format!(
+        "expected every n-th of 'layer_types' to be full_attention, found another pattern; {INSTEAD}"
+    )))
 }
 
 /// Reads experts in every layer.
@@ -205,7 +209,9 @@ fn llama_4(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     if let Some(Value::Array(layers)) = keys.get("moe_layers") {
         let usual = (0..config.layers).filter(|layer| layer % every == every - 1).map(Value::from);
         if !layers.is_empty() && !layers.iter().cloned().eq(usual) {
-            return Err(ConfigError(format!("expected every {every}th of the layers in 'moe_layers', found others; {INSTEAD}")));
+            return Err(ConfigError(format!(
+                "expected every {every}th of the layers in 'moe_layers', found others; {INSTEAD}"
+            )));
         }
     }
     let width = config.mlp;

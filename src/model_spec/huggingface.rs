@@ -55,8 +55,10 @@ pub fn read(text: &str) -> Result<Described, ConfigError> {
         )));
     }
     if family.is_none() && !TYPES.contains(&kind) {
-        let types: Vec<&str> =
-            TYPES.into_iter().chain(families::FAMILIES.iter().flat_map(|family| family.kinds.iter().copied())).collect();
+        let types: Vec<&str> = TYPES
+            .into_iter()
+            .chain(families::FAMILIES.iter().flat_map(|family| family.kinds.iter().copied()))
+            .collect();
         let types = types.join(", ");
         return Err(ConfigError(format!("expected model_type to be one of {types}, found '{kind}'; {INSTEAD}")));
     }

@@ -141,5 +141,8 @@ pub fn unknown_among(name: &str, known: &[String]) -> String {
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let like: Vec<&str> = nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect();
     let known = known.join(", ");
-    format!("no model is called '{name}'{}; known: {known}; or give a config.json from Hugging Face, or a shape file", hint(&like))
+    format!(
+        "no model is called '{name}'{}; known: {known}; or give a config.json from Hugging Face, or a shape file",
+        hint(&like)
+    )
 }

@@ -47,7 +47,9 @@ fn lists(keys: &str, key: &str) -> bool {
 /// Returns whether a JSON object is a shape file rather than one of Hugging Face's.
 pub fn is_shape(text: &str) -> bool {
     let keys: Option<Keys> = serde_json::from_str(text).ok();
-    keys.is_some_and(|keys| !keys.contains_key("model_type") && (keys.contains_key("hidden") || keys.contains_key("layers")))
+    keys.is_some_and(|keys| {
+        !keys.contains_key("model_type") && (keys.contains_key("hidden") || keys.contains_key("layers"))
+    })
 }
 
 /// Reads a shape file. Models with learned positions get those of `sequence` tokens.
@@ -55,8 +57,8 @@ pub fn is_shape(text: &str) -> bool {
 /// # Errors
 /// A key that is unknown or describes something that is not modelled, or sizes that no model has.
 pub fn read(text: &str, sequence: usize) -> Result<Config, ConfigError> {
-    let keys: Keys =
-        serde_json::from_str(text).map_err(|error| ConfigError(format!("expected a JSON object, found another value ({error})")))?;
+    let keys: Keys = serde_json::from_str(text)
+        .map_err(|error| ConfigError(format!("expected a JSON object, found another value ({error})")))?;
     if let Some(key) = keys.keys().find(|key| !lists(READ, key) && !lists(REMARKS, key)) {
         return unknown(key);
     }
@@ -88,7 +90,10 @@ fn one_of<'a>(keys: &'a Keys, key: &str, known: &[&'a str]) -> Result<&'a str, C
         Some(Value::String(text)) if known.contains(&text.as_str()) => Ok(text),
         Some(found) => match found.as_str().and_then(not_modelled) {
             Some(what) => wrong(format!("'{key}': {found}: {what} not modelled; take a model without")),
-            None => wrong(format!("expected '{key}' to be one of {}, found {found}; others are not modelled", known.join(", "))),
+            None => wrong(format!(
+                "expected '{key}' to be one of {}, found {found}; others are not modelled",
+                known.join(", ")
+            )),
         },
     }
 }
@@ -97,7 +102,9 @@ const NEEDED: &str = "layers hidden heads vocab ffn";
 
 fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
     let is_gpt = match keys.get("arch") {
-        None | Some(Value::Null) => return wrong("expected 'arch', found none; write gpt (LayerNorm, biases) or llama".to_string()),
+        None | Some(Value::Null) => {
+            return wrong("expected 'arch', found none; write gpt (LayerNorm, biases) or llama".to_string());
+        }
         Some(_) => one_of(keys, "arch", &["gpt", "llama"])? == "gpt",
     };
     let (heads, hidden) = (size(keys, "heads", NEEDED)?, size(keys, "hidden", NEEDED)?);
@@ -110,12 +117,18 @@ fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
     };
     let mlp = match (optional(keys, "ffn")?, optional(keys, "dense_ffn")?) {
         (Some(one), Some(other)) if one != other => {
-            return wrong(format!("expected 'ffn' and 'dense_ffn' to be equal, found {one} and {other}; leave one of them out"));
+            return wrong(format!(
+                "expected 'ffn' and 'dense_ffn' to be equal, found {one} and {other}; leave one of them out"
+            ));
         }
         (Some(width), _) | (None, Some(width)) => width,
         (None, None) => size(keys, "moe_ffn", NEEDED)?,
     };
-    let pos = one_of(keys, "pos", if is_gpt { &["learned", "rope", "alibi", "none"] } else { &["rope", "learned", "alibi", "none"] })?;
+    let pos = one_of(
+        keys,
+        "pos",
+        if is_gpt { &["learned", "rope", "alibi", "none"] } else { &["rope", "learned", "alibi", "none"] },
+    )?;
     one_of(keys, "act", &["gelu", "squared_relu", "relu", "silu", "swiglu", "geglu"])?;
     let biases = match flag(keys, "bias", is_gpt)? {
         true => Biases { norms: is_gpt, ..Biases::ALL },
@@ -165,10 +178,14 @@ fn mixture(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     let shared = optional(keys, "shared_experts")?;
     let shared_width = match (optional(keys, "shared_ffn")?, shared) {
         (Some(width), Some(0)) if width > 0 => {
-            return wrong(format!("expected 'shared_ffn' 0 without 'shared_experts', found {width}; correct one of them"));
+            return wrong(format!(
+                "expected 'shared_ffn' 0 without 'shared_experts', found {width}; correct one of them"
+            ));
         }
         (Some(0), Some(count)) if count > 0 => {
-            return wrong(format!("expected 'shared_ffn' above 0 with {count} 'shared_experts', found 0; correct one of them"));
+            return wrong(format!(
+                "expected 'shared_ffn' above 0 with {count} 'shared_experts', found 0; correct one of them"
+            ));
         }
         (Some(width), _) => width,
         (None, count) => count.unwrap_or(0).saturating_mul(width),
@@ -197,7 +214,9 @@ fn attention(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
         None | Some(1) => 0,
         Some(2) => 2,
         Some(other) => {
-            return wrong(format!("expected 'sliding_every' 1 or 2, found {other}: other patterns of windows are not modelled"));
+            return wrong(format!(
+                "expected 'sliding_every' 1 or 2, found {other}: other patterns of windows are not modelled"
+            ));
         }
     };
     let window = tokens.filter(|&tokens| tokens > 0).map(|tokens| Window { tokens, is_chunked: false });
@@ -205,7 +224,9 @@ fn attention(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     if one_of(keys, "attention", &["gqa", "mha", "mqa", "mla"])? != "mla" {
         let given = OF_LATENT.split(' ').find(|key| keys.get(*key).is_some_and(|value| !value.is_null()));
         return match given {
-            Some(key) => wrong(format!("expected 'attention' mla with '{key}', found another; add it or leave '{key}' out")),
+            Some(key) => {
+                wrong(format!("expected 'attention' mla with '{key}', found another; add it or leave '{key}' out"))
+            }
             None => Ok(config),
         };
     }
@@ -233,5 +254,9 @@ fn check_parameters(keys: &Keys, config: &Config) -> Result<(), ConfigError> {
     if (found / stated - 1.0).abs() <= 0.05 {
         return Ok(());
     }
-    wrong(format!("expected sizes of {:.2} G parameters, as the file says, found {:.2} G; correct one", stated / 1e9, found / 1e9))
+    wrong(format!(
+        "expected sizes of {:.2} G parameters, as the file says, found {:.2} G; correct one",
+        stated / 1e9,
+        found / 1e9
+    ))
 }

@@ -3,7 +3,8 @@
 use crate::cli::{fails, json, pipesim};
 use crate::support::golden_list;
 
-const V3: &str = "predict --model deepseek-v3 --hardware h100-sxm --stages 16 --dp 64 --ep 64 --batch 4096 --seq 4096 --zero 1";
+const V3: &str =
+    "predict --model deepseek-v3 --hardware h100-sxm --stages 16 --dp 64 --ep 64 --batch 4096 --seq 4096 --zero 1";
 
 #[test]
 fn deepseek_v3_is_predicted() {
@@ -24,7 +25,13 @@ fn deepseek_v3_is_predicted() {
     assert_eq!(found, expected);
     let (code, out, _) = pipesim(&format!("{V3} --layout Et*3|(tt|)*29,m|L"));
     assert_eq!(code, 0);
-    for expected in ["37.56 G active", "more for multi-token prediction", "ep 64 · etp 1 · edp 1", "expert weights", "dispatch buffers"] {
+    for expected in [
+        "37.55 G active",
+        "more for multi-token prediction",
+        "ep 64 · etp 1 · edp 1",
+        "expert weights",
+        "dispatch buffers",
+    ] {
         assert!(out.contains(expected), "{expected}: {out}");
     }
 }
@@ -33,7 +40,8 @@ fn deepseek_v3_is_predicted() {
 #[test]
 fn options_have_megatrons_names() {
     let asked = "predict --model qwen3-30b-a3b --hardware h100-sxm --stages 2 --dp 8 --seq 4096 -s interleaved-1f1b --format json -q";
-    let mine = json(&format!("{asked} --batch 64 --ep 8 --etp 1 --dispatcher deepep --moe-overlap --delay-wgrad --chunks 2"));
+    let mine =
+        json(&format!("{asked} --batch 64 --ep 8 --etp 1 --dispatcher deepep --moe-overlap --delay-wgrad --chunks 2"));
     let theirs = json(&format!(
         "{asked} --global-batch-size 64 --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 --moe-flex-dispatcher-backend deepep \
          --overlap-moe-expert-parallel-comm --delay-wgrad-compute --vpp 2"
@@ -41,8 +49,10 @@ fn options_have_megatrons_names() {
     assert_eq!(mine, theirs);
     let layout = json(&format!("{asked} --batch 64 --ep 8 --pipeline-model-parallel-layout Et*12|t*12|t*12|t*12L"));
     assert_eq!(layout["predictions"][0]["chunks"], 2);
-    let plain = "predict --model gpt-oss-20b --hardware b200 --stages 2 --ep 4 --dp 4 --seq 4096 -s 1f1b --format json -q";
-    let number = |options: &str, key: &str| json(&format!("{plain} {options}"))["predictions"][0][key].as_f64().unwrap();
+    let plain =
+        "predict --model gpt-oss-20b --hardware b200 --stages 2 --ep 4 --dp 4 --seq 4096 -s 1f1b --format json -q";
+    let number =
+        |options: &str, key: &str| json(&format!("{plain} {options}"))["predictions"][0][key].as_f64().unwrap();
     let [one, four] = ["--batch 32", "--batch 128 --rounds 4"].map(|options| number(options, "iteration_s"));
     assert!(four > 3.0 * one && four < 4.0 * one + 1e-9, "{one} {four}");
     let [one, four] = ["--batch 32", "--batch 128 --rounds 4"].map(|options| number(options, "makespan"));
@@ -61,7 +71,16 @@ fn shape_files_are_models() {
     let asked = format!(
         "predict --model {path} --hardware h100-sxm --stages {} --chunks {} --tp {} --cp {} --dp {} --ep {} --etp {} --batch {} \
          --micro-batch-size {} --seq {} --sequence-parallel --zero 1 -s interleaved-1f1b --format json -q",
-        of("pp"), of("chunks"), of("tp"), of("cp"), of("dp"), of("ep"), of("etp"), of("batch"), of("micro_batch_size"), of("seq"),
+        of("pp"),
+        of("chunks"),
+        of("tp"),
+        of("cp"),
+        of("dp"),
+        of("ep"),
+        of("etp"),
+        of("batch"),
+        of("micro_batch_size"),
+        of("seq"),
     );
     let found = json(&asked);
     assert_eq!(found["predictions"][0]["gpus"], row["gpus"]);
@@ -93,7 +112,10 @@ fn impossible_layouts_are_rejected_in_one_line() {
         (format!("{qwen} --layout torchtitan:20,1"), "--layout: expected the first stage to have at most"),
         (format!("{qwen} --rounds 3 --batch 64").replace(" --micro 8", ""), "--batch to be a multiple of --rounds 3"),
         (format!("{V3} --layout Et*3|(tt|)*28,m|L|"), "61 layers, found 59"),
-        ("predict --model llama-3-8b --hardware h100-sxm --stages 4 --micro 8 --ep 2".to_string(), "a mixture of experts for --ep"),
+        (
+            "predict --model llama-3-8b --hardware h100-sxm --stages 4 --micro 8 --ep 2".to_string(),
+            "a mixture of experts for --ep",
+        ),
         ("predict --stages 4 --micro 8 --layout Et|t|t|tL".to_string(), "--layout describes a model on hardware"),
         ("run --stages 2 --micro 4 --model mixtral-8x7b".to_string(), "found a mixture of experts"),
     ] {

@@ -140,14 +140,22 @@ fn prediction(config: &TransformerConfig, tokens: usize) -> f64 {
 fn flops_are_those_that_publications_print() {
     let mut compared = 0;
     for row in golden_list("moe/rows.json") {
-        let (Some(printed), Some(seconds)) = (row["tflops_printed"].as_f64(), row["iteration_s"].as_f64()) else { continue };
+        let (Some(printed), Some(seconds)) = (row["tflops_printed"].as_f64(), row["iteration_s"].as_f64()) else {
+            continue;
+        };
         let config = read_shape(&row["model"].to_string(), row["seq"].as_u64().unwrap() as usize).unwrap();
         let micro = MicroBatch { sequences: 1, tokens: row["seq"].as_u64().unwrap() as usize };
         let spec = config.spec();
         let flops = |of: fn(&Operation) -> bool| -> f64 {
-            let parts = spec.parts.iter().flat_map(|part| part.operations.iter().map(move |operation| (part.count, operation)));
+            let parts =
+                spec.parts.iter().flat_map(|part| part.operations.iter().map(move |operation| (part.count, operation)));
             let found = parts.filter(|(_, operation)| of(operation));
-            found.map(|(count, operation)| count as f64 * [Kind::F, Kind::B].map(|kind| operation.flops(kind, micro) as f64).iter().sum::<f64>()).sum()
+            found
+                .map(|(count, operation)| {
+                    count as f64
+                        * [Kind::F, Kind::B].map(|kind| operation.flops(kind, micro) as f64).iter().sum::<f64>()
+                })
+                .sum()
         };
         let products = flops(|operation| !operation.has_heads()) + flops(Operation::has_heads) / 2.0;
         let all = products * row["batch"].as_f64().unwrap();
@@ -182,7 +190,11 @@ fn models_of_published_steps_are_shape_files() {
         let Some(row) = row.as_object().filter(|_| !name.starts_with('_')) else { continue };
         let mut row: Map<String, Value> = row.clone();
         row.insert("arch".to_string(), json!("llama"));
-        assert_eq!(counted(&read_shape(&json!(row).to_string(), 4096).unwrap()), counted(&preset(&table_name(name))), "{name}");
+        assert_eq!(
+            counted(&read_shape(&json!(row).to_string(), 4096).unwrap()),
+            counted(&preset(&table_name(name))),
+            "{name}"
+        );
     }
 }
 
@@ -231,14 +243,16 @@ fn configurations_on_hugging_face_are_the_presets() {
     for entry in std::fs::read_dir(root().join("tests/configs")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().to_string();
-        let described = read_huggingface(&std::fs::read_to_string(&path).unwrap()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let described =
+            read_huggingface(&std::fs::read_to_string(&path).unwrap()).unwrap_or_else(|e| panic!("{name}: {e}"));
         let config = described.config;
         let known = preset(&name);
         // the tables' vocabulary of Moonlight, and Grok-1's norms, are those of a benchmark
         let config = TransformerConfig { vocabulary: known.vocabulary, post_norms: known.post_norms, ..config };
         let of = |config: &TransformerConfig| {
             let spec = config.spec();
-            let parts: Vec<_> = spec.parts.iter().map(|part| (part.name, part.count, part.operations.clone())).collect();
+            let parts: Vec<_> =
+                spec.parts.iter().map(|part| (part.name, part.count, part.operations.clone())).collect();
             (spec.parameters(), parts, spec.order, config.latent, config.experts, config.window, config.tied)
         };
         assert_eq!(of(&config), of(&known), "{name}");
@@ -260,16 +274,23 @@ fn memory(config: &TransformerConfig, layout: &ParallelConfig) -> Vec<pipesim::m
 /// by SimuMax (MooreThreads/SimuMax, docs/b200/b200_release_v1.2_summary.md), fullest rank, 4096 tokens per micro-batch.
 #[test]
 fn memory_of_deepseek_is_what_was_measured() {
-    for (name, ep, pp, dp, measured) in
-        [("deepseek-v2", 8, 1, 8, 45.63), ("deepseek-v2", 4, 2, 4, 44.70), ("deepseek-v3", 8, 1, 8, 104.30), ("deepseek-v3", 4, 2, 4, 114.00)]
-    {
+    for (name, ep, pp, dp, measured) in [
+        ("deepseek-v2", 8, 1, 8, 45.63),
+        ("deepseek-v2", 4, 2, 4, 44.70),
+        ("deepseek-v3", 8, 1, 8, 104.30),
+        ("deepseek-v3", 4, 2, 4, 114.00),
+    ] {
         let known = preset(name);
         let experts = known.experts.map(|experts| Experts { dense_first: 1, ..experts });
         let config = TransformerConfig { layers: 4, prediction_layers: 0, experts, ..known };
-        let layout = ParallelConfig { ep, pp, dp, micro: 4, sequence: 4096, zero: Zero::Optimizer, ..ParallelConfig::default() };
+        let layout =
+            ParallelConfig { ep, pp, dp, micro: 4, sequence: 4096, zero: Zero::Optimizer, ..ParallelConfig::default() };
         let devices = memory(&config, &layout);
         let found = devices.iter().map(|device| device.allocated).max().unwrap() as f64 / f64::from(1 << 30);
-        println!("{name} ep {ep} pp {pp}: {found:.2} GiB, measured {measured}: {:+.1} %", 100.0 * (found / measured - 1.0));
+        println!(
+            "{name} ep {ep} pp {pp}: {found:.2} GiB, measured {measured}: {:+.1} %",
+            100.0 * (found / measured - 1.0)
+        );
         assert!((found / measured - 1.0).abs() < 0.05, "{name} ep {ep} pp {pp}: {found} {measured}");
     }
 }
@@ -279,13 +300,17 @@ fn memory_of_deepseek_is_what_was_measured() {
 fn experts_are_sharded_over_their_own_replicas() {
     let config = TransformerConfig { layers: 4, ..preset("mixtral-8x7b") };
     let base = ParallelConfig { dp: 8, sequence: 1024, zero: Zero::Optimizer, ..ParallelConfig::default() };
-    let experts = (4 * 8 * 3 * 4096 * 14_336) as u64;
+    let experts = 4 * 8 * 3 * 4096 * 14_336_u64;
     for (ep, edp) in [(1, 8), (2, 4), (8, 1)] {
         let layout = ParallelConfig { ep, ..base.clone() };
         assert_eq!(layout.edp(), edp);
         let of = memory(&config, &layout)[0].of_which;
         let held = experts / u64::from(ep);
-        assert_eq!([of.expert_weights, of.expert_gradients, of.expert_optimizer], [2 * held, 4 * held, 12 * held / edp], "{ep}");
+        assert_eq!(
+            [of.expert_weights, of.expert_gradients, of.expert_optimizer],
+            [2 * held, 4 * held, 12 * held / edp],
+            "{ep}"
+        );
     }
     // each expert on 2 ranks, attention on 4
     let layout = ParallelConfig { tp: 4, dp: 2, ep: 4, etp: 2, sequence_parallel: true, ..base };
@@ -312,7 +337,10 @@ fn recomputed_parts_are_not_saved() {
     assert_eq!(less("mla_up_proj"), rows * 4 * 128 * (192 + 192 + 128));
     assert!(less("core_attn") < all / 50);
     let moe = less("moe");
-    assert!(moe > less("moe_act") + less("shared_experts") && held("full") < held("moe,mlp,mla_up_proj,layernorm"), "{moe}");
+    assert!(
+        moe > less("moe_act") + less("shared_experts") && held("full") < held("moe,mlp,mla_up_proj,layernorm"),
+        "{moe}"
+    );
     assert_eq!(less("moe_act,mlp"), less("moe_act") + less("mlp"));
     assert_eq!("moe_act,layernorm".parse::<Recompute>().unwrap().to_string(), "moe_act,layernorm");
     assert!("moe_act,full".parse::<Recompute>().unwrap_err().to_string().contains("write it alone"));

@@ -324,8 +324,9 @@ fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
             ("dispatch buffers", part.dispatch_buffers),
         ];
         let named = named.into_iter().filter(|(_, bytes)| *bytes > 0);
-        let words: Vec<String> =
-            named.map(|(what, bytes)| format!("{what} {}", quantity(bytes as f64 / f64::from(1 << 30), "GiB"))).collect();
+        let words: Vec<String> = named
+            .map(|(what, bytes)| format!("{what} {}", quantity(bytes as f64 / f64::from(1 << 30), "GiB")))
+            .collect();
         if !words.is_empty() {
             caption += &format!("; {name}, of which {}", words.join(", "));
         }
