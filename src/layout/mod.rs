@@ -366,6 +366,13 @@ impl ParallelConfig {
         if let Some(layout) = &self.layout {
             return self.check_layout(layout, model);
         }
+        if !STACKS.contains(&self.stack.as_str()) && !self.stack.ends_with(".toml") {
+            return refuse(format!(
+                "expected --stack to be a .toml file or one of {}, found '{}'",
+                STACKS.join(", "),
+                self.stack
+            ));
+        }
         let stages = self.stages() as usize;
         if stages > model.layers + 2 {
             return refuse(format!(

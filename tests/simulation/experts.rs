@@ -50,14 +50,19 @@ fn traffic_grows_with_the_group_and_is_least_with_one_copy_per_node() {
             let of = |dispatcher| Traffic::new(&ParallelConfig { dispatcher, ..layout(ep) }, &experts, 8.0);
             let [all, once] = [Dispatcher::AllToAll, Dispatcher::DeepEp].map(of);
             assert_eq!(once, of(Dispatcher::HybridEp));
-            assert!(once.network <= all.network + 1e-9 && (ep > 8 || once.link <= all.link + 1e-9), "{ep}: {once:?} {all:?}");
+            assert!(
+                once.network <= all.network + 1e-9 && (ep > 8 || once.link <= all.link + 1e-9),
+                "{ep}: {once:?} {all:?}"
+            );
             assert!(once.network >= before.network - 1e-9, "{ep}: {once:?} after {before:?}");
             assert_eq!(once.network > 0.0, ep > 8);
             before = once;
         }
     }
     // DeepSeek-V3 bounds a token to 4 of 8 nodes: on average 3.5 others of 8 nodes, where 8 free experts would be on 5.2.
-    let of = |experts: &Experts| Traffic::new(&ParallelConfig { dispatcher: Dispatcher::DeepEp, ..layout(64) }, experts, 8.0);
+    let of = |experts: &Experts| {
+        Traffic::new(&ParallelConfig { dispatcher: Dispatcher::DeepEp, ..layout(64) }, experts, 8.0)
+    };
     assert!((of(&groups).network / 4096.0 - 3.5).abs() < 1e-9);
     assert!((of(&Experts::new(256, 8, 2048)).network / 4096.0 - 7.0 * (1.0 - 0.875f64.powi(8))).abs() < 1e-9);
 }
@@ -81,12 +86,17 @@ fn launches_overlap_and_balance_only_help() {
 fn recomputing_more_takes_longer_and_a_mixture_repeats_its_exchange() {
     let of = |text: &str| step(ParallelConfig { recompute: text.parse::<Recompute>().unwrap(), ..layout(16) });
     let none = of("none");
-    for [less, more] in [["none", "moe_act"], ["moe_act", "moe_act,layernorm"], ["none", "core_attn"], ["moe_act", "moe"]] {
+    for [less, more] in
+        [["none", "moe_act"], ["moe_act", "moe_act,layernorm"], ["none", "core_attn"], ["moe_act", "moe"]]
+    {
         assert!(of(less).iteration() < of(more).iteration(), "{less} {more}");
     }
     for repeated in ["moe", "full"] {
         let share = of(repeated).expert_parallel_exposed / none.expert_parallel_exposed;
-        assert!((share - 1.5).abs() < 0.01, "{repeated}: dispatch and combine three times instead of twice, found {share}");
+        assert!(
+            (share - 1.5).abs() < 0.01,
+            "{repeated}: dispatch and combine three times instead of twice, found {share}"
+        );
     }
     assert!((of("moe_act").expert_parallel_exposed - none.expert_parallel_exposed).abs() < 1e-12);
 }

@@ -8,7 +8,7 @@
 
 use crate::errors::Errors;
 use crate::fitted::{Fitted, fitted_to};
-use crate::prediction::{Key, Orders, key, orders, step};
+use crate::prediction::{Key, Orders, is_searched, key, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -209,12 +209,7 @@ impl Fit<'_> {
 }
 
 /// Returns the constants after a damped step.
-fn damped_step(
-    fitted: &[Fitted],
-    constants: &[f64],
-    (matrix, slope): &Equations,
-    damping: f64,
-) -> Constants {
+fn damped_step(fitted: &[Fitted], constants: &[f64], (matrix, slope): &Equations, damping: f64) -> Constants {
     let mut damped = matrix.clone();
     (0..slope.len()).for_each(|i| damped[i][i] += damping * (matrix[i][i] + 1e-6));
     let step = solve(damped, slope.clone());
@@ -272,8 +267,9 @@ fn print_errors(errors: &[(&Row, f64)]) {
     }
 }
 
-/// Returns the rows of a table with their orders, which are made once for equal rows.
-fn cases(text: &str) -> Result<Vec<Case>> {
+/// Returns the rows of a table with their orders, which are made once for equal rows; without those of searched orders if these are
+/// `fixed` only.
+fn cases(text: &str, fixed: bool) -> Result<Vec<Case>> {
     let mut known: BTreeMap<Key, Orders> = BTreeMap::new();
     let mut case = |row: Row| {
         let costs = row.costs()?;
@@ -284,7 +280,7 @@ fn cases(text: &str) -> Result<Vec<Case>> {
         };
         Ok(Case { row, orders })
     };
-    read(text)?.0.into_iter().map(&mut case).collect()
+    read(text)?.0.into_iter().filter(|row| !fixed || !is_searched(row)).map(&mut case).collect()
 }
 
 /// What each fit leaves out in turn.
@@ -334,12 +330,12 @@ pub struct CrossValidation {
 }
 
 impl CrossValidation {
-    /// Fits the constants to the rows of the JSON table `text`.
+    /// Fits the constants to the rows of the JSON table `text`; `fixed`: without rows whose orders are searched.
     ///
     /// # Errors
     /// A table that cannot be read, or rows that cannot be ordered.
-    pub fn new(text: &str) -> Result<CrossValidation> {
-        let cases = cases(text)?;
+    pub fn new(text: &str, fixed: bool) -> Result<CrossValidation> {
+        let cases = cases(text, fixed)?;
         let all = Fit::of_all(&cases).run()?;
         Ok(CrossValidation { cases, all })
     }

@@ -1,10 +1,11 @@
 //! A table of published, measured steps: model, hardware, layout, software, and the time of an iteration.
 
+use crate::mixture::{MixtureFields, Recomputed};
 use anyhow::{Context, Result};
 use pipesim::costs::{Analytic, Platform};
-use crate::mixture::{MixtureFields, Recomputed};
 use pipesim::models::{
-    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, read_shape, stack,
+    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, read_shape,
+    stack,
 };
 use pipesim::{Attention, Hardware, ParallelConfig, Stack};
 use serde::Deserialize;

@@ -78,7 +78,8 @@ impl Analytic {
         let [dense, experts] = self.rank_parameters(held);
         let replicas = u32::try_from(layout.edp()).unwrap_or(u32::MAX);
         let groups = [(dense, layout.dp * layout.cp, layout.tp), (experts, replicas, layout.ep * layout.etp)];
-        let exchange: f64 = groups.iter().map(|&(parameters, ranks, stride)| self.exchange(parameters, ranks, stride)).sum();
+        let exchange: f64 =
+            groups.iter().map(|&(parameters, ranks, stride)| self.exchange(parameters, ranks, stride)).sum();
         let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
         // at least the last chunk's share is exposed
