@@ -38,12 +38,15 @@ static INTERVALS: LazyLock<Intervals> = LazyLock::new(|| {
 });
 
 impl IntervalClass<'_> {
-    /// Returns the key in the file: `dense-16-bits`, `mixture-8-bits-other-machine`, ...
+    /// Returns the key in the file: `dense-16-bits`, `mixture-8-bits`, `dense-other-machine`, ...
     pub fn key(self) -> String {
         let kind = if self.is_mixture { "mixture" } else { "dense" };
-        let bits = if self.is_narrow { "8-bits" } else { "16-bits" };
-        let seen = INTERVALS.machines.iter().any(|machine| machine == self.hardware);
-        format!("{kind}-{bits}{}", if seen { "" } else { "-other-machine" })
+        let class = match INTERVALS.machines.iter().any(|machine| machine == self.hardware) {
+            false => "other-machine",
+            true if self.is_narrow => "8-bits",
+            true => "16-bits",
+        };
+        format!("{kind}-{class}")
     }
 
     /// Returns the factors of a predicted time between which 90 % of the measured times are; without limit if the file lacks the

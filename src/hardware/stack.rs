@@ -66,7 +66,7 @@ numbers! {
         any narrow_host <= 1e3: "multiple of that time below 16 bits, where casts are launched, too",
         any graphed_host <= 1.0: "share of that time that is left if attention and router are CUDA graphs",
         any recompute_launch_ms <= 1e6: "host time to launch an operation of a recomputed part of a layer again, ms",
-        any mixture_step_ms <= 1e6: "host time per step for gradients and optimizer of a layer with experts, ms",
+        any mixture_step_ms <= 1e6: "additional host overhead per step of a model with experts, ms",
         any router_bytes <= 1e6: "memory traffic of a router, in bytes per token, expert and direction",
         any permute_traffic <= 1e3: "memory traffic of permuting copies of rows for their experts, as a multiple of their bytes",
         positive natural_load <= 1e3: "rows of the busiest GPU with natural routing, as a multiple of the mean",

@@ -174,10 +174,8 @@ impl MemoryModel {
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
         let of_which = self.mixture(device, stages, schedule, held);
-        DeviceMemory {
-            of_which,
-            ..DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(running)))
-        }
+        let unmanaged = self.unmanaged(allocated, held.saturating_add(running));
+        DeviceMemory { of_which, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
     }
 
     /// Returns the elements of a device with these stages on one rank, and their bytes.

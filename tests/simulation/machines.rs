@@ -24,8 +24,9 @@ fn schedules() -> Vec<String> {
 }
 
 fn sum(time: &StepTime) -> f64 {
-    let StepTime { compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other } = *time;
-    let parts = [compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other];
+    let StepTime { compute, tensor_parallel_exposed, expert_parallel_exposed, pipeline_bubble, .. } = *time;
+    let exposed = [tensor_parallel_exposed, expert_parallel_exposed, time.data_parallel_exposed];
+    let parts = [[compute, pipeline_bubble, time.optimizer, time.other].as_slice(), &exposed].concat();
     assert!(parts.iter().all(|&part| part >= 0.0), "{time:?}");
     parts.iter().sum()
 }
@@ -112,6 +113,10 @@ fn per_layer(analytic: &Analytic) -> u128 {
 
 /// Fields of which more is better, and of which less is better.
 const MORE: &[&str] = &[
+    "dispatch_link_efficiency",
+    "dispatch_network_efficiency",
+    "alltoall_network_efficiency",
+    "grouped_efficiency",
     "bf16_tflops",
     "fp32_tflops",
     "fp8_tflops",
@@ -138,6 +143,7 @@ const MORE: &[&str] = &[
     "network_efficiency",
 ];
 const LESS: &[&str] = &[
+    "dispatch_interference",
     "multiprocessors",
     "product_tile",
     "product_wave_loss",

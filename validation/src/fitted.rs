@@ -57,14 +57,14 @@ pub const FITTED: &[Fitted] = &[
 pub const MIXTURE_FITTED: &[Fitted] = &[
     uncertain("gpu", "alltoall_network_efficiency", 0.6, 0.3, [0.1, 1.0]),
     uncertain("gpu", "dispatch_interference", 0.3, 0.3, [0.0, 1.0]),
-    fitted("gpu", "grouped_efficiency", 0.95, [0.3, 1.5]),
+    fitted("gpu", "grouped_efficiency", 0.95, [0.3, 1.0]),
     uncertain("common", "permute_traffic", 1.0, 0.3, [0.2, 4.0]),
     uncertain("common", "mixture_layer_ms", 2.0, 0.4, [0.1, 20.0]),
     uncertain("common", "narrow_host", 1.2, 0.15, [1.0, 4.0]),
     uncertain("common", "graphed_host", 0.6, 0.3, [0.1, 1.0]),
-    uncertain("common", "recompute_launch_ms", 0.33, 0.3, [0.01, 4.0]),
-    uncertain("common", "mixture_step_ms", 3.0, 0.4, [0.1, 40.0]),
-    uncertain("common", "natural_load", 1.15, 0.05, [1.0, 4.0]),
+    uncertain("common", "recompute_launch_ms", 0.4, 0.5, [0.01, 4.0]),
+    uncertain("common", "mixture_step_ms", 100.0, 0.5, [1.0, 1000.0]),
+    uncertain("common", "natural_load", 1.3, 0.08, [1.0, 4.0]),
 ];
 
 /// Returns what is fitted to these rows.

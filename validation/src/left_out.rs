@@ -4,7 +4,7 @@ use crate::errors::quantile;
 use crate::fit::{CrossValidation, LeftOutRatios};
 use crate::row::{Row, read};
 use anyhow::{Context, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub const COVERAGE: f64 = 0.9;
 /// Head of the file of intervals.
 const HEAD: &str = "\
 # Measured over predicted iteration times between which 90 % of published steps are, by constants that were fitted without them: without
-# their publication, model, precision and GPU together, or without their machine. Written by
+# their publication, model, precision and GPU together; for other machines, without their GPU, each GPU counting the same. Written by
 # `cargo run --release -p pipesim-validation -- left-out`; the rows are in reports/published/left_out.json.
 ";
 
@@ -22,22 +22,54 @@ const HEAD: &str = "\
 const MIXTURES: &str = "
 # Mixtures of experts: wide, from a rule of thumb.
 mixture-16-bits = [0.6, 1.7]
-mixture-16-bits-other-machine = [0.5, 2.0]
 mixture-8-bits = [0.6, 1.7]
-mixture-8-bits-other-machine = [0.5, 2.0]
+mixture-other-machine = [0.5, 2.0]
 ";
 
 /// A row's measured over predicted time and its weight.
 pub type Measured = (f64, f64);
 
-/// Returns the measured over predicted times of the dense rows of a precision class, by fits without their group, or without
-/// their machine.
-pub fn measured(rows: &[Row], ratios: &[LeftOutRatios], is_narrow: bool, other_machine: bool) -> Vec<Measured> {
-    let of = |row: &Row| {
-        let found = ratios.iter().find(|ratios| ratios.id == row.id)?;
-        Some((1.0 / if other_machine { found.machine } else { found.group }, row.weight))
+/// A class of intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// 16 bits or more, a machine with fitted rows.
+    Wide,
+    /// Fewer bits, a machine with fitted rows.
+    Narrow,
+    /// A machine without fitted rows, any precision.
+    OtherMachine,
+}
+
+impl Class {
+    /// All classes with their keys in the file.
+    pub const ALL: [(&'static str, Class); 3] =
+        [("dense-16-bits", Class::Wide), ("dense-8-bits", Class::Narrow), ("dense-other-machine", Class::OtherMachine)];
+
+    fn includes(self, row: &Row) -> bool {
+        match self {
+            Class::Wide => !row.is_narrow(),
+            Class::Narrow => row.is_narrow(),
+            Class::OtherMachine => true,
+        }
+    }
+}
+
+/// Returns the measured over predicted times of the rows of a class, by fits without their group or their machine.
+pub fn measured(rows: &[Row], ratios: &[LeftOutRatios], class: Class) -> Vec<Measured> {
+    let known: BTreeMap<&str, &LeftOutRatios> = ratios.iter().map(|ratios| (ratios.id.as_str(), ratios)).collect();
+    let rows: Vec<&Row> =
+        rows.iter().filter(|row| class.includes(row) && known.contains_key(row.id.as_str())).collect();
+    let kind = |row: &Row| (row.gpu.clone(), row.is_narrow());
+    let mut weights: BTreeMap<(String, bool), f64> = BTreeMap::new();
+    rows.iter().for_each(|row| *weights.entry(kind(row)).or_default() += row.weight);
+    let of = |row: &&Row| {
+        let found = known[row.id.as_str()];
+        match class {
+            Class::OtherMachine => (1.0 / found.machine, row.weight / weights[&kind(row)]),
+            _ => (1.0 / found.group, row.weight),
+        }
     };
-    rows.iter().filter(|row| row.is_narrow() == is_narrow).filter_map(of).collect()
+    rows.iter().map(of).collect()
 }
 
 /// Returns the factors between which [`COVERAGE`] of the times are.
@@ -50,11 +82,9 @@ pub fn factors(measured: &[Measured]) -> [f64; 2] {
 pub fn intervals(rows: &[Row], ratios: &[LeftOutRatios]) -> String {
     let machines: BTreeSet<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
     let mut text = format!("{HEAD}machines = {:?}\n\n", machines.into_iter().collect::<Vec<_>>());
-    for (bits, is_narrow) in [("16-bits", false), ("8-bits", true)] {
-        for (machine, other) in [("", false), ("-other-machine", true)] {
-            let [low, high] = factors(&measured(rows, ratios, is_narrow, other));
-            let _ = writeln!(text, "dense-{bits}{machine} = [{low:.3}, {high:.3}]");
-        }
+    for (key, class) in Class::ALL {
+        let [low, high] = factors(&measured(rows, ratios, class));
+        let _ = writeln!(text, "{key} = [{low:.3}, {high:.3}]");
     }
     text + MIXTURES
 }

@@ -80,11 +80,12 @@ impl PartCosts<'_> {
         let (machine, layout) = (self.machine, self.layout);
         let row = self.width() * width;
         let rows = layout.routed_tokens() as f64 * top_k as f64;
-        // sorted by rank, then by expert; without all-to-all by expert only; HybridEP permutes while it copies
+        // copies that are read or written: sorted by rank, then by expert; with DeepEP by expert only; HybridEP permutes while it
+        // sends
         let times = match layout.dispatcher {
-            Dispatcher::AllToAll => 3.0,
-            Dispatcher::DeepEp => 2.0,
-            Dispatcher::HybridEp => 1.5,
+            Dispatcher::AllToAll => 4.0,
+            Dispatcher::DeepEp => 3.0,
+            Dispatcher::HybridEp => 1.0,
         };
         let permutation = machine.operation(times * machine.stack.permute_traffic * rows * row * self.load());
         sums.forward += permutation;

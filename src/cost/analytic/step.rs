@@ -126,15 +126,6 @@ impl Analytic {
         hidden * alone.min(f64::from(self.layout.micro))
     }
 
-    /// Returns the host time per step for gradients and optimizer of a device's layers with experts, in seconds.
-    fn mixture_step(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
-        let mixtures = self.spec.parts.iter().filter(|part| part.chosen_experts().is_some());
-        let held =
-            |name: &str| placement.stages_of(device).map(|stage| stages[stage as usize].count(name)).sum::<usize>();
-        let layers: usize = mixtures.map(|part| held(part.name)).sum();
-        layers as f64 * self.machine.stack.mixture_step_ms * 1e-3
-    }
-
     /// Returns the time of summing a device's gradients with those of the other replicas of its stages, in bidirectional
     /// placements.
     fn copies_exchange(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
@@ -175,10 +166,9 @@ impl Analytic {
         }
         let busy = |device: &u32| devices[*device as usize].busy;
         let number = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
-        let busiest = number;
-        let pass = self.device_pass(placement, stages, busiest, split);
+        let pass = self.device_pass(placement, stages, number, split);
         // overlapped pairs may take less than the sum of their ops, and ops more if devices share a processor
-        let lasted_busy = busy(&busiest) as f64 * 1e-9;
+        let lasted_busy = busy(&number) as f64 * 1e-9;
         let busiest = pass * if pass.total() > 0.0 { lasted_busy / pass.total() } else { 0.0 };
         let after: Vec<After> = (0..placement.devices()).map(|device| self.after(placement, stages, device)).collect();
         // if the optimizer step is validated afterwards, a device starts the next step as soon as its own ends
@@ -195,6 +185,7 @@ impl Analytic {
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
         let rounds = f64::from(self.layout.rounds);
+        let host = stack.host_step_ms + if self.model.experts.is_some() { stack.mixture_step_ms } else { 0.0 };
         let time = StepTime {
             compute: busiest.compute * rounds,
             tensor_parallel_exposed: busiest.tensor * rounds,
@@ -202,7 +193,7 @@ impl Analytic {
             pipeline_bubble: (pipeline - lasted_busy).max(0.0) * rounds,
             data_parallel_exposed: busiest.data * rounds + (exchanged - pipeline) + tied,
             optimizer,
-            other: busiest.other * rounds + stack.host_step_ms * 1e-3 + self.mixture_step(placement, stages, number),
+            other: busiest.other * rounds + host * 1e-3,
         };
         let stragglers = time.iteration() * stack.straggler_share * self.doublings();
         Ok(StepTime { other: time.other + stragglers, ..time })
