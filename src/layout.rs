@@ -309,6 +309,13 @@ impl ParallelConfig {
                 "expected --seq to be at most {window}, the model's attention window, found {sequence}: windows are not supported; choose a shorter one"
             ));
         }
+        if !STACKS.contains(&self.stack.as_str()) && !self.stack.ends_with(".toml") {
+            return refuse(format!(
+                "expected --stack to be a .toml file or one of {}, found '{}'",
+                STACKS.join(", "),
+                self.stack
+            ));
+        }
         let stages = self.stages() as usize;
         if stages > model.layers + 2 {
             return refuse(format!(

@@ -173,7 +173,7 @@ impl MemoryModel {
         let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
-        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(buffers)))
+        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated, held.saturating_add(running)))
     }
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.

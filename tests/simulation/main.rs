@@ -10,6 +10,7 @@ mod formats;
 mod imports;
 mod judgement;
 mod layouts;
+mod left_out;
 mod machines;
 mod measured;
 mod memory;

@@ -7,7 +7,7 @@
 
 use crate::errors::Errors;
 use crate::fitted::{FITTED, Fitted};
-use crate::prediction::{Orders, orders, step};
+use crate::prediction::{Orders, is_searched, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -262,8 +262,9 @@ fn print_errors(errors: &[(&Row, f64)]) {
     }
 }
 
-/// Returns the rows of a table with their orders, which are made once for equal rows.
-fn cases(text: &str) -> Result<Vec<Case>> {
+/// Returns the rows of a table with their orders, which are made once for equal rows; without those of searched orders if these are
+/// `fixed` only.
+fn cases(text: &str, fixed: bool) -> Result<Vec<Case>> {
     let mut known: BTreeMap<(String, u32, u32, u32), Orders> = BTreeMap::new();
     let mut case = |row: Row| {
         let costs = row.costs()?;
@@ -274,7 +275,7 @@ fn cases(text: &str) -> Result<Vec<Case>> {
         };
         Ok(Case { row, orders })
     };
-    read(text)?.0.into_iter().map(&mut case).collect()
+    read(text)?.0.into_iter().filter(|row| !fixed || !is_searched(row)).map(&mut case).collect()
 }
 
 /// What each fit leaves out in turn.
@@ -321,12 +322,12 @@ pub struct CrossValidation {
 }
 
 impl CrossValidation {
-    /// Fits the constants to the rows of the JSON table `text`.
+    /// Fits the constants to the rows of the JSON table `text`; `fixed`: without rows whose orders are searched.
     ///
     /// # Errors
     /// A table that cannot be read, or rows that cannot be ordered.
-    pub fn new(text: &str) -> Result<CrossValidation> {
-        let cases = cases(text)?;
+    pub fn new(text: &str, fixed: bool) -> Result<CrossValidation> {
+        let cases = cases(text, fixed)?;
         let all = Fit::of_all(&cases).run()?;
         Ok(CrossValidation { cases, all })
     }

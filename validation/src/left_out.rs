@@ -59,13 +59,13 @@ pub fn intervals(rows: &[Row], ratios: &[LeftOutRatios]) -> String {
     text + MIXTURES
 }
 
-/// Fits, predicts each row without its like, and writes the ratios to `folder` and the intervals to `intervals_file`.
+/// Fits, predicts each row of a fixed order without its like, and writes the ratios to `folder` and the intervals to `intervals_file`.
 ///
 /// # Errors
 /// A table that cannot be read, or files that cannot be written.
 pub fn write(text: &str, folder: &Path, intervals_file: &Path) -> Result<()> {
     let (rows, _) = read(text)?;
-    let ratios = CrossValidation::new(text)?.left_out()?;
+    let ratios = CrossValidation::new(text, true)?.left_out()?;
     let lines: Vec<String> = ratios.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     let json = format!("[\n{}\n]\n", lines.join(",\n"));
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -48,6 +48,12 @@ fn key(row: &Row, costs: &Analytic) -> Key {
     (row.schedule().to_string(), row.pp, row.chunks, costs.layout.micro)
 }
 
+/// Returns whether the order of the row's schedule is searched, which takes seconds to minutes.
+pub fn is_searched(row: &Row) -> bool {
+    let selection = Selection::new(row.pp.max(1), row.pp.max(1));
+    selection.order(row.schedule()).is_ok_and(|found| matches!(found.order, Order::Open(_)))
+}
+
 /// Returns the orders of the row's schedule.
 ///
 /// # Errors
