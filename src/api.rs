@@ -54,8 +54,8 @@ pub mod models {
 pub mod plans {
     pub use crate::plan::{
         Candidate, Change, Fixed, Found, Front, Group, Journal, Limits, Names, NearbyPlan, Objective, Observer,
-        Outcome, Plan, PlanError, Plans, Question, Reason, Search, Shape, Silent, Space, Target, flags, fronts,
-        heat_map, plan, sensitivities, why,
+        Outcome, Plan, PlanError, Plans, Preference, Question, RESERVE, RESOLUTION, Reason, Search, Shape, Silent,
+        Space, Target, flags, fronts, heat_map, plan, sensitivities, why,
     };
 }
 

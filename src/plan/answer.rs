@@ -2,12 +2,33 @@
 
 use super::journal::Outcome;
 use super::question::{PlanError, Question};
-use super::search::{Limits, Observer, Search};
-use super::space::{Candidate, Reason};
-use crate::layout::ParallelConfig;
+use super::search::{Limits, Observer, Search, Silent};
+use super::space::{Candidate, Reason, Space};
+use crate::layout::{ParallelConfig, Recompute};
 use crate::sim::sweep;
 use crate::step_estimate::StepEstimate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Relative difference of two iteration times below which predictions do not tell which layout is faster. Published measurements of one
+/// and the same layout differ by 1 to 6 %.
+pub const RESOLUTION: f64 = 0.04;
+
+/// What is preferred among layouts that predictions cannot tell apart: sequences per micro-batch, whether activations are recomputed,
+/// ranks that share a layer or a sequence, devices per pipeline; less of each is simpler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Preference {
+    micro_batch_size: u32,
+    recomputes: bool,
+    ranks: u32,
+    pp: u32,
+}
+
+impl Preference {
+    /// Returns the preference of a layout with `ranks` tensor- times context-parallel ranks.
+    pub fn new(micro_batch_size: u32, recomputes: bool, ranks: u32, pp: u32) -> Preference {
+        Preference { micro_batch_size, recomputes, ranks, pp }
+    }
+}
 
 /// One layout of the answer.
 #[derive(Clone, Debug)]
@@ -85,10 +106,39 @@ impl Search<'_> {
 
     /// Returns the memory limit of the question, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.question.machine.hardware.memory_bytes()
+        self.question.bytes()
     }
 
-    /// Returns the best plans.
+    /// Returns the simplest layout of those that predictions cannot tell from the best, which costs `best`: smaller micro-batches
+    /// before larger ones, then less recomputation, then smaller degrees; the fastest of equals.
+    fn preferred(&self, best: f64) -> Option<u32> {
+        let limit = best * (1.0 + RESOLUTION);
+        let candidates = &self.space.candidates;
+        let key = |number: u32| {
+            let candidate = &candidates[number as usize];
+            let (group, shape) = (self.group(candidate), &self.space.shapes[candidate.shape as usize]);
+            Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
+        };
+        let near = (0..candidates.len() as u32).take_while(|&number| candidates[number as usize].bound <= limit);
+        let fixed = near.filter(|&number| !self.space.shapes[candidates[number as usize].shape as usize].is_open);
+        let keys: BTreeSet<Preference> = fixed.map(key).collect();
+        keys.into_iter().find_map(|wanted| {
+            let allows = |space: &Space, candidate: &Candidate| {
+                let (group, shape) = (&space.groups[candidate.group as usize], &space.shapes[candidate.shape as usize]);
+                let own = Preference::new(
+                    group.micro_batch_size,
+                    group.recompute != Recompute::None,
+                    group.tp * group.cp,
+                    shape.pp,
+                );
+                candidate.bound <= limit && !shape.is_open && own == wanted
+            };
+            let found = self.best(&Limits { keep: 1, bytes: self.bytes(), allows: &allows }, &Silent);
+            found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
+        })
+    }
+
+    /// Returns the best plans: first the simplest of those that predictions cannot tell from the fastest, then the fastest.
     ///
     /// # Errors
     /// No layout is allowed, or none fits.
@@ -97,9 +147,19 @@ impl Search<'_> {
         let found = self.best(&limits, observer);
         let mut ruled_out = self.space.ruled_out.clone();
         found.ruled_out.iter().for_each(|(reason, count)| *ruled_out.entry(*reason).or_default() += count);
-        let plans = found.best.iter();
+        let mut numbers: Vec<u32> = found.best.iter().map(|&(_, number)| number).collect();
+        if let (Some(&(best, _)), false) = (found.best.first(), found.is_stopped) {
+            let preferred = self.preferred(best);
+            // first the plan to take, then the others by their times
+            if let Some(preferred) = preferred {
+                numbers.retain(|number| *number != preferred);
+                numbers.insert(0, preferred);
+                numbers.truncate(self.question.keep);
+            }
+        }
+        let plans = numbers.iter();
         let mut plans: Vec<Plan> =
-            plans.filter_map(|&(_, number)| self.plan(&self.space.candidates[number as usize])).collect();
+            plans.filter_map(|&number| self.plan(&self.space.candidates[number as usize])).collect();
         mark_ties(&mut plans);
         if plans.is_empty() && !found.is_stopped {
             return Err(self.none_fits(&ruled_out));

@@ -25,10 +25,21 @@ impl Journal {
     pub fn head(question: &Question) -> String {
         // FNV-1a over everything that the answer depends on
         let Question {
-            model, machine, gpus, batch, sequence, precision, attention, schedules, fixed, objective, ..
+            model,
+            machine,
+            gpus,
+            batch,
+            sequence,
+            precision,
+            attention,
+            schedules,
+            fixed,
+            objective,
+            memory_limit,
+            ..
         } = question;
         let text = format!(
-            "{model:?} {machine:?} {gpus:?} {batch} {sequence} {precision:?} {attention:?} {schedules:?} {fixed:?} {objective:?}"
+            "{model:?} {machine:?} {gpus:?} {batch} {sequence} {precision:?} {attention:?} {schedules:?} {fixed:?} {objective:?} {memory_limit:?}"
         );
         let hash = text
             .bytes()

@@ -17,11 +17,11 @@ mod shapes;
 mod space;
 mod stacks;
 
-pub use answer::{Plan, Plans, plan};
+pub use answer::{Plan, Plans, Preference, RESOLUTION, plan};
 pub use flags::{Names, Target, flags};
 pub use journal::{Journal, Outcome};
 pub use nearby::{Change, Front, NearbyPlan, fronts, heat_map, sensitivities};
-pub use question::{Fixed, Objective, PlanError, Question};
+pub use question::{Fixed, Objective, PlanError, Question, RESERVE};
 pub use reasons::why;
 pub use search::{Found, Limits, Observer, Search, Silent};
 pub use shapes::Shape;

@@ -57,7 +57,10 @@ impl Change {
     pub fn apply(self, question: &Question) -> Question {
         let mut other = question.clone();
         match self {
-            Change::Memory(times) => other.machine.hardware.memory_gib *= times,
+            Change::Memory(times) => {
+                other.memory_limit = other.memory_limit.map(|bytes| (bytes as f64 * times) as u64);
+                other.machine.hardware.memory_gib *= times;
+            }
             Change::Link(times) => other.machine.hardware.link_gbytes_per_s *= times,
             Change::Network(times) => other.machine.hardware.network_gbps_per_gpu *= times,
             Change::Batch(times) => other.batch = other.batch.saturating_mul(times),

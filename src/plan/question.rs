@@ -13,6 +13,9 @@ use std::collections::BTreeSet;
 #[error("{0}")]
 pub struct PlanError(pub(crate) String);
 
+/// Share of the hardware's memory that plans leave free: predictions of memory err.
+pub const RESERVE: f64 = 0.03;
+
 /// What the best layout is best in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
@@ -177,6 +180,8 @@ pub struct Question {
     pub schedules: Vec<String>,
     pub fixed: Fixed,
     pub objective: Objective,
+    /// Most bytes per GPU; `None`: the hardware's memory, without [`RESERVE`].
+    pub memory_limit: Option<u64>,
     /// Number of plans to return.
     pub keep: usize,
     /// Services of the machine: threads and files.
@@ -197,6 +202,7 @@ impl Question {
             schedules: Vec::new(),
             fixed: Fixed::default(),
             objective: Objective::Time,
+            memory_limit: None,
             keep: 10,
             host: &Files,
         }
@@ -212,6 +218,11 @@ impl Question {
             stack: self.machine.stack.name.clone(),
             ..ParallelConfig::default()
         }
+    }
+
+    /// Returns the bytes that a plan may take per GPU.
+    pub fn bytes(&self) -> u64 {
+        self.memory_limit.unwrap_or((self.machine.hardware.memory_bytes() as f64 * (1.0 - RESERVE)) as u64)
     }
 
     /// Returns what a second of `gpus` GPUs costs in the unit of the objective.

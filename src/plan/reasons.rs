@@ -1,11 +1,10 @@
 //! Why the best plan is the best, and what would beat it, in two sentences.
 
-use super::answer::Plan;
+use super::answer::{Plan, RESOLUTION};
 use super::nearby::{Change, NearbyPlan};
 use super::search::Search;
 use super::space::{Candidate, Space};
 use crate::cost::analytic::StepTime;
-use crate::layout::ParallelConfig;
 
 /// Gains that are worth a mention.
 const WORTH: f64 = 0.005;
@@ -60,14 +59,25 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     let parts = best.estimate.time_s;
     let most = losses(&parts).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
     let computes = percent(parts.compute / time);
-    let start =
-        format!("{computes} of its step computes, and {} takes {}, the largest loss", most.0, percent(most.1 / time));
-    let own = |layout: &ParallelConfig| (layout.tp, layout.pp, layout.cp);
-    let degrees = own(&best.layout);
     let gpus = best.layout.gpus();
+    let all = |space: &Space, candidate: &Candidate| u64::from(space.groups[candidate.group as usize].gpus) == gpus;
+    let fastest = search.one(search.bytes(), &all).map_or(time, |plan| plan.estimate.iteration_s);
+    let chosen = match fastest < time {
+        true => format!(
+            "it is the simplest layout within {:.0} % of the fastest, which predictions cannot tell from it; ",
+            100.0 * RESOLUTION
+        ),
+        false => String::new(),
+    };
+    let start = format!(
+        "{chosen}{computes} of its step is computation, and the largest loss is {}, {}",
+        most.0,
+        percent(most.1 / time)
+    );
+    let degrees = (best.layout.tp, best.layout.pp);
     let other = search.one(search.bytes(), &|space: &Space, candidate: &Candidate| {
         let group = &space.groups[candidate.group as usize];
-        u64::from(group.gpus) == gpus && (group.tp, space.shapes[candidate.shape as usize].pp, group.cp) != degrees
+        u64::from(group.gpus) == gpus && (group.tp, space.shapes[candidate.shape as usize].pp) != degrees
     });
     let first = match other {
         None => format!("{start}; no layout with other degrees fits."),
@@ -77,20 +87,27 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
                 losses(&theirs).into_iter().zip(losses(&parts)).map(|((name, theirs), (_, own))| (name, theirs - own));
             let compute = ("computation", theirs.compute - parts.compute);
             let more = rest.chain([compute]).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
-            format!(
-                "{start}; the best with other degrees ({}) takes {} in time, most of it for {}.",
-                difference(best, &other),
-                changed(other.estimate.iteration_s / time - 1.0),
-                more.0
-            )
+            let (what, change) = (difference(best, &other), other.estimate.iteration_s / time - 1.0);
+            if change <= RESOLUTION && change >= -RESOLUTION {
+                format!(
+                    "{start}; the best with another tp or pp ({what}) is predicted {} in time, too little to tell them apart.",
+                    changed(change)
+                )
+            } else {
+                format!(
+                    "{start}; the best with another tp or pp ({what}) takes {} in time, most of it for {}.",
+                    changed(change),
+                    more.0
+                )
+            }
         }
     };
-    [first, beats(search, best, nearby)]
+    [first, beats(search, best, fastest, nearby)]
 }
 
 /// Returns what would beat the best plan.
-fn beats(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> String {
-    let speed = best.estimate.tokens_per_second_per_gpu;
+fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) -> String {
+    let speed = best.estimate.tokens_per_second_per_gpu * best.estimate.iteration_s / fastest;
     let gpus = best.layout.gpus();
     let mut ways = Vec::new();
     let all = |space: &Space, candidate: &Candidate| u64::from(space.groups[candidate.group as usize].gpus) == gpus;

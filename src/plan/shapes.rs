@@ -81,7 +81,7 @@ fn chunk_counts(question: &Question, able: &Abilities, pp: u32) -> Vec<u32> {
     let layers = question.model.layers as u32;
     let even = |items: u32| if items.is_multiple_of(pp) { divisors(items / pp) } else { Vec::new() };
     let mut all: BTreeSet<u32> = even(layers).into_iter().collect();
-    if able.uneven_layers {
+    if able.uneven_layers && !layers.is_multiple_of(pp) {
         all.extend(even(layers + 2));
     }
     let fixed = &question.fixed.chunks;

@@ -38,7 +38,7 @@ fn the_command_of_a_plan_predicts_the_plan() {
         assert_eq!(plans.len(), 3, "{line}");
         assert!(answer["evaluated"].as_u64().unwrap() >= 3 && !answer["ruled_out"].as_object().unwrap().is_empty());
         let mut before = 0.0;
-        for plan in plans {
+        for (rank, plan) in plans.iter().enumerate() {
             for key in [
                 "schedule",
                 "tp",
@@ -59,7 +59,8 @@ fn the_command_of_a_plan_predicts_the_plan() {
             }
             let time = plan["iteration_s"].as_f64().unwrap();
             assert!(time >= before);
-            before = time;
+            // plan 1 is the simplest within 4 % of the fastest
+            before = if rank == 0 { 0.0 } else { time };
             let command = plan["command"].as_str().unwrap().trim_start_matches("pipesim ");
             let predicted = &json(&format!("{command} -q --format json"))["predictions"][0];
             assert_eq!(predicted["iteration_s"], plan["iteration_s"], "{command}");

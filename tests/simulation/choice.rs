@@ -180,8 +180,8 @@ fn published_pipelines_are_among_what_their_software_implements() {
     let text = std::fs::read_to_string(crate::support::root().join("tests/golden/throughputs/measured.json")).unwrap();
     let mut pipelines = 0;
     for row in read(&text).unwrap().0.iter().filter(|row| row.pp > 1) {
-        let stack = stack(&row.stack).unwrap();
-        let known = stack.schedules();
+        let software = stack(&row.stack).unwrap();
+        let known = software.schedules();
         assert!(known.is_none_or(|known| known.contains(&row.schedule())), "{}: {}", row.stack, row.schedule());
         pipelines += 1;
     }

@@ -4,6 +4,7 @@ use crate::layouts::{self, LayoutPrediction};
 use crate::prediction::{self, RowPrediction};
 use crate::row;
 use anyhow::{Result, bail};
+use pipesim::plans::{Preference, RESERVE, RESOLUTION};
 use std::collections::BTreeMap;
 
 /// Fewest timed layouts of a search problem.
@@ -11,15 +12,12 @@ const LEAST_TIMED: usize = 5;
 /// Regret up to which a choice counts as good.
 const GOOD: f64 = 0.03;
 
-/// What a person who does not predict prefers: small micro-batches, no recomputation, then small tp, then small pp.
-type Preference = (u32, bool, u32, u32);
-
 /// One layout of a search problem.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Predicted time of an iteration, in seconds; `None` if it cannot be predicted.
     pub predicted_s: Option<f64>,
-    /// Whether it is predicted to fit into memory; `None` if unknown.
+    /// Whether it is predicted to fit into memory, as `plan` demands; `None` if unknown.
     pub fits: Option<bool>,
     /// Measured time of an iteration, in seconds.
     pub measured_s: Option<f64>,
@@ -73,9 +71,8 @@ impl Problem {
 
     /// Returns the choice by prediction of someone who knows which layouts fit.
     pub fn told(&self) -> Choice {
-        let predicted = self.timed().filter_map(|(layout, seconds)| Some((layout.predicted_s?, seconds)));
-        let best = predicted.min_by(|a, b| a.0.total_cmp(&b.0));
-        best.map_or(Choice::Nothing, |(_, seconds)| self.regret(seconds))
+        let best = preferred(self.timed().map(|(layout, _)| layout));
+        best.and_then(|layout| layout.measured_s).map_or(Choice::Nothing, |seconds| self.regret(seconds))
     }
 
     /// Returns the choice of the rule of someone who knows which layouts fit.
@@ -83,6 +80,14 @@ impl Problem {
         let best = self.timed().min_by(|a, b| a.0.preference.cmp(&b.0.preference).then(a.1.total_cmp(&b.1)));
         best.map_or(Choice::Nothing, |(_, seconds)| self.regret(seconds))
     }
+}
+
+/// Returns the layout that `plan` puts first: the simplest of those that predictions cannot tell from the fastest.
+fn preferred<'a>(layouts: impl Iterator<Item = &'a Layout>) -> Option<&'a Layout> {
+    let predicted: Vec<(f64, &Layout)> = layouts.filter_map(|layout| Some((layout.predicted_s?, layout))).collect();
+    let limit = predicted.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min) * (1.0 + RESOLUTION);
+    let near = predicted.into_iter().filter(|(seconds, _)| *seconds <= limit);
+    near.min_by(|a, b| a.1.preference.cmp(&b.1.preference).then(a.0.total_cmp(&b.0))).map(|(_, layout)| layout)
 }
 
 /// Returns the search problems of a grid of layouts.
@@ -93,13 +98,28 @@ fn grids(runs: &[LayoutPrediction]) -> Vec<Problem> {
         let name = format!("{}, {} tokens, {} GPUs, {}", row.model, row.seq, row.gpus, row.kernels);
         problems.entry(name).or_default().push(Layout {
             predicted_s: run.estimate.as_ref().ok().map(|estimate| estimate.iteration_s),
-            fits: run.misfits().map(|misfits| !misfits),
+            fits: run.estimate.as_ref().ok().map(|estimate| {
+                let memory = &estimate.memory;
+                memory.fullest().total as f64 <= memory.capacity_bytes as f64 * (1.0 - RESERVE)
+            }),
             measured_s: row.iteration_s,
             ran_out: row.ran_out(),
-            preference: (row.micro_batch_size, row.recompute != "none", row.tp, row.pp),
+            preference: Preference::new(row.micro_batch_size, row.recompute != "none", row.tp, row.pp),
         });
     }
     problems.into_iter().map(|(name, layouts)| Problem { name, layouts }).collect()
+}
+
+/// Returns the name of the search problem that a published step belongs to.
+fn problem_of(row: &row::Row) -> String {
+    format!("{}, {} GPUs, batch {}, {} tokens, {}", row.group, row.gpus, row.batch, row.seq, row.stack)
+}
+
+/// Returns the rows of problems with enough layouts.
+fn of_problems(rows: Vec<row::Row>) -> Vec<row::Row> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    rows.iter().for_each(|row| *counts.entry(problem_of(row)).or_default() += 1);
+    rows.into_iter().filter(|row| counts[&problem_of(row)] >= LEAST_TIMED).collect()
 }
 
 /// Returns the search problems of published steps: rows that differ in their layout alone.
@@ -107,14 +127,14 @@ fn published(rows: &[RowPrediction]) -> Vec<Problem> {
     let mut problems: BTreeMap<String, Vec<Layout>> = BTreeMap::new();
     for one in rows {
         let row = &one.row;
-        let name = format!("{}, {} GPUs, batch {}, {} tokens, {}", row.group, row.gpus, row.batch, row.seq, row.stack);
+        let name = problem_of(row);
         let recomputes = row.recompute.as_ref().is_some_and(|what| what.name() != "none");
         problems.entry(name).or_default().push(Layout {
             predicted_s: one.time.as_ref().ok().map(pipesim::costs::StepTime::iteration),
             fits: None,
             measured_s: Some(row.iteration_s),
             ran_out: false,
-            preference: (row.micro_batch_size, recomputes, row.tp, row.pp),
+            preference: Preference::new(row.micro_batch_size, recomputes, row.tp * row.cp, row.pp),
         });
     }
     problems.into_iter().map(|(name, layouts)| Problem { name, layouts }).collect()
@@ -182,7 +202,7 @@ pub fn page(text: &str) -> Result<String> {
         if rows.is_empty() {
             bail!("expected measured steps or a grid of layouts, found none:\n  {}", faults.join("\n  "));
         }
-        published(&prediction::predict(rows))
+        published(&prediction::predict(of_problems(rows)))
     };
     let problems: Vec<Problem> =
         problems.into_iter().filter(|problem| problem.timed().count() >= LEAST_TIMED).collect();
@@ -225,19 +245,24 @@ mod tests {
         let mut problem = Problem {
             name: "two".to_string(),
             layouts: vec![
-                layout(1.0, true, Some(11.0), (1, false, 2, 1)),
-                layout(2.0, true, Some(10.0), (1, false, 4, 1)),
-                layout(0.5, false, None, (1, false, 1, 1)),
+                layout(1.0, true, Some(11.0), Preference::new(1, false, 2, 1)),
+                layout(2.0, true, Some(10.0), Preference::new(1, false, 4, 1)),
+                layout(0.5, false, None, Preference::new(1, false, 1, 1)),
             ],
         };
         let near =
             |choice: Choice, regret: f64| matches!(choice, Choice::Regret(found) if (found - regret).abs() < 1e-12);
         assert!(near(problem.chosen(), 0.1) && near(problem.told(), 0.1) && near(problem.rule(), 0.1));
+        // within the resolution of predictions the simpler layout is chosen
+        problem.layouts[0].predicted_s = Some(2.05);
+        assert!(near(problem.told(), 0.1));
+        problem.layouts[0].predicted_s = Some(2.2);
+        assert!(near(problem.told(), 0.0));
         problem.layouts[2].fits = Some(true);
         assert_eq!(problem.chosen(), Choice::OutOfMemory);
-        assert!(near(problem.told(), 0.1));
         let all = [problem.chosen(), problem.told(), Choice::Nothing];
         let summary = Summary::of(&all);
-        assert_eq!((summary.problems, summary.out_of_memory, summary.nothing, summary.good), (3, 1, 1, 0.0));
+        assert_eq!((summary.problems, summary.out_of_memory, summary.nothing), (3, 1, 1));
+        assert!((summary.good - 1.0 / 3.0).abs() < 1e-12);
     }
 }

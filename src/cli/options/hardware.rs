@@ -204,12 +204,6 @@ impl HardwareOptions {
         all
     }
 
-    /// Returns the first of the degrees and micro-batches.
-    pub fn first(&self, stages: u32, micro: u32) -> Degrees {
-        let size = self.micro_batch_size.as_ref().map(Numbers::first);
-        Degrees { tp: self.tp.first(), stages, dp: self.dp.first(), size, micro }
-    }
-
     /// Returns the costs without a model on hardware, at --micro-batch-size.
     pub fn costs(&self, options: &CostOptions, remarks: RemarkOptions) -> Result<Costs, Failure> {
         let costs = options.costs()?;

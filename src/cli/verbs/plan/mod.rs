@@ -43,7 +43,7 @@ pub struct PlanVerb {
     /// Tokens per sequence
     #[arg(long, value_name = "S", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=1 << 27))]
     seq: u32,
-    /// Memory limit per GPU in bytes, as in 75GiB [default: the hardware's memory]
+    /// Memory limit per GPU in bytes, as in 75GiB [default: the hardware's memory, less 3 %]
     #[arg(long, value_name = "BYTES", value_parser = MemoryCap::parse)]
     memory_cap: Option<MemoryCap>,
     /// Training software, which decides what layouts there are: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
@@ -120,13 +120,16 @@ impl PlanVerb {
 
     fn question(&self) -> Result<Question, Failure> {
         let mut machine = Platform { hardware: hardware(&self.hardware)?, stack: stack(&self.stack)? };
-        match self.memory_cap {
-            None => {}
-            Some(MemoryCap::Bytes(bytes)) => machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30),
+        let memory_limit = match self.memory_cap {
+            None => None,
+            Some(MemoryCap::Bytes(bytes)) => {
+                machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
+                Some(bytes)
+            }
             Some(MemoryCap::Units(units)) => {
                 return Err(Failure::Usage(format!("--memory-cap: expected bytes, found {units}; write {units}GiB")));
             }
-        }
+        };
         let mut fixed = Fixed::default();
         self.fix.iter().for_each(|one| fixed.add(one.clone()));
         let asked: Vec<String> = self.schedules.iter().flat_map(ScheduleNames::all).cloned().collect();
@@ -142,9 +145,16 @@ impl PlanVerb {
             schedules,
             fixed,
             objective: self.objective,
+            memory_limit,
             keep: self.top as usize,
             host: &Sandbox,
-            ..Question::new(model(&self.model, self.seq, self.remarks)?, machine, self.gpus.first(), self.batch, self.seq)
+            ..Question::new(
+                model(&self.model, self.seq, self.remarks)?,
+                machine,
+                self.gpus.first(),
+                self.batch,
+                self.seq,
+            )
         })
     }
 
