@@ -304,7 +304,6 @@ fn steps_drift_and_have_outliers() {
         busy_ns: vec![10, 10, 12 + number, 10],
         start_ns: 0,
         incomplete_devices: Vec::new(),
-        workers: None,
     };
     timeline.steps = [100, 101, 102, 150, 104, 105].into_iter().zip(3..).map(|(ms, number)| step(number, ms)).collect();
     let found = trend(&timeline).unwrap();

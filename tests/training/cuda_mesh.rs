@@ -69,7 +69,7 @@ fn check(mesh: Mesh, graph: &Arc<TaskGraph>, workers: Workers, link: &str, setti
 
 /// T, D and p of at most two each.
 fn meshes() -> impl Iterator<Item = (Mesh, u32)> {
-    let of = |(tensor, data)| [1, 2].map(|p| (Mesh { tensor, data }, p));
+    let of = |(tensor, data)| [1, 2].map(|p| (Mesh::new(tensor, data), p));
     [(1, 2), (2, 1), (2, 2)].into_iter().flat_map(of)
 }
 
@@ -92,10 +92,10 @@ fn links_and_both_directions_train_on_a_mesh() {
         if skipped_on_gpu("eight GPUs") {
             return;
         }
-        check(Mesh { tensor: 2, data: 2 }, &graph("1f1b", 2, 2, None).unwrap(), Workers::Gpus, "nccl", 0);
-        check(Mesh { tensor: 2, data: 1 }, &graph("zb-h1", 2, 2, None).unwrap(), Workers::Gpus, "local", 1);
+        check(Mesh::new(2, 2), &graph("1f1b", 2, 2, None).unwrap(), Workers::Gpus, "nccl", 0);
+        check(Mesh::new(2, 1), &graph("zb-h1", 2, 2, None).unwrap(), Workers::Gpus, "local", 1);
         for (tensor, data) in [(1, 2), (2, 1)] {
-            let mesh = Mesh { tensor, data };
+            let mesh = Mesh::new(tensor, data);
             check(mesh, &graph("dualpipe", 2, 4, None).unwrap(), Workers::Gpus, "copy", 1);
         }
     });
@@ -131,7 +131,7 @@ fn schedules_of_gpus_give_all_replicas_the_same_bits() {
         if skipped_on_gpu("operations that start late by random times; a GPU has its own times") {
             return;
         }
-        let mesh = Mesh { tensor: 2, data: 2 };
+        let mesh = Mesh::new(2, 2);
         let training = on_mesh(training(1, adamw(0.95, 0.01), Some(0.5), false), mesh, 2, 8);
         let training = on_gpus(training, 2, Workers::Gpus, "copy", false);
         let mut reference = None;
@@ -162,7 +162,7 @@ fn llama_trains_to_pytorchs_losses_on_gpus() {
                     continue;
                 }
                 let setting = &case.settings()[count % case.settings().len()];
-                let mesh = Mesh { tensor: tensor as u32, data: data as u32 };
+                let mesh = Mesh::new(tensor as u32, data as u32);
                 let training = on_mesh(case.training(setting, 1), mesh, 1, batch);
                 let training = on_gpus(training, 1, Workers::Gpus, "copy", false);
                 let graph = graph("1f1b", 1, 1, None).unwrap();
@@ -179,7 +179,7 @@ fn llama_trains_to_pytorchs_losses_on_gpus() {
 fn bfloat16_stays_close_on_a_mesh() {
     child("mesh::bfloat16_stays_close_on_a_mesh", SLICES, || {
         let (key, adamw, clip) = golden_settings()[1];
-        let mesh = Mesh { tensor: 2, data: 2 };
+        let mesh = Mesh::new(2, 2);
         let training = on_mesh(training(1, adamw, clip.map(|clip| clip as f32), true), mesh, 2, 8);
         let training = on_gpus(training, 1, Workers::Slices, "copy", true);
         let graph = graph("1f1b", 1, 2, None).unwrap();
@@ -197,7 +197,7 @@ fn gpus_hold_what_the_memory_model_says() {
         if on_gpu() && driver().devices() < 4 {
             return;
         }
-        let mesh = Mesh { tensor: 2, data: 1 };
+        let mesh = Mesh::new(2, 1);
         let training = on_mesh(training(1, adamw(0.95, 0.0), None, false), mesh, 4, 8);
         let training = on_gpus(training, 2, Workers::Gpus, "copy", false);
         let graph = graph("1f1b", 2, 4, None).unwrap();
