@@ -2,7 +2,7 @@
 
 /// Costs of ops and of what ends a step.
 pub mod costs {
-    pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
+    pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime, Traffic};
     pub use crate::cost::pair;
     pub use crate::cost::{
         Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
