@@ -1,7 +1,8 @@
 //! GPT-2 in llm.c's format (<https://github.com/karpathy/llm.c>): learned positions, LayerNorm, GELU, a tied head.
 
+use super::sizes::{InvalidSizes, validate};
 use super::spec::ModelSpec;
-use super::transformer::{self, InvalidSizes, validate};
+use super::transformer;
 use serde::{Deserialize, Serialize};
 
 /// Sizes of a GPT-2, as in the header of llm.c's checkpoint.

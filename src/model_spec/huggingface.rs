@@ -206,10 +206,7 @@ fn is_harmless(key: &str) -> bool {
 }
 
 /// Returns the keys that are set, not in `read` and not harmless.
-fn others<'a>(
-    keys: &'a Map<String, Value>,
-    read: impl Fn(&str) -> bool + Copy,
-) -> impl Iterator<Item = (&'a String, &'a Value)> {
+fn others(keys: &Map<String, Value>, read: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = (&String, &Value)> {
     keys.iter().filter(move |(key, value)| is_set(value) && !read(key) && !is_harmless(key))
 }
 

@@ -1,6 +1,6 @@
 //! Sizes of a mixture of experts, and of multi-head latent attention.
 
-use super::transformer::InvalidSizes;
+use super::sizes::InvalidSizes;
 
 /// Experts of a decoder's layers (Shazeer et al., arXiv 1701.06538; DeepSeekMoE, arXiv 2401.06066).
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,6 +14,7 @@ mod operation;
 mod part;
 mod presets;
 pub mod shape;
+mod sizes;
 mod spec;
 mod split;
 mod stage;
@@ -26,9 +27,9 @@ pub use part::{
     BLOCK, Degrees, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor, WINDOW_BLOCK, WINDOW_MIXTURE, is_layer,
 };
 pub use presets::{model_spec, names, of_hub, transformer_named, unknown, unknown_among};
+pub use sizes::InvalidSizes;
 pub use spec::ModelSpec;
 pub use split::{Block, Split};
 pub(crate) use stage::layer_counts;
 pub use stage::{Outline, SplitError, Stage, TiedSides};
 pub use stage_layout::{LayoutError, StageLayout, StagePieces};
-pub use transformer::InvalidSizes;
