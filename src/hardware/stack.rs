@@ -41,6 +41,7 @@ numbers! {
         any gradient_copy_bytes <= 1e3: "bytes of an additional bf16 gradient next to the reduced one",
         any accumulation_bytes <= 1e3: "memory traffic to accumulate gradients, in bytes per parameter and micro-batch",
         any data_exposed <= 1.0: "minimum share of the data-parallel reduction that the backward does not hide; 1: reduced after it",
+        flag overlaps_chunks <= 1.0: "gradients of a chunk are exchanged during the backwards of the chunks after it",
         positive bucket_mbytes <= 1e9: "bucket size of the gradient exchange, MB",
         any bucket_rank_mbytes <= 1e9: "bucket size per data-parallel rank, if that is more, MB",
         any bucket_elements <= 1e15: "maximum number of gradients that are copied into separate buckets for the reduction",

@@ -9,6 +9,10 @@ use crate::model_spec::Operation;
 /// Rows to which the rows of an expert are padded: a tile of a product.
 const PADDED_ROWS: f64 = 128.0;
 
+/// Share of the hidden time that is lost if the backward repeats an exchange: a checkpointed layer runs as one op, whose parts do not
+/// wait for those of the other micro-batch.
+const CHECKPOINTED: f64 = 0.5;
+
 /// What belongs to the experts of a layer, per micro-batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ExpertSums {
@@ -210,7 +214,9 @@ impl PartCosts<'_> {
     /// takes multiprocessors and memory bandwidth from the products.
     fn pair(&self, passes: &Passes, ops: &SubOpTimes, alone: f64) -> f64 {
         let hidden = passes.forward.total() + passes.backward.total() - alone - ops.pair();
-        ops.pair() + self.machine.hardware.dispatch_interference * hidden.max(0.0) + alone
+        let interference = self.machine.hardware.dispatch_interference;
+        let lost = if alone > 0.0 { interference.max(CHECKPOINTED) } else { interference };
+        ops.pair() + lost * hidden.max(0.0) + alone
     }
 
     /// Returns the sub-ops of a layer, without what of the backward runs `alone`.

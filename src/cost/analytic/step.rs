@@ -58,7 +58,7 @@ impl Analytic {
     }
 
     /// Returns the backward time of a device that hides its gradient exchange, in seconds: that of one micro-batch, and with v
-    /// chunks of all but one of the last p micro-batches, which pass v - 1 chunks after the first one's gradients are complete.
+    /// overlapping chunks of all but one of the last p micro-batches, which pass v - 1 chunks after the first one's gradients are complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
         let one: f64 = placement.stages_of(device).map(of).sum();
@@ -66,10 +66,11 @@ impl Analytic {
         one * (1.0 + later * (1.0 - 1.0 / self.chunks(placement)))
     }
 
-    /// Returns the number of chunks per device whose gradients are complete one after the other.
+    /// Returns the number of chunks per device whose gradients are exchanged one after the other, next to backwards.
     fn chunks(&self, placement: &Placement) -> f64 {
         let chunks = placement.stages() / placement.devices().max(1);
-        if placement.directions() == 1 { f64::from(chunks.max(1)) } else { 1.0 }
+        let overlaps = self.machine.stack.overlaps_chunks > 0.0 && placement.directions() == 1;
+        if overlaps { f64::from(chunks.max(1)) } else { 1.0 }
     }
 
     fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
