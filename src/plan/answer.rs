@@ -2,8 +2,9 @@
 
 use super::journal::Outcome;
 use super::question::{PlanError, Question};
+use super::reason::Reason;
 use super::search::{Limits, Observer, Search, Silent};
-use super::space::{Candidate, Reason, Space};
+use super::space::{Candidate, Space};
 use crate::layout::{ParallelConfig, Recompute};
 use crate::sim::sweep;
 use crate::step_estimate::StepEstimate;

@@ -1,9 +1,10 @@
 //! Questions without an answer: what contradicts what, and the smallest change that helps.
 
 use super::journal::Outcome;
-use super::question::{Fixed, Objective, PlanError, Question};
+use super::question::{Fixed, Objective, PlanError, Question, divisors};
+use super::reason::Reason;
 use super::search::{Limits, Search, Silent};
-use super::space::{Reason, Space, divisors};
+use super::space::Space;
 use super::stacks::Abilities;
 use crate::cost::analytic::Analytic;
 use crate::nearest::either;

@@ -233,3 +233,10 @@ impl Question {
         }
     }
 }
+
+/// Returns the divisors of a number, in order.
+pub fn divisors(number: u32) -> Vec<u32> {
+    let low: Vec<u32> = (1..=number.isqrt()).filter(|&small| number.is_multiple_of(small)).collect();
+    let high: Vec<u32> = low.iter().rev().map(|small| number / small).filter(|large| !low.contains(large)).collect();
+    [low, high].concat()
+}

@@ -3,7 +3,8 @@
 use super::journal::Outcome;
 use super::orders::{Ordered, Orders};
 use super::question::{PlanError, Question};
-use super::space::{Candidate, Group, Reason, Space};
+use super::reason::Reason;
+use super::space::{Candidate, Group, Space};
 use crate::cost::analytic::Analytic;
 use crate::layout::ParallelConfig;
 use crate::sim::sweep;

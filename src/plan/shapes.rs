@@ -1,7 +1,7 @@
 //! Pipelines of a plan: schedule, placement, and the layers of each stage.
 
-use super::question::{Fixed, PlanError, Question};
-use super::space::{Reason, divisors};
+use super::question::{Fixed, PlanError, Question, divisors};
+use super::reason::Reason;
 use super::stacks::Abilities;
 use crate::cost::analytic::layers_of_stages;
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Stage};

@@ -1,6 +1,7 @@
 //! All layouts that a question allows, each with a lower bound of its iteration time.
 
-use super::question::{Fixed, PlanError, Question};
+use super::question::{Fixed, PlanError, Question, divisors};
+use super::reason::Reason;
 use super::shapes::{Shape, shapes};
 use super::stacks::Abilities;
 use crate::cost::analytic::Analytic;
@@ -10,61 +11,6 @@ use std::sync::{Mutex, PoisonError};
 
 /// Most layouts of a question.
 const MOST: usize = 20_000_000;
-
-/// Why layouts are not among the best.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// The model's heads or MLP cannot be divided by tp.
-    Heads,
-    /// The sequence cannot be divided by cp, or a micro-batch's tokens by tp with sequence parallelism.
-    Sequence,
-    /// The batch cannot be divided by dp.
-    Batch,
-    /// The layers cannot be split into the stages.
-    Layers,
-    /// The schedule does not exist for these numbers of devices, stages and micro-batches.
-    Schedule,
-    /// Some device runs out of memory.
-    Memory,
-    /// A lower bound of its time shows that others are better.
-    Slower,
-    /// Predicted in full, and slower than the plans.
-    Predicted,
-    /// Its order would have to be searched, and the work for such searches was spent on layouts with lower bounds.
-    Unsearched,
-}
-
-impl Reason {
-    /// Returns the name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::Heads => "tp_does_not_divide_the_model",
-            Reason::Sequence => "cp_or_tp_does_not_divide_the_sequence",
-            Reason::Batch => "dp_does_not_divide_the_batch",
-            Reason::Layers => "layers_do_not_split",
-            Reason::Schedule => "no_such_schedule",
-            Reason::Memory => "out_of_memory",
-            Reason::Slower => "slower_by_a_bound",
-            Reason::Predicted => "slower_as_predicted",
-            Reason::Unsearched => "order_not_searched",
-        }
-    }
-
-    /// Returns the reason in words.
-    pub fn text(self) -> &'static str {
-        match self {
-            Reason::Heads => "tp does not divide the model",
-            Reason::Sequence => "cp or tp does not divide the sequence",
-            Reason::Batch => "dp does not divide the batch",
-            Reason::Layers => "the layers do not split into the stages",
-            Reason::Schedule => "the schedule does not exist for the numbers",
-            Reason::Memory => "out of memory",
-            Reason::Slower => "slower by a lower bound",
-            Reason::Predicted => "slower as predicted",
-            Reason::Unsearched => "order not searched",
-        }
-    }
-}
 
 /// What the costs of a model's parts depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,13 +45,6 @@ pub struct Space {
     pub candidates: Vec<Candidate>,
     /// Layouts that cannot exist.
     pub ruled_out: BTreeMap<Reason, u64>,
-}
-
-/// Returns the divisors of a number, in order.
-pub fn divisors(number: u32) -> Vec<u32> {
-    let low: Vec<u32> = (1..=number.isqrt()).filter(|&small| number.is_multiple_of(small)).collect();
-    let high: Vec<u32> = low.iter().rev().map(|small| number / small).filter(|large| !low.contains(large)).collect();
-    [low, high].concat()
 }
 
 /// The groups with the pipelines (devices, replicas) of each.

@@ -1,6 +1,6 @@
 //! A plan's answer as pages, pictures and data.
 
-use super::Answer;
+use super::answer::Answer;
 use super::tables::gib;
 use crate::cli::Failure;
 use crate::cli::options::output::{OneFile, json};

@@ -1,5 +1,6 @@
 //! `pipesim plan`: the best layouts of a model on a number of GPUs.
 
+mod answer;
 mod files;
 mod tables;
 mod watch;
@@ -16,8 +17,9 @@ use crate::cli::terminal::{print, table};
 use crate::cost::analytic::Platform;
 use crate::dsl;
 use crate::layout::{Attention, Precision, STACKS};
-use crate::plan::{Change, Fixed, Names, Objective, PlanError, Plans, Question, Search, Target, sensitivities, why};
+use crate::plan::{Change, Fixed, Names, Objective, PlanError, Question, Search, Target, sensitivities, why};
 use crate::report::Report;
+use answer::Answer;
 use clap::Args;
 use files::Files;
 use std::path::PathBuf;
@@ -90,14 +92,6 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         Failure::Usage(error.to_string())
     }
-}
-
-/// An answer with everything that is shown of it.
-pub struct Answer<'a> {
-    pub search: &'a Search<'a>,
-    pub plans: &'a Plans,
-    pub names: Names,
-    pub why: Option<[String; 2]>,
 }
 
 impl PlanVerb {

@@ -1,6 +1,6 @@
 //! A plan's answer as tables, text, JSON and CSV.
 
-use super::Answer;
+use super::answer::Answer;
 use crate::layout::{ParallelConfig, Zero};
 use crate::plan::{Objective, Plan, Target, flags};
 use crate::report::{Report, Table, csv_cell, number, percent, quantity};
