@@ -39,7 +39,7 @@ fn deepseek_v3_is_predicted() {
 /// Megatron's names are accepted, and rounds multiply a step.
 #[test]
 fn options_have_megatrons_names() {
-    let asked = "predict --model qwen3-30b-a3b --hardware h100-sxm --stages 2 --dp 8 --seq 4096 -s interleaved-1f1b --format json -q";
+    let asked = "predict --model qwen3-30b-a3b --hardware h100-sxm --stages 2 --dp 8 --seq 4096 -s interleaved-overlap --format json -q";
     let mine =
         json(&format!("{asked} --batch 64 --ep 8 --etp 1 --dispatcher deepep --moe-overlap --delay-wgrad --chunks 2"));
     let theirs = json(&format!(

@@ -98,7 +98,7 @@ fn recomputing_more_takes_longer_and_a_mixture_repeats_its_exchange() {
             "{repeated}: dispatch and combine three times instead of twice, found {share}"
         );
     }
-    assert!((of("moe_act").expert_parallel_exposed - none.expert_parallel_exposed).abs() < 1e-12);
+    assert!((of("moe_act").expert_parallel_exposed - none.expert_parallel_exposed).abs() < 1e-6);
 }
 
 #[test]
