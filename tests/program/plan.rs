@@ -122,7 +122,7 @@ fn files_and_formats_hold_the_plans() {
     for part in [
         "Best layouts of gpt2-large",
         "layouts considered",
-        "out of memory",
+        "slower by a lower bound",
         "Why plan 1",
         "pipesim predict --model gpt2-large",
         "--tensor-model-parallel-size",
@@ -183,7 +183,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--top 0", "expected 1 or more"),
     ("--memory-cap 80", "write 80GiB"),
     ("--memory-cap 80G", "write 80GiB"),
-    ("--memory-cap -3GiB", "--memory-cap"),
+    ("--memory-cap eighty", "--memory-cap"),
     // what is fixed
     ("--fix tp", "write it as in tp=8"),
     ("--fix tp=", "write tp=8"),
@@ -216,7 +216,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--objective cost", "dollars_per_gpu_hour"),
     // memory
     ("--memory-cap 2GiB", "smallest needs"),
-    ("--memory-cap 6GiB --fix zero=0", "leave zero out"),
+    ("--memory-cap 12GiB --fix zero=0,tp=1,pp=1", "leave zero out"),
     ("--memory-cap 1GiB --gpus 1", "GiB"),
     ("--model llama-3-405b --gpus 8 --seq 8192", "ask for --gpus"),
 ];
