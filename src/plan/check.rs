@@ -21,7 +21,7 @@ fn refuse<T>(text: String) -> Result<T, PlanError> {
 
 /// Formats bytes in GiB, rounded up so that the number suffices.
 fn gib(bytes: u64) -> String {
-    let tenths = bytes.div_ceil((1 << 30) / 10);
+    let tenths = (u128::from(bytes) * 10).div_ceil(1 << 30);
     format!("{}.{}GiB", tenths / 10, tenths % 10)
 }
 

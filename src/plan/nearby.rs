@@ -69,6 +69,13 @@ impl Change {
     }
 }
 
+impl Question {
+    /// Returns the same question about the number of GPUs of `plan`.
+    pub fn of_size(&self, plan: &Plan) -> Question {
+        Question { gpus: u32::try_from(plan.layout.gpus()).into_iter().collect(), ..self.clone() }
+    }
+}
+
 /// The best plan of a changed question.
 #[derive(Clone, Debug)]
 pub struct NearbyPlan {

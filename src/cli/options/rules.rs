@@ -38,7 +38,7 @@ const RULES: &[Rule] = &[
     ),
     (
         SAVED,
-        |g| !g.is_typed("resume"),
+        |g| !g.is_typed("resume") || g.verb.get_name() == "plan",
         "is part of the checkpoint; leave it out, or begin another run without --resume",
     ),
     (

@@ -122,7 +122,7 @@ impl Answer<'_> {
     /// Returns how the best plan changes with memory, links and network.
     fn sensitivity(&self) -> Option<Plot> {
         let best = self.plans.plans.first()?;
-        let all = sensitivities(self.search.question, &Change::SHOWN, &Silent);
+        let all = sensitivities(&self.search.question.of_size(best), &Change::SHOWN, &Silent);
         let speed = best.estimate.tokens_per_second_per_gpu;
         let series = ["memory", "link", "network"].map(|name| {
             let of = |change: Change| Some(change.parts()).filter(|(what, _)| *what == name).map(|(_, times)| times);

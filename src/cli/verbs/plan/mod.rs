@@ -102,8 +102,8 @@ impl PlanVerb {
         let watch = Watch::start(&question, self.resume.as_deref(), self.remarks)?;
         let search = Search::new(&question)?.knowing(watch.known());
         let plans = search.plans(&watch)?;
-        let nearby = if plans.is_stopped { Vec::new() } else { sensitivities(&question, &MENTIONED, &watch) };
         let best = plans.plans.first().filter(|_| !plans.is_stopped);
+        let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.map(|best| why(&search, best, &nearby));
         let answer = Answer { search: &search, plans: &plans, names: self.names(), why: reasons };
         watch.done();
