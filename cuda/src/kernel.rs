@@ -133,7 +133,11 @@ pub const fn layernorm_groups(rows: usize) -> usize {
 /// Defines the kernels in alphabetical order: the launch of each by its integer arguments, and the list of names.
 macro_rules! kernels {
     ($($(#[$doc:meta])+ $name:ident($precision:tt $(, $size:ident)+) $launch:block)*) => {
-        $($(#[$doc])+ pub fn $name($precision: Precision $(, $size: usize)+) -> Launch $launch)*
+        $(
+            $(#[$doc])+
+            #[allow(clippy::too_many_arguments, reason = "the integer arguments of the kernel, in its order")]
+            pub fn $name($precision: Precision $(, $size: usize)+) -> Launch $launch
+        )*
 
         /// Names of the kernels without suffix, in alphabetical order for binary search.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];

@@ -5,7 +5,7 @@ use super::step::MAX_NS;
 use super::{MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
 use crate::op::{Kind, Op};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
     if holds { Ok(()) } else { Err(TimelineError(what())) }
@@ -189,5 +189,32 @@ impl Timeline {
     fn of_span(&self, place: &str, number: usize, what: &str) -> String {
         let Span { op, device, .. } = &self.spans[number];
         format!("{} ({op} on device {device}): {what}; correct it", field(place, &format!("spans[{number}]")))
+    }
+}
+
+impl Timeline {
+    /// Checks that every copy is there once, with spans that fit the header.
+    pub(super) fn validate_workers(&self, place: &str) -> Result<(), TimelineError> {
+        let Some(workers) = &self.workers else { return Ok(()) };
+        let here = field(place, "workers");
+        let mesh = workers.mesh;
+        let coordinates = workers.others.iter().map(|other| (other.data, other.tensor));
+        let found: BTreeSet<(u32, u32)> = coordinates.chain([(workers.data, workers.tensor)]).collect();
+        let is_whole = mesh.is_sound()
+            && found.iter().all(|&(data, tensor)| data < mesh.data && tensor < mesh.tensor)
+            && found.len() == mesh.copies() as usize
+            && workers.others.len() + 1 == found.len();
+        if !is_whole {
+            return Err(TimelineError(format!(
+                "{here}: expected the workers of {mesh}, each once, found {} of {} coordinates; correct them, or leave workers out",
+                workers.others.len() + 1,
+                found.len()
+            )));
+        }
+        workers
+            .others
+            .iter()
+            .enumerate()
+            .try_for_each(|(number, other)| self.of_workers(other).validate_spans(&format!("{here}.others[{number}]")))
     }
 }

@@ -194,8 +194,8 @@ fn fronts_and_maps_agree_with_the_answer() {
     assert!((most / each - 1.0).abs() < 1e-12);
     let fixed = Question { fixed: Fixed::parse("tp=2,pp=2,recompute=full,zero=1").unwrap(), gpus: vec![8], ..question };
     for plan in plan(&fixed, BTreeMap::new(), &Silent).unwrap().plans {
-        let ParallelConfig { tp, pp, dp, recompute, zero, .. } = plan.layout;
-        assert_eq!((tp, pp, dp, recompute, zero), (2, 2, 2, Recompute::Full, Zero::Optimizer));
+        let ParallelConfig { tp, pp, dp, cp, recompute, zero, .. } = plan.layout;
+        assert_eq!((tp, pp, dp * cp, recompute, zero), (2, 2, 2, Recompute::Full, Zero::Optimizer));
     }
 }
 
