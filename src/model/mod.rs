@@ -30,6 +30,6 @@ pub use executable::{check_executable, check_executable_keys, dropouts};
 pub use logits::WholeModel;
 pub use module::{StageModule, TensorRanks, workload};
 pub use parameters::{Parameters, TensorPart};
-pub use rates::{Rates, rates};
+pub use rates::{Product, Rates, rates};
 pub use stages::{check_held, check_sizes};
 pub use tokens::{Tokenizer, Tokens};

@@ -1,95 +1,228 @@
-//! How fast the elementary things are on one core of this machine, measured by the clock: what a table of hardware holds.
+//! How fast the elementary things are on one core of this machine while all others do the same, measured by the clock: what a
+//! table of hardware holds. Cores share caches, memory and power, so each thing is measured on all cores at once.
 
 use cpu_kernels::attention::{self, Operands, Shape};
+use cpu_kernels::optimizer::{AdamW, ParameterGroup};
 use cpu_kernels::{gelu, layernorm, linear};
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::time::Instant;
 
 /// What a core reaches in float32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// FLOP/s of a product of large matrices.
-    pub product: f64,
-    /// FLOP/s of products with shorter inner lengths: the length, and what is reached.
-    pub thin: [(usize, f64); 2],
-    /// Bytes a second of a copy, read and written.
-    pub copy: f64,
-    /// Bytes a second, read and written, of operations between products: a norm and an activation, forward.
+    pub product: Product,
+    /// Bytes a second of AdamW, read and written.
+    pub update: f64,
+    /// Bytes a second, read and written, of operations between products: a norm and an activation, forward and backward.
     pub between: f64,
     /// FLOP/s of attention in tiles, forward and backward; of a causal mask's half only.
     pub attention: [f64; 2],
+    /// Bytes a second of gradients that two cores exchange: each copies its own for the other, and sums both.
+    pub exchange: f64,
 }
 
-/// Rows and columns of the large matrices.
-const SIDE: usize = 768;
-/// Times that each thing is measured, after once unmeasured; the least counts, for what others take of a core is not the machine's.
-const TIMES: usize = 9;
+/// Time of a product (rows, inner) by (inner, columns): 2 · rows · columns · inner / `speed` · (1 + `depth` / inner + `rows` / rows).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// FLOP/s.
+    pub speed: f64,
+    /// Inner length at which the outputs take as long as the computation.
+    pub depth: f64,
+    /// Rows at which the weight's way from memory takes as long as the computation.
+    pub rows: f64,
+}
 
-/// Seconds that `work` takes.
-fn seconds(mut work: impl FnMut()) -> f64 {
-    work();
-    let mut one = || {
+/// Width of a layer.
+const WIDTH: usize = 768;
+/// Tokens of a micro-batch, for products and operations between them.
+const TOKENS: [usize; 4] = [32, 64, 128, 256];
+/// Times that each thing is measured, after once unmeasured; the median counts, as in steps.
+const TIMES: usize = 7;
+/// Weights that a core uses in turn, so that no cache holds the next one, as in a stage.
+const WEIGHTS: usize = 6;
+
+/// Seconds that `work` takes, given the number of its call; all cores of the `barrier` begin together.
+fn seconds(barrier: &Barrier, mut work: impl FnMut(usize)) -> f64 {
+    work(0);
+    let mut one = |number| {
+        barrier.wait();
         let start = Instant::now();
-        work();
+        work(number);
         start.elapsed().as_nanos() as u64
     };
-    (0..TIMES).map(|_| one()).min().unwrap_or(1).max(1) as f64 * 1e-9
+    let mut samples: Vec<u64> = (1..=TIMES).map(&mut one).collect();
+    samples.sort_unstable();
+    samples[TIMES / 2].max(1) as f64 * 1e-9
 }
 
-/// FLOP/s of a product (rows, inner) by (inner, columns).
-fn product(rows: usize, columns: usize, inner: usize) -> f64 {
-    let (input, weight) = (vec![0.5; rows * inner], vec![0.25; columns * inner]);
-    let mut out = vec![0.0; rows * columns];
-    let took = seconds(|| linear::forward_without_bias(black_box(&mut out), black_box(&input), &weight, columns));
-    2.0 * (rows * columns * inner) as f64 / took
+/// Seconds of the products of F, I and W, for both linear layers of an MLP, by tokens.
+fn products(barrier: &Barrier, tokens: usize) -> [f64; 3] {
+    let (inputs, outputs) = (WIDTH, 4 * WIDTH);
+    let weights = vec![vec![0.25_f32; inputs * outputs]; WEIGHTS];
+    let mut gradients = vec![vec![0.0_f32; inputs * outputs]; WEIGHTS];
+    let (narrow, wide) = (vec![0.5_f32; tokens * inputs], vec![0.5_f32; tokens * outputs]);
+    let (mut to_narrow, mut to_wide) = (narrow.clone(), wide.clone());
+    let forward = seconds(barrier, |_| {
+        for pair in weights.chunks_exact(2) {
+            linear::forward_without_bias(black_box(&mut to_wide), black_box(&narrow), &pair[0], outputs);
+            linear::forward_without_bias(black_box(&mut to_narrow), black_box(&wide), &pair[1], inputs);
+        }
+    });
+    let input = seconds(barrier, |_| {
+        for pair in weights.chunks_exact(2) {
+            linear::backward_input(black_box(&mut to_wide), black_box(&narrow), &pair[1], inputs);
+            linear::backward_input(black_box(&mut to_narrow), black_box(&wide), &pair[0], outputs);
+        }
+    });
+    let weight = seconds(barrier, |_| {
+        for pair in gradients.chunks_exact_mut(2) {
+            linear::backward_weight(black_box(&mut pair[0]), &mut [], black_box(&wide), &narrow, outputs);
+            linear::backward_weight(black_box(&mut pair[1]), &mut [], black_box(&narrow), &wide, inputs);
+        }
+    });
+    [forward, input, weight].map(|took| took / (WEIGHTS / 2) as f64)
 }
 
-/// Bytes a second of a copy that no cache holds.
-fn copy() -> f64 {
-    let from = vec![1.0_f32; 16 << 20];
-    let mut to = vec![0.0_f32; from.len()];
-    2.0 * size_of_val(&from[..]) as f64 / seconds(|| black_box(&mut to).copy_from_slice(black_box(&from)))
+/// The three numbers of a product that fit the measured products best, in relative squares; a W also reads and writes its gradients,
+/// at `traffic` bytes a second.
+fn fit(measured: &[(usize, [f64; 3])], traffic: f64) -> Product {
+    let (narrow, wide) = (WIDTH as f64, 4.0 * WIDTH as f64);
+    let accumulation = 2.0 * 8.0 * narrow * wide / traffic;
+    let mut normal = [[0.0; 3]; 3];
+    let mut right = [0.0; 3];
+    for &(tokens, passes) in measured {
+        let tokens = tokens as f64;
+        let flops = 4.0 * tokens * narrow * wide;
+        // the mean of a short and a long inner length, or of few and many rows
+        let inverse = (1.0 / narrow + 1.0 / wide) / 2.0;
+        let shapes = [[1.0, inverse, 1.0 / tokens], [1.0, inverse, 1.0 / tokens], [1.0, 1.0 / tokens, inverse]];
+        for ((shape, took), extra) in shapes.into_iter().zip(passes).zip([0.0, 0.0, accumulation]) {
+            let row = shape.map(|part| part * flops / took);
+            let is = ((took - extra) / took).max(0.0);
+            for i in 0..3 {
+                (0..3).for_each(|j| normal[i][j] += row[i] * row[j]);
+                right[i] += row[i] * is;
+            }
+        }
+    }
+    let [one, depth, rows] = least(normal, right);
+    let speed = 1.0 / one.max(1e-15);
+    Product { speed, depth: depth * speed, rows: rows * speed }
 }
 
-/// Bytes a second of a norm and an activation, a row of either read and written.
-fn between() -> f64 {
-    let (rows, width) = (1 << 10, SIDE);
+/// Solution of the normal equations with no number below 0, by coordinates in turn.
+fn least(normal: [[f64; 3]; 3], right: [f64; 3]) -> [f64; 3] {
+    let mut found = [0.0; 3];
+    for _ in 0..2000 {
+        for i in 0..3 {
+            let others: f64 = (0..3).filter(|&j| j != i).map(|j| normal[i][j] * found[j]).sum();
+            found[i] = ((right[i] - others) / normal[i][i].max(f64::MIN_POSITIVE)).max(0.0);
+        }
+    }
+    found
+}
+
+/// Bytes a second of AdamW on parameters that no cache holds: four numbers read and three written, and the gradient set to zero.
+fn update(barrier: &Barrier) -> f64 {
+    let values = vec![0.5_f32; 4 << 20];
+    let mut group = ParameterGroup::new(&[&values]);
+    let took = seconds(barrier, |number| {
+        group.adamw(None, number as u32 + 1, &AdamW::default(), 1.0);
+        group.gradients.fill(0.0);
+    });
+    32.0 * values.len() as f64 / took
+}
+
+/// Bytes a second of a norm and an activation of a micro-batch, a row of either read and written.
+fn between(barrier: &Barrier) -> f64 {
+    let (rows, width) = (TOKENS[2], WIDTH);
     let (input, ones) = (vec![0.5; rows * width], vec![1.0; width]);
     let (mut out, mut statistics) = (vec![0.0; rows * width], vec![0.0; 2 * rows]);
     let mut values = input.clone();
-    let took = seconds(|| {
-        layernorm::forward(black_box(&mut out), &mut statistics, black_box(&input), [&ones, &ones], 1e-5);
-        gelu::forward(black_box(&mut out), black_box(&mut values), &ones);
+    let took = seconds(barrier, |_| {
+        for _ in 0..8 {
+            layernorm::forward(black_box(&mut out), &mut statistics, black_box(&input), [&ones, &ones], 1e-5);
+            gelu::forward(black_box(&mut out), black_box(&mut values), &ones);
+        }
     });
-    2.0 * 2.0 * size_of_val(&input[..]) as f64 / took
+    8.0 * 2.0 * 2.0 * size_of_val(&input[..]) as f64 / took
 }
 
-/// FLOP/s of attention, forward and backward.
-fn tiles() -> [f64; 2] {
-    let shape = Shape { sequences: 1, tokens: 512, heads: 12, groups: 12, size: SIDE / 12 };
+/// FLOP/s of attention, forward and backward, of a micro-batch of short sequences.
+fn tiles(barrier: &Barrier) -> [f64; 2] {
+    let shape = Shape { sequences: 1, tokens: TOKENS[2], heads: 12, groups: 12, size: WIDTH / 12 };
     let rows = shape.sequences * shape.tokens;
     let qkv = vec![0.01; rows * shape.fused()];
-    let (mut out, mut log_sums) = (vec![0.0; rows * SIDE], vec![0.0; shape.heads * rows]);
+    let (mut out, mut log_sums) = (vec![0.0; rows * WIDTH], vec![0.0; shape.heads * rows]);
     let mut scratch = vec![0.0; attention::backward_scratch(&shape).max(attention::forward_scratch(&shape))];
-    let forward = seconds(|| attention::forward(&mut out, &mut log_sums, black_box(&qkv), &mut scratch, &shape));
-    let gradient = vec![0.01; rows * SIDE];
+    let forward =
+        seconds(barrier, |_| attention::forward(&mut out, &mut log_sums, black_box(&qkv), &mut scratch, &shape));
+    let gradient = vec![0.01; rows * WIDTH];
     let mut qkv_gradient = vec![0.0; qkv.len()];
-    let backward = seconds(|| {
+    let backward = seconds(barrier, |_| {
         let operands = Operands { gradient: &gradient, qkv: &qkv, output: &out, log_sums: &log_sums };
         attention::backward(black_box(&mut qkv_gradient), operands, &mut scratch, &shape);
     });
     // queries times keys, scores times values; backward five such products for two
-    let flops = 2.0 * (rows * shape.tokens * SIDE) as f64;
+    let flops = 2.0 * (rows * shape.tokens * WIDTH) as f64;
     [flops / forward, 2.5 * flops / backward]
 }
 
-/// Measures them on the core that this thread runs on: some seconds.
-pub fn rates() -> Rates {
+/// Bytes a second of gradients exchanged by two: a copy of the own, and the sum of both copies.
+fn exchange(barrier: &Barrier) -> f64 {
+    let own = vec![1.0_f32; 4 << 20];
+    let (mut slot, other) = (own.clone(), own.clone());
+    let mut sum = own.clone();
+    let took = seconds(barrier, |_| {
+        slot.copy_from_slice(black_box(&own));
+        sum.copy_from_slice(black_box(&slot));
+        cpu_kernels::vector::add(&mut sum, black_box(&other));
+    });
+    size_of_val(&own[..]) as f64 / took
+}
+
+/// Measures them on the calling thread, together with the other threads of the `barrier`, which all call this: some seconds.
+fn here(barrier: &Barrier) -> Rates {
+    let update = update(barrier);
+    let measured = TOKENS.map(|tokens| (tokens, products(barrier, tokens)));
     Rates {
-        product: product(SIDE, SIDE, SIDE),
-        thin: [16, 64].map(|inner| (inner, product(SIDE, SIDE, inner))),
-        copy: copy(),
-        between: between(),
-        attention: tiles(),
+        product: fit(&measured, update),
+        update,
+        between: between(barrier),
+        attention: tiles(barrier),
+        exchange: exchange(barrier),
+    }
+}
+
+/// Measures the rates of a core with `cores` threads at once, and returns the first thread's.
+pub fn rates(cores: u32) -> Rates {
+    let barrier = Barrier::new(cores.max(1) as usize);
+    std::thread::scope(|scope| {
+        (1..cores).for_each(|_| drop(scope.spawn(|| here(&barrier))));
+        here(&barrier)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times made by the formula give its numbers back.
+    #[test]
+    fn a_fit_finds_the_numbers_that_made_the_times() {
+        let (speed, depth, rows, traffic) = (8e10, 40.0, 20.0, 2e10);
+        let (narrow, wide) = (WIDTH as f64, 4.0 * WIDTH as f64);
+        let one = |rows_of: f64, inner: f64| 1.0 + depth / inner + rows / rows_of;
+        let measured = TOKENS.map(|tokens| {
+            let (n, each) = (tokens as f64, 2.0 * tokens as f64 * narrow * wide / speed);
+            let forward = each * (one(n, narrow) + one(n, wide));
+            let weight = each * (one(narrow, n) + one(wide, n)) + 16.0 * narrow * wide / traffic;
+            (tokens, [forward, forward, weight])
+        });
+        let found = fit(&measured, traffic);
+        for (found, expected) in [(found.speed, speed), (found.depth, depth), (found.rows, rows)] {
+            assert!((found / expected - 1.0).abs() < 1e-3, "{found} {expected}");
+        }
     }
 }

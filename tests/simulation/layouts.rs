@@ -1,5 +1,6 @@
 //! Layouts, hardware files, memory peaks and the balance of layers.
 
+use pipesim::costs::{Group, Platform, Shape};
 use pipesim::internals::balance::{Problem, balance};
 use pipesim::internals::hardware::toml;
 use pipesim::internals::memory::{Peak, peak};
@@ -236,4 +237,25 @@ fn without_memory_there_is_no_split_and_without_budget_no_proof() {
     assert_eq!((found.layers, found.before), (vec![8, 4], Some((12 * 10 + 47 + 7 * 105, false))));
     assert!(!balance(&problem(3)).is_some_and(|found| found.is_optimal));
     assert_eq!(balance(&Problem { fits: &|_| false, ..problem(1000) }), None);
+}
+
+/// A product, an operation and collectives of a file with round numbers take what a hand computation says.
+#[test]
+fn measured_products_and_collectives_take_the_times_of_their_file() {
+    let text = "base = \"cpu\"\nbf16_tflops = 0.1\nfp32_tflops = 0.1\npower_watts = 100\nproduct_gflops_per_watt = 1\nproduct_depth = 0\n\
+                product_rows = 32\nkernel_us = 0\nmemory_gbytes_per_s = 100\nmemory_efficiency = 1\noperation_share = 0.5\n\
+                reduce_latency_us = 10\nreduce_gbytes_per_s = 2\nexchange_gbytes_per_s = 4\nlink_latency_us = 0\n\
+                gpus_per_node = 2\nproduct_wave_loss = 0\n";
+    let hardware = hardware_file("mine.toml", text, &|path| panic!("{path}")).unwrap();
+    let machine = Platform { hardware, stack: stack("pipesim").unwrap() };
+    // 32 rows: as long again as 2 · 32 · 640 · 640 operations at 100 GFLOP/s
+    let took = machine.product(Shape::new(32.0, 640.0, 640.0), Precision::Fp32);
+    assert!((took / (2.0 * 26_214_400e-11) - 1.0).abs() < 1e-9, "{took}");
+    let equal = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+    equal(machine.traffic(1e9), 0.01);
+    equal(machine.operation(1e9), 0.02);
+    // of two ranks: latency and once the bytes; of four: not in one node, so not as measured
+    equal(machine.reduce(Group::new(2, 1, 2.0), 2e6), 10e-6 + 1e-3);
+    equal(machine.reduce_in(Group::new(2, 1, 2.0), 4e6, 1.0), 1e-3);
+    assert!(machine.reduce(Group::new(4, 1, 2.0), 2e6) > 2e-3);
 }

@@ -139,6 +139,7 @@ const MORE: &[&str] = &[
     "flash_peak_share",
     "flash_backward_share",
     "memory_efficiency",
+    "operation_share",
     "link_efficiency",
     "network_efficiency",
 ];
@@ -148,6 +149,7 @@ const LESS: &[&str] = &[
     "product_tile",
     "product_wave_loss",
     "product_depth",
+    "product_rows",
     "narrow_depth",
     "kernel_us",
     "network_congestion",
@@ -156,8 +158,9 @@ const LESS: &[&str] = &[
 ];
 
 /// Fields for which neither holds: within a node a message has more bandwidth than in the network, but a longer latency; a price takes no
-/// time.
-const NEITHER: &[&str] = &["gpus_per_node", "dollars_per_gpu_hour"];
+/// time; a collective that was not measured, 0, is a ring.
+const NEITHER: &[&str] =
+    &["gpus_per_node", "dollars_per_gpu_hour", "reduce_latency_us", "reduce_gbytes_per_s", "exchange_gbytes_per_s"];
 
 fn field(name: &str) -> &'static Field {
     Hardware::FIELDS.iter().find(|field| field.name == name).unwrap()

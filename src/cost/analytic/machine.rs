@@ -54,10 +54,15 @@ impl Group {
     }
 }
 
+/// Returns how many times a member of an all-reduce sends its data.
+fn ring_share(group: Group) -> f64 {
+    2.0 * (group.ranks - 1.0) / group.ranks
+}
+
 impl Platform {
     /// Returns the time of a product. It is slower if the outputs do not fill all multiprocessors (with tiles of a fixed size),
-    /// if the inner length is short compared with starting and epilogue a tile, and if widths are not aligned; and never faster
-    /// than the traffic of its operands.
+    /// if the inner length is short compared with starting and epilogue a tile, if few rows use the other operand, and if widths
+    /// are not aligned; and never faster than the traffic of its operands.
     pub fn product(&self, shape: Shape, precision: Precision) -> f64 {
         let h = &self.hardware;
         let Shape { count, rows, columns, inner } = shape;
@@ -66,7 +71,8 @@ impl Platform {
         let waves = h.product_wave_loss * h.multiprocessors * h.product_tile / outputs;
         let aligned = |size: f64| size % 64.0 == 0.0;
         let fit = if aligned(columns) && aligned(inner) { 1.0 } else { h.unaligned_efficiency };
-        let speed = h.product_speed(precision) * fit / (1.0 + waves + depth / inner.max(1.0));
+        let speed =
+            h.product_speed(precision) * fit / (1.0 + waves + depth / inner.max(1.0) + h.product_rows / rows.max(1.0));
         let bytes = f64::from(precision.bytes()) * count * (rows * columns + rows * inner + inner * columns);
         (shape.flops() / speed).max(bytes / (h.memory_gbytes_per_s * 1e9)) + h.kernel_us * 1e-6
     }
@@ -78,7 +84,7 @@ impl Platform {
 
     /// Returns the time of a memory-bound kernel.
     pub fn operation(&self, bytes: f64) -> f64 {
-        self.traffic(bytes) + self.hardware.kernel_us * 1e-6
+        self.traffic(bytes) / self.hardware.operation_share + self.hardware.kernel_us * 1e-6
     }
 
     /// Returns the bytes per second and direction of a ring over the group. Each node's network is used by as many rings as the
@@ -117,17 +123,30 @@ impl Platform {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
 
-    /// Returns the time of an all-reduce of `bytes`.
+    /// Returns the time of an all-reduce of `bytes`: within a node as measured, where the hardware has that.
     pub fn reduce(&self, group: Group, bytes: f64) -> f64 {
+        let h = &self.hardware;
+        if h.reduce_gbytes_per_s > 0.0 && !group.crosses() && group.ranks > 1.0 {
+            let latency = h.reduce_latency_us * 1e-6 * group.ranks.log2();
+            return latency + ring_share(group) * bytes / (h.reduce_gbytes_per_s * 1e9);
+        }
+        self.ring(group, bytes, self.bandwidth(group))
+    }
+
+    /// Returns the time of an all-reduce of `bytes` of gradients in `pieces`.
+    pub fn reduce_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
+        let h = &self.hardware;
+        let is_measured = h.exchange_gbytes_per_s > 0.0 && !group.crosses();
+        let bandwidth = if is_measured { h.exchange_gbytes_per_s * 1e9 } else { self.bandwidth(group) };
+        self.ring(group, bytes, bandwidth) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, true)
+    }
+
+    /// Returns the time of an all-reduce of `bytes` as a ring with this bandwidth.
+    fn ring(&self, group: Group, bytes: f64, bandwidth: f64) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
         }
-        self.latency(group, true) + 2.0 * (group.ranks - 1.0) / group.ranks * bytes / self.bandwidth(group)
-    }
-
-    /// Returns the time of [`Platform::reduce`] in `pieces`.
-    pub fn reduce_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
-        self.reduce(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, true)
+        self.latency(group, true) + ring_share(group) * bytes / bandwidth
     }
 
     /// Returns the time of a message between two devices of a pipeline, in one node or not.
