@@ -88,7 +88,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
             let compute = ("computation", theirs.compute - parts.compute);
             let more = rest.chain([compute]).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
             let (what, change) = (difference(best, &other), other.estimate.iteration_s / time - 1.0);
-            if change <= RESOLUTION && change >= -RESOLUTION {
+            if (-RESOLUTION..=RESOLUTION).contains(&change) {
                 format!(
                     "{start}; the best with another tp or pp ({what}) is predicted {} in time, too little to tell them apart.",
                     changed(change)

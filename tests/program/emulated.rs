@@ -165,10 +165,13 @@ fn ranks_of_a_mesh_train_to_pytorchs_losses() {
 #[test]
 fn a_mesh_that_does_not_fit_is_refused_with_the_numbers() {
     for (more, words) in [
-        ("--device cuda --tp 2 --dp 2", "expected at most 2 devices on 2 visible GPUs, found 8"),
-        ("--device timed --tp 2 --costs F=1ms", "timed devices have one worker per stage"),
+        (
+            format!("{TINY} --blocks 2 --device cuda --tp 2 --dp 2"),
+            "expected at most 2 devices on 2 visible GPUs, found 8",
+        ),
+        ("--device timed --tp 2 --costs F=1ms".to_string(), "timed devices have one worker per stage"),
     ] {
-        let arguments = format!("{TINY} --stages 2 --micro 2 --schedule 1f1b --blocks 2 {more}");
+        let arguments = format!("{more} --stages 2 --micro 2 --schedule 1f1b");
         let (code, _, told) = run(&mut pipesim(&[]), &arguments);
         assert!(code != Some(0) && told.contains(words), "{more}: {code:?} {told}");
     }
@@ -303,7 +306,8 @@ fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_
         ("sleep(100)", "no answer within 2 s; the probe was killed"),
     ];
     std::thread::scope(|scope| {
-        let check = |(body, found): (&str, &str)| match body.contains("_exit") {
+        // only one way to end is tried with a run: it waits for a library that hangs for a minute
+        let check = |(body, found): (&str, &str)| match body != "abort()" {
             true => assert_eq!(driver(&library(body))["found"], found),
             false => load(body, found),
         };

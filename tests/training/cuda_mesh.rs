@@ -226,7 +226,12 @@ fn threads_that_only_enqueue_are_not_pinned() {
         let (all, training) = (cores(), training(1, adamw(0.95, 0.0), None, false));
         let training = on_gpus(training, 1, Workers::Gpus, "copy", false);
         let mut session = training.session(&graph("1f1b", 1, 1, None).unwrap()).unwrap();
-        session.call(move |_, _| Ok(assert_eq!(cores(), all))).unwrap();
+        session
+            .call(move |_, _| {
+                assert_eq!(cores(), all);
+                Ok(())
+            })
+            .unwrap();
     });
 }
 

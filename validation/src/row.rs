@@ -242,7 +242,7 @@ impl Row {
 
     /// Returns the sizes of the model.
     pub fn sizes(&self) -> TransformerConfig {
-        self.experts.clone().unwrap_or_else(|| self.model.config(self.seq))
+        self.experts.unwrap_or_else(|| self.model.config(self.seq))
     }
 
     /// Returns the analytic costs of the model on the hardware.

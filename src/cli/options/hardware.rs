@@ -312,7 +312,7 @@ fn parameters_beside(analytic: &Analytic) -> String {
 
 /// Makes a table of step estimates, one row per schedule, times in ms.
 pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table {
-    let header = [
+    let mut header = vec![
         "schedule",
         "iteration",
         "90 % within",
@@ -329,9 +329,11 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
         "other",
     ];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
+    let experts = header.iter().position(|name| *name == "experts").filter(|_| analytic.model.experts.is_none());
+    experts.map(|column| header.remove(column));
     let row = |(name, f): &(String, StepEstimate)| {
         let (t, [low, high]) = (&f.time_s, f.iteration_interval_s);
-        vec![
+        let mut cells = vec![
             name.clone(),
             ms(f.iteration_s),
             format!("{} to {}", number(low * 1e3), ms(high)),
@@ -346,7 +348,9 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
             ms(t.data_parallel_exposed),
             ms(t.optimizer),
             ms(t.other),
-        ]
+        ];
+        experts.map(|column| cells.remove(column));
+        cells
     };
     let Analytic { machine, layout, .. } = analytic;
     let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");

@@ -167,7 +167,7 @@ impl Store for Cuda {
     fn square(&mut self, groups: &[Squared<Group>]) -> Result<()> {
         let step = &mut self.step;
         for (index, &Squared { group, only }) in groups.iter().enumerate() {
-            let runs = only.map_or_else(|| vec![0..group.count], |elements| group.runs(elements));
+            let runs = only.map_or_else(|| std::iter::once(0..group.count).collect(), |elements| group.runs(elements));
             let places = [step.norms.address().offset(index * DOUBLE), step.partial.address()];
             let gradients = [group.side(Side::Own), group.side(Side::Shared)];
             self.operations.squared_norm(places, gradients, &runs)?;
