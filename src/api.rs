@@ -125,7 +125,7 @@ pub mod pictures {
 pub mod training {
     pub use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
     pub use crate::exec::{
-        Batch, DeviceRecord, Error as SessionError, Fault, Following, Gpus, NoFault, OpRecord, Session, State,
+        Batch, Copies, DeviceRecord, Error as SessionError, Fault, Following, Gpus, NoFault, OpRecord, Session, State,
         StepRecord, Update,
     };
     pub use crate::experiment::{

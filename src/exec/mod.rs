@@ -36,7 +36,7 @@ pub use host::Host;
 pub use message::Sizes;
 pub use plan::{BufferUse, Plan};
 pub use program::Runners;
-pub use record::{DeviceRecord, Following, OpRecord, StepRecord};
+pub use record::{Copies, DeviceRecord, Following, OpRecord, StepRecord};
 pub use session::{Error, Session, start_session};
 pub use shared::{Settings, Shared};
 pub use watch::{Fault, NoFault, Shortage};

@@ -69,7 +69,7 @@ impl ParallelConfig {
     fn check_without_experts(&self, model: &Config) -> Result<(), ParallelConfigError> {
         let given = [
             ("--ep", self.ep > 1),
-            ("--etp", self.etp > 1 && self.etp != self.tp),
+            ("--etp", self.etp > 1),
             ("--dispatcher", self.dispatcher != Dispatcher::AllToAll),
             ("--routing", self.routing != Routing::Balanced),
             ("--moe-overlap", self.moe_overlap),

@@ -79,6 +79,9 @@ impl Fixed {
     /// # Errors
     /// An unknown key or a value that it cannot have.
     pub fn parse(text: &str) -> Result<Fixed, PlanError> {
+        if text.trim().is_empty() {
+            return Err(PlanError("expected KEY=VALUE, found nothing; write it as in tp=8".to_string()));
+        }
         let mut fixed = Fixed::default();
         for piece in pieces(text) {
             let Some((key, value)) = piece.split_once('=') else {

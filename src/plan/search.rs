@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the order of a candidate.
-    pub fn order(&self, candidate: &Candidate, costs: &Analytic) -> Option<Arc<Ordered>> {
+    pub(super) fn order(&self, candidate: &Candidate, costs: &Analytic) -> Option<Arc<Ordered>> {
         self.orders.of(self.question, &self.space.shapes[candidate.shape as usize], candidate, costs)
     }
 

@@ -740,6 +740,7 @@ const ANY: &[(&str, &str)] = &[
     ("weight-decay", "1e20 is a number"),
     ("clip", "1e20 is a number"),
     ("timeout", "1e20 s is a time"),
+    ("resume", "plan begins a journal at a path"),
 ];
 
 #[test]
