@@ -128,7 +128,7 @@ const CEILINGS: [Ceiling; 37] = [
     ("classifier_share", |p| kernel::classifier_share(p, 0, 32768, 25128, 25152), [64, 64, 64, 64], 256),
     ("embedding_backward_position", |p| kernel::embedding_backward_position(p, 32, 1024, 768), [32, 32, 32, 32], 0),
     ("embedding_backward_token", |p| kernel::embedding_backward_token(p, 1024, 768, 0, 50304), [32, 32, 32, 32], 0),
-    ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768, 0, 50304), [56, 56, 48, 48], 0),
+    ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768, 0, 50304), [64, 64, 56, 56], 0),
     ("gelu_backward_input", |p| kernel::gelu_backward_input(p, COUNT), [40, 48, 40, 48], 0),
     ("gelu_forward", |p| kernel::gelu_forward(p, COUNT), [32, 40, 32, 32], 0),
     ("heads_collect", |p| kernel::heads_collect(p, 32768, 1536, 1024, 2, 128, 2, 1), [64, 64, 64, 64], 0),
