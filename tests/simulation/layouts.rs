@@ -254,8 +254,7 @@ fn measured_products_and_collectives_take_the_times_of_their_file() {
     let equal = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
     equal(machine.traffic(1e9), 0.01);
     equal(machine.operation(1e9), 0.02);
-    // of two ranks: latency and once the bytes; of four: not in one node, so not as measured
+    // of two ranks: latency and once the bytes
     equal(machine.reduce(Group::new(2, 1, 2.0), 2e6), 10e-6 + 1e-3);
     equal(machine.reduce_in(Group::new(2, 1, 2.0), 4e6, 1.0), 1e-3);
-    assert!(machine.reduce(Group::new(4, 1, 2.0), 2e6) > 2e-3);
 }
