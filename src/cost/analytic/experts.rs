@@ -2,7 +2,8 @@
 
 use super::dispatch::Traffic;
 use super::machine::{Group, Shape};
-use super::part::{PartCosts, Pass, Passes, Sums};
+use super::part::{PartCosts, Sums};
+use super::pass::{ExpertSums, Pass, Passes, SubOpTimes};
 use crate::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart, Routing};
 use crate::model_spec::Operation;
 
@@ -12,23 +13,6 @@ const PADDED_ROWS: f64 = 128.0;
 /// Share of the hidden time that is lost if the backward repeats an exchange: a checkpointed layer runs as one op, whose parts do not
 /// wait for those of the other micro-batch.
 const CHECKPOINTED: f64 = 0.5;
-
-/// What belongs to the experts of a layer, per micro-batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ExpertSums {
-    /// Permutation, products and activations.
-    pub forward: f64,
-    pub input: f64,
-    pub weights: f64,
-    /// Activation between the products, part of `forward`.
-    pub activation: f64,
-    /// Last product, part of `forward`.
-    pub last: f64,
-    /// Dispatch; combine takes the same.
-    pub exchange: f64,
-    /// Collectives of ranks that share an expert, per pass.
-    pub gathers: f64,
-}
 
 impl PartCosts<'_> {
     /// Returns the rows of the busiest GPU as a multiple of the mean.
@@ -227,34 +211,5 @@ impl PartCosts<'_> {
         let input = rest(passes.input, mlp[1]) - rest(alone, 0.0);
         let attn = [rest(passes.forward, mlp[0]), input, rest(passes.weights, mlp[2])];
         SubOpTimes { attn, mlp, exchange: experts.exchange, delays_weights: self.layout.delay_wgrad }
-    }
-}
-
-/// Sub-ops of a layer, in seconds: forward, backward for the input, and for the weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SubOpTimes {
-    pub attn: [f64; 3],
-    pub mlp: [f64; 3],
-    /// Dispatch; combine, and both in the backward, take the same.
-    pub exchange: f64,
-    pub delays_weights: bool,
-}
-
-impl SubOpTimes {
-    fn scaled(self, factor: f64) -> SubOpTimes {
-        let [attn, mlp] = [self.attn, self.mlp].map(|times| times.map(|time| time * factor));
-        SubOpTimes { attn, mlp, exchange: self.exchange * factor, ..self }
-    }
-
-    /// Returns M + Q of `cost::pair::equal_layers`, the time per layer of a forward and a backward next to each other.
-    fn pair(&self) -> f64 {
-        let SubOpTimes { attn, mlp, exchange, delays_weights } = *self;
-        let [attn, mlp] = [attn, mlp].map(|[forward, input, weights]| match delays_weights {
-            true => [forward, input, weights],
-            false => [forward, input + weights, 0.0],
-        });
-        let m = ((mlp[1] + mlp[2]).max(exchange) + mlp[0]).max(mlp[1].max(exchange) + exchange);
-        let last = (attn[1] + attn[2]).max(exchange);
-        m + (attn[1].max(exchange) + exchange).max(last + attn[0])
     }
 }

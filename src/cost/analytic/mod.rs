@@ -5,12 +5,13 @@ mod dispatch;
 mod experts;
 mod machine;
 mod part;
+mod pass;
 mod step;
 mod sub_ops;
 
 pub use dispatch::Traffic;
 pub use machine::{Group, Platform, Shape};
-pub use part::{Pass, Passes};
+pub use pass::{Pass, Passes};
 pub use step::StepTime;
 
 use super::{CostError, CostTable, OpTime, Summary};

@@ -1,80 +1,9 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
-use super::experts::{ExpertSums, SubOpTimes};
 use super::machine::{Group, Platform, Shape};
+use super::pass::{ExpertSums, Pass, Passes};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
 use crate::model_spec::{Experts, Operation, Part, Tensor, Window};
-use std::ops::{Add, AddAssign, Mul};
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pass {
-    /// Kernels.
-    pub compute: f64,
-    /// Exposed tensor-parallel collectives.
-    pub tensor: f64,
-    /// Exposed dispatch and combine of experts.
-    pub experts: f64,
-    /// Exposed gathers and reductions of ZeRO-3.
-    pub data: f64,
-    /// Exposed host time and context-parallel exchange.
-    pub other: f64,
-}
-
-impl Pass {
-    pub fn total(&self) -> f64 {
-        self.compute + self.tensor + self.experts + self.data + self.other
-    }
-}
-
-impl Add for Pass {
-    type Output = Pass;
-
-    fn add(self, other: Pass) -> Pass {
-        Pass {
-            compute: self.compute + other.compute,
-            tensor: self.tensor + other.tensor,
-            experts: self.experts + other.experts,
-            data: self.data + other.data,
-            other: self.other + other.other,
-        }
-    }
-}
-
-impl AddAssign for Pass {
-    fn add_assign(&mut self, other: Pass) {
-        *self = *self + other;
-    }
-}
-
-impl Mul<f64> for Pass {
-    type Output = Pass;
-
-    fn mul(self, n: f64) -> Pass {
-        Pass {
-            compute: self.compute * n,
-            tensor: self.tensor * n,
-            experts: self.experts * n,
-            data: self.data * n,
-            other: self.other * n,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Passes {
-    /// F.
-    pub forward: Pass,
-    /// I, with recomputation.
-    pub input: Pass,
-    /// W.
-    pub weights: Pass,
-    /// B, launched and awaited by the host as one op: at most I + W.
-    pub backward: Pass,
-    /// Time that F and B next to each other take less than alone, in seconds; the passes above are without it.
-    pub hidden: f64,
-    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
-    pub(super) ops: Option<SubOpTimes>,
-}
 
 /// Cost model of parts under a layout on a platform.
 pub struct PartCosts<'a> {

@@ -1,7 +1,7 @@
 //! Time of a whole step: the simulated pipeline, the data-parallel exchange, the optimizer, and overheads.
 
 use super::machine::Group;
-use super::part::Pass;
+use super::pass::Pass;
 use super::{Analytic, CostError};
 use crate::layout::Zero;
 use crate::metrics::Activity;

@@ -1,7 +1,7 @@
 //! Sub-ops of a model's stages, for forwards and backwards next to each other.
 
 use super::Analytic;
-use super::part::Passes;
+use super::pass::Passes;
 use crate::cost::pair::{LayerOps, PassTimes, SubOps};
 use crate::model_spec::{EMBEDDING, HEAD, Stage};
 

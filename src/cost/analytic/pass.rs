@@ -1,0 +1,119 @@
+//! Times of the passes of a part, and what they consist of if it has experts. Times are in seconds.
+
+use std::ops::{Add, AddAssign, Mul};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pass {
+    /// Kernels.
+    pub compute: f64,
+    /// Exposed tensor-parallel collectives.
+    pub tensor: f64,
+    /// Exposed dispatch and combine of experts.
+    pub experts: f64,
+    /// Exposed gathers and reductions of ZeRO-3.
+    pub data: f64,
+    /// Exposed host time and context-parallel exchange.
+    pub other: f64,
+}
+
+impl Pass {
+    pub fn total(&self) -> f64 {
+        self.compute + self.tensor + self.experts + self.data + self.other
+    }
+}
+
+impl Add for Pass {
+    type Output = Pass;
+
+    fn add(self, other: Pass) -> Pass {
+        Pass {
+            compute: self.compute + other.compute,
+            tensor: self.tensor + other.tensor,
+            experts: self.experts + other.experts,
+            data: self.data + other.data,
+            other: self.other + other.other,
+        }
+    }
+}
+
+impl AddAssign for Pass {
+    fn add_assign(&mut self, other: Pass) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<f64> for Pass {
+    type Output = Pass;
+
+    fn mul(self, n: f64) -> Pass {
+        Pass {
+            compute: self.compute * n,
+            tensor: self.tensor * n,
+            experts: self.experts * n,
+            data: self.data * n,
+            other: self.other * n,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Passes {
+    /// F.
+    pub forward: Pass,
+    /// I, with recomputation.
+    pub input: Pass,
+    /// W.
+    pub weights: Pass,
+    /// B, launched and awaited by the host as one op: at most I + W.
+    pub backward: Pass,
+    /// Time that F and B next to each other take less than alone, in seconds; the passes above are without it.
+    pub hidden: f64,
+    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
+    pub(super) ops: Option<SubOpTimes>,
+}
+
+/// What belongs to the experts of a layer, per micro-batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ExpertSums {
+    /// Permutation, products and activations.
+    pub forward: f64,
+    pub input: f64,
+    pub weights: f64,
+    /// Activation between the products, part of `forward`.
+    pub activation: f64,
+    /// Last product, part of `forward`.
+    pub last: f64,
+    /// Dispatch; combine takes the same.
+    pub exchange: f64,
+    /// Collectives of ranks that share an expert, per pass.
+    pub gathers: f64,
+}
+
+/// Sub-ops of a layer, in seconds: forward, backward for the input, and for the weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SubOpTimes {
+    pub attn: [f64; 3],
+    pub mlp: [f64; 3],
+    /// Dispatch; combine, and both in the backward, take the same.
+    pub exchange: f64,
+    pub delays_weights: bool,
+}
+
+impl SubOpTimes {
+    pub(super) fn scaled(self, factor: f64) -> SubOpTimes {
+        let [attn, mlp] = [self.attn, self.mlp].map(|times| times.map(|time| time * factor));
+        SubOpTimes { attn, mlp, exchange: self.exchange * factor, ..self }
+    }
+
+    /// Returns M + Q of `cost::pair::equal_layers`, the time per layer of a forward and a backward next to each other.
+    pub(super) fn pair(&self) -> f64 {
+        let SubOpTimes { attn, mlp, exchange, delays_weights } = *self;
+        let [attn, mlp] = [attn, mlp].map(|[forward, input, weights]| match delays_weights {
+            true => [forward, input, weights],
+            false => [forward, input + weights, 0.0],
+        });
+        let m = ((mlp[1] + mlp[2]).max(exchange) + mlp[0]).max(mlp[1].max(exchange) + exchange);
+        let last = (attn[1] + attn[2]).max(exchange);
+        m + (attn[1].max(exchange) + exchange).max(last + attn[0])
+    }
+}
