@@ -276,7 +276,7 @@ impl Config {
         self.spec().elements() as usize
     }
 
-    /// Returns the number of elements of each tensor, all layers together, in the order of [`ModelSpec::tensors`].
+    /// Returns the number of elements of each tensor, all layers together, in the order of `ModelSpec::tensors`.
     pub fn tensor_lengths(&self) -> Vec<usize> {
         self.spec().tensors().map(|(count, tensor)| count * tensor.elements() as usize).collect()
     }
