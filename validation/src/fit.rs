@@ -1,4 +1,4 @@
-//! Fit of the constants in [`FITTED`], or for mixtures of experts in [`MIXTURE_FITTED`], to a table of published steps, also with
+//! Fit of the constants in `FITTED`, or for mixtures of experts in `MIXTURE_FITTED`, to a table of published steps, also with
 //! each group, family, machine or model in turn left out.
 //!
 //! The method is Levenberg and Marquardt's, from the start values; it is deterministic and takes some seconds per fit.

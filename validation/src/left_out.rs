@@ -108,10 +108,10 @@ pub fn write(text: &str, folder: &Path, intervals_file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the ratios that [`write`] wrote to `folder`; none if it did not.
+/// Reads the ratios that [`write()`] wrote to `folder`; none if it did not.
 ///
 /// # Errors
-/// A file that is not what [`write`] writes.
+/// A file that is not what [`write()`] writes.
 pub fn read_ratios(folder: &Path) -> Result<Vec<LeftOutRatios>> {
     let path = folder.join("left_out.json");
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Vec::new()) };
