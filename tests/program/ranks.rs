@@ -391,8 +391,9 @@ pub mod under_mpirun {
     /// Rank 1 sees that rank 0 is gone, and writes what was measured.
     #[test]
     fn a_killed_rank_0_leaves_a_report() {
-        let (code, told) = kill_mid_run(mpirun(3, &[]), "", "OMPI_COMM_WORLD_RANK=0");
-        assert!(code != Some(0), "{told}");
+        let victim = "OMPI_COMM_WORLD_RANK=0";
+        let (code, told, took, written) = signal_mid_run(long(mpirun(3, &[]), ""), STEPPED, victim, "-KILL");
+        assert!(code != Some(0) && took < Duration::from_secs(10) && written, "took {took:?}: {told}");
         assert!(told.contains("rank 1 writes the results so far") && told.contains("signal 9"), "{told}");
     }
 
