@@ -74,9 +74,11 @@ impl Plan {
     pub fn in_words(&self) -> String {
         let ParallelConfig { tp, pp, cp, dp, chunks, micro_batch_size, zero, sequence_parallel, recompute, .. } =
             &self.layout;
+        let ep = self.layout.ep;
         let mut words = vec![format!("tp {tp}"), format!("pp {pp}"), format!("dp {dp}")];
         let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
         add(*cp > 1, format!("cp {cp}"));
+        add(ep > 1, format!("ep {ep}"));
         add(*pp > 1, self.schedule.clone());
         add(*chunks > 1, format!("{chunks} chunks"));
         add(true, format!("micro-batch {micro_batch_size}"));
@@ -156,6 +158,10 @@ impl Search<'_> {
                 numbers.retain(|number| *number != preferred);
                 numbers.insert(0, preferred);
                 numbers.truncate(self.question.keep);
+            }
+            // the preferred plan was left out as one like a better plan
+            if numbers.len() > found.best.len() {
+                ruled_out.entry(Reason::Alike).and_modify(|count| *count -= 1);
             }
         }
         let plans = numbers.iter();

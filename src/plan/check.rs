@@ -107,6 +107,18 @@ impl Question {
                 names.join(" times ")
             ));
         }
+        if !self.fixed.ep.is_empty() && !any_gpus(&|gpus| !self.expert_degrees(gpus).is_empty()) {
+            let found = joined(&self.fixed.ep);
+            return refuse(match self.model.experts {
+                None => {
+                    format!("expected a mixture of experts for ep, found a dense model and ep={found}; leave ep out")
+                }
+                Some(experts) => format!(
+                    "expected ep to divide the model's {} experts and the GPUs, found {found}; choose another ep",
+                    experts.count
+                ),
+            });
+        }
         for &own in tp {
             self.model.check_tensor_ranks(own as usize).map_err(PlanError)?;
         }
@@ -205,6 +217,7 @@ fn relaxed(question: &Question) -> Vec<(String, Question)> {
     add(!fixed.chunks.is_empty(), "leave chunks out of --fix", |fixed| fixed.chunks.clear());
     add(!fixed.dp.is_empty(), "leave dp out of --fix", |fixed| fixed.dp.clear());
     add(!fixed.cp.is_empty(), "leave cp out of --fix", |fixed| fixed.cp.clear());
+    add(!fixed.ep.is_empty(), "leave ep out of --fix", |fixed| fixed.ep.clear());
     add(!fixed.tp.is_empty(), "leave tp out of --fix", |fixed| fixed.tp.clear());
     add(!fixed.pp.is_empty(), "leave pp out of --fix", |fixed| fixed.pp.clear());
     if !question.schedules.is_empty() {

@@ -142,6 +142,9 @@ impl Flags<'_> {
             }
         };
         add(l.cp > 1, "context_parallel_size", Some(l.cp.to_string()));
+        add(l.ep > 1, "expert_model_parallel_size", Some(l.ep.to_string()));
+        // whose default is the tensor-parallel size
+        add(l.ep > 1 && l.tp > 1, "expert_tensor_parallel_size", Some(l.etp.to_string()));
         add(l.sequence_parallel, "sequence_parallel", None);
         let is_even = self.is_even();
         add(l.pp > 1 && !is_even, "pipeline_model_parallel_layout", Some(self.layout_string()));
@@ -249,6 +252,10 @@ impl Flags<'_> {
             format!("context_parallel_degree = {}", l.cp),
             format!("pipeline_parallel_degree = {}", l.pp),
         ];
+        if l.ep > 1 {
+            lines.push(format!("expert_parallel_degree = {}", l.ep));
+            lines.push(format!("expert_tensor_parallel_degree = {}", l.etp));
+        }
         if shards > 1 {
             let reshard = if l.zero == Zero::Weights { "always" } else { "never" };
             lines.push(format!("fsdp_reshard_after_forward = \"{reshard}\""));
@@ -291,6 +298,9 @@ impl Flags<'_> {
         if l.cp > 1 {
             return Err(self.missing("context parallelism", "DeepSpeed's JSON"));
         }
+        if l.ep > 1 {
+            return Err(self.missing("expert parallelism", "DeepSpeed's JSON"));
+        }
         if l.pp > 1 && self.plan.schedule != "1f1b" {
             return Err(self.missing(&self.plan.schedule, "DeepSpeed"));
         }
@@ -326,6 +336,7 @@ impl Flags<'_> {
         ];
         let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
         add(l.cp > 1, format!("--cp {}", l.cp));
+        add(l.ep > 1, format!("--ep {} --etp {}", l.ep, l.etp));
         add(true, format!("--batch {} --micro-batch-size {} --seq {}", l.batch(), l.micro_batch_size, l.sequence));
         add(l.precision != Precision::Bf16, format!("--precision {}", l.precision));
         if let Some(attention) = l.attention {

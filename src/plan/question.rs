@@ -49,6 +49,7 @@ pub struct Fixed {
     pub pp: BTreeSet<u32>,
     pub dp: BTreeSet<u32>,
     pub cp: BTreeSet<u32>,
+    pub ep: BTreeSet<u32>,
     pub micro_batch_size: BTreeSet<u32>,
     /// Stages per device.
     pub chunks: BTreeSet<u32>,
@@ -60,11 +61,12 @@ pub struct Fixed {
 }
 
 /// Names of the values that can be fixed, each with others for it.
-const KEYS: [(&str, &[&str]); 10] = [
+const KEYS: [(&str, &[&str]); 11] = [
     ("tp", &["tensor-parallel-size", "tensor-model-parallel-size"]),
     ("pp", &["stages", "p", "pipeline-parallel-size", "pipeline-model-parallel-size"]),
     ("dp", &["data-parallel-size"]),
     ("cp", &["context-parallel-size"]),
+    ("ep", &["expert-parallel-size", "expert-model-parallel-size"]),
     ("micro-batch-size", &["mbs", "micro_batch_size", "b"]),
     ("chunks", &["vpp", "v", "virtual-stages"]),
     ("recompute", &[]),
@@ -101,6 +103,7 @@ impl Fixed {
         self.pp.extend(other.pp);
         self.dp.extend(other.dp);
         self.cp.extend(other.cp);
+        self.ep.extend(other.ep);
         self.micro_batch_size.extend(other.micro_batch_size);
         self.chunks.extend(other.chunks);
         self.recompute.extend(other.recompute);
@@ -130,6 +133,7 @@ impl Fixed {
             "pp" => drop(self.pp.insert(whole()?)),
             "dp" => drop(self.dp.insert(whole()?)),
             "cp" => drop(self.cp.insert(whole()?)),
+            "ep" => drop(self.ep.insert(whole()?)),
             "micro-batch-size" => drop(self.micro_batch_size.insert(whole()?)),
             "chunks" => drop(self.chunks.insert(whole()?)),
             "recompute" => self.recompute.push(value.parse().map_err(of)?),
@@ -209,6 +213,13 @@ impl Question {
             keep: 10,
             host: &Files,
         }
+    }
+
+    /// Returns the expert-parallel degrees that are allowed on the `stage` GPUs of a pipeline stage: divisors of both these and the experts.
+    pub(super) fn expert_degrees(&self, stage: u32) -> Vec<u32> {
+        let experts = self.model.experts.map_or(1, |experts| experts.count as u32);
+        let divides = |&ep: &u32| experts.is_multiple_of(ep) && Fixed::allows(&self.fixed.ep, ep);
+        divisors(stage).into_iter().filter(divides).collect()
     }
 
     /// Returns the layout of one GPU, which all layouts of the answer vary.

@@ -17,6 +17,8 @@ pub enum Reason {
     Memory,
     /// A lower bound of its time shows that others are better.
     Slower,
+    /// Predicted in full; a better plan differs only in virtual stages, or in cp and the size of micro-batches.
+    Alike,
     /// Predicted in full, and slower than the plans.
     Predicted,
     /// Its order would have to be searched, and the work for such searches was spent on layouts with lower bounds.
@@ -34,6 +36,7 @@ impl Reason {
             Reason::Schedule => "no_such_schedule",
             Reason::Memory => "out_of_memory",
             Reason::Slower => "slower_by_a_bound",
+            Reason::Alike => "like_a_better_plan",
             Reason::Predicted => "slower_as_predicted",
             Reason::Unsearched => "order_not_searched",
         }
@@ -49,6 +52,7 @@ impl Reason {
             Reason::Schedule => "the schedule does not exist for the numbers",
             Reason::Memory => "out of memory",
             Reason::Slower => "slower by a lower bound",
+            Reason::Alike => "like a better plan, but for chunks, or cp and micro-batch size",
             Reason::Predicted => "slower as predicted",
             Reason::Unsearched => "order not searched",
         }

@@ -10,10 +10,11 @@ use crate::cost::analytic::StepTime;
 const WORTH: f64 = 0.005;
 
 /// Returns the parts of an iteration that are not computation, with what they are lost to.
-fn losses(time: &StepTime) -> [(&'static str, f64); 5] {
+fn losses(time: &StepTime) -> [(&'static str, f64); 6] {
     [
         ("the pipeline bubble", time.pipeline_bubble),
         ("tensor-parallel collectives", time.tensor_parallel_exposed),
+        ("dispatch and combine of experts", time.expert_parallel_exposed),
         ("data-parallel exchange", time.data_parallel_exposed),
         ("the optimizer", time.optimizer),
         ("other overheads", time.other),
@@ -41,8 +42,9 @@ fn difference(plan: &Plan, other: &Plan) -> String {
     add(a.pp != b.pp, format!("pp {}", b.pp));
     add(a.dp != b.dp, format!("dp {}", b.dp));
     add(a.cp != b.cp, format!("cp {}", b.cp));
+    add(a.ep != b.ep, format!("ep {}", b.ep));
     add(plan.schedule != other.schedule && b.pp > 1, other.schedule.clone());
-    add(a.chunks != b.chunks, format!("{} chunks", b.chunks));
+    add(a.chunks != b.chunks && b.pp > 1, format!("{} chunk{}", b.chunks, if b.chunks == 1 { "" } else { "s" }));
     add(a.micro_batch_size != b.micro_batch_size, format!("micro-batch {}", b.micro_batch_size));
     add(a.recompute != b.recompute, format!("recompute {}", b.recompute));
     add(a.zero != b.zero, format!("ZeRO {}", b.zero));

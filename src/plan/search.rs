@@ -6,9 +6,9 @@ use super::question::{PlanError, Question};
 use super::reason::Reason;
 use super::space::{Candidate, Group, Space};
 use crate::cost::analytic::Analytic;
-use crate::layout::ParallelConfig;
+use crate::layout::{ParallelConfig, Recompute, Zero};
 use crate::sim::sweep;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Layouts that are predicted before the best known time is looked at again: a fixed number, whatever the number of cores.
@@ -59,8 +59,27 @@ pub struct Found {
     pub ruled_out: BTreeMap<Reason, u64>,
     /// Layouts that were predicted in full.
     pub predicted: u64,
+    /// Layouts of these that are left out because a better one is alike.
+    pub alike: u64,
     /// Whether the observer stopped it.
     pub is_stopped: bool,
+}
+
+/// What a plan must differ in from better ones: two layouts that agree in it differ only in virtual stages, or in cp and the size
+/// of micro-batches, and their predictions hardly do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind<'a> {
+    schedule: &'a str,
+    gpus: u32,
+    tp: u32,
+    ep: u32,
+    pp: u32,
+    micro: u32,
+    recompute: Recompute,
+    zero: Zero,
+    sequence_parallel: bool,
+    /// Whether layers are split otherwise than by default.
+    moves_layers: bool,
 }
 
 /// Layouts of a question with all that is known about them.
@@ -149,7 +168,24 @@ impl<'a> Search<'a> {
         &self.space.groups[candidate.group as usize]
     }
 
-    /// Finds the best layouts within `limits`.
+    fn kind(&self, number: u32) -> Kind<'_> {
+        let candidate = &self.space.candidates[number as usize];
+        let (group, shape) = (self.group(candidate), &self.space.shapes[candidate.shape as usize]);
+        Kind {
+            schedule: &shape.schedule,
+            gpus: group.gpus,
+            tp: group.tp,
+            ep: group.ep,
+            pp: shape.pp,
+            micro: candidate.micro,
+            recompute: group.recompute,
+            zero: candidate.zero,
+            sequence_parallel: group.sequence_parallel,
+            moves_layers: shape.layers.is_some(),
+        }
+    }
+
+    /// Finds the best layouts within `limits`, one of each [`Kind`].
     pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> Found {
         let mut found = Found::default();
         let candidates = &self.space.candidates;
@@ -168,9 +204,11 @@ impl<'a> Search<'a> {
                 found.ruled_out.insert(reason, count as u64);
             }
         }
-        let slower = found.predicted.saturating_sub(found.best.len() as u64);
-        if slower > 0 {
-            found.ruled_out.insert(Reason::Predicted, slower);
+        let slower = found.predicted.saturating_sub(found.best.len() as u64 + found.alike);
+        for (reason, count) in [(Reason::Predicted, slower), (Reason::Alike, found.alike)] {
+            if count > 0 {
+                found.ruled_out.insert(reason, count);
+            }
         }
         found
     }
@@ -222,6 +260,9 @@ impl<'a> Search<'a> {
                 *found.ruled_out.entry(reason).or_default() += 1;
             }
             found.best.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let (before, mut seen) = (found.best.len(), BTreeSet::new());
+            found.best.retain(|&(_, number)| seen.insert(self.kind(number)));
+            found.alike += (before - found.best.len()) as u64;
             found.best.truncate(limits.keep);
             done += batch.len();
             let best = found.best.first().map(|&(_, number)| &candidates[number as usize]);

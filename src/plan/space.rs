@@ -18,6 +18,8 @@ pub struct Group {
     pub gpus: u32,
     pub tp: u32,
     pub cp: u32,
+    /// Ranks that share the experts of a layer; each expert is whole on its rank.
+    pub ep: u32,
     pub micro_batch_size: u32,
     pub sequence_parallel: bool,
     pub recompute: Recompute,
@@ -106,19 +108,32 @@ impl Listing<'_> {
             let only_off = [false];
             let choices: &[bool] = if tp == 1 { &only_off } else { &able.sequence_parallel };
             for &sequence_parallel in choices {
+                // each token is routed once
+                if question.model.experts.is_some() && tp > 1 && !sequence_parallel {
+                    continue;
+                }
                 if sequence_parallel && !tokens.is_multiple_of(u64::from(tp)) {
                     self.rule_out(Reason::Sequence);
                     continue;
                 }
-                for &recompute in &able.recompute {
-                    let mut add = |gathered_by| {
-                        let group =
-                            Group { gpus, tp, cp, micro_batch_size: size, sequence_parallel, recompute, gathered_by };
+                let stages: BTreeSet<bool> = able.zero(pp, dp * cp).iter().map(|&zero| zero == Zero::Weights).collect();
+                for ep in question.expert_degrees(tp * cp * dp) {
+                    for (&recompute, whole) in
+                        able.recompute.iter().flat_map(|one| stages.iter().map(move |&w| (one, w)))
+                    {
+                        let gathered_by = whole.then_some(dp);
+                        let group = Group {
+                            gpus,
+                            tp,
+                            cp,
+                            ep,
+                            micro_batch_size: size,
+                            sequence_parallel,
+                            recompute,
+                            gathered_by,
+                        };
                         self.groups.entry(group).or_default().push((pp, dp));
-                    };
-                    let stages: BTreeSet<bool> =
-                        able.zero(pp, dp * cp).iter().map(|&zero| zero == Zero::Weights).collect();
-                    stages.into_iter().for_each(|whole| add(whole.then_some(dp)));
+                    }
                 }
             }
         }
@@ -126,12 +141,13 @@ impl Listing<'_> {
 }
 
 impl Group {
-    /// Returns the layout of the group with one device and replica.
+    /// Returns the layout of the group with one device and as few replicas as its experts need.
     pub fn layout(&self, question: &Question) -> ParallelConfig {
         ParallelConfig {
             tp: self.tp,
             cp: self.cp,
-            dp: self.gathered_by.unwrap_or(1),
+            ep: self.ep,
+            dp: self.gathered_by.unwrap_or(self.ep),
             zero: if self.gathered_by.is_some() { Zero::Weights } else { Zero::None },
             micro_batch_size: self.micro_batch_size,
             micro: 1,

@@ -95,7 +95,17 @@ fn the_search_finds_what_predicting_every_layout_finds() {
                 Some((layout, name, time))
             })
             .collect();
-        let mut all: Vec<f64> = every.iter().map(|(.., time)| *time).collect();
+        // of layouts that differ only in virtual stages, or in cp and the size of micro-batches, the best is shown
+        let kind = |layout: &ParallelConfig, schedule: &str| {
+            let ParallelConfig { tp, pp, micro, recompute, zero, sequence_parallel, .. } = *layout;
+            (tp, pp, micro, recompute, zero, sequence_parallel, schedule.to_string())
+        };
+        let mut best = BTreeMap::new();
+        for (layout, schedule, time) in &every {
+            let known = best.entry(kind(layout, schedule)).or_insert(*time);
+            *known = known.min(*time);
+        }
+        let mut all: Vec<f64> = best.into_values().collect();
         all.sort_by(f64::total_cmp);
         // plan 1 is the simplest within the resolution of predictions; the others follow by their times. Splits that move layers are the
         // search's own; they are predicted one by one
@@ -202,7 +212,8 @@ fn fronts_and_maps_agree_with_the_answer() {
 /// The lower bound holds for every schedule, whether or not it splits the backward or runs both ways.
 #[test]
 fn bounds_are_below_what_is_predicted() {
-    for stack_name in ["megatron-core", "megatron-zb", "torchtitan"] {
+    let dense = ["megatron-core", "megatron-zb", "torchtitan"].map(|stack_name| ("gpt2-xl", stack_name));
+    for (model, stack_name) in dense.into_iter().chain([("qwen3-30b-a3b", "megatron-core")]) {
         let names = [
             "gpipe",
             "1f1b",
@@ -215,7 +226,7 @@ fn bounds_are_below_what_is_predicted() {
             "chimera",
             "interleaved-zb",
         ];
-        let sizes = transformer_named("gpt2-xl").unwrap();
+        let sizes = transformer_named(model).unwrap();
         let mut question = Question::new(sizes, machine("h100-sxm", 1000.0, stack_name), 8, 16, 1024);
         question.schedules = names.map(str::to_string).to_vec();
         question.fixed = Fixed::parse("tp=1,tp=2,cp=1,recompute=none,micro-batch-size=1,micro-batch-size=2").unwrap();

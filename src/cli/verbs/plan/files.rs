@@ -100,7 +100,6 @@ fn front(plans: &[Plan], title: &str, x: PlotAxis, of: fn(&Plan) -> (f64, f64), 
 
 impl Answer<'_> {
     fn plots(&self) -> Plots {
-        let question = self.search.question;
         let Front { memory, gpus } = fronts(self.search);
         let by_memory = |plan: &Plan| (plan.memory_bytes() as f64 / f64::from(1 << 30), plan.estimate.iteration_s);
         let by_gpus = |plan: &Plan| (plan.layout.gpus() as f64, plan.estimate.tokens_per_second_per_gpu);
@@ -112,10 +111,12 @@ impl Answer<'_> {
             by_memory,
             "iteration, s",
         ));
-        plots.extend(front(&gpus, "speed against GPUs", axis("GPUs", true, false), by_gpus, "tokens/s per GPU"));
+        let ticks = gpus.iter().map(|plan| plan.layout.gpus() as f64).collect();
+        let sizes = PlotAxis { ticks: Some(ticks), ..axis("GPUs", true, false) };
+        plots.extend(front(&gpus, "speed against GPUs", sizes, by_gpus, "tokens/s per GPU"));
         plots.extend(self.sensitivity());
         let notes = self.why.clone().map_or_else(Vec::new, Vec::from);
-        let title = format!("{} on {} {}", self.names.model, question.gpus[0], question.machine.hardware.name);
+        let title = self.title();
         Plots { title, plots, notes, ..Plots::default() }
     }
 

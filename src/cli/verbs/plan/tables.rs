@@ -31,6 +31,7 @@ const COLUMNS: [&str; 26] = [
     "memory_bytes",
     "compute_s",
     "tensor_parallel_exposed_s",
+    "expert_parallel_exposed_s",
     "pipeline_bubble_s",
     "data_parallel_exposed_s",
     "tie",
@@ -50,13 +51,18 @@ impl Answer<'_> {
         self.search.question.gpus.len() > 1
     }
 
-    /// Returns the plans, the parts of their time, and what was ruled out.
-    pub fn report(&self) -> Report {
+    /// Returns what is planned: `llama-3-70b on 64 h100-sxm`.
+    pub fn title(&self) -> String {
         let question = self.search.question;
         let gpus = question.gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        format!("{} on {gpus} {}", self.names.model, question.machine.hardware.name)
+    }
+
+    /// Returns the plans, the parts of their time, and what was ruled out.
+    pub fn report(&self) -> Report {
         let tables = [self.plans_table(), self.times_table(), self.ruled_out_table()];
         Report {
-            title: format!("{} on {gpus} {}", self.names.model, question.machine.hardware.name),
+            title: self.title(),
             verdict: self.why.as_ref().map_or_else(String::new, |[why, beats]| format!("{why} {beats}")),
             extra_tables: tables.into(),
             ..Report::default()
@@ -66,14 +72,12 @@ impl Answer<'_> {
     pub fn plans_table(&self) -> Table {
         let question = self.search.question;
         let is_priced = question.objective == Objective::Cost;
-        let several = self.has_several_sizes();
+        let (several, has_experts) = (self.has_several_sizes(), question.model.experts.is_some());
         let mut header = vec!["plan"];
         header.extend(several.then_some("GPUs"));
+        header.extend(["tp", "pp", "dp", "cp"]);
+        header.extend(has_experts.then_some("ep"));
         header.extend([
-            "tp",
-            "pp",
-            "dp",
-            "cp",
             "schedule",
             "micro-batch",
             "recompute",
@@ -92,6 +96,7 @@ impl Answer<'_> {
             let mut cells = vec![format!("{}{tie}", rank + 1)];
             cells.extend(several.then(|| plan.layout.gpus().to_string()));
             cells.extend([tp, pp, dp, cp].map(u32::to_string));
+            cells.extend(has_experts.then(|| plan.layout.ep.to_string()));
             let chunks = if *chunks > 1 && plan.names_chunks { format!(" v={chunks}") } else { String::new() };
             let split = if plan.layout.layers.is_some() { ", layers moved" } else { "" };
             cells.push(if *pp == 1 { "–".to_string() } else { format!("{}{chunks}{split}", plan.schedule) });
@@ -122,7 +127,10 @@ impl Answer<'_> {
     }
 
     pub fn times_table(&self) -> Table {
-        let header = ["plan", "iteration", "compute", "tensor", "bubble", "data", "optimizer", "other"];
+        let header = ["plan", "iteration", "compute", "tensor", "experts", "bubble", "data", "optimizer", "other"];
+        let has_experts = self.search.question.model.experts.is_some();
+        let is_shown = |column: &usize| has_experts || header[*column] != "experts";
+        let columns: Vec<usize> = (0..header.len()).filter(is_shown).collect();
         let ms = |seconds: f64| quantity(1e3 * seconds, "ms");
         let row = |(rank, plan): (usize, &Plan)| {
             let t = &plan.estimate.time_s;
@@ -130,13 +138,16 @@ impl Answer<'_> {
                 plan.estimate.iteration_s,
                 t.compute,
                 t.tensor_parallel_exposed,
+                t.expert_parallel_exposed,
                 t.pipeline_bubble,
                 t.data_parallel_exposed,
                 t.optimizer,
                 t.other,
             ];
-            [(rank + 1).to_string()].into_iter().chain(parts.map(ms)).collect()
+            let cells: Vec<String> = [(rank + 1).to_string()].into_iter().chain(parts.map(ms)).collect();
+            columns.iter().map(|&column| cells[column].clone()).collect()
         };
+        let header: Vec<&str> = columns.iter().map(|&column| header[column]).collect();
         Table::new("Parts of an iteration", &header, self.plans.plans.iter().enumerate().map(row).collect())
     }
 
@@ -184,7 +195,7 @@ impl Answer<'_> {
             "pp": l.pp,
             "dp": l.dp,
             "cp": l.cp,
-            "ep": 1,
+            "ep": l.ep,
             "micro_batch_size": l.micro_batch_size,
             "microbatches": l.micro,
             "chunks": l.chunks,
@@ -238,7 +249,7 @@ impl Answer<'_> {
                 l.pp.to_string(),
                 l.dp.to_string(),
                 l.cp.to_string(),
-                "1".to_string(),
+                l.ep.to_string(),
                 l.micro_batch_size.to_string(),
                 l.micro.to_string(),
                 l.chunks.to_string(),
@@ -254,6 +265,7 @@ impl Answer<'_> {
                 plan.memory_bytes().to_string(),
                 t.compute.to_string(),
                 t.tensor_parallel_exposed.to_string(),
+                t.expert_parallel_exposed.to_string(),
                 t.pipeline_bubble.to_string(),
                 t.data_parallel_exposed.to_string(),
                 plan.is_tie.to_string(),
