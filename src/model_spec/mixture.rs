@@ -21,9 +21,6 @@ pub struct Experts {
     pub router_groups: usize,
     /// Groups from which the experts of a token come, which bounds the nodes that it visits.
     pub group_top_k: usize,
-    /// Rows per expert over its fair share, to which experts are padded and beyond which they drop tokens; `None`: all tokens
-    /// are kept.
-    pub capacity: Option<f64>,
 }
 
 impl Experts {
@@ -38,7 +35,6 @@ impl Experts {
             every: 1,
             router_groups: 1,
             group_top_k: 1,
-            capacity: None,
         }
     }
 
