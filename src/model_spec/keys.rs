@@ -58,6 +58,11 @@ pub(super) fn divides(of: &str, whole: usize, by: &str, part: usize) -> Result<(
     Ok(())
 }
 
+/// Returns whether `key` is one of `keys`, which are separated by spaces.
+pub(super) fn lists(keys: &str, key: &str) -> bool {
+    keys.split(' ').any(|known| known == key)
+}
+
 /// Returns whether a value enables a feature: it is not null, false, 0 or empty.
 pub(super) fn is_set(value: &Value) -> bool {
     match value {

@@ -1,7 +1,7 @@
 //! Reader of shape files: a model's sizes in JSON with short keys, as tables of published steps have them. Each key is understood
 //! or rejected.
 
-use super::keys::{ConfigError, divides, flag, optional, size};
+use super::keys::{ConfigError, divides, flag, lists, optional, size};
 use super::mixture::{Experts, Latent};
 use super::operation::Window;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, Style};
@@ -38,10 +38,6 @@ const NOT_MODELLED: [(&str, &str); 16] = [
 
 fn wrong<T>(text: String) -> Result<T, ConfigError> {
     Err(ConfigError(text))
-}
-
-fn lists(keys: &str, key: &str) -> bool {
-    keys.split(' ').any(|known| known == key)
 }
 
 /// Returns whether a JSON object is a shape file rather than one of Hugging Face's.
