@@ -1,5 +1,6 @@
 //! Reading sizes and flags from the keys of a JSON object.
 
+use super::mixture::Latent;
 use serde_json::{Map, Value};
 
 /// Why a file describes no supported model.
@@ -27,6 +28,18 @@ pub(super) fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<us
             Ok(Some(number.ok_or_else(wrong)?))
         }
     }
+}
+
+/// Reads the sizes of latent attention by DeepSeek's names.
+pub(super) fn latent(keys: &Map<String, Value>, kind: &str) -> Result<Latent, ConfigError> {
+    let read = |key| size(keys, key, kind);
+    Ok(Latent {
+        query_rank: optional(keys, "q_lora_rank")?,
+        key_rank: read("kv_lora_rank")?,
+        plain_size: read("qk_nope_head_dim")?,
+        rotary_size: read("qk_rope_head_dim")?,
+        value_size: read("v_head_dim")?,
+    })
 }
 
 pub(super) fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, ConfigError> {
