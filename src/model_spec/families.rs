@@ -143,12 +143,10 @@ pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<
 
 /// Reads experts in every layer.
 fn experts(keys: &Keys, count: &str, width: usize) -> Result<Experts, ConfigError> {
-    let kind = "num_experts_per_tok and a number of experts";
-    let chosen = match optional(keys, "num_experts_per_tok")? {
-        Some(chosen) => chosen,
-        None => size(keys, "experts_per_token", kind)?,
-    };
-    Ok(Experts::new(size(keys, count, kind)?, chosen, width))
+    let kind = format!("{count} num_experts_per_tok");
+    let has_usual = optional(keys, "num_experts_per_tok")?.is_some() || !keys.contains_key("experts_per_token");
+    let chosen = size(keys, if has_usual { "num_experts_per_tok" } else { "experts_per_token" }, &kind)?;
+    Ok(Experts::new(size(keys, count, &kind)?, chosen, width))
 }
 
 /// Rejects a key with another value than `expected`.
@@ -169,7 +167,7 @@ fn qwen3_moe(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
 
 fn deepseek(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     must_be(keys, "moe_layer_freq", &Value::from(1))?;
-    let kind = "latent attention and experts";
+    let kind = "kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim moe_intermediate_size";
     let latent = latent(keys, kind)?;
     let width = size(keys, "moe_intermediate_size", kind)?;
     let shared = optional(keys, "n_shared_experts")?.unwrap_or(0);
