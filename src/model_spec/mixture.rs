@@ -26,16 +26,7 @@ pub struct Experts {
 impl Experts {
     /// Experts in every layer, without shared ones or groups.
     pub const fn new(count: usize, top_k: usize, width: usize) -> Experts {
-        Experts {
-            count,
-            top_k,
-            width,
-            shared_width: 0,
-            dense_first: 0,
-            every: 1,
-            router_groups: 1,
-            group_top_k: 1,
-        }
+        Experts { count, top_k, width, shared_width: 0, dense_first: 0, every: 1, router_groups: 1, group_top_k: 1 }
     }
 
     /// Returns whether layer number `layer` has experts.

@@ -11,7 +11,7 @@ use crate::cost::analytic::{Analytic, Platform};
 use crate::hardware::{self, Hardware, Stack};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
 use crate::model_spec::{self, huggingface, huggingface::Described, shape, transformer::Config};
-use crate::report::{Table, number, quantity};
+use crate::report::{Table, gibibytes, number, quantity};
 use crate::resolve::Costs;
 use crate::step_estimate::StepEstimate;
 use clap::Args;
@@ -383,9 +383,7 @@ fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
             ("dispatch buffers", part.dispatch_buffers),
         ];
         let named = named.into_iter().filter(|(_, bytes)| *bytes > 0);
-        let words: Vec<String> = named
-            .map(|(what, bytes)| format!("{what} {}", quantity(bytes as f64 / f64::from(1 << 30), "GiB")))
-            .collect();
+        let words: Vec<String> = named.map(|(what, bytes)| format!("{what} {}", gibibytes(bytes))).collect();
         if !words.is_empty() {
             caption += &format!("; {name}, of which {}", words.join(", "));
         }
@@ -397,15 +395,14 @@ fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
 pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
     let header =
         ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
-    let gib = |bytes: u64| quantity(bytes as f64 / f64::from(1 << 30), "GiB");
     let row = |(name, f): &(String, StepEstimate)| {
         let device = f.memory.fullest();
         let bytes =
             [device.weights, device.gradients, device.optimizer, device.activations, device.buffers, device.total];
         let names = [name.clone(), device.device.to_string()];
         let fits = if f.memory.fits { "yes" } else { "no" };
-        let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
-        names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
+        let rest = [gibibytes(f.memory.capacity_bytes), fits.to_string()];
+        names.into_iter().chain(bytes.map(gibibytes)).chain(rest).collect()
     };
     Table::new(memory_caption(forecasts), &header, forecasts.iter().map(row).collect())
 }
