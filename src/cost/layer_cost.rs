@@ -45,7 +45,7 @@ fn one() -> u32 {
     1
 }
 
-fn is_zero(ns: &u64) -> bool {
+pub(super) fn is_zero(ns: &u64) -> bool {
     *ns == 0
 }
 

@@ -3,7 +3,7 @@
 //! Its unit is (part of the model, kind, micro-batch size). The cost of a stage is the sum over its parts, so measurements under
 //! one schedule or split apply to all others.
 
-use super::layer_cost::{MAX_BLOCKS, completed};
+use super::layer_cost::{MAX_BLOCKS, completed, is_zero};
 use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StageCost, StepCosts, Summary};
 use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
 use crate::mesh::{MAX_DEGREE, Mesh};
@@ -92,10 +92,6 @@ pub struct GroupRates {
     pub gather_embedding_ns: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gather_block_ns: u64,
-}
-
-fn is_zero(ns: &u64) -> bool {
-    *ns == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Families of Hugging Face's `config.json` whose layers differ from Llama's: mixtures of experts, latent attention, windows.
 
-use super::keys::{ConfigError, INSTEAD, flag, is_set, optional, size};
-use super::mixture::{Experts, Latent};
+use super::keys::{ConfigError, INSTEAD, flag, is_set, latent, optional, size};
+use super::mixture::Experts;
 use super::operation::Window;
 use super::transformer::{ActivationFunction, Biases, Config};
 use serde_json::{Map, Value};
@@ -143,12 +143,10 @@ pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<
 
 /// Reads experts in every layer.
 fn experts(keys: &Keys, count: &str, width: usize) -> Result<Experts, ConfigError> {
-    let kind = "num_experts_per_tok and a number of experts";
-    let chosen = match optional(keys, "num_experts_per_tok")? {
-        Some(chosen) => chosen,
-        None => size(keys, "experts_per_token", kind)?,
-    };
-    Ok(Experts::new(size(keys, count, kind)?, chosen, width))
+    let kind = format!("{count} num_experts_per_tok");
+    let has_usual = optional(keys, "num_experts_per_tok")?.is_some() || !keys.contains_key("experts_per_token");
+    let chosen = size(keys, if has_usual { "num_experts_per_tok" } else { "experts_per_token" }, &kind)?;
+    Ok(Experts::new(size(keys, count, &kind)?, chosen, width))
 }
 
 /// Rejects a key with another value than `expected`.
@@ -169,15 +167,9 @@ fn qwen3_moe(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
 
 fn deepseek(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     must_be(keys, "moe_layer_freq", &Value::from(1))?;
-    let read = |key| size(keys, key, "latent attention and experts");
-    let latent = Latent {
-        query_rank: optional(keys, "q_lora_rank")?,
-        key_rank: read("kv_lora_rank")?,
-        plain_size: read("qk_nope_head_dim")?,
-        rotary_size: read("qk_rope_head_dim")?,
-        value_size: read("v_head_dim")?,
-    };
-    let width = read("moe_intermediate_size")?;
+    let kind = "kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim moe_intermediate_size";
+    let latent = latent(keys, kind)?;
+    let width = size(keys, "moe_intermediate_size", kind)?;
     let shared = optional(keys, "n_shared_experts")?.unwrap_or(0);
     let groups = optional(keys, "n_group")?.unwrap_or(1).max(1);
     let experts = Experts {
@@ -188,12 +180,9 @@ fn deepseek(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
         ..experts(keys, "n_routed_experts", width)?
     };
     Ok(Config {
-        groups: config.heads,
-        head_size: latent.plain_size.saturating_add(latent.rotary_size),
-        latent: Some(latent),
         experts: Some(experts),
         prediction_layers: optional(keys, "num_nextn_predict_layers")?.unwrap_or(0),
-        ..config
+        ..config.with_latent(latent)
     })
 }
 

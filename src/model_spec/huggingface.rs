@@ -3,7 +3,7 @@
 pub use super::keys::ConfigError;
 
 use super::families::{self, windows};
-use super::keys::{INSTEAD, divides, flag, is_set, number, optional, size};
+use super::keys::{INSTEAD, divides, flag, is_set, lists, number, optional, size};
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use serde_json::{Map, Value};
 
@@ -193,11 +193,6 @@ const HARMLESS: &str = "\
 /// Prefixes and suffixes of harmless keys.
 const HARMLESS_STARTS: &[&str] = &["_", "rope_", "summary_"];
 const HARMLESS_ENDS: &[&str] = &["_token_id", "_eps", "_epsilon", "_pdrop", "_dropout", "_theta"];
-
-/// Returns whether `key` is one of `keys`, which are separated by spaces.
-fn lists(keys: &str, key: &str) -> bool {
-    keys.split(' ').any(|known| known == key)
-}
 
 fn is_harmless(key: &str) -> bool {
     lists(HARMLESS, key)

@@ -1,5 +1,6 @@
 //! Reading sizes and flags from the keys of a JSON object.
 
+use super::mixture::Latent;
 use serde_json::{Map, Value};
 
 /// Why a file describes no supported model.
@@ -29,6 +30,18 @@ pub(super) fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<us
     }
 }
 
+/// Reads the sizes of latent attention by DeepSeek's names.
+pub(super) fn latent(keys: &Map<String, Value>, kind: &str) -> Result<Latent, ConfigError> {
+    let read = |key| size(keys, key, kind);
+    Ok(Latent {
+        query_rank: optional(keys, "q_lora_rank")?,
+        key_rank: read("kv_lora_rank")?,
+        plain_size: read("qk_nope_head_dim")?,
+        rotary_size: read("qk_rope_head_dim")?,
+        value_size: read("v_head_dim")?,
+    })
+}
+
 pub(super) fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, ConfigError> {
     match keys.get(key) {
         None | Some(Value::Null) => Ok(default),
@@ -56,6 +69,11 @@ pub(super) fn divides(of: &str, whole: usize, by: &str, part: usize) -> Result<(
         )));
     }
     Ok(())
+}
+
+/// Returns whether `key` is one of `keys`, which are separated by spaces.
+pub(super) fn lists(keys: &str, key: &str) -> bool {
+    keys.split(' ').any(|known| known == key)
 }
 
 /// Returns whether a value enables a feature: it is not null, false, 0 or empty.

@@ -21,25 +21,12 @@ pub struct Experts {
     pub router_groups: usize,
     /// Groups from which the experts of a token come, which bounds the nodes that it visits.
     pub group_top_k: usize,
-    /// Rows per expert over its fair share, to which experts are padded and beyond which they drop tokens; `None`: all tokens
-    /// are kept.
-    pub capacity: Option<f64>,
 }
 
 impl Experts {
     /// Experts in every layer, without shared ones or groups.
     pub const fn new(count: usize, top_k: usize, width: usize) -> Experts {
-        Experts {
-            count,
-            top_k,
-            width,
-            shared_width: 0,
-            dense_first: 0,
-            every: 1,
-            router_groups: 1,
-            group_top_k: 1,
-            capacity: None,
-        }
+        Experts { count, top_k, width, shared_width: 0, dense_first: 0, every: 1, router_groups: 1, group_top_k: 1 }
     }
 
     /// Returns whether layer number `layer` has experts.

@@ -1,8 +1,8 @@
 //! Reader of shape files: a model's sizes in JSON with short keys, as tables of published steps have them. Each key is understood
 //! or rejected.
 
-use super::keys::{ConfigError, divides, flag, optional, size};
-use super::mixture::{Experts, Latent};
+use super::keys::{ConfigError, divides, flag, latent, lists, optional, size};
+use super::mixture::Experts;
 use super::operation::Window;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, Style};
 use serde_json::{Map, Value};
@@ -38,10 +38,6 @@ const NOT_MODELLED: [(&str, &str); 16] = [
 
 fn wrong<T>(text: String) -> Result<T, ConfigError> {
     Err(ConfigError(text))
-}
-
-fn lists(keys: &str, key: &str) -> bool {
-    keys.split(' ').any(|known| known == key)
 }
 
 /// Returns whether a JSON object is a shape file rather than one of Hugging Face's.
@@ -230,19 +226,11 @@ fn attention(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
             None => Ok(config),
         };
     }
-    let read = |key| size(keys, key, OF_LATENT);
-    let latent = Latent {
-        query_rank: optional(keys, "q_lora_rank")?,
-        key_rank: read("kv_lora_rank")?,
-        plain_size: read("qk_nope_head_dim")?,
-        rotary_size: read("qk_rope_head_dim")?,
-        value_size: read("v_head_dim")?,
-    };
+    let latent = latent(keys, OF_LATENT)?;
     if flag(keys, "qk_norm", false)? {
         return wrong("'qk_norm' with latent attention is not modelled; leave it out".to_string());
     }
-    let head_size = latent.plain_size.saturating_add(latent.rotary_size);
-    Ok(Config { latent: Some(latent), groups: config.heads, head_size, ..config })
+    Ok(config.with_latent(latent))
 }
 
 /// Rejects sizes that give another number of parameters than the file says, beyond what embeddings and norms can explain.

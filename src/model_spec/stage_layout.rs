@@ -200,12 +200,6 @@ impl StageLayout {
         }
         Ok(())
     }
-
-    /// Returns whether layers that predict further tokens are on another device than the last.
-    pub fn has_separate_predictions(&self, devices: u32) -> bool {
-        let stage = self.stages.iter().position(|stage| stage.predictions > 0);
-        stage.is_some_and(|stage| (stage + 1) % devices.max(1) as usize != 0)
-    }
 }
 
 const EMBEDDING: &str = "the embedding";
@@ -228,7 +222,6 @@ impl StagePieces {
         let later = match what {
             'E' => self.embedding || self.layers > 0 || self.predictions > 0 || self.head,
             't' => self.predictions > 0 || self.head,
-            'm' => self.head,
             _ => self.head,
         };
         if later {

@@ -226,6 +226,12 @@ impl Config {
         validate(&sizes, &[[2, 3]], || self.spec().elements())
     }
 
+    /// Returns these sizes with latent attention.
+    pub(super) fn with_latent(self, latent: Latent) -> Config {
+        let head_size = latent.plain_size.saturating_add(latent.rotary_size);
+        Config { latent: Some(latent), groups: self.heads, head_size, ..self }
+    }
+
     /// Returns whether all layers are alike, apart from those that predict further tokens.
     pub fn is_uniform(&self) -> bool {
         let experts = self.experts.is_some_and(|experts| experts.dense_first > 0 || experts.every > 1);

@@ -29,6 +29,11 @@ impl Preference {
     pub fn new(micro_batch_size: u32, recomputes: bool, ranks: u32, pp: u32) -> Preference {
         Preference { micro_batch_size, recomputes, ranks, pp }
     }
+
+    fn of(space: &Space, candidate: &Candidate) -> Preference {
+        let (group, shape) = (space.group(candidate), space.shape(candidate));
+        Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
+    }
 }
 
 /// One layout of the answer.
@@ -94,7 +99,7 @@ impl Search<'_> {
     pub fn plan(&self, candidate: &Candidate) -> Option<Plan> {
         let costs = self.costs(candidate)?;
         let ordered = self.order(candidate, &costs)?;
-        let shape = &self.space.shapes[candidate.shape as usize];
+        let shape = self.space.shape(candidate);
         let table = costs.table(&shape.placement, &shape.stages).ok()?;
         let devices = sweep(&ordered.graph, &table);
         let estimate = StepEstimate::of(&costs, ordered.graph.schedule(), &devices).ok()?;
@@ -116,25 +121,13 @@ impl Search<'_> {
     /// before larger ones, then less recomputation, then smaller degrees; the fastest of equals.
     fn preferred(&self, best: f64) -> Option<u32> {
         let limit = best * (1.0 + RESOLUTION);
-        let candidates = &self.space.candidates;
-        let key = |number: u32| {
-            let candidate = &candidates[number as usize];
-            let (group, shape) = (self.group(candidate), &self.space.shapes[candidate.shape as usize]);
-            Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
-        };
-        let near = (0..candidates.len() as u32).take_while(|&number| candidates[number as usize].bound <= limit);
-        let fixed = near.filter(|&number| !self.space.shapes[candidates[number as usize].shape as usize].is_open);
-        let keys: BTreeSet<Preference> = fixed.map(key).collect();
+        let is_near =
+            |space: &Space, candidate: &Candidate| candidate.bound <= limit && !space.shape(candidate).is_open;
+        let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
+        let keys: BTreeSet<Preference> = near.map(|candidate| Preference::of(&self.space, candidate)).collect();
         keys.into_iter().find_map(|wanted| {
             let allows = |space: &Space, candidate: &Candidate| {
-                let (group, shape) = (&space.groups[candidate.group as usize], &space.shapes[candidate.shape as usize]);
-                let own = Preference::new(
-                    group.micro_batch_size,
-                    group.recompute != Recompute::None,
-                    group.tp * group.cp,
-                    shape.pp,
-                );
-                candidate.bound <= limit && !shape.is_open && own == wanted
+                is_near(space, candidate) && Preference::of(space, candidate) == wanted
             };
             let found = self.best(&Limits { keep: 1, bytes: self.bytes(), allows: &allows }, &Silent);
             found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)

@@ -87,11 +87,11 @@ fn quoted(text: &str) -> String {
     }
 }
 
-impl Flags<'_> {
-    fn missing(&self, what: &str, target: &str) -> String {
-        format!("{target} has no {what}")
-    }
+fn missing(what: &str, target: &str) -> String {
+    format!("{target} has no {what}")
+}
 
+impl Flags<'_> {
     /// Returns the layers of each stage.
     fn split(&self) -> Vec<usize> {
         let usual = || layers_of_stages(self.layers, self.layout.stages() as usize);
@@ -121,10 +121,10 @@ impl Flags<'_> {
     fn check_megatron(&self, target: &str) -> Result<(), String> {
         let known = ["1f1b", "interleaved-1f1b"].contains(&self.plan.schedule.as_str());
         if self.layout.pp > 1 && !known {
-            return Err(self.missing(&self.plan.schedule, target));
+            return Err(missing(&self.plan.schedule, target));
         }
         if self.layout.zero > Zero::Optimizer {
-            return Err(self.missing("ZeRO above 1 with these options", target));
+            return Err(missing("ZeRO above 1 with these options", target));
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Flags<'_> {
             "interleaved-zb" => Some("InterleavedZeroBubble"),
             "zb-v" => Some("ZBVZeroBubble"),
             "dualpipe-v" => Some("DualPipeV"),
-            other => return Err(self.missing(other, "torchtitan")),
+            other => return Err(missing(other, "torchtitan")),
         };
         let (replicas, shards) = if l.zero == Zero::None { (l.dp, 1) } else { (1, l.dp) };
         let of_pipeline = if l.pp > 1 { l.micro_batch_size * l.micro } else { l.micro_batch_size };
@@ -296,13 +296,13 @@ impl Flags<'_> {
     fn deepspeed(&self) -> Result<String, String> {
         let l = self.layout;
         if l.cp > 1 {
-            return Err(self.missing("context parallelism", "DeepSpeed's JSON"));
+            return Err(missing("context parallelism", "DeepSpeed's JSON"));
         }
         if l.ep > 1 {
-            return Err(self.missing("expert parallelism", "DeepSpeed's JSON"));
+            return Err(missing("expert parallelism", "DeepSpeed's JSON"));
         }
         if l.pp > 1 && self.plan.schedule != "1f1b" {
-            return Err(self.missing(&self.plan.schedule, "DeepSpeed"));
+            return Err(missing(&self.plan.schedule, "DeepSpeed"));
         }
         let mut config = json!({
             "train_batch_size": l.batch(),
@@ -315,7 +315,7 @@ impl Flags<'_> {
             Precision::Bf16 => set("bf16", json!({"enabled": true})),
             Precision::Fp16 => set("fp16", json!({"enabled": true})),
             Precision::Fp32 => {}
-            other => return Err(self.missing(&format!("precision {other}"), "DeepSpeed's JSON")),
+            other => return Err(missing(&format!("precision {other}"), "DeepSpeed's JSON")),
         }
         if l.tp > 1 {
             set("tensor_parallel", json!({"autotp_size": l.tp}));

@@ -101,6 +101,11 @@ impl Search<'_> {
     }
 }
 
+/// Returns which layouts are of this number of GPUs.
+pub(super) fn on_gpus(gpus: u64) -> impl Fn(&Space, &Candidate) -> bool + Sync {
+    move |space, candidate| u64::from(space.group(candidate).gpus) == gpus
+}
+
 /// Returns the best plan of each changed question; those that `observer` stops are left out.
 pub fn sensitivities(question: &Question, changes: &[Change], observer: &dyn Observer) -> Vec<NearbyPlan> {
     let mut all = Vec::new();
@@ -119,12 +124,10 @@ pub fn sensitivities(question: &Question, changes: &[Change], observer: &dyn Obs
 /// Returns the fronts of time against memory, for the first number of GPUs, and against GPUs.
 pub fn fronts(search: &Search<'_>) -> Front {
     let question = search.question;
-    let of =
-        |gpus: u32| move |space: &Space, candidate: &Candidate| space.groups[candidate.group as usize].gpus == gpus;
     let mut memory = Vec::new();
     let mut bytes = search.bytes();
     while memory.len() < MOST_POINTS {
-        let Some(plan) = search.one(bytes, &of(question.gpus[0])) else { break };
+        let Some(plan) = search.one(bytes, &on_gpus(question.gpus[0].into())) else { break };
         let used = plan.memory_bytes();
         memory.push(plan);
         bytes = used.saturating_sub(((search.bytes() as f64 * APART) as u64).max(1));
@@ -132,7 +135,7 @@ pub fn fronts(search: &Search<'_>) -> Front {
     memory.reverse();
     let mut sizes: Vec<u32> = question.gpus.clone();
     sizes.sort_unstable();
-    let gpus = sizes.into_iter().filter_map(|gpus| search.one(search.bytes(), &of(gpus)));
+    let gpus = sizes.into_iter().filter_map(|gpus| search.one(search.bytes(), &on_gpus(gpus.into())));
     Front { memory, gpus: gpus.collect() }
 }
 
@@ -140,8 +143,8 @@ pub fn fronts(search: &Search<'_>) -> Front {
 pub fn heat_map(search: &Search<'_>) -> Vec<Plan> {
     let gpus = search.question.gpus[0];
     let degrees = |space: &Space, candidate: &Candidate| {
-        let group = &space.groups[candidate.group as usize];
-        (group.gpus == gpus).then_some((group.tp, space.shapes[candidate.shape as usize].pp))
+        let group = space.group(candidate);
+        (group.gpus == gpus).then_some((group.tp, space.shape(candidate).pp))
     };
     let pairs: BTreeSet<(u32, u32)> =
         search.space.candidates.iter().filter_map(|candidate| degrees(&search.space, candidate)).collect();

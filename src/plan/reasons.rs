@@ -1,7 +1,7 @@
 //! Why the best plan is the best, and what would beat it, in two sentences.
 
 use super::answer::{Plan, RESOLUTION};
-use super::nearby::{Change, NearbyPlan};
+use super::nearby::{Change, NearbyPlan, on_gpus};
 use super::search::Search;
 use super::space::{Candidate, Space};
 use crate::cost::analytic::StepTime;
@@ -62,8 +62,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     let most = losses(&parts).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
     let computes = percent(parts.compute / time);
     let gpus = best.layout.gpus();
-    let all = |space: &Space, candidate: &Candidate| u64::from(space.groups[candidate.group as usize].gpus) == gpus;
-    let fastest = search.one(search.bytes(), &all).map_or(time, |plan| plan.estimate.iteration_s);
+    let fastest = search.one(search.bytes(), &on_gpus(gpus)).map_or(time, |plan| plan.estimate.iteration_s);
     let chosen = match fastest < time {
         true => format!(
             "it is the simplest layout within {:.0} % of the fastest, which predictions cannot tell from it; ",
@@ -78,8 +77,8 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     );
     let degrees = (best.layout.tp, best.layout.pp);
     let other = search.one(search.bytes(), &|space: &Space, candidate: &Candidate| {
-        let group = &space.groups[candidate.group as usize];
-        u64::from(group.gpus) == gpus && (group.tp, space.shapes[candidate.shape as usize].pp) != degrees
+        let group = space.group(candidate);
+        u64::from(group.gpus) == gpus && (group.tp, space.shape(candidate).pp) != degrees
     });
     let first = match other {
         None => format!("{start}; no layout with other degrees fits."),
@@ -112,8 +111,7 @@ fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) 
     let speed = best.estimate.tokens_per_second_per_gpu * best.estimate.iteration_s / fastest;
     let gpus = best.layout.gpus();
     let mut ways = Vec::new();
-    let all = |space: &Space, candidate: &Candidate| u64::from(space.groups[candidate.group as usize].gpus) == gpus;
-    if let Some(plan) = search.one(u64::MAX, &all) {
+    if let Some(plan) = search.one(u64::MAX, &on_gpus(gpus)) {
         let gain = plan.estimate.tokens_per_second_per_gpu / speed - 1.0;
         if gain > WORTH {
             let what = difference(best, &plan);

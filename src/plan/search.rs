@@ -4,7 +4,7 @@ use super::journal::Outcome;
 use super::orders::{Ordered, Orders};
 use super::question::{PlanError, Question};
 use super::reason::Reason;
-use super::space::{Candidate, Group, Space};
+use super::space::{Candidate, Space};
 use crate::cost::analytic::Analytic;
 use crate::layout::{ParallelConfig, Recompute, Zero};
 use crate::sim::sweep;
@@ -113,12 +113,12 @@ impl<'a> Search<'a> {
 
     /// Returns the order of a candidate.
     pub(super) fn order(&self, candidate: &Candidate, costs: &Analytic) -> Option<Arc<Ordered>> {
-        self.orders.of(self.question, &self.space.shapes[candidate.shape as usize], candidate, costs)
+        self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
     }
 
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64) -> Outcome {
-        let shape = &self.space.shapes[candidate.shape as usize];
+        let shape = self.space.shape(candidate);
         let predict = || {
             let costs = self.costs(candidate)?;
             let ordered = self.order(candidate, &costs)?;
@@ -163,14 +163,9 @@ impl<'a> Search<'a> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the group of a candidate.
-    pub fn group(&self, candidate: &Candidate) -> &Group {
-        &self.space.groups[candidate.group as usize]
-    }
-
     fn kind(&self, number: u32) -> Kind<'_> {
         let candidate = &self.space.candidates[number as usize];
-        let (group, shape) = (self.group(candidate), &self.space.shapes[candidate.shape as usize]);
+        let (group, shape) = (self.space.group(candidate), self.space.shape(candidate));
         Kind {
             schedule: &shape.schedule,
             gpus: group.gpus,
@@ -189,7 +184,7 @@ impl<'a> Search<'a> {
     pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> Found {
         let mut found = Found::default();
         let candidates = &self.space.candidates;
-        let is_open = |number: u32| self.space.shapes[candidates[number as usize].shape as usize].is_open;
+        let is_open = |number: u32| self.space.shape(&candidates[number as usize]).is_open;
         let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
         let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
         // orders that have to be searched come last, and only while they may be among the best
@@ -252,7 +247,7 @@ impl<'a> Search<'a> {
                     Outcome::TooLarge(_) => Reason::Memory,
                     Outcome::Predicted { iteration_s, .. } => {
                         found.predicted += 1;
-                        let price = self.question.price(self.group(&candidates[number as usize]).gpus);
+                        let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
                         found.best.push((iteration_s * price, number));
                         continue;
                     }

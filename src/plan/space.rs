@@ -224,10 +224,19 @@ impl Space {
         Ok(Space { groups, shapes, candidates, ruled_out })
     }
 
+    /// Returns the group of a candidate.
+    pub fn group(&self, candidate: &Candidate) -> &Group {
+        &self.groups[candidate.group as usize]
+    }
+
+    /// Returns the pipeline of a candidate.
+    pub fn shape(&self, candidate: &Candidate) -> &Shape {
+        &self.shapes[candidate.shape as usize]
+    }
+
     /// Returns the layout of a candidate.
     pub fn layout(&self, question: &Question, candidate: &Candidate) -> ParallelConfig {
-        let Candidate { group, shape, dp, micro, zero, .. } = *candidate;
-        let shape = &self.shapes[shape as usize];
+        let (Candidate { dp, micro, zero, .. }, shape) = (*candidate, self.shape(candidate));
         ParallelConfig {
             pp: shape.pp,
             chunks: shape.chunks,
@@ -235,7 +244,7 @@ impl Space {
             micro,
             zero,
             layers: shape.layers.clone(),
-            ..self.groups[group as usize].layout(question)
+            ..self.group(candidate).layout(question)
         }
     }
 }

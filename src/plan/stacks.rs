@@ -59,9 +59,9 @@ impl Abilities {
         let row = STACKS.iter().filter(|(name, ..)| is_of(name)).max_by_key(|(name, ..)| name.len());
         let unknown: Row = ("", true, true, BOTH, [ALL, ALL], true);
         let &(_, tensor_parallel, context_parallel, sequence_parallel, zero, uneven_layers) = row.unwrap_or(&unknown);
-        let schedules = stack.schedules().unwrap_or_else(|| vec!["1f1b", "interleaved-1f1b"]);
+        let usual = || ["1f1b", "interleaved-1f1b"].map(str::to_string).to_vec();
         Abilities {
-            schedules: schedules.into_iter().map(str::to_string).collect(),
+            schedules: stack.schedules.clone().unwrap_or_else(usual),
             tensor_parallel,
             context_parallel,
             sequence_parallel: sequence_parallel.to_vec(),

@@ -33,7 +33,7 @@ pub use file::trace::trace;
 pub use file::trace::trace_gz;
 #[cfg(feature = "pictures")]
 pub use file::unfinished::{Unfinished, remove_unfinished};
-pub use number::{number, off_by, percent, plus_minus, quantity};
+pub use number::{gibibytes, number, off_by, percent, plus_minus, quantity};
 pub use page::html;
 #[cfg(feature = "pictures")]
 #[cfg(feature = "pictures")]

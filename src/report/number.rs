@@ -92,6 +92,11 @@ pub fn quantity(value: f64, unit: &str) -> String {
     format!("{number} {unit}{plural}")
 }
 
+/// Bytes in GiB: `12.35 GiB`.
+pub fn gibibytes(bytes: u64) -> String {
+    quantity(bytes as f64 / f64::from(1 << 30), "GiB")
+}
+
 /// Returns the distance between about `count` ticks on an axis of `length` (1, 2 or 5 times a power of ten), and the
 /// decimals that labels need.
 pub fn spacing(length: f64, count: usize) -> (f64, usize) {

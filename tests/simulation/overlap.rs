@@ -1,9 +1,7 @@
 //! Forwards next to backwards on two streams: closed forms, golden figures, DeepSeek's trace, and the two engines.
 
 use crate::support::{Dice, cells, golden_json, graph, graph_with, random_rows, root, valid_schedule};
-use pipesim::costs::pair::{
-    Chunks, LayerOps, PassTimes, Stream, StreamTimes, SubOps, backward_alone, equal_layers, forward_alone,
-};
+use pipesim::costs::pair::{Chunks, LayerOps, PassTimes, Stream, StreamTimes, SubOps};
 use pipesim::costs::{CostFile, OpTime};
 use pipesim::internals::metrics::makespan;
 use pipesim::internals::sim::event::{Record, simulate};
@@ -30,6 +28,27 @@ fn random_layer(dice: &mut Dice) -> LayerOps {
 
 fn both<'a>(forward: &'a SubOps, backward: &'a SubOps) -> StreamTimes {
     StreamTimes::of(Chunks { forward: Some(forward), backward: Some((backward, Kind::B)) })
+}
+
+/// How long the forward and the backward of `layers` equal layers take next to each other, with weights delayed and nothing on a side
+/// stream. m is the time from the start of `mlp_B` to that of `attn_B` and `combine_F`, q from there to the next `mlp_B`.
+fn equal_layers(&LayerOps { attn, dispatch, mlp, combine, .. }: &LayerOps, layers: u64) -> u64 {
+    let (sent, returned) = (dispatch.forward, combine.forward);
+    let m = ((mlp.input + mlp.weights).max(sent) + mlp.forward).max(mlp.input.max(sent) + dispatch.input);
+    let last = (attn.input + attn.weights).max(returned);
+    let q = (attn.input.max(returned) + combine.input).max(last + attn.forward);
+    combine.input.max(attn.forward) + layers * m + (layers - 1) * q + last
+}
+
+/// How long the forward of equal layers takes alone.
+fn forward_alone(&LayerOps { attn, dispatch, mlp, combine, .. }: &LayerOps, layers: u64) -> u64 {
+    layers * (attn.forward + dispatch.forward + mlp.forward + combine.forward)
+}
+
+/// How long the backward of equal layers takes alone: products for weights hide the communication after them.
+fn backward_alone(&LayerOps { attn, dispatch, mlp, combine, .. }: &LayerOps, layers: u64) -> u64 {
+    let each = mlp.input + mlp.weights.max(dispatch.input) + attn.input;
+    combine.input + layers * each + (layers - 1) * combine.input.max(attn.weights) + attn.weights
 }
 
 #[test]

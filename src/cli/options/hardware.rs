@@ -11,7 +11,7 @@ use crate::cost::analytic::{Analytic, Platform};
 use crate::hardware::{self, Hardware, Stack};
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
 use crate::model_spec::{self, huggingface, huggingface::Described, shape, transformer::Config};
-use crate::report::{Table, number, quantity};
+use crate::report::{Table, gibibytes, number, quantity};
 use crate::resolve::Costs;
 use crate::step_estimate::StepEstimate;
 use clap::Args;
@@ -157,20 +157,23 @@ impl HardwareOptions {
         micro_given: bool,
         remarks: RemarkOptions,
     ) -> Result<Vec<Analytic>, Failure> {
-        if self.hardware.is_none() {
-            return Ok(Vec::new());
-        }
+        let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(Vec::new()) };
+        let model = model(name, self.seq, remarks)?;
+        let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
         let layers = costs.layers.as_deref();
         let bytes = schedules.memory_cap.and_then(MemoryCap::bytes);
         let (mut found, mut refused) = (Vec::new(), None);
         let several = self.are_several() || schedules.stages.are_several() || schedules.micro.are_several();
         for degrees in self.degrees(schedules) {
             let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);
-            match self.analytic(degrees, schedules.chunks, micro, layers, remarks) {
-                Ok(Some(analytic)) => {
-                    found.push(bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes)));
-                }
-                Ok(None) => {}
+            let costs = self
+                .layout(degrees, schedules.chunks, micro, layers, &model)
+                .and_then(|layout| Analytic::new(model, machine.clone(), layout).map_err(Failure::usage));
+            match costs {
+                Ok(analytic) => found.push(match bytes {
+                    Some(bytes) => analytic.with_memory(bytes),
+                    None => analytic,
+                }),
                 Err(failure) if several => {
                     let Degrees { tp, stages, dp, .. } = degrees;
                     remarks.remark(&format!("note: --tp {tp} --stages {stages} --dp {dp} is left out: {failure}"));
@@ -224,24 +227,22 @@ impl HardwareOptions {
         Ok(costs.with_sequences(sequences))
     }
 
-    /// Returns the costs of the model on the hardware, if given. `micro` is --micro if given.
-    pub fn analytic(
+    /// Returns a layout of `model`. `micro` is --micro if given.
+    fn layout(
         &self,
         degrees: Degrees,
         chunks: Option<u32>,
         micro: Option<u32>,
         layers: Option<&[usize]>,
-        remarks: RemarkOptions,
-    ) -> Result<Option<Analytic>, Failure> {
-        let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
-        let model = model(name, self.seq, remarks)?;
+        model: &Config,
+    ) -> Result<ParallelConfig, Failure> {
         let mixture = &self.mixture;
         let batch = mixture.batch_of_round(self.batch)?;
         let (size, micro) = micro_batches(batch, degrees.dp, degrees.size, micro).map_err(Failure::usage)?;
         let layout =
             mixture.layout.as_ref().map(|layout| layout.stages(degrees.stages, chunks, model.layers)).transpose()?;
         let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(degrees.stages).ok());
-        let layout = ParallelConfig {
+        Ok(ParallelConfig {
             pp: degrees.stages,
             chunks: own_chunks.or(chunks).unwrap_or(1),
             tp: degrees.tp,
@@ -266,9 +267,7 @@ impl HardwareOptions {
             moe_overlap: mixture.moe_overlap,
             delay_wgrad: mixture.delay_wgrad,
             rounds: mixture.rounds,
-        };
-        let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
-        Ok(Some(Analytic::new(model, machine, layout).map_err(Failure::usage)?))
+        })
     }
 }
 
@@ -384,9 +383,7 @@ fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
             ("dispatch buffers", part.dispatch_buffers),
         ];
         let named = named.into_iter().filter(|(_, bytes)| *bytes > 0);
-        let words: Vec<String> = named
-            .map(|(what, bytes)| format!("{what} {}", quantity(bytes as f64 / f64::from(1 << 30), "GiB")))
-            .collect();
+        let words: Vec<String> = named.map(|(what, bytes)| format!("{what} {}", gibibytes(bytes))).collect();
         if !words.is_empty() {
             caption += &format!("; {name}, of which {}", words.join(", "));
         }
@@ -398,15 +395,14 @@ fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
 pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
     let header =
         ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
-    let gib = |bytes: u64| quantity(bytes as f64 / f64::from(1 << 30), "GiB");
     let row = |(name, f): &(String, StepEstimate)| {
         let device = f.memory.fullest();
         let bytes =
             [device.weights, device.gradients, device.optimizer, device.activations, device.buffers, device.total];
         let names = [name.clone(), device.device.to_string()];
         let fits = if f.memory.fits { "yes" } else { "no" };
-        let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
-        names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
+        let rest = [gibibytes(f.memory.capacity_bytes), fits.to_string()];
+        names.into_iter().chain(bytes.map(gibibytes)).chain(rest).collect()
     };
     Table::new(memory_caption(forecasts), &header, forecasts.iter().map(row).collect())
 }

@@ -1,5 +1,6 @@
 //! Lower bound of the time of a step over all orders of its ops: work, and the way of the first and the last micro-batch.
 
+use super::step::After;
 use super::{Analytic, Passes};
 use crate::model_spec::Stage;
 use crate::op::{Kind, Op};
@@ -29,7 +30,7 @@ impl Analytic {
             (0..placement.directions()).map(|direction| self.ways(placement, direction, &times)).collect();
         let blocked = ns(stack.exchange_us * 1e-6);
         let overlaps = stack.step_overlaps > 0.0 && split;
-        let mut after = vec![(0.0, 0.0); alike.len()];
+        let mut after = vec![After::default(); alike.len()];
         let (mut pipeline, mut exchanged, mut optimizer) = (0, 0.0_f64, 0.0_f64);
         for device in 0..placement.devices() {
             let (mut head, mut tail, mut work, mut leaving) = (u64::MAX, u64::MAX, 0, 0);
@@ -47,9 +48,9 @@ impl Analytic {
             let lasted = if overlaps { work } else { head + work };
             let first = alike[device as usize] as usize;
             if first == device as usize {
-                after[first] = self.after_device(placement, stages, device);
+                after[first] = self.after(placement, stages, device);
             }
-            let (exchange, update) = after[first];
+            let After { exchange, optimizer: update } = after[first];
             pipeline = pipeline.max(if overlaps { work } else { head + work + tail });
             exchanged = exchanged.max(lasted as f64 * 1e-9 + exchange);
             optimizer = optimizer.max(update);

@@ -105,7 +105,8 @@ impl SubOpTimes {
         SubOpTimes { attn, mlp, exchange: self.exchange * factor, ..self }
     }
 
-    /// Returns M + Q of `cost::pair::equal_layers`, the time per layer of a forward and a backward next to each other.
+    /// Returns the time per layer of a forward and a backward next to each other, of many equal layers: that from the start of the
+    /// input's `mlp` to that of its `attn`, and from there to the next `mlp`.
     pub(super) fn pair(&self) -> f64 {
         let SubOpTimes { attn, mlp, exchange, delays_weights } = *self;
         let [attn, mlp] = [attn, mlp].map(|[forward, input, weights]| match delays_weights {

@@ -39,9 +39,10 @@ impl StepTime {
 
 /// What follows a device's last backward, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct After {
-    exchange: f64,
-    optimizer: f64,
+pub(super) struct After {
+    /// What of the gradient exchange is exposed.
+    pub exchange: f64,
+    pub optimizer: f64,
 }
 
 impl Analytic {
@@ -73,7 +74,7 @@ impl Analytic {
         if overlaps { f64::from(chunks.max(1)) } else { 1.0 }
     }
 
-    fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
+    pub(super) fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
         let [dense, experts] = self.rank_parameters(held);
@@ -203,12 +204,6 @@ impl Analytic {
     /// Returns how many times the GPUs are doubled beyond a node.
     pub(super) fn doublings(&self) -> f64 {
         (self.layout.gpus() as f64 / 8.0).max(1.0).log2()
-    }
-
-    /// Returns the exposed gradient exchange and the optimizer of one device, in seconds.
-    pub(super) fn after_device(&self, placement: &Placement, stages: &[Stage], device: u32) -> (f64, f64) {
-        let After { exchange, optimizer } = self.after(placement, stages, device);
-        (exchange, optimizer)
     }
 
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.

@@ -5,12 +5,10 @@
 //! (`--overlap-moe-expert-parallel-comm`), torchtitan's OVERLAP_F_B and DualPipe run a forward and a backward layer by layer, in the
 //! order of [`launch`].
 
-mod form;
 mod streams;
 mod sub_ops;
 mod table;
 
-pub use form::{backward_alone, equal_layers, forward_alone};
 pub use streams::{Chunks, Half, Span, Stream, StreamTimes, SubOp, SubOpKind, launch, run};
 pub use sub_ops::{LayerOps, PassTimes, SubOps};
 pub use table::{PairCosts, PairFigures, PairTime};

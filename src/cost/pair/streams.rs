@@ -125,8 +125,8 @@ pub fn launch(chunks: Chunks<'_>) -> Vec<SubOp> {
         launch.chained(SubOpKind::Embedding, Half::Forward, 0, Stream::Compute, forward.first.forward);
     }
     if let Some((backward, kind)) = chunks.backward {
-        let Split { input, weights } = split(backward.last, kind, false);
-        launch.chained(SubOpKind::Head, Half::Backward, 0, Stream::Compute, input + weights);
+        let whole = split(backward.last, kind, false).input;
+        launch.chained(SubOpKind::Head, Half::Backward, 0, Stream::Compute, whole);
     }
     let forward = |number: usize| Some((number, *chunks.forward?.layers.get(number)?));
     let backward = |number: usize| {
@@ -139,18 +139,18 @@ pub fn launch(chunks: Chunks<'_>) -> Vec<SubOp> {
         layers(&mut launch, forward(number), backward(number));
         number += 1;
     }
-    if let Some((sub_ops, kind)) = chunks.backward {
-        if let Some(layer) = sub_ops.layers.first() {
-            let weights = split(layer.attn, kind, sub_ops.delays_weights).weights;
-            launch.add(SubOpKind::AttnWeights, Half::Backward, 0, Stream::Compute, weights);
-        }
-        if let Some(forward) = chunks.forward {
-            launch.chained(SubOpKind::Head, Half::Forward, 0, Stream::Compute, forward.last.forward);
-        }
-        let Split { input, weights } = split(sub_ops.first, kind, false);
-        launch.chained(SubOpKind::Embedding, Half::Backward, 0, Stream::Compute, input + weights);
-    } else if let Some(forward) = chunks.forward {
+    if let Some((sub_ops, kind)) = chunks.backward
+        && let Some(layer) = sub_ops.layers.first()
+    {
+        let weights = split(layer.attn, kind, sub_ops.delays_weights).weights;
+        launch.add(SubOpKind::AttnWeights, Half::Backward, 0, Stream::Compute, weights);
+    }
+    if let Some(forward) = chunks.forward {
         launch.chained(SubOpKind::Head, Half::Forward, 0, Stream::Compute, forward.last.forward);
+    }
+    if let Some((sub_ops, kind)) = chunks.backward {
+        let whole = split(sub_ops.first, kind, false).input;
+        launch.chained(SubOpKind::Embedding, Half::Backward, 0, Stream::Compute, whole);
     }
     launch.ops
 }
@@ -166,18 +166,17 @@ fn layers(launch: &mut Launch, forward: Option<(usize, LayerOps)>, backward: Opt
         launch.chained(SubOpKind::Attn, Forward, j, Compute, layer.attn.forward);
     }
     if let Some((j, layer, kind, delays)) = backward {
-        let Split { input, weights } = split(layer.mlp, kind, delays);
-        launch.chained(SubOpKind::Mlp, Backward, j, Compute, input);
-        if let Some((j, layer)) = forward {
-            launch.chained(SubOpKind::Dispatch, Forward, j, Communication, layer.dispatch.forward);
-        }
+        launch.chained(SubOpKind::Mlp, Backward, j, Compute, split(layer.mlp, kind, delays).input);
+    }
+    if let Some((j, layer)) = forward {
+        launch.chained(SubOpKind::Dispatch, Forward, j, Communication, layer.dispatch.forward);
+    }
+    if let Some((j, layer, kind, delays)) = backward {
         if kind != Kind::I && layer.side > 0 {
             launch.add(SubOpKind::SideWeights, Backward, j, Stream::Side, layer.side);
         }
-        launch.add(SubOpKind::MlpWeights, Backward, j, Compute, weights);
+        launch.add(SubOpKind::MlpWeights, Backward, j, Compute, split(layer.mlp, kind, delays).weights);
         launch.chained(SubOpKind::Dispatch, Backward, j, Communication, layer.dispatch.input);
-    } else if let Some((j, layer)) = forward {
-        launch.chained(SubOpKind::Dispatch, Forward, j, Communication, layer.dispatch.forward);
     }
     if let Some((j, layer)) = forward {
         launch.chained(SubOpKind::Mlp, Forward, j, Compute, layer.mlp.forward);

@@ -1,6 +1,6 @@
 //! Durations of the pairs of one placement.
 
-use super::{Chunks, PassTimes, StreamTimes, SubOps, equal_layers};
+use super::{Chunks, StreamTimes, SubOps};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -79,7 +79,8 @@ impl PairCosts {
                         let [forward, backward] = [forward, backward].map(|class| &classes[class as usize]);
                         // Sub-ops were timed in pairs, ops perhaps elsewhere: a pair is never shorter than one of its ops.
                         let longer = forward.alone[Kind::F as usize].max(backward.alone[kind as usize]);
-                        pair_duration(&forward.sub_ops, (&backward.sub_ops, kind)).max(longer)
+                        let backward = Some((&backward.sub_ops, kind));
+                        StreamTimes::of(Chunks { forward: Some(&forward.sub_ops), backward }).end.max(longer)
                     });
                 }
             }
@@ -96,14 +97,17 @@ impl PairCosts {
         self.tables.class_of[op.stage() as usize]
     }
 
+    fn key(&self, one: Op, other: Op) -> Key {
+        let (forward, backward) = halves(one, other);
+        (self.class(forward), self.class(backward), backward.kind())
+    }
+
     /// Returns the duration of the pair of two ops of one device, a forward and an I or B in either order.
     pub fn of(&self, one: Op, other: Op) -> Option<PairTime> {
-        let (forward, backward) = if one.kind() == Kind::F { (one, other) } else { (other, one) };
-        let key = (self.class(forward), self.class(backward), backward.kind());
-        let whole = *self.tables.whole.get(&key)?;
+        let whole = *self.tables.whole.get(&self.key(one, other))?;
         let alone = |op: Op| self.tables.classes[self.class(op) as usize].alone[op.kind() as usize];
         let ticks = |ns: u64| ns.saturating_mul(self.ticks_per_ns);
-        Some(PairTime { whole: ticks(whole), alone: ticks(alone(forward) + alone(backward)) })
+        Some(PairTime { whole: ticks(whole), alone: ticks(alone(one) + alone(other)) })
     }
 
     /// Returns the sub-ops of a stage.
@@ -113,14 +117,14 @@ impl PairCosts {
 
     /// Returns the run of a pair on its streams, in ns.
     pub fn streams(&self, one: Op, other: Op) -> StreamTimes {
-        let (forward, backward) = if one.kind() == Kind::F { (one, other) } else { (other, one) };
+        let (forward, backward) = halves(one, other);
         let backward = (self.sub_ops(backward.stage()), backward.kind());
         StreamTimes::of(Chunks { forward: Some(self.sub_ops(forward.stage())), backward: Some(backward) })
     }
 
     /// Returns the figures of the pair of two ops.
     pub fn figures(&self, one: Op, other: Op) -> PairFigures {
-        let (forward, backward) = if one.kind() == Kind::F { (one, other) } else { (other, one) };
+        let (forward, backward) = halves(one, other);
         let times = self.streams(one, other);
         let [compute, communication, _] = times.busy;
         PairFigures {
@@ -142,33 +146,15 @@ impl PairCosts {
     pub fn all(&self, pairs: impl Iterator<Item = (Op, Op)>) -> Vec<PairFigures> {
         let mut found: BTreeMap<Key, PairFigures> = BTreeMap::new();
         for (one, other) in pairs {
-            let (forward, backward) = if one.kind() == Kind::F { (one, other) } else { (other, one) };
-            let key = (self.class(forward), self.class(backward), backward.kind());
-            found.entry(key).or_insert_with(|| self.figures(one, other)).count += 1;
+            found.entry(self.key(one, other)).or_insert_with(|| self.figures(one, other)).count += 1;
         }
         found.into_values().collect()
     }
 }
 
-/// Returns how long a forward and a backward take next to each other, in ns: by the closed form for equal layers without an embedding,
-/// head and side stream, else by simulation.
-fn pair_duration(forward: &SubOps, (backward, kind): (&SubOps, Kind)) -> u64 {
-    let plain = |sub_ops: &SubOps| {
-        let is_equal = sub_ops.layers.windows(2).all(|pair| pair[0] == pair[1]);
-        is_equal && [sub_ops.first, sub_ops.last] == [PassTimes::default(); 2]
-    };
-    match forward.layers.first() {
-        Some(layer)
-            if kind == Kind::B
-                && forward == backward
-                && plain(forward)
-                && forward.delays_weights
-                && layer.side == 0 =>
-        {
-            equal_layers(layer, forward.layers.len() as u64)
-        }
-        _ => StreamTimes::of(Chunks { forward: Some(forward), backward: Some((backward, kind)) }).end,
-    }
+/// Returns the forward and the backward of a pair.
+fn halves(one: Op, other: Op) -> (Op, Op) {
+    if one.kind() == Kind::F { (one, other) } else { (other, one) }
 }
 
 /// A forward and a backward next to each other: times in ns.

@@ -8,7 +8,7 @@
 
 use super::super::arena::Region;
 use super::super::shared::Shared;
-use super::copy::{Memory, exchange};
+use super::copy::{Handles, Memory, exchange};
 use crate::compute::cuda::{DeviceCollective, Fold, Join, Numbers};
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::{Address, Buffer, Event, Gpu, ProcessHandle};
@@ -97,9 +97,6 @@ pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends
     }
     Ok(ends)
 }
-
-/// Handles of a member's slots for other processes: memory, and both events.
-type Handles = [Option<Vec<u8>>; 3];
 
 /// Makes a member's slots, and handles for other processes if it is `shared` with them.
 fn make(gpu: &Arc<Gpu>, shared: bool) -> Result<(Slots, Option<Handles>)> {

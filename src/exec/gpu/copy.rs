@@ -46,8 +46,8 @@ pub struct Copy {
     places: Arc<BTreeMap<usize, Location>>,
 }
 
-/// Handles of one message buffer for other processes: memory, event of arrival, event of reading.
-type Handles = [Option<Vec<u8>>; 3];
+/// Handles for other processes: memory, and two events (of a message buffer, those of arrival and of reading).
+pub type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {
     /// Checks the requirements: between processes, GPUs that reach each other's memory.

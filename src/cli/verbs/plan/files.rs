@@ -1,12 +1,11 @@
 //! A plan's answer as pages, pictures and data.
 
 use super::answer::Answer;
-use super::tables::gib;
 use crate::cli::Failure;
 use crate::cli::options::output::{OneFile, json};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::plan::{Change, Front, Plan, Silent, Target, fronts, heat_map, sensitivities};
-use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, number};
+use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -167,7 +166,7 @@ impl Answer<'_> {
                 }
             }
         }
-        out + &format!("<p>Memory limit {} per GPU.</p>\n</html>\n", gib(self.search.bytes()))
+        out + &format!("<p>Memory limit {} per GPU.</p>\n</html>\n", gibibytes(self.search.bytes()))
     }
 }
 

@@ -3,11 +3,11 @@
 use super::answer::Answer;
 use crate::layout::{ParallelConfig, Zero};
 use crate::plan::{Objective, Plan, Target, flags};
-use crate::report::{Report, Table, csv_cell, number, percent, quantity};
+use crate::report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
 
 /// Columns of the CSV.
-const COLUMNS: [&str; 26] = [
+const COLUMNS: [&str; 27] = [
     "rank",
     "gpus",
     "schedule",
@@ -36,10 +36,6 @@ const COLUMNS: [&str; 26] = [
     "data_parallel_exposed_s",
     "tie",
 ];
-
-pub fn gib(bytes: u64) -> String {
-    quantity(bytes as f64 / f64::from(1 << 30), "GiB")
-}
 
 impl Answer<'_> {
     /// Returns the best plan as options of a program.
@@ -108,7 +104,7 @@ impl Answer<'_> {
             cells.push(format!("{} ({low} to {high})", quantity(1e3 * plan.estimate.iteration_s, "ms")));
             cells.push(number(plan.estimate.tokens_per_second_per_gpu));
             cells.push(percent(plan.estimate.mfu));
-            cells.push(gib(plan.memory_bytes()));
+            cells.push(gibibytes(plan.memory_bytes()));
             let price = question.machine.hardware.dollars_per_gpu_hour;
             cells.extend(is_priced.then(|| format!("{:.4}", plan.dollars_per_million_tokens(price))));
             cells
@@ -121,7 +117,7 @@ impl Answer<'_> {
             question.batch,
             question.sequence,
             question.machine.stack.name,
-            gib(self.search.bytes())
+            gibibytes(self.search.bytes())
         );
         Table::new(caption, &header, rows)
     }

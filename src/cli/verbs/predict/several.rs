@@ -7,7 +7,7 @@ use crate::cli::options::output::{origin, versioned};
 use crate::cli::options::threshold::{Figures, Side};
 use crate::cli::terminal::table;
 use crate::cost::analytic::Analytic;
-use crate::report::{self, Report, Table, quantity};
+use crate::report::{self, Report, Table, gibibytes, quantity};
 use crate::resolve::Costs;
 use crate::sim::Prediction;
 use crate::step_estimate::StepEstimate;
@@ -119,7 +119,7 @@ fn layouts(all: &[One<'_>]) -> Table {
         cells.push(estimate.gpus.to_string());
         cells.push(quantity(1e3 * estimate.iteration_s, "ms"));
         cells.push(report::number(estimate.tokens_per_second_per_gpu));
-        cells.push(quantity(layout.memory_bytes as f64 / f64::from(1 << 30), "GiB"));
+        cells.push(gibibytes(layout.memory_bytes));
         cells.push(if estimate.memory.fits { "yes" } else { "no" }.to_string());
         cells
     };
