@@ -1,4 +1,4 @@
-//! Quoted text in messages: of bounded length, without terminal control characters.
+//! Quoted text: in messages of bounded length, without terminal control characters; and in commands.
 
 /// Most lines quoted, and most characters of each.
 const LINES: usize = 60;
@@ -14,6 +14,16 @@ pub fn sanitize(text: &str) -> String {
         sanitize += &format!("\n... and {left} more lines");
     }
     sanitize
+}
+
+/// Returns `text` quoted for a shell, if it needs that.
+pub fn shell_quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_string()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 fn line(text: &str) -> String {

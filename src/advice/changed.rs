@@ -4,10 +4,9 @@ use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::open::{OpenSchedule, Order, Program};
 use crate::ordering::{Effort, order_ops_with};
-use crate::resolve::Selection;
+use crate::resolve::{Selection, results};
 use crate::sim::{self, CostShare, Prediction, Sensitivity, typical_step_on};
 use serde::Serialize;
-use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of ops of all orders for the sensitivities of one schedule.
 const MOST_OPS: usize = 8_000_000;
@@ -98,14 +97,11 @@ impl<'a> Changed<'a> {
         let (placement, scale) = (&self.graph.schedule().placement, sim::finer_by(sim::PERCENT, self.graph, costs, 0));
         let fine = costs.finer(scale);
         let whole = whole.saturating_mul(scale.into());
-        let found = Mutex::new(vec![0.0; shares.len()]);
-        self.selection.host.each(shares.len(), &|number| {
+        let found = results(self.selection.host, shares.len(), |number| {
             let then = self.makespan(&fine.with_times(placement, |op, time| shares[number].less(placement, op, time)));
             let saved = then.map_or(0.0, |then| whole as f64 - then as f64);
-            let percent = if whole > 0 { 100.0 * saved / whole as f64 } else { 0.0 };
-            found.lock().unwrap_or_else(PoisonError::into_inner)[number] = percent;
+            if whole > 0 { 100.0 * saved / whole as f64 } else { 0.0 }
         });
-        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         shares.iter().zip(found).map(|(share, percent)| Sensitivity { part: share.to_string(), percent }).collect()
     }
 }

@@ -3,6 +3,7 @@
 use super::answer::Plan;
 use crate::cost::analytic::layers_of_stages;
 use crate::layout::{ParallelConfig, Precision, Recompute, Zero};
+use crate::sanitize::shell_quoted;
 use serde_json::{Value, json};
 
 /// Programs that a plan can be written for.
@@ -75,16 +76,6 @@ struct Flags<'a> {
     layout: &'a ParallelConfig,
     /// Layers of the model.
     layers: usize,
-}
-
-/// Quotes a text for a shell.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_string()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
 }
 
 fn missing(what: &str, target: &str) -> String {
@@ -176,7 +167,7 @@ impl Flags<'_> {
                     words.push(format!("--num-layers-per-virtual-pipeline-stage {each}"));
                 }
                 (name, None) => words.push(format!("--{}", name.replace('_', "-"))),
-                (name, Some(value)) => words.push(format!("--{} {}", name.replace('_', "-"), quoted(&value))),
+                (name, Some(value)) => words.push(format!("--{} {}", name.replace('_', "-"), shell_quoted(&value))),
             }
         }
         words.push(format!(
@@ -211,7 +202,7 @@ impl Flags<'_> {
         let mut words: Vec<String> = self
             .settings()
             .into_iter()
-            .map(|(name, value)| format!("model.{name}={}", quoted(&value.unwrap_or_else(|| "true".to_string()))))
+            .map(|(name, value)| format!("model.{name}={}", shell_quoted(&value.unwrap_or_else(|| "true".to_string()))))
             .collect();
         words.push(format!("model.seq_length={0} dataset.sequence_length={0}", l.sequence));
         words.push(format!("train.micro_batch_size={} train.global_batch_size={}", l.micro_batch_size, l.batch()));
@@ -331,7 +322,7 @@ impl Flags<'_> {
         let l = self.layout;
         let mut words = vec![
             "pipesim predict".to_string(),
-            format!("--model {} --hardware {}", quoted(&names.model), quoted(&names.hardware)),
+            format!("--model {} --hardware {}", shell_quoted(&names.model), shell_quoted(&names.hardware)),
             format!("--stages {} --tp {} --dp {}", l.pp, l.tp, l.dp),
         ];
         let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
@@ -345,7 +336,7 @@ impl Flags<'_> {
         add(l.recompute != Recompute::None, format!("--recompute {}", l.recompute));
         add(l.zero != Zero::None, format!("--zero {}", l.zero));
         add(l.sequence_parallel, "--sequence-parallel".to_string());
-        add(names.stack != crate::layout::STACKS[0], format!("--stack {}", quoted(&names.stack)));
+        add(names.stack != crate::layout::STACKS[0], format!("--stack {}", shell_quoted(&names.stack)));
         if let Some(layers) = &l.layers {
             let list = layers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
             add(true, format!("--layers {list}"));
@@ -353,7 +344,7 @@ impl Flags<'_> {
         if let Some(cap) = &names.memory_cap {
             add(true, format!("--memory-cap {cap}"));
         }
-        add(true, format!("-s {}", quoted(&self.plan.schedule)));
+        add(true, format!("-s {}", shell_quoted(&self.plan.schedule)));
         add(self.plan.names_chunks, format!("--chunks {}", l.chunks));
         words.join(" ")
     }

@@ -7,6 +7,7 @@ use super::reason::Reason;
 use super::space::{Candidate, Space};
 use crate::cost::analytic::Analytic;
 use crate::layout::{ParallelConfig, Recompute, Zero};
+use crate::resolve::results;
 use crate::sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -236,12 +237,9 @@ impl<'a> Search<'a> {
                 found.is_stopped = true;
                 break;
             }
-            let outcomes: Mutex<BTreeMap<u32, Outcome>> = Mutex::default();
-            self.question.host.each(batch.len(), &|which| {
-                let outcome = self.outcome(batch[which], limits.bytes, observer);
-                outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(batch[which], outcome);
-            });
-            for (number, outcome) in outcomes.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, observer);
+            let outcomes = results(self.question.host, batch.len(), outcome);
+            for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
                     Outcome::Missing => Reason::Schedule,
                     Outcome::TooLarge(_) => Reason::Memory,

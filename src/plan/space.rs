@@ -6,8 +6,8 @@ use super::shapes::{Shape, shapes};
 use super::stacks::Abilities;
 use crate::cost::analytic::Analytic;
 use crate::layout::{ParallelConfig, Recompute, Zero};
+use crate::resolve::results;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 /// Most layouts of a question.
 const MOST: usize = 20_000_000;
@@ -210,15 +210,11 @@ impl Space {
             return Err(PlanError(what));
         }
         let works: Vec<(Group, Vec<(u32, u32)>)> = groups.into_iter().collect();
-        let found: Mutex<Vec<(usize, Vec<Candidate>)>> = Mutex::new(Vec::with_capacity(works.len()));
-        question.host.each(works.len(), &|number| {
+        let found = results(question.host, works.len(), |number| {
             let (group, pipelines) = &works[number];
-            let own = group.candidates(number as u32, pipelines, question, &able, &shapes);
-            found.lock().unwrap_or_else(PoisonError::into_inner).push((number, own));
+            group.candidates(number as u32, pipelines, question, &able, &shapes)
         });
-        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        found.sort_unstable_by_key(|(number, _)| *number);
-        let mut candidates: Vec<Candidate> = found.into_iter().flat_map(|(_, own)| own).collect();
+        let mut candidates: Vec<Candidate> = found.into_iter().flatten().collect();
         candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound));
         let groups = works.into_iter().map(|(group, _)| group).collect();
         Ok(Space { groups, shapes, candidates, ruled_out })

@@ -9,6 +9,7 @@ use std::io;
 use std::io::Read;
 #[cfg(feature = "pictures")]
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Watches an evaluation until it is dropped.
 pub type Watch = Box<dyn Any>;
@@ -46,6 +47,18 @@ pub trait Host: Debug + Sync {
     fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
         (0..count).for_each(work);
     }
+}
+
+/// Returns what tasks 0 to `count` - 1 return, in their order; they run in parallel if possible.
+pub fn results<T: Send>(host: &dyn Host, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let found: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
+    host.each(count, &|number| {
+        let one = work(number);
+        found.lock().unwrap_or_else(PoisonError::into_inner).push((number, one));
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_unstable_by_key(|(number, _)| *number);
+    found.into_iter().map(|(_, one)| one).collect()
 }
 
 /// Decodes UTF-8 and strips a byte order mark.

@@ -19,7 +19,7 @@ mod variant;
 
 pub use costs::{Costs, Measured, Pricing, unknown_costs};
 pub use error::Error;
-pub use host::{Files, Host, Watch};
+pub use host::{Files, Host, Watch, results};
 pub use machine::PlatformOptions;
 pub use order::{Found, read_text, schedule_file};
 pub use resolved::{OrderedGraph, Resolved};

@@ -9,6 +9,7 @@ use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::cli::terminal::{print, print_folded, print_text, table, to_ascii, width};
 use crate::cost::GivenCosts;
 use crate::report::{self, NamedBytes, Output, OutputKind, Report, endings, is_control};
+use crate::sanitize::shell_quoted;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -230,11 +231,8 @@ impl OneFile {
 /// Returns a report's provenance: the command line, quoted for a shell, and the program's commit if known. Outputs are left out of the
 /// command line, so that a report has the same bytes wherever it is written.
 pub fn origin() -> impl Iterator<Item = (String, String)> {
-    let plain =
-        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c)) && !text.is_empty();
-    let quoted = |text: String| if plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\\''")) };
     let given = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let rest = without_outputs(given).into_iter().map(quoted);
+    let rest = without_outputs(given).into_iter().map(|argument| shell_quoted(&argument));
     let command: Vec<String> = ["pipesim".to_string()].into_iter().chain(rest).collect();
     let commit = Some(env!("PIPESIM_COMMIT")).filter(|commit| *commit != "unknown");
     let pairs = [("command", Some(command.join(" "))), ("commit", commit.map(str::to_string))];
