@@ -22,7 +22,8 @@ pub struct Rates {
     pub exchange: f64,
 }
 
-/// Model of the time of a product (rows, inner) by (inner, columns): 2 · rows · columns · inner / `speed` · (1 + `depth` / inner + `rows` / rows).
+/// Model of the time of a product (rows, inner) by (inner, columns): 2 · rows · columns · inner / `speed` · (1 + `depth` / inner +
+/// `rows` / rows).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
     /// FLOP/s.

@@ -106,8 +106,8 @@ impl Operations {
         launch!(self, heads_collect(fused, wide; n, stride, start, blocks, size, pieces, piece))
     }
 
-    /// Computes for each row of this rank's logits: the largest (written twice), the sum of exponentials, and the target's logit if it
-    /// is on this rank.
+    /// Computes for each row of this rank's logits: the largest (written twice), the sum of exponentials, and the target's logit if
+    /// it is on this rank.
     pub(super) fn classifier_share(
         &self,
         [largest, local, logits, targets]: [Address; 4],

@@ -63,8 +63,8 @@ impl Cuda {
         self.operations.all_reduce(group, places, Join::Sum)
     }
 
-    /// Gathers the rows of all ranks, `width` wide; `input` has this rank's. `None` if ranks do not share rows. Release the result with
-    /// [`Cuda::give_gathered`].
+    /// Gathers the rows of all ranks, `width` wide; `input` has this rank's. `None` if ranks do not share rows. Release the result
+    /// with [`Cuda::give_gathered`].
     pub(super) fn gathered(&mut self, input: &Activations, width: usize) -> Result<Option<Activations>> {
         if !self.shares_rows() {
             return Ok(None);
@@ -128,8 +128,8 @@ impl Cuda {
         })
     }
 
-    /// Sums the gradients (n, `outputs`) of heads that several ranks have. Ranks with other heads contribute zeros, so one call of the
-    /// whole group replaces calls of groups within it.
+    /// Sums the gradients (n, `outputs`) of heads that several ranks have. Ranks with other heads contribute zeros, so one call of
+    /// the whole group replaces calls of groups within it.
     pub(super) fn sum_heads(&mut self, gradient: &Activations, outputs: usize, copies: Copies) -> Result<()> {
         let count = self.rows() * copies.blocks * copies.pieces * copies.size;
         let wide = self.activations(count)?;
@@ -142,8 +142,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Computes the tokens' `losses` (n) from this rank's logits, and replaces the logits by their gradients. All ranks compute the same
-    /// losses.
+    /// Computes the tokens' `losses` (n) from this rank's logits, and replaces the logits by their gradients. All ranks compute the
+    /// same losses.
     pub(super) fn classify_share(
         &mut self,
         logits: Address,
