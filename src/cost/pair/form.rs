@@ -36,7 +36,7 @@ impl Named {
 /// Returns how long the forward and the backward of `layers` equal layers take next to each other, in ns, with weights delayed and
 /// nothing on a side stream.
 ///
-/// M is the time from the start of `mlp_B` to that of `attn_B` and `combine_F`, Q from there to the next `mlp_B`.
+/// M is the time from the start of `mlp_B` to the start of `attn_B` and `combine_F`, Q from there to the next `mlp_B`.
 pub fn equal_layers(layer: &LayerOps, layers: u64) -> u64 {
     if layers == 0 {
         return 0;
