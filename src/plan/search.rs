@@ -11,9 +11,9 @@ use crate::sim::sweep;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Layouts that are predicted before the best known time is looked at again: a fixed number, whatever the number of cores.
+/// Number of layouts that are predicted before the best known time is checked again, on any number of cores.
 const BATCH: usize = 64;
-/// Most searches of orders per question.
+/// Maximum number of searched orders per question.
 const MOST_SEARCHES: usize = 48;
 
 /// Follows a search. The defaults do nothing.
@@ -44,7 +44,7 @@ impl Observer for Silent {}
 pub struct Limits<'a> {
     /// Number of layouts to find.
     pub keep: usize,
-    /// Most bytes per device.
+    /// Maximum bytes per device.
     pub bytes: u64,
     /// Which layouts are allowed.
     pub allows: &'a (dyn Fn(&Space, &Candidate) -> bool + Sync),
@@ -63,7 +63,7 @@ pub struct Found {
     pub is_stopped: bool,
 }
 
-/// Layouts of a question with all that is known about them.
+/// Layouts of a question with their known results.
 pub struct Search<'a> {
     pub question: &'a Question,
     pub space: Space,
@@ -81,7 +81,7 @@ impl<'a> Search<'a> {
         Ok(Search { question, space, orders: Orders::default(), known: Mutex::default() })
     }
 
-    /// Adds what an earlier search of the same question found out.
+    /// Adds the results of an earlier search of the same question.
     pub fn knowing(self, known: BTreeMap<u32, Outcome>) -> Search<'a> {
         Search { known: Mutex::new(known), ..self }
     }
@@ -139,7 +139,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns all that is known.
+    /// Returns all known results.
     pub fn outcomes(&self) -> BTreeMap<u32, Outcome> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -156,7 +156,7 @@ impl<'a> Search<'a> {
         let is_open = |number: u32| self.space.shapes[candidates[number as usize].shape as usize].is_open;
         let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
         let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
-        // orders that have to be searched come last, and only while they may be among the best
+        // searched orders come last, and only while they may be among the best
         let (open, fixed): (Vec<u32>, Vec<u32>) = all.iter().partition(|&&number| is_open(number));
         let spent = self.pass(&fixed, limits, &mut found, usize::MAX, observer, all.len());
         let searched = self.pass(&open, limits, &mut found, MOST_SEARCHES, observer, all.len());

@@ -9,7 +9,7 @@ use crate::layout::{ParallelConfig, Recompute, Zero};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-/// Most layouts of a question.
+/// Maximum number of layouts of a question.
 const MOST: usize = 20_000_000;
 
 /// What the costs of a model's parts depend on.
