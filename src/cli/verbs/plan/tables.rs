@@ -50,7 +50,7 @@ impl Answer<'_> {
         self.search.question.gpus.len() > 1
     }
 
-    /// Returns the plans, the parts of their time, and what was ruled out.
+    /// Returns the plans, the parts of their time, and the layouts that were ruled out.
     pub fn report(&self) -> Report {
         let question = self.search.question;
         let gpus = question.gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
@@ -151,7 +151,7 @@ impl Answer<'_> {
         Table::new(caption, &["reason", "layouts"], rows)
     }
 
-    /// Returns what a terminal shows: the reasons, the tables, and the best plan to paste.
+    /// Returns the terminal's output: the reasons, the tables, and the best plan to paste.
     pub fn terminal(&self, report: &Report, table: fn(&Report) -> String) -> String {
         let mut text = table(report);
         if let Some([why, beats]) = &self.why {
