@@ -41,7 +41,7 @@ pub(super) fn stream_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes
     if spans.len() > MOST_SPANS { Vec::new() } else { spans }
 }
 
-/// Returns the sub-ops of an op outside of pairs; `None` for W, which has only one.
+/// Returns the sub-ops of an op outside of pairs; none for W, which is a single sub-op.
 fn alone(pairs: &PairCosts, op: Op) -> StreamTimes {
     let sub_ops = pairs.sub_ops(op.stage());
     match op.kind() {
