@@ -22,10 +22,10 @@ pub enum StepOp {
     Norm,
     /// Updates its parameters.
     Optimizer,
-    /// Sends the parameters that it has updated to the workers that hold them, too.
+    /// Sends the parameters that it has updated to the other workers that hold them.
     #[serde(rename = "put values")]
     PutValues,
-    /// Takes in the parameters that the other workers have updated.
+    /// Copies the parameters that the other workers have updated.
     Gather,
 }
 
@@ -72,11 +72,11 @@ pub fn group_member(placement: &Placement, mesh: Mesh, worker: u32) -> (u32, u32
 pub struct StepNode {
     pub device: u32,
     pub op: StepOp,
-    /// The gradients that it sends, or the one that it adds to; of an exchange of parameters, the gradients of these.
+    /// The gradients that it sends, or the one that it adds to; in an exchange of parameters, their gradients.
     pub gradients: Vec<GradientSync>,
     /// The nodes whose results must have arrived. Earlier nodes of its own device must have ended, too.
     pub needs: Vec<usize>,
-    /// The op of the pipeline behind which it runs, by its index in the graph; `None` behind its device's last op.
+    /// Index in the graph of the pipeline op after which it runs; `None` after its device's last op.
     pub behind: Option<usize>,
 }
 
@@ -115,13 +115,14 @@ impl StepEpilogue {
         StepEpilogue::new(&Placement::linear(devices), 1, None, false)
     }
 
-    /// Creates the epilogue of a session: of `graph`, of which `mesh` has replicas. Sums of stages begin as early as
+    /// Creates the epilogue of a session that runs `graph` on `mesh`. Sums of stages begin as early as
     /// [`StepEpilogue::begun_early`] allows.
     pub fn of_graph(graph: &TaskGraph, mesh: Mesh, tied: Option<[u32; 2]>, norm: bool) -> StepEpilogue {
         StepEpilogue::on_mesh(&graph.schedule().placement, mesh, tied, norm).begun_early(graph).0
     }
 
-    /// As [`StepEpilogue::new`]; if workers share the optimizer's work, they exchange the updated parameters of each stage at the end.
+    /// Like [`StepEpilogue::new`]; if workers share the optimizer's work, they exchange the updated parameters of each stage at the
+    /// end.
     pub fn on_mesh(placement: &Placement, mesh: Mesh, tied: Option<[u32; 2]>, norm: bool) -> StepEpilogue {
         let mut epilogue = StepEpilogue::new(placement, mesh.data, tied, norm);
         if mesh.zero {
@@ -150,7 +151,7 @@ impl StepEpilogue {
         self.exchange(&held.collect::<Vec<_>>(), holders, ops);
     }
 
-    /// Adds nodes in which each device sends what it holds, then takes in what the devices sent that `holders` names.
+    /// Adds nodes in which each device sends its part, then receives the parts of the devices in `holders`.
     fn exchange(
         &mut self,
         held: &[(u32, Vec<GradientSync>)],
@@ -171,9 +172,8 @@ impl StepEpilogue {
         }
     }
 
-    /// Lets the sums of stages begin before their device's last op: a worker puts its part behind the stage's last backward for the
-    /// weights, and adds the others' before its next op that waits for another device, where it may be idle. Returns for each node its
-    /// number before.
+    /// Starts the sums of stages before their device's last op: a worker puts its part after the stage's last W or B, and adds the
+    /// other parts before its next op that waits for another device, where it may be idle. Returns the previous number of each node.
     ///
     /// In bidirectional placements, sums stay at the end: the two devices of a stage complete it at different places of their
     /// programs, so one could wait for the other in a circle.
@@ -217,13 +217,13 @@ impl StepEpilogue {
         self.nodes.iter().filter(move |node| node.device == device)
     }
 
-    /// Returns the numbers of the nodes that run behind op `index` of the graph.
+    /// Returns the numbers of the nodes that run after op `index` of the graph.
     pub fn behind(&self, index: usize) -> std::ops::Range<usize> {
         let before = |limit: usize| self.nodes.partition_point(|node| node.behind.is_some_and(|op| op < limit));
         before(index)..before(index + 1)
     }
 
-    /// Returns start and end of each node behind the last op of its device, in ticks; 0 for the others. A device begins at `free`,
+    /// Returns start and end of each node after the last op of its device, in ticks; 0 for the others. A device begins at `free`,
     /// which is set to its end. `lasts(node)` returns the node's duration, and the time from its end until other devices can use its
     /// result. Parts that were put before a device's last op have arrived.
     pub fn run(&self, free: &mut [u64], lasts: impl Fn(usize) -> (u64, u64)) -> Vec<(u64, u64)> {
@@ -254,7 +254,7 @@ impl GradientSync {
     }
 }
 
-/// Returns the op of `device` behind which the gradients of `stage` are complete; `None` if that is its last op.
+/// Returns the op of `device` after which the gradients of `stage` are complete; `None` if that is its last op.
 fn complete(graph: &TaskGraph, device: u32, stage: u32) -> Option<usize> {
     let range = graph.schedule().range(device);
     let adds = |&index: &usize| graph.op(index).stage() == stage && matches!(graph.op(index).kind(), Kind::W | Kind::B);
@@ -263,8 +263,7 @@ fn complete(graph: &TaskGraph, device: u32, stage: u32) -> Option<usize> {
     (last + 1 < range.end).then_some(last)
 }
 
-/// Returns the op behind op `index` of a device, itself included, before which no op waits for another device and after which one
-/// does; `None` if none does.
+/// Returns the first op of a device, from op `index` on, whose next op waits for another device; `None` if no later op does.
 fn before_wait(graph: &TaskGraph, index: usize) -> Option<usize> {
     let end = graph.schedule().range(graph.device_of(index)).end;
     let next = (index + 1..end).find(|&later| graph.transfer(later).is_some())?;

@@ -15,7 +15,7 @@ use std::fmt;
 pub struct StepEstimate {
     /// Time of an iteration, in seconds.
     pub iteration_s: f64,
-    /// Between which 90 % of measured iterations are, judged by published steps that the cost model had not seen, in seconds.
+    /// 90 % interval of the measured iteration, from errors on published steps left out of the fit, in seconds.
     pub iteration_interval_s: [f64; 2],
     /// Tokens per second of all pipelines.
     pub tokens_per_second: f64,

@@ -29,7 +29,7 @@ pub fn forward(logits: &mut [f32], vocabulary: usize, stride: usize, targets: &[
     )
 }
 
-/// The logits of some ids, (n, `vocabulary`) with rows `stride` elements apart: ids `first` to `first + vocabulary`.
+/// Logits of the ids `first` to `first + vocabulary`, (n, `vocabulary`) with rows `stride` elements apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub first: u32,

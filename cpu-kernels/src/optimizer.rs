@@ -28,11 +28,11 @@ impl Default for AdamW {
 pub struct ParameterGroup {
     pub values: Vec<f32>,
     pub gradients: Vec<f32>,
-    /// Of the elements of the slice.
+    /// First moments of the slice.
     pub first_moments: Vec<f32>,
-    /// Of the elements of the slice.
+    /// Second moments of the slice.
     pub second_moments: Vec<f32>,
-    /// The elements that are updated and squared here: all, unless workers share the moments.
+    /// Range of the elements that this worker updates: all, unless workers share the optimizer's work.
     slice: Range<usize>,
     /// First element of each tensor, and the end of the last.
     bounds: Vec<usize>,
@@ -59,12 +59,12 @@ impl ParameterGroup {
         }
     }
 
-    /// The elements whose moments are here.
+    /// Returns the range of the elements that have moments.
     pub fn slice(&self) -> Range<usize> {
         self.slice.clone()
     }
 
-    /// Drops the moments of all elements but those of `slice`, and sets these to zero.
+    /// Restricts the group to `slice`: its moments start at zero, and the other elements have none.
     pub fn keep_slice(&mut self, slice: Range<usize>) {
         self.first_moments = vec![0.0; slice.len()];
         self.second_moments = self.first_moments.clone();
@@ -99,7 +99,7 @@ impl ParameterGroup {
         vector::add(&mut self.gradients[start..][..sums.len()], sums);
     }
 
-    /// One step of AdamW on the slice. `tied` is a second part of the gradient, added to the first.
+    /// Applies one step of AdamW to the slice. `tied` is a second part of the gradient, added to the first.
     pub fn adamw(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
         let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32;
         let update = Update {
@@ -128,12 +128,12 @@ impl ParameterGroup {
         );
     }
 
-    /// The sum of the squares of the slice's gradients, in double precision and in a fixed order.
+    /// Returns the sum of squared gradients of the slice, in double precision and in a fixed order.
     pub fn squared_norm(&self, tied: Option<&[f32]>) -> f64 {
         self.squared_norm_of(self.slice(), tied)
     }
 
-    /// The same of those of some elements that are in the slice.
+    /// Like [`ParameterGroup::squared_norm`], for the part of the slice that is in `range`.
     pub fn squared_norm_of(&self, range: Range<usize>, tied: Option<&[f32]>) -> f64 {
         let range = overlap(&range, &self.slice);
         match tied {
@@ -143,7 +143,7 @@ impl ParameterGroup {
     }
 }
 
-/// The elements that are in both ranges; empty at the start of `range` if none is.
+/// Returns the intersection of both ranges; if they do not overlap, an empty range at the start of `range`.
 pub fn overlap(range: &Range<usize>, slice: &Range<usize>) -> Range<usize> {
     let start = range.start.max(slice.start);
     let end = range.end.min(slice.end);

@@ -81,7 +81,7 @@ struct Product<'a> {
     scratch: &'a mut Scratch,
 }
 
-/// Start and height of each tile that divides these rows.
+/// Returns the start and height of each tile of these rows.
 fn heights(rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut start = 0;
     std::iter::from_fn(move || {

@@ -47,8 +47,8 @@ __device__ inline SoftmaxSum row_sum(const act* row, int V, size_t first) {
     return total;
 }
 
-// The sum over one row, by a block; every thread has it. To be called once in a kernel: what was read before may be
-// overwritten behind it.
+// Returns the sum over one row to every thread of the block. Call it once per kernel: it may overwrite shared memory that
+// was read before.
 __device__ inline SoftmaxSum whole_row_sum(const act* row, int V) {
     SHARED(float, largest, WARP);
     SHARED(float, sums, WARP);
@@ -87,9 +87,9 @@ KERNEL(classifier_forward, 512, 2)
     }
 }
 
-// Where tensor-parallel ranks share the vocabulary, each has logits[n, Vp] of V ids from `first`. For each row: its
+// For tensor-parallel ranks that share the vocabulary: logits[n, Vp] has V ids from `first`. Computes for each row the
 // largest logit, twice; the sum of exp(logit - largest); and the target's logit, 0 if another rank has it. With V = 0 the
-// largest is minus infinity and the sum 0. One row a block.
+// largest is minus infinity and the sum 0. One row per block.
 //   largest[n], local[3, n]: largest, sum, target's logit
 // launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
 KERNEL(classifier_share, 512, 2)
@@ -105,8 +105,8 @@ KERNEL(classifier_share, 512, 2)
     }
 }
 
-// sums[2, n]: the row's sum of exp(logit - largest) with the largest of all ranks, and its target's logit less the
-// largest, 0 if another rank has the target; from local[3, n] of classifier_share.
+// sums[2, n]: for each row the sum of exp(logit - largest), where largest is that of all ranks, and the target's logit
+// minus largest, 0 if another rank has the target. local[3, n] is from classifier_share.
 // launch: grid (ceil(n / 256)), block (256)
 KERNEL(classifier_rescale, 256, 4)
 (float* sums, const float* local, const float* largest, const unsigned* targets, int first, int n, int V) {
@@ -119,7 +119,7 @@ KERNEL(classifier_rescale, 256, 4)
     sums[n + row] = here ? local[2 * size_t(n) + row] - largest[row] : 0.0f;
 }
 
-// As classifier_forward, of a rank's logits, with the largest logit and the sums[2, n] of all ranks. One row a block.
+// Like classifier_forward, for one rank's logits, with the largest logit and sums[2, n] of all ranks. One row per block.
 // launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
 KERNEL(classifier_gradient, 512, 2)
 (act* logits, float* losses, const float* sums, const float* largest, const unsigned* targets, float weight, int first,

@@ -3,8 +3,8 @@
 
 constexpr int EMBEDDING_COLUMNS = 128; // of a block of the backward kernels, one a thread
 
-// out[n, C] = wte[tokens[row] - first] + wpe[row mod T], one row a block. wte[rows, C] begins with the row of token
-// `first`; rows of other tokens, which another tensor-parallel rank has, are 0.
+// out[n, C] = wte[tokens[row] - first] + wpe[row mod T], one row per block. wte[rows, C] begins with the row of token
+// `first`; tokens that another tensor-parallel rank has count as rows of 0.
 // launch: grid (n), block (128)
 KERNEL(embedding_forward, 128, 8)
 (act* out, const unsigned* tokens, const act* wte, const act* wpe, int n, int T, int C, int first, int rows) {
@@ -30,8 +30,8 @@ KERNEL(embedding_forward, 128, 8)
 }
 
 // dwte[rows, C] += gradient[n, C], row by row. ids[u] are the distinct tokens, order[starts[i]..starts[i + 1]] the rows
-// of token i in ascending order, in which they are added up. dwte begins with the row of token `first`; tokens that
-// another tensor-parallel rank has are left out.
+// of token i in ascending order, which is the order of addition. dwte begins with the row of token `first`; tokens of
+// other tensor-parallel ranks are skipped.
 // launch: grid (u, ceil(C / 128)), block (128)
 KERNEL(embedding_backward_token, EMBEDDING_COLUMNS, 8)
 (float* dwte, const act* gradient, const unsigned* ids, const unsigned* starts, const unsigned* order, int u, int C,

@@ -1,5 +1,5 @@
 #include "common.cuh"
-// Gradients of parameters, in float32 for every precision: their sum and their norm; and other float32 that ranks join.
+// Gradients of parameters, in float32 for every precision: sum and norm; also the maximum over ranks.
 
 // out[i] += other[i]
 // launch: grid (ceil(count / 2048)), block (256)
@@ -16,7 +16,7 @@ KERNEL(add, 256, 4)(float* out, const float* other, size_t count) {
     }
 }
 
-// out[i] = the larger of out[i] and other[i]
+// out[i] = max(out[i], other[i])
 // launch: grid (ceil(count / 2048)), block (256)
 KERNEL(maximum, 256, 4)(float* out, const float* other, size_t count) {
     for (size_t start = first_element(); start < count; start += element_step()) {

@@ -60,9 +60,10 @@ KERNEL(heads_reduce, HEADS_THREADS, 8)(act* out, const act* gradient, int n, int
     }
 }
 
-// Where several tensor-parallel ranks hold the same head of keys and of values, their gradients are added up. Of a row of
-// fused[n, stride], the outputs from `start` are `blocks` runs of `size`, each piece `piece` of `pieces`; the others' are
-// 0 in wide[n, blocks pieces size], so that a sum over all ranks adds up copies of one piece only. One row a block.
+// For key and value heads that several tensor-parallel ranks hold, whose gradients are summed. In a row of
+// fused[n, stride], the outputs from `start` are `blocks` runs of `size`, each of them piece `piece` of `pieces`. Copies
+// them to wide[n, blocks pieces size], where the other pieces are 0, so a sum over all ranks adds up copies of the same
+// piece only. One row per block.
 // launch: grid (n), block (128)
 KERNEL(heads_spread, HEADS_THREADS, 8)
 (act* wide, const act* fused, int n, int stride, int start, int blocks, int size, int pieces, int piece) {
@@ -76,7 +77,7 @@ KERNEL(heads_spread, HEADS_THREADS, 8)
     }
 }
 
-// Takes the piece's sums back from `wide`. One row a block.
+// Copies the piece's sums back from `wide`. One row per block.
 // launch: grid (n), block (128)
 KERNEL(heads_collect, HEADS_THREADS, 8)
 (act* fused, const act* wide, int n, int stride, int start, int blocks, int size, int pieces, int piece) {

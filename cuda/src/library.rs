@@ -36,18 +36,18 @@ pub struct Wanted {
     pub folders: &'static [&'static str],
     /// What to do if it is missing.
     pub fix: &'static str,
-    /// What to do instead with a driver of CUDA 12, which libraries of CUDA 13 reject: they need driver 580.
+    /// What to do with a driver of CUDA 12. Libraries of CUDA 13 need driver 580 and reject it.
     pub older_fix: Option<&'static str>,
 }
 
 impl Wanted {
-    /// Returns the sonames that the driver can serve: all, unless it is known to be of CUDA 12.
+    /// Returns the sonames that work with the driver: all, unless the driver is known to be of CUDA 12.
     fn usable(&self) -> &'static [&'static str] {
         let is_newer = |soname: &&&str| is_driver_older() && soname.ends_with(".so.13");
         &self.sonames[self.sonames.iter().take_while(is_newer).count()..]
     }
 
-    /// Returns what to do if it is missing, with this driver.
+    /// Returns what to do if the library is missing, for this driver.
     pub fn fix(&self) -> &'static str {
         self.older_fix.filter(|_| is_driver_older()).unwrap_or(self.fix)
     }
@@ -56,7 +56,7 @@ impl Wanted {
 /// The newest CUDA version that the driver supports, as 1000 major + 10 minor; 0 while unknown.
 static DRIVER_VERSION: AtomicU32 = AtomicU32::new(0);
 
-/// Chooses libraries for a driver of this version from now on.
+/// Sets the driver's version, by which libraries are chosen from now on.
 pub(crate) fn note_driver(version: u32) {
     DRIVER_VERSION.store(version, Ordering::Relaxed);
 }

@@ -45,20 +45,20 @@ pub struct Squared<'a, G> {
     pub only: Option<&'a [Range<usize>]>,
 }
 
-/// One of several workers that share the optimizer's work on the same parameters (ZeRO-1: Rajbhandari et al., arXiv 1910.02054).
+/// A worker's share of the optimizer's work on parameters that several workers hold (ZeRO-1: Rajbhandari et al., arXiv 1910.02054).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OptimizerShare {
-    /// Its number, from 0.
+    /// Number of the worker, from 0.
     pub member: usize,
     /// Number of workers.
     pub members: usize,
 }
 
 impl OptimizerShare {
-    /// The only worker: it updates everything.
+    /// The share of a single worker, which updates everything.
     pub const WHOLE: OptimizerShare = OptimizerShare { member: 0, members: 1 };
 
-    /// Returns its elements of `length`: one of contiguous slices that differ by at most one element.
+    /// Returns the worker's slice of `length` elements. Slices are contiguous, and their lengths differ by at most one.
     pub fn slice(self, length: usize) -> Range<usize> {
         let bound = |number: usize| (length as u128 * number as u128 / self.members as u128) as usize;
         bound(self.member)..bound(self.member + 1)
@@ -118,18 +118,17 @@ pub trait Store {
         merge: Merge,
     ) -> Result<()>;
 
-    /// Keeps a group's moments for the slice of `share` alone: sums of gradients, squares and updates then concern these elements.
+    /// Restricts a group to the slice of `share`: only these elements have moments, and are summed, squared and updated.
     fn share_optimizer(&mut self, _group: &mut Self::Group, _share: OptimizerShare) -> Result<()> {
         bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
     }
 
-    /// Copies the values of a group's slice to their place in the beginning of `to`, and advances it by the whole group.
+    /// Copies the values of a group's slice to their place in `to`, and advances `to` by the whole group.
     fn copy_values(&mut self, _group: &Self::Group, _to: &mut Self::Output<'_>) -> Result<()> {
         bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
     }
 
-    /// Takes in the values of another worker's slice from their place in the beginning of `from`, and advances it by the whole
-    /// group.
+    /// Copies the values of another worker's slice from their place in `from`, and advances `from` by the whole group.
     fn replace_values(
         &mut self,
         _group: &mut Self::Group,

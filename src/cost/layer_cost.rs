@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 /// Maximum number of blocks of a model.
 pub(super) const MAX_BLOCKS: u32 = 1 << 12;
 
-/// Times of the sub-ops of equal layers of a stage, in ns; those that are left out take no time. `F` is the forward, `B` the backward for
+/// Times of the sub-ops of equal layers of a stage, in ns; missing ones are 0. `F` is the forward, `B` the backward for
 /// the input, `W` the backward for the weights.
 #[allow(non_snake_case)] // the kinds' letters
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerCost {
-    /// Number of such layers, one after the other in model order.
+    /// Number of such layers, consecutive in the model.
     #[serde(default = "one")]
     pub layers: u32,
     #[serde(default)]
@@ -103,7 +103,7 @@ pub(super) fn sub_ops(layers: &[LayerCost], embedding: Option<EndCost>, head: Op
     }
 }
 
-/// Returns a file's JSON with the fields that a file of sub-ops may leave out: those of parts of a model, which it does not have.
+/// Adds the fields that a file of sub-ops may leave out, the costs of a model's parts, to its JSON.
 pub(super) fn completed(mut file: Value) -> Value {
     let Some(fields) = file.as_object_mut() else { return file };
     let mut layers = 0;

@@ -419,7 +419,7 @@ impl CostFile {
             let of = |&gradient: &GradientSync| self.exchange_ns(op, gradient, (placement, stages));
             gradients.iter().map(of).sum::<u64>()
         };
-        // If workers share the optimizer's work, a rate is of a slice.
+        // If workers share the optimizer's work, rates are for one slice.
         let group = stage_group(placement, self.mesh.data);
         let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), (self.measured_group(), group)) } else { ns };
         let epilogue = StepEpilogue::on_mesh(placement, self.mesh, outline.exchange(placement, stages), clip);
@@ -438,7 +438,7 @@ impl CostFile {
         self.step.stages.map_or(1, |rates| rates.size.max(1))
     }
 
-    /// Returns the time to put `gradient` or the parameters that it is of, or to take in the other workers' parts, which is
+    /// Returns the time to put `gradient` or its parameters, or to add or copy the other workers' parts, which is
     /// proportional to their number. If no sum of stages was measured, that of the token embedding's gradient is scaled: time is proportional to the number of
     /// parameters, as the optimizer's is.
     fn exchange_ns(&self, op: StepOp, gradient: GradientSync, (placement, stages): (&Placement, &[Stage])) -> u64 {

@@ -73,7 +73,7 @@ impl StepCosts {
         StepCosts { epilogue, lasts, is_whole: true }
     }
 
-    /// Lets sums begin as early as `graph` allows, and adds to `costs` how long they hold up their devices between ops.
+    /// Starts sums as early as `graph` allows, and adds to `costs` how long they delay their devices between ops.
     pub fn begun_early(self, graph: &TaskGraph, costs: CostTable) -> (CostTable, StepCosts) {
         let (epilogue, order) = self.epilogue.begun_early(graph);
         let lasts = order.iter().map(|&number| self.lasts[number]).collect();
@@ -83,8 +83,8 @@ impl StepCosts {
         (CostTable { pauses, ..costs }, steps)
     }
 
-    /// Returns the times of the nodes behind op `index` of the graph on a device that is free from `free` on, and when it is free
-    /// again. The parts of other replicas arrive as this one's do there; what was put before other ops has arrived.
+    /// Returns the times of the nodes after op `index` of the graph on a device that is free at `free`, and when it is free again.
+    /// Replicas are assumed to send their parts at the same times; parts put before earlier ops have arrived.
     pub fn behind(&self, index: usize, mut free: u64) -> (Vec<NodeTime>, u64) {
         let mut times: Vec<NodeTime> = Vec::new();
         for number in self.epilogue.behind(index) {
@@ -119,9 +119,9 @@ pub struct CostTable {
     pub puts: Option<SharedPuts>,
     /// Assumptions about costs that were not given, such as `I = W = B/2`.
     pub assumed: Vec<&'static str>,
-    /// By op of one graph: ticks for which its device sums gradients before the next op; 0 behind the last entry.
+    /// By op of one graph: ticks that its device sums gradients before the next op; missing entries are 0.
     pub pauses: Vec<u64>,
-    /// Durations of overlapped pairs from sub-ops, if these are known.
+    /// Durations of overlapped pairs from sub-ops, if known.
     pub pairs: Option<PairCosts>,
     /// Indexed by [`Op::slot`].
     times: Vec<OpTime>,
@@ -162,7 +162,7 @@ impl CostTable {
         self.times[op.slot()]
     }
 
-    /// Returns for how long the device of op number `index` sums gradients before its next op.
+    /// Returns how long the device of op number `index` sums gradients before its next op.
     pub fn pause(&self, index: usize) -> u64 {
         self.pauses.get(index).copied().unwrap_or(0)
     }

@@ -34,9 +34,9 @@ pub struct StageCost {
     /// Number of layers; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<u32>,
-    /// By kind: `F`, and `B`, or `I` and `W`, or all; or nothing if there are sub-ops.
+    /// By kind: `F` with `B`, with `I` and `W`, or with all three; may be empty if there are sub-ops.
     pub kinds: BTreeMap<String, StageKindCost>,
-    /// Times of sub-ops while a forward and a backward run next to each other, layer by layer in model order.
+    /// Times of the sub-ops of a forward and a backward next to each other, by layer in model order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_ops: Vec<LayerCost>,
     /// The embedding, before the first layer; only with sub-ops.

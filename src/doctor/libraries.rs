@@ -39,7 +39,7 @@ pub(super) fn opening() -> Asked {
 }
 
 pub(super) fn nvrtc() -> Asked {
-    let _ = pipesim_cuda::driver_version(); // it decides which one is searched
+    let _ = pipesim_cuda::driver_version(); // decides which libraries are searched
     let path = library::open(&library::NVRTC)?.path;
     let found = match try_compiler() {
         Ok((major, minor)) => {
@@ -55,7 +55,7 @@ pub(super) fn nvrtc() -> Asked {
 }
 
 pub(super) fn cublaslt() -> Asked {
-    let _ = pipesim_cuda::driver_version(); // it decides which one is searched
+    let _ = pipesim_cuda::driver_version(); // decides which libraries are searched
     let (library, path) = reopen(&library::CUBLASLT)?;
     // SAFETY: the name and type of cublasLt.h; no arguments.
     let version: unsafe extern "C" fn() -> usize =

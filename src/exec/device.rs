@@ -126,7 +126,7 @@ pub trait Device: State + Send {
         Ok(())
     }
 
-    /// Replaces parameters of a stage with those that the worker with the share `of` has updated.
+    /// Replaces parameters of a stage by the ones that the worker with the share `of` has updated.
     fn replace_values(&mut self, _gradient: GradientSync, _of: OptimizerShare, _other: &[f32]) -> anyhow::Result<()> {
         Ok(())
     }

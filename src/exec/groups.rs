@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct WorkerGroup {
     /// Its workers, in order.
     pub members: Vec<u32>,
-    /// By member: signal that counts the pieces of data that it has enqueued.
+    /// By member: signal that counts the pieces of data it has enqueued.
     pub enqueued: Vec<Region>,
 }
 
@@ -46,8 +46,8 @@ impl WorkerGroups {
         groups
     }
 
-    /// Returns the number of the group of `members`, which it adds if it is new. The groups of tensor-parallel ranks come first: their
-    /// signals count other calls than those of replicas.
+    /// Returns the number of the group of `members`, which it adds if it is new. The groups of tensor-parallel ranks come first,
+    /// because signals of tensor-parallel ranks and of replicas count different calls.
     fn number(&mut self, layout: &mut ArenaLayout, members: Vec<u32>) -> usize {
         if let Some(number) = self.all.iter().position(|group| group.members == members) {
             return number;
@@ -78,7 +78,7 @@ impl WorkerGroups {
     }
 }
 
-/// Returns by stage and tensor rank the workers that hold the stage, in order, each with the gradient's name on it.
+/// Returns for each stage and tensor rank the workers that hold the stage, in order, each with its name of the gradient.
 pub fn stage_holders(plan: &Plan, mesh: Mesh) -> Vec<(u32, Vec<(u32, GradientSync)>)> {
     let placement = &plan.graph.schedule().placement;
     let mut all = Vec::new();

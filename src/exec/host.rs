@@ -76,31 +76,31 @@ impl Backend for Host {
     }
 
     fn copy_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
-        // SAFETY: the link has reported it as free.
+        // SAFETY: the link has reported the buffer as free.
         let place = unsafe { self.shared.heap.arena().data_mut(place) };
         self.device.gradient(gradient, place)
     }
 
     fn add_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
-        // SAFETY: it has arrived, and is released after this call.
+        // SAFETY: the message has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
         self.device.add_gradient(gradient, other)
     }
 
     fn set_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
-        // SAFETY: it has arrived, and is released after this call.
+        // SAFETY: the message has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
         self.device.set_gradient(gradient, other)
     }
 
     fn copy_values(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
-        // SAFETY: the link has reported it as free.
+        // SAFETY: the link has reported the buffer as free.
         let place = unsafe { self.shared.heap.arena().data_mut(place) };
         self.device.copy_values(gradient, place)
     }
 
     fn replace_values(&mut self, gradient: GradientSync, of: OptimizerShare, place: Region) -> Result<()> {
-        // SAFETY: it has arrived, and is released after this call.
+        // SAFETY: the message has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
         self.device.replace_values(gradient, of, other)
     }

@@ -79,12 +79,12 @@ struct Group {
     members: Vec<(u32, usize)>,
 }
 
-/// What a gradient's buffers are used for in an update.
+/// Use of a gradient's buffers in an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// To sum the gradient.
+    /// Sum of the gradient.
     Gradients,
-    /// Then to exchange the updated parameters, if workers share the optimizer's work.
+    /// Exchange of the updated parameters afterwards, if workers share the optimizer's work.
     Values,
 }
 
@@ -188,7 +188,7 @@ impl MessageBuffers {
     }
 
     /// Returns the parts of `gradient` that `worker` sums, or of its parameters that it exchanges, in update `number` (from 0);
-    /// `None` if nobody else holds it.
+    /// `None` if no other worker holds it.
     pub fn parts(&self, worker: u32, gradient: GradientSync, (number, what): (u64, Use)) -> Option<GradientParts> {
         let number = match gradient {
             GradientSync::Stage(_) if self.mesh.zero => 2 * number + u64::from(what == Use::Values),

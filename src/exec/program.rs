@@ -91,7 +91,7 @@ pub trait Backend: Send {
         bail!("expected devices that can share the optimizer, found others; leave --zero out")
     }
 
-    /// Replaces parameters with those at `place`, which the worker with the share `of` has updated.
+    /// Replaces parameters by the ones at `place`, which the worker with the share `of` has updated.
     fn replace_values(&mut self, _gradient: GradientSync, _of: OptimizerShare, _place: Self::Location) -> Result<()> {
         bail!("expected devices that can share the optimizer, found others; leave --zero out")
     }
@@ -326,7 +326,7 @@ impl<M: Backend> Program<M> {
         Ok(norm)
     }
 
-    /// Runs a node of the sum of gradients.
+    /// Runs a node that sums gradients.
     fn sum(&mut self, node: &StepNode, updates: u64) -> Result<()> {
         match node.op {
             StepOp::Put => self.put_gradients(&node.gradients, updates),

@@ -93,7 +93,7 @@ pub struct StepRecord {
     pub following: Vec<Following>,
 }
 
-/// The workers of a mesh in a step.
+/// Records of the workers of a mesh in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Copies {
     pub mesh: Mesh,
@@ -173,8 +173,8 @@ impl StepRecord {
         StepRecord { following: others.iter().map(followed).collect(), ..StepRecord::new(first, mesh) }
     }
 
-    /// Converts the records of all workers to times from the step's time 0, and sets those of the slowest copy of the pipeline apart.
-    /// A copy's times agree with each other: an op starts after what it waits for. Those of several copies do not.
+    /// Converts the records of all workers to times from the step's time 0, and separates the slowest copy of the pipeline. Within a
+    /// copy, times are consistent: an op starts after the ops that it waits for. Between copies they are not.
     pub fn new(workers: Vec<DeviceRecord>, mesh: Mesh) -> StepRecord {
         let loss = loss(&workers, mesh);
         let end_of_copy = |copy: &u32| {

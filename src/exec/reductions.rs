@@ -8,7 +8,7 @@ use super::signal::{Aborted, WaitPolicy};
 /// Exchanges among all workers once per step: the barrier at its start, and the sum of the gradient norm.
 #[derive(Debug)]
 pub struct Reductions {
-    /// By worker: number of steps it has been ready for.
+    /// By worker: number of steps that it was ready for.
     ready: Vec<Region>,
     /// Partial sums of squares, for even and odd steps: a worker can be one step ahead of a reader.
     norms: [Vec<Region>; 2],
@@ -41,7 +41,8 @@ impl Reductions {
         heap.raise_everywhere(done, step + 1);
     }
 
-    /// Waits for all parts, and returns their sum in the order of their numbers, so that it does not depend on the partition.
+    /// Waits for all parts, and returns their sum in the order of their numbers, so that it does not depend on the division into
+    /// workers.
     pub fn sum_norms(&self, heap: &Heap, step: u64, watch: &impl WaitPolicy) -> Result<f64, Aborted> {
         self.norms_in.iter().try_for_each(|&done| heap.signal(done).wait(step + 1, watch))?;
         let parts = self.norms[(step % 2) as usize].iter();

@@ -1,7 +1,7 @@
-//! The exchange of updated parameters among workers that share the optimizer's work (ZeRO-1): the second half of an all-reduce whose
-//! first half, the sum of each worker's slice, is the exchange of gradients.
+//! The exchange of updated parameters among workers that share the optimizer's work (ZeRO-1): an all-gather, after the
+//! reduce-scatter of gradients.
 //!
-//! A slice travels in the buffer of the stage's gradient, whose readers are done with it by then.
+//! Slices use the buffers of the stage's gradient, which all readers have finished reading by then.
 
 use super::message::Use;
 use super::program::{Backend, Program};
@@ -24,7 +24,7 @@ impl<M: Backend> Program<M> {
         Ok(())
     }
 
-    /// Takes in the parameters that the other members of each gradient's group have updated.
+    /// Copies the parameters that the other members of each gradient's group have updated.
     pub(super) fn gather(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
             let Some(parts) = self.parts(gradient, updates, Use::Values) else { continue };

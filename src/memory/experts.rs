@@ -7,12 +7,12 @@ use crate::model_spec::{HEAD, MicroBatch, Operation, PREDICTION, Part, Split, St
 use crate::op::Kind;
 use serde::Serialize;
 
-/// Bytes of a device that its other numbers contain, for mixtures of experts.
+/// Breakdown of a device's bytes for mixtures of experts; its other numbers include these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MixtureMemory {
     pub expert_weights: u64,
     pub expert_gradients: u64,
-    /// Optimizer states and master weights of experts, on one of the ranks that have the same ones.
+    /// Optimizer states and master weights of experts, on one of the ranks that share them.
     pub expert_optimizer: u64,
     /// Saved by experts: permuted copies of rows, activations between their products, probabilities of the router.
     pub expert_activations: u64,
@@ -22,7 +22,7 @@ pub struct MixtureMemory {
     pub prediction_activations: u64,
     /// Saved logits, with the last norm.
     pub logits: u64,
-    /// Copies of rows that are sent and received.
+    /// Buffers of rows that are sent and received.
     pub dispatch_buffers: u64,
 }
 
@@ -39,11 +39,11 @@ pub(super) fn expert_state_bytes(elements: u64, layout: &ParallelConfig, stack: 
     state_bytes(elements, &ParallelConfig { dp: replicas, cp: 1, ..layout.clone() }, stack)
 }
 
-/// Where an operation is in its layer.
+/// Place of an operation in its layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Attention,
-    /// The MLP of a dense layer, or what a mixture's shared experts do.
+    /// The MLP of a dense layer, or a mixture's shared experts.
     Mlp,
     /// Router and experts.
     Mixture,
@@ -92,7 +92,7 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
                 input + if whole { 0 } else { scores }
             }
             Operation::Attention { .. } => {
-                // scores or their sums, and queries, keys and values, which latent attention makes again from narrow rows
+                // scores or their sums, and queries, keys and values, which latent attention computes again from narrow rows
                 let sums = operation.left(Kind::F, micro, &Storage { activation_bytes: 0, ..*storage }, None) as u64;
                 let sums_saved = if repeats(RecomputePart::CoreAttention) { 0 } else { sums };
                 sums_saved + if repeats(RecomputePart::LatentUp) { 0 } else { all - sums }
@@ -134,7 +134,7 @@ impl MixtureMemory {
         }
     }
 
-    /// Returns it with activations in proportion: `held` bytes instead of `of`.
+    /// Returns it with activations scaled by `held` / `of`.
     pub(super) fn scaled(self, held: u64, of: u64) -> MixtureMemory {
         let scale = |bytes: u64| (u128::from(bytes) * u128::from(held) / u128::from(of.max(1))) as u64;
         MixtureMemory {

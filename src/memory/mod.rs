@@ -41,7 +41,7 @@ pub struct DeviceMemory {
     pub buffers: u64,
     /// Sum of all.
     pub total: u64,
-    /// What the numbers above contain, for mixtures of experts.
+    /// Breakdown of the numbers above, for mixtures of experts.
     #[serde(skip_serializing_if = "MixtureMemory::is_none")]
     pub of_which: MixtureMemory,
     /// Part of `total` that the framework's allocator hands out. The rest is fragmentation, driver, libraries and collectives.

@@ -192,7 +192,7 @@ impl MemoryModel {
         saved(part, self.layout.recompute, self.micro, &self.storage, self.spec.width)
     }
 
-    /// Returns what the memory of a device consists of if the model has experts; `activations` is what it holds at its peak.
+    /// Returns the breakdown of a device's memory if the model has experts; `activations` is its peak.
     fn mixture(&self, device: u32, stages: &[Stage], schedule: &Schedule, activations: u64) -> MixtureMemory {
         let held = schedule.placement.stages_of(device).filter_map(|stage| stages.get(stage as usize));
         let held: Vec<&Stage> = held.collect();

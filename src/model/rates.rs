@@ -1,5 +1,5 @@
-//! How fast the elementary things are on one core of this machine while all others do the same, measured by the clock: what a
-//! table of hardware holds. Cores share caches, memory and power, so each thing is measured on all cores at once.
+//! Measures the speed of elementary operations on a core of this machine, for a hardware file. Cores share caches, memory and power,
+//! so each operation is measured on all cores at once.
 
 use cpu_kernels::attention::{self, Operands, Shape};
 use cpu_kernels::optimizer::{AdamW, ParameterGroup};
@@ -12,24 +12,25 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     pub product: Product,
-    /// Bytes a second of AdamW, read and written.
+    /// Bytes per second that AdamW reads and writes.
     pub update: f64,
-    /// Bytes a second, read and written, of operations between products: a norm and an activation, forward and backward.
+    /// Bytes per second that operations between products read and write: a norm and an activation, forward and backward.
     pub between: f64,
     /// FLOP/s of attention in tiles, forward and backward; of a causal mask's half only.
     pub attention: [f64; 2],
-    /// Bytes a second of gradients that two cores exchange: each copies its own for the other, and sums both.
+    /// Bytes per second of gradients that two cores exchange: each copies its own and sums both.
     pub exchange: f64,
 }
 
-/// Time of a product (rows, inner) by (inner, columns): 2 · rows · columns · inner / `speed` · (1 + `depth` / inner + `rows` / rows).
+/// Model of the time of a product (rows, inner) by (inner, columns): 2 · rows · columns · inner / `speed` · (1 + `depth` / inner +
+/// `rows` / rows).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
     /// FLOP/s.
     pub speed: f64,
-    /// Inner length at which the outputs take as long as the computation.
+    /// Inner length at which writing the outputs takes as long as the computation.
     pub depth: f64,
-    /// Rows at which the weight's way from memory takes as long as the computation.
+    /// Rows at which reading the weight from memory takes as long as the computation.
     pub rows: f64,
 }
 
@@ -37,12 +38,12 @@ pub struct Product {
 const WIDTH: usize = 768;
 /// Tokens of a micro-batch, for products and operations between them.
 const TOKENS: [usize; 4] = [32, 64, 128, 256];
-/// Times that each thing is measured, after once unmeasured; the median counts, as in steps.
+/// Number of measurements of each operation, after a warm-up; their median is used.
 const TIMES: usize = 7;
-/// Weights that a core uses in turn, so that no cache holds the next one, as in a stage.
+/// Number of weights that a core uses in turn, so that no cache holds the next one, as in a stage.
 const WEIGHTS: usize = 6;
 
-/// Seconds that `work` takes, given the number of its call; all cores of the `barrier` begin together.
+/// Returns the seconds that `work` takes, which gets the number of the call; all cores of the `barrier` begin together.
 fn seconds(barrier: &Barrier, mut work: impl FnMut(usize)) -> f64 {
     work(0);
     let mut one = |number| {
@@ -56,7 +57,7 @@ fn seconds(barrier: &Barrier, mut work: impl FnMut(usize)) -> f64 {
     samples[TIMES / 2].max(1) as f64 * 1e-9
 }
 
-/// Seconds of the products of F, I and W, for both linear layers of an MLP, by tokens.
+/// Returns the seconds of the products of F, I and W, for both linear layers of an MLP, by tokens.
 fn products(barrier: &Barrier, tokens: usize) -> [f64; 3] {
     let (inputs, outputs) = (WIDTH, 4 * WIDTH);
     let weights = vec![vec![0.25_f32; inputs * outputs]; WEIGHTS];
@@ -84,8 +85,8 @@ fn products(barrier: &Barrier, tokens: usize) -> [f64; 3] {
     [forward, input, weight].map(|took| took / (WEIGHTS / 2) as f64)
 }
 
-/// The three numbers of a product that fit the measured products best, in relative squares; a W also reads and writes its gradients,
-/// at `traffic` bytes a second.
+/// Fits the model of a product to measured ones, by least relative squares. W also reads and writes its gradients, at `traffic`
+/// bytes per second.
 fn fit(measured: &[(usize, [f64; 3])], traffic: f64) -> Product {
     let (narrow, wide) = (WIDTH as f64, 4.0 * WIDTH as f64);
     let accumulation = 2.0 * 8.0 * narrow * wide / traffic;
@@ -111,7 +112,7 @@ fn fit(measured: &[(usize, [f64; 3])], traffic: f64) -> Product {
     Product { speed, depth: depth * speed, rows: rows * speed }
 }
 
-/// Solution of the normal equations with no number below 0, by coordinates in turn.
+/// Solves the normal equations for numbers of at least 0, by coordinate descent.
 fn least(normal: [[f64; 3]; 3], right: [f64; 3]) -> [f64; 3] {
     let mut found = [0.0; 3];
     for _ in 0..2000 {
@@ -123,7 +124,8 @@ fn least(normal: [[f64; 3]; 3], right: [f64; 3]) -> [f64; 3] {
     found
 }
 
-/// Bytes a second of AdamW on parameters that no cache holds: four numbers read and three written, and the gradient set to zero.
+/// Returns the bytes per second of AdamW on parameters outside of all caches. It reads four numbers, writes three, and sets the
+/// gradient to zero.
 fn update(barrier: &Barrier) -> f64 {
     let values = vec![0.5_f32; 4 << 20];
     let mut group = ParameterGroup::new(&[&values]);
@@ -134,7 +136,7 @@ fn update(barrier: &Barrier) -> f64 {
     32.0 * values.len() as f64 / took
 }
 
-/// Bytes a second of a norm and an activation of a micro-batch, a row of either read and written.
+/// Returns the bytes per second of a norm and an activation of a micro-batch, which each read and write a row.
 fn between(barrier: &Barrier) -> f64 {
     let (rows, width) = (TOKENS[2], WIDTH);
     let (input, ones) = (vec![0.5; rows * width], vec![1.0; width]);
@@ -149,7 +151,7 @@ fn between(barrier: &Barrier) -> f64 {
     8.0 * 2.0 * 2.0 * size_of_val(&input[..]) as f64 / took
 }
 
-/// FLOP/s of attention, forward and backward, of a micro-batch of short sequences.
+/// Returns the FLOP/s of attention, forward and backward, for a micro-batch of short sequences.
 fn tiles(barrier: &Barrier) -> [f64; 2] {
     let shape = Shape { sequences: 1, tokens: TOKENS[2], heads: 12, groups: 12, size: WIDTH / 12 };
     let rows = shape.sequences * shape.tokens;
@@ -169,7 +171,7 @@ fn tiles(barrier: &Barrier) -> [f64; 2] {
     [flops / forward, 2.5 * flops / backward]
 }
 
-/// Bytes a second of gradients exchanged by two: a copy of the own, and the sum of both copies.
+/// Returns the bytes per second of gradients that two cores exchange: each copies its own and sums both copies.
 fn exchange(barrier: &Barrier) -> f64 {
     let own = vec![1.0_f32; 4 << 20];
     let (mut slot, other) = (own.clone(), own.clone());
@@ -182,7 +184,7 @@ fn exchange(barrier: &Barrier) -> f64 {
     size_of_val(&own[..]) as f64 / took
 }
 
-/// Measures them on the calling thread, together with the other threads of the `barrier`, which all call this: some seconds.
+/// Measures the rates on the calling thread, in some seconds. All other threads of the `barrier` must call this at the same time.
 fn here(barrier: &Barrier) -> Rates {
     let update = update(barrier);
     let measured = TOKENS.map(|tokens| (tokens, products(barrier, tokens)));
@@ -208,7 +210,7 @@ pub fn rates(cores: u32) -> Rates {
 mod tests {
     use super::*;
 
-    /// Times made by the formula give its numbers back.
+    /// A fit to times computed by the model returns its numbers.
     #[test]
     fn a_fit_finds_the_numbers_that_made_the_times() {
         let (speed, depth, rows, traffic) = (8e10, 40.0, 20.0, 2e10);

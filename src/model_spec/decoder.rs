@@ -8,7 +8,7 @@ use super::spec::ModelSpec;
 use super::split::Block;
 use super::transformer::{Activation, Biases, Config, Style};
 
-/// What distinguishes a layer from others of its model.
+/// Properties in which a model's layers differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct LayerKind {
     has_experts: bool,
@@ -68,7 +68,7 @@ impl Config {
     }
 }
 
-/// Makes the parts of one decoder.
+/// Builder of a decoder's parts.
 struct Decoder<'a> {
     config: &'a Config,
     names: Names,
@@ -205,7 +205,7 @@ impl Decoder<'_> {
         self.weight(piece, 1, [c, query], self.projection(), 1, &[heads_of_projection]);
     }
 
-    /// Products with the same input are one: those that make the narrow rows, and without a query rank also the queries.
+    /// Products with the same input are one: the ones that compute the narrow rows, and without a query rank also the queries.
     fn add_latent(&self, piece: &mut Piece, latent: &Latent, window: Option<Window>) {
         let Config { channels: c, heads, .. } = *self.config;
         let &Latent { query_rank, key_rank, plain_size, rotary_size, value_size: value } = latent;
@@ -281,7 +281,7 @@ impl Decoder<'_> {
         piece.operations.push(Operation::Combine { width: c, top_k });
     }
 
-    /// A layer of the last one's kind that sees the hidden state and the embedding of the next token; the head is the model's.
+    /// A layer like the last one, with the hidden state and the embedding of the next token as inputs; it uses the model's head.
     fn prediction(&self, token: &Tensor) -> Part {
         let c = self.config.channels;
         let mut piece = Piece::default();
@@ -298,7 +298,7 @@ impl Decoder<'_> {
         Part { name: PREDICTION, count: self.config.prediction_layers, groups, operations: piece.operations }
     }
 
-    /// The last norm and the logits of the hidden state, and of those of layers that predict further tokens.
+    /// The last norm and the logits, of the model and of layers that predict further tokens.
     fn head(&self, token: &Tensor) -> Part {
         let Config { channels: width, vocabulary, tied, prediction_layers, .. } = *self.config;
         let output = match tied {

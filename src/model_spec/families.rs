@@ -91,7 +91,7 @@ pub(super) const FAMILIES: [Family; 8] = [
     },
 ];
 
-/// Returns the keys of the text model, and what the file has beside it.
+/// Returns the keys of the text model, and the names of the file's other parts.
 pub(super) fn text_model<'a>(keys: &'a Keys, kind: &str) -> Result<(&'a Keys, Vec<String>), ConfigError> {
     match keys.get("text_config") {
         Some(Value::Object(text)) if kind == "llama4" => {
@@ -102,8 +102,8 @@ pub(super) fn text_model<'a>(keys: &'a Keys, kind: &str) -> Result<(&'a Keys, Ve
     }
 }
 
-/// Returns the window of layers, and of how many layers one has full attention. Qwen's files name a window even if it is not
-/// used; Gemma 2 and gpt-oss alternate.
+/// Returns the window of layers, and the n of which every n-th layer has full attention. Qwen's files name a window even if it is
+/// not used; Gemma 2 and gpt-oss alternate.
 pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<Window>, usize), ConfigError> {
     let names = match keys.get("layer_types") {
         Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default()).collect(),

@@ -15,11 +15,11 @@ pub struct Experts {
     pub shared_width: usize,
     /// Number of first layers that have a dense MLP.
     pub dense_first: usize,
-    /// Of the other layers every n-th has experts; 1: each.
+    /// Every n-th of the other layers has experts; 1: all.
     pub every: usize,
     /// Groups of experts among which the router chooses first; 1 without.
     pub router_groups: usize,
-    /// Groups from which the experts of a token come, which bounds the nodes that it visits.
+    /// Groups that a token's experts come from, which limits the nodes that it visits.
     pub group_top_k: usize,
 }
 

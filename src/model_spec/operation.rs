@@ -182,7 +182,7 @@ impl Operation {
             Some(split) if split.axis != axis && axis == 1 && storage.keeps_gathered => shared(width, bytes, 1),
             _ => shared(width, bytes, sp),
         };
-        // of the copies of rows; each expert-tensor rank has those of all of them
+        // of the copies of rows; each expert-tensor rank has all copies
         let copies = |width: usize, ranks: usize| shared(width, bytes, sp).saturating_mul(storage.etp).div_ceil(ranks);
         let ids = rows.saturating_mul(storage.id_bytes);
         match (*self, kind) {

@@ -1,5 +1,4 @@
-//! Reader of shape files: a model's sizes in JSON with short keys, as tables of published steps have them. Each key is understood
-//! or rejected.
+//! Reader of shape files: a model's sizes in JSON with short keys, as in tables of published steps. Unknown keys are rejected.
 
 use super::keys::{ConfigError, divides, flag, latent, lists, optional, size};
 use super::mixture::Experts;
@@ -16,7 +15,7 @@ const READ: &str = "arch moe layers hidden heads kv_heads head_dim ffn dense_ffn
 /// Keys that say where the sizes come from.
 const REMARKS: &str = "name base source notes from_memory params_active_b";
 
-/// Substrings of keys and values that stand for something that is not modelled.
+/// Substrings of keys and values for features that are not modelled.
 const NOT_MODELLED: [(&str, &str); 16] = [
     ("mamba", "Mamba layers are"),
     ("ssm", "state-space layers are"),
@@ -51,7 +50,7 @@ pub fn is_shape(text: &str) -> bool {
 /// Reads a shape file. Models with learned positions get those of `sequence` tokens.
 ///
 /// # Errors
-/// A key that is unknown or describes something that is not modelled, or sizes that no model has.
+/// An unknown key, a feature that is not modelled, or impossible sizes.
 pub fn read(text: &str, sequence: usize) -> Result<Config, ConfigError> {
     let keys: Keys = serde_json::from_str(text)
         .map_err(|error| ConfigError(format!("expected a JSON object, found another value ({error})")))?;

@@ -1,9 +1,9 @@
-//! What each pipeline stage holds, as a text: Megatron's `--pipeline-model-parallel-layout`, lists of its names, or torchtitan's
-//! lists of modules.
+//! Text formats for the contents of pipeline stages: Megatron's `--pipeline-model-parallel-layout`, lists of its names, or
+//! torchtitan's lists of modules.
 
 use std::fmt;
 
-/// What one stage holds of a model, in the model's order.
+/// Contents of one stage, in the model's order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StagePieces {
     pub embedding: bool,
@@ -217,7 +217,7 @@ impl StagePieces {
         pieces.into_iter().filter(|(count, _)| *count > 0).map(|(_, place)| place)
     }
 
-    /// Adds a piece after those that it holds; `what` is what it is.
+    /// Adds a piece of kind `what` at the end.
     fn add(&mut self, what: char, place: &str) -> Result<(), LayoutError> {
         let later = match what {
             'E' => self.embedding || self.layers > 0 || self.predictions > 0 || self.head,

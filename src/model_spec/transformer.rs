@@ -145,7 +145,7 @@ pub struct Config {
     pub tied: bool,
     /// Attention window of the layers; `None`: unlimited.
     pub window: Option<Window>,
-    /// Of the layers every n-th has full attention in spite of a window; 0: none.
+    /// Every n-th layer has full attention in spite of a window; 0: none.
     pub full_every: usize,
     /// Input width of the attention's output projection, if it differs from `heads` x `head_size`.
     pub projected: Option<usize>,
@@ -213,7 +213,7 @@ impl Config {
         ];
         self.experts.map_or(Ok(()), |experts| experts.check())?;
         self.latent.map_or(Ok(()), |latent| latent.check())?;
-        // of layers that differ, each is looked at
+        // if layers differ, check each
         let (layers, most) = (self.layers.max(self.prediction_layers), 1 << 16);
         if (!self.is_uniform() || self.prediction_layers > 0) && layers > most {
             return Err(InvalidSizes::Mixture(format!("expected at most {most} layers, found {layers}: choose fewer")));

@@ -10,12 +10,12 @@ use crate::sim::sweep;
 use crate::step_estimate::StepEstimate;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Relative difference of two iteration times below which predictions do not tell which layout is faster. Published measurements of one
+/// Relative difference of two iteration times below which predictions cannot rank the layouts. Published measurements of one
 /// and the same layout differ by 1 to 6 %.
 pub const RESOLUTION: f64 = 0.04;
 
-/// What is preferred among layouts that predictions cannot tell apart: sequences per micro-batch, whether activations are recomputed,
-/// ranks that share a layer or a sequence, devices per pipeline; less of each is simpler.
+/// Preference among layouts that predictions cannot tell apart: sequences per micro-batch, recomputation, ranks that share a layer
+/// or a sequence, devices per pipeline. Smaller is simpler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preference {
     micro_batch_size: u32,
@@ -39,7 +39,7 @@ impl Preference {
 /// One layout of the answer.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Schedule as it can be requested, without the number of stages per device.
+    /// Name of the schedule, without the number of stages per device.
     pub schedule: String,
     /// Whether the number of stages per device has to be requested.
     pub names_chunks: bool,
@@ -54,9 +54,9 @@ pub struct Plan {
 pub struct Plans {
     /// Best first.
     pub plans: Vec<Plan>,
-    /// Layouts that were considered.
+    /// Number of layouts that were considered.
     pub considered: u64,
-    /// Layouts that were predicted in full.
+    /// Number of layouts that were predicted in full.
     pub evaluated: u64,
     /// Layouts that were ruled out, by reason; with the plans they add up to `considered`.
     pub ruled_out: BTreeMap<Reason, u64>,
@@ -117,8 +117,8 @@ impl Search<'_> {
         self.question.bytes()
     }
 
-    /// Returns the simplest layout of those that predictions cannot tell from the best, which costs `best`: smaller micro-batches
-    /// before larger ones, then less recomputation, then smaller degrees; the fastest of equals.
+    /// Returns the simplest layout that predictions cannot tell from the best, which costs `best`: smaller micro-batches
+    /// before larger ones, then less recomputation, then smaller degrees; among equals the fastest.
     fn preferred(&self, best: f64) -> Option<u32> {
         let limit = best * (1.0 + RESOLUTION);
         let is_near =
@@ -134,7 +134,7 @@ impl Search<'_> {
         })
     }
 
-    /// Returns the best plans: first the simplest of those that predictions cannot tell from the fastest, then the fastest.
+    /// Returns the best plans: first the simplest one that predictions cannot tell from the fastest, then the others by time.
     ///
     /// # Errors
     /// No layout is allowed, or none fits.
@@ -169,7 +169,7 @@ impl Search<'_> {
     }
 }
 
-/// Marks the plans that cannot be told apart from the first: their intervals of tokens per second and GPU overlap.
+/// Marks the plans that predictions cannot tell from the first one: their intervals of tokens per second and GPU overlap.
 fn mark_ties(plans: &mut [Plan]) {
     let Some((best, others)) = plans.split_first_mut() else { return };
     let speeds = |plan: &Plan| {

@@ -1,4 +1,4 @@
-//! Questions without an answer: what contradicts what, and the smallest change that helps.
+//! Questions without an answer: contradictions, and the smallest change that resolves them.
 
 use super::journal::Outcome;
 use super::question::{Fixed, Objective, PlanError, Question, divisors};
@@ -10,9 +10,9 @@ use crate::cost::analytic::Analytic;
 use crate::nearest::either;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// More GPUs to try, as multiples of those of the question.
+/// Numbers of GPUs to try, as multiples of the question's.
 const MORE: [u32; 4] = [2, 4, 8, 16];
-/// Most GPUs of a question.
+/// Maximum number of GPUs.
 pub const MOST_GPUS: u32 = 1 << 20;
 
 fn refuse<T>(text: String) -> Result<T, PlanError> {
@@ -54,7 +54,7 @@ impl Question {
         }
         self.check_degrees()?;
         self.check_abilities()?;
-        // what no layout changes: the precision, the sequence, the software
+        // checks that are the same for all layouts: precision, sequence, software
         let base = crate::layout::ParallelConfig { micro: 1, ..self.base() };
         let costs = Analytic::new(self.model, self.machine.clone(), base);
         costs.map(|_| ()).map_err(|error| PlanError(error.to_string()))?;
@@ -184,7 +184,7 @@ impl Question {
     }
 }
 
-/// Returns all products of fixed degrees, and whether another degree is open.
+/// Returns all products of fixed degrees, and whether a degree is not fixed.
 fn products(sets: &[(&str, &BTreeSet<u32>)]) -> Vec<(u64, bool)> {
     let open = sets.iter().any(|(_, set)| set.is_empty());
     let mut all = vec![1_u64];
@@ -194,7 +194,7 @@ fn products(sets: &[(&str, &BTreeSet<u32>)]) -> Vec<(u64, bool)> {
     all.into_iter().map(|product| (product, open)).collect()
 }
 
-/// Returns the questions with one restriction less, with what to leave out.
+/// Returns the questions with one restriction less, each with advice to leave it out.
 fn relaxed(question: &Question) -> Vec<(String, Question)> {
     let mut all = Vec::new();
     let mut add = |is_there: bool, what: &str, change: fn(&mut Fixed)| {
@@ -264,7 +264,7 @@ impl Search<'_> {
         PlanError(format!("expected a layout that fits into {cap} GiB, found none{needs}; {change}"))
     }
 
-    /// Returns the memory of the layout that needs the least, if any was looked at.
+    /// Returns the least memory that any examined layout needs.
     fn least_memory(&self) -> Option<u64> {
         let bytes = self.outcomes().into_values().filter_map(|outcome| match outcome {
             Outcome::TooLarge(bytes) | Outcome::Predicted { bytes, .. } => Some(bytes),

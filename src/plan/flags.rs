@@ -37,7 +37,7 @@ impl Target {
         }
     }
 
-    /// Returns the program for which plans of training software are written by default.
+    /// Returns the default target for training software.
     pub fn of_stack(stack: &str) -> Target {
         match stack {
             "torchtitan" | "fsdp" => Target::Torchtitan,
@@ -47,7 +47,7 @@ impl Target {
     }
 }
 
-/// How the question was asked on the command line.
+/// Names from the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     pub model: String,
@@ -59,7 +59,7 @@ pub struct Names {
 /// Returns the text to paste.
 ///
 /// # Errors
-/// What of the plan the program does not have.
+/// The program lacks a feature of the plan.
 pub fn flags(plan: &Plan, layers: usize, target: Target, names: &Names) -> Result<String, String> {
     let flags = Flags { plan, layout: &plan.layout, layers };
     match target {

@@ -1,14 +1,14 @@
-//! What a search has found out about single layouts, as lines of text: a search that was interrupted goes on from there.
+//! Results of a search for single layouts, as lines of text, from which an interrupted search continues.
 
 use super::question::{PlanError, Question};
 use std::collections::BTreeMap;
 
-/// What is known about one layout.
+/// Result for one layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome {
     /// The schedule does not exist for the layout's numbers.
     Missing,
-    /// Bytes of the fullest device, which are too many.
+    /// Too many bytes, on the fullest device.
     TooLarge(u64),
     /// Bytes of the fullest device, and the iteration time in seconds.
     Predicted { bytes: u64, iteration_s: f64 },
@@ -21,7 +21,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Returns the first line of a question's journal: a journal of another question, or of another version, has another.
+    /// Returns the first line of a question's journal, which differs for other questions and versions.
     pub fn head(question: &Question) -> String {
         // FNV-1a over everything that the answer depends on
         let Question {
@@ -60,7 +60,7 @@ impl Journal {
     /// Reads a journal of `question`. A last line that was cut off is ignored.
     ///
     /// # Errors
-    /// The journal of another question, or a text that is none.
+    /// The journal is for another question, or the text is not a journal.
     pub fn read(question: &Question, text: &str) -> Result<Journal, PlanError> {
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let mut lines = whole.lines();

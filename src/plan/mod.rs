@@ -1,8 +1,8 @@
 //! The best layouts of a model on a number of GPUs.
 //!
-//! [`space`](Space) lists the layouts, each with a lower bound of its iteration time. [`Search`] predicts them in the order of their
-//! bounds until no other can be among the best, so the result equals predicting all of them. Work is counted, not timed, and done in
-//! batches of fixed size: the answer and its counts are the same on any number of cores.
+//! [`space`](Space) lists the layouts, each with a lower bound of its iteration time. [`Search`] predicts them in the order of
+//! their bounds until no other can be among the best, so the result equals predicting all of them. Work is limited by counts, not
+//! by time, and done in batches of fixed size, so answer and counts are the same on any number of cores.
 
 mod answer;
 mod check;

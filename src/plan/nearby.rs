@@ -1,4 +1,4 @@
-//! Answers near the answer: with less memory, fewer GPUs, other degrees, other links or another batch.
+//! Answers to similar questions: less memory, fewer GPUs, other degrees, links or batch.
 
 use super::answer::Plan;
 use super::question::{PlanError, Question};
@@ -6,7 +6,7 @@ use super::search::{Limits, Observer, Search, Silent};
 use super::space::{Candidate, Space};
 use std::collections::BTreeSet;
 
-/// Most points of a front.
+/// Maximum number of points of a front.
 const MOST_POINTS: usize = 40;
 /// Distance of the points of a front, as a share of memory.
 const APART: f64 = 0.02;
@@ -14,13 +14,13 @@ const APART: f64 = 0.02;
 /// A change of a question.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// Memory times this.
+    /// Multiple of the memory.
     Memory(f64),
-    /// Bandwidth within nodes times this.
+    /// Multiple of the bandwidth within nodes.
     Link(f64),
-    /// Bandwidth between nodes times this.
+    /// Multiple of the bandwidth between nodes.
     Network(f64),
-    /// Batch times this.
+    /// Multiple of the batch.
     Batch(u32),
 }
 
@@ -43,7 +43,7 @@ impl Change {
         Change::Batch(2),
     ];
 
-    /// Returns what is changed, and how many times it is the original.
+    /// Returns the name of the changed quantity, and its multiple.
     pub fn parts(self) -> (&'static str, f64) {
         match self {
             Change::Memory(times) => ("memory", times),
@@ -84,10 +84,10 @@ pub struct NearbyPlan {
     pub plan: Option<Plan>,
 }
 
-/// Plans of which no other is better in both figures.
+/// Pareto fronts: plans that no other plan beats in both figures.
 #[derive(Clone, Debug, Default)]
 pub struct Front {
-    /// By memory: each is the fastest of those that need no more.
+    /// By memory: each is the fastest plan that needs at most as much memory.
     pub memory: Vec<Plan>,
     /// By number of GPUs.
     pub gpus: Vec<Plan>,

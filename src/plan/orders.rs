@@ -13,14 +13,14 @@ use crate::schedule::{Programs, Schedule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most ops of all compiled orders that are kept.
+/// Maximum number of ops of the compiled orders that are kept.
 const MOST_OPS: usize = 12_000_000;
 
-/// An order with what its memory depends on.
+/// An order with a shorter one that has the same peak of memory.
 #[derive(Debug)]
 pub struct Ordered {
     pub graph: TaskGraph,
-    /// The same schedule without repetitions: on every device it passes the same moments, so its peak of memory is the same.
+    /// The same schedule without repetitions. Every device passes the same moments, so the peak of memory is the same.
     pub moments: Schedule,
 }
 
@@ -149,7 +149,7 @@ fn without_repetitions(ops: &[Op]) -> Vec<Op> {
             new_until = kept.len();
         }
         match reached.get(&state).copied() {
-            // back in a state, with nothing new since: drop the way around
+            // back in a known state with no new moments: drop the loop
             Some(length) if new_until <= length => {
                 for dropped in path.drain(length..) {
                     if dropped != state {

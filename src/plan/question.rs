@@ -8,15 +8,15 @@ use crate::resolve::{Files, Host};
 use crate::sanitize::sanitize;
 use std::collections::BTreeSet;
 
-/// Why a question has no answer. The message says what was expected and found, and the smallest change that helps.
+/// Why a question has no answer. The message gives the expected and found values, and the smallest change that helps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(pub(crate) String);
 
-/// Share of the hardware's memory that plans leave free: predictions of memory err.
+/// Share of the hardware's memory that plans leave free, since predictions of memory have errors.
 pub const RESERVE: f64 = 0.03;
 
-/// What the best layout is best in.
+/// Objective of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
     /// Shortest iteration.
@@ -60,7 +60,7 @@ pub struct Fixed {
     pub layers: Option<Vec<usize>>,
 }
 
-/// Names of the values that can be fixed, each with others for it.
+/// Names of the values that can be fixed, each with its aliases.
 const KEYS: [(&str, &[&str]); 11] = [
     ("tp", &["tensor-parallel-size", "tensor-model-parallel-size"]),
     ("pp", &["stages", "p", "pipeline-parallel-size", "pipeline-model-parallel-size"]),
@@ -97,7 +97,7 @@ impl Fixed {
         Ok(fixed)
     }
 
-    /// Allows what both allow.
+    /// Returns the restrictions of both.
     pub fn add(&mut self, other: Fixed) {
         self.tp.extend(other.tp);
         self.pp.extend(other.pp);
@@ -187,11 +187,11 @@ pub struct Question {
     pub schedules: Vec<String>,
     pub fixed: Fixed,
     pub objective: Objective,
-    /// Most bytes per GPU; `None`: the hardware's memory, without [`RESERVE`].
+    /// Maximum bytes per GPU; `None`: the hardware's memory minus [`RESERVE`].
     pub memory_limit: Option<u64>,
     /// Number of plans to return.
     pub keep: usize,
-    /// Services of the machine: threads and files.
+    /// Threads and files.
     pub host: &'static dyn Host,
 }
 

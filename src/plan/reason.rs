@@ -1,6 +1,6 @@
 //! Why layouts are not among the best.
 
-/// Why layouts are not among the best.
+/// Why a layout is not among the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The model's heads or MLP cannot be divided by tp.
@@ -21,7 +21,7 @@ pub enum Reason {
     Alike,
     /// Predicted in full, and slower than the plans.
     Predicted,
-    /// Its order would have to be searched, and the work for such searches was spent on layouts with lower bounds.
+    /// Its order would have to be searched, and the budget for searches was spent on layouts with lower bounds.
     Unsearched,
 }
 

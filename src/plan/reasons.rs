@@ -1,4 +1,4 @@
-//! Why the best plan is the best, and what would beat it, in two sentences.
+//! Two sentences: why the best plan is the best, and which changes would beat it.
 
 use super::answer::{Plan, RESOLUTION};
 use super::nearby::{Change, NearbyPlan, on_gpus};
@@ -6,10 +6,10 @@ use super::search::Search;
 use super::space::{Candidate, Space};
 use crate::cost::analytic::StepTime;
 
-/// Gains that are worth a mention.
+/// Minimum gain that is mentioned.
 const WORTH: f64 = 0.005;
 
-/// Returns the parts of an iteration that are not computation, with what they are lost to.
+/// Returns the parts of an iteration that are not computation, by cause.
 fn losses(time: &StepTime) -> [(&'static str, f64); 6] {
     [
         ("the pipeline bubble", time.pipeline_bubble),
@@ -33,7 +33,7 @@ fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Returns what of a layout differs from another's.
+/// Returns the differences between two layouts.
 fn difference(plan: &Plan, other: &Plan) -> String {
     let (a, b) = (&plan.layout, &other.layout);
     let mut words = Vec::new();
@@ -106,7 +106,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     [first, beats(search, best, fastest, nearby)]
 }
 
-/// Returns what would beat the best plan.
+/// Returns the changes that would beat the best plan.
 fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) -> String {
     let speed = best.estimate.tokens_per_second_per_gpu * best.estimate.iteration_s / fastest;
     let gpus = best.layout.gpus();

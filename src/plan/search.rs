@@ -12,9 +12,9 @@ use crate::sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Layouts that are predicted before the best known time is looked at again: a fixed number, whatever the number of cores.
+/// Number of layouts that are predicted before the best known time is checked again, on any number of cores.
 const BATCH: usize = 64;
-/// Most searches of orders per question.
+/// Maximum number of searched orders per question.
 const MOST_SEARCHES: usize = 48;
 
 /// Follows a search. The defaults do nothing.
@@ -45,7 +45,7 @@ impl Observer for Silent {}
 pub struct Limits<'a> {
     /// Number of layouts to find.
     pub keep: usize,
-    /// Most bytes per device.
+    /// Maximum bytes per device.
     pub bytes: u64,
     /// Which layouts are allowed.
     pub allows: &'a (dyn Fn(&Space, &Candidate) -> bool + Sync),
@@ -66,8 +66,8 @@ pub struct Found {
     pub is_stopped: bool,
 }
 
-/// What a plan must differ in from better ones: two layouts that agree in it differ only in virtual stages, or in cp and the size
-/// of micro-batches, and their predictions hardly do.
+/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, or in cp and micro-batch size,
+/// and their predictions hardly differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind<'a> {
     schedule: &'a str,
@@ -83,7 +83,7 @@ struct Kind<'a> {
     moves_layers: bool,
 }
 
-/// Layouts of a question with all that is known about them.
+/// Layouts of a question with their known results.
 pub struct Search<'a> {
     pub question: &'a Question,
     pub space: Space,
@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
         Ok(Search { question, space, orders: Orders::default(), known: Mutex::default() })
     }
 
-    /// Adds what an earlier search of the same question found out.
+    /// Adds the results of an earlier search of the same question.
     pub fn knowing(self, known: BTreeMap<u32, Outcome>) -> Search<'a> {
         Search { known: Mutex::new(known), ..self }
     }
@@ -159,7 +159,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns all that is known.
+    /// Returns all known results.
     pub fn outcomes(&self) -> BTreeMap<u32, Outcome> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
         let is_open = |number: u32| self.space.shape(&candidates[number as usize]).is_open;
         let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
         let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
-        // orders that have to be searched come last, and only while they may be among the best
+        // searched orders come last, and only while they may be among the best
         let (open, fixed): (Vec<u32>, Vec<u32>) = all.iter().partition(|&&number| is_open(number));
         let spent = self.pass(&fixed, limits, &mut found, usize::MAX, observer, all.len());
         let searched = self.pass(&open, limits, &mut found, MOST_SEARCHES, observer, all.len());

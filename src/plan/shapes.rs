@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A schedule on `pp` devices with a split of the layers.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Name that can be requested by itself, without the number of stages per device.
+    /// Name of the schedule, without the number of stages per device.
     pub schedule: String,
     pub pp: u32,
     /// Stages per device.
@@ -31,7 +31,7 @@ pub struct Shape {
     /// Layers per stage; `None` for the default split.
     pub layers: Option<Vec<usize>>,
     pub stages: Vec<Stage>,
-    /// For each device, the first that holds as many of each part.
+    /// For each device, the first device with the same number of each part.
     pub alike: Vec<u32>,
 }
 
@@ -200,7 +200,7 @@ impl Pipeline {
         };
         let all: Vec<_> = (0..placement.devices()).map(held).collect();
         let first = |device: usize| {
-            // in two directions the other holder of a stage matters, too
+            // in bidirectional placements, count the other holder of a stage, too
             let same = (0..device).find(|&other| placement.directions() == 1 && all[other] == all[device]);
             same.unwrap_or(device) as u32
         };

@@ -9,7 +9,7 @@ use crate::layout::{ParallelConfig, Recompute, Zero};
 use crate::resolve::results;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most layouts of a question.
+/// Maximum number of layouts of a question.
 const MOST: usize = 20_000_000;
 
 /// What the costs of a model's parts depend on.

@@ -1,4 +1,4 @@
-//! What training software can do: which layouts a plan may use.
+//! Layouts that training software supports.
 
 use super::question::Question;
 use crate::hardware::Stack;
@@ -81,7 +81,7 @@ impl Abilities {
         if !fixed.recompute.is_empty() {
             able.recompute.clone_from(&fixed.recompute);
         }
-        // a value that was asked for is predicted as if the software had it
+        // a requested value is predicted as if the software had it
         if !fixed.zero.is_empty() {
             able.zero = [fixed.zero.clone(), fixed.zero.clone()];
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[error("{text}")]
 pub struct Lost {
     pub text: String,
-    /// The rank, if it cannot write results any more.
+    /// The rank, if it can no longer write results.
     pub dead: Option<u32>,
 }
 
@@ -57,8 +57,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Derives the limits from `--timeout`. A process always has at least 1 s to answer and 10 s to start. A thread of its own
-    /// answers, so 4 s of silence are a process that is stopped.
+    /// Derives the limits from `--timeout`. A process always has at least 1 s to answer and 10 s to start. A separate thread
+    /// answers, so a process that is silent for 4 s is stopped.
     pub fn of(timeout: Option<Duration>) -> Patience {
         let seconds = Duration::from_secs;
         let silence = timeout.unwrap_or(seconds(4)).max(seconds(1));

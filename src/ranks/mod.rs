@@ -109,7 +109,7 @@ trait Wire: Send + Sync {
         false
     }
 
-    /// Whether rank 0 has said that it lives, or says so soon, after this rank was told to end.
+    /// Whether rank 0 says that it is alive, now or soon, after this rank was told to end.
     fn first_lives(&self) -> bool {
         true
     }
@@ -136,7 +136,7 @@ pub struct Ranks {
     size: u32,
     wire: Box<dyn Wire>,
     machines: Vec<String>,
-    /// Process of each rank, as its machine numbers it.
+    /// Process id of each rank, on its machine.
     processes: Vec<u32>,
     /// Treat every rank as if it ran on a machine of its own.
     apart: bool,
@@ -189,7 +189,7 @@ impl Ranks {
         self.size
     }
 
-    /// Describes the workers of a mesh of `devices` pipeline devices, and what runs them.
+    /// Describes the workers of a mesh of `devices` pipeline devices, and the ranks or threads that run them.
     pub fn workers_in_words(&self, mesh: Mesh, devices: u32) -> String {
         let on = if self.size > 1 { format!("{} ranks", self.size) } else { "threads".to_string() };
         format!("{} on {on}", mesh.in_words(devices))

@@ -19,7 +19,7 @@ const PACKET: i32 = 2;
 /// Tags of the question whether a rank is alive, and of the answer.
 const PING: i32 = 3;
 const PONG: i32 = 4;
-/// Tag of rank 0's word to rank 1 that it lives, when ranks are told to end because one of them died.
+/// Tag of rank 0's message to rank 1 that it is alive, sent when ranks have to end because one of them died.
 const ALIVE: i32 = 5;
 
 /// How long the thread sleeps if messages are expected, and if not.
@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_millis(1);
 
 /// How long a rank that ends with an error waits for rank 0 to do so first.
 const LEAVE: Duration = Duration::from_secs(3);
-/// How long rank 1 waits for the word that rank 0 lives; `mpirun` kills both a second after it has told them to end.
+/// How long rank 1 waits for the message that rank 0 is alive; `mpirun` kills both a second after it has told them to end.
 const WORD: Duration = Duration::from_millis(300);
 
 enum Order {
@@ -41,23 +41,23 @@ type Reply = Sender<Result<Vec<Vec<u8>>, Lost>>;
 
 struct Exchange {
     reply: Reply,
-    /// Longest time that it may take.
+    /// Maximum duration.
     most: Duration,
     begin: Instant,
 }
 
-/// What the thread that owns MPI has learned.
+/// State that the thread that owns MPI shares.
 #[derive(Default)]
 struct News {
     /// Set by SIGTERM, which `mpirun` sends to the others when a rank dies.
     stopped: Arc<AtomicBool>,
     /// A rank that does not answer.
     lost: Mutex<Option<Lost>>,
-    /// When that was seen.
+    /// When this was noticed.
     told: OnceLock<Instant>,
-    /// Whether rank 0 has said that it lives after SIGTERM.
+    /// Whether rank 0 has said after SIGTERM that it is alive.
     first_lives: AtomicBool,
-    /// Whether this process itself did not run for a while, shortly before.
+    /// Whether this process itself was stopped shortly before.
     stood: AtomicBool,
     /// When the thread last ran; MPI may block it while it connects to a rank that is gone.
     ran: Mutex<Option<Instant>>,
@@ -302,10 +302,10 @@ impl Thread {
         self.exchange = Some(Exchange { reply, most: patience.most, begin: Instant::now() });
     }
 
-    /// Pings all others while they may be waited for, inside a step or in an exchange, and notes one that does not answer.
+    /// Pings all others while this rank may wait for them, inside a step or in an exchange, and notes one that does not answer.
     fn watch(&mut self, is_needed: bool) {
         let now = Instant::now();
-        // Nobody is to blame for the time for which this process itself was stopped, or had no reason to listen.
+        // The time for which this process itself was stopped, or did not listen, does not count as silence.
         let stood = now - std::mem::replace(&mut self.ran, now) > self.patience.silence / 2;
         if !is_needed || stood {
             self.listens = now;
@@ -344,7 +344,7 @@ impl Thread {
         self.sends.push((request, memory));
     }
 
-    /// Begins to receive a message, of which only the begin may have arrived: a rank may be stopped while it sends.
+    /// Begins to receive a message. It may have arrived only in part, since a rank may be stopped while it sends.
     fn begin_receive(&mut self, rank: usize, tag: i32, (message, status): (Message, Status)) {
         let length = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0);
         let memory = Box::into_raw(vec![0_u8; length].into_boxed_slice());
@@ -354,7 +354,7 @@ impl Thread {
         self.receives[rank].push_back((request, memory, tag));
     }
 
-    /// Takes the messages of `rank` that have arrived as a whole, in order.
+    /// Takes the messages of `rank` that have arrived completely, in order.
     fn receive(&mut self, rank: usize) {
         while let Some((request, memory, tag)) = self.receives[rank].pop_front() {
             if let Err(request) = request.test() {
@@ -388,7 +388,7 @@ impl Thread {
             match tag {
                 PART | PACKET => self.begin_receive(rank as usize, tag, (message, status)),
                 _ => {
-                    // Empty, so it has arrived as a whole.
+                    // Empty, so it has arrived completely.
                     let _ = (message, status).matched_receive_vec::<u8>();
                     self.note(rank, tag);
                 }

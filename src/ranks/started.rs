@@ -9,7 +9,7 @@ struct Launcher {
     size: &'static str,
 }
 
-/// MPI's launchers, whose processes can join. Open MPI's and MPICH's mpirun, and Intel MPI's.
+/// MPI's launchers, whose processes can join: mpirun of Open MPI, MPICH and Intel MPI.
 const MPI: [Launcher; 2] = [
     Launcher { name: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE" },
     Launcher { name: "mpirun", rank: "PMI_RANK", size: "PMI_SIZE" },
@@ -17,24 +17,24 @@ const MPI: [Launcher; 2] = [
 /// A step of Slurm, whose processes can join if it sets up PMIx.
 const SLURM: Launcher = Launcher { name: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS" };
 const PMIX_RANK: &str = "PMIX_RANK";
-/// What torchrun and scripts for PyTorch set. It brings no MPI, so its processes cannot join.
+/// torchrun, and scripts for PyTorch that set its variables. Without MPI, their processes cannot join.
 const TORCH: Launcher = Launcher { name: "torchrun", rank: "RANK", size: "WORLD_SIZE" };
 /// Set by torchrun itself, not by scripts that set its other variables.
 const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
-/// A process of several, as a launcher describes it.
+/// One of several processes, as a launcher describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
     /// Number of processes, at least 2.
     pub size: u32,
-    /// The variable that says so.
+    /// The variable with this number.
     pub variable: &'static str,
 }
 
-/// A variable's name and its number.
+/// Name and value of a variable.
 type Found = (&'static str, u32);
 
-/// Returns what launched this process with others, if anything did. `variable` looks up a variable of the environment.
+/// Returns what a launcher says about this process; `None` without a launcher. `variable` looks up an environment variable.
 ///
 /// # Errors
 /// Variables contradict each other, or the processes cannot join.
@@ -71,7 +71,7 @@ pub fn started(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Start
     }
 }
 
-/// Refuses the processes of torchrun, or of a script that sets its variables.
+/// Rejects processes of torchrun, and of scripts that set its variables.
 fn unconnected(size: u32, variable: &impl Fn(&str) -> Option<String>) -> RanksError {
     let at = variable("MASTER_ADDR").map_or(String::new(), |address| format!(", MASTER_ADDR={address}"));
     let rank = variable(TORCH.rank).unwrap_or_default();
@@ -86,7 +86,7 @@ fn unconnected(size: u32, variable: &impl Fn(&str) -> Option<String>) -> RanksEr
     })
 }
 
-/// Reads a launcher's variables: the rank, if it says so, and the number of processes.
+/// Reads a launcher's variables: the rank, if set, and the number of processes.
 fn found(
     launcher: &Launcher,
     variable: &impl Fn(&str) -> Option<String>,

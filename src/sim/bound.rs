@@ -144,7 +144,7 @@ struct Job {
 /// All ops of one device.
 struct Jobs {
     list: Vec<Job>,
-    /// Overlapped pairs that take less time than their ops: by the slots of both, their number and the time that each saves.
+    /// Overlapped pairs that take less time than their ops: by the slots of both, the number of pairs and the time that each saves.
     saved: BTreeMap<(usize, usize), (i128, i128)>,
 }
 

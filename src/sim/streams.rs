@@ -1,4 +1,4 @@
-//! What the streams of each device do in a predicted step whose overlapped pairs run on two streams.
+//! Sub-ops on each device's streams in a predicted step whose overlapped pairs run on two streams.
 
 use super::sweep::pairs;
 use super::waits::OpTimes;
@@ -41,7 +41,7 @@ pub(super) fn stream_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes
     if spans.len() > MOST_SPANS { Vec::new() } else { spans }
 }
 
-/// Returns the run of an op by itself; of a W nothing, which is one piece.
+/// Returns the sub-ops of an op outside of pairs; none for W, which is a single sub-op.
 fn alone(pairs: &PairCosts, op: Op) -> StreamTimes {
     let sub_ops = pairs.sub_ops(op.stage());
     match op.kind() {
@@ -51,7 +51,7 @@ fn alone(pairs: &PairCosts, op: Op) -> StreamTimes {
     }
 }
 
-/// Adds the sub-ops of a pair or of an op, stretched to its time.
+/// Adds the sub-ops of a pair or op, scaled to its duration.
 fn add(spans: &mut Vec<StreamSpan>, device: u32, ops: [Op; 2], run: &StreamTimes, (start, end): (u64, u64)) {
     let at = |ns: u64| start + (u128::from(ns) * u128::from(end - start) / u128::from(run.end.max(1))) as u64;
     let span = |name: &str, op: Op, start_ns, end_ns| Span {

@@ -62,8 +62,8 @@ impl Pair {
     }
 }
 
-/// Returns how long a pair takes whose ops start together and take `first` and `second` ticks alone; one after the other if the times
-/// of its sub-ops are not known.
+/// Returns the duration of a pair whose ops start together and take `first` and `second` ticks alone; their sum if the times of its
+/// sub-ops are unknown.
 pub(super) fn pair_duration((overlap, streams): (Overlap, Option<PairTime>), first: u64, second: u64) -> u64 {
     match (overlap, streams) {
         (Overlap::Max, _) => first.max(second),
@@ -114,7 +114,7 @@ pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) ->
     sweep_rules(graph, at, |_, _, _, duration| duration, |_, _, _, _| ())
 }
 
-/// What a sweep needs besides a graph.
+/// Times that a sweep needs, besides a graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine<'a> {
     /// By [`Op::slot`](crate::op::Op::slot).
@@ -123,7 +123,7 @@ pub(super) struct Machine<'a> {
     pub pairs: Option<&'a PairCosts>,
     /// [`CostTable::pauses`].
     pub pauses: &'a [u64],
-    /// By device: when it is free to begin; 0 for devices that it leaves out.
+    /// By device: when it can begin; 0 for missing devices.
     pub begin: &'a [u64],
 }
 
@@ -142,7 +142,7 @@ pub(super) fn sweep_rules(
     }
 }
 
-/// [`sweep_rules`] where `pause(index)` returns for how long a device sums gradients behind an op.
+/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op.
 fn sweep_pausing(
     graph: &TaskGraph,
     Machine { rules, pairs, begin, .. }: Machine<'_>,

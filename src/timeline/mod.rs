@@ -123,7 +123,7 @@ pub struct Timeline {
     /// Number of the step that the spans show, as in [`StepFigures::number`]; absent where `steps` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// The workers of a run with several workers per device, of which the spans show one; absent for every other timeline.
+    /// Workers of a run with several workers per device, of which the spans show one; absent for all other timelines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
     /// Origin: program version, machine, date, device kind; free text by key.
@@ -251,22 +251,21 @@ impl Timeline {
     }
 }
 
-/// The workers of a run with several workers per pipeline device. Workers of the same replica and tensor rank run a copy of the
-/// pipeline; the spans of a timeline are those of one copy.
+/// The workers of a run with several workers per pipeline device. Workers with the same replica and tensor rank run one copy of the
+/// pipeline; a timeline's spans show one copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workers {
-    /// The degrees.
     pub mesh: Mesh,
-    /// Replica of the workers whose spans the timeline has as its own: the slowest copy.
+    /// Replica of the copy that the timeline's own spans show, which is the slowest one.
     pub data: u32,
-    /// Their tensor rank.
+    /// Tensor rank of that copy.
     pub tensor: u32,
-    /// The workers of all other copies.
+    /// All other copies.
     pub others: Vec<WorkerSpans>,
 }
 
-/// The spans of one copy of the pipeline: of the worker of each device with this coordinate.
+/// The spans of one copy of the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerSpans {
@@ -274,7 +273,7 @@ pub struct WorkerSpans {
     pub data: u32,
     /// Tensor rank, from 0.
     pub tensor: u32,
-    /// By device, then queue, then start; times are from the time 0 of the timeline.
+    /// By device, then queue, then start; times are from the timeline's time 0.
     pub spans: Vec<Span>,
 }
 
@@ -301,7 +300,7 @@ impl Workers {
 }
 
 impl Timeline {
-    /// Returns the timelines of the workers that this one does not show, each with the name of its workers.
+    /// Returns the timelines of the other copies, each with the name of its workers.
     pub fn other_workers(&self) -> impl Iterator<Item = (String, Timeline)> {
         self.workers.iter().flat_map(|workers| {
             workers.others.iter().map(|other| (workers.name(other.data, other.tensor), self.of_workers(other)))

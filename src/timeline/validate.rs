@@ -193,7 +193,7 @@ impl Timeline {
 }
 
 impl Timeline {
-    /// Checks that every copy is there once, with spans that fit the header.
+    /// Checks that every copy occurs once, with spans that fit the header.
     pub(super) fn validate_workers(&self, place: &str) -> Result<(), TimelineError> {
         let Some(workers) = &self.workers else { return Ok(()) };
         let here = field(place, "workers");

@@ -109,8 +109,8 @@ impl TrainingLoop {
     /// Runs the steps of `graph` that are left. Ends early after a step if a signal asks for it.
     ///
     /// # Errors
-    /// See [`Error`]. The newest checkpoint stays as it is. `rescued` gets a report of the steps before a rank or device was lost, on
-    /// the rank that speaks for the others.
+    /// See [`Error`]. The newest checkpoint is kept. `rescued` gets a report of the steps before a rank or device was lost, on the rank
+    /// that prints.
     pub fn run(mut self, graph: TaskGraph, watcher: Watcher<'_>, rescued: impl FnOnce(Report)) -> Result<Ended, Error> {
         let graph = Arc::new(graph);
         self.training.stages(&graph)?;
@@ -140,7 +140,7 @@ impl TrainingLoop {
         let (step, signal, checkpoint) = match ended {
             Ok(ended) => ended,
             Err(error) => {
-                // What ended the run is the error, not what hinders its report.
+                // The error is what ended the run, not a failure to report it.
                 let lost = error.is_hang().then(report);
                 if let Some(report) = lost.and_then(|report| report.ok().flatten()) {
                     rescued(report);

@@ -21,8 +21,8 @@ pub struct HostCopy {
     parameters: Arc<Mutex<Parameters>>,
     /// The tensors of this rank's devices.
     held: BTreeSet<TensorPart>,
-    /// By rank: its messages to rank 0, which together hold what no lower rank has; all of its tensors if ranks have parts of the same
-    /// tensor.
+    /// By rank: its messages to rank 0, which contain the tensors that no lower rank has; all of its tensors if ranks have parts of
+    /// the same tensor.
     messages: Vec<Vec<Vec<Elements>>>,
     /// Whether several ranks have parts of the same tensor: shares of tensor-parallel ranks, or of the optimizer's state.
     has_parts: bool,
@@ -73,7 +73,7 @@ impl HostCopy {
         Ok(parameters)
     }
 
-    /// Sets what this rank fills or gathers to zero.
+    /// Sets the elements that this rank fills or gathers to zero.
     fn clear(&self, ranks: &Ranks) {
         let mut copy = locked(&self.parameters);
         if ranks.rank() == 0 {
@@ -105,7 +105,7 @@ impl HostCopy {
                         Error::Failed(format!("expected {} more bytes of a rank, found {}", into.len(), left.len()))
                     })?;
                     match self.has_parts {
-                        // Elements that a rank does not have are 0 there, and those that several have are equal.
+                        // Missing elements of a rank are 0, and elements that several ranks have are equal.
                         true => into.iter_mut().zip(now).for_each(|(into, byte)| *into |= byte),
                         false => into.copy_from_slice(now),
                     }

@@ -13,14 +13,15 @@ pub const COVERAGE: f64 = 0.9;
 
 /// Head of the file of intervals.
 const HEAD: &str = "\
-# Measured over predicted iteration times between which 90 % of published steps are, by constants that were fitted without them: without
-# their publication, model, precision and GPU together; for other machines, without their GPU, each GPU counting the same. Written by
+# 90 % intervals of measured / predicted iteration times of published steps, with constants fitted without them: without the group of
+# the same publication, model, precision and GPU; for other machines, without their GPU, where each GPU has the same weight. Written by
 # `cargo run --release -p pipesim-validation -- left-out`; the rows are in reports/published/left_out.json.
 ";
 
 /// Mixtures: another table.
 const MIXTURES: &str = "
-# Mixtures of experts: rounded from leaving out one group of 148 rows; long upwards, since software of 2025 took up to three times as long.
+# Mixtures of experts: rounded errors with one group of the 148 rows left out; long upwards, since software of 2025 took up to three times
+# as long. Coverage was not checked.
 mixture-16-bits = [0.8, 1.7]
 mixture-8-bits = [0.83, 1.5]
 mixture-other-machine = [0.7, 2.0]

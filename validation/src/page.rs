@@ -264,7 +264,7 @@ fn summary(rows: &[RowPrediction]) -> Vec<String> {
     vec![
         format!(
             "{predicted} of {} published, measured steps are predicted from model, hardware, layout and software alone, with {} fitted constants. \
-             Errors are those of the iteration time, weighted; near-duplicate rows have a weight below 1.",
+             Errors are weighted errors of the iteration time; near-duplicate rows have a weight below 1.",
             rows.len(),
             fitted_to(rows.iter().map(|row| &row.row)).len()
         ),
@@ -272,8 +272,8 @@ fn summary(rows: &[RowPrediction]) -> Vec<String> {
             "The constants were fitted on these rows (`cargo run --release -p pipesim-validation -- fit` repeats the fit, also with groups, families or machines left out). \
              Of {all} pairs of layouts of one model that differ by more than 8 %, {right} ({ordered:.1} %) are ranked correctly."
         ),
-        "Errors without its group, family or machine are those of fits that have not seen the row's publication, model, precision and GPU together, \
-         its publication, or its GPU (`pipesim-validation left-out`). They are what to expect of a new prediction."
+        "Columns 'without its group, family or machine' have errors of fits without rows of the same publication, model, precision and GPU, \
+         of the same publication, or of the same GPU (`pipesim-validation left-out`). They estimate the error of a new prediction."
             .to_string(),
         "The rule of thumb is the median MFU of a GPU and precision over the same rows.".to_string(),
     ]

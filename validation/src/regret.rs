@@ -207,7 +207,7 @@ pub fn page(text: &str) -> Result<String> {
     let problems: Vec<Problem> =
         problems.into_iter().filter(|problem| problem.timed().count() >= LEAST_TIMED).collect();
     let mut out = String::from(
-        "| problem | layouts | timed | chosen | told what fits | rule, told what fits |\n| :--- | ---: | ---: | ---: | ---: | ---: |\n",
+        "| problem | layouts | timed | chosen | chosen, known memory | rule of thumb, known memory |\n| :--- | ---: | ---: | ---: | ---: | ---: |\n",
     );
     let mut columns: [Vec<Choice>; 3] = Default::default();
     for problem in &problems {
@@ -216,7 +216,7 @@ pub fn page(text: &str) -> Result<String> {
         let cells = choices.map(cell).join(" | ");
         out += &format!("| {} | {} | {} | {cells} |\n", problem.name, problem.layouts.len(), problem.timed().count());
     }
-    let names = ["chosen by prediction", "told what fits", "the rule, told what fits"];
+    let names = ["chosen by prediction", "chosen, known memory", "rule of thumb, known memory"];
     out += "\n| choice | problems | out of memory | nothing fits | mean regret | worst | within 3 % |\n| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
     for (name, column) in names.iter().zip(&columns) {
         let Summary { problems, out_of_memory, nothing, mean, worst, good } = Summary::of(column);

@@ -50,7 +50,7 @@ const IN_PROGRESS: u32 = 7;
 /// Messages are counted in bytes.
 const BYTE: sys::ncclDataType_t = sys::ncclDataType_t::ncclUint8;
 
-/// Type of the numbers of a collective call.
+/// Element type of a collective call.
 fn number_type(precision: Precision) -> sys::ncclDataType_t {
     match precision {
         Precision::F32 => sys::ncclDataType_t::ncclFloat32,
@@ -58,12 +58,12 @@ fn number_type(precision: Precision) -> sys::ncclDataType_t {
     }
 }
 
-/// How a collective call joins the members' numbers.
+/// Reduction of a collective call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Their sum. Its order depends on the place of a number, but all members receive the same bits.
+    /// Sum. The order of addition depends on an element's place, but all members receive the same bits.
     Sum,
-    /// The largest of them.
+    /// Maximum.
     Largest,
 }
 
@@ -76,12 +76,11 @@ impl Join {
     }
 }
 
-/// Numbers in device memory.
+/// An array in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     pub address: Address,
     pub count: usize,
-    /// Their type.
     pub precision: Precision,
 }
 
@@ -260,21 +259,21 @@ impl Communicator {
         call!(self.nccl, this, ncclRecv(target, bytes, BYTE, from as c_int, this, stream))
     }
 
-    /// Enqueues on `stream` the replacement of `data` by what all ranks' join to. All ranks make the same calls in the same order.
+    /// Enqueues an all-reduce of `data`, in place, on `stream`. All ranks make the same calls in the same order.
     pub fn all_reduce(&self, data: Numbers, join: Join, stream: &Stream) -> Result<(), Error> {
         let (this, place, kind) = (self.handle()?, pointer(data.address), number_type(data.precision));
         let stream = stream.raw().cast();
         call!(self.nccl, this, ncclAllReduce(place, place, data.count, kind, join.operation(), this, stream))
     }
 
-    /// Enqueues on `stream` the sum of all ranks' `data`, of which this rank's of equal pieces goes to `share`.
+    /// Enqueues a reduce-scatter on `stream`: sums `data` over all ranks, and writes this rank's piece to `share`.
     pub fn reduce_scatter(&self, data: Numbers, share: Address, stream: &Stream) -> Result<(), Error> {
         let (this, kind, sum) = (self.handle()?, number_type(data.precision), Join::Sum.operation());
         let (count, stream) = (data.count / self.ranks as usize, stream.raw().cast());
         call!(self.nccl, this, ncclReduceScatter(pointer(data.address), pointer(share), count, kind, sum, this, stream))
     }
 
-    /// Enqueues on `stream` the copy of all ranks' `share`, one after the other, to `data`.
+    /// Enqueues an all-gather on `stream`: writes the shares of all ranks to `data`, in order.
     pub fn all_gather(&self, share: Numbers, data: Address, stream: &Stream) -> Result<(), Error> {
         let (this, kind, stream) = (self.handle()?, number_type(share.precision), stream.raw().cast());
         call!(self.nccl, this, ncclAllGather(pointer(share.address), pointer(data), share.count, kind, this, stream))

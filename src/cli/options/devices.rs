@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 #[cfg(feature = "cuda")]
 use std::{sync::OnceLock, time::Duration};
 
-/// Time limit for opening NVIDIA's libraries, which have hundreds of megabytes to read from a cold disk.
+/// Time limit for opening NVIDIA's libraries, since hundreds of megabytes may have to be read from a cold disk.
 #[cfg(feature = "cuda")]
 const OPENING: Duration = Duration::from_secs(60);
 
@@ -93,7 +93,7 @@ fn may_open() -> Result<(), String> {
 }
 
 impl DeviceOptions {
-    /// Returns the options for the workers of `mesh`, which timed devices cannot be if there are several per pipeline device.
+    /// Returns the options for the workers of `mesh`. Timed devices support one worker per pipeline device.
     pub fn for_mesh(&self, mesh: Mesh) -> Result<DeviceOptions, Failure> {
         let refuse =
             |what: &str| Err(Failure::Usage(format!("{what}, found {mesh}; leave these out, or use --device cpu")));

@@ -128,7 +128,7 @@ pub fn stack(name: &str) -> Result<Stack, Failure> {
     read_table(name, hardware::stack_file)
 }
 
-/// Reads a table with `read`, and the files next to it that are its bases.
+/// Reads a table with `read`, and its bases from files next to it.
 fn read_table<T>(
     name: &str,
     read: impl Fn(&str, &str, hardware::Files<'_>) -> Result<T, hardware::Error>,
@@ -148,8 +148,8 @@ impl HardwareOptions {
         sizes || self.tp.are_several() || self.dp.are_several()
     }
 
-    /// Returns the costs of the model on the hardware, if given, with the memory of `schedules`: for every combination of degrees and
-    /// micro-batches. Of several, those that the model or the batch does not allow are left out.
+    /// Returns the costs of the model on the hardware, if given, with the memory of `schedules`, for every combination of degrees
+    /// and micro-batches. If there are several, combinations that the model or the batch does not allow are skipped.
     pub fn all(
         &self,
         schedules: &SearchOptions,
@@ -299,7 +299,7 @@ pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
     remarks
 }
 
-/// Says which parameters a token passes, and which ones multi-token prediction adds.
+/// Returns the numbers of parameters that a token activates, and that multi-token prediction adds.
 fn parameters_beside(analytic: &Analytic) -> String {
     let billions = |parameters: u128| format!("{:.2} G", parameters as f64 / 1e9);
     let active = analytic.model.experts.map(|_| format!("{} active", billions(analytic.spec.active_parameters())));
@@ -367,7 +367,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     Table::new(caption, &header, forecasts.iter().map(row).collect())
 }
 
-/// Says what the memory of the fullest devices contains, for mixtures of experts.
+/// Describes the memory of the fullest devices, for mixtures of experts.
 fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
     let mut caption = "Memory of the fullest device".to_string();
     for (name, forecast) in forecasts {

@@ -15,7 +15,7 @@ pub struct Group {
     saved: Option<GroupState>,
 }
 
-/// Values of a group, first and second moments of its slice.
+/// Values of a group, and the first and second moments of its slice.
 #[derive(Clone, Debug, Default)]
 pub struct GroupState([Vec<f32>; 3]);
 
@@ -40,7 +40,7 @@ impl Group {
         std::mem::swap(&mut self.own.second_moments, second_moments);
     }
 
-    /// The elements whose moments it has.
+    /// Range of the elements that have moments.
     pub fn slice(&self) -> Range<usize> {
         self.own.slice()
     }

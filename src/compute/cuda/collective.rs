@@ -1,4 +1,4 @@
-//! Collective calls among GPUs that have shares of the same layers, or the same layers.
+//! Collective calls among GPUs that share layers (tensor ranks) or have copies of them (replicas).
 
 use super::operation::{Operations, at, int, launch};
 use crate::compute::Copies;
@@ -7,35 +7,35 @@ use pipesim_cuda::kernel;
 pub use pipesim_cuda::nccl::{Join, Numbers};
 use pipesim_cuda::{Address, Argument, Precision};
 
-/// Enqueues the join of numbers, in place, with as many others.
+/// Enqueues a reduction of two arrays of equal length into the first one.
 pub type Fold<'a> = dyn Fn(Numbers, Address) -> Result<()> + 'a;
 
-/// A member of a group of GPUs, and its collective calls, which only enqueue on the GPU's compute stream. All members make the same
-/// calls in the same order, with the same counts, and receive the same bits.
+/// A member of a group of GPUs. Its collective calls only enqueue on the GPU's compute stream. All members make the same calls in
+/// the same order, with the same counts, and receive the same bits.
 ///
 /// # Errors
 /// The run was aborted, a member is gone, or the driver or NCCL failed.
 pub trait DeviceCollective: Send {
-    /// Number of members.
+    /// Returns the number of members.
     fn size(&self) -> usize;
 
-    /// This member's number, from 0.
+    /// Returns the member's number, from 0.
     fn rank(&self) -> usize;
 
-    /// Called before the calls of a step; the first call may wait for the hosts of the other members.
+    /// Prepares the calls of a step. The first time, it may wait for the hosts of the other members.
     fn begin(&mut self) -> Result<()>;
 
-    /// Replaces each of `data` by the join of all members'. `fold` joins two.
+    /// Reduces each array of `data` over all members, in place. `fold` reduces two arrays.
     fn all_reduce(&mut self, data: &[Numbers], join: Join, fold: &Fold<'_>) -> Result<()>;
 
-    /// Sums `data` over all members, and writes the rank-th of `size` equal pieces to `share`. `fold` adds two.
+    /// Sums `data` over all members, and writes the member's piece of `size` equal pieces to `share`. `fold` adds two arrays.
     fn reduce_scatter(&mut self, data: Numbers, share: Address, fold: &Fold<'_>) -> Result<()>;
 
-    /// Writes all members' shares to `data`, one after the other.
+    /// Writes the shares of all members to `data`, in order.
     fn all_gather(&mut self, share: Numbers, data: Address) -> Result<()>;
 }
 
-/// The only GPU with its layers, which makes no collective call.
+/// A group of one GPU, which needs no communication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AloneOnDevice;
 
@@ -66,17 +66,17 @@ impl DeviceCollective for AloneOnDevice {
 }
 
 impl Operations {
-    /// `all_reduce` of `data` over `group`.
+    /// Reduces `data` over `group`: see [`DeviceCollective::all_reduce`].
     pub(super) fn all_reduce(&self, group: &mut dyn DeviceCollective, data: &[Numbers], join: Join) -> Result<()> {
         group.all_reduce(data, join, &|out, other| self.fold(out, other, join))
     }
 
-    /// `reduce_scatter` of `data` over `group`.
+    /// Sums `data` over `group`: see [`DeviceCollective::reduce_scatter`].
     pub(super) fn reduce_scatter(&self, group: &mut dyn DeviceCollective, data: Numbers, share: Address) -> Result<()> {
         group.reduce_scatter(data, share, &|out, other| self.fold(out, other, Join::Sum))
     }
 
-    /// Joins `out`, in place, with as many numbers at `other`. Only float32 has a largest.
+    /// Reduces `out` with the array of equal length at `other`, in place. The maximum exists only in float32.
     pub(super) fn fold(&self, out: Numbers, other: Address, join: Join) -> Result<()> {
         let Numbers { address, count, precision } = out;
         match (join, precision) {
@@ -86,7 +86,7 @@ impl Operations {
         }
     }
 
-    /// Spreads the gradients of heads that other ranks have, too: rows of `stride` into rows of all pieces.
+    /// Copies the gradients of heads that several ranks hold from rows of `stride` into rows with a place for each rank's piece.
     pub(super) fn heads_spread(
         &self,
         [wide, fused]: [Address; 2],
@@ -96,7 +96,7 @@ impl Operations {
         launch!(self, heads_spread(wide, fused; n, stride, start, blocks, size, pieces, piece))
     }
 
-    /// Takes the sums of [`Operations::heads_spread`] back.
+    /// Copies the sums of this rank's piece back, after [`Operations::heads_spread`] and an all-reduce.
     pub(super) fn heads_collect(
         &self,
         [fused, wide]: [Address; 2],
@@ -106,7 +106,8 @@ impl Operations {
         launch!(self, heads_collect(fused, wide; n, stride, start, blocks, size, pieces, piece))
     }
 
-    /// The largest logit of each row here, twice, its sum of exponentials, and the target's logit if it is here.
+    /// Computes for each row of this rank's logits: the largest (written twice), the sum of exponentials, and the target's logit if
+    /// it is on this rank.
     pub(super) fn classifier_share(
         &self,
         [largest, local, logits, targets]: [Address; 4],
@@ -115,7 +116,7 @@ impl Operations {
         launch!(self, classifier_share(largest, local, logits, targets; first, n, v, vp))
     }
 
-    /// Sums of exponentials for the largest logit of all ranks, and the target's logit less that.
+    /// Rescales the sums of exponentials to the largest logit of all ranks, and subtracts it from the target's logit.
     pub(super) fn classifier_rescale(
         &self,
         [sums, local, largest, targets]: [Address; 4],
@@ -124,7 +125,7 @@ impl Operations {
         launch!(self, classifier_rescale(sums, local, largest, targets; first, n, v))
     }
 
-    /// As [`Operations::classifier_forward`], of some ids' logits, with the sums of all ranks.
+    /// Like [`Operations::classifier_forward`], for this rank's logits and with the sums of all ranks.
     pub(super) fn classifier_gradient(
         &self,
         places: [Address; 5],

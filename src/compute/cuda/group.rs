@@ -55,7 +55,7 @@ impl Group {
         Numbers { address: self.side(side), count: self.count, precision: Precision::F32 }
     }
 
-    /// Where elements of the group's tensors, one after the other, are in a row. Gaps, which are zero, join runs.
+    /// Returns the contiguous runs that hold a range of the group's elements. Gaps between tensors, which are zero, join runs.
     fn runs(&self, elements: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let mut first = 0;

@@ -38,9 +38,9 @@ use std::sync::Arc;
 pub struct Cuda {
     workload: Workload,
     operations: Operations,
-    /// The ranks that share the layers.
+    /// Tensor-parallel ranks, which share the layers.
     ranks: Box<dyn DeviceCollective>,
-    /// Whether collective calls are made.
+    /// Whether collective calls are made; a warm-up makes none.
     is_awake: bool,
     /// Cosines and sines (T, size / 2) of rotary positions, if the model has them.
     rotations: Option<[Buffer; 2]>,
@@ -84,7 +84,7 @@ impl Cuda {
     /// `ranks` that share the layers. It makes no collective call before [`Cuda::wake`].
     ///
     /// # Errors
-    /// The workload is another rank's, a library is missing, or the GPU failed.
+    /// The workload is for another rank, a library is missing, or the GPU failed.
     pub fn new(
         gpu: &Arc<Gpu>,
         workload: Workload,

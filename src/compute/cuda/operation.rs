@@ -119,7 +119,7 @@ impl Operations {
         })
     }
 
-    /// The table by token has `held` rows, the first of which is that of token `first`.
+    /// The table by token has `held` rows and begins with the row of token `first`.
     pub(super) fn embedding_forward(
         &self,
         [out, tokens, wte, wpe]: [Address; 4],

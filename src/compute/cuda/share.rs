@@ -1,7 +1,7 @@
-//! What a GPU computes of layers that several tensor-parallel ranks share (Shoeybi et al., arXiv 1909.08053, section 3).
+//! A GPU's part of layers that several tensor-parallel ranks share (Shoeybi et al., arXiv 1909.08053, section 3).
 //!
-//! Biases, residuals and position embeddings are whole on every rank. The first rank adds them to its summand, where the product or
-//! the lookup does so at no cost; with sequence parallelism residuals are added behind the sum, because each rank has other rows.
+//! Biases, residuals and position embeddings are whole on every rank. The first rank adds them inside its product or
+//! lookup, at no cost. With sequence parallelism residuals are added after the sum, because ranks have different rows.
 
 use super::collective::{DeviceCollective, Join, Numbers};
 use super::{Activations, Cuda};
@@ -16,7 +16,7 @@ impl Cuda {
         self.workload.tensor.size > 1
     }
 
-    /// Whether this rank adds what all ranks have.
+    /// Whether this rank adds biases, residuals and positions, which all ranks have.
     pub(super) fn adds_whole(&self) -> bool {
         self.workload.tensor.rank == 0
     }
@@ -26,17 +26,17 @@ impl Cuda {
         self.workload.tensor.row_ranks() > 1
     }
 
-    /// Rows between products: with sequence parallelism those of this rank.
+    /// Returns the number of rows between products; with sequence parallelism, only this rank's.
     pub fn rows_between(&self) -> usize {
         self.rows() / self.workload.tensor.row_ranks()
     }
 
-    /// Begins collective calls, which a warm-up leaves out because members warm up one after the other.
+    /// Enables collective calls. A warm-up skips them because members warm up one after the other.
     pub fn wake(&mut self) {
         self.is_awake = true;
     }
 
-    /// The other tensor-parallel ranks, unless a warm-up leaves them out.
+    /// Returns the group of tensor-parallel ranks; `None` during the warm-up.
     fn group(&mut self) -> Option<(&super::operation::Operations, &mut dyn DeviceCollective)> {
         self.is_awake.then_some((&self.operations, &mut *self.ranks))
     }
@@ -45,12 +45,12 @@ impl Cuda {
         Numbers { address, count, precision: self.operations.precision }
     }
 
-    /// Replaces `data` by the join of all ranks'.
+    /// Reduces `data` over all ranks, in place.
     fn all_reduce(&mut self, data: Numbers, join: Join) -> Result<()> {
         self.group().map_or(Ok(()), |(operations, group)| operations.all_reduce(group, &[data], join))
     }
 
-    /// Adds up float32 numbers over all ranks if they share rows.
+    /// Sums float32 arrays over all ranks if they share rows.
     pub(super) fn sum_of_rows(&mut self, address: Address, count: usize) -> Result<()> {
         if !self.shares_rows() {
             return Ok(());
@@ -63,7 +63,8 @@ impl Cuda {
         self.operations.all_reduce(group, places, Join::Sum)
     }
 
-    /// All ranks' rows, `width` wide, of which `input` are this one's; `None` where ranks do not share rows. To be given back.
+    /// Gathers the rows of all ranks, `width` wide; `input` has this rank's. `None` if ranks do not share rows. Release the result
+    /// with [`Cuda::give_gathered`].
     pub(super) fn gathered(&mut self, input: &Activations, width: usize) -> Result<Option<Activations>> {
         if !self.shares_rows() {
             return Ok(None);
@@ -76,12 +77,12 @@ impl Cuda {
         Ok(Some(whole))
     }
 
-    /// Takes back what [`Cuda::gathered`] returned.
+    /// Releases the result of [`Cuda::gathered`].
     pub(super) fn give_gathered(&mut self, whole: Option<Activations>) {
         whole.into_iter().for_each(|buffer| self.give(buffer));
     }
 
-    /// Sets `out`, rows of `width`, to the sum over all ranks of what `compute` writes to an address: all rows, or this rank's.
+    /// Sums over all ranks what `compute` writes to an address, and writes all rows of `width`, or this rank's, to `out`.
     pub(super) fn sum(
         &mut self,
         out: &Activations,
@@ -104,7 +105,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// A linear layer of which each rank has some inputs.
+    /// Runs a linear layer whose inputs are split among the ranks.
     pub(super) fn linear_share(
         &mut self,
         out: &Activations,
@@ -127,8 +128,8 @@ impl Cuda {
         })
     }
 
-    /// Adds up the gradients (n, `outputs`) of heads that several ranks have. Ranks of other heads contribute zeros: one call of the
-    /// whole group instead of groups within it.
+    /// Sums the gradients (n, `outputs`) of heads that several ranks have. Ranks with other heads contribute zeros, so one call of
+    /// the whole group replaces calls of groups within it.
     pub(super) fn sum_heads(&mut self, gradient: &Activations, outputs: usize, copies: Copies) -> Result<()> {
         let count = self.rows() * copies.blocks * copies.pieces * copies.size;
         let wide = self.activations(count)?;
@@ -141,7 +142,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// The tokens' `losses` (n) from the logits of some ids, which become their gradients. All ranks compute the same losses.
+    /// Computes the tokens' `losses` (n) from this rank's logits, and replaces the logits by their gradients. All ranks compute the
+    /// same losses.
     pub(super) fn classify_share(
         &mut self,
         logits: Address,

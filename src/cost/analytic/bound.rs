@@ -1,4 +1,5 @@
-//! Lower bound of the time of a step over all orders of its ops: work, and the way of the first and the last micro-batch.
+//! A lower bound of a step's time over all orders of its ops, from each device's work and the path of the first and last
+//! micro-batch.
 
 use super::step::After;
 use super::{Analytic, Passes};
@@ -19,10 +20,10 @@ fn ns(seconds: f64) -> u64 {
 
 impl Analytic {
     /// Returns a lower bound, in seconds, of the iteration time of every order on `placement`, whether or not it fits into memory.
-    /// `split`: whether the order splits the backward. `alike[device]` is the first device that holds as many of each part.
+    /// `split`: whether the order splits the backward. `alike[device]` is the first device with the same number of each part.
     ///
-    /// A device cannot start before the first forward reaches it, then has all its work to do; without a split backward, its last
-    /// backward is followed by those of the stages before. Exchange and optimizer are those of [`Analytic::step`].
+    /// A device cannot start before the first forward reaches it, and then has to do all its work. Without a split backward, the
+    /// backwards of earlier stages follow its last one. Exchange and optimizer are as in [`Analytic::step`].
     pub fn least_iteration(&self, placement: &Placement, stages: &[Stage], split: bool, alike: &[u32]) -> f64 {
         let stack = &self.machine.stack;
         let times: Vec<StageTimes> = stages.iter().map(|stage| StageTimes::new(&self.passes(stage), split)).collect();

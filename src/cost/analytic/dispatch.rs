@@ -1,4 +1,4 @@
-//! Traffic of experts: what dispatch or combine of a micro-batch sends per GPU, and how long that takes.
+//! Traffic of experts: the rows that a GPU sends in dispatch or combine of a micro-batch, and the time that this takes.
 //!
 //! With all-to-all a token is sent once per expert. DeepEP and HybridEP send it once per node over the network, and from there once
 //! per GPU over links (deepseek-ai/DeepEP, README).
@@ -7,7 +7,7 @@ use super::machine::Platform;
 use crate::layout::{Dispatcher, ParallelConfig};
 use crate::model_spec::Experts;
 
-/// What one GPU sends per dispatch or combine of balanced tokens, in rows of the hidden state.
+/// Rows of the hidden state that one GPU sends per dispatch or combine, with balanced routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Rows to other nodes.
@@ -18,13 +18,13 @@ pub struct Traffic {
     pub crosses: bool,
 }
 
-/// Returns how many of `bins` equal bins `draws` independent draws hit, on average.
+/// Returns the expected number of `bins` equal bins that `draws` independent draws hit.
 fn hit(bins: f64, draws: f64) -> f64 {
     bins * (1.0 - (1.0 - 1.0 / bins.max(1.0)).powf(draws))
 }
 
-/// Returns on how many of `nodes` nodes the experts of a token are, on average. A router that chooses among groups of experts
-/// first bounds them.
+/// Returns the expected number of `nodes` nodes that hold the experts of a token. A router that chooses groups of experts first
+/// limits it.
 fn visited(experts: &Experts, nodes: f64) -> f64 {
     let free = hit(nodes, experts.top_k as f64);
     let (groups, chosen) = (experts.router_groups as f64, experts.group_top_k as f64);
@@ -64,8 +64,8 @@ impl Traffic {
         Traffic { network: rows * network, link: rows * link, crosses: nodes > 1.0 }
     }
 
-    /// Returns the seconds that sending it takes, with `row_bytes` bytes per row. All-to-all uses links after the network; the
-    /// other libraries forward while they receive.
+    /// Returns the seconds that sending it takes, with `row_bytes` bytes per row. All-to-all uses links after the network; DeepEP
+    /// and HybridEP forward while they receive.
     pub fn time(&self, machine: &Platform, dispatcher: Dispatcher, row_bytes: f64) -> f64 {
         let h = &machine.hardware;
         if self.network + self.link == 0.0 {

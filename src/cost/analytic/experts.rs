@@ -11,7 +11,7 @@ use crate::model_spec::Operation;
 const PADDED_ROWS: f64 = 128.0;
 
 /// Share of the hidden time that is lost if the backward repeats an exchange: a checkpointed layer runs as one op, whose parts do not
-/// wait for those of the other micro-batch.
+/// wait for the other micro-batch.
 const CHECKPOINTED: f64 = 0.5;
 
 impl PartCosts<'_> {
@@ -68,8 +68,8 @@ impl PartCosts<'_> {
         let (machine, layout) = (self.machine, self.layout);
         let row = self.width() * width;
         let rows = layout.routed_tokens() as f64 * top_k as f64;
-        // copies that are read or written: sorted by rank, then by expert; with DeepEP by expert only; HybridEP permutes while it
-        // sends
+        // number of copies that are read or written: all-to-all sorts by rank, then by expert; DeepEP by expert only; HybridEP
+        // permutes while it sends
         let times = match layout.dispatcher {
             Dispatcher::AllToAll => 4.0,
             Dispatcher::DeepEp => 3.0,
@@ -104,7 +104,7 @@ impl PartCosts<'_> {
         sums.weights += machine.traffic(machine.stack.accumulation_bytes * count * inputs * outputs);
     }
 
-    /// Returns what the backward of a layer repeats of the forward `whole`.
+    /// Returns the part of the forward `whole` that a layer's backward recomputes.
     pub(super) fn again(&self, sums: &Sums, whole: Pass) -> Pass {
         let stops_early = self.machine.stack.recompute_stops_early > 0.0;
         let compute = |compute| Pass { compute, ..Pass::default() };
@@ -162,9 +162,9 @@ impl PartCosts<'_> {
         }
     }
 
-    /// Adds the time for which the GPU waits for the host's launches in a layer with experts, and hides the exchange of a forward
-    /// and a backward next to each other. Parts of a layer wait for the host and others do not, so that the times of both add up
-    /// as squares.
+    /// Adds the time that the GPU waits for the host's launches in a layer with experts, and hides the exchange of a forward and a
+    /// backward next to each other. Only some parts of a layer wait for the host, so the times of host and GPU are combined as the
+    /// root of the sum of squares.
     pub(super) fn add_mixture_host(&self, passes: &mut Passes, sums: &Sums, again: Pass) {
         let stack = &self.machine.stack;
         let unit = 1e-3 * self.launched();
@@ -173,7 +173,7 @@ impl PartCosts<'_> {
         let full = if self.layout.recompute == Recompute::Full { host } else { 0.0 };
         let host_again = full + unit * stack.recompute_launch_ms * self.launches_again();
         let waits = |host: f64, gpu: f64| gpu.hypot(host) - gpu;
-        // what repeats an exchange runs alone
+        // recomputation that repeats an exchange runs alone
         let alone = if again.experts > 0.0 { again } else { Pass::default() };
         let ops = self.sub_ops(passes, sums, alone);
         let kernels = self.pair(passes, &ops, alone.total());
@@ -203,7 +203,7 @@ impl PartCosts<'_> {
         ops.pair() + lost * hidden.max(0.0) + alone
     }
 
-    /// Returns the sub-ops of a layer, without what of the backward runs `alone`.
+    /// Returns the sub-ops of a layer, without the part of the backward that runs `alone`.
     fn sub_ops(&self, passes: &Passes, sums: &Sums, alone: Pass) -> SubOpTimes {
         let experts = &sums.experts;
         let mlp = [experts.forward + experts.gathers, experts.input + experts.gathers, experts.weights];

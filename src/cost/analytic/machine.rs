@@ -61,8 +61,8 @@ fn ring_share(group: Group) -> f64 {
 
 impl Platform {
     /// Returns the time of a product. It is slower if the outputs do not fill all multiprocessors (with tiles of a fixed size),
-    /// if the inner length is short compared with starting and epilogue a tile, if few rows use the other operand, and if widths
-    /// are not aligned; and never faster than the traffic of its operands.
+    /// if the inner length is short compared with start and epilogue of a tile, if few rows use the other operand, and if widths
+    /// are not aligned. It never takes less time than its memory traffic.
     pub fn product(&self, shape: Shape, precision: Precision) -> f64 {
         let h = &self.hardware;
         let Shape { count, rows, columns, inner } = shape;
@@ -123,7 +123,7 @@ impl Platform {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
 
-    /// Returns the time of an all-reduce of `bytes`: within a node as measured, where the hardware has that.
+    /// Returns the time of an all-reduce of `bytes`; within a node as measured, if the hardware file has that.
     pub fn reduce(&self, group: Group, bytes: f64) -> f64 {
         let h = &self.hardware;
         if h.reduce_gbytes_per_s > 0.0 && !group.crosses() && group.ranks > 1.0 {

@@ -161,8 +161,8 @@ impl Analytic {
 }
 
 /// Returns the default layers of each stage of a model that predicts further tokens: these layers count as layers, and their logits
-/// with those of the head as two, as in Megatron-Bridge's layouts of DeepSeek-V3. The first stage takes what is left. `None` if that
-/// does not divide.
+/// with the head's as two, as in Megatron-Bridge's layouts of DeepSeek-V3. The first stage takes the remaining layers. `None` if the
+/// layers do not divide like this.
 fn layers_with_predictions(model: &Config, stages: usize) -> Option<Vec<usize>> {
     let predictions = model.prediction_layers;
     if predictions == 0 || stages < 2 || !(model.layers + 3 * predictions).is_multiple_of(stages) {

@@ -214,10 +214,9 @@ impl PartCosts<'_> {
                 let (rows_split, columns_split) = (split == Some(1), split == Some(0));
                 let inputs = inputs as f64 / if rows_split { t } else { 1.0 };
                 let outputs = outputs as f64 / if columns_split { t } else { 1.0 };
-                // a product that ranks do not share has the rows between products
+                // a product that ranks do not share works on the rows between products
                 let rows = if split.is_none() { n / self.between() } else { n };
-                // all-reduce after products split by inputs in the forward, and by outputs in the backward, of narrow rows
-                // in latent attention
+                // all-reduce after products split by inputs (forward) or outputs (backward); in latent attention, of narrow rows
                 sums.collectives += f64::from(u8::from(rows_split));
                 sums.backward_collectives += if columns_split { (inputs / self.hidden).min(1.0) } else { 0.0 };
                 self.add_product(sums, rows, [inputs, outputs], self.layout.precision, speedups);

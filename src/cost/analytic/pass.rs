@@ -1,4 +1,4 @@
-//! Times of the passes of a part, and what they consist of if it has experts. Times are in seconds.
+//! Times of the passes of a part, and their components if it has experts. Times are in seconds.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -66,13 +66,13 @@ pub struct Passes {
     pub weights: Pass,
     /// B, launched and awaited by the host as one op: at most I + W.
     pub backward: Pass,
-    /// Time that F and B next to each other take less than alone, in seconds; the passes above are without it.
+    /// Time saved if F and B run next to each other, in seconds; the passes above do not include it.
     pub hidden: f64,
-    /// Sub-ops of a layer with experts, as long as F and B next to each other make them.
+    /// Sub-ops of a layer with experts, with their times if F and B run next to each other.
     pub(super) ops: Option<SubOpTimes>,
 }
 
-/// What belongs to the experts of a layer, per micro-batch.
+/// Times of a layer's experts, per micro-batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ExpertSums {
     /// Permutation, products and activations.
@@ -83,7 +83,7 @@ pub(super) struct ExpertSums {
     pub activation: f64,
     /// Last product, part of `forward`.
     pub last: f64,
-    /// Dispatch; combine takes the same.
+    /// Dispatch; combine takes as long.
     pub exchange: f64,
     /// Collectives of ranks that share an expert, per pass.
     pub gathers: f64,
@@ -94,7 +94,7 @@ pub(super) struct ExpertSums {
 pub struct SubOpTimes {
     pub attn: [f64; 3],
     pub mlp: [f64; 3],
-    /// Dispatch; combine, and both in the backward, take the same.
+    /// Dispatch; combine, and both in the backward, take as long.
     pub exchange: f64,
     pub delays_weights: bool,
 }

@@ -58,8 +58,9 @@ impl Analytic {
         sum
     }
 
-    /// Returns the backward time of a device that hides its gradient exchange, in seconds: that of one micro-batch, and with v
-    /// overlapping chunks of all but one of the last p micro-batches, which pass v - 1 chunks after the first one's gradients are complete.
+    /// Returns the backward time of a device that hides its gradient exchange, in seconds: one micro-batch; with v overlapping
+    /// chunks also all but one of the last p micro-batches, whose backwards pass v - 1 chunks after the first chunk's gradients are
+    /// complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
         let one: f64 = placement.stages_of(device).map(of).sum();
@@ -111,7 +112,7 @@ impl Analytic {
         }
     }
 
-    /// Returns the parameters of a device with these stages on one rank: of experts second, all others first.
+    /// Returns the parameters of a device with these stages on one rank: first without experts, then of experts.
     fn rank_parameters(&self, held: Vec<&Stage>) -> [f64; 2] {
         if self.model.experts.is_some() {
             return self.spec.elements_under(held, self.layout.degrees()).map(|elements| elements as f64);
@@ -201,7 +202,7 @@ impl Analytic {
         Ok(StepTime { other: time.other + stragglers, ..time })
     }
 
-    /// Returns how many times the GPUs are doubled beyond a node.
+    /// Returns the number of doublings of GPUs beyond a node.
     pub(super) fn doublings(&self) -> f64 {
         (self.layout.gpus() as f64 / 8.0).max(1.0).log2()
     }

@@ -70,11 +70,11 @@ pub struct SubOp {
     pub stream: Stream,
     /// In ns.
     pub duration: u64,
-    /// The sub-op before it in its chunk, which it waits for besides its stream.
+    /// The sub-op before it in its chunk, which it waits for in addition to its stream.
     pub waits: Option<usize>,
 }
 
-/// What runs next to each other: a forward, and a backward of kind B or I.
+/// Chunks that run next to each other: a forward, and a backward of kind B or I.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
     pub forward: Option<&'a SubOps>,
@@ -193,7 +193,7 @@ fn layers(launch: &mut Launch, forward: Option<(usize, LayerOps)>, backward: Opt
     }
 }
 
-/// When a sub-op runs, in ns from the start of its pair.
+/// Start and end of a sub-op, in ns from the start of its pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub op: SubOp,
@@ -226,7 +226,7 @@ impl StreamTimes {
     }
 }
 
-/// Simulates sub-ops in launch order: each starts when its stream is free and what it waits for has ended.
+/// Simulates sub-ops in launch order: each starts when its stream is free and the sub-op that it waits for has ended.
 pub fn run(ops: &[SubOp]) -> StreamTimes {
     let mut times = StreamTimes { spans: Vec::with_capacity(ops.len()), ..StreamTimes::default() };
     let mut free = [0_u64; 3];

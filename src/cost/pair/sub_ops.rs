@@ -29,7 +29,7 @@ pub struct LayerOps {
     pub mlp: PassTimes,
     /// Sends tokens back from their experts; backward: gradients to the experts. No time for weights.
     pub combine: PassTimes,
-    /// What runs on a side stream next to `mlp.weights`.
+    /// Kernels on a side stream next to `mlp.weights`.
     pub side: u64,
 }
 
@@ -38,12 +38,12 @@ pub struct LayerOps {
 pub struct SubOps {
     /// In model order.
     pub layers: Vec<LayerOps>,
-    /// Before the first layer: the embedding. Compute only.
+    /// The embedding, before the first layer. Compute only.
     pub first: PassTimes,
-    /// After the last layer: the head and the loss. Compute only.
+    /// The head and the loss, after the last layer. Compute only.
     pub last: PassTimes,
-    /// Whether products for weights are sub-ops of their own, which later sub-ops do not wait for (Megatron's
-    /// `--delay-wgrad-compute`). Otherwise `attn` and `mlp` for the input last as long as both.
+    /// Whether weight-gradient products are separate sub-ops, which later sub-ops do not wait for (Megatron's
+    /// `--delay-wgrad-compute`). Otherwise the input's `attn` and `mlp` include them.
     pub delays_weights: bool,
 }
 

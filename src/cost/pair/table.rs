@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct PairTime {
     /// On a compute and a communication stream.
     pub whole: u64,
-    /// Sum of the costs of both ops alone. A pair whose ops take longer or shorter than this takes longer or shorter in proportion.
+    /// Sum of the costs of both ops alone. If the ops of a pair take longer or shorter, so does the pair, in proportion.
     pub alone: u64,
 }
 
@@ -77,7 +77,7 @@ impl PairCosts {
                 for kind in [Kind::I, Kind::B] {
                     whole.entry((forward, backward, kind)).or_insert_with(|| {
                         let [forward, backward] = [forward, backward].map(|class| &classes[class as usize]);
-                        // Sub-ops were timed in pairs, ops perhaps elsewhere: a pair is never shorter than one of its ops.
+                        // Sub-ops and ops may come from different measurements: a pair is never shorter than one of its ops.
                         let longer = forward.alone[Kind::F as usize].max(backward.alone[kind as usize]);
                         let backward = Some((&backward.sub_ops, kind));
                         StreamTimes::of(Chunks { forward: Some(&forward.sub_ops), backward }).end.max(longer)
@@ -142,7 +142,7 @@ impl PairCosts {
         }
     }
 
-    /// Returns the figures of each different pair of `pairs`, with the number of each.
+    /// Returns the figures of each distinct pair in `pairs`, with its count.
     pub fn all(&self, pairs: impl Iterator<Item = (Op, Op)>) -> Vec<PairFigures> {
         let mut found: BTreeMap<Key, PairFigures> = BTreeMap::new();
         for (one, other) in pairs {
@@ -169,11 +169,11 @@ pub struct PairFigures {
     pub duration_ns: u64,
     pub forward_alone_ns: u64,
     pub backward_alone_ns: u64,
-    /// Sum of all sub-ops, as if there were one stream; what runs on a side stream next to them does not count.
+    /// Sum of all sub-ops on the compute and communication streams, as if they were one stream.
     pub in_a_row_ns: u64,
     /// Sum of the sub-ops on the compute stream.
     pub compute_ns: u64,
     pub communication_ns: u64,
-    /// For how long the compute stream waits.
+    /// Time that the compute stream waits.
     pub exposed_ns: u64,
 }

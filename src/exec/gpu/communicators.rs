@@ -32,7 +32,7 @@ pub struct Name {
     pub purpose: Purpose,
     /// Its workers, in the order of their ranks.
     pub members: Vec<u32>,
-    /// Number of workers of the run: workers of another one may be on other GPUs.
+    /// Number of workers of the run; in another run, workers may be on other GPUs.
     pub world: u32,
 }
 
@@ -51,13 +51,13 @@ pub fn lock(channel: &SharedCommunicator) -> MutexGuard<'_, Communicator> {
     channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a device with a failed communicator waits for the news that a rank has ended, which explains it.
+/// How long a device with a failed communicator waits for a report that a rank has ended, which explains the failure.
 const NEWS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checks whether enqueued messages and calls have failed.
 ///
 /// # Errors
-/// NCCL's; if a rank has ended, [`Aborted`], because its end is reported by name.
+/// NCCL's error; [`Aborted`] if a rank has ended, since that is reported by name.
 pub fn check(shared: &Shared, channel: &SharedCommunicator) -> Result<()> {
     let Err(error) = lock(channel).check() else { return Ok(()) };
     let begin = Instant::now();

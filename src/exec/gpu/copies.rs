@@ -1,10 +1,10 @@
 //! Collective calls of GPUs by copies, events and kernels, between GPUs of one machine, slices of a GPU, and processes.
 //!
-//! Every member has two slots for a piece of data, and an event for each. A member copies the next piece to its slot and records the
-//! event; its host then raises a signal. The hosts of the others wait for the signal, and their streams for the event, before they read
-//! the slot. A member that has recorded piece q has enqueued its reads of all pieces before q in front of it. So whoever has enqueued
-//! its waits for all others' piece q may overwrite the slot of piece q - 1, which is the slot of piece q + 1: two slots are enough.
-//! It is the protocol of [`TensorGroup`](super::super::TensorGroup) on streams.
+//! Every member has two slots for a piece of data, and an event for each. A member copies the next piece to its slot and records
+//! the event; its host then raises a signal. The hosts of the others wait for the signal, and their streams for the event, before
+//! they read the slot. A member enqueues its reads of all pieces before q before it records piece q. Once a member has enqueued its
+//! waits for piece q of all others, it may therefore overwrite the slot of piece q - 1 with piece q + 1, so two slots are enough.
+//! This is the protocol of [`TensorGroup`](super::super::TensorGroup) on streams.
 
 use super::super::arena::Region;
 use super::super::shared::Shared;
@@ -29,12 +29,12 @@ struct Slots {
     written: [Event; 2],
 }
 
-/// Another member, as this one sees it.
+/// Another member.
 struct Peer {
-    /// Signal: number of pieces that it has enqueued.
+    /// Signal that counts the pieces it has enqueued.
     enqueued: Region,
     slots: Arc<Slots>,
-    /// Where its pieces are copied before they are read, if kernels here cannot read its slots.
+    /// Local memory for its pieces, if kernels here cannot read its slots.
     inbox: Option<Buffer>,
 }
 
@@ -48,7 +48,7 @@ pub struct Copies {
     slots: Arc<Slots>,
     /// The other members, in order.
     peers: Vec<Peer>,
-    /// Number of pieces so far.
+    /// Number of pieces that it has enqueued.
     pieces: u64,
 }
 
@@ -58,7 +58,7 @@ pub type Ends = BTreeMap<(u32, usize), Copies>;
 /// Returns the members of all groups that are on this process's GPUs. All ranks must call this together.
 ///
 /// # Errors
-/// This system does not support sharing memory between processes, or there is too little.
+/// The system does not support sharing memory between processes, or has too little.
 pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends> {
     let mut own = BTreeMap::new();
     let mut offered = BTreeMap::new();
@@ -98,7 +98,7 @@ pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends
     Ok(ends)
 }
 
-/// Makes a member's slots, and handles for other processes if it is `shared` with them.
+/// Creates a member's slots, and handles for other processes if `shared`.
 fn make(gpu: &Arc<Gpu>, shared: bool) -> Result<(Slots, Option<Handles>)> {
     if !shared {
         let memory = Memory::Own { buffer: Buffer::new(gpu.context(), 2 * PIECE)?, gpu: gpu.clone() };
@@ -124,8 +124,8 @@ fn open(gpu: &Arc<Gpu>, handles: &Handles) -> Result<Slots> {
 }
 
 impl Copies {
-    /// Passes a piece of `bytes` bytes that `write` copies to this member's slot. Returns where the members' pieces are, in their
-    /// order; they stay there until the next piece.
+    /// Exchanges a piece of `bytes` bytes, which `write` copies to this member's slot. Returns the addresses of all members'
+    /// pieces, in order. They are valid until the next piece.
     fn pass(&mut self, bytes: usize, write: impl FnOnce(Address) -> Result<()>) -> Result<Vec<Address>> {
         let (turn, piece) = ((self.pieces % 2) as usize, self.pieces + 1);
         let place = |slots: &Slots| slots.memory.address().offset(turn * PIECE);
@@ -154,7 +154,7 @@ impl Copies {
         Ok(places)
     }
 
-    /// Sets `out` to the join of what is at `places`, in their order.
+    /// Reduces the arrays at `places`, in order, into `out`.
     fn join(&self, out: Numbers, places: &[Address], fold: &Fold<'_>) -> Result<()> {
         let Some((&first, others)) = places.split_first() else { return Ok(()) };
         self.gpu.compute.copy(out.address, first, out.bytes())?;
@@ -202,7 +202,7 @@ impl DeviceCollective for Copies {
         let size = self.size();
         ensure!(data.count.is_multiple_of(size), "expected {size} equal pieces, found {} numbers", data.count);
         let whole = Numbers { count: data.count / size, ..data };
-        // A piece holds the same part of every member's share.
+        // A piece contains the same part of every member's share.
         let part = PIECE / size / ALIGNMENT * ALIGNMENT;
         for (start, count) in pieces(whole, part) {
             let (gpu, bytes) = (self.gpu.clone(), count * data.precision.bytes());

@@ -22,8 +22,8 @@ pub fn library(wanted: &'static Wanted) -> Result<(), Refusal> {
     library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_unavailable: true })
 }
 
-/// Two visible GPUs that do not reach each other's memory, if ranks of a machine with them would use both. A rank that sees only its
-/// own GPU does not know.
+/// Returns two visible GPUs without peer access, if ranks of this machine would use both. A rank that sees only its own GPU cannot
+/// tell.
 pub fn apart(setting: &Setting<'_>) -> Option<[u32; 2]> {
     let driver = Driver::open().ok().filter(|_| setting.gpus && setting.ranks.size() > 1)?;
     let here = setting.ranks.devices_here(setting.devices).len() as u32;

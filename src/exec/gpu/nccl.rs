@@ -253,7 +253,7 @@ impl Link for Nccl {
 
     fn begin(&mut self) -> Result<()> {
         if self.channels.is_empty() {
-            // In the order of names on every device, so that no two wait for each other at different communicators.
+            // The order of names is the same on every device, so that no two wait for each other at different communicators.
             let ids = self.ids.clone();
             for (name, &id) in ids.iter().filter(|(name, _)| name.members.contains(&self.endpoint.device)) {
                 let end = (self.endpoint.device, &self.endpoint.gpu);

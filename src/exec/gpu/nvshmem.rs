@@ -115,8 +115,8 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
 }
 
 impl Nvshmem {
-    /// Returns whether it is the best link for these ranks: without peer access it needs a network adapter at each GPU, which nobody
-    /// has asked for.
+    /// Returns whether it is the best link for these ranks. Without peer access it is not: it would need a network adapter at each
+    /// GPU.
     pub fn is_best(setting: &Setting<'_>) -> bool {
         setting.ranks.size() > 1 && setting.slices.is_none() && endpoint::apart(setting).is_none()
     }

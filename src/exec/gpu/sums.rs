@@ -1,5 +1,5 @@
-//! Collective calls of GPUs by NCCL, or where NCCL cannot be used, by [`copies`](super::copies): NCCL rejects two ranks on one GPU, so
-//! slices and ranks that share a GPU copy.
+//! Collective calls of GPUs with NCCL or, if NCCL cannot be used, with [`copies`](super::copies). NCCL rejects two ranks on one
+//! GPU, so slices and ranks that share a GPU use copies.
 
 use super::super::shared::Shared;
 use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, lock};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-/// A member of a group that makes its calls by NCCL.
+/// A member of a group that uses NCCL.
 pub struct ByNccl {
     worker: u32,
     gpu: Arc<Gpu>,
@@ -43,7 +43,7 @@ impl DeviceCollective for ByNccl {
         if self.communicator.get().is_none() {
             let (end, name) = ((self.worker, &self.gpu), (&self.name, self.id));
             let joined = communicators::join(&self.library, &self.shared, end, name)?;
-            let _ = self.communicator.set(joined); // nobody else sets it
+            let _ = self.communicator.set(joined); // set only here
         }
         Ok(())
     }
@@ -65,9 +65,9 @@ impl DeviceCollective for ByNccl {
 
 /// The groups of a worker.
 pub struct WorkerSums {
-    /// The tensor-parallel ranks that share its layers; taken by the module.
+    /// Group of the tensor-parallel ranks that share its layers; the module takes it.
     pub tensor: Box<dyn DeviceCollective>,
-    /// By number of group: the workers that hold stages of this one, too.
+    /// By number of group: the workers that hold the same stages.
     pub data: BTreeMap<usize, Box<dyn DeviceCollective>>,
     pub guard: SumsGuard,
 }
@@ -92,7 +92,7 @@ impl SumsGuard {
     }
 }
 
-/// Makes members of groups.
+/// Creates members of groups.
 enum Maker {
     Nccl {
         library: Nccl,
@@ -113,7 +113,7 @@ impl Maker {
         Ok(Maker::Nccl { library, names, ids })
     }
 
-    /// Makes `worker`'s member of group `number`, once.
+    /// Creates the member of group `number` for `worker`. It can be called once.
     fn make(
         &mut self,
         (worker, gpu): (u32, &Arc<Gpu>),
@@ -134,7 +134,7 @@ impl Maker {
     }
 }
 
-/// What ranks tell each other of their GPUs.
+/// What ranks tell each other about their GPUs.
 #[derive(Serialize, Deserialize)]
 struct Told {
     /// By worker: the machine and the GPU on it.

@@ -126,7 +126,7 @@ class Panel {
   }
   // Predicted or measured, and on a mesh whose workers it shows.
   get title() { return this.worker ? this.source + ", " + this.worker : this.source; }
-  // The same for a row: r1 t0 for replica 1, tensor rank 0, where all workers are shown.
+  // The same for a row, if all workers are shown: r1 t0 for replica 1, tensor rank 0.
   get brief_() { return this.worker && shown.workers ? this.worker.replace("replica ", "r").replace("tensor rank ", "t").replace(",", "") : this.source; }
   // A moment, to a hundred-thousandth of the time axis.
   at(time) { return trimmed(time, Math.min(9, Math.max(0, 5 - Math.ceil(Math.log10(this.end))))); }

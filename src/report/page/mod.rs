@@ -151,7 +151,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Writes a panel, and on a mesh a panel of each copy of the pipeline that it does not show.
+/// Writes a panel, and on a mesh a panel for each of the other copies of the pipeline.
 fn workers_data(panel: &Panel, scale: &Scale) -> Vec<String> {
     let end = scale.end(panel);
     let shown = panel.timeline.workers.as_ref().map(|workers| workers.shown());

@@ -15,7 +15,7 @@ function streamOf(flat, panel) {
 }
 const streamsOf = raw => raw.rows.map(row => (row[5] || []).map(flat => streamOf(flat, raw)));
 
-// Gives each stream that a panel has a lane from `y` on; returns where the lanes end.
+// Places a lane for each stream of a panel from `y` on; returns where the lanes end.
 function arrangeStreams(band, y) {
   band.streams = [];
   if (band.high < 13) return y;

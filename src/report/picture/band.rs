@@ -23,7 +23,7 @@ pub struct Heights {
     pub phase: f64,
     pub compute: f64,
     pub lane: f64,
-    /// Of each stream, if the ops of pairs are opened.
+    /// Lane of each stream, if the sub-ops of pairs are shown.
     pub stream: f64,
     pub memory: f64,
 }

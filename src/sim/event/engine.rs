@@ -60,7 +60,7 @@ pub(super) struct Device {
     alone: [u64; 2],
     /// Ended ops whose outputs are still to be put, one after the other.
     to_put: Range<usize>,
-    /// For how long it still sums gradients before its next op.
+    /// Remaining time for which it sums gradients before its next op.
     pause: u64,
     /// Grains left of the running op at time `since`, and its speed in grains per tick.
     left: u128,

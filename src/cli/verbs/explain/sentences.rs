@@ -73,7 +73,8 @@ impl Explained {
         }
     }
 
-    /// Says what pairs on two streams hide. The compute stream's waits inside of pairs are part of the work, not of the idle time.
+    /// Adds a sentence on what pairs on two streams hide. The compute stream's waits inside of pairs count as work, not as idle
+    /// time.
     fn exposed(&self) -> String {
         let sum =
             |of: fn(&PairFigures) -> u64| self.pairs.iter().map(|pair| (pair.count * of(pair)) as f64).sum::<f64>();

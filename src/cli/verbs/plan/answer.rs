@@ -1,8 +1,8 @@
-//! What is shown of a plan's answer.
+//! The data of a plan's answer for tables and files.
 
 use crate::plan::{Names, Plans, Search};
 
-/// An answer with everything that is shown of it.
+/// An answer with everything that is shown.
 pub struct Answer<'a> {
     pub search: &'a Search<'a>,
     pub plans: &'a Plans,

@@ -48,7 +48,7 @@ pub struct PlanVerb {
     /// Memory limit per GPU in bytes, as in 75GiB [default: the hardware's memory, less 3 %]
     #[arg(long, value_name = "BYTES", value_parser = MemoryCap::parse)]
     memory_cap: Option<MemoryCap>,
-    /// Training software, which decides what layouts there are: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
+    /// Training software, which limits the layouts: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
     #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0])]
     stack: String,
     /// Schedules to choose from, or all [default: those that the stack implements]
@@ -63,7 +63,7 @@ pub struct PlanVerb {
     /// Attention kernel [default: the stack's]
     #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
     attention: Option<Attention>,
-    /// What the best plan is best in: time per step, tokens per second and GPU, or cost by the hardware's dollars_per_gpu_hour
+    /// Objective: time per step, tokens per second and GPU, or cost by the hardware's dollars_per_gpu_hour
     #[arg(long, value_name = "WHAT", default_value = "time", value_parser = one_of(Objective::ALL.iter().map(|&o| (o.name(), "", o))))]
     objective: Objective,
     /// Number of plans to show
@@ -72,10 +72,10 @@ pub struct PlanVerb {
     /// Print only the best plan, as options of this program
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii", "top"], value_parser = one_of(Target::ALL.iter().map(|&t| (t.name(), "", t))))]
     to: Option<Target>,
-    /// File that keeps what the search has found: an interrupted search goes on from it
+    /// File that stores results; an interrupted search continues from it
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Write a page, a picture or data; the ending says which: .html .svg .png .pdf .json .csv; repeatable
+    /// Write a page, a picture or data, by the file's ending: .html .svg .png .pdf .json .csv; repeatable
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]

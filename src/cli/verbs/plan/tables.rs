@@ -54,7 +54,7 @@ impl Answer<'_> {
         format!("{} on {gpus} {}", self.names.model, question.machine.hardware.name)
     }
 
-    /// Returns the plans, the parts of their time, and what was ruled out.
+    /// Returns the plans, the parts of their time, and the layouts that were ruled out.
     pub fn report(&self) -> Report {
         let tables = [self.plans_table(), self.times_table(), self.ruled_out_table()];
         Report {
@@ -158,7 +158,7 @@ impl Answer<'_> {
         Table::new(caption, &["reason", "layouts"], rows)
     }
 
-    /// Returns what a terminal shows: the reasons, the tables, and the best plan to paste.
+    /// Returns the terminal's output: the reasons, the tables, and the best plan to paste.
     pub fn terminal(&self, report: &Report, table: fn(&Report) -> String) -> String {
         let mut text = table(report);
         if let Some([why, beats]) = &self.why {

@@ -70,7 +70,7 @@ impl Watch {
         Ok(Watch { bar: Mutex::default(), begin: Instant::now(), remarks, signal, known, journal })
     }
 
-    /// Returns what the journal knows.
+    /// Returns the results in the journal.
     pub fn known(&self) -> BTreeMap<u32, Outcome> {
         self.known.clone()
     }
@@ -114,7 +114,7 @@ impl Observer for Watch {
     fn outcome(&self, number: u32, outcome: Outcome) {
         if let Some(journal) = &self.journal {
             let mut file = journal.lock().unwrap_or_else(PoisonError::into_inner);
-            // a journal that cannot be written costs only time later
+            // if the journal cannot be written, only time is lost later
             let _ = writeln!(file, "{}", Journal::line(number, outcome));
         }
     }

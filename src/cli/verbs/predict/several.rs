@@ -12,13 +12,12 @@ use crate::resolve::Costs;
 use crate::sim::Prediction;
 use crate::step_estimate::StepEstimate;
 
-/// Most predictions of one command.
+/// Maximum number of predictions of one command.
 const MOST: usize = 10_000;
 
 /// One layout under one schedule.
 struct One<'a> {
     analytic: &'a Analytic,
-    /// The schedule.
     name: String,
     estimate: StepEstimate,
 }
