@@ -51,6 +51,7 @@ numbers! {
         // parameters and optimizer
         positive weight_bytes <= 1e3: "bytes of a weight as products read it, in 16 bits and below",
         any master_bytes <= 1e3: "bytes of the additional fp32 copy of a weight, in 16 bits and below",
+        any moment_bytes <= 1e3: "bytes of AdamW's two moments of a parameter, in 16 bits and below",
         any optimizer_bytes <= 1e3: "memory traffic of the optimizer, in bytes per parameter",
         flag step_overlaps <= 1.0: "the optimizer step is validated afterwards, so that successive steps overlap",
         // recomputation

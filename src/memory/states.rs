@@ -4,9 +4,6 @@ use crate::hardware::Stack;
 use crate::layout::{ParallelConfig, Precision, Zero};
 use crate::model_spec::{ModelSpec, Tensor};
 
-/// AdamW's two moments, in fp32.
-const MOMENT_BYTES: u64 = 8;
-
 /// Returns the elements of a tensor on one of `ranks` tensor-parallel ranks.
 fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
     tensor.share(0, ranks).into_iter().map(|size| size as u64).product()
@@ -20,13 +17,17 @@ pub(super) fn embedding_elements(spec: &ModelSpec, ranks: usize) -> u64 {
 
 /// Returns the unsharded bytes of a parameter's weight, gradient and optimizer state.
 pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
-    let [weight, gradient, copy, master] =
-        [stack.weight_bytes, stack.gradient(precision), stack.gradient_copy_bytes, stack.master_bytes]
-            .map(|bytes| bytes as u64);
+    let [weight, gradient, copy, state] = [
+        stack.weight_bytes,
+        stack.gradient(precision),
+        stack.gradient_copy_bytes,
+        stack.master_bytes + stack.moment_bytes,
+    ]
+    .map(|bytes| bytes as u64);
     match precision {
-        Precision::Fp32 => [4, gradient, MOMENT_BYTES],
-        Precision::Fp16 => [weight, gradient, master + MOMENT_BYTES],
-        _ => [weight, gradient + copy, master + MOMENT_BYTES],
+        Precision::Fp32 => [4, gradient, 8],
+        Precision::Fp16 => [weight, gradient, state],
+        _ => [weight, gradient + copy, state],
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::golden_list;
 use pipesim::costs::{Analytic, Platform, StepTime, Traffic};
 use pipesim::models::{Experts, hardware, stack, transformer_named};
-use pipesim::{CudaGraph, Dispatcher, ParallelConfig, Recompute, Routing, Zero};
+use pipesim::{Costs, CudaGraph, Dispatcher, ParallelConfig, Recompute, Routing, Selection, Zero};
 use pipesim_validation::{MIXTURE_FITTED, RowPrediction, errors, matched, pairs, predict, read};
 use std::sync::LazyLock;
 
@@ -113,4 +113,32 @@ fn rounds_repeat_the_pipeline_and_not_the_optimizer() {
 fn experts_on_all_gpus_need_no_reduction() {
     let exposed = |ep| step(layout(ep)).data_parallel_exposed;
     assert!(exposed(64) < exposed(32) && exposed(32) < exposed(8), "{} {} {}", exposed(64), exposed(32), exposed(8));
+}
+
+/// What the rows' software had allocated at most. Megatron-Bridge and Megatron-LM print it in units of 10^9 bytes, some texts call
+/// these GiB.
+#[test]
+fn memory_of_published_mixtures_is_predicted() {
+    let printed = |id: &str| {
+        let rows = golden_list("moe/rows.json");
+        rows.iter().find(|row| row["id"] == id).and_then(|row| row["memory_gb"].as_f64())
+    };
+    let mut found = 0;
+    for (row, measured) in PREDICTED.iter().filter_map(|row| Some((&row.row, printed(&row.row.id)?))) {
+        let costs = row.costs().unwrap();
+        let layout = &costs.layout;
+        let chunks = (row.schedule() == "interleaved-1f1b").then_some(layout.chunks);
+        let micro = layout.micro.min(2 * layout.pp);
+        let selection = Selection { chunks, ..Selection::new(layout.pp, micro) };
+        let graph = selection.resolve(row.schedule(), &Costs::default()).unwrap().graph;
+        let schedule = graph.schedule();
+        let stages = costs.stages(schedule.placement.stages()).unwrap();
+        let devices = costs.memory_model().memory(u64::MAX, &stages, schedule).per_device;
+        let most = devices.iter().max_by_key(|device| device.allocated).unwrap();
+        let error = most.allocated as f64 / 1e9 / measured - 1.0;
+        println!("{} {}: measured {measured} GB, {:+.1} %: {most:?}", row.id, row.model.name, 100.0 * error);
+        assert!(error.abs() < 0.08, "{}: {error}", row.id);
+        found += 1;
+    }
+    assert_eq!(found, 14);
 }

@@ -38,6 +38,9 @@ pub struct MixtureFields {
     /// Name and version of the software.
     #[serde(default)]
     pub framework: Option<String>,
+    /// What says how the software was set: a verification card, a description with commands, a pull request, or less.
+    #[serde(default)]
+    pub settings_from: Option<String>,
 }
 
 fn one() -> u32 {
@@ -75,8 +78,20 @@ impl MixtureFields {
         Ok((Some(layout), chunks))
     }
 
+    /// Returns whether the software is NeMo Automodel: PyTorch's FSDP.
+    pub fn is_of_automodel(&self) -> bool {
+        self.framework.as_deref().is_some_and(|name| name.starts_with("NeMo Automodel"))
+    }
+
+    /// Returns whether all options of the run are published.
+    fn says_all(&self) -> bool {
+        let from = self.settings_from.as_deref().unwrap_or_default();
+        ["card", "skill", "pull request"].iter().any(|known| from.starts_with(known))
+    }
+
     /// Returns the layout of the experts. What is not said is assumed: all-to-all where tokens are padded to a capacity, as in
-    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing.
+    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing. If all options of the run are published, an
+    /// option that is not said has Megatron-Core's default: all-to-all, no graphs.
     pub fn experts(&self) -> ParallelConfig {
         let routing = match self.routing.as_deref() {
             Some("natural") => Routing::Natural,
@@ -86,12 +101,13 @@ impl MixtureFields {
         let dispatcher = match self.dispatcher.as_deref() {
             Some("alltoall") => Dispatcher::AllToAll,
             Some("deepep") => Dispatcher::DeepEp,
-            None if routing == Routing::Capacity => Dispatcher::AllToAll,
+            None if routing == Routing::Capacity || self.says_all() => Dispatcher::AllToAll,
             _ => Dispatcher::HybridEp,
         };
         let cuda_graph = match self.cuda_graph.as_deref() {
             Some("none") => CudaGraph::None,
             Some("full") => CudaGraph::Full,
+            None if self.says_all() => CudaGraph::None,
             _ => CudaGraph::Partial,
         };
         let moe_overlap = self.ep_overlap == Some(true);

@@ -201,12 +201,21 @@ impl Row {
         Ok(Platform { hardware, stack: self.software(stack(&self.stack)?) })
     }
 
-    /// Returns the software with what the row says about it: NeMo Automodel takes Transformer Engine's attention.
+    /// Returns the software with what the row says about it. NeMo Automodel takes Transformer Engine's attention. The performance
+    /// recipes of NeMo and Megatron-Bridge accumulate and reduce gradients in 16 bits (`grad_reduce_in_fp32=False`), and those of
+    /// Moonlight and DeepSeek-V3 keep AdamW's moments in 16 bits, too (`exp_avg_dtype`).
     pub fn software(&self, stack: Stack) -> Stack {
-        match self.mixture.framework.as_deref() {
-            Some(name) if name.starts_with("NeMo Automodel") => Stack { flash_kernels: 3.0, ..stack },
-            _ => stack,
+        let name = self.mixture.framework.as_deref().unwrap_or_default();
+        if self.mixture.is_of_automodel() {
+            return Stack { flash_kernels: 3.0, ..stack };
         }
+        if !(name.starts_with("NeMo") || name.starts_with("Megatron-Bridge")) {
+            return stack;
+        }
+        let accumulation_bytes = stack.accumulation_bytes / 2.0;
+        let has_short_moments = matches!(self.model.base.as_deref(), Some("moonlight-16b-a3b" | "deepseek-v3"));
+        let moment_bytes = if has_short_moments { 4.0 } else { stack.moment_bytes };
+        Stack { gradient_bytes: 2.0, accumulation_bytes, moment_bytes, ..stack }
     }
 
     /// Returns the layout.

@@ -10,6 +10,10 @@ use crate::model_spec::Operation;
 /// Rows to which the rows of an expert are padded: a tile of a product.
 const PADDED_ROWS: f64 = 128.0;
 
+/// What a forward's dispatch with DeepEP adds, in seconds: a kernel that computes the layout, 39 µs, and a wait for the host, which
+/// needs the number of rows, 35 µs (NeMo Automodel, docs/deepep_vs_hybridep_benchmark.md). The backward knows both.
+const DEEPEP_LAYOUT: f64 = 74e-6;
+
 /// Share of the hidden time that is lost if the backward repeats an exchange: a checkpointed layer runs as one op, whose parts do not
 /// wait for the other micro-batch.
 const CHECKPOINTED: f64 = 0.5;
@@ -32,9 +36,13 @@ impl PartCosts<'_> {
     pub(super) fn add_expert_operation(&self, sums: &mut Sums, operation: &Operation) {
         match *operation {
             Operation::Route { width, experts, .. } => self.add_router(sums, width as f64, experts as f64),
-            Operation::Dispatch { width, top_k } | Operation::Combine { width, top_k } => {
+            Operation::Dispatch { width, top_k } => {
                 self.add_exchange(&mut sums.experts, width as f64, top_k);
+                if self.layout.dispatcher == Dispatcher::DeepEp && self.layout.ep > 1 {
+                    sums.experts.forward += DEEPEP_LAYOUT;
+                }
             }
+            Operation::Combine { width, top_k } => self.add_exchange(&mut sums.experts, width as f64, top_k),
             Operation::ActivateCopies { top_k, inputs, outputs } => {
                 let rows = self.copies(top_k) * self.load() / f64::from(self.layout.etp);
                 let bytes = self.width() * rows * (inputs + outputs) as f64;
