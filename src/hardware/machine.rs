@@ -117,7 +117,7 @@ numbers! {
         any network_latency_us <= 1e6: "latency between nodes, µs; a ring has one per node",
         positive dispatch_link_efficiency <= 1.0: "share of the link bandwidth that experts' dispatch and combine reach",
         positive dispatch_network_efficiency <= 1.0: "share of the network bandwidth that these reach with DeepEP and HybridEP",
-        any dispatch_row_ns <= 1e6: "and their additional time per row that a GPU sends over the network, ns",
+        any dispatch_network_us <= 1e6: "latency of dispatch or combine with these over the network, µs",
         positive alltoall_network_efficiency <= 1.0: "the same with all-to-all",
         any dispatch_interference <= 1.0: "share of the time of hidden dispatch and combine that products are slowed down by",
         positive grouped_efficiency <= 1.0: "speed of experts' products, as a share of one product of the same size",

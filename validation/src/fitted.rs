@@ -55,7 +55,7 @@ pub const FITTED: &[Fitted] = &[
 
 /// Every number that is fitted to steps of mixtures of experts. Numbers of dense models stay as they are.
 pub const MIXTURE_FITTED: &[Fitted] = &[
-    uncertain("gpu", "alltoall_network_efficiency", 0.6, 0.3, [0.1, 1.0]),
+    uncertain("gpu", "alltoall_network_efficiency", 0.6, 0.3, [0.1, 0.95]),
     uncertain("gpu", "dispatch_interference", 0.3, 0.3, [0.0, 1.0]),
     fitted("gpu", "grouped_efficiency", 0.95, [0.3, 1.0]),
     uncertain("common", "permute_traffic", 1.0, 0.3, [0.2, 4.0]),

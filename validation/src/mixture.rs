@@ -83,15 +83,15 @@ impl MixtureFields {
         self.framework.as_deref().is_some_and(|name| name.starts_with("NeMo Automodel"))
     }
 
-    /// Returns whether all options of the run are published.
-    fn says_all(&self) -> bool {
+    /// Returns whether `settings_from` starts with one of these words.
+    fn is_from(&self, sources: &[&str]) -> bool {
         let from = self.settings_from.as_deref().unwrap_or_default();
-        ["card", "skill", "pull request"].iter().any(|known| from.starts_with(known))
+        sources.iter().any(|source| from.starts_with(source))
     }
 
     /// Returns the layout of the experts. What is not said is assumed: all-to-all where tokens are padded to a capacity, as in
-    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing. If all options of the run are published, an
-    /// option that is not said has Megatron-Core's default: all-to-all, no graphs.
+    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing. Descriptions with the whole command
+    /// leave out Megatron-Core's defaults, all-to-all and no graphs, and verification cards list what is enabled.
     pub fn experts(&self) -> ParallelConfig {
         let routing = match self.routing.as_deref() {
             Some("natural") => Routing::Natural,
@@ -101,13 +101,13 @@ impl MixtureFields {
         let dispatcher = match self.dispatcher.as_deref() {
             Some("alltoall") => Dispatcher::AllToAll,
             Some("deepep") => Dispatcher::DeepEp,
-            None if routing == Routing::Capacity || self.says_all() => Dispatcher::AllToAll,
+            None if routing == Routing::Capacity || self.is_from(&["skill", "pull request"]) => Dispatcher::AllToAll,
             _ => Dispatcher::HybridEp,
         };
         let cuda_graph = match self.cuda_graph.as_deref() {
             Some("none") => CudaGraph::None,
             Some("full") => CudaGraph::Full,
-            None if self.says_all() => CudaGraph::None,
+            None if self.is_from(&["card", "skill", "pull request"]) => CudaGraph::None,
             _ => CudaGraph::Partial,
         };
         let moe_overlap = self.ep_overlap == Some(true);

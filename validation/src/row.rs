@@ -201,15 +201,16 @@ impl Row {
         Ok(Platform { hardware, stack: self.software(stack(&self.stack)?) })
     }
 
-    /// Returns the software with what the row says about it. NeMo Automodel takes Transformer Engine's attention. The performance
-    /// recipes of NeMo and Megatron-Bridge accumulate and reduce gradients in 16 bits (`grad_reduce_in_fp32=False`), and those of
-    /// Moonlight and DeepSeek-V3 keep AdamW's moments in 16 bits, too (`exp_avg_dtype`).
+    /// Returns the software with what the row says about it. NeMo Automodel takes Transformer Engine's attention. Mixtures' recipes
+    /// of NeMo and Megatron-Bridge accumulate and reduce gradients in 16 bits (`grad_reduce_in_fp32=False`), and those of Moonlight
+    /// and DeepSeek-V3 keep AdamW's moments in 16 bits, too (`exp_avg_dtype`). Dense rows keep the software's default: there, 16
+    /// bits made errors on left-out machines larger.
     pub fn software(&self, stack: Stack) -> Stack {
         let name = self.mixture.framework.as_deref().unwrap_or_default();
         if self.mixture.is_of_automodel() {
             return Stack { flash_kernels: 3.0, ..stack };
         }
-        if !(name.starts_with("NeMo") || name.starts_with("Megatron-Bridge")) {
+        if self.experts.is_none() || !(name.starts_with("NeMo") || name.starts_with("Megatron-Bridge")) {
             return stack;
         }
         let accumulation_bytes = stack.accumulation_bytes / 2.0;

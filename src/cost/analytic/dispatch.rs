@@ -72,13 +72,14 @@ impl Traffic {
             return 0.0;
         }
         let network = |efficiency: f64| self.network * row_bytes / (h.network_gbps_per_gpu * 1e9 / 8.0 * efficiency);
-        let rows = self.network * h.dispatch_row_ns * 1e-9;
         let link = self.link * row_bytes / (h.link_gbytes_per_s * 1e9 * h.dispatch_link_efficiency);
-        let latency = h.link_latency_us * 1e-6 * if self.crosses { 2.0 } else { 1.0 };
-        latency
-            + match dispatcher {
-                Dispatcher::AllToAll => network(h.alltoall_network_efficiency) + link,
-                Dispatcher::DeepEp | Dispatcher::HybridEp => (network(h.dispatch_network_efficiency) + rows).max(link),
+        let hops = if self.crosses { 2.0 } else { 1.0 };
+        match dispatcher {
+            Dispatcher::AllToAll => h.link_latency_us * 1e-6 * hops + network(h.alltoall_network_efficiency) + link,
+            Dispatcher::DeepEp | Dispatcher::HybridEp => {
+                let latency = if self.crosses { h.dispatch_network_us } else { h.link_latency_us };
+                latency * 1e-6 + network(h.dispatch_network_efficiency).max(link)
             }
+        }
     }
 }
