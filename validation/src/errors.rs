@@ -116,7 +116,8 @@ pub fn rule_of_thumb(rows: &[RowPrediction], includes: impl Fn(&RowPrediction) -
 }
 
 /// Counts pairs of layouts whose measured times differ by more than 8 %: those that the predictions rank correctly, and all. Both
-/// layouts of a pair have the same model, GPUs, batch, sequence length, precision and software.
+/// layouts of a pair have the same model, GPUs, batch, sequence length, precision and software. The same layout measured with another
+/// release of the software is no pair.
 pub fn pairs(rows: &[RowPrediction]) -> (usize, usize) {
     let (mut right, mut all) = (0, 0);
     for (number, a) in rows.iter().enumerate() {
@@ -128,7 +129,8 @@ pub fn pairs(rows: &[RowPrediction]) -> (usize, usize) {
             };
             let of =
                 |prediction: &RowPrediction| -> (f64, Option<f64>) { (prediction.row.iteration_s, prediction.error()) };
-            if kind(a) != kind(b) {
+            let layout = |prediction: &RowPrediction| (prediction.row.model.name.clone(), prediction.row.layout().ok());
+            if kind(a) != kind(b) || layout(a) == layout(b) {
                 continue;
             }
             let ((slow, Some(slow_error)), (fast, Some(fast_error))) = (of(a), of(b)) else { continue };
