@@ -11,7 +11,7 @@ use crate::model_spec::Operation;
 const PADDED_ROWS: f64 = 128.0;
 
 /// What a forward's dispatch with DeepEP adds, in seconds: a kernel that computes the layout, 39 µs, and a wait for the host, which
-/// needs the number of rows, 35 µs (NeMo Automodel, docs/deepep_vs_hybridep_benchmark.md). The backward knows both.
+/// needs the number of rows, 35 µs (benchmark of NeMo Automodel). The backward knows both.
 const DEEPEP_LAYOUT: f64 = 74e-6;
 
 /// Share of the hidden time that is lost if the backward repeats an exchange: a checkpointed layer runs as one op, whose parts do not
