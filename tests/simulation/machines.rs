@@ -155,6 +155,7 @@ const LESS: &[&str] = &[
     "network_congestion",
     "link_latency_us",
     "network_latency_us",
+    "dispatch_network_us",
 ];
 
 /// Fields for which neither holds: within a node a message has more bandwidth than in the network, but a longer latency; a price takes no
