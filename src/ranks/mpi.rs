@@ -1,6 +1,7 @@
-//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets.
+//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets, and collective calls.
 
-use super::{Audience, Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
+use super::gathers::Gathers;
+use super::{AllGather, Audience, Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
 use mpi::Threading;
 use mpi::point_to_point::{Message, Status};
 use mpi::request::{Request, StaticScope};
@@ -34,6 +35,8 @@ const WORD: Duration = Duration::from_millis(300);
 enum Order {
     Exchange(Vec<u8>, Audience, Patience, Reply),
     Send(u32, Packet),
+    Connect(Vec<Vec<u32>>),
+    Gather(AllGather),
     Leave(bool, u8, Sender<()>),
 }
 
@@ -159,6 +162,14 @@ impl Wire for Mpi {
         self.order(Order::Send(rank, packet));
     }
 
+    fn connect(&self, groups: Vec<Vec<u32>>) {
+        self.order(Order::Connect(groups));
+    }
+
+    fn all_gather(&self, call: AllGather) {
+        self.order(Order::Gather(call));
+    }
+
     fn lost(&self) -> Option<Lost> {
         let text = "this rank was told to stop (SIGTERM): another rank is gone, as the launcher's own message says, or the launcher was interrupted";
         let silent = || {
@@ -226,6 +237,7 @@ struct Thread {
     /// When the last message of each rank arrived.
     heard: Vec<Instant>,
     exchange: Option<Exchange>,
+    gathers: Gathers,
     patience: Patience,
     news: Arc<News>,
     /// Since when this thread has listened without a pause.
@@ -256,6 +268,7 @@ impl Thread {
             parts,
             heard,
             exchange: None,
+            gathers: Gathers::default(),
             patience,
             news,
             listens: now,
@@ -278,6 +291,8 @@ impl Thread {
             match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
                 Ok(Order::Exchange(bytes, audience, patience, reply)) => self.begin(bytes, audience, patience, reply),
                 Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
+                Ok(Order::Connect(groups)) => self.gathers.connect(&self.world, groups),
+                Ok(Order::Gather(call)) => self.gathers.add(call),
                 Ok(Order::Leave(well, code, done)) => {
                     self.end(well, code);
                     return Some(done);
@@ -395,6 +410,7 @@ impl Thread {
             }
         }
         (0..self.receives.len()).for_each(|rank| self.receive(rank));
+        self.gathers.progress();
         for (request, memory) in std::mem::take(&mut self.sends) {
             match request.test() {
                 // SAFETY: from `Box::into_raw` in `post`; the request, and with it the only reference, is gone.
@@ -414,7 +430,7 @@ impl Thread {
         if !well {
             self.world.abort(i32::from(code));
         }
-        while !self.sends.is_empty() {
+        while !self.sends.is_empty() || self.gathers.is_busy() {
             self.progress();
         }
         // Requests must not be dropped before they are done; the process ends.

@@ -1,0 +1,111 @@
+//! Collective calls of MPI among some ranks, each on a communicator of its own.
+//!
+//! The calls are MPI's immediate ones: they only begin, and are tested until they are complete, so the thread that owns MPI goes on
+//! serving everything else, and notices a rank that never takes part. MPI moves the data; the workers sum it, in their own order.
+
+use super::collective::AllGather;
+use mpi::request::{Request, StaticScope};
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Maximum number of calls of a communicator under way: while one passes data, the next one is filled.
+const UNDER_WAY: usize = 2;
+
+/// A call under way, with this rank's numbers and those of all ranks.
+struct Running {
+    request: Request<'static, [f32], StaticScope>,
+    own: *mut [f32],
+    all: *mut [f32],
+    take: Box<dyn FnOnce(&[f32]) + Send>,
+}
+
+/// A communicator, and its calls in order.
+struct Channel {
+    communicator: SimpleCommunicator,
+    running: VecDeque<Running>,
+    waiting: VecDeque<AllGather>,
+}
+
+/// The communicators of this rank, by number.
+#[derive(Default)]
+pub struct Gathers {
+    channels: BTreeMap<usize, Channel>,
+    /// Number of communicators of all ranks.
+    count: usize,
+}
+
+impl Gathers {
+    /// Creates communicators of these ranks. MPI blocks until all their ranks have called this; as all do so in the same order, no
+    /// two wait for each other.
+    pub fn connect(&mut self, world: &SimpleCommunicator, groups: Vec<Vec<u32>>) {
+        for ranks in groups {
+            let ranks: Vec<i32> = ranks.into_iter().map(|rank| rank as i32).collect();
+            if ranks.contains(&world.rank())
+                && let Some(communicator) = world.split_by_subgroup(&world.group().include(&ranks))
+            {
+                let (running, waiting) = (VecDeque::new(), VecDeque::new());
+                self.channels.insert(self.count, Channel { communicator, running, waiting });
+            }
+            self.count += 1;
+        }
+    }
+
+    pub fn add(&mut self, call: AllGather) {
+        if let Some(channel) = self.channels.get_mut(&call.communicator) {
+            channel.waiting.push_back(call);
+        }
+    }
+
+    /// Whether a call is not yet complete.
+    pub fn is_busy(&self) -> bool {
+        self.channels.values().any(|channel| !channel.running.is_empty() || !channel.waiting.is_empty())
+    }
+
+    /// Begins calls, and delivers those that are complete.
+    pub fn progress(&mut self) {
+        self.channels.values_mut().for_each(Channel::progress);
+    }
+}
+
+impl Channel {
+    fn progress(&mut self) {
+        loop {
+            while self.running.len() < UNDER_WAY
+                && let Some(call) = self.waiting.pop_front()
+            {
+                self.begin(call);
+            }
+            let Some(mut first) = self.running.pop_front() else { return };
+            match first.request.test() {
+                Ok(_) => deliver(first.own, first.all, first.take),
+                Err(request) => {
+                    first.request = request;
+                    return self.running.push_front(first);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, call: AllGather) {
+        let AllGather { length, fill, take, .. } = call;
+        // A rank that passes nothing would not wait for the others.
+        let numbers = length.max(1);
+        let mut own = vec![0.0; numbers].into_boxed_slice();
+        fill(&mut own[..length]);
+        let own = Box::into_raw(own);
+        let all = Box::into_raw(vec![0.0; numbers * self.communicator.size() as usize].into_boxed_slice());
+        // SAFETY: both just made from boxes; they are used again in `deliver`, once MPI is done with them, and only there.
+        let (send, receive): (&'static [f32], &'static mut [f32]) = unsafe { (&*own, &mut *all) };
+        let request = self.communicator.immediate_all_gather_into(StaticScope, send, receive);
+        self.running.push_back(Running { request, own, all, take });
+    }
+}
+
+/// Delivers a complete call.
+fn deliver(own: *mut [f32], all: *mut [f32], take: Box<dyn FnOnce(&[f32]) + Send>) {
+    // SAFETY: from `Box::into_raw` in `begin`; the request, and with it the only references, is gone.
+    let (own, all) = unsafe { (Box::from_raw(own), Box::from_raw(all)) };
+    drop(own);
+    take(&all);
+}
