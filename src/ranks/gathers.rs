@@ -37,18 +37,21 @@ pub struct Gathers {
 
 impl Gathers {
     /// Creates communicators of these ranks. MPI blocks until all their ranks have called this; as all do so in the same order, no
-    /// two wait for each other.
-    pub fn connect(&mut self, world: &SimpleCommunicator, groups: Vec<Vec<u32>>) {
+    /// two wait for each other. `note` gets the others of each communicator before it is created, and nobody at the end.
+    pub fn connect(&mut self, world: &SimpleCommunicator, groups: Vec<Vec<u32>>, note: impl Fn(Vec<i32>)) {
+        let (all, own) = (world.group(), world.rank());
         for ranks in groups {
             let ranks: Vec<i32> = ranks.into_iter().map(|rank| rank as i32).collect();
-            if ranks.contains(&world.rank())
-                && let Some(communicator) = world.split_by_subgroup(&world.group().include(&ranks))
-            {
-                let (running, waiting) = (VecDeque::new(), VecDeque::new());
-                self.channels.insert(self.count, Channel { communicator, running, waiting });
+            if ranks.contains(&own) {
+                note(ranks.iter().copied().filter(|&rank| rank != own).collect());
+                let communicator = world.split_by_subgroup(&all.include(&ranks));
+                let channel =
+                    |communicator| Channel { communicator, running: VecDeque::new(), waiting: VecDeque::new() };
+                self.channels.extend(communicator.map(|communicator| (self.count, channel(communicator))));
             }
             self.count += 1;
         }
+        note(Vec::new());
     }
 
     pub fn add(&mut self, call: AllGather) {

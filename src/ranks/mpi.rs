@@ -64,6 +64,8 @@ struct News {
     stood: AtomicBool,
     /// When the thread last ran; MPI may block it while it connects to a rank that is gone.
     ran: Mutex<Option<Instant>>,
+    /// The others of the communicator that MPI is creating; empty if there is none.
+    created: Mutex<Vec<i32>>,
 }
 
 impl News {
@@ -73,6 +75,20 @@ impl News {
             self.told.get_or_init(Instant::now);
         }
         is_stopped
+    }
+
+    /// Names whom MPI waits for.
+    fn blocked_for(&self, limit: Duration) -> Lost {
+        let created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        let who = match &created[..] {
+            [] => "MPI, which connects to another rank,".to_string(),
+            [rank] => format!("rank {rank}"),
+            ranks => format!("one of the ranks {ranks:?}"),
+        };
+        Lost {
+            dead: created.first().filter(|_| created.len() == 1).map(|&rank| rank as u32),
+            ..Lost::silent(&who, limit)
+        }
     }
 }
 
@@ -174,7 +190,7 @@ impl Wire for Mpi {
         let text = "this rank was told to stop (SIGTERM): another rank is gone, as the launcher's own message says, or the launcher was interrupted";
         let silent = || {
             let lost = self.news.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            lost.or_else(|| self.blocked().map(|limit| Lost::silent("MPI, which connects to another rank,", limit)))
+            lost.or_else(|| self.blocked().map(|limit| self.news.blocked_for(limit)))
         };
         match (self.is_stopped(), self.news.stood.load(Ordering::SeqCst)) {
             (true, true) => Some(Lost {
@@ -291,7 +307,10 @@ impl Thread {
             match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
                 Ok(Order::Exchange(bytes, audience, patience, reply)) => self.begin(bytes, audience, patience, reply),
                 Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
-                Ok(Order::Connect(groups)) => self.gathers.connect(&self.world, groups),
+                Ok(Order::Connect(groups)) => {
+                    let note = |others| *self.news.created.lock().unwrap_or_else(PoisonError::into_inner) = others;
+                    self.gathers.connect(&self.world, groups, note);
+                }
                 Ok(Order::Gather(call)) => self.gathers.add(call),
                 Ok(Order::Leave(well, code, done)) => {
                     self.end(well, code);
