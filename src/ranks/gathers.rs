@@ -28,23 +28,30 @@ struct Channel {
 }
 
 /// The communicators of this rank, by number.
-#[derive(Default)]
 pub struct Gathers {
+    /// All ranks: the parent of the others. Open MPI creates a communicator with messages of tag 0 on its parent, which whoever probes
+    /// the world for any message would take.
+    parent: SimpleCommunicator,
     channels: BTreeMap<usize, Channel>,
     /// Number of communicators of all ranks.
     count: usize,
 }
 
 impl Gathers {
+    /// All ranks must call this together, before they do anything else.
+    pub fn new(world: &SimpleCommunicator) -> Gathers {
+        Gathers { parent: world.duplicate(), channels: BTreeMap::new(), count: 0 }
+    }
+
     /// Creates communicators of these ranks. MPI blocks until all their ranks have called this; as all do so in the same order, no
     /// two wait for each other. `note` gets the others of each communicator before it is created, and nobody at the end.
-    pub fn connect(&mut self, world: &SimpleCommunicator, groups: Vec<Vec<u32>>, note: impl Fn(Vec<i32>)) {
-        let (all, own) = (world.group(), world.rank());
+    pub fn connect(&mut self, groups: Vec<Vec<u32>>, note: impl Fn(Vec<i32>)) {
+        let (all, own) = (self.parent.group(), self.parent.rank());
         for ranks in groups {
             let ranks: Vec<i32> = ranks.into_iter().map(|rank| rank as i32).collect();
             if ranks.contains(&own) {
                 note(ranks.iter().copied().filter(|&rank| rank != own).collect());
-                let communicator = world.split_by_subgroup(&all.include(&ranks));
+                let communicator = self.parent.split_by_subgroup(&all.include(&ranks));
                 let channel =
                     |communicator| Channel { communicator, running: VecDeque::new(), waiting: VecDeque::new() };
                 self.channels.extend(communicator.map(|communicator| (self.count, channel(communicator))));

@@ -115,8 +115,9 @@ impl Mpi {
                 return;
             };
             let world = universe.world();
+            let gathers = Gathers::new(&world);
             let _ = ready.send(Ok((world.rank() as u32, world.size() as u32)));
-            let thread = Thread::new(world, inbox_of_orders, inbox, patience, thread_news);
+            let thread = Thread::new(world, gathers, inbox_of_orders, inbox, patience, thread_news);
             let done = thread.serve();
             drop(universe); // ends MPI, together with the other ranks
             let _ = done.map(|done| done.send(()));
@@ -267,6 +268,7 @@ struct Thread {
 impl Thread {
     fn new(
         world: SimpleCommunicator,
+        gathers: Gathers,
         orders: Receiver<Order>,
         inbox: Arc<Mutex<Inbox>>,
         patience: Patience,
@@ -284,7 +286,7 @@ impl Thread {
             parts,
             heard,
             exchange: None,
-            gathers: Gathers::default(),
+            gathers,
             patience,
             news,
             listens: now,
@@ -309,7 +311,7 @@ impl Thread {
                 Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
                 Ok(Order::Connect(groups)) => {
                     let note = |others| *self.news.created.lock().unwrap_or_else(PoisonError::into_inner) = others;
-                    self.gathers.connect(&self.world, groups, note);
+                    self.gathers.connect(groups, note);
                 }
                 Ok(Order::Gather(call)) => self.gathers.add(call),
                 Ok(Order::Leave(well, code, done)) => {
