@@ -3,7 +3,7 @@
 //! The calls are MPI's immediate ones: they only begin, and are tested until they are complete, so the thread that owns MPI goes on
 //! serving everything else, and notices a rank that never takes part. MPI moves the data; the workers sum it, in their own order.
 
-use super::collective::AllGather;
+use super::collective::{AllGather, Take};
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -17,7 +17,7 @@ struct Running {
     request: Request<'static, [f32], StaticScope>,
     own: *mut [f32],
     all: *mut [f32],
-    take: Box<dyn FnOnce(&[f32]) + Send>,
+    take: Take,
 }
 
 /// A communicator, and its calls in order.
@@ -113,7 +113,7 @@ impl Channel {
 }
 
 /// Delivers a complete call.
-fn deliver(own: *mut [f32], all: *mut [f32], take: Box<dyn FnOnce(&[f32]) + Send>) {
+fn deliver(own: *mut [f32], all: *mut [f32], take: Take) {
     // SAFETY: from `Box::into_raw` in `begin`; the request, and with it the only references, is gone.
     let (own, all) = unsafe { (Box::from_raw(own), Box::from_raw(all)) };
     drop(own);

@@ -348,12 +348,10 @@ impl Thread {
         }
         let is_recent = self.news.stood.load(Ordering::SeqCst) && now - self.listens < self.patience.silence;
         self.news.stood.store(stood || is_recent, Ordering::SeqCst);
-        if !is_needed || now - self.asked < self.patience.between_pings() {
+        if !is_needed {
             return;
         }
-        self.asked = now;
         let own = self.world.rank();
-        (0..self.world.size()).filter(|&rank| rank != own).for_each(|rank| self.post(rank, PING, Vec::new()));
         let silent = |&(rank, &heard): &(usize, &Instant)| {
             rank != own as usize && now - heard.max(self.listens) > self.patience.silence
         };
@@ -361,6 +359,10 @@ impl Thread {
             let lost = Lost::silent(&format!("rank {rank}"), self.patience.silence);
             let lost = Lost { dead: Some(rank as u32), ..lost };
             self.news.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(lost);
+        }
+        if now - self.asked >= self.patience.between_pings() {
+            self.asked = now;
+            (0..self.world.size()).filter(|&rank| rank != own).for_each(|rank| self.post(rank, PING, Vec::new()));
         }
     }
 

@@ -38,7 +38,7 @@ impl Shared {
     fn layout(workers: u32) -> (ArenaLayout, GroupList, super::arena::Region, PieceBuffers, Reductions, HostBuffer) {
         let (mut layout, mut groups) = (ArenaLayout::default(), GroupList::default());
         let aborted = layout.signal();
-        let pieces = PieceBuffers::new(&mut layout, &mut groups, Mesh { tensor: workers, data: 1 }, 1);
+        let pieces = PieceBuffers::new(&mut layout, &mut groups, Mesh::new(workers, 1), 1);
         let reductions = Reductions::new(&mut layout, &mut groups, workers, workers as usize);
         let channel = HostBuffer::new(&mut layout, 3);
         (layout, groups, aborted, pieces, reductions, channel)
@@ -48,7 +48,7 @@ impl Shared {
         let (_, groups, aborted, pieces, reductions, channel) = Shared::layout(workers);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, groups, 1).expect("all ranks"));
         let watch = Watch { heap: heap.clone(), aborted };
-        Shared { mesh: Mesh { tensor: workers, data: 1 }, heap, pieces, watch, reductions, channel }
+        Shared { mesh: Mesh::new(workers, 1), heap, pieces, watch, reductions, channel }
     }
 
     pub fn heap(&self) -> &Heap {
