@@ -144,14 +144,22 @@ impl Region {
 
     /// Returns word `index` of a table of words.
     pub fn word(self, index: usize) -> Region {
-        let bytes = size_of::<AtomicU64>();
-        assert!((index + 1) * bytes <= self.bytes, "word {index} is beyond the table");
-        Region { offset: self.offset + index * bytes, bytes }
+        self.slice(index * size_of::<AtomicU64>(), size_of::<AtomicU64>())
+    }
+
+    /// Size in bytes.
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// Returns its `bytes` bytes from `start`.
+    pub fn slice(self, start: usize, bytes: usize) -> Region {
+        assert!(start + bytes <= self.bytes, "{bytes} bytes from {start} are beyond the region's {}", self.bytes);
+        Region { offset: self.offset + start, bytes }
     }
 
     /// Returns its first `bytes` bytes.
     pub fn first(self, bytes: usize) -> Region {
-        assert!(bytes <= self.bytes, "{bytes} bytes are more than the region's {}", self.bytes);
-        Region { bytes, ..self }
+        self.slice(0, bytes)
     }
 }

@@ -1,4 +1,4 @@
-//! Collective calls among the tensor-parallel ranks of a device, through shared memory or the transport between ranks.
+//! Collective calls among the tensor-parallel ranks of a device, through shared memory, or MPI between ranks that have none.
 //!
 //! Every member has two slots for a piece of data, and a signal that counts its pieces. A call passes its data in pieces: a member
 //! writes the next piece to its slot, raises its signal, waits for the signals of all others, and reads their slots. A member that
@@ -7,6 +7,7 @@
 
 use super::piece::{PIECE, Slots};
 use super::shared::Shared;
+use super::spanning::Part;
 use crate::compute::Collective;
 use anyhow::{Result, ensure};
 use std::ops::Range;
@@ -46,18 +47,18 @@ impl TensorGroup {
         write: impl FnOnce(&mut [f32]),
         read: impl FnOnce(&mut dyn Iterator<Item = &[f32]>),
     ) -> Result<()> {
-        let (arena, slot, piece) = (self.shared.heap.arena(), (self.pieces % 2) as usize, self.pieces + 1);
-        let place = |slots: Slots| slots.data[slot].first(length * size_of::<f32>());
-        let own = self.slots(self.worker);
+        let (heap, piece) = (&self.shared.heap, self.pieces + 1);
+        let parts: Vec<Part> =
+            self.members.clone().map(|member| self.slots(member).part(self.pieces, length)).collect();
+        let (own, group) = (self.rank(), self.slots(self.worker).group);
         // SAFETY: this member alone writes its slot, and all others have read the piece before last, as their signals for the last
         // one showed.
-        write(unsafe { arena.data_mut(place(own)) });
+        write(unsafe { heap.arena().data_mut(parts[own].data) });
         // SAFETY: nobody reads the piece before the signal, and this member does not write it again before they have read it.
-        unsafe { self.shared.heap.publish(self.others(), place(own), own.written, piece) };
+        unsafe { heap.publish(group, own, &parts, piece) };
         self.others().try_for_each(|member| self.wait(member, piece))?;
-        let slots = self.members.clone().map(|member| place(self.slots(member)));
         // SAFETY: all members have written their pieces, and write the slots again only after this member's next signal.
-        read(&mut slots.map(|place| unsafe { arena.data(place) }));
+        read(&mut parts.iter().map(|part| unsafe { heap.arena().data(part.data) }));
         self.pieces = piece;
         Ok(())
     }

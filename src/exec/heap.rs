@@ -1,11 +1,17 @@
-//! One-sided puts with a signal, through shared memory or to another machine.
+//! One-sided puts with a signal, through shared memory or to another machine, and collective calls.
 
 use super::arena::{Arena, ArenaLayout, Region};
-use super::atomic::Ordering;
 use super::signal::Signal;
-use crate::ranks::{Packet, Ranks};
+use super::spanning::{GroupList, Part, Spanning};
+use crate::ranks::{AllGather, Lost, Packet, Ranks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Bytes of a part that one call between ranks passes at most; longer parts take several.
+const PASS: usize = 1 << 22;
+
+/// The part of a member on another rank: its number among those of all ranks, its place, and the signal to raise to a value.
+type Other = (usize, Region, Option<(Region, u64)>);
 
 /// The arena of this process, and a connection to those of other ranks.
 #[derive(Debug)]
@@ -14,18 +20,31 @@ pub struct Heap {
     ranks: Arc<Ranks>,
     /// By worker: the rank that runs it, if that rank has its own arena.
     remote: Vec<Option<u32>>,
+    /// By group of workers that make collective calls: how it spans ranks.
+    groups: Vec<Option<Spanning>>,
     /// Distinguishes packets of this heap from those of others.
     number: u64,
 }
 
 impl Heap {
-    /// Creates the heap of `workers` workers on `arena`, whose layout is the same in every process.
-    pub fn new(arena: Arc<Arena>, ranks: Arc<Ranks>, workers: u32, number: u64) -> Heap {
+    /// Creates the heap of `workers` workers and their `groups` on `arena`, whose layout is the same in every process. All ranks must
+    /// call this together.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub fn new(
+        arena: Arc<Arena>,
+        ranks: Arc<Ranks>,
+        workers: u32,
+        groups: GroupList,
+        number: u64,
+    ) -> Result<Heap, Lost> {
         let of_worker = |worker| Some(ranks.rank_of(worker, workers)).filter(|&rank| !ranks.shares_memory_with(rank));
         let remote = (0..workers).map(of_worker).collect();
         let receiver = arena.clone();
         ranks.deliver(number, move |packet| apply(&receiver, packet));
-        Heap { arena, ranks, remote, number }
+        let groups = groups.connect(&ranks, workers)?;
+        Ok(Heap { arena, ranks, remote, groups, number })
     }
 
     pub fn arena(&self) -> &Arc<Arena> {
@@ -56,22 +75,57 @@ impl Heap {
         }
     }
 
-    /// As [`Heap::put`], to several workers, for data that is already in `region` of this process's memory.
+    /// Passes a member's part of a call to the other members of group number `group`. `parts` has those of all members, at the same
+    /// places in every process. All members make the same calls in the same order, each after it has seen all signals of the last.
     ///
     /// # Safety
-    /// Nobody writes the region until the signal is raised.
-    pub unsafe fn publish(&self, to: impl Iterator<Item = u32>, region: Region, signal: Region, value: u64) {
-        let ranks: BTreeSet<Option<u32>> = to.map(|worker| self.remote[worker as usize]).collect();
-        for rank in ranks {
-            match rank {
-                None => self.arena.signal(signal).raise(value),
-                Some(rank) => {
-                    // SAFETY: guaranteed by the caller.
-                    let data = unsafe { self.arena.data(region) };
-                    self.send(rank, region, bytemuck::cast_slice(data), signal, value);
+    /// Nobody writes the member's part before all others have read it, and nobody reads another's before its signal is raised.
+    pub unsafe fn publish(&self, group: usize, member: usize, parts: &[Part], value: u64) {
+        self.arena.signal(parts[member].arrived).raise(value);
+        let Some(group) = self.groups[group].as_ref().filter(|group| group.note_put()) else { return };
+        let bytes = parts[member].data.bytes();
+        for start in (0..bytes.max(1)).step_by(PASS) {
+            let count = PASS.min(bytes - start);
+            let place = |member: usize| parts[member].data.slice(start, count);
+            let own = group.own().iter().map(|&member| place(member)).collect();
+            let is_last = start + count == bytes;
+            let other = |(number, member): (usize, usize)| {
+                (number, place(member), is_last.then_some((parts[member].arrived, value)))
+            };
+            // SAFETY: guaranteed by the caller: no member puts its next part before all parts have arrived, here and elsewhere.
+            unsafe { self.all_gather(group, count / size_of::<f32>(), own, group.others().map(other).collect()) };
+        }
+    }
+
+    /// Begins a call between ranks: reads the `own` parts of this rank, and writes those of the others, each with its number among
+    /// all, and the signal to raise once it is there.
+    ///
+    /// # Safety
+    /// Nobody writes its own parts, or accesses the others, until the others are there.
+    unsafe fn all_gather(&self, group: &Spanning, count: usize, own: Vec<Region>, others: Vec<Other>) {
+        let (from, into) = (self.arena.clone(), self.arena.clone());
+        let fill = move |numbers: &mut [f32]| {
+            for (number, place) in own.into_iter().enumerate() {
+                // SAFETY: guaranteed by the caller.
+                numbers[number * count..][..count].copy_from_slice(unsafe { from.data(place) });
+            }
+        };
+        let take = move |numbers: &[f32]| {
+            for (number, place, signal) in others {
+                // SAFETY: guaranteed by the caller.
+                unsafe { into.data_mut(place) }.copy_from_slice(&numbers[number * count..][..count]);
+                if let Some((signal, value)) = signal {
+                    into.signal(signal).raise(value);
                 }
             }
-        }
+        };
+        let (communicator, length) = (group.communicator, group.parts() * count);
+        self.ranks.all_gather(AllGather { communicator, length, fill: Box::new(fill), take: Box::new(take) });
+    }
+
+    /// Whether `worker` runs on a rank with memory of its own.
+    pub fn is_remote(&self, worker: u32) -> bool {
+        self.remote[worker as usize].is_some()
     }
 
     /// Raises the signal in the memory of worker `to`.
@@ -86,12 +140,6 @@ impl Heap {
     pub fn raise_everywhere(&self, signal: Region, value: u64) {
         self.arena.signal(signal).raise(value);
         self.remote_ranks().for_each(|rank| self.send(rank, signal.first(0), &[], signal, value));
-    }
-
-    /// Stores a word in every process, visible to waiters after a later raise of `signal`.
-    pub fn store_everywhere(&self, word: Region, value: u64, signal: Region) {
-        self.arena.word(word).store(value, Ordering::SeqCst);
-        self.remote_ranks().for_each(|rank| self.send(rank, word, &value.to_ne_bytes(), signal, 0));
     }
 
     /// Returns the ranks that have their own arena.

@@ -5,6 +5,7 @@ use super::arena::{ArenaLayout, Region};
 use super::groups::stage_holders;
 use super::heap::HostBuffer;
 use super::plan::{BufferUse, Plan};
+use super::spanning::{GroupList, Part};
 use crate::epilogue::{GradientSync, stage_group};
 use crate::mesh::Mesh;
 use std::collections::BTreeMap;
@@ -39,6 +40,8 @@ pub struct MessageBuffer {
     pub bytes: usize,
     /// Memory and signals on the hosts.
     pub host: HostBuffer,
+    /// For a part of a gradient: its group's number among the gradients', and the member that fills it.
+    group: Option<(usize, usize)>,
 }
 
 /// One of several readers of a buffer.
@@ -77,6 +80,8 @@ struct Channels {
 #[derive(Debug)]
 struct Group {
     members: Vec<(u32, usize)>,
+    /// Its number among the groups that make collective calls.
+    number: usize,
 }
 
 /// Use of a gradient's buffers in an update.
@@ -112,8 +117,14 @@ pub struct MessageBuffers {
 }
 
 impl MessageBuffers {
-    /// Reserves the buffers of a session on `mesh`.
-    pub fn new(layout: &mut ArenaLayout, plan: &Plan, mesh: Mesh, sizes: &Sizes) -> MessageBuffers {
+    /// Reserves the buffers of a session on `mesh`, and adds the groups that sum gradients to `list`.
+    pub fn new(
+        layout: &mut ArenaLayout,
+        list: &mut GroupList,
+        plan: &Plan,
+        mesh: Mesh,
+        sizes: &Sizes,
+    ) -> MessageBuffers {
         let length = |bytes: usize| if sizes.past_hosts { 0 } else { bytes.div_ceil(size_of::<f32>()) };
         let mut all = Vec::new();
         let copies = (0..mesh.copies()).map(|copy| {
@@ -127,7 +138,7 @@ impl MessageBuffers {
         let (groups, group_of) = (Vec::new(), BTreeMap::new());
         let mut buffers = MessageBuffers { mesh, all, copies, send_buffers, groups, group_of };
         for (members, bytes) in groups_of(plan, mesh, sizes) {
-            buffers.add_group(layout, &members, (bytes, length(bytes)));
+            buffers.add_group(layout, list, &members, (bytes, length(bytes)));
         }
         buffers
     }
@@ -136,20 +147,23 @@ impl MessageBuffers {
     fn add_group(
         &mut self,
         layout: &mut ArenaLayout,
+        list: &mut GroupList,
         members: &[(u32, GradientSync)],
         (bytes, length): (usize, usize),
     ) {
         let mut buffers = Vec::with_capacity(members.len());
-        for &(producer, gradient) in members {
+        for (member, &(producer, gradient)) in members.iter().enumerate() {
             let host = HostBuffer::new(layout, length);
             let mut readers = members.iter().map(|&(worker, _)| worker).filter(|&worker| worker != producer);
             let consumer = readers.next().unwrap_or(producer);
             let others = readers.map(|worker| Reader { worker, read: layout.signal() }).collect();
             buffers.push((producer, self.all.len()));
-            self.all.push(MessageBuffer { producer, consumer, others, bytes, host });
+            let group = Some((self.groups.len(), member));
+            self.all.push(MessageBuffer { producer, consumer, others, bytes, host, group });
             self.group_of.insert((producer, gradient), self.groups.len());
         }
-        self.groups.push(Group { members: buffers });
+        let number = list.add(members.iter().map(|&(worker, _)| worker).collect());
+        self.groups.push(Group { members: buffers, number });
     }
 
     pub fn all(&self) -> &[MessageBuffer] {
@@ -159,6 +173,18 @@ impl MessageBuffers {
     /// Returns the buffer of a message.
     pub fn of(&self, message: Message) -> &MessageBuffer {
         &self.all[message.buffer]
+    }
+
+    /// Returns for a part of a gradient the number of the group that makes the call, the member that fills the part, and the parts of
+    /// all members; `None` for other messages.
+    pub fn call(&self, message: Message) -> Option<(usize, usize, Vec<Part>)> {
+        let (group, member) = self.of(message).group?;
+        let group = &self.groups[group];
+        let part = |&(_, buffer): &(u32, usize)| {
+            let host = &self.all[buffer].host;
+            Part { data: host.data, arrived: host.arrived }
+        };
+        Some((group.number, member, group.members.iter().map(part).collect()))
     }
 
     fn channels(&self, worker: u32) -> &Channels {
@@ -229,6 +255,7 @@ impl Channels {
                     others: Vec::new(),
                     bytes,
                     host: slots[port.channel][port.slot],
+                    group: None,
                 });
                 all.len() - 1
             });

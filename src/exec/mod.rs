@@ -26,6 +26,7 @@ mod reductions;
 mod session;
 mod shared;
 mod signal;
+mod spanning;
 mod values;
 mod watch;
 

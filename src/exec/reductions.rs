@@ -4,48 +4,59 @@ use super::arena::{ArenaLayout, Region};
 use super::atomic::Ordering;
 use super::heap::Heap;
 use super::signal::{Aborted, WaitPolicy};
+use super::spanning::{GroupList, Part};
 
 /// Exchanges among all workers once per step: the barrier at its start, and the sum of the gradient norm.
 #[derive(Debug)]
 pub struct Reductions {
-    /// By worker: number of steps that it was ready for.
-    ready: Vec<Region>,
-    /// Partial sums of squares, for even and odd steps: a worker can be one step ahead of a reader.
-    norms: [Vec<Region>; 2],
-    /// By worker: number of steps to which it has contributed its sums.
-    norms_in: Vec<Region>,
+    /// Number of the group of all workers.
+    group: usize,
+    /// By worker: a part without numbers; its signal counts the steps that the worker was ready for.
+    ready: Vec<Part>,
+    /// By worker: partial sums of squares, for even and odd steps: a worker can be one step ahead of a reader.
+    norms: [Vec<Part>; 2],
+    /// Number of partial sums, by all workers.
+    norm_parts: usize,
 }
 
 impl Reductions {
-    /// Reserves memory for `workers` workers and a norm of `norm_parts` parts.
-    pub fn new(layout: &mut ArenaLayout, workers: u32, norm_parts: usize) -> Reductions {
-        Reductions {
-            ready: (0..workers).map(|_| layout.signal()).collect(),
-            norms: [(); 2].map(|()| (0..norm_parts).map(|_| layout.word()).collect()),
-            norms_in: (0..workers).map(|_| layout.signal()).collect(),
-        }
+    /// Reserves memory for `workers` workers and a norm of `norm_parts` parts, and adds their group.
+    pub fn new(layout: &mut ArenaLayout, groups: &mut GroupList, workers: u32, norm_parts: usize) -> Reductions {
+        let group = groups.add((0..workers).collect());
+        let ready = (0..workers).map(|_| layout.signal()).map(|arrived| Part { data: arrived.first(0), arrived });
+        let ready = ready.collect();
+        let done: Vec<Region> = (0..workers).map(|_| layout.signal()).collect();
+        let mut part = |&arrived: &Region| Part { data: layout.region(norm_parts * size_of::<u64>()), arrived };
+        let norms = [(); 2].map(|()| done.iter().map(&mut part).collect());
+        Reductions { group, ready, norms, norm_parts }
     }
 
     /// Waits until all workers are ready to begin the step.
     pub fn meet(&self, heap: &Heap, worker: u32, step: u64, watch: &impl WaitPolicy) -> Result<(), Aborted> {
-        heap.raise_everywhere(self.ready[worker as usize], step + 1);
-        self.ready.iter().try_for_each(|&ready| heap.signal(ready).spin(step + 1, watch))
+        // SAFETY: the parts have no numbers.
+        unsafe { heap.publish(self.group, worker as usize, &self.ready, step + 1) };
+        self.ready.iter().try_for_each(|part| heap.signal(part.arrived).spin(step + 1, watch))
     }
 
-    /// Contributes the partial sums of squares of `worker`, by order number.
-    pub fn put_norms(&self, heap: &Heap, worker: u32, step: u64, parts: &[(usize, f64)]) {
-        let (words, done) = (&self.norms[(step % 2) as usize], self.norms_in[worker as usize]);
-        for &(number, square) in parts {
-            heap.store_everywhere(words[number], square.to_bits(), done);
+    /// Contributes the partial sums of squares of `worker`, by order number. No other worker has one of the same number.
+    pub fn put_norms(&self, heap: &Heap, worker: u32, step: u64, sums: &[(usize, f64)]) {
+        let parts = &self.norms[(step % 2) as usize];
+        for &(number, square) in sums {
+            let word = heap.arena().word(parts[worker as usize].data.word(number));
+            word.store(square.to_bits(), Ordering::Relaxed);
         }
-        heap.raise_everywhere(done, step + 1);
+        // SAFETY: whoever puts its part has read those of the step before last, and the signals of the last step showed that all have.
+        unsafe { heap.publish(self.group, worker as usize, parts, step + 1) };
     }
 
     /// Waits for all parts, and returns their sum in the order of their numbers, so that it does not depend on the division into
     /// workers.
     pub fn sum_norms(&self, heap: &Heap, step: u64, watch: &impl WaitPolicy) -> Result<f64, Aborted> {
-        self.norms_in.iter().try_for_each(|&done| heap.signal(done).wait(step + 1, watch))?;
-        let parts = self.norms[(step % 2) as usize].iter();
-        Ok(parts.map(|&word| f64::from_bits(heap.arena().word(word).load(Ordering::Relaxed))).sum())
+        let parts = &self.norms[(step % 2) as usize];
+        parts.iter().try_for_each(|part| heap.signal(part.arrived).wait(step + 1, watch))?;
+        let of_worker = |part: &Part, number| heap.arena().word(part.data.word(number)).load(Ordering::Relaxed);
+        // A worker that has no part of this number holds 0 there.
+        let of_all = |number| parts.iter().map(|part| f64::from_bits(of_worker(part, number))).sum::<f64>();
+        Ok((0..self.norm_parts).map(of_all).sum())
     }
 }

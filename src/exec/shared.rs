@@ -9,6 +9,7 @@ use super::plan::Plan;
 use super::queues::CommunicationQueues;
 use super::reductions::Reductions;
 use super::signal::Aborted;
+use super::spanning::GroupList;
 use super::watch::{Statuses, Watch};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -58,14 +59,14 @@ impl Shared {
         let mesh = settings.mesh;
         let plan = Plan::new(graph, mesh, sizes.tied.map(|(devices, _)| devices));
         let workers = mesh.world(plan.graph.schedule().devices());
-        let mut layout = ArenaLayout::default();
+        let (mut layout, mut list) = (ArenaLayout::default(), GroupList::default());
         let statuses = Statuses::new(&mut layout, workers);
-        let buffers = MessageBuffers::new(&mut layout, &plan, mesh, sizes);
-        let reductions = Reductions::new(&mut layout, workers, sizes.norm_parts);
+        let buffers = MessageBuffers::new(&mut layout, &mut list, &plan, mesh, sizes);
+        let reductions = Reductions::new(&mut layout, &mut list, workers, sizes.norm_parts);
         let (pieces, groups) = match sizes.by_collectives {
             true => (PieceBuffers::default(), WorkerGroups::new(&mut layout, &plan, mesh)),
             false => {
-                let pieces = PieceBuffers::new(&mut layout, mesh, plan.graph.schedule().devices());
+                let pieces = PieceBuffers::new(&mut layout, &mut list, mesh, plan.graph.schedule().devices());
                 (pieces, WorkerGroups::default())
             }
         };
@@ -73,7 +74,7 @@ impl Shared {
         let queues = (0..mesh.copies()).filter_map(&mut queues).collect();
         let number = ranks.next_heap();
         let arena = Arc::new(arena(&ranks, layout.bytes())?);
-        let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, number));
+        let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, list, number)?);
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
         Ok(Shared { plan, mesh, ranks, heap, buffers, queues, pieces, groups, reductions, watch })
     }

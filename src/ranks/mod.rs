@@ -1,13 +1,16 @@
 //! Ranks: the processes of one run, each with some of its devices.
 //!
 //! Every rank runs the same program with the same arguments and exchanges what it measures, so all ranks compute the same orders,
-//! costs and figures; only rank 0 prints. [`Ranks::exchange`] and [`Ranks::gather`] are the only collective calls and are never made
-//! inside a step. When a rank dies, the others end with an error that names it.
+//! costs and figures; only rank 0 prints. Collective calls of all ranks ([`Ranks::exchange`], [`Ranks::gather`]) are never made inside
+//! a step; those of the workers' groups ([`Ranks::all_gather`]) are. When a rank dies, the others end with an error that names it.
 //!
 //! A process runs alone, or [`launch`] starts several and joins them through a socket of this machine, or `mpirun` or Slurm starts
 //! them and they join through MPI (feature `mpi`).
 
 mod clock;
+mod collective;
+#[cfg(feature = "mpi")]
+mod gathers;
 mod hub;
 mod launch;
 mod lost;
@@ -19,12 +22,14 @@ mod started;
 mod stop;
 
 use crate::mesh::Mesh;
+use collective::Communicators;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use clock::Alignment;
+pub(crate) use collective::AllGather;
 pub use launch::{Ended, launch};
 pub use lost::{Lost, Patience, RanksError};
 pub use role::{Role, refuse_ranks, role};
@@ -96,6 +101,16 @@ trait Wire: Send + Sync {
         unreachable!("ranks of one machine share memory");
     }
 
+    /// Creates communicators of these ranks, with the next numbers. All ranks must call this together.
+    fn connect(&self, _groups: Vec<Vec<u32>>) {
+        unreachable!("ranks of one machine share memory");
+    }
+
+    /// Begins a collective call.
+    fn all_gather(&self, _call: AllGather) {
+        unreachable!("ranks of one machine share memory");
+    }
+
     /// Returns the rank that died or hangs, if any.
     fn lost(&self) -> Option<Lost>;
 
@@ -143,6 +158,7 @@ pub struct Ranks {
     clock: Alignment,
     inbox: Arc<Mutex<Inbox>>,
     heaps: Mutex<u64>,
+    communicators: Communicators,
     patience: Patience,
     stop: Arc<Stop>,
 }
@@ -176,7 +192,8 @@ impl Ranks {
         let processes = processes.iter().map(number).collect();
         let one_machine = machines.iter().all(|machine| *machine == machines[0]);
         let clock = Alignment::align(rank, size, one_machine, |bytes| wire.exchange(bytes, Audience::All, patience))?;
-        Ok(Ranks { rank, size, wire, machines, processes, apart, clock, inbox, heaps: Mutex::new(0), patience, stop })
+        let (heaps, communicators) = (Mutex::new(0), Communicators::default());
+        Ok(Ranks { rank, size, wire, machines, processes, apart, clock, inbox, heaps, communicators, patience, stop })
     }
 
     /// Number of this process, from 0.

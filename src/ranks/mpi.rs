@@ -1,6 +1,7 @@
-//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets.
+//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets, and collective calls.
 
-use super::{Audience, Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
+use super::gathers::Gathers;
+use super::{AllGather, Audience, Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
 use mpi::Threading;
 use mpi::point_to_point::{Message, Status};
 use mpi::request::{Request, StaticScope};
@@ -34,6 +35,8 @@ const WORD: Duration = Duration::from_millis(300);
 enum Order {
     Exchange(Vec<u8>, Audience, Patience, Reply),
     Send(u32, Packet),
+    Connect(Vec<Vec<u32>>),
+    Gather(AllGather),
     Leave(bool, u8, Sender<()>),
 }
 
@@ -61,6 +64,8 @@ struct News {
     stood: AtomicBool,
     /// When the thread last ran; MPI may block it while it connects to a rank that is gone.
     ran: Mutex<Option<Instant>>,
+    /// The others of the communicator that MPI is creating; empty if there is none.
+    created: Mutex<Vec<i32>>,
 }
 
 impl News {
@@ -70,6 +75,20 @@ impl News {
             self.told.get_or_init(Instant::now);
         }
         is_stopped
+    }
+
+    /// Names whom MPI waits for.
+    fn blocked_for(&self, limit: Duration) -> Lost {
+        let created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        let who = match &created[..] {
+            [] => "MPI, which connects to another rank,".to_string(),
+            [rank] => format!("rank {rank}"),
+            ranks => format!("one of the ranks {ranks:?}"),
+        };
+        Lost {
+            dead: created.first().filter(|_| created.len() == 1).map(|&rank| rank as u32),
+            ..Lost::silent(&who, limit)
+        }
     }
 }
 
@@ -96,8 +115,9 @@ impl Mpi {
                 return;
             };
             let world = universe.world();
+            let gathers = Gathers::new(&world);
             let _ = ready.send(Ok((world.rank() as u32, world.size() as u32)));
-            let thread = Thread::new(world, inbox_of_orders, inbox, patience, thread_news);
+            let thread = Thread::new(world, gathers, inbox_of_orders, inbox, patience, thread_news);
             let done = thread.serve();
             drop(universe); // ends MPI, together with the other ranks
             let _ = done.map(|done| done.send(()));
@@ -159,11 +179,19 @@ impl Wire for Mpi {
         self.order(Order::Send(rank, packet));
     }
 
+    fn connect(&self, groups: Vec<Vec<u32>>) {
+        self.order(Order::Connect(groups));
+    }
+
+    fn all_gather(&self, call: AllGather) {
+        self.order(Order::Gather(call));
+    }
+
     fn lost(&self) -> Option<Lost> {
         let text = "this rank was told to stop (SIGTERM): another rank is gone, as the launcher's own message says, or the launcher was interrupted";
         let silent = || {
             let lost = self.news.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            lost.or_else(|| self.blocked().map(|limit| Lost::silent("MPI, which connects to another rank,", limit)))
+            lost.or_else(|| self.blocked().map(|limit| self.news.blocked_for(limit)))
         };
         match (self.is_stopped(), self.news.stood.load(Ordering::SeqCst)) {
             (true, true) => Some(Lost {
@@ -226,6 +254,7 @@ struct Thread {
     /// When the last message of each rank arrived.
     heard: Vec<Instant>,
     exchange: Option<Exchange>,
+    gathers: Gathers,
     patience: Patience,
     news: Arc<News>,
     /// Since when this thread has listened without a pause.
@@ -239,6 +268,7 @@ struct Thread {
 impl Thread {
     fn new(
         world: SimpleCommunicator,
+        gathers: Gathers,
         orders: Receiver<Order>,
         inbox: Arc<Mutex<Inbox>>,
         patience: Patience,
@@ -256,6 +286,7 @@ impl Thread {
             parts,
             heard,
             exchange: None,
+            gathers,
             patience,
             news,
             listens: now,
@@ -278,6 +309,11 @@ impl Thread {
             match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
                 Ok(Order::Exchange(bytes, audience, patience, reply)) => self.begin(bytes, audience, patience, reply),
                 Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
+                Ok(Order::Connect(groups)) => {
+                    let note = |others| *self.news.created.lock().unwrap_or_else(PoisonError::into_inner) = others;
+                    self.gathers.connect(groups, note);
+                }
+                Ok(Order::Gather(call)) => self.gathers.add(call),
                 Ok(Order::Leave(well, code, done)) => {
                     self.end(well, code);
                     return Some(done);
@@ -312,12 +348,10 @@ impl Thread {
         }
         let is_recent = self.news.stood.load(Ordering::SeqCst) && now - self.listens < self.patience.silence;
         self.news.stood.store(stood || is_recent, Ordering::SeqCst);
-        if !is_needed || now - self.asked < self.patience.between_pings() {
+        if !is_needed {
             return;
         }
-        self.asked = now;
         let own = self.world.rank();
-        (0..self.world.size()).filter(|&rank| rank != own).for_each(|rank| self.post(rank, PING, Vec::new()));
         let silent = |&(rank, &heard): &(usize, &Instant)| {
             rank != own as usize && now - heard.max(self.listens) > self.patience.silence
         };
@@ -325,6 +359,10 @@ impl Thread {
             let lost = Lost::silent(&format!("rank {rank}"), self.patience.silence);
             let lost = Lost { dead: Some(rank as u32), ..lost };
             self.news.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(lost);
+        }
+        if now - self.asked >= self.patience.between_pings() {
+            self.asked = now;
+            (0..self.world.size()).filter(|&rank| rank != own).for_each(|rank| self.post(rank, PING, Vec::new()));
         }
     }
 
@@ -395,6 +433,7 @@ impl Thread {
             }
         }
         (0..self.receives.len()).for_each(|rank| self.receive(rank));
+        self.gathers.progress();
         for (request, memory) in std::mem::take(&mut self.sends) {
             match request.test() {
                 // SAFETY: from `Box::into_raw` in `post`; the request, and with it the only reference, is gone.
@@ -414,7 +453,7 @@ impl Thread {
         if !well {
             self.world.abort(i32::from(code));
         }
-        while !self.sends.is_empty() {
+        while !self.sends.is_empty() || self.gathers.is_busy() {
             self.progress();
         }
         // Requests must not be dropped before they are done; the process ends.

@@ -1,5 +1,5 @@
 //! The link between hosts: one-sided puts with a signal into the receiver's buffers, through shared memory or the transport between
-//! ranks. On request it delays messages as another delivery would.
+//! ranks, and collective calls for gradients. On request it delays messages as another delivery would.
 
 use super::super::arena::Region;
 use super::super::message::{Message, MessageBuffer};
@@ -24,12 +24,15 @@ impl Local {
         self.shared.buffers.of(message)
     }
 
-    /// Waits until all readers have read the last message, if the graph requires it.
+    /// Waits until all readers have read the last message, if the graph requires it. For a gradient those in this memory: a collective
+    /// call overwrites parts in other ranks only when their workers have put the next ones.
     fn wait_credit(&self, message: Message) -> Result<()> {
         let Some(credit) = message.credit else { return Ok(()) };
         let (buffer, Shared { heap, watch, .. }) = (self.buffer(message), &*self.shared);
-        heap.signal(buffer.host.read).wait(credit, watch)?;
-        Ok(buffer.others.iter().try_for_each(|reader| heap.signal(reader.read).wait(credit, watch))?)
+        let others = buffer.others.iter().map(|reader| (reader.worker, reader.read));
+        let mut readers = [(buffer.consumer, buffer.host.read)].into_iter().chain(others);
+        let mut here = readers.by_ref().filter(|&(worker, _)| message.op.is_some() || !heap.is_remote(worker));
+        Ok(here.try_for_each(|(_, read)| heap.signal(read).wait(credit, watch))?)
     }
 
     /// Signals the arrival of `messages`, each with its step.
@@ -60,13 +63,14 @@ impl Link for Local {
     fn put(&mut self, message: Message) -> Result<()> {
         self.wait_credit(message)?;
         let Shared { heap, buffers, queues, .. } = &*self.shared;
-        let &MessageBuffer { producer, consumer, host: slot, ref others, .. } = self.buffer(message);
-        let Some(op) = message.op else {
-            let readers = [consumer].into_iter().chain(others.iter().map(|reader| reader.worker));
-            // SAFETY: this worker has filled it, and no one reads it before the signal is raised.
-            unsafe { heap.publish(readers, slot.data, slot.arrived, message.value) };
+        if let Some((group, member, parts)) = buffers.call(message) {
+            // SAFETY: this worker has filled its part, no one reads it before the signal is raised, and it waits for the credit before
+            // it fills it again.
+            unsafe { heap.publish(group, member, &parts, message.value) };
             return Ok(());
-        };
+        }
+        let Some(op) = message.op else { return Ok(()) };
+        let &MessageBuffer { producer, consumer, host: slot, .. } = self.buffer(message);
         // SAFETY: the send buffer is this device's own, which does not write now.
         let made = unsafe { heap.arena().data(buffers.send_buffer(producer, op)) };
         if queues.is_empty() {
@@ -88,7 +92,9 @@ impl Link for Local {
     fn release(&mut self, message: Message) -> Result<()> {
         let buffer = self.buffer(message);
         let read = message.reader.checked_sub(1).map_or(buffer.host.read, |number| buffer.others[number].read);
-        self.shared.heap.raise(buffer.producer, read, message.value);
+        if message.op.is_some() || !self.shared.heap.is_remote(buffer.producer) {
+            self.shared.heap.raise(buffer.producer, read, message.value);
+        }
         if let Some(op) = message.op {
             self.arrive(self.shared.release(self.worker, op)?.unwrap_or_default());
         }

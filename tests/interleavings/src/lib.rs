@@ -25,6 +25,8 @@ pub mod exec {
     pub mod shared;
     #[path = "../../../../src/exec/signal.rs"]
     pub mod signal;
+    #[path = "../../../../src/exec/spanning.rs"]
+    pub mod spanning;
     pub mod watch;
 }
 

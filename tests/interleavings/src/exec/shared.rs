@@ -4,6 +4,7 @@ use super::arena::{Arena, ArenaLayout};
 use super::heap::{Heap, HostBuffer};
 use super::piece::PieceBuffers;
 use super::reductions::Reductions;
+use super::spanning::GroupList;
 use super::watch::Watch;
 use crate::mesh::Mesh;
 use crate::ranks::Ranks;
@@ -34,20 +35,20 @@ impl Shared {
         Arc::new(Arena::private(layout.bytes()).expect("memory"))
     }
 
-    fn layout(workers: u32) -> (ArenaLayout, super::arena::Region, PieceBuffers, Reductions, HostBuffer) {
-        let mut layout = ArenaLayout::default();
+    fn layout(workers: u32) -> (ArenaLayout, GroupList, super::arena::Region, PieceBuffers, Reductions, HostBuffer) {
+        let (mut layout, mut groups) = (ArenaLayout::default(), GroupList::default());
         let aborted = layout.signal();
-        let pieces = PieceBuffers::new(&mut layout, Mesh { tensor: workers, data: 1 }, 1);
-        let reductions = Reductions::new(&mut layout, workers, workers as usize);
+        let pieces = PieceBuffers::new(&mut layout, &mut groups, Mesh::new(workers, 1), 1);
+        let reductions = Reductions::new(&mut layout, &mut groups, workers, workers as usize);
         let channel = HostBuffer::new(&mut layout, 3);
-        (layout, aborted, pieces, reductions, channel)
+        (layout, groups, aborted, pieces, reductions, channel)
     }
 
     fn new(workers: u32, arena: Arc<Arena>, ranks: &Arc<Ranks>) -> Shared {
-        let (_, aborted, pieces, reductions, channel) = Shared::layout(workers);
-        let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, 1));
+        let (_, groups, aborted, pieces, reductions, channel) = Shared::layout(workers);
+        let heap = Arc::new(Heap::new(arena, ranks.clone(), workers, groups, 1).expect("all ranks"));
         let watch = Watch { heap: heap.clone(), aborted };
-        Shared { mesh: Mesh { tensor: workers, data: 1 }, heap, pieces, watch, reductions, channel }
+        Shared { mesh: Mesh::new(workers, 1), heap, pieces, watch, reductions, channel }
     }
 
     pub fn heap(&self) -> &Heap {
