@@ -58,6 +58,10 @@ impl Question {
         let base = crate::layout::ParallelConfig { micro: 1, ..self.base() };
         let costs = Analytic::new(self.model, self.machine.clone(), base);
         costs.map(|_| ()).map_err(|error| PlanError(error.to_string()))?;
+        for recompute in &self.fixed.recompute {
+            let layout = crate::layout::ParallelConfig { recompute: *recompute, micro: 1, ..self.base() };
+            layout.validate(&self.model).map_err(|error| PlanError(error.to_string()))?;
+        }
         if self.objective == Objective::Cost && self.machine.hardware.dollars_per_gpu_hour <= 0.0 {
             let name = &self.machine.hardware.name;
             return refuse(format!(

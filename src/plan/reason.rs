@@ -17,7 +17,8 @@ pub enum Reason {
     Memory,
     /// A lower bound of its time shows that others are better.
     Slower,
-    /// Predicted in full; a better plan differs only in virtual stages, or in cp and the size of micro-batches.
+    /// Predicted in full; a better plan differs only in virtual stages, in cp and the size of micro-batches, or in recomputed
+    /// parts.
     Alike,
     /// Predicted in full, and slower than the plans.
     Predicted,
@@ -52,7 +53,7 @@ impl Reason {
             Reason::Schedule => "the schedule does not exist for the numbers",
             Reason::Memory => "out of memory",
             Reason::Slower => "slower by a lower bound",
-            Reason::Alike => "like a better plan, but for chunks, or cp and micro-batch size",
+            Reason::Alike => "like a better plan, but for chunks, cp and micro-batch size, or recomputed parts",
             Reason::Predicted => "slower as predicted",
             Reason::Unsearched => "order not searched",
         }

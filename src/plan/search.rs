@@ -66,8 +66,8 @@ pub struct Found {
     pub is_stopped: bool,
 }
 
-/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, or in cp and micro-batch size,
-/// and their predictions hardly differ.
+/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, or in
+/// the parts that are recomputed, and their predictions hardly differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind<'a> {
     schedule: &'a str,
@@ -76,11 +76,28 @@ struct Kind<'a> {
     ep: u32,
     pp: u32,
     micro: u32,
-    recompute: Recompute,
+    recomputes: Recomputes,
     zero: Zero,
     sequence_parallel: bool,
     /// Whether layers are split otherwise than by default.
     moves_layers: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Recomputes {
+    Nothing,
+    Parts,
+    All,
+}
+
+impl From<Recompute> for Recomputes {
+    fn from(recompute: Recompute) -> Recomputes {
+        match recompute {
+            Recompute::None => Recomputes::Nothing,
+            Recompute::Selective | Recompute::Parts(_) => Recomputes::Parts,
+            Recompute::Full => Recomputes::All,
+        }
+    }
 }
 
 /// Layouts of a question with their known results.
@@ -174,7 +191,7 @@ impl<'a> Search<'a> {
             ep: group.ep,
             pp: shape.pp,
             micro: candidate.micro,
-            recompute: group.recompute,
+            recomputes: group.recompute.into(),
             zero: candidate.zero,
             sequence_parallel: group.sequence_parallel,
             moves_layers: shape.layers.is_some(),
