@@ -76,28 +76,11 @@ struct Kind<'a> {
     ep: u32,
     pp: u32,
     micro: u32,
-    recomputes: Recomputes,
+    recomputes_layers: bool,
     zero: Zero,
     sequence_parallel: bool,
     /// Whether layers are split otherwise than by default.
     moves_layers: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Recomputes {
-    Nothing,
-    Parts,
-    All,
-}
-
-impl From<Recompute> for Recomputes {
-    fn from(recompute: Recompute) -> Recomputes {
-        match recompute {
-            Recompute::None => Recomputes::Nothing,
-            Recompute::Selective | Recompute::Parts(_) => Recomputes::Parts,
-            Recompute::Full => Recomputes::All,
-        }
-    }
 }
 
 /// Layouts of a question with their known results.
@@ -191,7 +174,7 @@ impl<'a> Search<'a> {
             ep: group.ep,
             pp: shape.pp,
             micro: candidate.micro,
-            recomputes: group.recompute.into(),
+            recomputes_layers: group.recompute == Recompute::Full,
             zero: candidate.zero,
             sequence_parallel: group.sequence_parallel,
             moves_layers: shape.layers.is_some(),

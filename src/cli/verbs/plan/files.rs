@@ -4,7 +4,7 @@ use super::answer::Answer;
 use crate::cli::Failure;
 use crate::cli::options::output::{OneFile, json};
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::plan::{Change, Front, Plan, Silent, Target, fronts, heat_map, sensitivities};
+use crate::plan::{Change, Front, Observer, Plan, Target, fronts, heat_map, sensitivities};
 use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -38,13 +38,16 @@ impl Files {
         Ok(Files(paths.iter().map(one).collect::<Result<_, Failure>>()?))
     }
 
-    pub fn write(&self, answer: &Answer<'_>, remarks: RemarkOptions) -> Result<(), Failure> {
+    /// Writes the files. Pictures, which take further searches, are left out once `observer` is stopped.
+    pub fn write(&self, answer: &Answer<'_>, remarks: RemarkOptions, observer: &dyn Observer) -> Result<(), Failure> {
         let is_drawn =
             |path: &Path| path.extension().is_some_and(|ending| !["json", "csv"].iter().any(|e| ending == *e));
-        let plots = self.0.iter().any(|(path, _)| is_drawn(path)).then(|| {
+        let draws = !observer.is_stopped() && self.0.iter().any(|(path, _)| is_drawn(path));
+        let plots = draws.then(|| {
             let _busy = remarks.busy("drawing", None);
-            answer.plots()
+            answer.plots(observer)
         });
+        let plots = plots.filter(|_| !observer.is_stopped());
         for (path, file) in self.0.iter().filter(|(path, _)| path.as_os_str() != "-") {
             let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
             let bytes = match (ending.as_str(), &plots) {
@@ -54,6 +57,7 @@ impl Files {
                 ("png", Some(plots)) => plots.png()?,
                 ("pdf", Some(plots)) => plots.pdf()?,
                 (_, Some(plots)) => plots.svg()?.into_bytes(),
+                // stopped
                 (_, None) => continue,
             };
             file.write(bytes, remarks, |_| String::new())?;
@@ -98,11 +102,11 @@ fn front(plans: &[Plan], title: &str, x: PlotAxis, of: fn(&Plan) -> (f64, f64), 
 }
 
 impl Answer<'_> {
-    fn plots(&self) -> Plots {
-        let Front { memory, gpus } = fronts(self.search);
+    fn plots(&self, observer: &dyn Observer) -> Plots {
+        let Front { memory, gpus } = fronts(self.search, observer);
         let by_memory = |plan: &Plan| (plan.memory_bytes() as f64 / f64::from(1 << 30), plan.estimate.iteration_s);
         let by_gpus = |plan: &Plan| (plan.layout.gpus() as f64, plan.estimate.tokens_per_second_per_gpu);
-        let mut plots: Vec<Plot> = heat(&heat_map(self.search)).into_iter().collect();
+        let mut plots: Vec<Plot> = heat(&heat_map(self.search, observer)).into_iter().collect();
         plots.extend(front(
             &memory,
             "time against memory",
@@ -113,16 +117,16 @@ impl Answer<'_> {
         let ticks = gpus.iter().map(|plan| plan.layout.gpus() as f64).collect();
         let sizes = PlotAxis { ticks: Some(ticks), ..axis("GPUs", true, false) };
         plots.extend(front(&gpus, "speed against GPUs", sizes, by_gpus, "tokens/s per GPU"));
-        plots.extend(self.sensitivity());
+        plots.extend(self.sensitivity(observer));
         let notes = self.why.clone().map_or_else(Vec::new, Vec::from);
         let title = self.title();
         Plots { title, plots, notes, ..Plots::default() }
     }
 
     /// Returns how the best plan changes with memory, links and network.
-    fn sensitivity(&self) -> Option<Plot> {
+    fn sensitivity(&self, observer: &dyn Observer) -> Option<Plot> {
         let best = self.plans.plans.first()?;
-        let all = sensitivities(&self.search.question.of_size(best), &Change::SHOWN, &Silent);
+        let all = sensitivities(&self.search.question.of_size(best), &Change::SHOWN, observer);
         let speed = best.estimate.tokens_per_second_per_gpu;
         let series = ["memory", "link", "network"].map(|name| {
             let of = |change: Change| Some(change.parts()).filter(|(what, _)| *what == name).map(|(_, times)| times);
