@@ -9,6 +9,7 @@ use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePa
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use crate::op::Kind;
+use crate::placement::Placement;
 use crate::schedule::Schedule;
 
 /// What a model's parts save and need under a layout, on one rank of a device.
@@ -36,6 +37,24 @@ impl MemoryModel {
         let per_device: Vec<DeviceMemory> =
             (0..schedule.devices()).map(|device| self.device(device, stages, schedule)).collect();
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
+    }
+
+    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement`: its states, one micro-batch's
+    /// activations, and what is outside of the framework's allocator.
+    pub fn least(&self, placement: &Placement, stages: &[Stage]) -> u64 {
+        let context = if self.stack.outputs_kept == 1.0 { 0 } else { self.unmanaged(0, Peak::default()) };
+        let of = |device: u32| {
+            let held: Vec<&Stage> =
+                placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
+            let (_, states) = self.states(&held);
+            let saved = if self.stack.outputs_kept == 1.0 {
+                0
+            } else {
+                held.iter().map(|stage| self.left(stage).forward).max().unwrap_or(0)
+            };
+            states.into_iter().fold(saved, u64::saturating_add)
+        };
+        (0..placement.devices()).map(of).max().unwrap_or(0).saturating_add(context)
     }
 
     /// Returns the bytes used in addition to `allocated` at `peak`: driver, libraries and fragmentation.

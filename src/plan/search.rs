@@ -7,6 +7,7 @@ use super::reason::Reason;
 use super::space::{Candidate, Space};
 use crate::cost::analytic::Analytic;
 use crate::layout::{ParallelConfig, Recompute, Zero};
+use crate::memory::MemoryModel;
 use crate::resolve::results;
 use crate::sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,6 +121,12 @@ impl<'a> Search<'a> {
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64) -> Outcome {
         let shape = self.space.shape(candidate);
+        let layout = self.space.layout(self.question, candidate);
+        let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
+            .least(&shape.placement, &shape.stages);
+        if least > bytes {
+            return Outcome::TooLarge(least);
+        }
         let predict = || {
             let costs = self.costs(candidate)?;
             let ordered = self.order(candidate, &costs)?;
@@ -134,6 +141,15 @@ impl<'a> Search<'a> {
             Some(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
         };
         predict().unwrap_or(Outcome::Missing)
+    }
+
+    /// Returns the bytes of a layout's fullest device.
+    pub(super) fn bytes_of(&self, number: u32) -> Option<u64> {
+        let candidate = &self.space.candidates[number as usize];
+        let costs = self.costs(candidate)?;
+        let ordered = self.order(candidate, &costs)?;
+        let memory = costs.memory_model().memory(0, &self.space.shape(candidate).stages, &ordered.moments);
+        Some(memory.fullest().total)
     }
 
     fn known(&self, number: u32) -> Option<Outcome> {
