@@ -270,7 +270,8 @@ impl Search<'_> {
             });
             times.map(|times| format!("ask for --gpus {}", question.gpus[0] * times))
         };
-        let change = helps.map(|(what, _)| what).or_else(more);
+        let smaller = ruled_out.contains_key(&Reason::Micro).then(|| "ask for a smaller --batch".to_string());
+        let change = smaller.or_else(|| helps.map(|(what, _)| what)).or_else(more);
         let bytes = least.map(|bytes| format!("GPUs with {}", gib(bytes)));
         let change = change.or(bytes).unwrap_or_else(|| "take a smaller model".to_string());
         PlanError(format!("expected a layout that fits into {cap} GiB, found none{needs}; {change}"))

@@ -233,6 +233,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--gpus 14 --fix tp=7", "heads"),
     ("--gpus 64 --fix pp=64", "stages"),
     ("--gpus 8 --fix dp=8 --batch 12", "choose --batch 8"),
+    ("--batch 134217728", "ask for a smaller --batch"),
     ("--fix micro-batch-size=5", "choose --batch 30"),
     ("--fix dp=4,micro-batch-size=16", "--batch 64"),
     ("--fix pp=2,chunks=40", "fewer chunks"),
