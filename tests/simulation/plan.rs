@@ -5,7 +5,7 @@ use pipesim::models::{hardware, model_names, stack, transformer_named};
 use pipesim::plans::{
     Fixed, Journal, Objective, Outcome, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,
 };
-use pipesim::{Host, ParallelConfig, Recompute, Zero};
+use pipesim::{Attention, Host, ParallelConfig, Recompute, Zero};
 use std::collections::{BTreeMap, BTreeSet};
 
 const STACK: &str = "megatron-core";
@@ -264,17 +264,21 @@ fn every_model_has_an_answer_or_a_reason() {
 /// What is recomputed depends on the model's parts, the attention kernels, and what the software can do.
 #[test]
 fn recomputed_parts_are_those_of_model_and_software() {
-    let searched = |model: &str, stack_name: &str, fix: &str| {
+    let searched_with = |model: &str, stack_name: &str, fix: &str, attention: Option<Attention>| {
         let sizes = transformer_named(model).unwrap();
         let mut question = Question::new(sizes, machine("h100-sxm", 80.0, stack_name), 8, 8, 1024);
         question.fixed = Fixed::parse(fix).unwrap();
+        question.attention = attention;
         question.check().unwrap();
         let groups = Search::new(&question).unwrap().space.groups;
         let all: BTreeSet<String> = groups.iter().map(|group| group.recompute.to_string()).collect();
         all.into_iter().collect::<Vec<_>>().join(" ")
     };
+    let searched = |model: &str, stack_name: &str, fix: &str| searched_with(model, stack_name, fix, None);
     assert_eq!(searched("llama-3-8b", "megatron-core", "pp=1"), "full layernorm layernorm,mlp none");
-    assert_eq!(searched("llama-3-8b", "megatron-lm", "pp=1"), "full none selective");
+    assert_eq!(searched("llama-3-8b", "megatron-lm", "pp=1"), "full none");
+    let plain = searched_with("llama-3-8b", "megatron-lm", "pp=1", Some(Attention::Plain));
+    assert_eq!(plain, "full none selective");
     assert_eq!(searched("llama-3-8b", "torchtitan", "pp=1"), "full none selective");
     let mixture = "full layernorm,moe moe_act moe_act,layernorm none";
     assert_eq!(searched("qwen3-30b-a3b", "megatron-core", "pp=1,ep=8"), mixture);
