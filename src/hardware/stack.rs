@@ -76,7 +76,8 @@ numbers! {
         flag keeps_outputs <= 1.0: "a stage keeps its output until the backward",
         flag outputs_kept <= 1.0: "every operation's output has its own memory that is never freed, as in llm.c",
         any fragmentation <= 1.0: "memory that the framework's allocator reserves but cannot use, as a share of what it allocates",
-        any activation_fragmentation <= 1.0: "the same, in addition, as a share of activations and working memory",
+        any activation_fragmentation <= 1.0: "the same, in addition, as a share of the activations of other micro-batches than the running op's",
+        any working_fragmentation <= 1.0: "the same, in addition, as a share of the running op's working memory",
         any context_gib <= 1e3: "memory of driver, libraries and collectives outside of the framework's allocator, GiB",
     }
 }

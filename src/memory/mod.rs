@@ -13,7 +13,7 @@ mod states;
 
 pub use experts::MixtureMemory;
 pub use model::MemoryModel;
-pub use peak::{Peak, SavedActivations, peak};
+pub use peak::{Peak, SavedActivations, peak, peak_by};
 
 use serde::Serialize;
 

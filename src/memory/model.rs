@@ -1,7 +1,7 @@
 //! Memory model of one layout: per stage and per device.
 
 use super::experts::{MixtureMemory, dispatched, expert_state_bytes, saved};
-use super::peak::{SavedActivations, peak};
+use super::peak::{Peak, SavedActivations, peak, peak_by};
 use super::states::{embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
@@ -9,6 +9,7 @@ use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePa
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use crate::op::Kind;
+use crate::placement::Placement;
 use crate::schedule::Schedule;
 
 /// What a model's parts save and need under a layout, on one rank of a device.
@@ -38,12 +39,37 @@ impl MemoryModel {
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }
 
-    /// Returns the bytes used in addition to `allocated`, of which `passing` are activations and working memory: driver,
-    /// libraries and fragmentation.
-    fn unmanaged(&self, allocated: u64, passing: u64) -> u64 {
+    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement`: its states, one micro-batch's
+    /// activations, and what is outside of the framework's allocator.
+    pub fn least(&self, placement: &Placement, stages: &[Stage]) -> u64 {
+        let context = if self.stack.outputs_kept == 1.0 { 0 } else { self.unmanaged(0, Peak::default()) };
+        let of = |device: u32| {
+            let held: Vec<&Stage> =
+                placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
+            let (_, states) = self.states(&held);
+            let saved = if self.stack.outputs_kept == 1.0 {
+                0
+            } else {
+                held.iter().map(|stage| self.left(stage).forward).max().unwrap_or(0)
+            };
+            states.into_iter().fold(saved, u64::saturating_add)
+        };
+        (0..placement.devices()).map(of).max().unwrap_or(0).saturating_add(context)
+    }
+
+    /// Returns the bytes used in addition to `allocated` at `peak`: driver, libraries and fragmentation.
+    fn unmanaged(&self, allocated: u64, peak: Peak) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
-        let lost = self.stack.fragmentation * allocated as f64 + self.stack.activation_fragmentation * passing as f64;
-        context.saturating_add(lost as u64)
+        let lost = (self.stack.fragmentation * allocated as f64) as u64;
+        context.saturating_add(lost).saturating_add(self.fragments(peak))
+    }
+
+    /// Returns the bytes that PyTorch's allocator reserves but cannot use at `peak`. It can only return segments to the device that are
+    /// free as a whole. A micro-batch that starts while others are held gets pieces of theirs, of other sizes; the loss's
+    /// temporaries leave segments in which gradients are allocated. A single micro-batch in flight reuses its own blocks.
+    fn fragments(&self, Peak { others, running, .. }: Peak) -> u64 {
+        let Stack { activation_fragmentation, working_fragmentation, .. } = self.stack;
+        (activation_fragmentation * others as f64 + working_fragmentation * running as f64) as u64
     }
 
     /// Returns the fraction of what F saves that I saves for W, over the whole model: between 0 and 1.
@@ -157,11 +183,7 @@ impl MemoryModel {
             return DeviceMemory::new(device, states, peak(ops, &left).held, buffers, 0);
         }
         let left: Vec<SavedActivations> = stages.iter().map(|stage| self.left(stage)).collect();
-        let peak = peak(ops, &left);
-        // the optimizer's fp32 copy of gradients that were accumulated in fp16, after all activations are freed
-        let step =
-            if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
-        let running = peak.total().max(step) - peak.held;
+        let peak = peak_by(ops, &left, |peak| peak.total().saturating_add(self.fragments(peak)));
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
         let bytes = if self.stack.reduced_bytes > 0.0 {
@@ -170,11 +192,17 @@ impl MemoryModel {
             self.layout.precision.bytes().into()
         };
         let buckets = buckets.min(elements).saturating_mul(bytes);
-        let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
+        // activations are freed before gradients that are reduced after the last backward are copied into buckets
+        let (early, late) = if self.stack.data_exposed < 1.0 { (buckets, 0) } else { (0, buckets) };
+        // the optimizer's fp32 copy of gradients that were accumulated in fp16, when activations are freed, too
+        let copy =
+            if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
+        let running = peak.total().max(copy.max(late)) - peak.held;
+        let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(early);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
         let of_which = self.mixture(device, stages, schedule, held);
-        let unmanaged = self.unmanaged(allocated, held.saturating_add(running));
+        let unmanaged = self.unmanaged(allocated, peak);
         DeviceMemory { of_which, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
     }
 
@@ -219,10 +247,14 @@ impl MemoryModel {
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
         let (elements, states) = self.states(&[stage]);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
-        let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
+        let running = in_forward.max(in_backward);
+        let fixed = self.gathered(&[stage], elements, states).saturating_add(running);
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
-        let left = bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes, 0));
-        left as f64 / (1.0 + self.stack.activation_fragmentation) / forward.max(1) as f64
+        let alone = Peak { running, ..Peak::default() };
+        let left = bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes, alone)) as f64;
+        // the running op's micro-batch does not fragment
+        let share = self.stack.activation_fragmentation;
+        (left / forward.max(1) as f64 + share) / (1.0 + share)
     }
 
     fn keys(&self) -> usize {

@@ -22,12 +22,14 @@ pub struct SavedActivations {
 pub struct Peak {
     /// Bytes saved by finished ops and the running one.
     pub held: u64,
+    /// Bytes of these that belong to other micro-batches or stages than the running op's.
+    pub others: u64,
     /// Working memory of the running op.
     pub running: u64,
 }
 
 impl Peak {
-    /// Returns the sum of both.
+    /// Returns the sum of what is held and what the running op needs.
     pub fn total(self) -> u64 {
         self.held.saturating_add(self.running)
     }
@@ -35,6 +37,15 @@ impl Peak {
 
 /// Returns the peak of a device that runs `ops` in this order; `left` is indexed by stage.
 pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[SavedActivations]) -> Peak {
+    peak_by(ops, left, Peak::total)
+}
+
+/// Returns the moment of a device when `bytes` is largest.
+pub fn peak_by<'a>(
+    ops: impl IntoIterator<Item = &'a Op>,
+    left: &[SavedActivations],
+    bytes: impl Fn(Peak) -> u64,
+) -> Peak {
     let (mut now, mut peak) = (0_u64, Peak::default());
     for op in ops {
         let Some(&SavedActivations { forward, input, in_forward, in_backward, at_end }) = left.get(op.stage() as usize)
@@ -43,27 +54,28 @@ pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[SavedActivations]
         };
         let moments = match op.kind() {
             Kind::F => {
+                let others = now;
                 now = now.saturating_add(forward);
-                [(now, in_forward), (now, 0)]
+                [(now, others, in_forward), (now, others, 0)]
             }
             Kind::I => {
-                let before = now;
+                let (before, others) = (now, now.saturating_sub(forward));
                 now = now.saturating_add(input).saturating_sub(forward);
-                [(before, in_backward), (now, 0)]
+                [(before, others, in_backward), (now, others, 0)]
             }
             Kind::W => {
                 now = now.saturating_sub(input);
-                [(now, at_end), (now, 0)]
+                [(now, now, at_end), (now, now, 0)]
             }
             Kind::B => {
                 let before = now;
                 now = now.saturating_sub(forward);
-                [(before, in_backward), (now, at_end)]
+                [(before, now, in_backward), (now, now, at_end)]
             }
         };
-        for (held, running) in moments {
-            let moment = Peak { held, running };
-            if moment.total() > peak.total() {
+        for (held, others, running) in moments {
+            let moment = Peak { held, others, running };
+            if bytes(moment) > bytes(peak) {
                 peak = moment;
             }
         }

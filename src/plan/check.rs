@@ -58,6 +58,10 @@ impl Question {
         let base = crate::layout::ParallelConfig { micro: 1, ..self.base() };
         let costs = Analytic::new(self.model, self.machine.clone(), base);
         costs.map(|_| ()).map_err(|error| PlanError(error.to_string()))?;
+        for recompute in &self.fixed.recompute {
+            let layout = crate::layout::ParallelConfig { recompute: *recompute, micro: 1, ..self.base() };
+            layout.validate(&self.model).map_err(|error| PlanError(error.to_string()))?;
+        }
         if self.objective == Objective::Cost && self.machine.hardware.dollars_per_gpu_hour <= 0.0 {
             let name = &self.machine.hardware.name;
             return refuse(format!(
@@ -72,18 +76,20 @@ impl Question {
         let Fixed { tp, pp, dp, cp, .. } = &self.fixed;
         let sets = [("tp", tp), ("pp", pp), ("dp", dp), ("cp", cp)];
         let any_gpus = |fits: &dyn Fn(u32) -> bool| self.gpus.iter().any(|&gpus| fits(gpus));
+        let near = |name: &str, all: &[u32], set: &BTreeSet<u32>| {
+            let wanted = set.first().copied().unwrap_or(1);
+            let below = all.iter().rev().find(|&&d| d <= wanted);
+            let above = all.iter().find(|&&d| d > wanted);
+            let near: Vec<String> = below.into_iter().chain(above).map(|d| format!("{name}={d}")).collect();
+            either(&near)
+        };
         for (name, set) in sets {
             if !set.is_empty() && !any_gpus(&|gpus| set.iter().any(|&own| gpus.is_multiple_of(own))) {
                 let gpus = self.gpus[0];
-                let wanted = set.first().copied().unwrap_or(1);
-                let all = divisors(gpus);
-                let below = all.iter().rev().find(|&&d| d <= wanted);
-                let above = all.iter().find(|&&d| d > wanted);
-                let near: Vec<String> = below.into_iter().chain(above).map(|d| format!("{name}={d}")).collect();
                 return refuse(format!(
                     "expected {name} to divide {gpus} GPUs, found {}; choose {}",
                     joined(set),
-                    either(&near)
+                    near(name, &divisors(gpus), set)
                 ));
             }
         }
@@ -114,8 +120,9 @@ impl Question {
                     format!("expected a mixture of experts for ep, found a dense model and ep={found}; leave ep out")
                 }
                 Some(experts) => format!(
-                    "expected ep to divide the model's {} experts and the GPUs, found {found}; choose another ep",
-                    experts.count
+                    "expected ep to divide the model's {} experts and the GPUs, found {found}; choose {}",
+                    experts.count,
+                    near("ep", &divisors(gcd(experts.count as u32, self.gpus[0])), &self.fixed.ep)
                 ),
             });
         }
@@ -182,6 +189,11 @@ impl Question {
             "expected --batch to be a multiple of dp times micro-batch-size, {least}, found {batch}; choose --batch {near}"
         ))
     }
+}
+
+/// Returns the greatest common divisor.
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Returns all products of fixed degrees, and whether a degree is not fixed.
@@ -258,7 +270,8 @@ impl Search<'_> {
             });
             times.map(|times| format!("ask for --gpus {}", question.gpus[0] * times))
         };
-        let change = helps.map(|(what, _)| what).or_else(more);
+        let smaller = ruled_out.contains_key(&Reason::Micro).then(|| "ask for a smaller --batch".to_string());
+        let change = smaller.or_else(|| helps.map(|(what, _)| what)).or_else(more);
         let bytes = least.map(|bytes| format!("GPUs with {}", gib(bytes)));
         let change = change.or(bytes).unwrap_or_else(|| "take a smaller model".to_string());
         PlanError(format!("expected a layout that fits into {cap} GiB, found none{needs}; {change}"))
@@ -266,11 +279,20 @@ impl Search<'_> {
 
     /// Returns the least memory that any examined layout needs.
     fn least_memory(&self) -> Option<u64> {
-        let bytes = self.outcomes().into_values().filter_map(|outcome| match outcome {
-            Outcome::TooLarge(bytes) | Outcome::Predicted { bytes, .. } => Some(bytes),
+        let bounds = self.outcomes().into_iter().filter_map(|(number, outcome)| match outcome {
+            Outcome::TooLarge(bytes) | Outcome::Predicted { bytes, .. } => Some((bytes, number)),
             Outcome::Missing => None,
         });
-        bytes.min()
+        let mut bounds: Vec<(u64, u32)> = bounds.collect();
+        bounds.sort_unstable();
+        let mut least = None;
+        for (bound, number) in bounds {
+            if least.is_some_and(|least| least <= bound) {
+                break;
+            }
+            least = least.into_iter().chain(self.bytes_of(number)).min();
+        }
+        least
     }
 }
 

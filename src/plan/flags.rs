@@ -1,8 +1,9 @@
 //! A plan as options of training software, and as a command of this program.
 
 use super::answer::Plan;
-use crate::cost::analytic::layers_of_stages;
+use crate::cost::analytic::default_layers;
 use crate::layout::{ParallelConfig, Precision, Recompute, Zero};
+use crate::model_spec::transformer::Config;
 use crate::sanitize::shell_quoted;
 use serde_json::{Value, json};
 
@@ -60,8 +61,8 @@ pub struct Names {
 ///
 /// # Errors
 /// The program lacks a feature of the plan.
-pub fn flags(plan: &Plan, layers: usize, target: Target, names: &Names) -> Result<String, String> {
-    let flags = Flags { plan, layout: &plan.layout, layers };
+pub fn flags(plan: &Plan, model: &Config, target: Target, names: &Names) -> Result<String, String> {
+    let flags = Flags { plan, layout: &plan.layout, model };
     match target {
         Target::Megatron => flags.megatron(),
         Target::MegatronBridge => flags.bridge(),
@@ -74,8 +75,7 @@ pub fn flags(plan: &Plan, layers: usize, target: Target, names: &Names) -> Resul
 struct Flags<'a> {
     plan: &'a Plan,
     layout: &'a ParallelConfig,
-    /// Layers of the model.
-    layers: usize,
+    model: &'a Config,
 }
 
 fn missing(what: &str, target: &str) -> String {
@@ -85,25 +85,29 @@ fn missing(what: &str, target: &str) -> String {
 impl Flags<'_> {
     /// Returns the layers of each stage.
     fn split(&self) -> Vec<usize> {
-        let usual = || layers_of_stages(self.layers, self.layout.stages() as usize);
+        let usual = || default_layers(self.model, self.layout.stages() as usize);
         self.layout.layers.clone().unwrap_or_else(usual)
     }
 
+    /// Returns whether numbers of stages describe the split.
     fn is_even(&self) -> bool {
-        self.split().windows(2).all(|pair| pair[0] == pair[1])
+        self.split().windows(2).all(|pair| pair[0] == pair[1]) && self.model.prediction_layers == 0
     }
 
-    /// Returns Megatron-Core's layout string: stages between bars, E the embedding, t a layer, L the loss.
+    /// Returns Megatron-Core's layout string: stages between bars, E the embedding, t a layer, m a prediction of further tokens, L the
+    /// loss.
     fn layout_string(&self) -> String {
         let split = self.split();
         let last = split.len() - 1;
+        let times = |what: &str, count: usize| match count {
+            0 => String::new(),
+            1 => what.to_string(),
+            _ => format!("{what}*{count}"),
+        };
         let stage = |(number, &count): (usize, &usize)| {
-            let layers = match count {
-                0 => String::new(),
-                1 => "t".to_string(),
-                _ => format!("t*{count}"),
-            };
-            let parts = [if number == 0 { "E" } else { "" }, layers.as_str(), if number == last { "L" } else { "" }];
+            let [first, end] = [number == 0, number == last].map(usize::from);
+            let predictions = self.model.prediction_layers * end;
+            let parts = [times("E", first), times("t", count), times("m", predictions), times("L", end)];
             parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
         };
         split.iter().enumerate().map(stage).collect::<Vec<_>>().join("|")
@@ -135,7 +139,7 @@ impl Flags<'_> {
         add(l.cp > 1, "context_parallel_size", Some(l.cp.to_string()));
         add(l.ep > 1, "expert_model_parallel_size", Some(l.ep.to_string()));
         // whose default is the tensor-parallel size
-        add(l.ep > 1 && l.tp > 1, "expert_tensor_parallel_size", Some(l.etp.to_string()));
+        add(self.model.experts.is_some() && l.tp > 1, "expert_tensor_parallel_size", Some(l.etp.to_string()));
         add(l.sequence_parallel, "sequence_parallel", None);
         let is_even = self.is_even();
         add(l.pp > 1 && !is_even, "pipeline_model_parallel_layout", Some(self.layout_string()));
@@ -145,7 +149,7 @@ impl Flags<'_> {
             Recompute::Selective => add(true, "recompute_granularity", Some("selective".to_string())),
             Recompute::Parts(_) => {
                 add(true, "recompute_granularity", Some("selective".to_string()));
-                add(true, "recompute_modules", Some(l.recompute.to_string().replace(',', " ")));
+                add(true, "recompute_modules", Some(l.recompute.to_string()));
             }
             Recompute::Full => {
                 add(true, "recompute_granularity", Some("full".to_string()));
@@ -163,8 +167,11 @@ impl Flags<'_> {
         for (name, value) in self.settings() {
             match (name, value) {
                 ("virtual_pipeline_model_parallel_size", _) => {
-                    let each = self.layers / l.stages() as usize;
+                    let each = self.model.layers / l.stages() as usize;
                     words.push(format!("--num-layers-per-virtual-pipeline-stage {each}"));
+                }
+                ("recompute_modules", Some(parts)) => {
+                    words.push(format!("--recompute-modules {}", parts.replace(',', " ")))
                 }
                 (name, None) => words.push(format!("--{}", name.replace('_', "-"))),
                 (name, Some(value)) => words.push(format!("--{} {}", name.replace('_', "-"), shell_quoted(&value))),
@@ -202,7 +209,11 @@ impl Flags<'_> {
         let mut words: Vec<String> = self
             .settings()
             .into_iter()
-            .map(|(name, value)| format!("model.{name}={}", shell_quoted(&value.unwrap_or_else(|| "true".to_string()))))
+            .map(|(name, value)| match (name, value) {
+                (name, None) => format!("model.{name}=true"),
+                ("recompute_modules", Some(parts)) => format!("model.{name}={}", shell_quoted(&format!("[{parts}]"))),
+                (name, Some(value)) => format!("model.{name}={}", shell_quoted(&value)),
+            })
             .collect();
         words.push(format!("model.seq_length={0} dataset.sequence_length={0}", l.sequence));
         words.push(format!("train.micro_batch_size={} train.global_batch_size={}", l.micro_batch_size, l.batch()));
@@ -255,12 +266,15 @@ impl Flags<'_> {
             lines.push(format!("pipeline_parallel_schedule = \"{schedule}\""));
             lines.push(format!("pipeline_parallel_microbatch_size = {}", l.micro_batch_size));
             if self.is_even() {
-                lines.push(format!("pipeline_parallel_layers_per_stage = {}", self.layers / l.stages() as usize));
+                lines.push(format!("pipeline_parallel_layers_per_stage = {}", self.model.layers / l.stages() as usize));
                 lines.push("pipeline_parallel_first_stage_less_layers = 0".to_string());
                 lines.push("pipeline_parallel_last_stage_less_layers = 0".to_string());
             } else {
                 lines.push(format!("module_fqns_per_model_part = {}", self.modules()));
             }
+        }
+        if matches!(l.recompute, Recompute::Parts(_)) {
+            return Err(missing(&format!("recompute={}", l.recompute), "torchtitan"));
         }
         let mode = l.recompute.to_string();
         lines.extend([String::new(), "[activation_checkpoint]".to_string(), format!("mode = \"{mode}\"")]);
@@ -291,6 +305,9 @@ impl Flags<'_> {
         }
         if l.ep > 1 {
             return Err(missing("expert parallelism", "DeepSpeed's JSON"));
+        }
+        if matches!(l.recompute, Recompute::Parts(_)) {
+            return Err(missing(&format!("recompute={}", l.recompute), "DeepSpeed's JSON"));
         }
         if l.pp > 1 && self.plan.schedule != "1f1b" {
             return Err(missing(&self.plan.schedule, "DeepSpeed"));

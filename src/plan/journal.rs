@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub enum Outcome {
     /// The schedule does not exist for the layout's numbers.
     Missing,
-    /// Too many bytes, on the fullest device.
+    /// Too many bytes: the fullest device needs at least these.
     TooLarge(u64),
     /// Bytes of the fullest device, and the iteration time in seconds.
     Predicted { bytes: u64, iteration_s: f64 },

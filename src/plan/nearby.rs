@@ -93,10 +93,29 @@ pub struct Front {
     pub gpus: Vec<Plan>,
 }
 
+/// An observer that only stops searches.
+struct Stops<'a>(&'a dyn Observer);
+
+impl Observer for Stops<'_> {
+    fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
+    }
+}
+
 impl Search<'_> {
     /// Returns the best plan of those allowed within `bytes`.
     pub fn one(&self, bytes: u64, allows: &(dyn Fn(&Space, &Candidate) -> bool + Sync)) -> Option<Plan> {
-        let found = self.best(&Limits { keep: 1, bytes, allows }, &Silent);
+        self.one_until(bytes, allows, &Silent)
+    }
+
+    /// Returns the best plan of those allowed within `bytes`, or that found until `observer` stopped the search.
+    fn one_until(
+        &self,
+        bytes: u64,
+        allows: &(dyn Fn(&Space, &Candidate) -> bool + Sync),
+        observer: &dyn Observer,
+    ) -> Option<Plan> {
+        let found = self.best(&Limits { keep: 1, bytes, allows }, &Stops(observer));
         self.plan(&self.space.candidates[found.best.first()?.1 as usize])
     }
 }
@@ -115,19 +134,20 @@ pub fn sensitivities(question: &Question, changes: &[Change], observer: &dyn Obs
         }
         let other = change.apply(question);
         let search: Result<Search<'_>, PlanError> = Search::new(&other);
-        let plan = search.ok().and_then(|search| search.one(search.bytes(), &|_, _| true));
+        let plan = search.ok().and_then(|search| search.one_until(search.bytes(), &|_, _| true, observer));
         all.push(NearbyPlan { change, plan });
     }
     all
 }
 
-/// Returns the fronts of time against memory, for the first number of GPUs, and against GPUs.
-pub fn fronts(search: &Search<'_>) -> Front {
+/// Returns the fronts of time against memory, for the first number of GPUs, and against GPUs, as far as `observer` lets them be searched.
+pub fn fronts(search: &Search<'_>, observer: &dyn Observer) -> Front {
     let question = search.question;
     let mut memory = Vec::new();
     let mut bytes = search.bytes();
-    while memory.len() < MOST_POINTS {
-        let Some(plan) = search.one(bytes, &on_gpus(question.gpus[0].into())) else { break };
+    while memory.len() < MOST_POINTS && !observer.is_stopped() {
+        let on_first = on_gpus(question.gpus[0].into());
+        let Some(plan) = search.one_until(bytes, &on_first, observer) else { break };
         let used = plan.memory_bytes();
         memory.push(plan);
         bytes = used.saturating_sub(((search.bytes() as f64 * APART) as u64).max(1));
@@ -135,12 +155,13 @@ pub fn fronts(search: &Search<'_>) -> Front {
     memory.reverse();
     let mut sizes: Vec<u32> = question.gpus.clone();
     sizes.sort_unstable();
-    let gpus = sizes.into_iter().filter_map(|gpus| search.one(search.bytes(), &on_gpus(gpus.into())));
+    let gpus = sizes.into_iter().filter_map(|gpus| search.one_until(search.bytes(), &on_gpus(gpus.into()), observer));
     Front { memory, gpus: gpus.collect() }
 }
 
-/// Returns the best plan of each pair of tensor- and pipeline-parallel degrees, for the first number of GPUs.
-pub fn heat_map(search: &Search<'_>) -> Vec<Plan> {
+/// Returns the best plan of each pair of tensor- and pipeline-parallel degrees, for the first number of GPUs, as far as
+/// `observer` lets them be searched.
+pub fn heat_map(search: &Search<'_>, observer: &dyn Observer) -> Vec<Plan> {
     let gpus = search.question.gpus[0];
     let degrees = |space: &Space, candidate: &Candidate| {
         let group = space.group(candidate);
@@ -148,6 +169,9 @@ pub fn heat_map(search: &Search<'_>) -> Vec<Plan> {
     };
     let pairs: BTreeSet<(u32, u32)> =
         search.space.candidates.iter().filter_map(|candidate| degrees(&search.space, candidate)).collect();
-    let best = |pair| search.one(search.bytes(), &move |space, candidate| degrees(space, candidate) == Some(pair));
+    let best = |pair| {
+        let is_of_pair = move |space: &Space, candidate: &Candidate| degrees(space, candidate) == Some(pair);
+        search.one_until(search.bytes(), &is_of_pair, observer)
+    };
     pairs.into_iter().filter_map(best).collect()
 }

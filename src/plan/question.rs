@@ -106,8 +106,8 @@ impl Fixed {
         self.ep.extend(other.ep);
         self.micro_batch_size.extend(other.micro_batch_size);
         self.chunks.extend(other.chunks);
-        self.recompute.extend(other.recompute);
-        self.zero.extend(other.zero);
+        other.recompute.into_iter().for_each(|what| include(&mut self.recompute, what));
+        other.zero.into_iter().for_each(|stage| include(&mut self.zero, stage));
         self.sequence_parallel = other.sequence_parallel.or(self.sequence_parallel);
         self.layers = other.layers.or(self.layers.take());
     }
@@ -136,8 +136,8 @@ impl Fixed {
             "ep" => drop(self.ep.insert(whole()?)),
             "micro-batch-size" => drop(self.micro_batch_size.insert(whole()?)),
             "chunks" => drop(self.chunks.insert(whole()?)),
-            "recompute" => self.recompute.push(value.parse().map_err(of)?),
-            "zero" => self.zero.push(value.parse().map_err(of)?),
+            "recompute" => include(&mut self.recompute, value.parse().map_err(of)?),
+            "zero" => include(&mut self.zero, value.parse().map_err(of)?),
             "sequence-parallel" => {
                 self.sequence_parallel = Some(match value {
                     "true" | "on" | "yes" | "1" => true,
@@ -165,8 +165,26 @@ impl Fixed {
     }
 }
 
+/// Adds `one` unless it is known.
+fn include<T: PartialEq>(all: &mut Vec<T>, one: T) {
+    if !all.contains(&one) {
+        all.push(one);
+    }
+}
+
+/// Splits at commas, but not between parts to recompute, as in `recompute=moe_act,layernorm`.
 fn pieces(text: &str) -> Vec<String> {
-    text.split(',').map(|piece| piece.trim().to_string()).filter(|piece| !piece.is_empty()).collect()
+    let mut pieces: Vec<String> = Vec::new();
+    for piece in text.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
+        match pieces.last_mut() {
+            Some(last) if last.starts_with("recompute") && !piece.contains('=') => {
+                last.push(',');
+                last.push_str(piece);
+            }
+            _ => pieces.push(piece.to_string()),
+        }
+    }
+    pieces
 }
 
 /// A model, GPUs and a batch.

@@ -9,6 +9,8 @@ pub enum Reason {
     Sequence,
     /// The batch cannot be divided by dp.
     Batch,
+    /// There are too many micro-batches per pipeline to simulate.
+    Micro,
     /// The layers cannot be split into the stages.
     Layers,
     /// The schedule does not exist for these numbers of devices, stages and micro-batches.
@@ -17,7 +19,8 @@ pub enum Reason {
     Memory,
     /// A lower bound of its time shows that others are better.
     Slower,
-    /// Predicted in full; a better plan differs only in virtual stages, or in cp and the size of micro-batches.
+    /// Predicted in full; a better plan differs only in virtual stages, in cp and the size of micro-batches, or in recomputed
+    /// parts.
     Alike,
     /// Predicted in full, and slower than the plans.
     Predicted,
@@ -32,6 +35,7 @@ impl Reason {
             Reason::Heads => "tp_does_not_divide_the_model",
             Reason::Sequence => "cp_or_tp_does_not_divide_the_sequence",
             Reason::Batch => "dp_does_not_divide_the_batch",
+            Reason::Micro => "more_than_16384_micro_batches",
             Reason::Layers => "layers_do_not_split",
             Reason::Schedule => "no_such_schedule",
             Reason::Memory => "out_of_memory",
@@ -48,11 +52,12 @@ impl Reason {
             Reason::Heads => "tp does not divide the model",
             Reason::Sequence => "cp or tp does not divide the sequence",
             Reason::Batch => "dp does not divide the batch",
+            Reason::Micro => "more than 16,384 micro-batches per pipeline",
             Reason::Layers => "the layers do not split into the stages",
             Reason::Schedule => "the schedule does not exist for the numbers",
             Reason::Memory => "out of memory",
             Reason::Slower => "slower by a lower bound",
-            Reason::Alike => "like a better plan, but for chunks, or cp and micro-batch size",
+            Reason::Alike => "like a better plan, but for chunks, cp and micro-batch size, or recomputed parts",
             Reason::Predicted => "slower as predicted",
             Reason::Unsearched => "order not searched",
         }

@@ -8,6 +8,8 @@ use crate::cost::analytic::StepTime;
 
 /// Minimum gain that is mentioned.
 const WORTH: f64 = 0.005;
+/// Multiple of the memory up to which a gain is mentioned.
+const MORE_MEMORY: u64 = 2;
 
 /// Returns the parts of an iteration that are not computation, by cause.
 fn losses(time: &StepTime) -> [(&'static str, f64); 6] {
@@ -111,7 +113,7 @@ fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) 
     let speed = best.estimate.tokens_per_second_per_gpu * best.estimate.iteration_s / fastest;
     let gpus = best.layout.gpus();
     let mut ways = Vec::new();
-    if let Some(plan) = search.one(u64::MAX, &on_gpus(gpus)) {
+    if let Some(plan) = search.one(search.bytes().saturating_mul(MORE_MEMORY), &on_gpus(gpus)) {
         let gain = plan.estimate.tokens_per_second_per_gpu / speed - 1.0;
         if gain > WORTH {
             let what = difference(best, &plan);

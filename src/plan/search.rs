@@ -7,6 +7,7 @@ use super::reason::Reason;
 use super::space::{Candidate, Space};
 use crate::cost::analytic::Analytic;
 use crate::layout::{ParallelConfig, Recompute, Zero};
+use crate::memory::MemoryModel;
 use crate::resolve::results;
 use crate::sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,8 +67,8 @@ pub struct Found {
     pub is_stopped: bool,
 }
 
-/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, or in cp and micro-batch size,
-/// and their predictions hardly differ.
+/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, or in
+/// the parts that are recomputed, and their predictions hardly differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind<'a> {
     schedule: &'a str,
@@ -76,7 +77,7 @@ struct Kind<'a> {
     ep: u32,
     pp: u32,
     micro: u32,
-    recompute: Recompute,
+    recomputes_layers: bool,
     zero: Zero,
     sequence_parallel: bool,
     /// Whether layers are split otherwise than by default.
@@ -120,6 +121,12 @@ impl<'a> Search<'a> {
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64) -> Outcome {
         let shape = self.space.shape(candidate);
+        let layout = self.space.layout(self.question, candidate);
+        let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
+            .least(&shape.placement, &shape.stages);
+        if least > bytes {
+            return Outcome::TooLarge(least);
+        }
         let predict = || {
             let costs = self.costs(candidate)?;
             let ordered = self.order(candidate, &costs)?;
@@ -134,6 +141,15 @@ impl<'a> Search<'a> {
             Some(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
         };
         predict().unwrap_or(Outcome::Missing)
+    }
+
+    /// Returns the bytes of a layout's fullest device.
+    pub(super) fn bytes_of(&self, number: u32) -> Option<u64> {
+        let candidate = &self.space.candidates[number as usize];
+        let costs = self.costs(candidate)?;
+        let ordered = self.order(candidate, &costs)?;
+        let memory = costs.memory_model().memory(0, &self.space.shape(candidate).stages, &ordered.moments);
+        Some(memory.fullest().total)
     }
 
     fn known(&self, number: u32) -> Option<Outcome> {
@@ -174,7 +190,7 @@ impl<'a> Search<'a> {
             ep: group.ep,
             pp: shape.pp,
             micro: candidate.micro,
-            recompute: group.recompute,
+            recomputes_layers: group.recompute == Recompute::Full,
             zero: candidate.zero,
             sequence_parallel: group.sequence_parallel,
             moves_layers: shape.layers.is_some(),

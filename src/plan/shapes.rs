@@ -3,8 +3,8 @@
 use super::question::{Fixed, PlanError, Question, divisors};
 use super::reason::Reason;
 use super::stacks::Abilities;
-use crate::cost::analytic::layers_of_stages;
-use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Stage};
+use crate::cost::analytic::default_layers;
+use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, PREDICTION, Part, Stage};
 use crate::op::Kind;
 use crate::open::{Order, Program};
 use crate::placement::Placement;
@@ -64,7 +64,7 @@ pub fn shapes(
                     *ruled_out.entry(Reason::Layers).or_default() += 1;
                 }
                 for layers in splits {
-                    let own = layers.clone().unwrap_or_else(|| layers_of_stages(question.model.layers, count));
+                    let own = layers.clone().unwrap_or_else(|| default_layers(&question.model, count));
                     match spec.split(count, Some(&own)) {
                         Ok(stages) => shapes.push(pipeline.with(layers, stages)),
                         Err(_) => *ruled_out.entry(Reason::Layers).or_default() += 1,
@@ -152,7 +152,7 @@ fn splits(question: &Question, able: &Abilities, spec: &ModelSpec, placement: &P
     if let Some(given) = &question.fixed.layers {
         return if given.len() == count { vec![Some(given.clone())] } else { Vec::new() };
     }
-    let usual = layers_of_stages(layers, count);
+    let usual = default_layers(&question.model, count);
     if usual.iter().sum::<usize>() != layers || usual.iter().skip(1).take(count.saturating_sub(2)).any(|&n| n == 0) {
         return Vec::new();
     }
@@ -169,11 +169,14 @@ fn splits(question: &Question, able: &Abilities, spec: &ModelSpec, placement: &P
 /// Returns the split whose busiest stage computes least, by FLOPs; `None` if there are more stages than layers.
 fn balanced(question: &Question, spec: &ModelSpec, count: usize) -> Option<Vec<usize>> {
     let micro = MicroBatch { sequences: 1, tokens: question.sequence as usize };
-    let flops = |name: &str| {
-        let part = spec.parts.iter().find(|part| part.name == name);
-        part.map_or(0, |part| part.flops(Kind::F, micro) + part.flops(Kind::B, micro))
+    let flops = |part: &Part| part.flops(Kind::F, micro) + part.flops(Kind::B, micro);
+    let whole = |name: &str| -> u128 {
+        spec.parts.iter().filter(|part| part.name == name).map(|part| part.count as u128 * flops(part)).sum()
     };
-    let [embedding, block, head] = [EMBEDDING, BLOCK, HEAD].map(flops);
+    let [embedding, predictions, head] = [EMBEDDING, PREDICTION, HEAD].map(whole);
+    let layers = spec.parts.iter().filter(|part| part.is_layer() && part.name != PREDICTION && part.count > 0);
+    let block = layers.map(flops).max()?;
+    let head = head + predictions;
     let mut left = spec.outline().layers().checked_sub(count.saturating_sub(2))?;
     let mut layers: Vec<usize> = (0..count).map(|stage| usize::from(stage > 0 && stage + 1 < count)).collect();
     while left > 0 {

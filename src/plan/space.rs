@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of layouts of a question.
 const MOST: usize = 20_000_000;
+/// Maximum number of micro-batches per pipeline.
+const MOST_MICRO: u32 = 1 << 14;
 
 /// What the costs of a model's parts depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,6 +106,10 @@ impl Listing<'_> {
         }
         let sizes = divisors(question.batch / dp);
         for size in sizes.into_iter().filter(|&size| Fixed::allows(&question.fixed.micro_batch_size, size)) {
+            if question.batch / dp / size > MOST_MICRO {
+                self.rule_out(Reason::Micro);
+                continue;
+            }
             let tokens = u64::from(size) * u64::from(question.sequence) / u64::from(cp);
             let only_off = [false];
             let choices: &[bool] = if tp == 1 { &only_off } else { &able.sequence_parallel };

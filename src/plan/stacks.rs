@@ -2,7 +2,7 @@
 
 use super::question::Question;
 use crate::hardware::Stack;
-use crate::layout::{Recompute, Zero};
+use crate::layout::{Attention, ParallelConfig, Recompute, RecomputePart, RecomputeParts, Zero};
 
 /// Layouts that training software supports.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +13,8 @@ pub struct Abilities {
     /// Whether sequence parallelism may be on, and off, with tensor parallelism.
     pub sequence_parallel: Vec<bool>,
     pub recompute: Vec<Recompute>,
+    /// Whether parts of layers can be recomputed.
+    pub recompute_parts: bool,
     /// ZeRO stages of a pipeline, and of data parallelism alone.
     pub zero: [Vec<Zero>; 2],
     /// Whether stages may have different numbers of layers.
@@ -20,10 +22,22 @@ pub struct Abilities {
 }
 
 /// Name, tensor parallelism, context parallelism, sequence parallelism (off, on), ZeRO stages with a pipeline and without, uneven
-/// stages. Megatron-LM and Megatron-Core: `megatron/training/arguments.py`. DeepSpeed: `runtime/pipe/engine.py` allows ZeRO-1 only.
+/// stages; only Megatron-Core recomputes parts of layers (`--recompute-modules`). Megatron-LM and Megatron-Core: `megatron/training/arguments.py`. DeepSpeed: `runtime/pipe/engine.py` allows ZeRO-1 only.
 /// torchtitan: `config/job_config.py`, `distributed/parallel_dims.py`; FSDP2 keeps gathered weights between the micro-batches of a
 /// pipeline, as ZeRO-2.
 type Row = (&'static str, bool, bool, &'static [bool], [&'static [Zero]; 2], bool);
+
+/// Parts to recompute that are tried together, without those that the model lacks: first those that cost little time for what they
+/// save, as in Megatron-Bridge's recipes for mixtures.
+const PARTS: [&[RecomputePart]; 4] = {
+    use RecomputePart::{CoreAttention, ExpertActivation, LatentUp, Mixture, Mlp, Norms};
+    [
+        &[CoreAttention, LatentUp],
+        &[CoreAttention, LatentUp, ExpertActivation],
+        &[CoreAttention, LatentUp, ExpertActivation, Norms],
+        &[CoreAttention, LatentUp, Norms, Mlp, Mixture],
+    ]
+};
 
 const BOTH: &[bool] = &[false, true];
 const OFF: &[bool] = &[false];
@@ -66,6 +80,7 @@ impl Abilities {
             context_parallel,
             sequence_parallel: sequence_parallel.to_vec(),
             recompute: Recompute::ALL.to_vec(),
+            recompute_parts: row.is_none_or(|(name, ..)| *name == "megatron-core"),
             zero: zero.map(<[Zero]>::to_vec),
             uneven_layers,
         }
@@ -78,7 +93,9 @@ impl Abilities {
         if !question.schedules.is_empty() {
             able.schedules.clone_from(&question.schedules);
         }
-        if !fixed.recompute.is_empty() {
+        if fixed.recompute.is_empty() {
+            able.choose_recompute(question);
+        } else {
             able.recompute.clone_from(&fixed.recompute);
         }
         // a requested value is predicted as if the software had it
@@ -91,6 +108,27 @@ impl Abilities {
         able.tensor_parallel |= !fixed.tp.is_empty();
         able.context_parallel |= !fixed.cp.is_empty();
         able
+    }
+
+    /// Lists what to recompute: nothing, parts, or whole layers. Flash attention has no scores to recompute.
+    fn choose_recompute(&mut self, question: &Question) {
+        let base = ParallelConfig { micro: 1, ..question.base() };
+        let stack = &question.machine.stack;
+        let has_scores = stack.attention(&base) == Attention::Plain;
+        if !has_scores && stack.selective_products == 0.0 {
+            self.recompute.retain(|what| *what != Recompute::Selective);
+        }
+        let parts = |set: &[RecomputePart]| Recompute::Parts(RecomputeParts::new(set.iter().copied()));
+        let exists = |part: &RecomputePart| match part {
+            RecomputePart::CoreAttention => has_scores,
+            part => ParallelConfig { recompute: parts(&[*part]), ..base.clone() }.validate(&question.model).is_ok(),
+        };
+        for set in PARTS.iter().filter(|_| self.recompute_parts) {
+            let own: Vec<RecomputePart> = set.iter().copied().filter(exists).collect();
+            let is_new =
+                !own.is_empty() && own != [RecomputePart::CoreAttention] && !self.recompute.contains(&parts(&own));
+            self.recompute.extend(is_new.then(|| parts(&own)));
+        }
     }
 
     /// Returns the ZeRO stages for `pp` devices per pipeline and `ranks` data-parallel ranks.

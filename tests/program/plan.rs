@@ -25,13 +25,22 @@ const SMALL: &str = "plan --model gpt2-large --hardware a100-sxm-80gb --gpus 8 -
 /// The JSON has the contract's keys, and each plan's command predicts what the plan says.
 #[test]
 fn the_command_of_a_plan_predicts_the_plan() {
-    for extra in [
-        "--hardware a100-sxm-80gb",
-        "--hardware a100-sxm-80gb --memory-cap 20GiB --fix pp=4",
-        "--hardware a100-sxm-80gb --stack torchtitan --fix pp=2",
-        "--hardware h100-sxm --precision fp8 --fix cp=2",
+    let small = "--model gpt2-large --gpus 8 --batch 32 --seq 1024";
+    let mixture = "--model qwen3-30b-a3b --gpus 16 --batch 64 --seq 2048";
+    let deep = "--model deepseek-v3 --gpus 256 --batch 256 --seq 4096 --hardware h100-sxm";
+    for (question, extra) in [
+        (small, "--hardware a100-sxm-80gb"),
+        (small, "--hardware a100-sxm-80gb --memory-cap 20GiB --fix pp=4"),
+        (small, "--hardware a100-sxm-80gb --stack torchtitan --fix pp=2"),
+        (small, "--hardware h100-sxm --precision fp8 --fix cp=2"),
+        (mixture, "--hardware h100-sxm --fix pp=2"),
+        (mixture, "--hardware h100-sxm --fix tp=2,ep=1,recompute=moe_act,layernorm"),
+        (mixture, "--hardware gb200 --fix tp=2,pp=1,recompute=layernorm,moe"),
+        // one further prediction, whose layers and logits count as layers
+        (deep, "--fix tp=1,cp=1,pp=16,ep=16"),
+        (deep, "--fix tp=1,cp=1,pp=8,ep=32,recompute=mla_up_proj,moe_act,layernorm --memory-cap 200GiB"),
     ] {
-        let line = format!("plan --model gpt2-large --gpus 8 --batch 32 --seq 1024 -q {extra} --format json --top 3");
+        let line = format!("plan {question} -q {extra} --format json --top 3");
         let answer = json(&line);
         assert_eq!(answer["schema_version"], 1);
         let plans = answer["plans"].as_array().unwrap();
@@ -107,6 +116,21 @@ fn flags_are_those_of_the_programs() {
     assert_eq!(deepspeed["zero_optimization"]["stage"], 1);
     let replicas = of("train_batch_size") / of("train_micro_batch_size_per_gpu") / of("gradient_accumulation_steps");
     assert!(4 % replicas == 0, "8 GPUs in pipelines of 2");
+    let parts = "plan --model qwen3-30b-a3b --hardware h100-sxm --gpus 16 --batch 64 --seq 2048 -q --fix tp=2,ep=1,recompute=moe_act,layernorm --to";
+    let (_, megatron, _) = run(&format!("{parts} megatron"));
+    // whose default is the tensor-parallel size
+    assert!(megatron.contains("--expert-tensor-parallel-size 1"), "{megatron}");
+    assert!(megatron.contains("--recompute-granularity selective --recompute-modules moe_act layernorm"), "{megatron}");
+    let (_, bridge, _) = run(&format!("{parts} megatron-bridge"));
+    assert!(bridge.contains("model.recompute_modules='[moe_act,layernorm]'"), "{bridge}");
+    let (code, _, err) = run(&format!("{parts} torchtitan"));
+    assert!(code == 2 && err.contains("torchtitan has no recompute=moe_act,layernorm"), "{code} {err}");
+    let deep = "plan --model deepseek-v3 --hardware h100-sxm --gpus 256 --batch 256 --seq 4096 -q --memory-cap 400GiB";
+    let (_, megatron, err) = run(&format!("{deep} --fix tp=1,cp=1,pp=8,ep=32,chunks=1,recompute=none --to megatron"));
+    assert!(
+        megatron.contains("--pipeline-model-parallel-layout 'E,t*") && megatron.contains(",m,L'"),
+        "{megatron}{err}"
+    );
     let (code, _, err) = run(&format!("{SMALL} --to megatron -s zb-v --fix pp=4"));
     assert!(code == 2 && err.contains("Megatron-LM has no zb-v"), "{code} {err}");
 }
@@ -193,6 +217,9 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--fix zero=4", "0, 1, 2, 3"),
     ("--fix recompute=most", "none, selective, full"),
     ("--fix sequence-parallel=maybe", "on or off"),
+    ("--fix recompute=moe_act", "which it does not have"),
+    ("--fix recompute=full,moe_act", "write it alone"),
+    ("--fix ep=2", "leave ep out"),
     ("--fix layers=a/b", "layers=20/20/21/19"),
     ("--fix layers=3/4", "add up to the model's 36"),
     ("--fix layers=18/18,pp=4", "leave"),
@@ -206,6 +233,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--gpus 14 --fix tp=7", "heads"),
     ("--gpus 64 --fix pp=64", "stages"),
     ("--gpus 8 --fix dp=8 --batch 12", "choose --batch 8"),
+    ("--batch 134217728", "ask for a smaller --batch"),
     ("--fix micro-batch-size=5", "choose --batch 30"),
     ("--fix dp=4,micro-batch-size=16", "--batch 64"),
     ("--fix pp=2,chunks=40", "fewer chunks"),

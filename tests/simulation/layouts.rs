@@ -181,12 +181,12 @@ fn invalid_layouts_are_rejected_in_one_line() {
 fn memory_peaks_in_the_last_forward_or_in_a_backward() {
     let ops = |text: &str| -> Vec<Op> { text.split(' ').map(|op| op.parse().unwrap()).collect() };
     let left = [SavedActivations { forward: 10, input: 7, in_forward: 1, in_backward: 4, at_end: 30 }];
-    assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 10, running: 30 });
+    assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 10, others: 10, running: 30 });
     let left = [SavedActivations { at_end: 0, ..left[0] }];
-    assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 20, running: 4 });
+    assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 20, others: 10, running: 4 });
     // each I leaves 7 for a W at the end
-    assert_eq!(peak(&ops("0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2"), &left), Peak { held: 24, running: 4 });
-    assert_eq!(peak(&ops("0F0 0B0 1F0 1B0"), &left), Peak { held: 10, running: 4 });
+    assert_eq!(peak(&ops("0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2"), &left), Peak { held: 24, others: 14, running: 4 });
+    assert_eq!(peak(&ops("0F0 0B0 1F0 1B0"), &left), Peak { held: 10, others: 0, running: 4 });
 }
 
 /// Every split of `layers` into `stages`.

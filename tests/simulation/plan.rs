@@ -5,8 +5,8 @@ use pipesim::models::{hardware, model_names, stack, transformer_named};
 use pipesim::plans::{
     Fixed, Journal, Objective, Outcome, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,
 };
-use pipesim::{Host, ParallelConfig, Recompute, Zero};
-use std::collections::BTreeMap;
+use pipesim::{Attention, Host, ParallelConfig, Recompute, Zero};
+use std::collections::{BTreeMap, BTreeSet};
 
 const STACK: &str = "megatron-core";
 
@@ -51,7 +51,8 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
                     shapes
                         .extend(chunks.filter(|_| pp > 1 && micro.is_multiple_of(pp)).map(|v| ("interleaved-1f1b", v)));
                     for (schedule, chunks) in shapes {
-                        for &recompute in Recompute::ALL {
+                        for recompute in ["none", "layernorm", "layernorm,mlp", "full"] {
+                            let recompute: Recompute = recompute.parse().unwrap();
                             for zero in [Zero::None, Zero::Optimizer] {
                                 for sequence_parallel in [false, true] {
                                     let layout = ParallelConfig {
@@ -95,10 +96,10 @@ fn the_search_finds_what_predicting_every_layout_finds() {
                 Some((layout, name, time))
             })
             .collect();
-        // of layouts that differ only in virtual stages, or in cp and the size of micro-batches, the best is shown
+        // of layouts that differ only in virtual stages, in cp and the size of micro-batches, or in recomputed parts, the best is shown
         let kind = |layout: &ParallelConfig, schedule: &str| {
             let ParallelConfig { tp, pp, micro, recompute, zero, sequence_parallel, .. } = *layout;
-            (tp, pp, micro, recompute, zero, sequence_parallel, schedule.to_string())
+            (tp, pp, micro, recompute == Recompute::Full, zero, sequence_parallel, schedule.to_string())
         };
         let mut best = BTreeMap::new();
         for (layout, schedule, time) in &every {
@@ -184,7 +185,7 @@ fn fronts_and_maps_agree_with_the_answer() {
         let plans = plan(&one, BTreeMap::new(), &Silent).unwrap().plans;
         plans.iter().map(|plan| plan.estimate.iteration_s).fold(f64::INFINITY, f64::min)
     };
-    let front = fronts(&search);
+    let front = fronts(&search, &Silent);
     let points: Vec<(u64, f64)> =
         front.memory.iter().map(|plan| (plan.memory_bytes(), plan.estimate.iteration_s)).collect();
     assert!(
@@ -194,7 +195,7 @@ fn fronts_and_maps_agree_with_the_answer() {
     assert_eq!(points.last().unwrap().1, best(8));
     assert_eq!(front.gpus.iter().map(|plan| plan.layout.gpus()).collect::<Vec<_>>(), [4, 8, 16]);
     assert_eq!(front.gpus[0].estimate.iteration_s, best(4));
-    let cells = heat_map(&search);
+    let cells = heat_map(&search, &Silent);
     let fastest = cells.iter().map(|plan| plan.estimate.iteration_s).fold(f64::INFINITY, f64::min);
     assert_eq!(fastest, best(8));
     let per_gpu = Question { objective: Objective::TokensPerGpu, ..question.clone() };
@@ -258,4 +259,32 @@ fn every_model_has_an_answer_or_a_reason() {
             Err(error) => assert!(error.to_string().contains("found"), "{name}: {error}"),
         }
     }
+}
+
+/// What is recomputed depends on the model's parts, the attention kernels, and what the software can do.
+#[test]
+fn recomputed_parts_are_those_of_model_and_software() {
+    let searched_with = |model: &str, stack_name: &str, fix: &str, attention: Option<Attention>| {
+        let sizes = transformer_named(model).unwrap();
+        let mut question = Question::new(sizes, machine("h100-sxm", 80.0, stack_name), 8, 8, 1024);
+        question.fixed = Fixed::parse(fix).unwrap();
+        question.attention = attention;
+        question.check().unwrap();
+        let groups = Search::new(&question).unwrap().space.groups;
+        let all: BTreeSet<String> = groups.iter().map(|group| group.recompute.to_string()).collect();
+        all.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    let searched = |model: &str, stack_name: &str, fix: &str| searched_with(model, stack_name, fix, None);
+    assert_eq!(searched("llama-3-8b", "megatron-core", "pp=1"), "full layernorm layernorm,mlp none");
+    assert_eq!(searched("llama-3-8b", "megatron-lm", "pp=1"), "full none");
+    let plain = searched_with("llama-3-8b", "megatron-lm", "pp=1", Some(Attention::Plain));
+    assert_eq!(plain, "full none selective");
+    assert_eq!(searched("llama-3-8b", "torchtitan", "pp=1"), "full none selective");
+    let mixture = "full layernorm,moe moe_act moe_act,layernorm none";
+    assert_eq!(searched("qwen3-30b-a3b", "megatron-core", "pp=1,ep=8"), mixture);
+    let latent =
+        "full mla_up_proj mla_up_proj,layernorm,mlp,moe mla_up_proj,moe_act mla_up_proj,moe_act,layernorm none";
+    assert_eq!(searched("deepseek-v3", "megatron-core", "pp=1,ep=8"), latent);
+    let given = "pp=1,recompute=moe_act,layernorm,recompute=none,recompute=none";
+    assert_eq!(searched("qwen3-30b-a3b", "torchtitan", given), "moe_act,layernorm none");
 }

@@ -59,10 +59,7 @@ impl Problem {
     /// Returns the choice by prediction among all layouts that were timed or ran out of memory.
     pub fn chosen(&self) -> Choice {
         let known = self.layouts.iter().filter(|layout| layout.ran_out || layout.measured_s.is_some());
-        let fitting = known.filter(|layout| layout.fits != Some(false) && layout.predicted_s.is_some());
-        let best =
-            fitting.min_by(|a, b| a.predicted_s.unwrap_or(f64::MAX).total_cmp(&b.predicted_s.unwrap_or(f64::MAX)));
-        match best {
+        match preferred(known.filter(|layout| layout.fits != Some(false))) {
             None => Choice::Nothing,
             Some(Layout { measured_s: Some(seconds), .. }) => self.regret(*seconds),
             Some(_) => Choice::OutOfMemory,

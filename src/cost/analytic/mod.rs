@@ -79,8 +79,7 @@ impl Analytic {
             }
             return self.spec.arranged(layout).map_err(|error| CostError(error.to_string()));
         }
-        let split = layers_with_predictions(&self.model, count as usize);
-        let split = split.unwrap_or_else(|| layers_of_stages(self.model.layers, count as usize));
+        let split = default_layers(&self.model, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.spec.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
     }
@@ -160,6 +159,11 @@ impl Analytic {
     }
 }
 
+/// Returns the default layers of each stage of `model`.
+pub fn default_layers(model: &Config, stages: usize) -> Vec<usize> {
+    layers_with_predictions(model, stages).unwrap_or_else(|| layers_of_stages(model.layers, stages))
+}
+
 /// Returns the default layers of each stage of a model that predicts further tokens: these layers count as layers, and their logits
 /// with the head's as two, as in Megatron-Bridge's layouts of DeepSeek-V3. The first stage takes the remaining layers. `None` if the
 /// layers do not divide like this.
@@ -174,7 +178,7 @@ fn layers_with_predictions(model: &Config, stages: usize) -> Option<Vec<usize>> 
     Some([&[first][..], &vec![each; stages - 2], &[last]].concat())
 }
 
-/// Returns the default layers of each stage: equal numbers if that divides; otherwise embedding and head count as one layer
+/// Returns the default layers of each stage of a model that does not: equal numbers if that divides; otherwise embedding and head count as one layer
 /// each, as in Megatron, and inner stages take the remainder first.
 pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
     if stages <= 1 || layers.is_multiple_of(stages) {

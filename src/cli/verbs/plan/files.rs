@@ -4,7 +4,7 @@ use super::answer::Answer;
 use crate::cli::Failure;
 use crate::cli::options::output::{OneFile, json};
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::plan::{Change, Front, Plan, Silent, Target, fronts, heat_map, sensitivities};
+use crate::plan::{Change, Front, Observer, Plan, Target, fronts, heat_map, sensitivities};
 use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -38,13 +38,16 @@ impl Files {
         Ok(Files(paths.iter().map(one).collect::<Result<_, Failure>>()?))
     }
 
-    pub fn write(&self, answer: &Answer<'_>, remarks: RemarkOptions) -> Result<(), Failure> {
+    /// Writes the files. Pictures, which take further searches, are left out once `observer` is stopped.
+    pub fn write(&self, answer: &Answer<'_>, remarks: RemarkOptions, observer: &dyn Observer) -> Result<(), Failure> {
         let is_drawn =
             |path: &Path| path.extension().is_some_and(|ending| !["json", "csv"].iter().any(|e| ending == *e));
-        let plots = self.0.iter().any(|(path, _)| is_drawn(path)).then(|| {
+        let draws = !observer.is_stopped() && self.0.iter().any(|(path, _)| is_drawn(path));
+        let plots = draws.then(|| {
             let _busy = remarks.busy("drawing", None);
-            answer.plots()
+            answer.plots(observer)
         });
+        let plots = plots.filter(|_| !observer.is_stopped());
         for (path, file) in self.0.iter().filter(|(path, _)| path.as_os_str() != "-") {
             let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
             let bytes = match (ending.as_str(), &plots) {
@@ -54,6 +57,7 @@ impl Files {
                 ("png", Some(plots)) => plots.png()?,
                 ("pdf", Some(plots)) => plots.pdf()?,
                 (_, Some(plots)) => plots.svg()?.into_bytes(),
+                // stopped
                 (_, None) => continue,
             };
             file.write(bytes, remarks, |_| String::new())?;
@@ -71,7 +75,7 @@ fn axis(label: &str, log: bool, from_zero: bool) -> PlotAxis {
     PlotAxis { label: label.to_string(), log, from_zero, ticks: None }
 }
 
-fn heat(plans: &[Plan]) -> Option<Plot> {
+fn heat(plans: &[Plan], on: &str) -> Option<Plot> {
     let tps: BTreeSet<u32> = plans.iter().map(|plan| plan.layout.tp).collect();
     let pps: BTreeSet<u32> = plans.iter().map(|plan| plan.layout.pp).collect();
     if plans.len() < 2 {
@@ -82,7 +86,7 @@ fn heat(plans: &[Plan]) -> Option<Plot> {
         Some((plan.estimate.iteration_s, format!("{} s", number(plan.estimate.iteration_s))))
     };
     Some(Plot::HeatMap(HeatMap {
-        title: "best iteration by tensor- and pipeline-parallel degree; empty: nothing fits".to_string(),
+        title: format!("best iteration by tensor- and pipeline-parallel degree{on}; empty: nothing fits"),
         columns: tps.iter().map(|tp| format!("tp {tp}")).collect(),
         rows: pps.iter().map(|pp| format!("pp {pp}")).collect(),
         cells: pps.iter().map(|&pp| tps.iter().map(|&tp| cell(pp, tp)).collect()).collect(),
@@ -98,14 +102,17 @@ fn front(plans: &[Plan], title: &str, x: PlotAxis, of: fn(&Plan) -> (f64, f64), 
 }
 
 impl Answer<'_> {
-    fn plots(&self) -> Plots {
-        let Front { memory, gpus } = fronts(self.search);
+    fn plots(&self, observer: &dyn Observer) -> Plots {
+        let Front { memory, gpus } = fronts(self.search, observer);
         let by_memory = |plan: &Plan| (plan.memory_bytes() as f64 / f64::from(1 << 30), plan.estimate.iteration_s);
         let by_gpus = |plan: &Plan| (plan.layout.gpus() as f64, plan.estimate.tokens_per_second_per_gpu);
-        let mut plots: Vec<Plot> = heat(&heat_map(self.search)).into_iter().collect();
+        let on =
+            |gpus: u64| if self.search.question.gpus.len() > 1 { format!(" on {gpus} GPUs") } else { String::new() };
+        let on_first = on(self.search.question.gpus[0].into());
+        let mut plots: Vec<Plot> = heat(&heat_map(self.search, observer), &on_first).into_iter().collect();
         plots.extend(front(
             &memory,
-            "time against memory",
+            &format!("time against memory{on_first}"),
             axis("memory per GPU, GiB", false, false),
             by_memory,
             "iteration, s",
@@ -113,17 +120,26 @@ impl Answer<'_> {
         let ticks = gpus.iter().map(|plan| plan.layout.gpus() as f64).collect();
         let sizes = PlotAxis { ticks: Some(ticks), ..axis("GPUs", true, false) };
         plots.extend(front(&gpus, "speed against GPUs", sizes, by_gpus, "tokens/s per GPU"));
-        plots.extend(self.sensitivity());
-        let notes = self.why.clone().map_or_else(Vec::new, Vec::from);
+        plots.extend(
+            self.plans.plans.first().and_then(|best| self.sensitivity(best, &on(best.layout.gpus()), observer)),
+        );
+        let notes = self.sentences();
         let title = self.title();
         Plots { title, plots, notes, ..Plots::default() }
     }
 
-    /// Returns how the best plan changes with memory, links and network.
-    fn sensitivity(&self) -> Option<Plot> {
-        let best = self.plans.plans.first()?;
-        let all = sensitivities(&self.search.question.of_size(best), &Change::SHOWN, &Silent);
-        let speed = best.estimate.tokens_per_second_per_gpu;
+    fn sentences(&self) -> Vec<String> {
+        self.why.iter().flat_map(|[why, beats]| [format!("Why plan 1: {why}"), beats.clone()]).collect()
+    }
+
+    /// Returns how the fastest plan on as many GPUs as `best` changes with memory, links and network.
+    fn sensitivity(&self, best: &Plan, on: &str, observer: &dyn Observer) -> Option<Plot> {
+        let all = sensitivities(&self.search.question.of_size(best), &Change::SHOWN, observer);
+        let gpus = best.layout.gpus();
+        let fastest = self
+            .search
+            .one(self.search.bytes(), &move |space, candidate| u64::from(space.group(candidate).gpus) == gpus)?;
+        let speed = fastest.estimate.tokens_per_second_per_gpu;
         let series = ["memory", "link", "network"].map(|name| {
             let of = |change: Change| Some(change.parts()).filter(|(what, _)| *what == name).map(|(_, times)| times);
             let own = all.iter().filter_map(|near| {
@@ -135,7 +151,7 @@ impl Answer<'_> {
             Series { name: name.to_string(), style: SeriesStyle::Line, points }
         });
         Some(Plot::Chart(Chart {
-            title: "best plan with other memory, links or network".to_string(),
+            title: format!("fastest plan{on} with other memory, links or network"),
             x: PlotAxis {
                 ticks: Some(vec![0.125, 0.25, 0.5, 1.0, 2.0, 4.0]),
                 ..axis("times the hardware's", true, false)
@@ -152,8 +168,8 @@ impl Answer<'_> {
              <title>{0}</title><style>{STYLE}</style>\n<h1>{0}</h1>\n",
             escape(&self.report().title)
         );
-        for sentence in self.why.iter().flatten() {
-            out += &format!("<p>{}</p>\n", escape(sentence));
+        for sentence in self.sentences() {
+            out += &format!("<p>{}</p>\n", escape(&sentence));
         }
         out += svg;
         for table in [self.plans_table(), self.times_table(), self.ruled_out_table()] {

@@ -17,7 +17,7 @@ use crate::cli::terminal::{print, table};
 use crate::cost::analytic::Platform;
 use crate::dsl;
 use crate::layout::{Attention, Precision, STACKS};
-use crate::plan::{Change, Fixed, Names, Objective, PlanError, Question, Search, Target, sensitivities, why};
+use crate::plan::{Change, Fixed, Names, Objective, Observer, PlanError, Question, Search, Target, sensitivities, why};
 use crate::report::Report;
 use answer::Answer;
 use clap::Args;
@@ -102,14 +102,16 @@ impl PlanVerb {
         let watch = Watch::start(&question, self.resume.as_deref(), self.remarks)?;
         let search = Search::new(&question)?.knowing(watch.known());
         let plans = search.plans(&watch)?;
-        let best = plans.plans.first().filter(|_| !plans.is_stopped);
+        let best = plans.plans.first().filter(|_| !watch.is_stopped());
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
-        let reasons = best.map(|best| why(&search, best, &nearby));
+        let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
         let answer = Answer { search: &search, plans: &plans, names: self.names(), why: reasons };
         watch.done();
-        self.show(&answer)?;
-        files.write(&answer, self.remarks)?;
-        watch.ended()
+        if !(plans.is_stopped && plans.plans.is_empty()) {
+            self.show(&answer)?;
+            files.write(&answer, self.remarks, &watch)?;
+        }
+        watch.ended(&plans)
     }
 
     fn question(&self) -> Result<Question, Failure> {

@@ -40,7 +40,7 @@ const COLUMNS: [&str; 27] = [
 impl Answer<'_> {
     /// Returns the best plan as options of a program.
     pub fn flags(&self, plan: &Plan, target: Target) -> Result<String, String> {
-        flags(plan, self.search.question.model.layers, target, &self.names)
+        flags(plan, &self.search.question.model, target, &self.names)
     }
 
     fn has_several_sizes(&self) -> bool {

@@ -4,7 +4,7 @@ use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::layout::ParallelConfig;
-use crate::plan::{Journal, Observer, Outcome, Question};
+use crate::plan::{Journal, Observer, Outcome, Plans, Question};
 use crate::ranks::signal_name;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -82,14 +82,20 @@ impl Watch {
         }
     }
 
-    /// Fails if a signal ended the search.
-    pub fn ended(&self) -> Result<(), Failure> {
+    /// Fails if a signal ended the work on `plans`.
+    pub fn ended(&self, plans: &Plans) -> Result<(), Failure> {
         let signal = self.signal.load(Ordering::SeqCst);
         if signal == 0 {
             return Ok(());
         }
         let name = signal_name(signal as i32);
-        let text = format!("stopped by {name}: the plans above are the best so far; others may be better");
+        let what = match (plans.is_stopped, plans.plans.is_empty()) {
+            (true, true) => "no plan was found so far",
+            (true, false) => "these plans are the best so far; others may be better",
+            (false, _) => "these plans are the best, but pictures and what would beat them are left out",
+        };
+        let resume = if self.journal.is_some() { "; the same command continues the search" } else { "" };
+        let text = format!("stopped by {name}: {what}{resume}");
         Err(Failure::Stopped(text, 128 + signal as u8))
     }
 }
