@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Finds the best layouts within `limits`, one of each [`Kind`].
+    /// Finds the best layouts within `limits`, one of each kind.
     pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> Found {
         let mut found = Found::default();
         let candidates = &self.space.candidates;
