@@ -5,6 +5,7 @@ use crate::fit::LeftOutRatios;
 use crate::fitted::fitted_to;
 use crate::matched::matched;
 use crate::prediction::RowPrediction;
+use crate::regret;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -213,6 +214,7 @@ fn sheets(rows: &[RowPrediction], ratios: &[LeftOutRatios]) -> Vec<Sheet> {
         ["row", "model", "layout", "measured", "predicted", "error", "likely cause"].map(str::to_string).to_vec();
     sheets.push(("Largest misses".to_string(), header, worst.iter().take(MISSES).map(miss).collect()));
     sheets.extend(pairs_sheet(rows));
+    sheets.extend(regret_sheets(rows));
     let unknown: Vec<Vec<String>> = rows
         .iter()
         .filter_map(|prediction| Some(vec![prediction.row.id.clone(), prediction.time.as_ref().err()?.clone()]))
@@ -238,6 +240,14 @@ fn pairs_sheet(rows: &[RowPrediction]) -> Option<Sheet> {
     let header = ["rows", "change", "measured", "predicted", "sign", "within a third"].map(str::to_string).to_vec();
     let caption = "Rows that differ in one setting".to_string();
     (!pairs.is_empty()).then(|| (caption, header, pairs.iter().map(line).collect()))
+}
+
+/// Returns the regrets of choosing layouts by prediction; none without grids of layouts.
+fn regret_sheets(rows: &[RowPrediction]) -> Vec<Sheet> {
+    let captions = ["Regret of choosing the layout by prediction", "Regret in all"].map(str::to_string);
+    let [each, all] = regret::of_published(rows);
+    let tables = if each.1.is_empty() { Vec::new() } else { vec![each, all] };
+    captions.into_iter().zip(tables).map(|(caption, (header, rows))| (caption, header, rows)).collect()
 }
 
 /// Returns the likely cause of a large error, judged from the properties of the row.

@@ -185,14 +185,48 @@ fn cell(choice: Choice) -> String {
     }
 }
 
+/// A table: header and rows.
+type Table = (Vec<String>, Vec<Vec<String>>);
+
+fn texts(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(ToString::to_string).collect()
+}
+
+/// Returns the regrets of each problem with at least five timed layouts, and a summary.
+fn tables(problems: &[Problem]) -> [Table; 2] {
+    let names = ["chosen by prediction", "chosen, known memory", "rule of thumb, known memory"];
+    let mut columns: [Vec<Choice>; 3] = Default::default();
+    let mut line = |problem: &Problem| {
+        let choices = [problem.chosen(), problem.told(), problem.rule()];
+        columns.iter_mut().zip(choices).for_each(|(column, choice)| column.push(choice));
+        let counts = [problem.layouts.len(), problem.timed().count()].map(|count| count.to_string());
+        [problem.name.clone()].into_iter().chain(counts).chain(choices.map(cell)).collect()
+    };
+    let enough = problems.iter().filter(|problem| problem.timed().count() >= LEAST_TIMED);
+    let each = enough.map(&mut line).collect();
+    let summary = |(name, column): (&&str, &Vec<Choice>)| {
+        let Summary { problems, out_of_memory, nothing, mean, worst, good } = Summary::of(column);
+        let counts = [problems, out_of_memory, nothing].map(|count| count.to_string());
+        [name.to_string()].into_iter().chain(counts).chain([mean, worst, good].map(percent)).collect()
+    };
+    let all = names.iter().zip(&columns).map(summary).collect();
+    let header = ["choice", "problems", "out of memory", "nothing fits", "mean regret", "worst", "within 3 %"];
+    let [_, known, rule] = names;
+    [(texts(&["problem", "layouts", "timed", "chosen", known, rule]), each), (texts(&header), all)]
+}
+
+/// Returns the regrets among published steps whose layouts were all timed, and a summary.
+pub fn of_published(rows: &[RowPrediction]) -> [Table; 2] {
+    tables(&published(rows))
+}
+
 /// Returns the regrets of a table as Markdown: a grid of layouts, or published steps. Problems of fewer than five timed layouts are left
 /// out.
 ///
 /// # Errors
 /// A table that is neither.
 pub fn page(text: &str) -> Result<String> {
-    let is_grid = text.contains("\"outcome\"");
-    let problems = if is_grid {
+    let problems = if text.contains("\"outcome\"") {
         grids(&layouts::predict(layouts::read(text)?))
     } else {
         let (rows, faults) = row::read(text)?;
@@ -201,26 +235,14 @@ pub fn page(text: &str) -> Result<String> {
         }
         published(&prediction::predict(of_problems(rows)))
     };
-    let problems: Vec<Problem> =
-        problems.into_iter().filter(|problem| problem.timed().count() >= LEAST_TIMED).collect();
-    let mut out = String::from(
-        "| problem | layouts | timed | chosen | chosen, known memory | rule of thumb, known memory |\n| :--- | ---: | ---: | ---: | ---: | ---: |\n",
-    );
-    let mut columns: [Vec<Choice>; 3] = Default::default();
-    for problem in &problems {
-        let choices = [problem.chosen(), problem.told(), problem.rule()];
-        columns.iter_mut().zip(choices).for_each(|(column, choice)| column.push(choice));
-        let cells = choices.map(cell).join(" | ");
-        out += &format!("| {} | {} | {} | {cells} |\n", problem.name, problem.layouts.len(), problem.timed().count());
-    }
-    let names = ["chosen by prediction", "chosen, known memory", "rule of thumb, known memory"];
-    out += "\n| choice | problems | out of memory | nothing fits | mean regret | worst | within 3 % |\n| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
-    for (name, column) in names.iter().zip(&columns) {
-        let Summary { problems, out_of_memory, nothing, mean, worst, good } = Summary::of(column);
-        let [mean, worst, good] = [mean, worst, good].map(percent);
-        out += &format!("| {name} | {problems} | {out_of_memory} | {nothing} | {mean} | {worst} | {good} |\n");
-    }
-    Ok(out)
+    let markdown = |(header, rows): &Table| {
+        let line = |cells: &Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let names = header.iter().filter(|name| ["problem", "choice"].contains(&name.as_str())).count();
+        let right = vec!["---:".to_string(); header.len() - names];
+        let rule = [vec![":---".to_string(); names], right].concat();
+        [header, &rule].into_iter().chain(rows).map(line).collect::<String>()
+    };
+    Ok(tables(&problems).iter().map(markdown).collect::<Vec<_>>().join("\n"))
 }
 
 #[cfg(test)]
