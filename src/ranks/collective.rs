@@ -1,6 +1,5 @@
 //! Collective calls among ranks that do not share memory, inside steps.
 
-use super::{ENDLESS, Lost, Ranks};
 use std::sync::{Mutex, PoisonError};
 
 /// Writes a rank's numbers.
@@ -11,11 +10,11 @@ pub(crate) type Take = Box<dyn FnOnce(&[f32]) + Send>;
 
 /// A collective call of some ranks: every rank passes the same amount of numbers, and gets those of all.
 ///
-/// Calls of one communicator begin in the order in which [`Ranks::all_gather`] gets them, which must be the same on all its ranks.
+/// Calls of one communicator begin in the order in which `Ranks::all_gather` gets them, which must be the same on all its ranks.
 /// Calls of different communicators do not wait for each other, so they may begin in any order.
 #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "only MPI makes the calls"))]
 pub(crate) struct AllGather {
-    /// Number of the communicator, from [`Ranks::communicators`].
+    /// Number of the communicator, from `Ranks::communicators`.
     pub communicator: usize,
     /// Amount of numbers of each rank; with none, the call is a barrier.
     pub length: usize,
@@ -31,7 +30,7 @@ pub(super) struct Communicators(Mutex<Vec<Vec<u32>>>);
 
 impl Communicators {
     /// Returns a communicator for each of `groups`, no two the same, and the ranks of those that do not exist yet.
-    fn number(&self, groups: &[Vec<u32>]) -> (Vec<usize>, Vec<Vec<u32>>) {
+    pub(super) fn number(&self, groups: &[Vec<u32>]) -> (Vec<usize>, Vec<Vec<u32>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (had, mut numbers) = (known.len(), Vec::with_capacity(groups.len()));
         for group in groups {
@@ -42,25 +41,6 @@ impl Communicators {
             }));
         }
         (numbers, known[had..].to_vec())
-    }
-}
-
-impl Ranks {
-    /// Returns a communicator for each of `groups` of ranks; equal groups have different ones. Later calls return the same ones again.
-    /// All ranks must call this together, with the same groups.
-    pub(crate) fn communicators(&self, groups: &[Vec<u32>]) -> Result<Vec<usize>, Lost> {
-        let (numbers, new) = self.communicators.number(groups);
-        if !new.is_empty() {
-            // MPI blocks until all ranks of a communicator create it, so they meet first, where one that is gone is noticed.
-            self.exchange_within(Vec::new(), ENDLESS)?;
-            self.wire.connect(new);
-        }
-        Ok(numbers)
-    }
-
-    /// Begins a collective call of the ranks of a communicator.
-    pub(crate) fn all_gather(&self, call: AllGather) {
-        self.wire.all_gather(call);
     }
 }
 

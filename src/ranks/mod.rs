@@ -345,6 +345,23 @@ impl Ranks {
     pub(crate) fn forget(&self, heap: u64) {
         lock(&self.inbox).receivers.remove(&heap);
     }
+
+    /// Returns a communicator for each of `groups` of ranks; equal groups have different ones. Later calls return the same ones again.
+    /// All ranks must call this together, with the same groups.
+    pub(crate) fn communicators(&self, groups: &[Vec<u32>]) -> Result<Vec<usize>, Lost> {
+        let (numbers, new) = self.communicators.number(groups);
+        if !new.is_empty() {
+            // MPI blocks until all ranks of a communicator create it, so they meet first, where one that is gone is noticed.
+            self.exchange_within(Vec::new(), ENDLESS)?;
+            self.wire.connect(new);
+        }
+        Ok(numbers)
+    }
+
+    /// Begins a collective call of the ranks of a communicator.
+    pub(crate) fn all_gather(&self, call: AllGather) {
+        self.wire.all_gather(call);
+    }
 }
 
 fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
