@@ -38,7 +38,7 @@ impl Reductions {
         self.ready.iter().try_for_each(|part| heap.signal(part.arrived).spin(step + 1, watch))
     }
 
-    /// Contributes the partial sums of squares of `worker`, by order number. No other worker has one of the same number.
+    /// Contributes the partial sums of squares of `worker`, by order number. Workers that hold the same stage may all contribute it.
     pub fn put_norms(&self, heap: &Heap, worker: u32, step: u64, sums: &[(usize, f64)]) {
         let parts = &self.norms[(step % 2) as usize];
         for &(number, square) in sums {
@@ -55,8 +55,9 @@ impl Reductions {
         let parts = &self.norms[(step % 2) as usize];
         parts.iter().try_for_each(|part| heap.signal(part.arrived).wait(step + 1, watch))?;
         let of_worker = |part: &Part, number| heap.arena().word(part.data.word(number)).load(Ordering::Relaxed);
-        // A worker that has no part of this number holds 0 there.
-        let of_all = |number| parts.iter().map(|part| f64::from_bits(of_worker(part, number))).sum::<f64>();
+        // A worker without a part of this number holds 0 there; workers that hold the same stage have equal parts, which count once.
+        let larger = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
+        let of_all = |number| parts.iter().map(|part| f64::from_bits(of_worker(part, number))).fold(0.0, larger);
         Ok((0..self.norm_parts).map(of_all).sum())
     }
 }
