@@ -58,7 +58,7 @@ impl StepEstimate {
         let flops = analytic.model_flops() / iteration_s / gpus as f64;
         let class = IntervalClass {
             is_narrow: analytic.layout.precision.is_narrow(),
-            is_mixture: false,
+            is_mixture: analytic.model.experts.is_some(),
             hardware: &analytic.machine.hardware.name,
         };
         Ok(StepEstimate {

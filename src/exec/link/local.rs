@@ -30,8 +30,8 @@ impl Local {
         let Some(credit) = message.credit else { return Ok(()) };
         let (buffer, Shared { heap, watch, .. }) = (self.buffer(message), &*self.shared);
         let others = buffer.others.iter().map(|reader| (reader.worker, reader.read));
-        let mut readers = [(buffer.consumer, buffer.host.read)].into_iter().chain(others);
-        let mut here = readers.by_ref().filter(|&(worker, _)| message.op.is_some() || !heap.is_remote(worker));
+        let readers = [(buffer.consumer, buffer.host.read)].into_iter().chain(others);
+        let mut here = readers.filter(|&(worker, _)| message.op.is_some() || !heap.is_remote(worker));
         Ok(here.try_for_each(|(_, read)| heap.signal(read).wait(credit, watch))?)
     }
 

@@ -86,7 +86,7 @@ fn heat(plans: &[Plan], on: &str) -> Option<Plot> {
         Some((plan.estimate.iteration_s, format!("{} s", number(plan.estimate.iteration_s))))
     };
     Some(Plot::HeatMap(HeatMap {
-        title: format!("best iteration by tensor- and pipeline-parallel degree{on}; empty: nothing fits"),
+        title: format!("best iteration by tp and pp{on}; –: nothing fits"),
         columns: tps.iter().map(|tp| format!("tp {tp}")).collect(),
         rows: pps.iter().map(|pp| format!("pp {pp}")).collect(),
         cells: pps.iter().map(|&pp| tps.iter().map(|&tp| cell(pp, tp)).collect()).collect(),
