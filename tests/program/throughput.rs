@@ -6,15 +6,23 @@ use std::process::Command;
 /// Relative difference from the figures of the page that a new fit may make.
 const TOLERANCE: f64 = 0.02;
 
-/// Returns the predicted iteration of a command of the page, in seconds.
-fn predicted(line: &str) -> f64 {
+/// Returns columns of what a command predicts.
+fn columns<const N: usize>(line: &str, names: [&str; N]) -> [f64; N] {
     let line = format!("{line} --format csv").replace("pipesim ", &format!("{PROGRAM} "));
     let output = Command::new("sh").args(["-c", &line]).current_dir(root()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let (header, values) = (lines.next().unwrap(), lines.next().unwrap_or_else(|| panic!("{line}: {text}")));
-    let column = header.iter().position(|name| *name == "iteration_s").unwrap_or_else(|| panic!("{header:?}"));
-    values[column].parse().unwrap_or_else(|_| panic!("{line}: {values:?}"))
+    names.map(|wanted| {
+        let column = header.iter().position(|name| *name == wanted).unwrap_or_else(|| panic!("{header:?}"));
+        values[column].parse().unwrap_or_else(|_| panic!("{line}: {values:?}"))
+    })
+}
+
+/// Returns the predicted iteration of a command of the page, in seconds.
+fn predicted(line: &str) -> f64 {
+    let [iteration_s] = columns(line, ["iteration_s"]);
+    iteration_s
 }
 
 /// Returns the numbers of a list: "38.1, 33.5".
@@ -41,4 +49,22 @@ fn predictions_of_the_throughput_page_are_those_of_its_commands() {
         sections += 1;
     }
     assert!(commands.is_empty() && sections >= 18, "{sections}");
+}
+
+/// The intervals are those of the file for the kind of model and the precision.
+#[test]
+fn intervals_are_those_of_the_kind_of_model_and_the_precision() {
+    let table: toml::Table = std::fs::read_to_string(root().join("hardware/intervals.toml")).unwrap().parse().unwrap();
+    let layout = "--hardware h100-sxm --stages 2 --dp 8 --batch 256 --seq 4096 --zero 1 -s 1f1b";
+    for (model, precision, key) in [
+        ("llama-3-8b", "bf16", "dense-16-bits"),
+        ("qwen3-30b-a3b --ep 8 --etp 1", "bf16", "mixture-16-bits"),
+        ("qwen3-30b-a3b --ep 8 --etp 1", "fp8", "mixture-8-bits"),
+    ] {
+        let line = format!("pipesim predict --model {model} {layout} --precision {precision}");
+        let [time, low, high] = columns(&line, ["iteration_s", "iteration_low_s", "iteration_high_s"]);
+        for (found, expected) in [low / time, high / time].iter().zip(table[key].as_array().unwrap()) {
+            assert!((found - expected.as_float().unwrap()).abs() < 1e-3, "{line}: {found} {expected:?}");
+        }
+    }
 }
