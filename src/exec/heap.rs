@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Bytes of a part that one call between ranks passes at most; longer parts take several.
 const PASS: usize = 1 << 22;
 
-/// The part of a member on another rank: its number among those of all ranks, its place, and the signal to raise to a value.
+/// The part of a member on another rank: its index among the parts of all ranks, its region, and the signal to raise with its value.
 type Other = (usize, Region, Option<(Region, u64)>);
 
 /// The arena of this process, and a connection to those of other ranks.
@@ -75,8 +75,8 @@ impl Heap {
         }
     }
 
-    /// Passes a member's part of a call to the other members of group number `group`. `parts` has those of all members, at the same
-    /// places in every process. All members make the same calls in the same order, each after it has seen all signals of the last.
+    /// Passes a member's part of a call to the other members of group number `group`. `parts` has the parts of all members, in the same
+    /// regions in every process. All members make the same calls in the same order, each after it has seen all signals of the last.
     ///
     /// # Safety
     /// Nobody writes the member's part before all others have read it, and nobody reads another's before its signal is raised.
@@ -97,8 +97,7 @@ impl Heap {
         }
     }
 
-    /// Begins a call between ranks: reads the `own` parts of this rank, and writes those of the others, each with its number among
-    /// all, and the signal to raise once it is there.
+    /// Begins a call between ranks: reads this rank's `own` parts, writes the parts of the others, and raises their signals.
     ///
     /// # Safety
     /// Nobody writes its own parts, or accesses the others, until the others are there.

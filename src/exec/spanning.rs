@@ -1,9 +1,8 @@
-//! Groups of workers that make collective calls, and those of them that span ranks with memory of their own.
+//! Groups of workers that make collective calls. Some span ranks that do not share memory.
 //!
-//! Members of one rank pass each other data in its memory. Between ranks MPI does: a call is an all-gather on the group's own
-//! communicator. A rank begins it when all its members have put their parts. As every member makes the calls of its group in the order
-//! of the group's program, ranks begin the calls of a communicator in the same order; calls of different groups never wait for each
-//! other.
+//! Members on one rank exchange data through its memory. Between ranks, a call is an MPI all-gather on the group's own communicator.
+//! A rank begins it when all its members have put their parts. All members make the calls of their group in the same order, so ranks
+//! begin the calls of a communicator in the same order. Calls of different groups never wait for each other.
 
 use super::arena::Region;
 use super::atomic::{AtomicU32, Ordering};
@@ -13,7 +12,7 @@ use std::collections::BTreeMap;
 /// What a member passes to the others in a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Its numbers; as many as those of the other members.
+    /// Its data, of the same length for all members.
     pub data: Region,
     /// Signal: number of parts that it has passed.
     pub arrived: Region,
@@ -79,7 +78,7 @@ impl Spanning {
         self.rank.map_or(&[], |rank| &self.members[rank])
     }
 
-    /// Members of the other ranks, each after the place of its part among those of all ranks.
+    /// Members on other ranks, each with the index of its part among the parts of all ranks: (index, member).
     pub fn others(&self) -> impl Iterator<Item = (usize, usize)> {
         let parts = self.parts();
         let others = self.members.iter().enumerate().filter(|&(rank, _)| Some(rank) != self.rank);
