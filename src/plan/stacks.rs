@@ -22,9 +22,9 @@ pub struct Abilities {
 }
 
 /// Name, tensor parallelism, context parallelism, sequence parallelism (off, on), ZeRO stages with a pipeline and without, uneven
-/// stages; only Megatron-Core recomputes parts of layers (`--recompute-modules`). Megatron-LM and Megatron-Core: `megatron/training/arguments.py`. DeepSpeed: `runtime/pipe/engine.py` allows ZeRO-1 only.
-/// torchtitan: `config/job_config.py`, `distributed/parallel_dims.py`; FSDP2 keeps gathered weights between the micro-batches of a
-/// pipeline, as ZeRO-2.
+/// stages. Megatron-LM and Megatron-Core: `megatron/training/arguments.py`; only Megatron-Core recomputes parts of layers
+/// (`--recompute-modules`). DeepSpeed: `runtime/pipe/engine.py` allows ZeRO-1 only. torchtitan: `config/job_config.py`,
+/// `distributed/parallel_dims.py`; FSDP2 keeps gathered weights between the micro-batches of a pipeline, as ZeRO-2.
 type Row = (&'static str, bool, bool, &'static [bool], [&'static [Zero]; 2], bool);
 
 /// Parts to recompute that are tried together, without those that the model lacks: first those that cost little time for what they
