@@ -296,12 +296,13 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     let half = |op: &Op| if op.kind() == Kind::B { op.of_kind(Kind::I) } else { *op };
     let program = |device| {
         let ops = schedule.program(device).iter().map(half).collect();
-        Program::Fill { ops, cap: Some(cap) }
+        Program::Fill { ops, floating: Kind::W, cap: Some(cap) }
     };
     let open = OpenSchedule {
         name: schedule.name.clone(),
         placement: schedule.placement.clone(),
         microbatches: schedule.microbatches,
+        slices: schedule.slices().clone(),
         programs: (0..schedule.devices()).map(program).collect(),
         goal: Goal::Makespan,
     };

@@ -33,7 +33,7 @@ use self::pair::{PairCosts, SubOps};
 use crate::activation::Keep;
 use crate::epilogue::{StepEpilogue, StepNode};
 use crate::graph::TaskGraph;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::placement::Placement;
 
 /// Why costs are invalid; the message says what was expected and found.
@@ -127,6 +127,15 @@ pub struct CostTable {
     times: Vec<OpTime>,
 }
 
+/// Returns the time of `op` from the costs of the kinds that costs are given for.
+fn derived(op: Op, cost: impl Fn(Op) -> OpTime) -> OpTime {
+    match op.kind() {
+        Kind::R => OpTime { arrival: 0, ..cost(op.of_kind(Kind::F)) },
+        kind if kind.is_costed() => cost(op),
+        _ => OpTime::default(),
+    }
+}
+
 /// Puts that slow each other down while in progress at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedPuts {
@@ -167,7 +176,8 @@ impl CostTable {
         self.pauses.get(index).copied().unwrap_or(0)
     }
 
-    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind.
+    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind of [`Kind::COSTED`]. R takes as
+    /// long as F and sends nothing; copies take no time.
     pub fn new(
         placement: &Placement,
         units: (f64, &'static str, u64),
@@ -176,7 +186,7 @@ impl CostTable {
     ) -> CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-        placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
+        placement.op_kinds().for_each(|op| times[op.slot()] = derived(op, &cost));
         CostTable {
             ticks_per_unit,
             time_unit,

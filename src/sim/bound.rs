@@ -279,7 +279,7 @@ impl<'a> Limited<'a> {
         let schedule = paths.graph.schedule();
         let keep = paths.costs.keep;
         let most = cap.clamp(0, MOST * WHOLE) / WHOLE;
-        let cap = if keep == Keep::ALL { most as f64 } else { cap.min(MOST * WHOLE) as f64 / WHOLE as f64 };
+        let cap = if keep.is_whole() { most as f64 } else { cap.min(MOST * WHOLE) as f64 / WHOLE as f64 };
         let chunks = schedule.placement.held_by(device);
         (most > 0 && !jobs.list.is_empty()).then_some(Limited { paths, jobs, chunks, keep, cap, most })
     }
@@ -305,10 +305,9 @@ impl<'a> Limited<'a> {
         }
         let head = self.forwards().map(|job| job.head).min().unwrap_or(0);
         let releases = |job: &&Job| match job.op.kind() {
-            Kind::F => false,
-            Kind::I => self.keep < Keep::ALL,
+            Kind::I => !self.keep.is_whole(),
             Kind::W => self.keep.share() > 0.0,
-            Kind::B => true,
+            kind => kind.is_backward(),
         };
         let tail = self.jobs.list.iter().filter(releases).map(|job| job.tail).min().unwrap_or(0);
         // Rounded down slightly, as sums of floating-point numbers are inexact.

@@ -52,7 +52,7 @@ struct Device<'a> {
     device: u32,
     cap: i128,
     /// By kind: what an op adds to what the device holds.
-    changes: [i128; 4],
+    changes: [i128; Kind::ALL.len()],
     first: usize,
     /// By position in its program: what it holds from there on.
     held: Vec<i128>,

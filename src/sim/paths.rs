@@ -128,6 +128,7 @@ impl<'a> Paths<'a> {
             Kind::F => self.head_forward[place],
             Kind::I | Kind::B => self.head_backward[place],
             Kind::W => self.head_backward[place] + self.duration(Kind::I, chunk),
+            _ => self.head_forward[place] + self.duration(Kind::F, chunk),
         }
     }
 
@@ -138,7 +139,7 @@ impl<'a> Paths<'a> {
             Kind::F => self.tail_forward[place],
             Kind::I => self.tail_backward[place][0],
             Kind::B => self.tail_backward[place][1],
-            Kind::W => 0,
+            _ => 0,
         }
     }
 
