@@ -211,10 +211,28 @@ impl Schedule {
         Some(phases[at].name.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// Returns the number of ops of each (stage, direction, kind), by [`Op::slot`].
+    /// Returns the number of an op's (stage, direction, kind, slice), which indexes tables: [`Op::slot`] if micro-batches are whole.
+    #[inline]
+    pub fn class(&self, op: Op) -> usize {
+        op.slot() + op.slice_number() * self.placement.slots()
+    }
+
+    /// Returns one op, of micro-batch 0, for every stage, direction, kind and slice.
+    pub fn op_classes(&self) -> impl Iterator<Item = Op> {
+        let n = self.slices.count();
+        let of = move |op: Op| (0..n).map(move |slice| if n > 1 { op.on_slice(slice) } else { op });
+        self.placement.op_kinds().flat_map(of)
+    }
+
+    /// Returns the length of tables that are indexed by [`Schedule::class`].
+    pub fn classes(&self) -> usize {
+        self.placement.slots() * self.slices.count() as usize
+    }
+
+    /// Returns the number of ops of each (stage, direction, kind, slice), by [`Schedule::class`].
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts = vec![0; self.placement.slots()];
-        self.ops.iter().for_each(|op| counts[op.slot()] += 1);
+        let mut counts = vec![0; self.classes()];
+        self.ops.iter().for_each(|op| counts[self.class(*op)] += 1);
         counts
     }
 

@@ -17,6 +17,7 @@ use crate::sim::{self, Prediction};
 pub use changed::Sensitivities;
 use changed::{Changed, is_searched, typical_ticks};
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Maximum number of ops of all candidates.
@@ -114,8 +115,9 @@ pub struct Advisor<'a> {
 /// Returns the total time of all forwards, which is equal for schedules that train the same model.
 fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let counts = graph.schedule().counts();
-    let forwards = graph.schedule().placement.op_kinds().filter(|op| op.kind() == Kind::F);
-    let ticks = |op: Op| counts[op.slot()].saturating_mul(costs.of(op).duration);
+    let schedule = graph.schedule();
+    let forwards = schedule.op_classes().filter(|op| op.kind() == Kind::F);
+    let ticks = |op: Op| counts[schedule.class(op)].saturating_mul(costs.of(op).duration);
     costs.to_ns(forwards.map(ticks).fold(0, u64::saturating_add))
 }
 
@@ -317,16 +319,19 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
 /// Tries free links and equal stages.
 fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &Change) -> Vec<Change> {
     let placement = &graph.schedule().placement;
-    let counts = graph.schedule().counts();
-    let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
+    let (schedule, counts) = (graph.schedule(), graph.schedule().counts());
+    let used = || schedule.op_classes().filter(|op| counts[schedule.class(*op)] > 0);
     // make the average of the stages a whole number of ticks
     let costs = &costs.finer(sim::finer_by(placement.stages() * placement.directions(), graph, costs, 0));
-    let average = |kind: Kind| {
-        let alike = || placement.op_kinds().filter(|op| op.kind() == kind);
+    let average = |class: (Kind, usize)| {
+        let alike = || schedule.op_classes().filter(|op| (op.kind(), op.slice_number()) == class);
         let sum: u128 = alike().map(|op| u128::from(costs.of(op).duration)).sum();
         sum.checked_div(alike().count() as u128).unwrap_or(0) as u64
     };
-    let averages = Kind::ALL.map(average);
+    let classes = schedule.op_classes().map(|op| (op.kind(), op.slice_number()));
+    let classes: BTreeSet<(Kind, usize)> = classes.collect();
+    let averages: BTreeMap<_, u64> = classes.into_iter().map(|class| (class, average(class))).collect();
+    let averages = |op: Op| averages.get(&(op.kind(), op.slice_number())).copied().unwrap_or(0);
     let change = |what, change: &str, then: CostTable| {
         let makespan = changed.makespan(&then)? as f64 / then.ticks_per_unit;
         let order_held_fixed = changed.holds_order();
@@ -338,8 +343,8 @@ fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &C
         free.puts = None;
         changes.extend(change(What::Links, "free links", free));
     }
-    if used().any(|op| costs.of(op).duration.abs_diff(averages[op.kind() as usize]) > 1) {
-        let equal = |op: Op, time: OpTime| OpTime { duration: averages[op.kind() as usize], ..time };
+    if used().any(|op| costs.of(op).duration.abs_diff(averages(op)) > 1) {
+        let equal = |op: Op, time: OpTime| OpTime { duration: averages(op), ..time };
         changes.extend(change(What::Stages, "equal stages", costs.with_times(placement, equal)));
     }
     changes

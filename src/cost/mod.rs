@@ -10,6 +10,7 @@ mod measured;
 pub mod pair;
 mod per_stage;
 mod share;
+mod sliced;
 mod speed;
 mod stage_list;
 mod staged;
@@ -24,6 +25,7 @@ pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use share::{Per, gcd};
+pub use sliced::SliceCosts;
 pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use staged::{StageCost, StageKindCost};
 pub use stages::StageTimes;
@@ -123,8 +125,12 @@ pub struct CostTable {
     pub pauses: Vec<u64>,
     /// Durations of overlapped pairs from sub-ops, if known.
     pub pairs: Option<PairCosts>,
-    /// Indexed by [`Op::slot`].
+    /// How whole micro-batches' costs are shared by slices.
+    pub slice_costs: SliceCosts,
+    /// Indexed by [`Op::slot`], for slices one such table after the other.
     times: Vec<OpTime>,
+    /// Length of the table of one slice; 0 if all slices are alike.
+    stride: usize,
 }
 
 /// Returns the time of `op` from the costs of the kinds that costs are given for.
@@ -168,7 +174,7 @@ pub struct Summary {
 impl CostTable {
     /// Returns the time of `op`.
     pub fn of(&self, op: Op) -> OpTime {
-        self.times[op.slot()]
+        self.times[op.slot() + op.slice_number() * self.stride]
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -199,14 +205,20 @@ impl CostTable {
             assumed: Vec::new(),
             pauses: Vec::new(),
             pairs: None,
+            slice_costs: SliceCosts::default(),
             times,
+            stride: 0,
         }
     }
 
     /// Returns the costs with the time of each op replaced.
     pub fn with_times(&self, placement: &Placement, time: impl Fn(Op, OpTime) -> OpTime) -> CostTable {
         let mut times = self.times.clone();
-        placement.op_kinds().for_each(|op| times[op.slot()] = time(op, times[op.slot()]));
+        let slices = (times.len() / placement.slots().max(1)) as u32;
+        for (number, table) in times.chunks_mut(placement.slots().max(1)).enumerate() {
+            let of = |op: Op| if slices > 1 { op.on_slice(number as u32) } else { op };
+            placement.op_kinds().for_each(|op| table[op.slot()] = time(of(op), table[op.slot()]));
+        }
         CostTable { times, ..self.clone() }
     }
 

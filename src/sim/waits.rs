@@ -190,10 +190,10 @@ struct Averages([(u128, u128); Kind::ALL.len()]);
 impl Averages {
     fn new(graph: &TaskGraph, costs: &CostTable) -> Averages {
         let (counts, mut sums) = (graph.schedule().counts(), [(0, 0); Kind::ALL.len()]);
-        for op in graph.schedule().placement.op_kinds() {
+        for op in graph.schedule().op_classes() {
             let (sum, number) = &mut sums[op.kind() as usize];
-            *sum += u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
-            *number += u128::from(counts[op.slot()]);
+            *sum += u128::from(counts[graph.schedule().class(op)]) * u128::from(costs.of(op).duration);
+            *number += u128::from(counts[graph.schedule().class(op)]);
         }
         Averages(sums)
     }
