@@ -82,5 +82,7 @@ fn color(kind: Kind) -> &'static str {
         Kind::I => "lightsalmon",
         Kind::W => "palegreen",
         Kind::B => "plum",
+        Kind::R => "lightcyan",
+        Kind::O | Kind::L => "lightgray",
     }
 }

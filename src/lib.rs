@@ -92,7 +92,7 @@
 //! `tests/language/architecture.rs` checks the `use` lines against this table:
 //!
 //! ```text
-//! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
+//! 1 language and graph: op slices activation placement program_check schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction plan report
 //! 4 machines: compute model checkpoint ranks exec doctor
@@ -104,7 +104,7 @@
 //! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
 //! - `sim` and `exec` share data, not code. `sim` reads no clock and no file.
 //! - Time is in whole ticks or nanoseconds; collections that are iterated are ordered. The same input gives the same bytes.
-//! - The dependencies of a pipeline's ops are defined once, in [`Op::upstream`].
+//! - The dependencies of a pipeline's ops are defined once, in [`Op::upstream`], [`Op::earlier_slice`] and [`Kind::needs`].
 //! - A panic is a bug. Mistakes of a user give an error that says what was expected, what was found and one thing to do.
 
 // Modules export some items for tests alone, and contain some that only the program uses.
@@ -163,6 +163,7 @@ mod open;
 mod ordering;
 mod placement;
 mod plan;
+mod program_check;
 #[cfg(feature = "training")]
 mod ranks;
 mod report;
@@ -170,6 +171,7 @@ mod resolve;
 mod sanitize;
 mod schedule;
 mod sim;
+mod slices;
 mod statistics;
 mod step_estimate;
 mod suggestion;
@@ -199,7 +201,7 @@ pub use api::training;
 pub use api::{costs, graphs, measured, models, pictures, plans, schedules, simulation};
 
 pub use check::check;
-pub use cost::{CostFile, CostTable, GivenCosts};
+pub use cost::{CostFile, CostTable, GivenCosts, SliceCosts};
 pub use deadlock::{Deadlock, Wait};
 pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;
@@ -212,12 +214,13 @@ pub use layout::{Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Re
 pub use metrics::{DeviceMetrics, Metrics};
 pub use model_prediction::ModelPrediction;
 pub use model_spec::{MicroBatch, ModelSpec, model_spec};
-pub use op::{Kind, Op};
+pub use op::{Engine, Kind, Op};
 pub use placement::Placement;
 pub use report::{Comparison, Entry, Look, Palette, Panel, Report, Table};
 pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
 pub use schedule::{Overlap, Schedule};
 pub use sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
+pub use slices::Slices;
 pub use step_estimate::StepEstimate;
 pub use timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
 

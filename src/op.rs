@@ -1,10 +1,10 @@
-//! One op of a pipeline schedule: kind, stage and micro-batch. The text form is PyTorch's: `0F3`.
+//! One op of a pipeline schedule: kind, stage, micro-batch and slice. The text form is PyTorch's, `0F3`, with slices `0F3.1`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What an op computes. The letters are PyTorch's. The zero-bubble papers write "B" for `I` and "BW" for `B`; elsewhere `B` is the
-/// plain backward.
+/// What an op does. The letters are PyTorch's. The zero-bubble papers write "B" for `I` and "BW" for `B`; elsewhere `B` is the
+/// plain backward. What is known about a kind is a row of [`FACTS`]; add a kind there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Forward.
@@ -15,20 +15,86 @@ pub enum Kind {
     W,
     /// Full backward: `I` and `W` as one op.
     B,
+    /// Recompute: the forward again, from the stage's input, before the backward.
+    R,
+    /// Offload: the copy of an activation to the host.
+    O,
+    /// Reload: the copy of an offloaded activation back to the device.
+    L,
 }
+
+/// Where ops of a kind run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// On the device, one at a time.
+    Compute,
+    /// On the device's queue of copies to the host, next to compute.
+    ToHost,
+    /// On the device's queue of copies from the host, next to compute.
+    FromHost,
+}
+
+/// How much of a chunk's activation an op takes (at its start) or returns (at its end): whole ones, those of which only the share
+/// that W needs is left, and those of which only the stage's input is left.
+pub type Change = (i64, i64, i64);
+
+/// What is known about a kind.
+struct Facts {
+    kind: Kind,
+    /// In schedule files and narrow pictures.
+    letter: char,
+    /// In the text of an op.
+    name: &'static str,
+    engine: Engine,
+    /// Kinds of the same unit that must run first.
+    needs: &'static [Kind],
+    /// Kinds of the same unit that must not have run.
+    excludes: &'static [Kind],
+    change: Change,
+}
+
+/// All kinds, in the order in which they index tables.
+const FACTS: [Facts; Kind::ALL.len()] = {
+    use Engine::{Compute, FromHost, ToHost};
+    use Kind::{B, F, I, L, O, R, W};
+    const fn row(
+        (kind, letter, name, engine): (Kind, char, &'static str, Engine),
+        needs: &'static [Kind],
+        excludes: &'static [Kind],
+        change: Change,
+    ) -> Facts {
+        Facts { kind, letter, name, engine, needs, excludes, change }
+    }
+    [
+        row((F, 'F', "F", Compute), &[], &[F], (1, 0, 0)),
+        row((I, 'I', "I", Compute), &[F], &[I, B], (-1, 1, 0)),
+        row((W, 'W', "W", Compute), &[I], &[W], (0, -1, 0)),
+        row((B, 'B', "B", Compute), &[F], &[I, B], (-1, 0, 0)),
+        row((R, 'R', "R", Compute), &[F], &[R, I, B, O], (1, 0, -1)),
+        row((O, 'O', "OFFLOAD", ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
+        row((L, 'L', "RELOAD", FromHost), &[O], &[L, I, B], (1, 0, 0)),
+    ]
+};
 
 impl Kind {
     /// All kinds, in the order in which they index tables.
-    pub const ALL: [Kind; 4] = [Kind::F, Kind::I, Kind::W, Kind::B];
+    pub const ALL: [Kind; 7] = [Kind::F, Kind::I, Kind::W, Kind::B, Kind::R, Kind::O, Kind::L];
+
+    /// The kinds that costs are given or measured for; the costs of others follow from them.
+    pub const COSTED: [Kind; 4] = [Kind::F, Kind::I, Kind::W, Kind::B];
+
+    const fn facts(self) -> &'static Facts {
+        &FACTS[self as usize]
+    }
 
     /// Returns the kind's letter.
     pub fn letter(self) -> char {
-        match self {
-            Kind::F => 'F',
-            Kind::I => 'I',
-            Kind::W => 'W',
-            Kind::B => 'B',
-        }
+        self.facts().letter
+    }
+
+    /// Returns the kind's name in the text of an op: its letter, or what PyTorch would call a copy.
+    pub fn name(self) -> &'static str {
+        self.facts().name
     }
 
     /// Returns the kind of a letter, or `None` for any other character.
@@ -36,18 +102,40 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.letter() == letter)
     }
 
+    /// Returns the kind of a name in the text of an op.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Returns where its ops run.
+    pub fn engine(self) -> Engine {
+        self.facts().engine
+    }
+
+    /// Whether its ops keep the device busy; the others are copies, which run next to them.
+    #[inline]
+    pub fn is_compute(self) -> bool {
+        self.facts().engine == Engine::Compute
+    }
+
+    /// Whether costs are given or measured for it.
+    pub fn is_costed(self) -> bool {
+        Kind::COSTED.contains(&self)
+    }
+
     /// Whether the op computes the gradient that the previous stage waits for.
     pub fn is_backward(self) -> bool {
         matches!(self, Kind::I | Kind::B)
     }
 
-    /// Returns the kind that must run first for the same stage and micro-batch: a backward needs its F, a W its I.
+    /// Returns the kind that must run first for the same stage, micro-batch and slice: a backward needs its F, a W its I.
     pub fn needs(self) -> Option<Kind> {
-        match self {
-            Kind::F => None,
-            Kind::I | Kind::B => Some(Kind::F),
-            Kind::W => Some(Kind::I),
-        }
+        self.facts().needs.first().copied()
+    }
+
+    /// Returns the kinds of the same stage, micro-batch and slice that must not run before it.
+    pub fn excludes(self) -> &'static [Kind] {
+        self.facts().excludes
     }
 
     /// Returns the kinds that each stage runs once per micro-batch, in order: F and B, or F, I and W if backwards are `split`.
@@ -60,17 +148,26 @@ impl Kind {
         if self == Kind::B { 2 } else { 1 }
     }
 
-    /// Returns by how many chunk activations an op changes what its device holds: whole ones, and those of which only the share
-    /// that W needs is left. F takes one at its start; the other kinds release at their end.
-    pub fn change(self) -> (i64, i64) {
-        match self {
-            Kind::F => (1, 0),
-            Kind::I => (-1, 1),
-            Kind::W => (0, -1),
-            Kind::B => (-1, 0),
-        }
+    /// Returns by how many chunk activations an op changes what its device holds. What it takes, it takes at its start; what it
+    /// returns, it returns at its end. The F of a unit that is recomputed takes only the stage's input.
+    pub fn change(self) -> Change {
+        self.facts().change
+    }
+
+    /// Whether its ops take memory, at their start; the others return it, at their end.
+    #[inline]
+    pub fn takes(self) -> bool {
+        self.facts().change.0 > 0
     }
 }
+
+const _: () = {
+    let mut kind = 0;
+    while kind < FACTS.len() {
+        assert!(FACTS[kind].kind as usize == kind && Kind::ALL[kind] as usize == kind);
+        kind += 1;
+    }
+};
 
 /// Returns PyTorch's letter for what crosses a stage boundary: F for the output of a forward, B for a gradient.
 pub fn boundary_letter(gradient: bool) -> char {
@@ -81,33 +178,66 @@ pub fn boundary_letter(gradient: bool) -> char {
 ///
 /// In a bidirectional placement two devices hold each stage, one for the micro-batches of each direction; an op stores its
 /// direction, so that the op alone determines its device. An op may open an overlapped pair with the next op of its device's
-/// program.
+/// program. If micro-batches are cut into slices of their sequences, an op runs for one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Op {
     microbatch: u32,
-    /// From the top: 1 bit opens a pair, 28 bits stage, 1 bit direction, 2 bits kind.
+    /// From the top: 1 bit opens a pair, 6 bits slice (0: the whole micro-batch, otherwise 1 + slice), 20 bits stage, 1 bit
+    /// direction, 4 bits kind.
     bits: u32,
 }
 
 /// Set in an op that opens an overlapped pair.
 const PAIR: u32 = 1 << 31;
+/// Lowest bit of the slice.
+const SLICE: u32 = 1 << 25;
+/// Lowest bit of the stage.
+const STAGE: u32 = 1 << 5;
 /// Set in an op of direction 1.
-const DIRECTION: u32 = 1 << 2;
+const DIRECTION: u32 = 1 << 4;
+const KIND: u32 = DIRECTION - 1;
 
 impl Op {
     /// Largest stage number.
-    pub const MAX_STAGE: u32 = (1 << 28) - 1;
+    pub const MAX_STAGE: u32 = (SLICE / STAGE) - 1;
 
-    /// Number of values of [`Op::slot`] per stage: two directions of four kinds.
-    pub const SLOTS_PER_STAGE: usize = 8;
+    /// Largest number of slices of a micro-batch.
+    pub const MAX_SLICES: u32 = 63;
 
-    /// Creates the op of `kind` on `stage` for `microbatch`, in direction 0.
+    /// Number of values of [`Op::slot`] per stage: two directions of up to 16 kinds.
+    pub const SLOTS_PER_STAGE: usize = STAGE as usize;
+
+    /// Creates the op of `kind` on `stage` for the whole of `microbatch`, in direction 0.
     ///
     /// # Panics
     /// If `stage` exceeds [`Op::MAX_STAGE`].
     pub fn new(kind: Kind, stage: u32, microbatch: u32) -> Op {
         assert!(stage <= Op::MAX_STAGE, "stage {stage} exceeds {}", Op::MAX_STAGE);
-        Op { microbatch, bits: stage << 3 | kind as u32 }
+        Op { microbatch, bits: stage * STAGE | kind as u32 }
+    }
+
+    /// Creates the op for unit number `unit` of micro-batches of `slices` slices: the whole micro-batch `unit` if `slices` is 1, otherwise
+    /// slice `unit % slices` of micro-batch `unit / slices`.
+    #[inline]
+    pub fn of_unit(kind: Kind, stage: u32, unit: u32, slices: u32) -> Op {
+        match slices {
+            1 => Op::new(kind, stage, unit),
+            _ => Op::new(kind, stage, unit / slices).on_slice(unit % slices),
+        }
+    }
+
+    /// Returns the op for one slice of its micro-batch.
+    ///
+    /// # Panics
+    /// If `slice` is not below [`Op::MAX_SLICES`].
+    pub fn on_slice(self, slice: u32) -> Op {
+        assert!(slice < Op::MAX_SLICES, "slice {slice} is not below {}", Op::MAX_SLICES);
+        Op { bits: self.bits & !(63 * SLICE) | (slice + 1) * SLICE, ..self }
+    }
+
+    /// Returns the op for the whole of its micro-batch.
+    pub fn unsliced(self) -> Op {
+        Op { bits: self.bits & !(63 * SLICE), ..self }
     }
 
     /// Returns the op in `direction` 0 or 1.
@@ -116,14 +246,15 @@ impl Op {
         Op { bits, ..self }
     }
 
-    /// Returns the op of `kind` of the same stage, direction and micro-batch; it opens no pair.
+    /// Returns the op of `kind` of the same stage, direction, micro-batch and slice; it opens no pair.
     pub fn of_kind(self, kind: Kind) -> Op {
-        Op { bits: self.bits & !PAIR & !3 | kind as u32, ..self }
+        Op { bits: self.bits & !PAIR & !KIND | kind as u32, ..self }
     }
 
-    /// Returns the op on `stage`, which is at most [`Op::MAX_STAGE`].
+    /// Returns the op on `stage`, which is at most [`Op::MAX_STAGE`]; it opens no pair.
     pub fn on_stage(self, stage: u32) -> Op {
-        Op::new(self.kind(), stage, self.microbatch).in_direction(self.direction())
+        let bits = Op::new(self.kind(), stage, 0).bits;
+        Op { bits: bits | self.bits & (DIRECTION | 63 * SLICE), ..self }
     }
 
     /// Returns the op as the first of an overlapped pair; the next op of the device's program is the second.
@@ -142,79 +273,121 @@ impl Op {
         self.bits & PAIR != 0
     }
 
+    #[inline]
     pub fn kind(self) -> Kind {
-        Kind::ALL[(self.bits & 3) as usize]
+        // Kinds without a row do not exist: every op is made of one.
+        Kind::ALL[((self.bits & KIND) as usize).min(Kind::ALL.len() - 1)]
     }
 
     /// Returns the stage, 0 to S - 1 in model order.
     pub fn stage(self) -> u32 {
-        (self.bits & !PAIR) >> 3
+        (self.bits & (SLICE - 1)) / STAGE
     }
 
     /// Returns the direction of its micro-batch: 0, or 1 for the opposite direction of a bidirectional placement.
     pub fn direction(self) -> u32 {
-        (self.bits & DIRECTION) >> 2
+        u32::from(self.bits & DIRECTION != 0)
     }
 
     /// Returns the number of its (stage, direction, kind), which indexes tables.
     #[inline]
     pub fn slot(self) -> usize {
-        (self.bits & !PAIR) as usize
+        (self.bits & (SLICE - 1)) as usize
     }
 
     pub fn microbatch(self) -> u32 {
         self.microbatch
     }
 
+    /// Returns the slice of its micro-batch; `None` for the whole.
+    pub fn slice(self) -> Option<u32> {
+        ((self.bits & !PAIR) / SLICE).checked_sub(1)
+    }
+
+    /// Returns the slice of its micro-batch; 0 for the whole.
+    #[inline]
+    pub fn slice_number(self) -> usize {
+        ((self.bits & !PAIR) / SLICE).saturating_sub(1) as usize
+    }
+
+    /// Returns its number among the units of micro-batches of `slices` slices.
+    #[inline]
+    pub fn unit(self, slices: u32) -> usize {
+        self.microbatch as usize * slices as usize + self.slice_number()
+    }
+
+    /// Names what the op uses beyond forwards and backwards of whole micro-batches; empty if nothing.
+    pub fn feature(self) -> &'static str {
+        match self.kind() {
+            kind if kind.is_costed() && self.slice().is_none() => "",
+            kind if kind.is_costed() => "slices",
+            kind if kind.is_compute() => "recomputes",
+            _ => "offloads",
+        }
+    }
+
     /// Returns the stage whose output this op waits for, or `None` if everything it needs is made by its own stage. F waits for the
-    /// F of the previous stage, I and B for the backward of the next stage, W for its own I. This and [`Kind::needs`] are the only
-    /// definition of the dependences of a pipeline.
+    /// F of the previous stage, I and B for the backward of the next stage; all for the same slice. This, [`Op::earlier_slice`] and
+    /// [`Kind::needs`] are the only definition of the dependences of a pipeline. (An offloaded activation is needed back, too:
+    /// [`ProgramCheck`](crate::schedule::ProgramCheck).)
     pub fn upstream(self, stages: u32) -> Option<u32> {
         match self.kind() {
             Kind::F => self.stage().checked_sub(1),
-            Kind::I | Kind::B => Some(self.stage() + 1).filter(|&stage| stage < stages),
-            Kind::W => None,
+            kind if kind.is_backward() => Some(self.stage() + 1).filter(|&stage| stage < stages),
+            _ => None,
         }
     }
 
     /// Returns the stage that waits for this op's output: the inverse of [`Op::upstream`]. `None` for the last stage's F, the first
-    /// stage's backward and every W.
+    /// stage's backward and every other kind.
     pub fn downstream(self, stages: u32) -> Option<u32> {
         match self.kind() {
             Kind::F => Some(self.stage() + 1).filter(|&stage| stage < stages),
-            Kind::I | Kind::B => self.stage().checked_sub(1),
-            Kind::W => None,
+            kind if kind.is_backward() => self.stage().checked_sub(1),
+            _ => None,
+        }
+    }
+
+    /// Returns the op of the same stage that must run first for another of the `slices` slices: F attends to the keys and values of
+    /// slice q - 1; the backward of slice q + 1 adds to the gradients of its keys and values.
+    pub fn earlier_slice(self, slices: u32) -> Option<Op> {
+        let slice = self.slice()?;
+        match self.kind() {
+            Kind::F => slice.checked_sub(1).map(|before| self.on_slice(before)),
+            kind if kind.is_backward() => (slice + 1 < slices).then(|| self.on_slice(slice + 1)),
+            _ => None,
         }
     }
 }
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}{}", self.stage(), self.kind().letter(), self.microbatch)
+        write!(f, "{}{}{}", self.stage(), self.kind().name(), self.microbatch)?;
+        self.slice().map_or(Ok(()), |slice| write!(f, ".{slice}"))
     }
 }
 
 /// A text that is not an op.
 #[derive(Debug, thiserror::Error)]
-#[error("expected an op such as 0F3 (stage, one of F I W B, micro-batch), found '{0}'")]
+#[error(
+    "expected an op such as 0F3 (stage, one of F I W B R OFFLOAD RELOAD, micro-batch; 0F3.1 with slices), found '{0}'"
+)]
 pub struct ParseOpError(String);
 
 impl FromStr for Op {
     type Err = ParseOpError;
 
     fn from_str(text: &str) -> Result<Op, ParseOpError> {
-        let error = || ParseOpError(text.chars().take(40).collect());
-        let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;
-        let (stage, rest) = text.split_at(at);
-        let kind = rest.chars().next().and_then(Kind::from_letter).ok_or_else(error)?;
-        let microbatch = &rest[1..];
-        if !microbatch.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(error());
-        }
-        let stage: u32 = stage.parse().map_err(|_| error())?;
-        if stage > Op::MAX_STAGE {
-            return Err(error());
-        }
-        Ok(Op::new(kind, stage, microbatch.parse().map_err(|_| error())?))
+        let read = || {
+            let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+            let (stage, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+            let (kind, unit) = rest.split_at(rest.find(|c: char| c.is_ascii_digit())?);
+            let (microbatch, slice) = unit.split_once('.').map_or((unit, None), |(i, q)| (i, Some(q)));
+            let stage = number(stage).filter(|&stage: &u32| stage <= Op::MAX_STAGE)?;
+            let op = Op::new(Kind::from_name(kind)?, stage, number(microbatch)?);
+            let Some(slice) = slice else { return Some(op) };
+            number(slice).filter(|&slice| slice < Op::MAX_SLICES).map(|slice| op.on_slice(slice))
+        };
+        read().ok_or_else(|| ParseOpError(text.chars().take(40).collect()))
     }
 }

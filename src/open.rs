@@ -3,16 +3,19 @@
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::Schedule;
+use crate::slices::Slices;
 
 /// One device's program before costs are known. A cap is the maximum number of activations held at once; 1 is the activation of all
 /// layers of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
     Fixed(Vec<Op>),
-    /// A fixed order of forwards and backwards; the W's of its I's run when the device would idle, before an op that would exceed
-    /// the cap, and at the end.
+    /// A fixed order of forwards and backwards. W's of its I's that are not listed run when the device would idle, before an op that would
+    /// exceed the cap, and at the end. R's that are listed run when the device would idle, at the latest where they are listed.
     Fill {
         ops: Vec<Op>,
+        /// W or R.
+        floating: Kind,
         cap: Option<f64>,
     },
     /// List scheduling: of the ops that are ready, one of the first kind in `priority`, of the oldest micro-batch. Backwards are
@@ -48,6 +51,8 @@ pub struct OpenSchedule {
     pub placement: Placement,
     /// m.
     pub microbatches: u32,
+    /// How micro-batches are cut.
+    pub slices: Slices,
     /// By device.
     pub programs: Vec<Program>,
     /// What a search minimizes.
@@ -69,6 +74,14 @@ impl Order {
         match self {
             Order::Fixed(schedule) => Some(schedule),
             Order::Open(_) => None,
+        }
+    }
+
+    /// Returns the order with micro-batches cut into as many slices of other lengths.
+    pub fn with_slices(self, slices: Slices) -> Order {
+        match self {
+            Order::Fixed(schedule) => Order::Fixed(schedule.with_slices(slices)),
+            Order::Open(open) => Order::Open(OpenSchedule { slices, ..open }),
         }
     }
 

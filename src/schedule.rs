@@ -1,8 +1,11 @@
 //! A schedule: one fixed order of ops per device.
 
-use crate::activation::{self, Keep};
+use crate::activation::{self, Holding, Keep};
 use crate::op::{Kind, Op};
 use crate::placement::{Chunk, Placement};
+pub use crate::program_check::{OpError, ProgramCheck};
+use crate::slices::Slices;
+use fixedbitset::FixedBitSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -110,6 +113,12 @@ pub struct Schedule {
     starts: Vec<usize>,
     phases: Vec<Vec<Phase>>,
     pairs: bool,
+    /// How micro-batches are cut.
+    slices: Slices,
+    /// By op: forwards whose unit is recomputed; empty if none is.
+    recomputed: FixedBitSet,
+    /// Whether any op is a copy.
+    copies: bool,
 }
 
 impl Schedule {
@@ -117,7 +126,57 @@ impl Schedule {
     pub fn new(name: &str, placement: Placement, microbatches: u32, programs: Programs) -> Schedule {
         let Programs { ops, starts, phases } = programs;
         let pairs = ops.iter().any(|op| op.opens_pair());
-        Schedule { name: name.to_string(), placement, microbatches, ops, starts, phases, pairs }
+        let last_slice = ops.iter().filter_map(|op| op.slice()).max();
+        let slices = Slices::equal(last_slice.map_or(1, |last| last + 1));
+        let copies = ops.iter().any(|op| !op.kind().is_compute());
+        let name = name.to_string();
+        let recomputed = FixedBitSet::new();
+        let new = Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies };
+        new.with_recomputed()
+    }
+
+    /// Marks the forwards of units that are recomputed.
+    fn with_recomputed(mut self) -> Schedule {
+        if self.ops.iter().all(|op| op.kind() != Kind::R) {
+            return self;
+        }
+        let key = |op: &Op| op.of_kind(Kind::R);
+        let mut units: Vec<Op> = self.ops.iter().filter(|op| op.kind() == Kind::R).map(key).collect();
+        units.sort_unstable();
+        let is_recomputed = |op: &Op| op.kind() == Kind::F && units.binary_search(&key(op)).is_ok();
+        self.recomputed =
+            self.ops.iter().map(is_recomputed).enumerate().filter_map(|(at, is)| is.then_some(at)).collect();
+        self
+    }
+
+    /// Returns the schedule with micro-batches cut as `slices` says; its ops name as many slices.
+    pub fn with_slices(self, slices: Slices) -> Schedule {
+        Schedule { slices, ..self }
+    }
+
+    /// Returns how micro-batches are cut into slices.
+    pub fn slices(&self) -> &Slices {
+        &self.slices
+    }
+
+    /// Returns the number of units, which are slices of micro-batches: m n.
+    pub fn units(&self) -> u32 {
+        self.microbatches * self.slices.count()
+    }
+
+    /// Whether any op is a copy to or from the host.
+    pub fn has_copies(&self) -> bool {
+        self.copies
+    }
+
+    /// Whether any unit is recomputed.
+    pub fn recomputes(&self) -> bool {
+        self.recomputed.count_ones(..) > 0
+    }
+
+    /// Whether it has slices, recomputes or copies: ops that PyTorch's files cannot express. Returns the first such op.
+    pub fn beyond_microbatches(&self) -> Option<Op> {
+        self.ops.iter().copied().find(|op| op.slice().is_some() || !op.kind().is_costed())
     }
 
     /// Returns p.
@@ -152,10 +211,28 @@ impl Schedule {
         Some(phases[at].name.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// Returns the number of ops of each (stage, direction, kind), by [`Op::slot`].
+    /// Returns the number of an op's (stage, direction, kind, slice), which indexes tables: [`Op::slot`] if micro-batches are whole.
+    #[inline]
+    pub fn class(&self, op: Op) -> usize {
+        op.slot() + op.slice_number() * self.placement.slots()
+    }
+
+    /// Returns one op, of micro-batch 0, for every stage, direction, kind and slice.
+    pub fn op_classes(&self) -> impl Iterator<Item = Op> {
+        let n = self.slices.count();
+        let of = move |op: Op| (0..n).map(move |slice| if n > 1 { op.on_slice(slice) } else { op });
+        self.placement.op_kinds().flat_map(of)
+    }
+
+    /// Returns the length of tables that are indexed by [`Schedule::class`].
+    pub fn classes(&self) -> usize {
+        self.placement.slots() * self.slices.count() as usize
+    }
+
+    /// Returns the number of ops of each (stage, direction, kind, slice), by [`Schedule::class`].
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts = vec![0; self.placement.slots()];
-        self.ops.iter().for_each(|op| counts[op.slot()] += 1);
+        let mut counts = vec![0; self.classes()];
+        self.ops.iter().for_each(|op| counts[self.class(*op)] += 1);
         counts
     }
 
@@ -178,6 +255,7 @@ impl Schedule {
         let row = |device: u32| self.program(device).iter().flat_map(halves).collect();
         let rows: Vec<Vec<Op>> = (0..self.devices()).map(row).collect();
         Schedule::new(&self.name, self.placement.clone(), self.microbatches, rows.into_iter().collect())
+            .with_slices(self.slices.clone())
     }
 
     /// Whether there are overlapped pairs.
@@ -196,12 +274,32 @@ impl Schedule {
 
     /// Returns the most that `device` holds at once, as [`crate::activation`] counts; it depends on the order alone.
     pub(crate) fn most_held(&self, device: u32, keep: Keep) -> i128 {
-        activation::peak(self.program(device).iter().map(|op| op.kind()), keep)
+        if !self.slices.is_cut() && self.recomputed.is_empty() {
+            return activation::peak(self.program(device).iter().map(|op| op.kind()), keep);
+        }
+        let holding = Holding::new(keep, &self.slices);
+        let (mut held, mut peak) = (0, 0);
+        for index in self.range(device) {
+            let (start, end) = self.change(&holding, index);
+            peak = peak.max(held + start);
+            held += start + end;
+        }
+        peak
+    }
+
+    /// Returns by how much op number `index` of [`Schedule::ops`] changes what its device holds at its start, and at its end.
+    pub(crate) fn change(&self, holding: &Holding, index: usize) -> (i128, i128) {
+        holding.of(self.ops[index], self.recomputed.contains(index))
+    }
+
+    /// Returns what counts are divided by to become activation units: the chunks per device times the length of a sequence.
+    pub(crate) fn whole(&self) -> u32 {
+        self.placement.chunks() * self.slices.total()
     }
 
     /// Returns the largest number of activations that `device` holds at once, under the cost `keep`.
     pub fn peak_activations(&self, device: u32, keep: Keep) -> f64 {
-        activation::units(self.most_held(device, keep), self.placement.chunks())
+        activation::units(self.most_held(device, keep), self.whole())
     }
 
     /// Returns the largest peak of all devices.
@@ -211,7 +309,7 @@ impl Schedule {
 
     /// Whether no device ever holds more than `cap` activations.
     pub fn keeps_cap(&self, cap: f64, keep: Keep) -> bool {
-        let cap = activation::cap(cap, self.placement.chunks());
+        let cap = activation::cap(cap, self.whole());
         (0..self.devices()).all(|device| self.most_held(device, keep) <= cap)
     }
 
@@ -222,7 +320,7 @@ impl Schedule {
     /// The first fault, with its place.
     pub fn validate(&self) -> Result<(), Fault> {
         for device in 0..self.devices() {
-            let mut seen = ProgramCheck::new(&self.placement, device, self.microbatches);
+            let mut seen = ProgramCheck::new(&self.placement, device, self.microbatches, self.slices.count());
             for (index, &op) in self.program(device).iter().enumerate() {
                 let chunk = self.placement.chunk_of(device, op).ok_or_else(|| {
                     let stages: Vec<u32> = self.placement.stages_of(device).collect();
@@ -258,11 +356,6 @@ impl Schedule {
     }
 }
 
-/// Why an op cannot run at its place, or which op is missing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct OpError(pub(crate) String);
-
 /// Checks that `first`, which opens an overlapped pair, and the op after it can be a pair.
 pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), OpError> {
     let refuse = |what: String| Err(OpError(what));
@@ -270,14 +363,16 @@ pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), OpError> {
         return refuse(format!("{first} opens an overlapped pair, but no op comes after it"));
     };
     let forwards = [first, second].iter().filter(|op| op.kind() == Kind::F).count();
-    if forwards != 1 || first.kind() == Kind::W || second.kind() == Kind::W {
+    if forwards != 1 || ![first, second].iter().any(|op| op.kind().is_backward()) {
         return refuse(format!("({first};{second}) is not an overlapped pair, which is a forward and an I or B"));
     }
     if second.opens_pair() {
         return refuse(format!("{second} ends one overlapped pair and opens another"));
     }
-    if (first.stage(), first.microbatch()) == (second.stage(), second.microbatch()) {
-        return refuse(format!("({first};{second}) is not an overlapped pair: the backward needs this forward"));
+    if first.alone().of_kind(Kind::F) == second.of_kind(Kind::F) {
+        return refuse(format!(
+            "({first};{second}): the backward needs the forward of its own pair; lengthen the warm-up by one"
+        ));
     }
     Ok(())
 }
@@ -303,96 +398,6 @@ pub fn unit_name(unit: &[Op]) -> String {
     match unit {
         [first, second] => format!("({first};{second})OVERLAP_F_B"),
         _ => unit.iter().map(Op::to_string).collect(),
-    }
-}
-
-/// The ops that a device has run: the bookkeeping behind [`Schedule::validate`].
-pub struct ProgramCheck {
-    /// By chunk: its stage and its micro-batches.
-    chunks: Vec<(Chunk, Range<u32>)>,
-    microbatches: u32,
-    /// By (chunk, micro-batch): the kinds that have run, as bits 1 << kind.
-    bits: Vec<u8>,
-    /// By chunk: number of complete micro-batches.
-    complete: Vec<u32>,
-}
-
-impl ProgramCheck {
-    /// Starts with no op run on `device`.
-    pub fn new(placement: &Placement, device: u32, microbatches: u32) -> ProgramCheck {
-        let chunk = |&chunk: &Chunk| (chunk, placement.microbatches_of(chunk.direction, microbatches));
-        let chunks: Vec<_> = placement.held_by(device).iter().map(chunk).collect();
-        let cells = chunks.len() * microbatches as usize;
-        ProgramCheck { microbatches, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
-    }
-
-    /// Records that `op` of the device's chunk number `chunk` runs.
-    #[inline]
-    pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), OpError> {
-        if !self.chunks[chunk].1.contains(&op.microbatch()) {
-            return Err(OpError(self.stranger(chunk, op)));
-        }
-        let bits = &mut self.bits[chunk * self.microbatches as usize + op.microbatch() as usize];
-        let needed = op.kind().needs().map_or(0, bit);
-        let excluded = if op.kind().is_backward() { bit(Kind::I) | bit(Kind::B) } else { bit(op.kind()) };
-        if *bits & (needed | excluded) != needed {
-            return Err(OpError(refusal(op, *bits)));
-        }
-        *bits |= bit(op.kind());
-        self.complete[chunk] += u32::from(bit(op.kind()) & COMPLETE != 0);
-        Ok(())
-    }
-
-    /// Returns why `op` is not for a micro-batch of the chunk.
-    #[cold]
-    fn stranger(&self, chunk: usize, op: Op) -> String {
-        let ((_, own), m) = (&self.chunks[chunk], self.microbatches);
-        if op.microbatch() >= m {
-            return format!("{op} names micro-batch {}, but m = {m}", op.microbatch());
-        }
-        format!(
-            "{op} belongs to the other direction: this stage runs micro-batches {} to {} here",
-            own.start,
-            own.end - 1
-        )
-    }
-
-    /// Checks that nothing is missing at the end of the program.
-    pub fn check_complete(&self) -> Result<(), OpError> {
-        let short = self.chunks.iter().zip(&self.complete).position(|((_, own), &n)| (n as usize) < own.len());
-        let Some(chunk) = short else { return Ok(()) };
-        let (Chunk { stage, direction }, own) = &self.chunks[chunk];
-        let cells = &self.bits[chunk * self.microbatches as usize..][..self.microbatches as usize];
-        let Some(microbatch) = own.clone().find(|&i| cells[i as usize] & COMPLETE == 0) else { return Ok(()) };
-        let (f, bits) = (Op::new(Kind::F, *stage, microbatch).in_direction(*direction), cells[microbatch as usize]);
-        Err(OpError(if bits & bit(Kind::F) == 0 {
-            format!("{f} is missing")
-        } else if bits & bit(Kind::I) == 0 {
-            format!("{f} has no backward: neither {} nor {}", f.of_kind(Kind::B), f.of_kind(Kind::I))
-        } else {
-            format!("{} is missing: {} has no backward for its weights", f.of_kind(Kind::W), f.of_kind(Kind::I))
-        }))
-    }
-}
-
-/// Returns the bit of a kind in a set of kinds.
-const fn bit(kind: Kind) -> u8 {
-    1 << kind as u8
-}
-
-/// Kinds of which one completes a micro-batch on a stage.
-const COMPLETE: u8 = bit(Kind::W) | bit(Kind::B);
-
-/// Returns why `op` cannot run after the kinds in `bits` of its stage and micro-batch.
-#[cold]
-fn refusal(op: Op, bits: u8) -> String {
-    let has = |kind: Kind| bits & bit(kind) != 0;
-    match op.kind() {
-        kind if has(kind) => format!("{op} runs twice"),
-        Kind::I | Kind::B if !has(Kind::F) => format!("{op} runs before {}", op.of_kind(Kind::F)),
-        Kind::I => format!("{op} runs after {}, which includes it", op.of_kind(Kind::B)),
-        Kind::B => format!("{op} runs after {}, which is half of it", op.of_kind(Kind::I)),
-        Kind::F | Kind::W => format!("{op} has no {} before it", op.of_kind(Kind::I)),
     }
 }
 

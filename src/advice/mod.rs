@@ -17,6 +17,7 @@ use crate::sim::{self, Prediction};
 pub use changed::Sensitivities;
 use changed::{Changed, is_searched, typical_ticks};
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Maximum number of ops of all candidates.
@@ -114,8 +115,9 @@ pub struct Advisor<'a> {
 /// Returns the total time of all forwards, which is equal for schedules that train the same model.
 fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let counts = graph.schedule().counts();
-    let forwards = graph.schedule().placement.op_kinds().filter(|op| op.kind() == Kind::F);
-    let ticks = |op: Op| counts[op.slot()].saturating_mul(costs.of(op).duration);
+    let schedule = graph.schedule();
+    let forwards = schedule.op_classes().filter(|op| op.kind() == Kind::F);
+    let ticks = |op: Op| counts[schedule.class(op)].saturating_mul(costs.of(op).duration);
     costs.to_ns(forwards.map(ticks).fold(0, u64::saturating_add))
 }
 
@@ -125,7 +127,7 @@ impl<'a> Advisor<'a> {
         let plain = Selection { balance: false, lenient: false, ..selection.without_options() };
         let mut advisor =
             Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left: MOST_OPS };
-        for name in dsl::names() {
+        for name in dsl::names_of_whole() {
             let Ok(variant) = Variant::parse(name) else { continue };
             let several = plain.takes(&variant).is_ok_and(|takes| takes.chunks);
             let names = if several { CHUNKS.map(|v| format!("{name}:v={v}")).to_vec() } else { vec![name.to_string()] };
@@ -296,12 +298,13 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     let half = |op: &Op| if op.kind() == Kind::B { op.of_kind(Kind::I) } else { *op };
     let program = |device| {
         let ops = schedule.program(device).iter().map(half).collect();
-        Program::Fill { ops, cap: Some(cap) }
+        Program::Fill { ops, floating: Kind::W, cap: Some(cap) }
     };
     let open = OpenSchedule {
         name: schedule.name.clone(),
         placement: schedule.placement.clone(),
         microbatches: schedule.microbatches,
+        slices: schedule.slices().clone(),
         programs: (0..schedule.devices()).map(program).collect(),
         goal: Goal::Makespan,
     };
@@ -316,16 +319,19 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
 /// Tries free links and equal stages.
 fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &Change) -> Vec<Change> {
     let placement = &graph.schedule().placement;
-    let counts = graph.schedule().counts();
-    let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
+    let (schedule, counts) = (graph.schedule(), graph.schedule().counts());
+    let used = || schedule.op_classes().filter(|op| counts[schedule.class(*op)] > 0);
     // make the average of the stages a whole number of ticks
     let costs = &costs.finer(sim::finer_by(placement.stages() * placement.directions(), graph, costs, 0));
-    let average = |kind: Kind| {
-        let alike = || placement.op_kinds().filter(|op| op.kind() == kind);
+    let average = |class: (Kind, usize)| {
+        let alike = || schedule.op_classes().filter(|op| (op.kind(), op.slice_number()) == class);
         let sum: u128 = alike().map(|op| u128::from(costs.of(op).duration)).sum();
         sum.checked_div(alike().count() as u128).unwrap_or(0) as u64
     };
-    let averages = Kind::ALL.map(average);
+    let classes = schedule.op_classes().map(|op| (op.kind(), op.slice_number()));
+    let classes: BTreeSet<(Kind, usize)> = classes.collect();
+    let averages: BTreeMap<_, u64> = classes.into_iter().map(|class| (class, average(class))).collect();
+    let averages = |op: Op| averages.get(&(op.kind(), op.slice_number())).copied().unwrap_or(0);
     let change = |what, change: &str, then: CostTable| {
         let makespan = changed.makespan(&then)? as f64 / then.ticks_per_unit;
         let order_held_fixed = changed.holds_order();
@@ -337,8 +343,8 @@ fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &C
         free.puts = None;
         changes.extend(change(What::Links, "free links", free));
     }
-    if used().any(|op| costs.of(op).duration.abs_diff(averages[op.kind() as usize]) > 1) {
-        let equal = |op: Op, time: OpTime| OpTime { duration: averages[op.kind() as usize], ..time };
+    if used().any(|op| costs.of(op).duration.abs_diff(averages(op)) > 1) {
+        let equal = |op: Op, time: OpTime| OpTime { duration: averages(op), ..time };
         changes.extend(change(What::Stages, "equal stages", costs.with_times(placement, equal)));
     }
     changes

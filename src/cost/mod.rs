@@ -10,6 +10,7 @@ mod measured;
 pub mod pair;
 mod per_stage;
 mod share;
+mod sliced;
 mod speed;
 mod stage_list;
 mod staged;
@@ -24,6 +25,7 @@ pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use share::{Per, gcd};
+pub use sliced::SliceCosts;
 pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use staged::{StageCost, StageKindCost};
 pub use stages::StageTimes;
@@ -33,7 +35,7 @@ use self::pair::{PairCosts, SubOps};
 use crate::activation::Keep;
 use crate::epilogue::{StepEpilogue, StepNode};
 use crate::graph::TaskGraph;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::placement::Placement;
 
 /// Why costs are invalid; the message says what was expected and found.
@@ -123,8 +125,21 @@ pub struct CostTable {
     pub pauses: Vec<u64>,
     /// Durations of overlapped pairs from sub-ops, if known.
     pub pairs: Option<PairCosts>,
-    /// Indexed by [`Op::slot`].
+    /// How whole micro-batches' costs are shared by slices.
+    pub slice_costs: SliceCosts,
+    /// Indexed by [`Op::slot`], for slices one such table after the other.
     times: Vec<OpTime>,
+    /// Length of the table of one slice; 0 if all slices are alike.
+    stride: usize,
+}
+
+/// Returns the time of `op` from the costs of the kinds that costs are given for.
+fn derived(op: Op, cost: impl Fn(Op) -> OpTime) -> OpTime {
+    match op.kind() {
+        Kind::R => OpTime { arrival: 0, ..cost(op.of_kind(Kind::F)) },
+        kind if kind.is_costed() => cost(op),
+        _ => OpTime::default(),
+    }
 }
 
 /// Puts that slow each other down while in progress at the same time.
@@ -159,7 +174,7 @@ pub struct Summary {
 impl CostTable {
     /// Returns the time of `op`.
     pub fn of(&self, op: Op) -> OpTime {
-        self.times[op.slot()]
+        self.times[op.slot() + op.slice_number() * self.stride]
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -167,7 +182,8 @@ impl CostTable {
         self.pauses.get(index).copied().unwrap_or(0)
     }
 
-    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind.
+    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind of [`Kind::COSTED`]. R takes as
+    /// long as F and sends nothing; copies take no time.
     pub fn new(
         placement: &Placement,
         units: (f64, &'static str, u64),
@@ -176,7 +192,7 @@ impl CostTable {
     ) -> CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-        placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
+        placement.op_kinds().for_each(|op| times[op.slot()] = derived(op, &cost));
         CostTable {
             ticks_per_unit,
             time_unit,
@@ -189,14 +205,20 @@ impl CostTable {
             assumed: Vec::new(),
             pauses: Vec::new(),
             pairs: None,
+            slice_costs: SliceCosts::default(),
             times,
+            stride: 0,
         }
     }
 
     /// Returns the costs with the time of each op replaced.
     pub fn with_times(&self, placement: &Placement, time: impl Fn(Op, OpTime) -> OpTime) -> CostTable {
         let mut times = self.times.clone();
-        placement.op_kinds().for_each(|op| times[op.slot()] = time(op, times[op.slot()]));
+        let slices = (times.len() / placement.slots().max(1)) as u32;
+        for (number, table) in times.chunks_mut(placement.slots().max(1)).enumerate() {
+            let of = |op: Op| if slices > 1 { op.on_slice(number as u32) } else { op };
+            placement.op_kinds().for_each(|op| table[op.slot()] = time(of(op), table[op.slot()]));
+        }
         CostTable { times, ..self.clone() }
     }
 

@@ -69,7 +69,7 @@ impl StageCost {
             Kind::F => own(Kind::F),
             Kind::I => own(Kind::I).or_else(half),
             Kind::W => own(Kind::W).or_else(|| own(Kind::B).map(|whole| whole - whole / 2)),
-            Kind::B => own(Kind::B).or_else(|| Some(own(Kind::I)? + own(Kind::W)?)),
+            _ => own(Kind::B).or_else(|| Some(own(Kind::I)? + own(Kind::W)?)),
         };
         found.unwrap_or(0)
     }
@@ -90,7 +90,8 @@ impl StageCost {
         } else if self.embedding.is_some() || self.head.is_some() {
             return Some("embedding and head belong to sub_ops, found none".to_string());
         }
-        let unknown = self.kinds.keys().find(|name| !Kind::ALL.iter().any(|kind| kind.letter().to_string() == **name));
+        let unknown =
+            self.kinds.keys().find(|name| !Kind::COSTED.iter().any(|kind| kind.letter().to_string() == **name));
         match unknown {
             Some(name) => Some(format!("expected the kinds F, I, W and B, found {name:?}")),
             None if !complete => Some("expected F, and B or I and W; one is missing".to_string()),

@@ -75,7 +75,7 @@ impl CostFile {
                 Kind::F => (Kind::F, Kind::F),
                 Kind::I => (Kind::B, Kind::B),
                 Kind::W => (Kind::B, Kind::W),
-                Kind::B => (Kind::W, Kind::I),
+                _ => (Kind::W, Kind::I),
             };
             OpTime {
                 duration: durations[op.kind() as usize][op.stage() as usize],

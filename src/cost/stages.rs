@@ -21,7 +21,7 @@ impl StageTimes {
             Kind::F => self.forward,
             Kind::I => self.input,
             Kind::W => self.weights,
-            Kind::B => self.input + self.weights,
+            _ => self.input + self.weights,
         }
     }
 }

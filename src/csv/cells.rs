@@ -180,7 +180,7 @@ fn action(text: &str, cell: u32) -> Result<Action, Expected> {
     if stage.is_empty() || digits(microbatch) != microbatch.len() {
         return Err(expected());
     }
-    let kind = || name.chars().next().and_then(Kind::from_letter).filter(|_| name.len() == 1);
+    let kind = || name.chars().next().and_then(Kind::from_letter).filter(|kind| name.len() == 1 && kind.is_costed());
     let known = NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, what)| what);
     let what = known.or_else(|| kind().map(What::Op)).ok_or_else(expected)?;
     let microbatch = match (microbatch, what) {

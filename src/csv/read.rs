@@ -67,7 +67,7 @@ impl Table<'_> {
             for (number, chunk) in placement.held_by(device).iter().enumerate() {
                 chunk_of[chunk.direction as usize * stages + chunk.stage as usize] = number;
             }
-            let mut seen = ProgramCheck::new(&placement, device, microbatches);
+            let mut seen = ProgramCheck::new(&placement, device, microbatches, 1);
             let mut opening: Option<Op> = None;
             for action in &self.actions[range.clone()] {
                 let What::Op(kind) = action.what else { continue };

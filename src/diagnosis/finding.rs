@@ -101,7 +101,7 @@ impl Finding {
 pub fn stage_times(step: &MeasuredStep) -> Vec<StageTime> {
     let schedule = step.graph.schedule();
     let unit = step.unit_ns.max(1) as f64;
-    let mut sums: BTreeMap<u32, [(f64, f64); 4]> = BTreeMap::new();
+    let mut sums: BTreeMap<u32, [(f64, f64); Kind::ALL.len()]> = BTreeMap::new();
     for index in 0..step.graph.len() {
         let op = step.graph.op(index);
         let (sum, count) = &mut sums.entry(op.stage()).or_default()[op.kind() as usize];
@@ -110,7 +110,7 @@ pub fn stage_times(step: &MeasuredStep) -> Vec<StageTime> {
     let microbatches = f64::from(schedule.microbatches.max(1));
     let work: Vec<f64> =
         sums.values().map(|kinds| kinds.iter().map(|(sum, _)| sum).sum::<f64>() / microbatches).collect();
-    let time = |number: usize, stage: u32, kinds: &[(f64, f64); 4]| {
+    let time = |number: usize, stage: u32, kinds: &[(f64, f64); Kind::ALL.len()]| {
         let mean = |kind: Kind| {
             let (sum, count) = kinds[kind as usize];
             if count > 0.0 { sum / count } else { 0.0 }

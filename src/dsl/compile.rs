@@ -9,6 +9,7 @@ use super::word::Word;
 use crate::op::Op;
 use crate::open::Order;
 use crate::placement::Placement;
+use crate::slices::Slices;
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
 use starlark::docs::{DocItem, DocMember, DocParams};
@@ -177,6 +178,8 @@ impl Asked<'_> {
         let signature = self.signature(device)?;
         let options = self.options(&signature)?;
         let placement = self.placement(module, evaluator, &signature, &options)?;
+        let slices = self.slices(&signature, &options)?;
+        self.check_size(&placement, &slices)?;
         let drafts = self.drafts(device, &options, evaluator)?;
         let (file, microbatches) = (self.path.file.clone(), self.request.microbatches);
         let word = |draft: &Draft| match draft {
@@ -184,10 +187,10 @@ impl Asked<'_> {
             _ => None,
         };
         let (order, words) = match drafts.iter().map(word).collect::<Option<Vec<Word>>>() {
-            Some(words) => (Order::Fixed(self.expand(&placement, &words)?), words),
-            None => (Order::Open(self.open(&placement, &drafts)?), Vec::new()),
+            Some(words) => (Order::Fixed(self.expand(&placement, &slices, &words)?), words),
+            None => (Order::Open(self.open(&placement, &slices, &drafts)?), Vec::new()),
         };
-        Ok(Compiled { order, source: ScheduleSource { placement, microbatches, words, file } })
+        Ok(Compiled { order, source: ScheduleSource { placement, microbatches, slices, words, file } })
     }
 
     fn takes<'v>(&self, module: &Module<'v>, evaluator: &mut Evaluator<'v, '_, '_>) -> Result<Takes, Error> {
@@ -278,6 +281,38 @@ impl Asked<'_> {
             )));
         }
         Ok(())
+    }
+
+    /// Returns how micro-batches are cut: the option `slices` of the file, or whole micro-batches.
+    fn slices(&self, signature: &Parameters, options: &BTreeMap<String, String>) -> Result<Slices, Error> {
+        let default = signature.iter().find(|(name, _)| name == "slices").map(|(_, default)| default.clone());
+        let Some(default) = default else { return Ok(Slices::default()) };
+        let asked = options.get("slices");
+        let text = asked.cloned().or(default).unwrap_or_default();
+        let count = text.trim().parse().ok().filter(|n| (1..=Op::MAX_SLICES).contains(n));
+        count.map(Slices::equal).ok_or_else(|| {
+            let what = format!(
+                "expected slices, the parts of a micro-batch's sequences, to be a whole number from 1 to {}, found {text}; write \
+                 slices=4",
+                Op::MAX_SLICES
+            );
+            if asked.is_some() { Error::Usage(what) } else { Error::Invalid(format!("{}: {what}", self.path.file)) }
+        })
+    }
+
+    /// Rejects numbers of micro-batches and slices that no schedule can have.
+    fn check_size(&self, placement: &Placement, slices: &Slices) -> Result<(), Error> {
+        let units = u64::from(self.request.microbatches) * u64::from(slices.count());
+        let (ops, budget) = (u64::from(placement.stages()) * 2 * units, self.request.budget.ops);
+        match ops > budget || units > u64::from(u32::MAX) {
+            false => Ok(()),
+            true => Err(Error::Invalid(format!(
+                "{} for {} and {} slices has at least {ops} ops; the budget is {budget} ops; take fewer slices",
+                self.path.name,
+                self.numbers(),
+                slices.count()
+            ))),
+        }
     }
 
     fn placement<'v>(

@@ -20,8 +20,8 @@ use std::fmt;
 pub(super) enum Draft {
     /// Every op in its place.
     Word(Word),
-    /// The word's ops in order, with W's when the device would idle.
-    Fill { word: Word, cap: Option<f64> },
+    /// The word's ops in order, with W's or R's when the device would idle.
+    Fill { word: Word, floating: Kind, cap: Option<f64> },
     /// List scheduling by priority of kinds.
     Greedy { priority: Vec<Kind>, cap: Option<f64> },
     /// The best order that a search finds.
@@ -80,23 +80,30 @@ fn positive(cap: NoneOr<UnpackFloat>) -> starlark::Result<Option<f64>> {
 fn kind_of(value: Value) -> starlark::Result<Kind> {
     match value.downcast_ref::<KindValue>() {
         Some(value) => Ok(value.kind),
-        None => refuse(format!("expected one of F, I, W, B, found {value}")),
+        None => refuse(format!(
+            "expected one of {}, found {value}",
+            Kind::ALL.map(|kind| kind.letter().to_string()).join(", ")
+        )),
     }
 }
 
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
-    /// The word's ops in order; W's (`floating`) run when the device would idle, within `cap` activations.
+    /// The word's ops in order; W's or R's (`floating`) run when the device would idle, within `cap` activations; R's at the
+    /// latest directly before their backwards.
     fn fill<'v>(
         #[starlark(require = pos)] word: Value<'v>,
         #[starlark(require = pos)] floating: Value<'v>,
         #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
     ) -> starlark::Result<DraftValue> {
         let Some(word) = as_word(word) else { return refuse(format!("expected fill(word, W), found {word}")) };
-        if kind_of(floating)? != Kind::W {
-            return refuse("only W can float: fill(word, W)");
+        let floating = kind_of(floating)?;
+        if ![Kind::W, Kind::R].contains(&floating) {
+            return refuse("only W and R can float: fill(word, W) or fill(word, R)");
         }
-        Ok(DraftValue { draft: Draft::Fill { word, cap: positive(cap)? } })
+        // Its latest place is directly before its backward.
+        let word = if floating == Kind::R { word.recompute(None).or_else(refuse)? } else { word };
+        Ok(DraftValue { draft: Draft::Fill { word, floating, cap: positive(cap)? } })
     }
 
     /// Of the ops that are ready, runs one of the first kind in `priority`, of the oldest micro-batch.

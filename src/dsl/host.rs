@@ -1,6 +1,6 @@
 //! Values and functions of the schedule language in Starlark.
 
-use super::word::{Atom, Word, WordError};
+use super::word::{Atom, Named, Word, WordError};
 use crate::op::Kind;
 use crate::placement::{Placement, PlacementError};
 use allocative::Allocative;
@@ -10,7 +10,7 @@ use starlark::eval::{Arguments, Evaluator};
 use starlark::starlark_module;
 use starlark::starlark_simple_value;
 use starlark::values::list::UnpackList;
-use starlark::values::none::NoneType;
+use starlark::values::none::{NoneOr, NoneType};
 use starlark::values::{Heap, NoSerialize, StarlarkPagable, StarlarkValue, UnpackValue, Value, ValueLike};
 use starlark_derive::starlark_value;
 use std::cell::Cell;
@@ -91,7 +91,8 @@ impl fmt::Display for WordValue {
     }
 }
 
-/// `F`, `I`, `W`, `B`, or one of them with a chunk: `F[1]`. Called with a number it names a micro-batch: `B[0](3)`.
+/// `F`, `I`, `W`, `B`, `R`, `O`, `L`, or one of them with a chunk: `F[1]`. Called with a number it names a micro-batch, `B[0](3)`,
+/// with two also a slice, `B[0](3, 1)`.
 #[derive(Clone, Copy, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
 pub(super) struct KindValue {
     #[allocative(skip)]
@@ -108,8 +109,8 @@ impl fmt::Display for KindValue {
 }
 
 impl KindValue {
-    fn word(self, microbatch: Option<u32>) -> Word {
-        Word::atom(Atom { kind: self.kind, chunk: self.chunk, microbatch, opens_pair: false, line: LINE.get() })
+    fn word(self, named: Option<Named>) -> Word {
+        Word::atom(Atom { kind: self.kind, chunk: self.chunk, named, opens_pair: false, line: LINE.get() })
     }
 }
 
@@ -221,9 +222,19 @@ impl<'v> StarlarkValue<'v> for KindValue {
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<Value<'v>> {
         args.no_named_args()?;
-        let [value] = args.positional(eval.heap())?;
+        let (value, slice) = match args.len()? {
+            2 => args.positional(eval.heap()).map(|[value, slice]| (value, Some(slice)))?,
+            _ => args.positional(eval.heap()).map(|[value]| (value, None))?,
+        };
+        let slice = match slice {
+            None => None,
+            Some(given) => match u32::unpack_value(given)? {
+                None => return refuse(format!("expected a slice number, as in {self}(3, 1), found {given}")),
+                found => found,
+            },
+        };
         match u32::unpack_value(value)? {
-            Some(microbatch) => Ok(eval.heap().alloc(WordValue { word: self.word(Some(microbatch)) })),
+            Some(microbatch) => Ok(eval.heap().alloc(WordValue { word: self.word(Some(Named { microbatch, slice })) })),
             None => refuse(format!("expected a micro-batch number, as in {self}(3), found {value}")),
         }
     }
@@ -347,6 +358,23 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         #[starlark(require = pos)] word: AnyWord,
     ) -> starlark::Result<WordValue> {
         made(word.0.first(m))
+    }
+
+    /// The word with R, which computes the forward again, directly before each backward of `chunks`, or of all.
+    fn recompute<'v>(
+        #[starlark(require = pos)] word: AnyWord,
+        #[starlark(default = NoneOr::None)] chunks: NoneOr<Value<'v>>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<WordValue> {
+        let number = |chunk: Value<'v>| match u32::unpack_value(chunk)? {
+            Some(chunk) => Ok(chunk),
+            None => refuse(format!("expected chunk numbers, as in recompute(word, [0, 1]), found {}", shown(chunk))),
+        };
+        let chunks = match chunks {
+            NoneOr::None => None,
+            NoneOr::Other(list) => Some(list.iterate(eval.heap())?.map(number).collect::<starlark::Result<_>>()?),
+        };
+        made(word.0.recompute(chunks))
     }
 
     /// The word with a name that timelines show.

@@ -7,7 +7,8 @@ use crate::op::{Kind, Op};
 use crate::open::{OpenSchedule, Program};
 use crate::placement::{self, Placement};
 use crate::schedule::{Fault, OpError, Phase, ProgramCheck, Programs, Schedule, check_pair, grid};
-use std::collections::VecDeque;
+use crate::slices::Slices;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
@@ -16,6 +17,7 @@ const MAX_RESERVED_OPS: usize = 1 << 26;
 pub struct ScheduleSource {
     pub(super) placement: Placement,
     pub(super) microbatches: u32,
+    pub(super) slices: Slices,
     pub(super) words: Vec<Word>,
     pub(super) file: String,
 }
@@ -25,7 +27,7 @@ impl ScheduleSource {
     pub fn location(&self, device: u32, index: usize) -> String {
         let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
         let mut ops = Vec::new();
-        let mut expansion = Expansion::new(&self.placement, device, self.microbatches, &mut ops);
+        let mut expansion = Expansion::new((&self.placement, &self.slices), device, self.microbatches, &mut ops);
         let _ = word.visit(&mut |atoms, context| {
             atoms.iter().try_for_each(|atom| {
                 let kept = expansion.take(atom, context.limit).map_err(drop)?;
@@ -38,12 +40,12 @@ impl ScheduleSource {
 
 impl Asked<'_> {
     /// Expands fixed words, one per device, to a schedule.
-    pub fn expand(&self, placement: &Placement, words: &[Word]) -> Result<Schedule, Error> {
+    pub fn expand(&self, placement: &Placement, slices: &Slices, words: &[Word]) -> Result<Schedule, Error> {
         let m = self.request.microbatches;
         let mut programs = Programs::default();
         let mut fault: Option<(u32, usize, u32, String)> = None; // the first one's device, op number, line, what
         for (device, word) in words.iter().enumerate() {
-            let mut expansion = Expansion::new(placement, device as u32, m, &mut programs.ops);
+            let mut expansion = Expansion::new((placement, slices), device as u32, m, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
             let result = result.and_then(|()| expansion.check_complete());
             if let (Err(OpError(what)), None) = (result, &fault) {
@@ -63,30 +65,35 @@ impl Asked<'_> {
             }
         }
         match fault {
-            None => Ok(Schedule::new(&self.path.name, placement.clone(), m, programs)),
+            None => {
+                let schedule = Schedule::new(&self.path.name, placement.clone(), m, programs);
+                Ok(schedule.with_slices(slices.clone()))
+            }
             Some(fault) => Err(self.fault(&programs, fault)),
         }
     }
 
     /// Expands drafts to an open schedule. The goal is that of the first device with a search.
-    pub fn open(&self, placement: &Placement, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
-        let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(placement, device as u32, draft));
+    pub fn open(&self, placement: &Placement, slices: &Slices, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
+        let on = (placement, slices);
+        let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(on, device as u32, draft));
         Ok(OpenSchedule {
             name: self.path.name.clone(),
             placement: placement.clone(),
             microbatches: self.request.microbatches,
+            slices: slices.clone(),
             programs: programs.collect::<Result<_, _>>()?,
             goal: drafts.iter().find_map(Draft::goal).unwrap_or_default(),
         })
     }
 
-    fn program(&self, placement: &Placement, device: u32, draft: &Draft) -> Result<Program, Error> {
-        let expand = |word: &Word, floating: bool| -> Result<Vec<Op>, Error> {
+    fn program(&self, on: (&Placement, &Slices), device: u32, draft: &Draft) -> Result<Program, Error> {
+        let expand = |word: &Word, floating: Option<Kind>| -> Result<Vec<Op>, Error> {
             let mut programs = Programs::default();
             (0..device).for_each(|_| programs.finish(Vec::new()));
-            let mut expansion = Expansion::new(placement, device, self.request.microbatches, &mut programs.ops);
+            let mut expansion = Expansion::new(on, device, self.request.microbatches, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
-            if floating {
+            if floating == Some(Kind::W) {
                 expansion.complete_weights();
             }
             match result.and_then(|()| expansion.check_complete()) {
@@ -99,11 +106,13 @@ impl Asked<'_> {
             }
         };
         Ok(match draft {
-            Draft::Word(word) => Program::Fixed(expand(word, false)?),
-            Draft::Fill { word, cap } => Program::Fill { ops: expand(word, true)?, cap: *cap },
+            Draft::Word(word) => Program::Fixed(expand(word, None)?),
+            Draft::Fill { word, floating, cap } => {
+                Program::Fill { ops: expand(word, Some(*floating))?, floating: *floating, cap: *cap }
+            }
             Draft::Greedy { priority, cap } => Program::Greedy { priority: priority.clone(), cap: *cap },
             Draft::Search { split, cap, start, .. } => {
-                let start = start.as_ref().map(|start| self.program(placement, device, start).map(Box::new));
+                let start = start.as_ref().map(|start| self.program(on, device, start).map(Box::new));
                 Program::Search { split: *split, cap: *cap, start: start.transpose()? }
             }
         })
@@ -121,15 +130,19 @@ impl Asked<'_> {
 struct Chunk {
     stage: u32,
     direction: u32,
-    /// Next F.
+    /// Number of the next F, of the next I or B, and of the next R.
     forward: u32,
-    /// Next I or B.
     backward: u32,
-    /// Micro-batches whose I has run and whose W has not.
+    recompute: u32,
+    /// Units whose I has run and whose W has not.
     pending: VecDeque<u32>,
+    /// Unit of the F taken last.
+    last: Option<u32>,
+    /// Numbers of the backwards of units on the host.
+    offloaded: BTreeSet<u32>,
 }
 
-/// Numbers the micro-batches of one device's word.
+/// Numbers the micro-batches and slices of one device's word.
 struct Expansion<'a> {
     /// Ops of earlier devices, then of this one.
     ops: &'a mut Vec<Op>,
@@ -139,6 +152,7 @@ struct Expansion<'a> {
     /// Whether the op taken last opens a pair.
     opened: bool,
     chunks: Vec<Chunk>,
+    slices: &'a Slices,
     /// Line of the op taken last.
     line: u32,
     visited: u64,
@@ -147,18 +161,27 @@ struct Expansion<'a> {
 
 impl<'a> Expansion<'a> {
     /// Starts the program of `device`, whose ops are appended to `ops`.
-    fn new(placement: &Placement, device: u32, microbatches: u32, ops: &'a mut Vec<Op>) -> Expansion<'a> {
+    fn new(
+        (placement, slices): (&Placement, &'a Slices),
+        device: u32,
+        microbatches: u32,
+        ops: &'a mut Vec<Op>,
+    ) -> Expansion<'a> {
+        let n = slices.count();
         let held = placement.held_by(device);
-        let (v, p, m) = (held.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
+        let (v, p, m) = (held.len() as u64, u64::from(placement.devices()), u64::from(microbatches) * u64::from(n));
         let chunk = |&placement::Chunk { stage, direction }: &placement::Chunk| {
-            let first = placement.microbatches_of(direction, microbatches).start;
-            Chunk { stage, direction, forward: first, backward: first, pending: VecDeque::new() }
+            let first = placement.microbatches_of(direction, microbatches).start * n;
+            let (pending, offloaded) = (VecDeque::new(), BTreeSet::new());
+            let [forward, backward, recompute] = [first; 3];
+            Chunk { stage, direction, forward, backward, recompute, pending, last: None, offloaded }
         };
         Expansion {
             start: ops.len(),
             ops,
             phases: Vec::new(),
-            seen: ProgramCheck::new(placement, device, microbatches),
+            seen: ProgramCheck::new(placement, device, microbatches, n),
+            slices,
             chunks: held.iter().map(chunk).collect(),
             opened: false,
             line: 0,
@@ -195,9 +218,9 @@ impl<'a> Expansion<'a> {
             let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here");
             return Err(OpError(what));
         };
-        let microbatch = chunk.count(atom)?;
-        let kept = u64::from(microbatch) < limit;
-        let op = Op::new(atom.kind, chunk.stage, microbatch).in_direction(chunk.direction);
+        let unit = chunk.count(atom, self.slices)?;
+        let op = Op::of_unit(atom.kind, chunk.stage, unit, self.slices.count()).in_direction(chunk.direction);
+        let kept = u64::from(op.microbatch()) < limit;
         if self.opened {
             self.close_pair(op, kept)?;
         }
@@ -225,8 +248,8 @@ impl<'a> Expansion<'a> {
     /// Counts the floating W of every I without W as run.
     fn complete_weights(&mut self) {
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            for microbatch in std::mem::take(&mut chunk.pending) {
-                let op = Op::new(Kind::W, chunk.stage, microbatch).in_direction(chunk.direction);
+            for unit in std::mem::take(&mut chunk.pending) {
+                let op = Op::of_unit(Kind::W, chunk.stage, unit, self.slices.count()).in_direction(chunk.direction);
                 let _ = self.seen.add(number, op); // its I has run and it has not
             }
         }
@@ -242,31 +265,70 @@ impl<'a> Expansion<'a> {
 }
 
 impl Chunk {
-    /// Returns the micro-batch of the next op.
-    fn count(&mut self, atom: &Atom) -> Result<u32, OpError> {
+    /// Returns the unit of the next op. Forwards count upwards; backwards and recomputes count micro-batches upwards and slices
+    /// downwards.
+    fn count(&mut self, atom: &Atom, slices: &Slices) -> Result<u32, OpError> {
+        let named = atom.named.map(|named| named.unit(atom.kind, slices.count())).transpose()?;
         let next = |counter: &mut u32| {
-            let number = atom.microbatch.unwrap_or(*counter);
             *counter += 1;
-            number
+            *counter - 1
         };
+        let upwards = |counter: &mut u32| named.unwrap_or(next(counter));
+        let downwards = |counter: &mut u32| named.unwrap_or(slices.backward(next(counter)));
+        let refused = |what: &str| OpError(format!("{}[{}] {what}", atom.kind.letter(), atom.chunk));
         Ok(match atom.kind {
-            Kind::F => next(&mut self.forward),
-            Kind::B => next(&mut self.backward),
+            Kind::F => *self.last.insert(upwards(&mut self.forward)),
+            Kind::B => downwards(&mut self.backward),
+            Kind::R => downwards(&mut self.recompute),
             Kind::I => {
-                let microbatch = next(&mut self.backward);
-                self.pending.push_back(microbatch);
-                microbatch
+                let unit = downwards(&mut self.backward);
+                self.pending.push_back(unit);
+                unit
             }
-            Kind::W => match atom.microbatch {
+            Kind::W => match named {
                 Some(named) => {
                     self.pending.retain(|&waiting| waiting != named);
                     named
                 }
-                None => self.pending.pop_front().ok_or_else(|| {
-                    let (letter, chunk) = (atom.kind.letter(), atom.chunk);
-                    OpError(format!("{letter}[{chunk}] has no I of its chunk before it without a W"))
-                })?,
+                None => {
+                    let oldest = self.pending.pop_front();
+                    oldest.ok_or_else(|| refused("has no I of its chunk before it without a W"))?
+                }
             },
+            Kind::O => {
+                let unit = named.or(self.last).ok_or_else(|| refused("has no F of its chunk before it"))?;
+                self.offloaded.insert(slices.backward(unit)); // the number of a backward is computed as its unit is
+                unit
+            }
+            Kind::L => {
+                let first = named.map(|unit| slices.backward(unit)).or(self.offloaded.first().copied());
+                let first = first.ok_or_else(|| refused("has no O of its chunk before it without an L"))?;
+                self.offloaded.remove(&first);
+                slices.backward(first)
+            }
         })
+    }
+}
+
+impl super::word::Named {
+    /// Returns the unit that it names among micro-batches of `slices` slices.
+    fn unit(self, kind: Kind, slices: u32) -> Result<u32, OpError> {
+        let (letter, i) = (kind.letter(), self.microbatch);
+        let slice = match self.slice {
+            Some(q) if q < slices => q,
+            None if slices == 1 => 0,
+            Some(q) => {
+                return Err(OpError(format!(
+                    "{letter}({i}, {q}) names slice {q}, but micro-batches have {slices} here"
+                )));
+            }
+            None => {
+                return Err(OpError(format!(
+                    "{letter}({i}) names no slice; write {letter}({i}, q) for slice q of {slices}"
+                )));
+            }
+        };
+        let unit = i.checked_mul(slices).and_then(|first| first.checked_add(slice));
+        unit.ok_or_else(|| OpError(format!("{letter}({i}) names a micro-batch that is too large")))
     }
 }

@@ -26,7 +26,9 @@ pub(super) enum WordError {
     #[error("overlap(a, b) takes two single ops, as in overlap(F[0], B[1])")]
     NoPair,
     /// A length that is known only after numbering.
-    #[error("the length of first(m, word) is unknown; apply first to the whole program")]
+    #[error(
+        "the length of first(m, word), recompute(word) and offload(word) is unknown; apply them to the whole program"
+    )]
     NoLength,
 }
 
@@ -35,12 +37,19 @@ pub(super) enum WordError {
 pub(super) struct Atom {
     pub kind: Kind,
     pub chunk: u32,
-    /// The micro-batch, if the schedule names it.
-    pub microbatch: Option<u32>,
+    /// The micro-batch and slice, if the schedule names them.
+    pub named: Option<Named>,
     /// Whether it is the first of an overlapped pair whose second op follows.
     pub opens_pair: bool,
     /// Line of the op in the schedule file; 0 if unknown.
     pub line: u32,
+}
+
+/// What `F[c](i, q)` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub microbatch: u32,
+    pub slice: Option<u32>,
 }
 
 /// A word. Cloning is cheap.
@@ -90,6 +99,11 @@ enum Node {
     },
     First {
         limit: u32,
+        word: Word,
+    },
+    Recompute {
+        /// All chunks if `None`.
+        chunks: Option<Arc<[u32]>>,
         word: Word,
     },
 }
@@ -211,6 +225,13 @@ impl Word {
         Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
     }
 
+    /// Returns the word with R directly before each backward of `chunks`, or of all; before the pair if the backward is in one.
+    pub fn recompute(&self, chunks: Option<Vec<u32>>) -> Result<Word, WordError> {
+        let len = self.len.filter(|&len| len == 0);
+        let chunks = chunks.map(Arc::from);
+        Word::new(Node::Recompute { chunks, word: self.clone() }, self.depth + 1, len)
+    }
+
     /// Calls `sink` for all ops in order, one or several at a time; stops at its first error.
     pub fn visit<E>(&self, sink: &mut impl Sink<E>) -> Result<(), E> {
         self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX }, sink)
@@ -264,6 +285,7 @@ impl Word {
             Node::First { limit, word } => {
                 word.walk(range, Context { limit: context.limit.min(u64::from(*limit)), ..context }, sink)
             }
+            Node::Recompute { chunks, word } => walk_recompute(word, chunks.as_deref(), range, context, sink),
         }
     }
 }
@@ -306,6 +328,39 @@ fn walk_repeat<E>(
     }
     Ok(())
 }
+
+/// Walks `word` with R before each backward of `chunks`, or of all.
+fn walk_recompute<E>(
+    word: &Word,
+    chunks: Option<&[u32]>,
+    range: Range<u64>,
+    context: Context<'_>,
+    sink: &mut impl Sink<E>,
+) -> Result<(), E> {
+    let mut opener: Option<Atom> = None; // of a pair whose second op follows
+    // Behind a pointer; otherwise each nested call would be a new type.
+    let mut insert: Insert<'_, E> = &mut |atoms, inner| {
+        for &atom in atoms {
+            if atom.opens_pair && opener.is_none() {
+                opener = Some(atom);
+                continue;
+            }
+            let unit = [opener.take(), Some(atom)].into_iter().flatten();
+            for part in unit.clone() {
+                let recomputes = chunks.is_none_or(|chunks| chunks.contains(&part.chunk));
+                if part.kind.is_backward() && recomputes {
+                    sink(&[Atom { kind: Kind::R, opens_pair: false, ..part }], inner)?;
+                }
+            }
+            unit.into_iter().try_for_each(|part| sink(&[part], inner))?;
+        }
+        Ok(())
+    };
+    word.walk(range, context, &mut insert)
+}
+
+/// A sink that inserts ops, behind a pointer.
+type Insert<'a, E> = &'a mut dyn FnMut(&[Atom], Context<'_>) -> Result<(), E>;
 
 /// Number of ops of an alternation that are collected at a time.
 const PIECE: u64 = 1 << 16;

@@ -151,6 +151,7 @@ pub fn question(schedule: &Schedule, costs: &CostTable) -> OpenSchedule {
         name: schedule.name.clone(),
         placement: schedule.placement.clone(),
         microbatches: schedule.microbatches,
+        slices: schedule.slices().clone(),
         programs: (0..schedule.devices()).map(program).collect(),
         goal: Goal::Makespan,
     }

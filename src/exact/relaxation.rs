@@ -124,7 +124,7 @@ impl Relaxation {
     fn find_starts(&mut self, tables: &Tables, state: &State, device: usize) -> Option<bool> {
         self.collect_jobs(tables, state, device);
         self.releases.clear();
-        for (kind, jobs) in Kind::ALL.iter().zip(&self.jobs) {
+        for (kind, jobs) in Kind::COSTED.iter().zip(&self.jobs) {
             let amount = -tables.changes[*kind as usize];
             if amount > 0 {
                 self.releases.extend(jobs.iter().map(|job| (job.head + job.hold, amount)));

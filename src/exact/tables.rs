@@ -53,7 +53,7 @@ pub(super) struct Tables {
     /// By device.
     pub caps: Vec<i128>,
     /// By kind: what an op adds to what its device holds.
-    pub changes: [i128; 4],
+    pub changes: [i128; Kind::ALL.len()],
     /// By device: whether its forwards must be taken in turn for its cap to count.
     pub in_turn: Vec<bool>,
     /// Whether several chunks of a device share its cap.
@@ -101,7 +101,7 @@ impl Tables {
         let row_of = |kind: Kind, stage: u32| match kind {
             Kind::F => first + stage as usize,
             Kind::I | Kind::B => first + (stages + stages - 1 - stage) as usize,
-            Kind::W => first + (2 * stages + stage) as usize,
+            _ => first + (2 * stages + stage) as usize,
         };
         for &kind in kinds {
             for position in 0..stages {

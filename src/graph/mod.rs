@@ -7,7 +7,7 @@
 //! device and for at most one op elsewhere (`upstream`): every other need (a W for its I, a backward for its own F) is earlier on the same
 //! device, which [`Schedule::validate`] has checked. A transfer is the edge between an op and its upstream op on another device.
 //!
-//! Each output has a cell: every stage has a row of cells for its forwards and one for its backwards, with a cell per micro-batch. The
+//! Each output has a cell: every stage has a row of cells for its forwards and one for its backwards, with a cell per micro-batch and slice. The
 //! cells of an op follow from its key ([`Route`]), so no edge is stored.
 //!
 //! [`TaskGraph`] implements petgraph's traits, so that petgraph's algorithms run on it without a copy: a node is the number of an op, an
@@ -57,13 +57,13 @@ pub struct TaskGraph {
     runs: Vec<Run>,
 }
 
-/// Where the ops of one stage and kind take their input and leave their output: the cells of micro-batch 0, those of the
-/// others follow.
+/// Where the ops of one stage and kind take their input and leave their output: the cells of the first micro-batch's first slice,
+/// those of the others follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// What they wait for.
     pub input: usize,
-    /// What they hand on. W's have a row that nobody reads.
+    /// What they hand on. W's and other ops that no other stage waits for have a row that nobody reads.
     pub output: usize,
     /// The device where their output is used; their own where it is used nowhere.
     pub consumer: u32,
@@ -79,7 +79,7 @@ pub struct Run {
     pub end: u32,
 }
 
-/// Where what ops hand on lies: a row of cells for each lane's forwards, one for its backwards and one for all W's, which
+/// Where what ops hand on lies: a row of cells for each lane's forwards, one for its backwards and one for all other ops, which
 /// nobody reads; before them the row of what is there from the start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cells {
@@ -88,10 +88,10 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// Rows for `microbatches` cells; a lane is what ops are told apart by besides their kind, such as the stage.
-    pub fn new(lanes: usize, microbatches: usize) -> Cells {
+    /// Rows for `units` cells, one per micro-batch and slice; a lane is what ops are told apart by besides their kind, such as the stage.
+    pub fn new(lanes: usize, units: usize) -> Cells {
         // Rows of 2^n cells would compete for the same few lines of the processor's caches.
-        Cells { lanes, width: microbatches + (microbatches / 8).min(24) }
+        Cells { lanes, width: units + (units / 8).min(24) }
     }
 
     /// First cell of the row that ops of `kind` fill.
@@ -99,7 +99,7 @@ impl Cells {
         let row = match kind {
             Kind::F => 1 + lane,
             Kind::I | Kind::B => 1 + self.lanes + lane,
-            Kind::W => 1 + 2 * self.lanes,
+            _ => 1 + 2 * self.lanes,
         };
         row * self.width
     }
@@ -111,9 +111,9 @@ impl Cells {
 }
 
 /// The routes of all stages, directions and kinds, and the number of cells.
-fn routes(placement: &Placement, microbatches: u32) -> (Vec<Route>, usize) {
+fn routes(placement: &Placement, units: u32) -> (Vec<Route>, usize) {
     let stages = placement.stages();
-    let cells = Cells::new(stages as usize, microbatches as usize);
+    let cells = Cells::new(stages as usize, units as usize);
     let row = |op: Op, stage: Option<u32>| stage.map_or(SOURCE, |stage| cells.row(op.kind(), stage as usize));
     let nowhere = Route { input: SOURCE, output: SOURCE, consumer: 0, consumer_output: SOURCE };
     let mut routes = vec![nowhere; placement.slots()];
@@ -150,11 +150,15 @@ impl TaskGraph {
     pub fn with_overlap(schedule: Schedule, overlap: Overlap) -> Result<TaskGraph, Deadlock> {
         assert!(schedule.ops().len() < 1 << 31, "a schedule has less than 2^31 ops");
         let schedule = if overlap == Overlap::Serial { schedule.without_pairs() } else { schedule };
-        let (routes, cells) = routes(&schedule.placement, schedule.microbatches);
+        let (routes, cells) = routes(&schedule.placement, schedule.units());
         let mut makers = vec![NONE; cells];
-        makers[SOURCE..SOURCE + schedule.microbatches as usize].fill(0); // there from the start, whoever made it
+        makers[SOURCE..SOURCE + schedule.units() as usize].fill(0); // there from the start, whoever made it
         let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new() };
-        graph.order_runs()?;
+        if graph.slices() > 1 {
+            graph.order_runs::<true>()?
+        } else {
+            graph.order_runs::<false>()?
+        }
         Ok(graph)
     }
 
@@ -164,8 +168,10 @@ impl TaskGraph {
     /// This is the one algorithm on the graph that petgraph does not run: its `toposort` takes 9 to 15 times as long (1F1B, opt-level 3, on a busy
     /// machine; benchmark group `topological order`: 83 instead of 5.5 ns per op for 8 devices and 64 micro-batches, 273 instead of 32 for 2
     /// million ops), and needs the edges that this pass finds. Tests compare the two.
-    fn order_runs(&mut self) -> Result<(), Deadlock> {
+    fn order_runs<const SLICED: bool>(&mut self) -> Result<(), Deadlock> {
         let devices = self.schedule.devices();
+        let slices = if SLICED { self.slices() } else { 1 };
+        let unit = |op: &Op| if SLICED { op.unit(slices) } else { op.microbatch() as usize };
         let mut next: Vec<usize> = (0..devices).map(|device| self.schedule.range(device).start).collect();
         let mut awaited: Vec<usize> = vec![SOURCE; devices as usize]; // by device: the cell that it waits for
         let mut runnable: Vec<u32> = (0..devices).rev().collect();
@@ -175,18 +181,18 @@ impl TaskGraph {
             let ops = &self.schedule.ops()[rest.clone()];
             let mut paired = false; // the op before opened a pair: both inputs are there
             for (at, op) in ops.iter().enumerate() {
-                let (route, microbatch) = (&self.routes[op.slot()], op.microbatch() as usize);
-                let mut input = route.input + microbatch;
+                let (route, unit_number) = (&self.routes[op.slot()], unit(op));
+                let mut input = route.input + unit_number;
                 if op.opens_pair() && self.makers[input] != NONE {
                     let second = ops[at + 1];
-                    input = self.routes[second.slot()].input + second.microbatch() as usize;
+                    input = self.routes[second.slot()].input + unit(&second);
                 }
                 if !paired && self.makers[input] == NONE {
                     awaited[device as usize] = input;
                     break;
                 }
                 paired = op.opens_pair();
-                let output = route.output + microbatch;
+                let output = route.output + unit_number;
                 self.makers[output] = index as u32;
                 if awaited[route.consumer as usize] == output {
                     awaited[route.consumer as usize] = SOURCE;
@@ -208,8 +214,9 @@ impl TaskGraph {
     /// Every stuck device waits for one other. The strongly connected components of these waits are the circles; the report is of the one
     /// that the first stuck device leads into, in the order of waiting.
     fn cycle(&mut self, next: &[usize]) -> Deadlock {
+        let slices = self.slices();
         for (index, op) in self.schedule.ops().iter().enumerate() {
-            self.makers[self.routes[op.slot()].output + op.microbatch() as usize] = index as u32;
+            self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
         }
         let stuck: Vec<u32> =
             (0..self.schedule.devices()).filter(|&d| next[d as usize] < self.schedule.range(d).end).collect();
@@ -273,6 +280,12 @@ impl TaskGraph {
         &self.schedule
     }
 
+    /// Number of slices of a micro-batch.
+    #[inline]
+    pub fn slices(&self) -> u32 {
+        self.schedule.slices().count()
+    }
+
     /// Number of ops.
     pub fn len(&self) -> usize {
         self.schedule.ops().len()
@@ -297,7 +310,7 @@ impl TaskGraph {
     pub fn upstream(&self, index: usize) -> Option<usize> {
         let op = self.op(index);
         op.upstream(self.schedule.placement.stages())?;
-        Some(self.makers[self.routes[op.slot()].input + op.microbatch() as usize] as usize)
+        Some(self.makers[self.routes[op.slot()].input + op.unit(self.slices())] as usize)
     }
 
     /// The op whose output must be transferred to op number `index` from another device.
@@ -309,7 +322,7 @@ impl TaskGraph {
     pub fn consumer(&self, index: usize) -> Option<usize> {
         let op = self.op(index);
         let cell = self.routes[op.slot()].consumer_output;
-        (cell != SOURCE).then(|| self.makers[cell + op.microbatch() as usize] as usize)
+        (cell != SOURCE).then(|| self.makers[cell + op.unit(self.slices())] as usize)
     }
 
     /// The op before it on its device.

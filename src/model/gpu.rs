@@ -125,6 +125,7 @@ impl StageModule<Cuda> {
                 Kind::I => &[Kind::I],
                 Kind::W => &[Kind::W],
                 Kind::B => &[Kind::I, Kind::W],
+                Kind::R | Kind::O | Kind::L => &[],
             };
             kinds.iter().map(move |&kind| (op.stage(), kind))
         });

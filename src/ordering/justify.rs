@@ -4,8 +4,9 @@
 
 use super::pattern::timed_ops;
 use super::problem::{Problem, Rule};
+use super::problem::{kind_of, slot_of};
 use super::trial::{Gaps, Trial};
-use super::words::{Words, kind_of, slot_of};
+use super::words::Words;
 use crate::graph::SOURCE;
 use crate::op::{Kind, Op};
 use std::collections::VecDeque;

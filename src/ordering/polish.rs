@@ -1,8 +1,9 @@
 //! Local search on orders, guided by the critical path.
 
 use super::problem::Problem;
+use super::problem::kind_of;
 use super::trial::{Gaps, Score, Trial};
-use super::words::{Cuts, Words, fits, kind_of};
+use super::words::{Cuts, Words, fits};
 use crate::op::Kind;
 use crate::open::Goal;
 

@@ -58,6 +58,28 @@ pub(super) struct Problem {
     changes: [i128; Kind::ALL.len()],
 }
 
+/// Returns the number of a kind's counter among those of its stage; B shares that of I. Other kinds than F, I, W and B are not searched for.
+fn counter_of(kind: Kind) -> u32 {
+    match kind {
+        Kind::I | Kind::B => 1,
+        Kind::W => 2,
+        _ => 0,
+    }
+}
+
+/// Bits of the kind in a slot.
+const KIND: u32 = Op::SLOTS_PER_STAGE as u32 / 2 - 1;
+
+/// Returns the kind of a slot.
+pub(super) fn kind_of(slot: u32) -> Kind {
+    Kind::ALL[((slot & KIND) as usize).min(Kind::ALL.len() - 1)]
+}
+
+/// Returns the slot of another kind of the same stage.
+pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
+    slot & !KIND | kind as u32
+}
+
 impl Problem {
     /// Creates the problem of `placement` under `costs`; `caps` in activation units by device.
     pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> Problem {
@@ -76,7 +98,7 @@ impl Problem {
                 input: op.upstream(stages).map_or(SOURCE as u32, row),
                 output: row(stage),
                 consumer: placement.receiver(op).unwrap_or(placement.device_of(op)),
-                counter: 3 * lane(stage, direction) as u32 + [0, 1, 2, 1][op.kind() as usize],
+                counter: 3 * lane(stage, direction) as u32 + counter_of(op.kind()),
             };
         }
         Problem {
@@ -112,7 +134,7 @@ impl Problem {
 
     /// Returns what the op of a slot adds to what its device holds.
     pub fn change(&self, slot: u32) -> i128 {
-        self.changes[(slot & 3) as usize]
+        self.changes[kind_of(slot) as usize]
     }
 
     /// Whether `device` may hold `whole` activations and what `pending` W's keep.

@@ -4,8 +4,9 @@
 //! so is its k-th backward. Words may omit W's: then the W whose I is oldest runs when its device would idle long enough (or nearly:
 //! `slack`), when the next F would exceed the cap, and at the end.
 
+use super::problem::slot_of;
 use super::problem::{Problem, Rule};
-use super::words::{Words, slot_of};
+use super::words::Words;
 use crate::graph::SOURCE;
 use crate::op::Kind;
 

@@ -1,6 +1,6 @@
 //! Words: the orders of all devices as slots, and the repetition of their steady state for more micro-batches.
 
-use super::problem::Problem;
+use super::problem::{Problem, kind_of};
 use crate::op::{Kind, Op};
 
 /// One order per device, flat: ops as slots, in order of micro-batch per slot.
@@ -36,15 +36,6 @@ impl Words {
     }
 }
 
-pub(super) fn kind_of(slot: u32) -> Kind {
-    Kind::ALL[(slot & 3) as usize]
-}
-
-/// Returns the slot of another kind of the same stage.
-pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
-    slot & !3 | kind as u32
-}
-
 /// Returns the words of rows of ops, without W's.
 pub(super) fn words_of(rows: &[Vec<Op>]) -> Words {
     let row = |ops: &Vec<Op>| ops.iter().filter(|op| op.kind() != Kind::W).map(|op| op.slot() as u32).collect();
@@ -66,7 +57,7 @@ pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut 
             Kind::F => whole += 1,
             Kind::B => whole -= 1,
             Kind::I => (whole, pending) = (whole - 1, pending + 1),
-            Kind::W => pending -= 1,
+            _ => pending -= 1,
         }
     }
     true

@@ -141,7 +141,7 @@ fn without_repetitions(ops: &[Op]) -> Vec<Op> {
             Kind::F => state.wrapping_add(forward),
             Kind::B => state.wrapping_sub(forward),
             Kind::I => state.wrapping_sub(forward).wrapping_add(input),
-            Kind::W => state.wrapping_sub(input),
+            _ => state.wrapping_sub(input),
         };
         kept.push(op);
         path.push(state);

@@ -1,13 +1,13 @@
 //! Lower bounds of the makespan of every schedule with a placement, kinds of ops, costs, and optionally a memory cap.
 
 use super::event::Processor;
-use super::paths::Paths;
+use super::paths::{Paths, Unit};
 use super::sweep::{pair_duration, pairs};
 use crate::activation::{self, Keep, WHOLE};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::placement::{Chunk, Placement};
+use crate::placement::Placement;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lower bounds of the makespan in ticks, by argument.
@@ -64,10 +64,11 @@ pub fn bounds_at_own_peaks(graph: &TaskGraph, costs: &CostTable) -> Bounds {
 }
 
 /// Returns the bound of every order in which no device holds more than `cap` and each backward may be whole or split into I and W.
-/// `None` if overlapped pairs take less time than their ops, since splitting changes the pairs.
+/// `None` if overlapped pairs take less time than their ops, since splitting changes the pairs, and for slices, recompute and copies.
 fn if_split(paths: &Paths, cap: Option<i128>) -> Option<u64> {
     let (graph, placement) = (paths.graph, &paths.graph.schedule().placement);
-    if graph.schedule().has_pairs() && graph.overlap().is_shorter() {
+    let is_whole = graph.schedule().beyond_microbatches().is_none();
+    if !is_whole || graph.schedule().has_pairs() && graph.overlap().is_shorter() {
         return None;
     }
     let mut counts = paths.counts.clone();
@@ -106,22 +107,23 @@ pub(super) fn shared_cores(graph: &TaskGraph, costs: &CostTable, processors: &[P
         return None;
     }
     let counts = schedule.counts();
-    let work = |op: Op| u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
+    let work = |op: Op| u128::from(counts[schedule.class(op)]) * u128::from(costs.of(op).duration);
     let evenly = |processor: &Processor| {
         let own = |op: &Op| processor.devices.contains(&schedule.placement.device_of(*op));
-        let all: u128 = schedule.placement.op_kinds().filter(own).map(work).sum();
+        let all: u128 = schedule.op_classes().filter(own).map(work).sum();
         (all / u128::from(processor.cores.max(1))) as u64
     };
     processors.iter().map(evenly).max()
 }
 
 fn bounds_with(paths: &Paths, cap: impl Fn(u32) -> Option<i128>) -> Bounds {
+    let is_whole = paths.graph.schedule().beyond_microbatches().is_none();
     let mut bounds = Bounds { critical_path: paths.longest(), ..Bounds::default() };
     for device in 0..paths.graph.schedule().devices() {
         let device_jobs = Jobs::new(paths, device);
         bounds.work = bounds.work.max(device_jobs.work());
         bounds.head_work_tail = bounds.head_work_tail.max(device_jobs.head_work_tail());
-        if let Some(cap) = cap(device) {
+        if let Some(cap) = cap(device).filter(|_| is_whole) {
             let memory = Limited::new(paths, &device_jobs, device, cap).map(|limited| limited.bound());
             bounds.memory = bounds.memory.max(memory);
         }
@@ -152,18 +154,19 @@ impl Jobs {
     fn new(paths: &Paths, device: u32) -> Jobs {
         let schedule = paths.graph.schedule();
         let chunks = schedule.placement.held_by(device);
-        let job = |(&chunk, kind): (&Chunk, Kind)| {
-            let (occupancy, duration) = (paths.occupancy(kind, chunk), paths.duration(kind, chunk));
+        let job = |(unit, kind): (Unit, Kind)| {
+            let (occupancy, duration) = (paths.occupancy(kind, unit), paths.duration(kind, unit));
             Job {
-                op: Paths::op(kind, chunk),
-                count: i128::from(paths.count(kind, chunk)),
+                op: unit.op(kind),
+                count: i128::from(paths.count(kind, unit)),
                 occupancy: i128::from(occupancy),
                 after: i128::from(occupancy - duration),
-                head: i128::from(paths.head(kind, chunk)),
-                tail: i128::from(paths.tail(kind, chunk)),
+                head: i128::from(paths.head(kind, unit)),
+                tail: i128::from(paths.tail(kind, unit)),
             }
         };
-        let all = chunks.iter().flat_map(|chunk| Kind::ALL.map(|kind| (chunk, kind)));
+        let units = chunks.iter().flat_map(|&chunk| paths.units(chunk));
+        let all = units.flat_map(|unit| Kind::ALL.map(|kind| (unit, kind)));
         let list = all.map(job).filter(|job| job.count > 0).collect();
         let mut saved = BTreeMap::new();
         let overlap = paths.graph.overlap();
@@ -262,7 +265,7 @@ fn to_ticks(time: i128) -> u64 {
 struct Limited<'a> {
     paths: &'a Paths<'a>,
     jobs: &'a Jobs,
-    chunks: &'a [Chunk],
+    chunks: Vec<Unit>,
     keep: Keep,
     /// The cap in chunk activations; a whole number if activations are kept whole.
     cap: f64,
@@ -279,8 +282,8 @@ impl<'a> Limited<'a> {
         let schedule = paths.graph.schedule();
         let keep = paths.costs.keep;
         let most = cap.clamp(0, MOST * WHOLE) / WHOLE;
-        let cap = if keep == Keep::ALL { most as f64 } else { cap.min(MOST * WHOLE) as f64 / WHOLE as f64 };
-        let chunks = schedule.placement.held_by(device);
+        let cap = if keep.is_whole() { most as f64 } else { cap.min(MOST * WHOLE) as f64 / WHOLE as f64 };
+        let chunks = schedule.placement.held_by(device).iter().map(|&chunk| Unit::whole(chunk)).collect();
         (most > 0 && !jobs.list.is_empty()).then_some(Limited { paths, jobs, chunks, keep, cap, most })
     }
 
@@ -292,7 +295,7 @@ impl<'a> Limited<'a> {
         // Overlapped ops share the time for which they hold an activation: count only the time between them.
         let overlapping = !self.jobs.saved.is_empty();
         let mut area = 0.0;
-        for &chunk in self.chunks {
+        for &chunk in &self.chunks {
             let place = self.paths.place(chunk);
             let way = self.paths.head_backward[place] - self.paths.head_forward[place];
             let whole = |kind: Kind| match overlapping {
@@ -305,10 +308,9 @@ impl<'a> Limited<'a> {
         }
         let head = self.forwards().map(|job| job.head).min().unwrap_or(0);
         let releases = |job: &&Job| match job.op.kind() {
-            Kind::F => false,
-            Kind::I => self.keep < Keep::ALL,
+            Kind::I => !self.keep.is_whole(),
             Kind::W => self.keep.share() > 0.0,
-            Kind::B => true,
+            kind => kind.is_backward(),
         };
         let tail = self.jobs.list.iter().filter(releases).map(|job| job.tail).min().unwrap_or(0);
         // Rounded down slightly, as sums of floating-point numbers are inexact.
@@ -338,24 +340,23 @@ impl<'a> Limited<'a> {
 
     /// Returns the maximum work that is left when all F's have run; `None` if unlimited.
     fn left(&self, weights: bool) -> Option<i128> {
-        let of = |kind: Kind, chunk: Chunk| match self.paths.count(kind, chunk) {
+        let of = |kind: Kind, chunk: Unit| match self.paths.count(kind, chunk) {
             0 => 0,
             _ => i128::from(self.paths.occupancy(kind, chunk)),
         };
-        let whole = |chunk: Chunk| {
+        let whole = |chunk: Unit| {
             let split = of(Kind::I, chunk) + if weights { of(Kind::W, chunk) } else { 0 };
             (split.max(of(Kind::B, chunk)), i128::from(self.paths.count(Kind::F, chunk)))
         };
         let whole = most_of(self.chunks.iter().map(|&chunk| whole(chunk)), self.most);
-        if !weights || self.keep == Keep::ALL || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0)
-        {
+        if !weights || self.keep.is_whole() || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0) {
             return Some(whole);
         }
         if self.keep.share() == 0.0 {
             return None;
         }
         // The device may hold whole activations, or more partial ones after their I.
-        let rate = |&chunk: &Chunk| {
+        let rate = |&chunk: &Unit| {
             let split = of(Kind::I, chunk) + of(Kind::W, chunk);
             (split.max(of(Kind::B, chunk)) as f64).max(of(Kind::W, chunk) as f64 / self.keep.share())
         };

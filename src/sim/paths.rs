@@ -5,11 +5,35 @@ use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 
-/// Shortest paths through the pipeline, by (direction, stage).
+/// A chunk's share of one micro-batch: all of it, or a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub chunk: Chunk,
+    /// `None` if micro-batches are whole.
+    slice: Option<u32>,
+}
+
+impl Unit {
+    pub fn whole(chunk: Chunk) -> Unit {
+        Unit { chunk, slice: None }
+    }
+
+    /// Returns the op of a kind, of micro-batch 0.
+    pub fn op(self, kind: Kind) -> Op {
+        let op = Op::new(kind, self.chunk.stage, 0).in_direction(self.chunk.direction);
+        self.slice.map_or(op, |slice| op.on_slice(slice))
+    }
+
+    fn of(op: Op) -> Unit {
+        Unit { chunk: Chunk { stage: op.stage(), direction: op.direction() }, slice: op.slice() }
+    }
+}
+
+/// Shortest paths through the pipeline, by (direction, stage, slice).
 pub(super) struct Paths<'a> {
     pub graph: &'a TaskGraph,
     pub costs: &'a CostTable,
-    /// Number of ops by [`Op::slot`].
+    /// Number of ops by [`class`](crate::schedule::Schedule::class).
     pub counts: Vec<u64>,
     /// Earliest start of a forward.
     pub head_forward: Vec<u64>,
@@ -29,10 +53,10 @@ impl<'a> Paths<'a> {
         Paths::with_counts(graph, costs, graph.schedule().counts())
     }
 
-    /// Computes paths for `counts` ops of each slot instead of those of `graph`.
+    /// Computes paths for `counts` ops of each class instead of those of `graph`.
     pub fn with_counts(graph: &'a TaskGraph, costs: &'a CostTable, counts: Vec<u64>) -> Paths<'a> {
         let placement = &graph.schedule().placement;
-        let places = (placement.stages() * placement.directions()) as usize;
+        let places = (placement.stages() * placement.directions() * graph.slices()) as usize;
         let zero = || vec![0; places];
         let mut paths = Paths {
             graph,
@@ -47,108 +71,157 @@ impl<'a> Paths<'a> {
         paths
     }
 
-    pub fn place(&self, chunk: Chunk) -> usize {
-        (chunk.direction * self.graph.schedule().placement.stages() + chunk.stage) as usize
+    /// Returns the units of a chunk, by slice.
+    pub fn units(&self, chunk: Chunk) -> impl Iterator<Item = Unit> + use<> {
+        let n = self.graph.slices();
+        (0..n).map(move |slice| Unit { chunk, slice: (n > 1).then_some(slice) })
     }
 
-    pub fn op(kind: Kind, chunk: Chunk) -> Op {
-        Op::new(kind, chunk.stage, 0).in_direction(chunk.direction)
+    pub fn place(&self, unit: Unit) -> usize {
+        let Chunk { stage, direction } = unit.chunk;
+        let chunk = direction * self.graph.schedule().placement.stages() + stage;
+        (chunk * self.graph.slices() + unit.slice.unwrap_or(0)) as usize
     }
 
-    pub fn count(&self, kind: Kind, chunk: Chunk) -> u64 {
-        self.counts[Paths::op(kind, chunk).slot()]
+    fn on_stage(unit: Unit, stage: u32) -> Unit {
+        Unit { chunk: Chunk { stage, ..unit.chunk }, ..unit }
     }
 
-    pub fn duration(&self, kind: Kind, chunk: Chunk) -> u64 {
-        self.costs.of(Paths::op(kind, chunk)).duration
+    /// Returns the same chunk's unit of the slice before, and of the slice after.
+    fn neighbors(&self, unit: Unit) -> [Option<Unit>; 2] {
+        let at = |slice: Option<u32>| slice.map(|slice| Unit { slice: Some(slice), ..unit });
+        let Some(slice) = unit.slice else { return [None; 2] };
+        [at(slice.checked_sub(1)), at(Some(slice + 1).filter(|&next| next < self.graph.slices()))]
     }
 
-    /// Returns for how long such an op occupies its device.
-    pub fn occupancy(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let time = self.costs.of(Paths::op(kind, chunk));
-        time.duration + time.after
+    pub fn count(&self, kind: Kind, unit: Unit) -> u64 {
+        self.counts[self.graph.schedule().class(unit.op(kind))]
     }
 
-    fn transfer(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let op = Paths::op(kind, chunk);
+    pub fn duration(&self, kind: Kind, unit: Unit) -> u64 {
+        self.costs.of(unit.op(kind)).duration
+    }
+
+    /// Returns for how long such an op occupies its device; copies do not.
+    pub fn occupancy(&self, kind: Kind, unit: Unit) -> u64 {
+        let time = self.costs.of(unit.op(kind));
+        if kind.is_compute() { time.duration + time.after } else { 0 }
+    }
+
+    fn transfer(&self, kind: Kind, unit: Unit) -> u64 {
+        let op = unit.op(kind);
         if self.graph.schedule().placement.leaves_device(op) { self.costs.of(op).arrival } else { 0 }
     }
 
-    /// Returns the least of `f` over the backward kinds of `chunk`.
-    fn least(&self, chunk: Chunk, f: impl Fn(usize, Kind) -> u64) -> u64 {
-        let kinds = BACKWARDS.into_iter().enumerate().filter(|&(_, kind)| self.count(kind, chunk) > 0);
+    /// Returns the least of `f` over the backward kinds of `unit`.
+    fn least(&self, unit: Unit, f: impl Fn(usize, Kind) -> u64) -> u64 {
+        let kinds = BACKWARDS.into_iter().enumerate().filter(|&(_, kind)| self.count(kind, unit) > 0);
         kinds.map(|(number, kind)| f(number, kind)).min().unwrap_or(0)
+    }
+
+    /// Returns how long R takes if every unit is recomputed.
+    fn recompute(&self, unit: Unit) -> u64 {
+        let all = self.count(Kind::R, unit) > 0 && self.count(Kind::R, unit) == self.count(Kind::F, unit);
+        if all { self.duration(Kind::R, unit) } else { 0 }
     }
 
     fn follow(&mut self, direction: u32) {
         let stages = self.graph.schedule().placement.stages();
         let chunk = |stage| Chunk { stage, direction };
-        for stage in 1..stages {
-            let (from, to) = (chunk(stage - 1), self.place(chunk(stage)));
-            let head = self.head_forward[self.place(from)];
-            self.head_forward[to] = head + self.duration(Kind::F, from) + self.transfer(Kind::F, from);
-        }
-        let last = chunk(stages - 1);
-        let place = self.place(last);
-        self.head_backward[place] = self.head_forward[place] + self.duration(Kind::F, last);
-        for stage in (1..stages).rev() {
-            let (from, to) = (chunk(stage), self.place(chunk(stage - 1)));
-            let step = self.least(from, |_, kind| self.duration(kind, from) + self.transfer(kind, from));
-            self.head_backward[to] = self.head_backward[self.place(from)] + step;
-        }
         for stage in 0..stages {
-            let here = chunk(stage);
-            let onward = |kind: Kind| {
-                let Some(below) = stage.checked_sub(1).map(chunk) else { return 0 };
-                let tails = self.tail_backward[self.place(below)];
-                self.transfer(kind, here) + self.least(below, |number, kind| self.duration(kind, below) + tails[number])
-            };
-            let tails = [onward(Kind::I).max(self.duration(Kind::W, here)), onward(Kind::B)];
-            let place = self.place(here);
-            self.tail_backward[place] = tails;
+            for unit in self.units(chunk(stage)) {
+                let above = stage.checked_sub(1).map(|stage| Paths::on_stage(unit, stage));
+                let [before, _] = self.neighbors(unit);
+                let ends = |from: Unit| self.head_forward[self.place(from)] + self.duration(Kind::F, from);
+                let arrives = above.map_or(0, |from| ends(from) + self.transfer(Kind::F, from));
+                let head = arrives.max(before.map_or(0, ends));
+                let place = self.place(unit);
+                self.head_forward[place] = head;
+            }
         }
         for stage in (0..stages).rev() {
-            let here = chunk(stage);
-            let tail = if stage == stages - 1 {
-                let tails = self.tail_backward[self.place(here)];
-                self.least(here, |number, kind| self.duration(kind, here) + tails[number])
-            } else {
-                let next = chunk(stage + 1);
-                self.transfer(Kind::F, here) + self.duration(Kind::F, next) + self.tail_forward[self.place(next)]
-            };
-            let place = self.place(here);
-            self.tail_forward[place] = tail;
+            let units: Vec<Unit> = self.units(chunk(stage)).collect();
+            for unit in units.into_iter().rev() {
+                let next = (stage + 1 < stages).then(|| Paths::on_stage(unit, stage + 1));
+                let [_, after] = self.neighbors(unit);
+                let ends = |from: Unit, transfers: bool| {
+                    let lasts =
+                        |kind| self.duration(kind, from) + if transfers { self.transfer(kind, from) } else { 0 };
+                    self.head_backward[self.place(from)] + self.least(from, |_, kind| lasts(kind))
+                };
+                let own = self.head_forward[self.place(unit)] + self.duration(Kind::F, unit) + self.recompute(unit);
+                let others = [next.map(|from| ends(from, true)), after.map(|from| ends(from, false))];
+                let place = self.place(unit);
+                self.head_backward[place] = others.into_iter().flatten().fold(own, u64::max);
+            }
+        }
+        for stage in 0..stages {
+            for unit in self.units(chunk(stage)) {
+                self.follow_back(unit);
+            }
+        }
+        for stage in (0..stages).rev() {
+            let units: Vec<Unit> = self.units(chunk(stage)).collect();
+            for unit in units.into_iter().rev() {
+                let [_, after] = self.neighbors(unit);
+                let starts = |next: Unit| self.duration(Kind::F, next) + self.tail_forward[self.place(next)];
+                let onward = (stage + 1 < stages).then(|| Paths::on_stage(unit, stage + 1));
+                let onward = onward.map(|next| self.transfer(Kind::F, unit) + starts(next));
+                let own = self.recompute(unit) + self.tail(Kind::R, unit);
+                let tail = [onward, after.map(starts)].into_iter().flatten().fold(own, u64::max);
+                let place = self.place(unit);
+                self.tail_forward[place] = tail;
+            }
         }
     }
 
+    /// Computes what follows the backwards of a unit, from what follows those of the stage below and of the slice before.
+    fn follow_back(&mut self, unit: Unit) {
+        let below = unit.chunk.stage.checked_sub(1).map(|stage| Paths::on_stage(unit, stage));
+        let [before, _] = self.neighbors(unit);
+        let starts = |next: Unit| {
+            let tails = self.tail_backward[self.place(next)];
+            self.least(next, |number, kind| self.duration(kind, next) + tails[number])
+        };
+        let before = before.map_or(0, starts);
+        let onward = |kind| below.map_or(0, |below| self.transfer(kind, unit) + starts(below)).max(before);
+        let tails = [onward(Kind::I).max(self.duration(Kind::W, unit)), onward(Kind::B)];
+        let place = self.place(unit);
+        self.tail_backward[place] = tails;
+    }
+
     /// Returns the least time before such an op starts.
-    pub fn head(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let place = self.place(chunk);
+    pub fn head(&self, kind: Kind, unit: Unit) -> u64 {
+        let place = self.place(unit);
         match kind {
             Kind::F => self.head_forward[place],
             Kind::I | Kind::B => self.head_backward[place],
-            Kind::W => self.head_backward[place] + self.duration(Kind::I, chunk),
+            Kind::W => self.head_backward[place] + self.duration(Kind::I, unit),
+            _ => self.head_forward[place] + self.duration(Kind::F, unit),
         }
     }
 
     /// Returns the least time after such an op ends.
-    pub fn tail(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let place = self.place(chunk);
+    pub fn tail(&self, kind: Kind, unit: Unit) -> u64 {
+        let place = self.place(unit);
+        let tails = self.tail_backward[place];
         match kind {
             Kind::F => self.tail_forward[place],
-            Kind::I => self.tail_backward[place][0],
-            Kind::B => self.tail_backward[place][1],
-            Kind::W => 0,
+            Kind::I => tails[0],
+            Kind::B => tails[1],
+            Kind::R => self.least(unit, |number, kind| self.duration(kind, unit) + tails[number]),
+            _ => 0,
         }
     }
 
     /// Returns the longest path through any op.
     pub fn longest(&self) -> u64 {
-        let placement = &self.graph.schedule().placement;
+        let schedule = self.graph.schedule();
         let through = |op: Op| {
-            let chunk = Chunk { stage: op.stage(), direction: op.direction() };
-            self.head(op.kind(), chunk) + self.duration(op.kind(), chunk) + self.tail(op.kind(), chunk)
+            let unit = Unit::of(op);
+            self.head(op.kind(), unit) + self.duration(op.kind(), unit) + self.tail(op.kind(), unit)
         };
-        placement.op_kinds().filter(|op| self.counts[op.slot()] > 0).map(through).max().unwrap_or(0)
+        let used = schedule.op_classes().filter(|&op| self.counts[schedule.class(op)] > 0);
+        used.map(through).max().unwrap_or(0)
     }
 }

@@ -41,13 +41,13 @@ pub(super) fn stream_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes
     if spans.len() > MOST_SPANS { Vec::new() } else { spans }
 }
 
-/// Returns the sub-ops of an op outside of pairs; none for W, which is a single sub-op.
+/// Returns the sub-ops of an op outside of pairs; none for W and others, which are single sub-ops.
 fn alone(pairs: &PairCosts, op: Op) -> StreamTimes {
     let sub_ops = pairs.sub_ops(op.stage());
     match op.kind() {
         Kind::F => StreamTimes::of(Chunks { forward: Some(sub_ops), backward: None }),
         Kind::I | Kind::B => StreamTimes::of(Chunks { forward: None, backward: Some((sub_ops, op.kind())) }),
-        Kind::W => StreamTimes::default(),
+        _ => StreamTimes::default(),
     }
 }
 

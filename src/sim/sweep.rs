@@ -4,9 +4,10 @@ use crate::cost::pair::{PairCosts, PairTime};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
+use crate::op::Op;
 use crate::schedule::Overlap;
 
-/// How the ops of one (stage, direction, kind) run: times in ticks, and the cells of their input and output.
+/// How the ops of one (stage, direction, kind, slice) run: times in ticks, and the cells of their input and output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SweepRule {
     pub duration: u64,
@@ -20,14 +21,14 @@ pub(super) struct SweepRule {
     pub output: usize,
 }
 
-/// Returns the rules by [`Op::slot`](crate::op::Op::slot).
+/// Returns the rules by [`Schedule::class`](crate::schedule::Schedule::class).
 fn rules(graph: &TaskGraph, costs: &CostTable) -> Vec<SweepRule> {
-    let placement = &graph.schedule().placement;
-    let mut rules = vec![SweepRule::default(); placement.slots()];
-    for op in placement.op_kinds() {
+    let (schedule, placement) = (graph.schedule(), &graph.schedule().placement);
+    let mut rules = vec![SweepRule::default(); schedule.classes()];
+    for op in schedule.op_classes() {
         let (OpTime { duration, after, arrival }, route) = (costs.of(op), graph.routes()[op.slot()]);
         let arrival = if placement.leaves_device(op) { arrival } else { 0 };
-        rules[op.slot()] = SweepRule { duration, after, arrival, input: route.input, output: route.output };
+        rules[schedule.class(op)] = SweepRule { duration, after, arrival, input: route.input, output: route.output };
     }
     rules
 }
@@ -117,7 +118,7 @@ pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) ->
 /// Times that a sweep needs, besides a graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine<'a> {
-    /// By [`Op::slot`](crate::op::Op::slot).
+    /// By [`Schedule::class`](crate::schedule::Schedule::class).
     pub rules: &'a [SweepRule],
     /// Durations of pairs on two streams.
     pub pairs: Option<&'a PairCosts>,
@@ -136,14 +137,16 @@ pub(super) fn sweep_rules(
     note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
     let pauses = machine.pauses;
-    match pauses {
-        [] => sweep_pausing(graph, machine, lasts, |_| 0, note),
-        _ => sweep_pausing(graph, machine, lasts, |index| pauses.get(index).copied().unwrap_or(0), note),
+    let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
+    match (pauses, graph.slices()) {
+        ([], 1) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, note),
+        (_, 1) => sweep_pausing::<false>(graph, machine, lasts, pause, note),
+        _ => sweep_pausing::<true>(graph, machine, lasts, pause, note),
     }
 }
 
-/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op.
-fn sweep_pausing(
+/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op. `SLICED` says whether micro-batches are cut.
+fn sweep_pausing<const SLICED: bool>(
     graph: &TaskGraph,
     Machine { rules, pairs, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
@@ -151,6 +154,9 @@ fn sweep_pausing(
     mut note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
     let schedule = graph.schedule();
+    let slices = if SLICED { graph.slices() } else { 1 };
+    let class = |op: &Op| if SLICED { schedule.class(*op) } else { op.slot() };
+    let unit = |op: &Op| if SLICED { op.unit(slices) } else { op.microbatch() as usize };
     let mut ready = vec![0_u64; graph.cells()]; // by cell: when its content may be used
     let at_begin = |device: u32| Progress {
         next: schedule.range(device).start,
@@ -164,7 +170,7 @@ fn sweep_pausing(
         let ops = &schedule.ops()[next..end];
         let mut closes = false; // the op before opened a pair, which ran as a whole
         for (index, op) in (next..end).zip(ops) {
-            let (rule, microbatch) = (&rules[op.slot()], op.microbatch() as usize);
+            let (rule, unit_number) = (&rules[class(op)], unit(op));
             if closes {
                 closes = false;
                 continue;
@@ -172,27 +178,27 @@ fn sweep_pausing(
             if op.opens_pair() {
                 closes = true;
                 let second = ops[index + 1 - next];
-                let (other, other_microbatch) = (&rules[second.slot()], second.microbatch() as usize);
-                let inputs = [ready[rule.input + microbatch], ready[other.input + other_microbatch]];
+                let (other, other_unit) = (&rules[class(&second)], unit(&second));
+                let inputs = [ready[rule.input + unit_number], ready[other.input + other_unit]];
                 let durations = [rule.duration, other.duration];
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
                 let streams = pairs.and_then(|pairs| pairs.of(*op, second));
                 let Pair { starts, ends } = Pair::new((graph.overlap(), streams), free, inputs, last);
-                ready[rule.output + microbatch] = ends[1] + rule.arrival;
+                ready[rule.output + unit_number] = ends[1] + rule.arrival;
                 free = ends[1] + rule.after;
                 note(index, starts[0], ends[0], ends[1]);
                 note(index + 1, starts[1], ends[1], free);
-                ready[other.output + other_microbatch] = free + other.arrival;
+                ready[other.output + other_unit] = free + other.arrival;
                 free += other.after + pause(index + 1);
                 activity.busy += ends[0] - starts[0] + ends[1] - starts[1];
                 activity.first_start = activity.first_start.min(starts[0]);
                 activity.last_end = ends[1];
                 continue;
             }
-            let start = free.max(ready[rule.input + microbatch]);
+            let start = free.max(ready[rule.input + unit_number]);
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;
-            ready[rule.output + microbatch] = end + rule.arrival;
+            ready[rule.output + unit_number] = end + rule.arrival;
             free = end + rule.after + pause(index);
             activity.busy += duration;
             activity.first_start = activity.first_start.min(start);

@@ -3,7 +3,7 @@
 use super::sweep::sweep_lasting;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 
 /// By how many ticks contention for links delays what follows an op.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,15 +185,15 @@ pub fn chain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, last: usize)
 }
 
 /// Average costs by kind: (sum, number).
-struct Averages([(u128, u128); 4]);
+struct Averages([(u128, u128); Kind::ALL.len()]);
 
 impl Averages {
     fn new(graph: &TaskGraph, costs: &CostTable) -> Averages {
-        let (counts, mut sums) = (graph.schedule().counts(), [(0, 0); 4]);
-        for op in graph.schedule().placement.op_kinds() {
+        let (counts, mut sums) = (graph.schedule().counts(), [(0, 0); Kind::ALL.len()]);
+        for op in graph.schedule().op_classes() {
             let (sum, number) = &mut sums[op.kind() as usize];
-            *sum += u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
-            *number += u128::from(counts[op.slot()]);
+            *sum += u128::from(counts[graph.schedule().class(op)]) * u128::from(costs.of(op).duration);
+            *number += u128::from(counts[graph.schedule().class(op)]);
         }
         Averages(sums)
     }

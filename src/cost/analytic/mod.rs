@@ -135,7 +135,7 @@ impl Analytic {
             Kind::F => passes.forward.total(),
             Kind::I => passes.input.total(),
             Kind::W => passes.weights.total(),
-            Kind::B => passes.backward.total(),
+            _ => passes.backward.total(),
         };
         let p = f64::from(placement.devices());
         let mean = |kind: Kind| passes.iter().map(|passes| of(kind, passes)).sum::<f64>() / p * 1e3;

@@ -253,7 +253,7 @@ impl SubOps {
             Kind::F => self.in_a_row(Kind::F),
             Kind::B => StreamTimes::of(Chunks { forward: None, backward: Some((self, Kind::B)) }).end,
             // Halves of a backward have nothing to hide behind.
-            Kind::I | Kind::W => self.in_a_row(kind),
+            _ => self.in_a_row(kind),
         }
     }
 }

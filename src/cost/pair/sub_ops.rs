@@ -59,7 +59,7 @@ impl SubOps {
             Kind::F => pass.forward,
             Kind::I => pass.input,
             Kind::W => pass.weights,
-            Kind::B => pass.backward(),
+            _ => pass.backward(),
         };
         let layer =
             |layer: &LayerOps| [layer.attn, layer.dispatch, layer.mlp, layer.combine].iter().map(of).sum::<u64>();

@@ -62,7 +62,7 @@ impl PairCosts {
         let mut numbers: BTreeMap<Class, u32> = BTreeMap::new();
         let mut class_of = Vec::with_capacity(placement.stages() as usize);
         for stage in 0..placement.stages() {
-            let alone = Kind::ALL.map(|kind| alone(Op::new(kind, stage, 0)));
+            let alone = Kind::COSTED.map(|kind| alone(Op::new(kind, stage, 0)));
             let class = Class { sub_ops: sub_ops[stage as usize].clone(), alone };
             let next = numbers.len() as u32;
             class_of.push(*numbers.entry(class).or_insert(next));

@@ -20,6 +20,9 @@ pub enum Class {
     Step,
     Send,
     Receive,
+    Recompute,
+    Offload,
+    Reload,
 }
 
 /// Lines over a box.
@@ -53,7 +56,7 @@ pub struct Tone {
 }
 
 /// By class: stem in style sheets, name in legends, nearest of a terminal's eight colours.
-const LOOKS: [(Class, &str, &str, u8); 7] = [
+const LOOKS: [(Class, &str, &str, u8); 10] = [
     (Class::Forward, "F", "F forward", 4),
     (Class::BackwardInput, "I", "I backward for the input", 6),
     (Class::BackwardWeight, "W", "W backward for the weights", 2),
@@ -61,10 +64,13 @@ const LOOKS: [(Class, &str, &str, u8); 7] = [
     (Class::Step, "step", "step ops", 7),
     (Class::Send, "send", "send", 1),
     (Class::Receive, "receive", "wait for data", 5),
+    (Class::Recompute, "R", "R recompute", 4),
+    (Class::Offload, "O", "O offload", 7),
+    (Class::Reload, "L", "L reload", 6),
 ];
 
 /// By class: the colours of the first and of the last chunk, and the hatch.
-type Tones = [(Rgb, Rgb, Hatch); 7];
+type Tones = [(Rgb, Rgb, Hatch); Class::COUNT];
 
 const DEFAULT: Tones = [
     ([0x1a, 0x2d, 0x96], [0x78, 0x94, 0xde], Hatch::Plain),
@@ -74,6 +80,9 @@ const DEFAULT: Tones = [
     ([0xa4, 0x9d, 0xbb], [0xa4, 0x9d, 0xbb], Hatch::Crossed),
     ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
     ([0x97, 0x5b, 0xc6], [0x97, 0x5b, 0xc6], Hatch::Plain),
+    ([0x5c, 0x6f, 0xc8], [0xb4, 0xc2, 0xf0], Hatch::Upright),
+    ([0x8c, 0x6d, 0x4f], [0x8c, 0x6d, 0x4f], Hatch::Level),
+    ([0xdf, 0xcd, 0xb4], [0xdf, 0xcd, 0xb4], Hatch::Level),
 ];
 
 /// Sky blue, reddish purple and orange are close to Okabe and Ito's palette.
@@ -85,6 +94,9 @@ const COLOUR_BLIND: Tones = [
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0xd5, 0x5e, 0x00], [0xd5, 0x5e, 0x00], Hatch::Plain),
     ([0x6b, 0x6b, 0x6b], [0x6b, 0x6b, 0x6b], Hatch::Plain),
+    ([0x2c, 0x6a, 0x9f], [0x7f, 0xb0, 0xd8], Hatch::Upright),
+    ([0x6e, 0x5a, 0x3c], [0x6e, 0x5a, 0x3c], Hatch::Level),
+    ([0xe2, 0xd3, 0xb8], [0xe2, 0xd3, 0xb8], Hatch::Level),
 ];
 
 const GREY: Tones = [
@@ -95,6 +107,9 @@ const GREY: Tones = [
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0x3c; 3], [0x3c; 3], Hatch::Plain),
     ([0x9a; 3], [0x9a; 3], Hatch::Plain),
+    ([0x50; 3], [0x90; 3], Hatch::Upright),
+    ([0x70; 3], [0x70; 3], Hatch::Level),
+    ([0xd4; 3], [0xd4; 3], Hatch::Level),
 ];
 
 /// Lines of causes of idle time, in the order of [`Cause::ALL`]. Gaps are hatched to tell them from ops.
@@ -233,7 +248,7 @@ impl Class {
     pub const COUNT: usize = LOOKS.len();
 
     /// Returns every class, in the order of legends.
-    pub fn all() -> [Class; 7] {
+    pub fn all() -> [Class; Class::COUNT] {
         LOOKS.map(|(class, ..)| class)
     }
 
@@ -246,6 +261,9 @@ impl Class {
             (Queue::Compute, Some(Kind::I)) => Class::BackwardInput,
             (Queue::Compute, Some(Kind::W)) => Class::BackwardWeight,
             (Queue::Compute, Some(Kind::B)) => Class::Backward,
+            (Queue::Compute, Some(Kind::R)) => Class::Recompute,
+            (Queue::Compute, Some(Kind::O)) => Class::Offload,
+            (Queue::Compute, Some(Kind::L)) => Class::Reload,
             (Queue::Compute, None) => Class::Step,
         }
     }

@@ -202,7 +202,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     }
 
     pub(super) fn rule(&self, index: usize) -> &Rule {
-        &self.prepared.rules[self.prepared.graph.op(index).slot()]
+        let graph = self.prepared.graph;
+        &self.prepared.rules[graph.schedule().class(graph.op(index))]
     }
 
     pub(super) fn lane(&self, message: u32) -> &'a Lane {

@@ -6,7 +6,7 @@ use crate::graph::TaskGraph;
 use crate::lowering::Lowering;
 use crate::op::Kind;
 
-/// How the ops of one (stage, direction, kind) run and how their output travels, in ticks.
+/// How the ops of one (stage, direction, kind, slice) run and how their output travels, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
     pub duration: u64,
@@ -22,12 +22,12 @@ pub(super) struct Rule {
     pub consumer: u32,
 }
 
-/// Returns the rules by [`slot`](crate::op::Op::slot); `None` if a transfer takes longer than the costs allow for it.
+/// Returns the rules by [`class`](crate::schedule::Schedule::class); `None` if a transfer takes longer than the costs allow for it.
 pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Rule>> {
-    let placement = &graph.schedule().placement;
-    let mut rules = vec![Rule::default(); placement.slots()];
-    for op in placement.op_kinds() {
-        let (time, rule) = (costs.of(op), &mut rules[op.slot()]);
+    let (schedule, placement) = (graph.schedule(), &graph.schedule().placement);
+    let mut rules = vec![Rule::default(); schedule.classes()];
+    for op in schedule.op_classes() {
+        let (time, rule) = (costs.of(op), &mut rules[schedule.class(op)]);
         (rule.duration, rule.after) = (time.duration, time.after);
         rule.consumer = graph.routes()[op.slot()].consumer;
         rule.leaves = placement.leaves_device(op);

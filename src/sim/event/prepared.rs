@@ -32,7 +32,7 @@ pub enum EventError {
 pub struct Prepared<'a> {
     pub(super) graph: &'a TaskGraph,
     pub(super) config: &'a Config,
-    /// By [`slot`](crate::op::Op::slot).
+    /// By [`class`](crate::schedule::Schedule::class).
     pub(super) rules: Vec<Rule>,
     pub(super) factors: Option<FactorTable>,
     pub(super) method: Method,
@@ -71,7 +71,7 @@ impl<'a> Prepared<'a> {
                 let arrival = transfer + latency;
                 SweepRule { duration, after, arrival, input: route.input, output: route.output }
             };
-            Method::Sweep(rules.iter().zip(graph.routes()).map(rule).collect())
+            Method::Sweep(rules.iter().zip(graph.routes().iter().cycle()).map(rule).collect())
         } else {
             Method::Events(Messages::new(graph, config, &rules))
         };

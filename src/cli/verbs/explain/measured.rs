@@ -129,7 +129,7 @@ fn known_name(step: &MeasuredStep, selection: &Selection) -> String {
 fn schedule_bubble(step: &MeasuredStep) -> f64 {
     let placement = &step.graph.schedule().placement;
     let counts = step.graph.schedule().counts();
-    let mut sums = [(0_u128, 0_u128); 4];
+    let mut sums = [(0_u128, 0_u128); crate::op::Kind::ALL.len()];
     for op in placement.op_kinds() {
         let (sum, count) = &mut sums[op.kind() as usize];
         *sum += u128::from(counts[op.slot()]) * u128::from(step.means.of(op).duration);
