@@ -316,6 +316,16 @@ impl Op {
         self.microbatch as usize * slices as usize + self.slice_number()
     }
 
+    /// Names what the op uses beyond forwards and backwards of whole micro-batches; empty if nothing.
+    pub fn feature(self) -> &'static str {
+        match self.kind() {
+            kind if kind.is_costed() && self.slice().is_none() => "",
+            kind if kind.is_costed() => "slices",
+            kind if kind.is_compute() => "recomputes",
+            _ => "offloads",
+        }
+    }
+
     /// Returns the stage whose output this op waits for, or `None` if everything it needs is made by its own stage. F waits for the
     /// F of the previous stage, I and B for the backward of the next stage; all for the same slice. This, [`Op::earlier_slice`] and
     /// [`Kind::needs`] are the only definition of the dependences of a pipeline. (An offloaded activation is needed back, too:

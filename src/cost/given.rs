@@ -199,11 +199,18 @@ impl GivenCosts {
         let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
         let assumed = assumed_in_words(&self.assumed);
         let SliceCosts { attention, attention_input, stub, kv, recompute } = self.slices;
-        let shares =
-            [("attention", attention, 0), ("attention_I", attention_input, 0), ("stub", stub, 0), ("kv", kv, 0), ("recompute", recompute, 1)];
+        let shares = [
+            ("attention", attention, 0),
+            ("attention_I", attention_input, 0),
+            ("stub", stub, 0),
+            ("kv", kv, 0),
+            ("recompute", recompute, 1),
+        ];
         let given = shares.into_iter().filter(|(_, share, usual)| *share != Decimal::whole(*usual));
         let given: String = given.map(|(name, share, _)| format!(", {name} = {}", share.to_f64())).collect();
-        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{copy}{given}{assumed}")
+        format!(
+            "costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{copy}{given}{assumed}"
+        )
     }
 
     /// Describes the assumptions and the resulting costs; `None` without assumptions.
