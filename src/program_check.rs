@@ -64,6 +64,12 @@ impl ProgramCheck {
         ProgramCheck { microbatches, slices, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
     }
 
+    /// Returns the check of the same device before its first op.
+    pub fn restarted(&self) -> ProgramCheck {
+        let (bits, complete) = (vec![0; self.bits.len()], vec![0; self.complete.len()]);
+        ProgramCheck { chunks: self.chunks.clone(), bits, complete, ..*self }
+    }
+
     fn cell(&self, chunk: usize, op: Op) -> usize {
         chunk * self.microbatches as usize * self.slices as usize + op.unit(self.slices)
     }

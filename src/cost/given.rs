@@ -22,6 +22,8 @@ pub struct GivenCosts {
     /// F, I, W, and B (default: I + W).
     pub(super) durations: [Decimal; 4],
     pub(super) comm: Decimal,
+    /// A copy of a micro-batch's activations between a device and the host.
+    pub(super) copy: Decimal,
     pub(super) keep: Decimal,
     pub(super) unit: Option<TimeUnit>,
     /// Assumptions about F, I and W that were not given.
@@ -35,7 +37,7 @@ pub struct GivenCosts {
 }
 
 /// Keys of durations.
-const TIMES: [&str; 5] = ["F", "I", "W", "B", "comm"];
+pub(super) const TIMES: [&str; 6] = ["F", "I", "W", "B", "comm", "copy"];
 /// Keys of shares, which have no unit and are at most 1.
 pub(super) const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
 
@@ -46,6 +48,7 @@ impl Default for GivenCosts {
         GivenCosts {
             durations: [one, one, one, Decimal::whole(2)],
             comm: Decimal::whole(0),
+            copy: Decimal::whole(0),
             keep: one,
             unit: None,
             assumed: Vec::new(),
@@ -117,7 +120,8 @@ impl FromStr for GivenCosts {
             recompute: share("recompute", costs.slices.recompute)?,
         };
         let durations = stages.as_ref().map_or(durations, GivenStages::longest);
-        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, stages, slices, ..costs })
+        let [comm, copy] = [get("comm", costs.comm), get("copy", costs.copy)];
+        Ok(GivenCosts { durations, comm, copy, keep, unit, assumed, stages, slices, ..costs })
     }
 }
 
@@ -190,6 +194,8 @@ impl GivenCosts {
         let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
         let [f, i, w, b] = [0, 1, 2, 3].map(|kind| self.written(kind));
         let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
+        let copy = self.copy.to_f64();
+        let copy = if copy > 0.0 { format!(", copy = {copy}") } else { String::new() };
         let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
         let assumed = assumed_in_words(&self.assumed);
         let SliceCosts { attention, attention_input, stub, kv, recompute } = self.slices;
@@ -203,7 +209,7 @@ impl GivenCosts {
         let given = shares.into_iter().filter(|(_, share, usual)| *share != Decimal::whole(*usual));
         let given: String = given.map(|(name, share, _)| format!(", {name} = {}", share.to_f64())).collect();
         format!(
-            "costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{given}{assumed}"
+            "costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{copy}{given}{assumed}"
         )
     }
 
@@ -254,7 +260,8 @@ impl GivenCosts {
                 all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
             let longest = longest.checked_mul(shares.largest().into())?;
             let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
-            (longest.checked_add(comm)?.checked_mul(ops)? < 1 << 63).then_some(longest)
+            let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
+            (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
         });
         let Some(scale) = scale else {
             return Err(CostError(
@@ -272,6 +279,7 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * shares.whole,
         });
+        let table = table.with_copies(placement, |op| ticks(self.copy) * shares.parts[op.stage() as usize]);
         Ok(CostTable { assumed: self.assumed.clone(), ..table })
     }
 
@@ -289,7 +297,7 @@ impl GivenCosts {
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
         let ops: f64 =
             self.durations.iter().map(|duration| duration.to_f64()).sum::<f64>() * slowest * of_device.min(1e6);
-        let messages = 16.0 * self.comm.to_f64();
+        let messages = 16.0 * (self.comm.to_f64() + self.copy.to_f64());
         let most = (ops + messages) * f64::from(devices) * f64::from(microbatches.max(1));
         if let Some(unit) = self.unit {
             if most * unit.ns() as f64 > 8.0 * LONGEST {
@@ -314,7 +322,7 @@ impl GivenCosts {
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
-        let all = || self.durations.iter().chain([&self.comm]);
+        let all = || self.durations.iter().chain([&self.comm, &self.copy]);
         let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
         let short = |number: &&Decimal| number.is_short();
         let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));

@@ -211,6 +211,13 @@ impl CostTable {
         }
     }
 
+    /// Returns the costs with copies of activations to and from the host that last `ticks`, which gets ops of micro-batch 0.
+    pub fn with_copies(self, placement: &Placement, ticks: impl Fn(Op) -> u64) -> CostTable {
+        self.with_times(placement, |op, time| {
+            if op.kind().is_compute() { time } else { OpTime { duration: ticks(op), ..OpTime::default() } }
+        })
+    }
+
     /// Returns the costs with the time of each op replaced.
     pub fn with_times(&self, placement: &Placement, time: impl Fn(Op, OpTime) -> OpTime) -> CostTable {
         let mut times = self.times.clone();

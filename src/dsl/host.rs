@@ -1,6 +1,6 @@
 //! Values and functions of the schedule language in Starlark.
 
-use super::word::{Atom, Named, Word, WordError};
+use super::word::{Atom, Named, Offload, Word, WordError};
 use crate::op::Kind;
 use crate::placement::{Placement, PlacementError};
 use allocative::Allocative;
@@ -329,6 +329,15 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
     }
 }
 
+/// Returns the chunk numbers of a list or a range.
+fn chunk_list<'v>(chunks: Value<'v>, heap: Heap<'v>) -> starlark::Result<Vec<u32>> {
+    let number = |value: Value<'v>| match u32::unpack_value(value)? {
+        Some(chunk) => Ok(chunk),
+        None => refuse(format!("expected chunk numbers, as in chunks = [0, 1], found {value}")),
+    };
+    chunks.iterate(heap)?.map(number).collect()
+}
+
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
     /// The words of a list, one after the other.
@@ -364,17 +373,23 @@ pub fn functions(builder: &mut GlobalsBuilder) {
     fn recompute<'v>(
         #[starlark(require = pos)] word: AnyWord,
         #[starlark(default = NoneOr::None)] chunks: NoneOr<Value<'v>>,
-        eval: &mut Evaluator<'v, '_, '_>,
+        heap: Heap<'v>,
     ) -> starlark::Result<WordValue> {
-        let number = |chunk: Value<'v>| match u32::unpack_value(chunk)? {
-            Some(chunk) => Ok(chunk),
-            None => refuse(format!("expected chunk numbers, as in recompute(word, [0, 1]), found {}", shown(chunk))),
-        };
-        let chunks = match chunks {
-            NoneOr::None => None,
-            NoneOr::Other(list) => Some(list.iterate(eval.heap())?.map(number).collect::<starlark::Result<_>>()?),
-        };
+        let chunks = chunks.into_option().map(|chunks| chunk_list(chunks, heap)).transpose()?;
         made(word.0.recompute(chunks))
+    }
+
+    /// The word with O, which copies an activation to the host, after each F of `chunks`, or of all, and L, which brings it back, `ahead`
+    /// compute ops before its backward; only where `least` compute ops or more lie from F to L.
+    fn offload<'v>(
+        #[starlark(require = pos)] word: AnyWord,
+        #[starlark(default = NoneOr::None)] chunks: NoneOr<Value<'v>>,
+        #[starlark(default = 2)] ahead: u32,
+        #[starlark(default = 4)] least: u32,
+        heap: Heap<'v>,
+    ) -> starlark::Result<WordValue> {
+        let chunks = chunks.into_option().map(|chunks| chunk_list(chunks, heap)).transpose()?;
+        made(word.0.offload(Offload { chunks, ahead, least }))
     }
 
     /// The word with a name that timelines show.

@@ -2,13 +2,13 @@
 
 use super::draft::Draft;
 use super::request::{Asked, Error};
-use super::word::{Atom, Context, Word};
+use super::word::{Atom, Context, Offload, Word};
 use crate::op::{Kind, Op};
 use crate::open::{OpenSchedule, Program};
 use crate::placement::{self, Placement};
 use crate::schedule::{Fault, OpError, Phase, ProgramCheck, Programs, Schedule, check_pair, grid};
 use crate::slices::Slices;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
@@ -47,7 +47,7 @@ impl Asked<'_> {
         for (device, word) in words.iter().enumerate() {
             let mut expansion = Expansion::new((placement, slices), device as u32, m, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
-            let result = result.and_then(|()| expansion.check_complete());
+            let result = result.and_then(|()| expansion.add_copies()).and_then(|()| expansion.check_complete());
             if let (Err(OpError(what)), None) = (result, &fault) {
                 fault = Some((device as u32, expansion.len(), expansion.line, what));
             }
@@ -96,7 +96,7 @@ impl Asked<'_> {
             if floating == Some(Kind::W) {
                 expansion.complete_weights();
             }
-            match result.and_then(|()| expansion.check_complete()) {
+            match result.and_then(|()| expansion.add_copies()).and_then(|()| expansion.check_complete()) {
                 Ok(()) => Ok(programs.ops),
                 Err(OpError(what)) => {
                     let (index, line) = (expansion.len(), expansion.line);
@@ -157,6 +157,8 @@ struct Expansion<'a> {
     line: u32,
     visited: u64,
     visit_limit: u64,
+    /// Positions of forwards whose activation may go to the host, and which rule says so.
+    offloads: Vec<(usize, Offload)>,
 }
 
 impl<'a> Expansion<'a> {
@@ -188,6 +190,7 @@ impl<'a> Expansion<'a> {
             visited: 0,
             // Ops that `first` drops are visited, too: allow patterns up to 64 times longer than the rest.
             visit_limit: 64 * 3 * v * (m + 4 * p),
+            offloads: Vec::new(),
         }
     }
 
@@ -198,7 +201,14 @@ impl<'a> Expansion<'a> {
     /// Takes the next ops of the word, all of one phase.
     fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), OpError> {
         let before = self.ops.len();
-        let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
+        let result = atoms.iter().try_for_each(|atom| {
+            let kept = self.take(atom, context.limit)?;
+            let covers = |rule: &&Offload| rule.chunks.as_ref().is_none_or(|chunks| chunks.contains(&atom.chunk));
+            if let Some(rule) = context.offload.filter(covers).filter(|_| kept && atom.kind == Kind::F) {
+                self.offloads.push((self.len() - 1, rule.clone()));
+            }
+            Ok(())
+        });
         if self.ops.len() > before && self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
             self.phases.push(Phase { start: before - self.start, name: context.phase.to_string() });
         }
@@ -233,6 +243,25 @@ impl<'a> Expansion<'a> {
         Ok(true)
     }
 
+    /// Adds the copies that `offload` asks for, and checks the program again.
+    fn add_copies(&mut self) -> Result<(), OpError> {
+        if self.offloads.is_empty() {
+            return Ok(());
+        }
+        let program = self.ops.split_off(self.start);
+        let offloads = std::mem::take(&mut self.offloads);
+        let (ops, moved) = with_copies(&program, &offloads);
+        self.phases.iter_mut().for_each(|phase| phase.start = moved[phase.start.min(moved.len() - 1)]);
+        self.seen = self.seen.restarted();
+        for op in ops {
+            let of = |chunk: &Chunk| (chunk.stage, chunk.direction) == (op.stage(), op.direction());
+            let chunk = self.chunks.iter().position(of).unwrap_or(0);
+            self.seen.add(chunk, op)?;
+            self.ops.push(op);
+        }
+        Ok(())
+    }
+
     /// Closes the pair that the last op opened with `op`, unless `first` drops it.
     #[cold]
     fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), OpError> {
@@ -262,6 +291,44 @@ impl<'a> Expansion<'a> {
             _ => self.seen.check_complete(),
         }
     }
+}
+
+/// Returns `program` with the copies of `offloads`, which are forwards by position, and where each of its ops is then: a RELOAD before the
+/// compute op that its rule says, or before that op's pair, and an OFFLOAD after its forward, or after its pair.
+fn with_copies(program: &[Op], offloads: &[(usize, Offload)]) -> (Vec<Op>, Vec<usize>) {
+    let computes: Vec<usize> = (0..program.len()).filter(|&at| program[at].kind().is_compute()).collect();
+    let backward = |op: Op| op.alone().of_kind(Kind::B);
+    let backwards: BTreeMap<Op, usize> = (computes.iter().enumerate())
+        .filter(|&(_, &at)| program[at].kind().is_backward())
+        .map(|(number, &at)| (backward(program[at]), number))
+        .collect();
+    let opens = |at: usize| at > 0 && program[at - 1].opens_pair();
+    let (mut reloads, mut stored) = (vec![Vec::new(); program.len()], vec![None; program.len()]);
+    for (at, rule) in offloads {
+        let number = computes.partition_point(|compute| compute < at);
+        let Some(&back) = backwards.get(&backward(program[*at])) else { continue };
+        let Some(reload) = back.checked_sub(rule.ahead as usize) else { continue };
+        if reload < number + rule.least.max(1) as usize {
+            continue;
+        }
+        let reload = computes[reload];
+        reloads[if opens(reload) { reload - 1 } else { reload }].push((back, program[*at].of_kind(Kind::L)));
+        stored[if program[*at].opens_pair() { at + 1 } else { *at }] = Some(program[*at].of_kind(Kind::O));
+    }
+    let (mut ops, mut moved) = (Vec::with_capacity(program.len() + 2 * offloads.len()), Vec::new());
+    let mut offload: Option<Op> = None; // of the op before
+    for (at, &op) in program.iter().enumerate() {
+        // What comes back does not wait for what goes out.
+        reloads[at].sort_unstable();
+        ops.extend(reloads[at].iter().map(|&(_, reload)| reload));
+        ops.extend(offload.take());
+        moved.push(ops.len());
+        ops.push(op);
+        offload = stored[at];
+    }
+    ops.extend(offload);
+    moved.push(ops.len());
+    (ops, moved)
 }
 
 impl Chunk {

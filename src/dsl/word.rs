@@ -101,11 +101,26 @@ enum Node {
         limit: u32,
         word: Word,
     },
+    Offload {
+        rule: Arc<Offload>,
+        word: Word,
+    },
     Recompute {
         /// All chunks if `None`.
         chunks: Option<Arc<[u32]>>,
         word: Word,
     },
+}
+
+/// Which activations of a word go to the host, and when they come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offload {
+    /// All chunks if `None`.
+    pub chunks: Option<Vec<u32>>,
+    /// Number of compute ops from the start of a RELOAD to the backward.
+    pub ahead: u32,
+    /// Least number of compute ops from an F to its RELOAD, the F included.
+    pub least: u32,
 }
 
 /// Context of ops: their phase, and the micro-batches that `first` keeps.
@@ -115,6 +130,8 @@ pub(super) struct Context<'a> {
     pub phase: &'a str,
     /// Ops of micro-batches from this one on are numbered but dropped.
     pub limit: u64,
+    /// What goes to the host.
+    pub offload: Option<&'a Offload>,
 }
 
 /// Takes ops in order, one or several of one context at a time; may end the visit with an error.
@@ -232,9 +249,15 @@ impl Word {
         Word::new(Node::Recompute { chunks, word: self.clone() }, self.depth + 1, len)
     }
 
+    /// Returns the word with an O after each F whose activation goes to the host, and an L before its backward.
+    pub fn offload(&self, rule: Offload) -> Result<Word, WordError> {
+        let len = self.len.filter(|&len| len == 0);
+        Word::new(Node::Offload { rule: Arc::new(rule), word: self.clone() }, self.depth + 1, len)
+    }
+
     /// Calls `sink` for all ops in order, one or several at a time; stops at its first error.
     pub fn visit<E>(&self, sink: &mut impl Sink<E>) -> Result<(), E> {
-        self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX }, sink)
+        self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX, offload: None }, sink)
     }
 
     /// Returns the words of a join that have ops in `range`, and where the first of them starts; nothing for other nodes.
@@ -285,6 +308,7 @@ impl Word {
             Node::First { limit, word } => {
                 word.walk(range, Context { limit: context.limit.min(u64::from(*limit)), ..context }, sink)
             }
+            Node::Offload { rule, word } => word.walk(range, Context { offload: Some(rule), ..context }, sink),
             Node::Recompute { chunks, word } => walk_recompute(word, chunks.as_deref(), range, context, sink),
         }
     }

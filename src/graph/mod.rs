@@ -25,8 +25,10 @@
 //! # Ok::<(), pipesim::Error>(())
 //! ```
 
+mod beside;
 mod visit;
 
+use self::beside::Beside;
 pub use visit::{AllEdges, Dependency, Edge, Edges, Neighbors};
 
 use crate::deadlock::{Awaited, Deadlock, Party, Wait};
@@ -55,6 +57,8 @@ pub struct TaskGraph {
     makers: Vec<u32>,
     /// All ops in an order in which each comes after what it waits for.
     runs: Vec<Run>,
+    /// Waits of copies and for copies; `None` without copies.
+    beside: Option<Box<Beside>>,
 }
 
 /// Where the ops of one stage and kind take their input and leave their output: the cells of the first micro-batch's first slice,
@@ -153,7 +157,8 @@ impl TaskGraph {
         let (routes, cells) = routes(&schedule.placement, schedule.units());
         let mut makers = vec![NONE; cells];
         makers[SOURCE..SOURCE + schedule.units() as usize].fill(0); // there from the start, whoever made it
-        let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new() };
+        let beside = Beside::of(&schedule).map(Box::new);
+        let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new(), beside };
         if graph.slices() > 1 {
             graph.order_runs::<true>()?
         } else {
@@ -325,13 +330,37 @@ impl TaskGraph {
         (cell != SOURCE).then(|| self.makers[cell + op.unit(self.slices())] as usize)
     }
 
-    /// The op before it on its device.
+    /// Whether any op is a copy, which runs next to compute.
+    #[inline]
+    pub fn has_copies(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    /// The ops that op number `index` waits for besides the compute op before it and its input: for a copy the compute op and the copy
+    /// before it and, if it is a RELOAD, its OFFLOAD; for a backward its RELOAD.
+    #[inline]
+    pub fn waits(&self, index: usize) -> &[u32] {
+        self.beside.as_ref().map_or(&[], |beside| beside.waits(index))
+    }
+
+    /// The ops whose [`TaskGraph::waits`] include op number `index`.
+    pub fn waiting(&self, index: usize) -> &[u32] {
+        self.beside.as_ref().map_or(&[], |beside| beside.users(index))
+    }
+
+    /// The compute op before it on its device.
     pub fn before(&self, index: usize) -> Option<usize> {
+        if let Some(beside) = &self.beside {
+            return beside.before(index);
+        }
         (index > self.schedule.range(self.device_of(index)).start).then(|| index - 1)
     }
 
-    /// The op after it on its device.
+    /// The compute op after it on its device.
     pub fn after(&self, index: usize) -> Option<usize> {
+        if let Some(beside) = &self.beside {
+            return beside.after(index);
+        }
         (index + 1 < self.schedule.range(self.device_of(index)).end).then_some(index + 1)
     }
 

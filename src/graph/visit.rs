@@ -13,7 +13,7 @@ use petgraph::visit::{
 };
 use petgraph::{Directed, Direction};
 use std::fmt;
-use std::iter::{Enumerate, FlatMap, Flatten, Map, Repeat, Zip, repeat};
+use std::iter::{Chain, Enumerate, FlatMap, Flatten, Map, Repeat, Zip, repeat};
 use std::ops::Range;
 
 /// Why an op waits for another.
@@ -25,6 +25,8 @@ pub enum Dependency {
     Input,
     /// It uses the other's output, which another device sends.
     Transfer,
+    /// It is a copy to or from the host, or needs one.
+    Copy,
 }
 
 impl fmt::Display for Dependency {
@@ -69,8 +71,8 @@ impl EdgeRef for Edge {
 /// Most edges at one op in one direction: the op after it, and for each op of an overlapped pair its user and the user's partner.
 const MOST: usize = 5;
 
-/// Edges that begin or end at one op, at most one per neighbor.
-pub type Edges = Flatten<std::array::IntoIter<Option<Edge>, MOST>>;
+/// Edges that begin or end at one op, at most one per neighbor: those of [`MOST`], and those of copies.
+pub type Edges = Chain<Flatten<std::array::IntoIter<Option<Edge>, MOST>>, std::vec::IntoIter<Edge>>;
 
 /// Numbers of the ops that wait for one op, or of those that it waits for.
 pub type Neighbors = Map<Edges, fn(Edge) -> usize>;
@@ -80,7 +82,7 @@ pub type AllEdges<'a> = FlatMap<Zip<Range<usize>, Repeat<&'a TaskGraph>>, Edges,
 
 /// Collects edges, one per neighbor.
 #[derive(Default)]
-struct Found([Option<Edge>; MOST]);
+struct Found([Option<Edge>; MOST], Vec<Edge>);
 
 impl Found {
     fn add(&mut self, graph: &TaskGraph, from: usize, to: usize) {
@@ -92,6 +94,14 @@ impl Found {
         self.put(Edge { from, to, dependency });
     }
 
+    /// Adds a wait of a copy, or for one.
+    fn add_wait(&mut self, from: usize, to: usize) {
+        let found = self.0.iter().flatten().chain(&self.1).any(|edge| (edge.from, edge.to) == (from, to));
+        if !found {
+            self.1.push(Edge { from, to, dependency: Dependency::Copy });
+        }
+    }
+
     fn put(&mut self, edge: Edge) {
         if let Some(free) = self.0.iter_mut().find(|slot| slot.is_none()) {
             *free = Some(edge);
@@ -99,7 +109,7 @@ impl Found {
     }
 
     fn edges(self) -> Edges {
-        self.0.into_iter().flatten()
+        self.0.into_iter().flatten().chain(self.1)
     }
 }
 
@@ -113,16 +123,17 @@ impl TaskGraph {
         let mut found = Found::default();
         match direction {
             Direction::Incoming => {
-                if let Some(before) = self.before(index) {
+                if let Some(before) = self.before(index).filter(|_| self.op(index).kind().is_compute()) {
                     found.put(Edge { from: before, to: index, dependency: Dependency::Order });
                 }
                 let partner = (self.pairs_start_together() && self.op(index).opens_pair()).then_some(index + 1);
                 for need in [Some(index), partner].into_iter().flatten().filter_map(|user| self.upstream(user)) {
                     found.add(self, self.pair(need).map_or(need, |(_, last)| last), index);
                 }
+                self.waits(index).iter().for_each(|&need| found.add_wait(need as usize, index));
             }
             Direction::Outgoing => {
-                if let Some(after) = self.after(index) {
+                if let Some(after) = self.after(index).filter(|_| self.op(index).kind().is_compute()) {
                     found.put(Edge { from: index, to: after, dependency: Dependency::Order });
                 }
                 let leaving = match self.pair(index) {
@@ -137,6 +148,7 @@ impl TaskGraph {
                         found.add(self, index, first);
                     }
                 }
+                self.waiting(index).iter().for_each(|&user| found.add_wait(index, user as usize));
             }
         }
         found.edges()

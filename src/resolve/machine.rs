@@ -27,6 +27,8 @@ pub struct PlatformOptions {
     pub contention: Vec<u32>,
     /// Duration of ops while a message leaves or arrives, in per mille.
     pub overlap_slowdown: Option<u32>,
+    /// Number of neighbouring devices that share a link to the host; `None`: each has its own.
+    pub devices_per_host_link: Option<u32>,
     /// Whether durations vary randomly, which needs fine ticks.
     pub has_jitter: bool,
 }
@@ -62,7 +64,7 @@ impl PlatformOptions {
     /// Returns whether the sweep simulates the step.
     pub(super) fn is_plain(&self) -> bool {
         let PlatformOptions { delivery, transfer, sharing, slots, overlap_slowdown, has_jitter, .. } = self;
-        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone();
+        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone() && self.devices_per_host_link.is_none();
         timing && delivery.is_none() && overlap_slowdown.is_none() && !has_jitter
     }
 
@@ -101,6 +103,7 @@ impl PlatformOptions {
             processors: if self.is_alone() { Vec::new() } else { vec![shared] },
             overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
             jitter: None,
+            devices_per_host_link: self.devices_per_host_link.unwrap_or(1),
         })
     }
 }

@@ -107,7 +107,7 @@ impl<'a> Device<'a> {
             let need = op.kind().needs().and_then(|kind| seen[place(kind)]);
             own.push([need, recomputed, before].into_iter().flatten().max());
             seen[place(op.kind())] = Some(index);
-            if graph.pair(index).is_none() {
+            if graph.pair(index).is_none() && op.kind().is_compute() {
                 queues[cell(op, op.kind())].push(index - range.start);
             }
             let (start, end) = schedule.change(&holding, index);
@@ -124,7 +124,8 @@ impl<'a> Device<'a> {
     fn explain(mut self, ways: &Ways, makespan: u64, idle: &mut Vec<Idle>) {
         let range = self.graph.schedule().range(self.device);
         let mut free = 0;
-        for index in range.clone() {
+        let computes = |index: &usize| self.graph.op(*index).kind().is_compute();
+        for index in range.clone().filter(computes).collect::<Vec<_>>() {
             let start = self.times.start[index];
             if start > free && index == range.start {
                 let need = binding(self.graph, self.costs, self.times, index);

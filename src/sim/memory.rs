@@ -34,7 +34,7 @@ pub struct MemoryCurve {
 }
 
 /// Returns the curve of every device. F allocates a chunk's activation at its start; B frees it at its end, or I and W each free a part.
-/// The peaks are those of [`crate::schedule::Schedule::peak_activations`].
+/// The peaks are those of [`crate::schedule::Schedule::peak_activations`], except with copies, which free activations when they end.
 pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
     (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()
 }
@@ -50,7 +50,11 @@ fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap
         let (start, end) = schedule.change(&holding, index);
         [(times.start[index], start, index), (times.end[index], end, index)]
     });
-    let changes = changes.filter(|&(_, change, _)| change != 0);
+    let mut changes: Vec<(u64, i128, usize)> = changes.filter(|&(_, change, _)| change != 0).collect();
+    if graph.has_copies() {
+        // Copies run next to compute. An op that ends makes room for one that starts at the same time.
+        changes.sort_unstable();
+    }
     for (time, change, index) in changes {
         held += change;
         let level = activation::units(held, chunks);

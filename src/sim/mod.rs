@@ -1,5 +1,6 @@
 //! Simulation: when each op runs, from a graph and costs. It uses no clock and no I/O.
 
+mod beside;
 mod bound;
 mod critical;
 pub mod event;

@@ -4,6 +4,7 @@ use super::bound::{Bounds, bounds, shared_cores};
 use super::event::{Config, Each, EventError, Jitter, Network, Prepared, Record, monte_carlo, simulate};
 use super::explain::explain;
 use super::idle::IdleSpan;
+use super::memory::memory;
 use super::machine::{late, machine, measured_network};
 use super::prediction::{PredictionFigures, Spread};
 use super::spans::{StepSpan, early_spans, free_again, spans, step_spans};
@@ -82,6 +83,11 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let (step_costs, memory_cap) = (setup.steps.clone(), setup.memory_cap);
     let mut predicted =
         Prediction { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
+    if graph.has_copies() {
+        let curves = memory(graph, costs, &predicted.op_times(), None);
+        let peaks = predicted.prediction.metrics.per_device.iter_mut().zip(curves);
+        peaks.for_each(|(device, curve)| device.peak_activations = curve.peak);
+    }
     if predicted.step_costs.is_whole && graph.len() <= MOST_EXPLAINED {
         let successive = predicted.successive(MOST_STEPS)?;
         // At the speed of the makespan. Successive steps are at the median speed: scale their period to the iteration.

@@ -117,6 +117,9 @@ fn op_spans(
             end_ns: costs.to_ns(end),
         });
     };
+    if !op.kind().is_compute() {
+        return span(Queue::Copy, None, times.start[index], times.end[index]);
+    }
     if let Some(up) = graph.transfer(index)
         && times.start[index] > *free
     {

@@ -34,15 +34,15 @@ fn rules(graph: &TaskGraph, costs: &CostTable) -> Vec<SweepRule> {
 }
 
 /// Start and end of the two ops of an overlapped pair.
-struct Pair {
-    starts: [u64; 2],
-    ends: [u64; 2],
+pub(super) struct Pair {
+    pub starts: [u64; 2],
+    pub ends: [u64; 2],
 }
 
 impl Pair {
     /// Places a pair on a device that is free from `free` on and whose inputs arrive at `inputs`. `lasts(which, start)` returns
     /// how long either op takes alone, `streams` how long the pair takes on two streams.
-    fn new(
+    pub fn new(
         (overlap, streams): (Overlap, Option<PairTime>),
         free: u64,
         inputs: [u64; 2],
@@ -138,6 +138,9 @@ pub(super) fn sweep_rules(
 ) -> Vec<Activity> {
     let pauses = machine.pauses;
     let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
+    if graph.has_copies() {
+        return super::beside::sweep_beside(graph, machine, lasts, note);
+    }
     match (pauses, graph.slices()) {
         ([], 1) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, note),
         (_, 1) => sweep_pausing::<false>(graph, machine, lasts, pause, note),

@@ -118,14 +118,18 @@ pub fn needs<'a>(
     times: &'a OpTimes,
     index: usize,
 ) -> impl Iterator<Item = Need> + 'a {
-    let device = graph.before(index).map(|before| {
+    let device = graph.before(index).filter(|_| graph.op(index).kind().is_compute()).map(|before| {
         let lag = overhead(graph, costs, times, before);
         Need { end_of: before, maker: None, lag }
     });
     let waits = graph.overlap().starts_together() && graph.op(index).opens_pair();
     let waits_with = if waits { graph.upstream(index + 1) } else { None };
     let makers = [graph.upstream(index), waits_with].into_iter().flatten();
-    device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker)))
+    let copies = graph.waits(index).iter().map(|&need| {
+        let end_of = graph.pair(need as usize).map_or(need as usize, |(_, last)| last);
+        Need { end_of, maker: Some(need as usize), lag: 0 }
+    });
+    device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker))).chain(copies)
 }
 
 /// Returns the need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.
@@ -276,6 +280,9 @@ impl Ways {
 
     pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
         let (way, op, ran) = (self.starts[index], graph.op(index), times.duration(index));
+        if !op.kind().is_compute() {
+            return way.and(ran); // a copy is a transfer
+        }
         // A measured duration exceeds the average by its stage's share, which is imbalance, and by its own, which is a straggler's.
         let cost = costs.of(op).duration;
         let (duration, overrun) = if times.is_measured() { (cost, ran as i64 - cost as i64) } else { (ran, 0) };

@@ -44,6 +44,8 @@ pub enum Queue {
     Send,
     /// Waits for puts of other devices.
     Receive,
+    /// Copies of activations to and from the host.
+    Copy,
 }
 
 /// What a device did from `start_ns` to `end_ns`.
@@ -71,6 +73,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// Returns the op of a copy to or from the host.
+    pub fn copy_op(&self) -> Option<Op> {
+        if self.queue == Queue::Copy { self.op.parse().ok() } else { None }
+    }
+
     /// Returns the pipeline op of a span on the compute queue; `None` for step ops and other queues.
     pub fn pipeline_op(&self) -> Option<Op> {
         if self.queue == Queue::Compute { self.op.parse().ok() } else { None }
@@ -238,7 +245,8 @@ impl Timeline {
 
     /// Returns, by device, when and by how much ops change the activations held there.
     fn changes(&self) -> Vec<Vec<(u64, i128)>> {
-        let ops: Vec<(Op, &Span)> = self.ops().collect();
+        let copies = self.spans.iter().filter_map(|span| span.copy_op().map(|op| (op, span)));
+        let ops: Vec<(Op, &Span)> = self.ops().chain(copies).collect();
         self.changes_of(ops.into_iter())
     }
 

@@ -50,6 +50,9 @@ pub struct EngineOptions {
     /// Factor on op durations while a message leaves or reaches their device: 1.2 [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = slow_down)]
     overlap_slowdown: Option<u32>,
+    /// Number of neighbouring devices that share a link to the host, on which copies of one direction take turns: 2 [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
+    host_link_devices: Option<u32>,
     /// Draw op durations at random (log-normal, mean 1) with this relative standard deviation, and give percentiles: 0.1
     #[arg(long, value_name = "SIGMA", value_parser = sigma)]
     jitter: Option<u32>,
@@ -108,6 +111,7 @@ impl EngineOptions {
             cores: self.cores,
             contention: self.contention.clone(),
             overlap_slowdown: self.overlap_slowdown,
+            devices_per_host_link: self.host_link_devices,
             has_jitter: self.jitter.is_some(),
         }
     }

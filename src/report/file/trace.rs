@@ -107,7 +107,7 @@ const NS_OF_SECOND: u128 = 1_000_000_000;
 
 /// Returns a thread's number: the queues in order, then further ones for overlapping spans of a queue.
 fn thread(queue: usize, lane: u32) -> u32 {
-    1 + queue as u32 + 3 * lane
+    1 + queue as u32 + 4 * lane
 }
 
 #[derive(Clone, Copy)]

@@ -55,8 +55,8 @@ impl Heights {
 pub struct Band<'a> {
     pub top: f64,
     pub heights: Heights,
-    /// Whether the lanes of sends and receives exist.
-    pub lanes: [bool; 2],
+    /// Whether the lanes of sends, receives and copies exist.
+    pub lanes: [bool; 3],
     /// Sub-ops by stream, and whether each stream has a lane.
     pub streams: (&'a StreamMarks<'a>, [bool; 3]),
     pub axis: &'a Axis,
@@ -140,7 +140,7 @@ pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
         }
         top += h.stream;
     }
-    for (marks, shown) in [(&row.send, band.lanes[0]), (&row.receive, band.lanes[1])] {
+    for (marks, shown) in [&row.send, &row.receive, &row.copy].into_iter().zip(band.lanes) {
         if shown && h.lane > 0.0 {
             boxes(picture, marks, band, top + 0.5, h.lane - 0.5);
             top += h.lane;

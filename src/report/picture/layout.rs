@@ -318,9 +318,10 @@ fn block(
         heights.memory = 0.0;
     }
     let step = devices.div_ceil(MOST_DEVICES).max(1);
-    let lanes: [bool; 2] = [
+    let lanes: [bool; 3] = [
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
+        panels.iter().any(|p| p.rows.iter().any(|row| !row.copy.is_empty())),
     ];
     let streams = [0, 1, 2].map(|stream| panels.iter().flat_map(|p| &p.streams).any(|row| !row[stream].is_empty()));
     let count = |shown: &[bool]| shown.iter().filter(|&&shown| shown).count();

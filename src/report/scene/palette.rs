@@ -262,8 +262,8 @@ impl Class {
             (Queue::Compute, Some(Kind::W)) => Class::BackwardWeight,
             (Queue::Compute, Some(Kind::B)) => Class::Backward,
             (Queue::Compute, Some(Kind::R)) => Class::Recompute,
-            (Queue::Compute, Some(Kind::O)) => Class::Offload,
-            (Queue::Compute, Some(Kind::L)) => Class::Reload,
+            (Queue::Copy, Some(Kind::L)) | (Queue::Compute, Some(Kind::L)) => Class::Reload,
+            (Queue::Copy, _) | (Queue::Compute, Some(Kind::O)) => Class::Offload,
             (Queue::Compute, None) => Class::Step,
         }
     }

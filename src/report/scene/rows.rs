@@ -83,12 +83,19 @@ pub struct Row<'a> {
     pub compute: Vec<Mark<'a>>,
     pub send: Vec<Mark<'a>>,
     pub receive: Vec<Mark<'a>>,
+    /// Copies to and from the host.
+    pub copy: Vec<Mark<'a>>,
 }
 
 impl<'a> Row<'a> {
     /// Returns the queues in the order of the timeline's schema.
-    pub fn queues(&self) -> [(Queue, &[Mark<'a>]); 3] {
-        [(Queue::Compute, &self.compute), (Queue::Send, &self.send), (Queue::Receive, &self.receive)]
+    pub fn queues(&self) -> [(Queue, &[Mark<'a>]); 4] {
+        [
+            (Queue::Compute, &self.compute),
+            (Queue::Send, &self.send),
+            (Queue::Receive, &self.receive),
+            (Queue::Copy, &self.copy),
+        ]
     }
 
     /// Returns runs of the same phase: (name, start, end) in ns.
@@ -116,6 +123,7 @@ pub fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
             Queue::Compute => &mut row.compute,
             Queue::Send => &mut row.send,
             Queue::Receive => &mut row.receive,
+            Queue::Copy => &mut row.copy,
         };
         marks.push(Mark { span, op, class, shade: 0, lane: 0, lanes: 1 });
     }
@@ -126,7 +134,7 @@ pub fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
             let chunk = mark.op.and_then(|op| stages.iter().position(|&stage| stage == op.stage()));
             mark.shade = chunk.map_or(0, |chunk| shade(chunk, stages.len()));
         }
-        for marks in [&mut row.compute, &mut row.send, &mut row.receive] {
+        for marks in [&mut row.compute, &mut row.send, &mut row.receive, &mut row.copy] {
             marks.sort_by_key(|mark| (mark.span.start_ns, mark.span.end_ns));
             assign_lanes(marks);
         }
@@ -201,7 +209,7 @@ fn close(marks: &mut [Mark], lanes: usize) {
 
 /// Returns the activations that the row's device holds, as (ns, units) after each change.
 pub fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
-    let ops = row.compute.iter().filter_map(|mark| Some((mark.op?, mark.span)));
+    let ops = row.compute.iter().chain(&row.copy).filter_map(|mark| Some((mark.op?, mark.span)));
     timeline.curve(timeline.changes_of(ops).concat())
 }
 

@@ -1,5 +1,6 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
+use super::copies::Copies;
 use super::messages::{Lane, Messages, NONE, Rule};
 use super::prepared::Prepared;
 use super::sharing::{Grain, LinkState};
@@ -25,6 +26,8 @@ pub(super) enum EventKind {
     Ready,
     /// A device is free again after host overhead or a put.
     Free,
+    /// A copy to or from the host has ended.
+    Copied,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,6 +117,7 @@ pub(super) struct Simulation<'a, L, O> {
     /// By channel: number of messages that hold a slot.
     pub(super) held: Vec<u32>,
     pub(super) links: Vec<LinkState>,
+    pub(super) copies: Copies,
 }
 
 impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
@@ -151,18 +155,22 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             queues: messages.starts.windows(2).map(|w| QueueState::new(messages, w[0], w[1])).collect(),
             held: vec![0; messages.channels],
             links: vec![LinkState::default(); messages.links],
+            copies: Copies::new(prepared.graph),
         }
     }
 
     /// Runs to the end; `None` for a deadlock.
     pub(super) fn run(mut self) -> Option<Vec<Activity>> {
         for device in 0..self.devices.len() as u32 {
+            let Device { next, end, .. } = self.devices[device as usize];
+            self.devices[device as usize].next = self.skip_copies(next, end);
             match self.prepared.begin[device as usize] {
                 0 => self.try_start(device),
                 begin => self.schedule(begin, device, EventKind::Free, 0, 0),
             }
         }
         (0..self.queues.len()).for_each(|queue| self.advance(queue));
+        self.start_first_copies();
         loop {
             let (time, device) = self.ends.first();
             match self.events.peek() {
@@ -189,10 +197,12 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         const THROUGH: u64 = EventKind::Through as u64;
         const ARRIVAL: u64 = EventKind::Arrival as u64;
         const READY: u64 = EventKind::Ready as u64;
+        const COPIED: u64 = EventKind::Copied as u64;
         match place & 7 {
             THROUGH => self.link_event(which, turn),
             ARRIVAL => self.arrive(which),
             READY => self.enqueue(which),
+            COPIED => self.end_copy(which as usize),
             _ => self.put_next((place >> 3) as u32),
         }
     }
@@ -234,11 +244,18 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.messages.input[next..next + self.width(next)].iter().copied().filter(|&message| message != NONE)
     }
 
+    /// Whether the activations of the next op or pair of a device are back from the host.
+    fn has_copies_back(&self, device: u32) -> bool {
+        let next = self.devices[device as usize].next;
+        (next..next + self.width(next)).all(|op| self.copies.are_there(op))
+    }
+
     /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
         if self.devices[device as usize].state != State::Idle
             || self.next_op(device).is_none()
             || self.inputs(device).any(|message| self.progress[message as usize].end == NEVER)
+            || !self.has_copies_back(device)
         {
             return;
         }
@@ -315,7 +332,8 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         state.activity.last_end = now;
         state.state = State::Held;
         let width = self.width(index);
-        self.devices[device as usize].next = index + width;
+        let end = self.devices[device as usize].end;
+        self.devices[device as usize].next = self.skip_copies(index + width, end);
         if width == 2 {
             let middle = start + first_share(now - start, alone[0], alone[1]);
             self.observer.op(index, start, middle);
@@ -324,6 +342,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             self.observer.op(index, start, now);
         }
         self.change_running(device, -1);
+        (index..index + width).for_each(|op| self.note_ended(op));
         (index..index + width).for_each(|op| self.release_slot(op));
         let opens = self.op(index).opens_pair();
         let closes = self.pairs && width == 1 && self.prepared.graph.pair(index).is_some();

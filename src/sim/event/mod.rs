@@ -8,6 +8,7 @@
 //! done. Events of one tick are handled by device, then by kind: a message has left its link, a message arrives, a device is
 //! free, an op ends. So the same input gives the same output on every machine.
 
+mod copies;
 mod engine;
 mod jitter;
 mod messages;
@@ -40,6 +41,9 @@ pub struct Config {
     pub overlap_per_mille: u32,
     /// Random durations.
     pub jitter: Option<Jitter>,
+    /// Number of neighbouring devices that share a link to the host, on which the copies of one direction run one after the other, in
+    /// the order in which they could start. With 1 every device has its own.
+    pub devices_per_host_link: u32,
 }
 
 impl Default for Config {
@@ -51,6 +55,7 @@ impl Default for Config {
             processors: Vec::new(),
             overlap_per_mille: 1000,
             jitter: None,
+            devices_per_host_link: 1,
         }
     }
 }

@@ -94,6 +94,7 @@ fn is_uncontended(config: &Config) -> bool {
         && config.network.put != Put::Holding
         && config.processors.is_empty()
         && config.overlap_per_mille == 1000
+        && config.devices_per_host_link <= 1
 }
 
 fn check_config(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
@@ -102,6 +103,9 @@ fn check_config(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     if config.overlap_per_mille < 1000 {
         let found = config.overlap_per_mille;
         return refuse(format!("a slow-down is 1000 per mille or more, found {found}; 1300 means 1.3 times as long"));
+    }
+    if config.devices_per_host_link == 0 {
+        return refuse("a link to the host belongs to at least one device, found 0".to_string());
     }
     if config.slots == Some(0) || config.delivery == Delivery::Buffered(0) {
         return refuse("a channel needs at least one slot, found 0".to_string());

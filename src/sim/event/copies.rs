@@ -1,0 +1,114 @@
+//! Copies to and from the host next to compute: what they wait for, and the links that neighbouring devices share.
+
+use super::Observer;
+use super::engine::{EventKind, Simulation};
+use crate::graph::TaskGraph;
+use crate::op::Engine;
+use std::collections::VecDeque;
+
+/// One direction of a link to the host.
+#[derive(Clone, Debug, Default)]
+struct HostLink {
+    busy: bool,
+    /// Copies that could start, in the order in which they could.
+    waiting: VecDeque<u32>,
+}
+
+/// The copies of a simulation; empty without copies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Copies {
+    /// By op: number of its [`TaskGraph::waits`] that have not ended.
+    left: Vec<u32>,
+    /// By op: when it started, for copies.
+    starts: Vec<u64>,
+    links: Vec<HostLink>,
+}
+
+impl Copies {
+    pub fn new(graph: &TaskGraph) -> Copies {
+        if !graph.has_copies() {
+            return Copies::default();
+        }
+        let left = (0..graph.len()).map(|index| graph.waits(index).len() as u32).collect();
+        let links = vec![HostLink::default(); 2 * graph.schedule().devices() as usize];
+        Copies { left, starts: vec![0; graph.len()], links }
+    }
+
+    /// Whether every copy that op number `index` waits for has ended.
+    pub fn are_there(&self, index: usize) -> bool {
+        self.left.get(index).is_none_or(|&left| left == 0)
+    }
+}
+
+impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
+    /// Returns the first compute op of a device from number `next` on, before `end`.
+    pub(super) fn skip_copies(&self, next: usize, end: usize) -> usize {
+        let graph = self.prepared.graph;
+        if !graph.has_copies() {
+            return next;
+        }
+        (next..end).find(|&index| graph.op(index).kind().is_compute()).unwrap_or(end)
+    }
+
+    /// Starts the copies that wait for nothing.
+    pub(super) fn start_first_copies(&mut self) {
+        let graph = self.prepared.graph;
+        let is_first = |index: &usize| !graph.op(*index).kind().is_compute() && graph.waits(*index).is_empty();
+        if graph.has_copies() {
+            (0..graph.len()).filter(is_first).collect::<Vec<_>>().into_iter().for_each(|index| self.queue_copy(index));
+        }
+    }
+
+    /// Notes that op number `index` has ended; starts the copies and ops that waited for it alone.
+    pub(super) fn note_ended(&mut self, index: usize) {
+        let graph = self.prepared.graph;
+        for &user in graph.waiting(index) {
+            let left = &mut self.copies.left[user as usize];
+            *left -= 1;
+            if *left > 0 {
+                continue;
+            }
+            if graph.op(user as usize).kind().is_compute() {
+                self.try_start(graph.device_of(user as usize));
+            } else {
+                self.queue_copy(user as usize);
+            }
+        }
+    }
+
+    /// Returns the link that a copy uses.
+    fn link_of(&self, index: usize) -> usize {
+        let graph = self.prepared.graph;
+        let shared = graph.device_of(index) / self.prepared.config.devices_per_host_link.max(1);
+        2 * shared as usize + usize::from(graph.op(index).kind().engine() == Engine::FromHost)
+    }
+
+    /// Starts a copy, or lets it wait for its link.
+    fn queue_copy(&mut self, index: usize) {
+        let link = self.link_of(index);
+        match std::mem::replace(&mut self.copies.links[link].busy, true) {
+            true => self.copies.links[link].waiting.push_back(index as u32),
+            false => self.start_copy(index),
+        }
+    }
+
+    fn start_copy(&mut self, index: usize) {
+        let device = self.prepared.graph.device_of(index);
+        let start = self.now.max(self.prepared.begin[device as usize]);
+        let lasts = (self.lasts)(index, device, start, self.rule(index).duration);
+        self.copies.starts[index] = start;
+        self.schedule(start + lasts, device, EventKind::Copied, index as u32, 0);
+    }
+
+    /// Ends a copy; its link goes to the next one.
+    pub(super) fn end_copy(&mut self, index: usize) {
+        self.observer.op(index, self.copies.starts[index], self.now);
+        let link = self.link_of(index);
+        self.copies.links[link].busy = false;
+        if let Some(next) = self.copies.links[link].waiting.pop_front() {
+            self.copies.links[link].busy = true;
+            self.start_copy(next as usize);
+        }
+        self.note_ended(index);
+    }
+}
