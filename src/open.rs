@@ -77,6 +77,14 @@ impl Order {
         }
     }
 
+    /// Returns the order with micro-batches cut into as many slices of other lengths.
+    pub fn with_slices(self, slices: Slices) -> Order {
+        match self {
+            Order::Fixed(schedule) => Order::Fixed(schedule.with_slices(slices)),
+            Order::Open(open) => Order::Open(OpenSchedule { slices, ..open }),
+        }
+    }
+
     /// Stage to device.
     pub fn placement(&self) -> &Placement {
         match self {

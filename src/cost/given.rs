@@ -2,7 +2,7 @@
 
 use super::share::Shares;
 use super::stage_list::{GivenStages, count_of_all, nth, values};
-use super::{CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
+use super::{CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -30,7 +30,14 @@ pub struct GivenCosts {
     pub(super) layers: Option<Vec<usize>>,
     /// Times of each stage instead of `durations`.
     pub(super) stages: Option<GivenStages>,
+    /// Shares that slices and recomputes need.
+    pub(super) slices: SliceCosts,
 }
+
+/// Keys of durations.
+const TIMES: [&str; 5] = ["F", "I", "W", "B", "comm"];
+/// Keys of shares, which have no unit and are at most 1.
+pub(super) const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
 
 impl Default for GivenCosts {
     /// Unit costs: F = I = W = 1, B = 2, comm = 0, keep = 1.
@@ -45,6 +52,7 @@ impl Default for GivenCosts {
             per: Per::Device,
             layers: None,
             stages: None,
+            slices: SliceCosts::default(),
         }
     }
 }
@@ -60,15 +68,18 @@ impl FromStr for GivenCosts {
                 .split_once('=')
                 .ok_or_else(|| CostError(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
             let key = key.trim();
-            if !["F", "I", "W", "B", "comm", "keep"].contains(&key) {
-                return Err(CostError(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep")));
+            if !TIMES.iter().chain(&SHARES).any(|known| *known == key) {
+                let known = [&TIMES[..], &SHARES].concat().join(", ");
+                return Err(CostError(format!("no cost is called '{key}'; known: {known}")));
             }
             if given.insert(key, values(value.trim(), has_lists)?).is_some() {
                 return Err(CostError(format!("'{key}' is given twice")));
             }
         }
-        if let Some((_, Some(_))) = given.get("keep") {
-            return Err(CostError("keep is a share, not a time; leave its unit out".to_string()));
+        for share in SHARES {
+            if let Some((_, Some(_))) = given.get(share) {
+                return Err(CostError(format!("{share} is a share, not a time; leave its unit out")));
+            }
         }
         let count = count_of_all(&given)?;
         let unit = unit_of_all(&given)?;
@@ -90,12 +101,23 @@ impl FromStr for GivenCosts {
         if unit.is_none() && known.iter().all(Option::is_none) {
             assumed.clear(); // the same unit costs as without --costs
         }
-        let keep = get("keep", costs.keep);
-        if keep.to_f64() > 1.0 {
-            return Err(CostError(format!("keep is a share between 0 and 1, found {}", keep.to_f64())));
-        }
+        let share = |key: &str, default: Decimal| match get(key, default) {
+            share if share.to_f64() > 1.0 => {
+                Err(CostError(format!("{key} is a share between 0 and 1, found {}", share.to_f64())))
+            }
+            share => Ok(share),
+        };
+        let keep = share("keep", costs.keep)?;
+        let attention = share("attention", costs.slices.attention)?;
+        let slices = SliceCosts {
+            attention,
+            attention_input: share("attention_I", attention)?,
+            stub: share("stub", costs.slices.stub)?,
+            kv: share("kv", costs.slices.kv)?,
+            recompute: share("recompute", costs.slices.recompute)?,
+        };
         let durations = stages.as_ref().map_or(durations, GivenStages::longest);
-        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, stages, ..costs })
+        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, stages, slices, ..costs })
     }
 }
 
@@ -141,7 +163,7 @@ impl Times {
 /// Returns the largest unit of all times; `None` if there are no units. A time of 0 needs no unit.
 fn unit_of_all(given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
     let most = |numbers: &[Decimal]| numbers.iter().map(|number| number.to_f64()).fold(0.0, f64::max);
-    let times = || given.iter().filter(|(key, (numbers, _))| **key != "keep" && most(numbers) > 0.0);
+    let times = || given.iter().filter(|(key, (numbers, _))| !SHARES.contains(*key) && most(numbers) > 0.0);
     let unit = given.values().filter_map(|(_, unit)| *unit).max();
     match (unit, times().find(|(_, (_, unit))| unit.is_none())) {
         (Some(unit), Some((key, (numbers, _)))) => Err(CostError(format!(
@@ -170,7 +192,12 @@ impl GivenCosts {
         let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
         let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
         let assumed = assumed_in_words(&self.assumed);
-        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{assumed}")
+        let SliceCosts { attention, attention_input, stub, kv, recompute } = self.slices;
+        let shares =
+            [("attention", attention, 0), ("attention_I", attention_input, 0), ("stub", stub, 0), ("kv", kv, 0), ("recompute", recompute, 1)];
+        let given = shares.into_iter().filter(|(_, share, usual)| *share != Decimal::whole(*usual));
+        let given: String = given.map(|(name, share, _)| format!(", {name} = {}", share.to_f64())).collect();
+        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{given}{assumed}")
     }
 
     /// Describes the assumptions and the resulting costs; `None` without assumptions.
@@ -194,6 +221,12 @@ impl GivenCosts {
     /// # Errors
     /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
+        let table = self.table_of_whole(placement, microbatches, slow)?;
+        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(placement, self.slices) })
+    }
+
+    /// Returns the table without shares of slices.
+    fn table_of_whole(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
             return Err(CostError(format!(
                 "--straggler names device {device}, but there are devices 0 to {}",

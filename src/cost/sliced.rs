@@ -5,19 +5,26 @@ use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::slices::Slices;
 
-/// How the costs of whole micro-batches are shared by their slices, and what recomputing costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Shares of costs and of activations that slices and recomputes need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceCosts {
     /// Share of attention in F.
     pub attention: Decimal,
     /// Share of attention in I. W has none.
     pub attention_input: Decimal,
+    /// Share of an activation that F keeps if its unit is recomputed: the stage's input, with slices also keys and values.
+    pub stub: Decimal,
+    /// Share of keys and values in an activation.
+    pub kv: Decimal,
+    /// Share of F that R takes.
+    pub recompute: Decimal,
 }
 
 impl Default for SliceCosts {
-    /// No attention: a slice takes its share of the tokens.
+    /// No attention: a slice takes its share of the tokens. R takes as long as F, which keeps nothing if it is recomputed.
     fn default() -> SliceCosts {
-        SliceCosts { attention: Decimal::whole(0), attention_input: Decimal::whole(0) }
+        let [attention, attention_input, stub, kv] = [Decimal::whole(0); 4];
+        SliceCosts { attention, attention_input, stub, kv, recompute: Decimal::whole(1) }
     }
 }
 
@@ -56,6 +63,21 @@ impl SliceCosts {
 }
 
 impl CostTable {
+    /// Returns the costs with other shares; R takes its share of F.
+    pub fn with_slice_costs(self, placement: &Placement, slice_costs: SliceCosts) -> CostTable {
+        let SliceCosts { stub, kv, recompute, .. } = slice_costs;
+        let keep = self.keep.with_stub(stub.to_f64()).with_kv(kv.to_f64());
+        let recomputed = |op: Op| (self.of(op.of_kind(Kind::F)).duration as f64 * recompute.to_f64()).round() as u64;
+        let table = match recompute == Decimal::whole(1) {
+            true => self,
+            false => self.with_times(placement, |op, time| match op.kind() {
+                Kind::R => OpTime { duration: recomputed(op), ..time },
+                _ => time,
+            }),
+        };
+        CostTable { keep, slice_costs, ..table }
+    }
+
     /// Returns the costs of each of `slices`, from those of whole micro-batches. Ticks become finer, so that they are exact unless that
     /// would overflow the clock. Messages take as long as before, one per slice.
     ///

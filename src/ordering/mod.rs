@@ -84,6 +84,7 @@ pub fn order_ops(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Err
 pub fn order_ops_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
     let programs = Programs::from_iter(rows(open, costs, effort)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
+    let schedule = schedule.with_slices(open.slices.clone());
     schedule.validate()?;
     Ok(TaskGraph::new(schedule)?.schedule().clone())
 }

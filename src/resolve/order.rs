@@ -152,13 +152,34 @@ impl Selection {
         if ops <= budget.ops {
             self.host.admit(ops)?; // above its budget the schedule is at fault, not the machine
         }
-        let request = Request { devices, microbatches, chunks, options: self.options.clone(), budget };
+        let options = self.sliced_options()?;
+        let request = Request { devices, microbatches, chunks, options, budget };
         let watch = self.host.watch(&path.file, budget, ops);
         let compiled = dsl::compile(path, &request)?;
         drop(watch);
         let stages = compiled.order.placement().stages();
         self.host.admit(2 * u64::from(stages) * u64::from(microbatches))?; // the file may have set more chunks
-        Ok(Found { order: compiled.order, source: Some(compiled.source), warnings: Vec::new() })
+        let order = match &self.slices {
+            None => compiled.order,
+            Some(slices) => compiled.order.with_slices(slices.clone()),
+        };
+        Ok(Found { order, source: Some(compiled.source), warnings: Vec::new() })
+    }
+
+    /// Returns the schedule's own options with the number of slices that --slice-lengths implies.
+    fn sliced_options(&self) -> Result<BTreeMap<String, String>, Error> {
+        let mut options = self.options.clone();
+        let Some(slices) = &self.slices else { return Ok(options) };
+        let count = slices.count().to_string();
+        match options.get("slices") {
+            Some(given) if given.trim() != count => Err(Error::Usage(format!(
+                "--slice-lengths has {count} lengths, but slices = {given}; give as many lengths, or leave slices out"
+            ))),
+            _ => {
+                options.insert("slices".to_string(), count);
+                Ok(options)
+            }
+        }
     }
 
     /// Reads one of PyTorch's CSV files, which must be for the requested numbers.

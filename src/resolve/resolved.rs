@@ -106,6 +106,11 @@ impl Selection {
         if self.overlap == Overlap::Streams && schedule.has_pairs() && table.pairs.is_none() {
             return Err(Error::Usage(without_sub_ops(costs)));
         }
+        if self.overlap == Overlap::Streams && schedule.has_pairs() && schedule.slices().is_cut() {
+            let what = "--overlap streams knows the sub-ops of whole micro-batches, not of slices; take --overlap atomic";
+            return Err(Error::Usage(what.to_string()));
+        }
+        let table = table.sliced(&schedule.placement, schedule.slices(), self.microbatches)?;
         let (costs, steps) = steps.begun_early(&graph, table);
         warnings.extend(self.above_cap(&graph, costs.keep));
         let (costs, machine) = self.machine.equip(costs, schedule.devices())?;
@@ -139,6 +144,7 @@ impl Selection {
             Order::Fixed(schedule) => schedule,
             Order::Open(open) => {
                 let table = costs(&open.name, &open.placement)?;
+                let table = table.sliced(&open.placement, &open.slices, self.microbatches).map_err(Error::from)?;
                 order_ops_with(
                     &open,
                     &table,

@@ -6,6 +6,7 @@ use crate::dsl::Budget;
 use crate::graph::TaskGraph;
 use crate::open::Order;
 use crate::schedule::Overlap;
+use crate::slices::Slices;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -20,6 +21,8 @@ pub struct Selection {
     pub chunks: Option<u32>,
     /// The schedule's own options.
     pub options: BTreeMap<String, String>,
+    /// How sequences are cut into slices, if not into equal ones.
+    pub slices: Option<Slices>,
     /// Whether schedules ignore chunks and options that they do not have.
     pub lenient: bool,
     /// Maximum activations per device, in units of its whole share of layers for one micro-batch: limits searches.
@@ -82,6 +85,7 @@ impl Selection {
             microbatches,
             chunks: None,
             options: BTreeMap::new(),
+            slices: None,
             lenient: false,
             memory_cap: None,
             effort: 1,
@@ -96,7 +100,7 @@ impl Selection {
 
     /// Returns the selection without chunks and the schedule's own options, for another schedule.
     pub fn without_options(&self) -> Selection {
-        Selection { chunks: None, options: BTreeMap::new(), ..self.clone() }
+        Selection { chunks: None, options: BTreeMap::new(), slices: None, ..self.clone() }
     }
 
     /// Returns the limit for searches.

@@ -22,7 +22,7 @@
 
 use super::idle::{Cause, Causes, Explanation, Idle};
 use super::waits::{Need, OpTimes, Way, Ways, binding, needs};
-use crate::activation::{self, WHOLE};
+use crate::activation::{self, Holding, WHOLE};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
@@ -52,7 +52,8 @@ struct Device<'a> {
     device: u32,
     cap: i128,
     /// By kind: what an op adds to what the device holds.
-    changes: [i128; Kind::ALL.len()],
+    /// By position: by how much it changes what the device holds.
+    changes: Vec<i128>,
     first: usize,
     /// By position in its program: what it holds from there on.
     held: Vec<i128>,
@@ -90,24 +91,30 @@ impl<'a> Device<'a> {
             let of = |c: &crate::placement::Chunk| (c.stage, c.direction) == (op.stage(), op.direction());
             chunks.iter().position(of).unwrap_or(0) * Kind::ALL.len() + kind as usize
         };
-        let m = schedule.microbatches as usize;
+        let m = schedule.units() as usize;
         let mut seen = vec![None; chunks.len() * Kind::ALL.len() * m];
         let mut queues = vec![Vec::new(); chunks.len() * Kind::ALL.len()];
-        let (changes, mut level) = (costs.keep.changes(), 0);
-        let (mut own, mut held) = (Vec::new(), Vec::new());
+        let (holding, mut level) = (Holding::new(costs.keep, schedule.slices()), 0);
+        let (mut own, mut held, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for index in range.clone() {
             let op = graph.op(index);
-            let place = |kind: Kind| cell(op, kind) * m + op.microbatch() as usize;
-            own.push(op.kind().needs().and_then(|kind| seen[place(kind)]));
+            let place = |kind: Kind| cell(op, kind) * m + op.unit(graph.slices());
+            // A backward of a recomputed unit needs its R; of a slice, the op of another slice.
+            let before = op.earlier_slice(graph.slices()).and_then(|before| seen[cell(op, op.kind()) * m + before.unit(graph.slices())]);
+            let recomputed = seen[place(Kind::R)].filter(|_| op.kind().is_backward());
+            let need = op.kind().needs().and_then(|kind| seen[place(kind)]);
+            own.push([need, recomputed, before].into_iter().flatten().max());
             seen[place(op.kind())] = Some(index);
             if graph.pair(index).is_none() {
                 queues[cell(op, op.kind())].push(index - range.start);
             }
-            level += changes[op.kind() as usize];
+            let (start, end) = schedule.change(&holding, index);
+            level += start + end;
+            changes.push(start + end);
             held.push(level);
         }
         let own_peak = || schedule.most_held(device, costs.keep);
-        let cap = cap.map_or_else(own_peak, |cap| activation::cap(cap, schedule.placement.chunks()));
+        let cap = cap.map_or_else(own_peak, |cap| activation::cap(cap, schedule.whole()));
         let (past, moved) = (vec![0; queues.len()], vec![false; range.len()]);
         Device { graph, costs, times, device, cap, changes, first: range.start, held, own, queues, past, moved }
     }
@@ -197,7 +204,7 @@ impl<'a> Device<'a> {
                     continue;
                 }
                 self.moved[found] = true;
-                level += self.changes[self.graph.op(index).kind() as usize];
+                level += self.changes[found];
                 self.moves(position, found);
             }
             claims.push((start, start + time.duration, cause, index));
@@ -231,7 +238,7 @@ impl<'a> Device<'a> {
 
     /// Records that the op at `found` runs just before the op at `position`.
     fn moves(&mut self, position: usize, found: usize) {
-        let change = self.changes[self.graph.op(self.first + found).kind() as usize];
+        let change = self.changes[found];
         self.held[position..found].iter_mut().for_each(|held| *held += change);
     }
 }

@@ -1,10 +1,9 @@
 //! Activations of each device over time, and whether a cap is kept.
 
 use super::waits::OpTimes;
-use crate::activation;
+use crate::activation::{self, Holding};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
-use crate::op::Kind;
 use serde::Serialize;
 
 /// Activation units that a device holds from a time on.
@@ -24,9 +23,9 @@ pub struct MemoryCurve {
     pub levels: Vec<MemoryLevel>,
     /// The largest level.
     pub peak: f64,
-    /// The F that first reaches it; `None` if nothing is held.
+    /// The op that first reaches it; `None` if nothing is held.
     pub peak_op: Option<String>,
-    /// When that F starts, in time units.
+    /// When that op starts, in time units.
     pub peak_time: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
@@ -42,16 +41,20 @@ pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option
 
 fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap: Option<f64>) -> MemoryCurve {
     let schedule = graph.schedule();
-    let chunks = schedule.placement.chunks();
+    let chunks = schedule.whole();
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-    let (changes, mut held) = (costs.keep.changes(), 0);
+    let holding = Holding::new(costs.keep, schedule.slices());
     let mut levels: Vec<MemoryLevel> = Vec::new();
-    let (mut peak, mut peak_index) = (0, None);
-    for index in schedule.range(device) {
-        let kind = graph.op(index).kind();
-        held += changes[kind as usize];
+    let (mut held, mut peak, mut peak_index) = (0, 0, None);
+    let changes = schedule.range(device).flat_map(|index| {
+        let (start, end) = schedule.change(&holding, index);
+        [(times.start[index], start, index), (times.end[index], end, index)]
+    });
+    let changes = changes.filter(|&(_, change, _)| change != 0);
+    for (time, change, index) in changes {
+        held += change;
         let level = activation::units(held, chunks);
-        let time = unit(if kind == Kind::F { times.start[index] } else { times.end[index] });
+        let time = unit(time);
         match levels.last_mut() {
             Some(last) if last.time == time => last.held = level,
             Some(last) if last.held == level => {}

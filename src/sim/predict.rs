@@ -214,6 +214,7 @@ impl Prediction<'_> {
     }
 
     pub fn empty_timeline(&self) -> Timeline {
+        let graph = self.graph;
         let PredictionFigures { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
         Timeline {
             schema_version: SCHEMA_VERSION,
@@ -225,6 +226,9 @@ impl Prediction<'_> {
             time_unit,
             unit_ns: self.costs.unit_ns,
             keep: self.costs.keep.share(),
+            slices: if graph.slices() > 1 { graph.schedule().slices().lengths().to_vec() } else { Vec::new() },
+            stub: self.costs.keep.stub(),
+            kv: self.costs.keep.kv(),
             clock_uncertainty_ns: 0,
             lower_bound_ns: Some(self.costs.to_ns(self.bounds.best().0)),
             lower_bound_if_split_ns: self.bounds.if_split.map(|ticks| self.costs.to_ns(ticks)),

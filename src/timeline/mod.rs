@@ -10,12 +10,13 @@ mod validate;
 pub use read::TimelineError;
 pub use step::StepFigures;
 
-use crate::activation::{self, Keep};
+use crate::activation::{self, Holding, Keep};
 use crate::mesh::Mesh;
 use crate::metrics::{Activity, Metrics, Reference};
 use crate::op::{Kind, Op};
+use crate::slices::Slices;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -75,10 +76,10 @@ impl Span {
         if self.queue == Queue::Compute { self.op.parse().ok() } else { None }
     }
 
-    /// Returns when the span's `op` takes activations or gives them back, and its kind.
-    pub(crate) fn change(&self, op: Op) -> (u64, Kind) {
-        (if op.kind() == Kind::F { self.start_ns } else { self.end_ns }, op.kind())
-    }
+}
+
+fn is_zero(share: &f64) -> bool {
+    *share == 0.0
 }
 
 /// What happened, or is predicted to happen, in one training step.
@@ -102,6 +103,15 @@ pub struct Timeline {
     pub unit_ns: u64,
     /// Share of an activation that is kept from I to W (the cost `keep`).
     pub keep: f64,
+    /// Lengths of the slices that micro-batches are cut into; empty if they are whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<u32>,
+    /// Share of an activation that a recomputed forward keeps (the cost `stub`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stub: f64,
+    /// Share of keys and values in an activation (the cost `kv`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kv: f64,
     /// By how much the clocks of different devices may differ; 0 for a simulation or a single clock.
     pub clock_uncertainty_ns: u64,
     /// Lower bound of the makespan of every order of these ops with this placement and these costs; omitted if not computed.
@@ -151,6 +161,7 @@ impl Timeline {
             time_unit: self.time_unit.clone(),
             incomplete_devices: self.incomplete_devices.clone(),
             steps: self.steps.clone(),
+            slices: self.slices.clone(),
             workers: None,
             provenance: self.provenance.clone(),
             spans: Vec::new(),
@@ -226,22 +237,38 @@ impl Timeline {
         self.curve(self.changes().swap_remove(device as usize))
     }
 
-    /// Returns, by device, when ops of which kind take or give back activations.
-    fn changes(&self) -> Vec<Vec<(u64, Kind)>> {
+    /// Returns, by device, when and by how much ops change the activations held there.
+    fn changes(&self) -> Vec<Vec<(u64, i128)>> {
+        let ops: Vec<(Op, &Span)> = self.ops().collect();
+        self.changes_of(ops.into_iter())
+    }
+
+    /// Returns, by device, when and by how much these ops change the activations held there.
+    pub(crate) fn changes_of<'a>(&self, ops: impl Iterator<Item = (Op, &'a Span)> + Clone) -> Vec<Vec<(u64, i128)>> {
+        let slices = Slices::of_lengths(&self.slices).unwrap_or_default();
+        let keep = Keep::new(self.keep).with_stub(self.stub).with_kv(self.kv);
+        let holding = Holding::new(keep, &slices);
+        let recomputed: BTreeSet<Op> = ops.clone().map(|(op, _)| op).filter(|op| op.kind() == Kind::R).collect();
         let mut changes = vec![Vec::new(); self.devices as usize];
-        self.ops().for_each(|(op, span)| changes[span.device as usize].push(span.change(op)));
+        for (op, span) in ops {
+            let is_recomputed = !recomputed.is_empty() && recomputed.contains(&op.of_kind(Kind::R));
+            let (start, end) = holding.of(op, is_recomputed);
+            let of = [(span.start_ns, start), (span.end_ns, end)];
+            changes[span.device as usize].extend(of.into_iter().filter(|(_, change)| *change != 0));
+        }
         changes
     }
 
     /// Returns (ns, units) after each of these changes of one device.
-    pub(crate) fn curve(&self, mut changes: Vec<(u64, Kind)>) -> Vec<(u64, f64)> {
+    pub(crate) fn curve(&self, mut changes: Vec<(u64, i128)>) -> Vec<(u64, f64)> {
         // An op that ends makes room for one that starts at the same time.
-        changes.sort_by_key(|&(time, kind)| (time, kind.change().0));
-        let (changed, mut held) = (Keep::new(self.keep).changes(), 0);
+        changes.sort_unstable();
+        let mut held = 0;
+        let length = Slices::of_lengths(&self.slices).unwrap_or_default().total();
         let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];
-        for (time, kind) in changes {
-            held += changed[kind as usize];
-            let level = activation::units(held, self.chunks.max(1));
+        for (time, change) in changes {
+            held += change;
+            let level = activation::units(held, self.chunks.max(1) * length);
             match curve.last_mut() {
                 Some(last) if last.0 == time => last.1 = level,
                 _ => curve.push((time, level)),

@@ -201,7 +201,8 @@ fn close(marks: &mut [Mark], lanes: usize) {
 
 /// Returns the activations that the row's device holds, as (ns, units) after each change.
 pub fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
-    timeline.curve(row.compute.iter().filter_map(|mark| Some(mark.span.change(mark.op?))).collect())
+    let ops = row.compute.iter().filter_map(|mark| Some((mark.op?, mark.span)));
+    timeline.curve(timeline.changes_of(ops).concat())
 }
 
 /// Returns the classes that occur in a report, in the order of the legend.
