@@ -74,6 +74,22 @@ impl Slices {
         self.total
     }
 
+    /// Returns the tokens of each slice of sequences of `tokens` tokens: lengths in proportion, in whole tokens.
+    ///
+    /// # Errors
+    /// A slice without a token.
+    pub fn tokens(&self, tokens: usize) -> Result<Vec<usize>, String> {
+        let bound = |slice: usize| {
+            let before = u128::from(self.before(slice)) * tokens as u128;
+            (before / u128::from(self.total.max(1))) as usize
+        };
+        let of: Vec<usize> = (0..self.lengths.len()).map(|slice| bound(slice + 1) - bound(slice)).collect();
+        match of.contains(&0) {
+            true => Err(format!("expected a token or more in each of {} slices, found sequences of {tokens}", of.len())),
+            false => Ok(of),
+        }
+    }
+
     /// Returns the length of the slices before a slice.
     pub fn before(&self, slice: usize) -> u32 {
         self.lengths[..slice.min(self.lengths.len())].iter().sum()

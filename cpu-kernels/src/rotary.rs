@@ -2,6 +2,7 @@
 //! i + size / 2, and both turn by the pair's angle at the token's position.
 
 use crate::vector;
+use std::ops::Range;
 
 /// Cosines and sines of every position and pair of channels.
 pub struct Table {
@@ -25,16 +26,16 @@ impl Table {
         Table { cosines, sines, pairs: frequencies.len() }
     }
 
-    /// Turns the first `heads` heads of each row of `values`; rows have `stride` elements, sequences `tokens` rows. Backwards, a
-    /// gradient is turned the other way.
-    pub fn rotate(&self, values: &mut [f32], heads: usize, stride: usize, tokens: usize, backwards: bool) {
+    /// Turns the first `heads` heads of each row of `values`; rows have `stride` elements, sequences those of the positions
+    /// `tokens`. Backwards, a gradient is turned the other way.
+    pub fn rotate(&self, values: &mut [f32], heads: usize, stride: usize, tokens: Range<usize>, backwards: bool) {
         let size = 2 * self.pairs;
         let direction = if backwards { -1.0 } else { 1.0 };
         vector::widest(
             #[inline(always)]
             || {
                 for (row, values) in values.chunks_exact_mut(stride).enumerate() {
-                    let at = row % tokens * self.pairs;
+                    let at = (tokens.start + row % tokens.len()) * self.pairs;
                     let (cosines, sines) = (&self.cosines[at..][..self.pairs], &self.sines[at..][..self.pairs]);
                     for head in values[..heads * size].chunks_exact_mut(size) {
                         let (first, second) = head.split_at_mut(self.pairs);

@@ -1,12 +1,15 @@
 //! What a trainer asks of a machine for the layers of a model.
 
 use super::operands::{
-    Activated, Attended, Attention, Classified, Classifier, Embedded, Embedding, Linear, Multiplied, Norm, Normalized,
-    Rotation, Rows,
+    Activated, Attended, Attention, Classified, Classifier, Earlier, Embedded, Embedding, Linear, Multiplied, Norm,
+    Normalized, Rotation, Rows,
 };
 use super::store::Store;
 use super::timing::PartTimer;
-use anyhow::Result;
+use anyhow::{Result, bail};
+
+/// Why a machine refuses slices.
+const WHOLE_SEQUENCES: &str = "expected whole sequences on this machine, found slices: train on CPUs";
 
 /// A buffer of activations.
 pub trait Memory {
@@ -27,6 +30,12 @@ pub trait Compute: Store + Send {
     /// Begins a step: all micro-batches' tokens, one after the other. They are needed where the model begins, and targets where it
     /// ends.
     fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()>;
+
+    /// Makes the following calls those of a slice of the sequences, by its number: rows are those of the slice. Machines that only
+    /// train whole sequences are not asked.
+    fn enter_slice(&mut self, _slice: usize) -> Result<()> {
+        bail!(WHOLE_SEQUENCES)
+    }
 
     /// Returns a buffer of `rows` of `width` activations with any content, or the place `output` if it is one that calls can write
     /// to.
@@ -137,6 +146,36 @@ pub trait Compute: Store + Send {
     /// Attention over the fused rows of queries, keys and values. Returns what the backward needs besides input and output.
     fn attention(&mut self, out: &mut Self::Buffer, layer: &Attention, fused: &Self::Buffer) -> Result<Self::Buffer>;
 
+    /// Returns the keys and values of fused rows.
+    fn keys_values(&mut self, _fused: &Self::Buffer, _layer: &Attention) -> Result<Self::Buffer> {
+        bail!(WHOLE_SEQUENCES)
+    }
+
+    /// Attention of a slice to itself and to `earlier` ones of the same sequences, whose buffers are fused rows or those of
+    /// [`Compute::keys_values`].
+    fn slice_attention(
+        &mut self,
+        _out: &mut Self::Buffer,
+        _layer: &Attention,
+        _fused: &Self::Buffer,
+        _earlier: &[&Self::Buffer],
+    ) -> Result<Self::Buffer> {
+        bail!(WHOLE_SEQUENCES)
+    }
+
+    /// The gradient of a slice's fused input. `later` is what later slices added to the gradients of its keys and values.
+    /// Adds to the gradients of those of earlier slices, which begin if they are `None`.
+    fn slice_attention_input(
+        &mut self,
+        _out: &mut Self::Buffer,
+        _layer: &Attention,
+        _operands: Attended<'_, Self::Buffer>,
+        _later: Option<&Self::Buffer>,
+        _earlier: &mut [Earlier<'_, Self::Buffer>],
+    ) -> Result<()> {
+        bail!(WHOLE_SEQUENCES)
+    }
+
     /// The gradient of an attention's fused input.
     fn attention_input(
         &mut self,
@@ -145,7 +184,7 @@ pub trait Compute: Store + Send {
         operands: Attended<'_, Self::Buffer>,
     ) -> Result<()>;
 
-    /// Computes the micro-batch's loss, the mean over its tokens, and returns the gradient of the logits: `weight` times that of the
+    /// Computes the loss of the micro-batch or of its slice, and returns the gradient of the logits: `weight` times that of the
     /// sum of the tokens' losses.
     fn classify(
         &mut self,
@@ -173,6 +212,6 @@ pub trait Compute: Store + Send {
         operands: Classified<'_, Self::Buffer>,
     ) -> Result<()>;
 
-    /// Returns the loss of each micro-batch's last forward. Waits.
+    /// Returns the loss of each micro-batch's last forward, the mean over its tokens. Waits.
     fn losses(&mut self) -> Result<Vec<f32>>;
 }

@@ -20,8 +20,8 @@ pub use calls::{Compute, Memory};
 pub use collective::{Alone, Collective};
 pub use cpu_kernels::optimizer::AdamW;
 pub use operands::{
-    Activated, Attended, Attention, Classified, Classifier, Copies, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Reduction, Rotation, Rows, TensorShare, Workload,
+    Activated, Attended, Attention, Classified, Classifier, Copies, Earlier, Embedded, Embedding, Function, Linear,
+    Multiplied, Norm, NormKind, Normalized, Reduction, Rotation, Rows, TensorShare, Workload,
 };
 pub use store::{Merge, OptimizerShare, Quantity, Side, Squared, Store};
 #[cfg(feature = "internals")]

@@ -2,6 +2,8 @@
 
 use super::store::Side;
 use crate::model_spec::MicroBatch;
+use anyhow::{Result, ensure};
+use std::ops::Range;
 
 /// Which tensor-parallel rank a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +138,11 @@ impl Attention {
     pub fn fused(&self) -> usize {
         (self.heads + 2 * self.groups) * self.size
     }
+
+    /// Elements per row of keys and values.
+    pub fn cached(&self) -> usize {
+        2 * self.groups * self.size
+    }
 }
 
 /// Logits of `vocabulary` ids, of which the weight has `rows` (padded) rows, and their cross entropy. Tensor-parallel ranks have
@@ -201,6 +208,15 @@ pub struct Attended<'a, B> {
     pub kept: &'a B,
 }
 
+/// An earlier slice of the same sequences.
+#[derive(Debug)]
+pub struct Earlier<'a, B> {
+    /// Its fused rows, or its keys and values alone.
+    pub keys: &'a B,
+    /// What later slices added to the gradients of its keys and values so far.
+    pub gradient: &'a mut Option<B>,
+}
+
 /// Operands of a classifier's backward for the weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Classified<'a, B> {
@@ -214,6 +230,8 @@ pub struct Workload {
     pub micro_batch: MicroBatch,
     /// Micro-batches per step.
     pub microbatches: usize,
+    /// Tokens per sequence of each slice, if sequences are cut into slices; empty otherwise.
+    pub slices: Vec<usize>,
     pub vocabulary: usize,
     /// The vocabulary is padded to a multiple of this.
     pub vocabulary_multiple: usize,
@@ -227,4 +245,45 @@ pub struct Workload {
     pub has_embedding: bool,
     /// Whether the device holds the head, and needs targets.
     pub has_head: bool,
+}
+
+impl Workload {
+    /// Returns it with sequences cut into slices of these numbers of tokens; whole if there are none or one.
+    ///
+    /// # Errors
+    /// The slices are not those of the sequences, or ranks cannot share the rows of one.
+    pub fn sliced(self, slices: &[usize]) -> Result<Workload> {
+        let (MicroBatch { sequences, tokens }, ranks) = (self.micro_batch, self.tensor.row_ranks());
+        if slices.len() < 2 {
+            return Ok(self);
+        }
+        let sum: usize = slices.iter().sum();
+        ensure!(
+            sum == tokens && !slices.contains(&0),
+            "expected slices of 1 token or more that add up to {tokens}, found {slices:?}"
+        );
+        let odd = slices.iter().find(|&&length| !(sequences * length).is_multiple_of(ranks));
+        ensure!(
+            odd.is_none(),
+            "expected a slice's {} tokens to be a multiple of --tp {ranks} under --sequence-parallel; choose another --seq",
+            sequences * odd.unwrap_or(&0)
+        );
+        Ok(Workload { slices: slices.to_vec(), ..self })
+    }
+
+    /// Number of slices of a micro-batch; 1 if sequences are whole.
+    pub fn slice_count(&self) -> usize {
+        self.slices.len().max(1)
+    }
+
+    /// The positions of a slice's tokens in their sequences.
+    pub fn positions(&self, slice: usize) -> Range<usize> {
+        match self.slices.get(slice) {
+            Some(length) => {
+                let first = self.slices[..slice].iter().sum();
+                first..first + length
+            }
+            None => 0..self.micro_batch.tokens,
+        }
+    }
 }

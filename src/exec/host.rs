@@ -63,7 +63,8 @@ impl Backend for Host {
 
     /// Runs the two ops of an overlapped pair one after the other: a CPU gains nothing by overlapping them.
     fn compute(&mut self, number: usize, op: Op, input: Option<Region>, output: Option<Region>) -> Result<()> {
-        let arena = self.shared.heap.arena();
+        let (arena, buffers) = (self.shared.heap.arena(), &self.shared.buffers);
+        let [input, output] = [input, output].map(|place| place.map(|place| buffers.of_slice(op, place)));
         // SAFETY: the message has arrived, or an op of this device wrote it; it is released after this call.
         let input = input.map(|place| unsafe { arena.data(place) });
         // SAFETY: the send buffer is this device's own; in its local buffers, the reader of the last message precedes this op.

@@ -8,13 +8,16 @@ use super::plan::{BufferUse, Plan};
 use super::spanning::{GroupList, Part};
 use crate::epilogue::{GradientSync, stage_group};
 use crate::mesh::Mesh;
+use crate::op::Op;
 use std::collections::BTreeMap;
 
 /// Sizes of messages in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// The hidden state of a micro-batch, or its gradient.
+    /// The hidden state of a micro-batch, or its gradient; with slices that of the longest.
     pub hidden: usize,
+    /// The same of each slice; empty if micro-batches are whole.
+    pub slices: Vec<usize>,
     /// The two devices that exchange the gradient of a tied tensor, and its size.
     pub tied: Option<([u32; 2], usize)>,
     /// By stage: size of the gradient of its parameters.
@@ -106,6 +109,8 @@ pub struct GradientParts {
 #[derive(Debug)]
 pub struct MessageBuffers {
     mesh: Mesh,
+    /// Bytes of a hidden state by slice, in whole numbers of floats; empty if all are as long as their buffer.
+    slices: Vec<usize>,
     all: Vec<MessageBuffer>,
     /// By copy of the pipeline.
     copies: Vec<Channels>,
@@ -136,7 +141,7 @@ impl MessageBuffers {
         let workers = 0..mesh.world(plan.graph.schedule().devices());
         let send_buffers = workers.map(|_| [send_buffer(), send_buffer()]).collect();
         let (groups, group_of) = (Vec::new(), BTreeMap::new());
-        let mut buffers = MessageBuffers { mesh, all, copies, send_buffers, groups, group_of };
+        let mut buffers = MessageBuffers { mesh, slices: sizes.slices.clone(), all, copies, send_buffers, groups, group_of };
         for (members, bytes) in groups_of(plan, mesh, sizes) {
             buffers.add_group(layout, list, &members, (bytes, length(bytes)));
         }
@@ -194,6 +199,11 @@ impl MessageBuffers {
     /// Returns the host memory of a port of `worker`'s copy, also for messages that stay on a device.
     pub fn slot(&self, worker: u32, port: &BufferUse) -> &HostBuffer {
         &self.channels(worker).slots[port.channel][port.slot]
+    }
+
+    /// Returns the part of a buffer of a hidden state that the slice of `op` fills.
+    pub fn of_slice(&self, op: Op, place: Region) -> Region {
+        self.slices.get(op.slice_number()).map_or(place, |&bytes| place.first(bytes))
     }
 
     /// Returns the host memory of the output of op `op` on `worker` until it is put.

@@ -1,12 +1,11 @@
 //! The threads and the memory that sessions need at least, checked before any is opened.
 
+use super::held::most_held;
 use super::system::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
-use crate::memory::{SavedActivations, peak};
 use crate::mesh::Mesh;
 use crate::model_spec::{Part, Stage, Tensor, TiedSides};
-use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 
 /// Threads of a process besides those of its devices.
@@ -79,7 +78,8 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Err
     let (mesh, devices) = (training.mesh(), graph.schedule().devices());
     let stages = training.stages(graph)?;
     let here = training.ranks.devices_here(mesh.world(devices));
-    let held: u64 = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages)).sum();
+    let held = here.iter().map(|&worker| most_held(training, graph, mesh.device(worker), &stages));
+    let held: u64 = held.collect::<Result<Vec<_>, _>>()?.into_iter().sum();
     let (parameters, shares) = (training.config().parameter_count() as u64, u64::from(devices * mesh.tensor));
     Ok((parameters * here.len() as u64 / shares, held))
 }
@@ -135,24 +135,4 @@ impl Training {
         }
         Ok(Some(format!("parameters, gradients and moments take at most {} per worker", in_words(most))))
     }
-}
-
-/// Peak bytes that the ops of a worker of `device` keep for later ones.
-pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
-    let spec = training.spec();
-    let storage = training.storage();
-    let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &storage) as u64;
-    let left = |stage| SavedActivations {
-        forward: left(stage, Kind::F),
-        input: left(stage, Kind::I),
-        ..SavedActivations::default()
-    };
-    let left: Vec<SavedActivations> = stages.iter().map(left).collect();
-    // A CPU runs a full backward as its two halves.
-    let halves = |op: &Op| match op.kind() {
-        Kind::B => [Kind::I, Kind::W].map(|kind| op.of_kind(kind)).to_vec(),
-        _ => vec![*op],
-    };
-    let ops: Vec<Op> = graph.schedule().program(device).iter().flat_map(halves).collect();
-    peak(&ops, &left).held
 }

@@ -44,7 +44,8 @@ fn weights(planned: &[Planned<'_>]) -> Vec<Option<Borrower>> {
     let is_same = |one: usize, other: usize| {
         let ((a, graph, ..), (b, others, ..)) = (&planned[one], &planned[other]);
         let microbatches = |graph: &TaskGraph| graph.schedule().microbatches;
-        std::ptr::eq(*a, *b) && microbatches(graph) == microbatches(others) && is_in_order(graph) && is_in_order(others)
+        let is_cut_alike = graph.schedule().slices() == others.schedule().slices();
+        std::ptr::eq(*a, *b) && is_cut_alike && microbatches(graph) == microbatches(others) && is_in_order(graph) && is_in_order(others)
     };
     let borrower = |run: usize| {
         if planned.len() == 1 || !matches!(planned[run].0.backend, Backend::Cpu) {
@@ -61,7 +62,8 @@ fn weights(planned: &[Planned<'_>]) -> Vec<Option<Borrower>> {
     (0..planned.len()).map(borrower).collect()
 }
 
-/// Whether the gradients of each stage are summed in the order of micro-batches: then every partition gives the same bits.
+/// Whether the gradients of each stage are summed in the order of micro-batches, and within them of slices from the last to the
+/// first: then every partition gives the same bits.
 fn is_in_order(graph: &TaskGraph) -> bool {
     let schedule = graph.schedule();
     let mut next = vec![0; schedule.placement.stages() as usize];
@@ -70,6 +72,6 @@ fn is_in_order(graph: &TaskGraph) -> bool {
         && sums.all(|op| {
             let expected = &mut next[op.stage() as usize];
             *expected += 1;
-            op.microbatch() + 1 == *expected
+            op.unit(schedule.slices().count()) as u32 == schedule.slices().backward(*expected - 1)
         })
 }

@@ -186,8 +186,36 @@ impl Training {
         map
     }
 
+    /// Returns the tokens of each slice of a sequence under `graph`: one slice if micro-batches are whole.
+    ///
+    /// # Errors
+    /// Fewer tokens than slices.
+    pub fn slices(&self, graph: &TaskGraph) -> Result<Vec<usize>, Error> {
+        let slices = graph.schedule().slices().tokens(self.micro_batch.tokens);
+        slices.map_err(|error| Error::Usage(format!("{error} tokens; raise --seq, or ask for fewer slices")))
+    }
+
+    /// Checks that these devices can run the ops of `graph`.
+    fn check_ops(&self, graph: &TaskGraph) -> Result<(), Error> {
+        let beyond = graph.schedule().ops().iter().find(|op| match self.backend {
+            Backend::Cpu => !op.kind().is_compute(),
+            Backend::Cuda { .. } => op.slice().is_some() || !op.kind().is_costed(),
+        });
+        let Some(op) = beyond else { return Ok(()) };
+        let (what, can) = match (op.kind(), &self.backend) {
+            (Kind::O | Kind::L, _) => ("copies to and from the host", "F, I, W, B and R"),
+            (Kind::R, _) => ("recomputing", "whole F, I, W and B on GPUs"),
+            _ => ("slices", "whole F, I, W and B on GPUs"),
+        };
+        Err(Error::Usage(format!(
+            "expected {can}, found {what} ({op}), which are not executed; train on CPUs without copies, or use `predict` and `check`"
+        )))
+    }
+
     /// Returns the layers of each stage of `graph`.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
+        self.check_ops(graph)?;
+        self.slices(graph)?;
         let (stages, devices) = (graph.schedule().placement.stages() as usize, graph.schedule().devices());
         let virtual_stages = match stages / devices.max(1) as usize {
             1 => String::new(),
@@ -281,7 +309,7 @@ impl Training {
         // A thread that only enqueues is not pinned: threads that NCCL starts inherit its cores.
         let pin = settings.pin && matches!(self.backend, Backend::Cpu);
         let settings = Settings { delivery, pin, ..settings };
-        let sizes = self.sizes(graph, &stages);
+        let sizes = self.sizes(graph, &stages)?;
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
@@ -308,6 +336,7 @@ impl Training {
 
     fn hosts(&self, shared: &Arc<Shared>, stages: &[Stage]) -> anyhow::Result<Runners> {
         let (graph, mesh) = (&shared.plan.graph, self.mesh());
+        let slices = self.slices(graph)?;
         let host = |worker| {
             let held = self.held(graph, mesh.device(worker), stages);
             let MicroBatch { sequences, tokens } = self.micro_batch;
@@ -317,8 +346,10 @@ impl Training {
                 _ => Box::new(TensorGroup::new(worker, shared)),
             };
             let ranks = TensorRanks { members: ranks, shares_rows: mesh.sequence_parallel };
-            let mut module = StageModule::on_cpu_rank(&self.parameters, &held, sizes, ranks)?;
+            let mut module = StageModule::on_cpu_slices(&self.parameters, &held, sizes, &slices, ranks)?;
             module.average_over(mesh.data);
+            let program = graph.schedule().program(mesh.device(worker)).iter();
+            module.recompute(program.copied().filter(|op| op.kind() == Kind::R))?;
             if mesh.zero {
                 module.share_optimizer(self.optimizer_share(graph, worker))?;
             }
@@ -328,7 +359,7 @@ impl Training {
     }
 
     /// Sizes of the messages between devices.
-    fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
+    fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Result<Sizes, Error> {
         let (spec, float, ranks) = (self.spec(), size_of::<f32>(), self.mesh().tensor as usize);
         let (number, tied, gradients) = match &self.backend {
             Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages, ranks),
@@ -337,14 +368,18 @@ impl Training {
                 (float, spec.tied_share(ranks) * float, of_stages.collect())
             }
         };
-        Sizes {
-            hidden: self.edge() * number,
+        let slices = self.slices(graph)?;
+        let of_slice = |&tokens: &usize| self.edge_of(tokens) * number;
+        let hidden = slices.iter().map(of_slice).max().unwrap_or(0);
+        Ok(Sizes {
+            hidden,
+            slices: if slices.len() > 1 { slices.iter().map(of_slice).collect() } else { Vec::new() },
             tied: spec.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
             norm_parts: spec.squares() * self.mesh().tensor as usize * self.optimizer_share(graph, 0).members,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
             by_collectives: matches!(self.backend, Backend::Cuda { .. }) && !self.mesh().is_single(),
-        }
+        })
     }
 
     /// Runs `steps` steps and restores parameters and optimizer afterwards.
@@ -384,7 +419,12 @@ impl Training {
 
     /// Numbers that a worker sends to the next stage per micro-batch.
     fn edge(&self) -> usize {
-        self.spec().edge(self.micro_batch) / self.mesh().row_ranks() as usize
+        self.edge_of(self.micro_batch.tokens)
+    }
+
+    /// The same for slices of `tokens` tokens.
+    fn edge_of(&self, tokens: usize) -> usize {
+        self.spec().edge(MicroBatch { tokens, ..self.micro_batch }) / self.mesh().row_ranks() as usize
     }
 
     /// Bytes of one number of an activation.

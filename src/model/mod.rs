@@ -13,6 +13,7 @@ mod layers;
 mod lend;
 mod logits;
 mod module;
+mod ops;
 mod parameters;
 mod rates;
 mod shares;

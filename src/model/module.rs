@@ -6,23 +6,22 @@ use super::parameters::Parameters;
 use super::shares::Shares;
 use super::stages::{check_held, check_sizes};
 use super::stash::Stash;
-use super::walk::Walk;
 use crate::compute::cpu::Cpu;
-use crate::compute::{Alone, Collective, Compute, OptimizerShare, Part, PartTimer, Side, TensorShare, Workload};
+use crate::compute::{Alone, Collective, Compute, OptimizerShare, Part, Side, TensorShare, Workload};
 use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch, ModelSpec, TiedSides};
-use crate::op::{Kind, Op};
-use anyhow::{Context as _, Error, Result, bail, ensure};
+use crate::op::Op;
+use anyhow::{Context as _, Error, Result, ensure};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::Vacant;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A repetition of a part that a stage holds.
 pub(super) struct Repetition {
     /// Its number among the parts of the description.
-    part: usize,
+    pub(super) part: usize,
     /// As which its times are measured.
-    timed: Part,
+    pub(super) timed: Part,
     /// The numbers of its groups of tensors among those of the device.
     pub(super) groups: Vec<usize>,
     /// By group: the side of the gradient that is this part's.
@@ -36,9 +35,9 @@ impl Repetition {
     }
 }
 
-/// A stage, with what its ops left behind by micro-batch.
+/// A stage, with what its ops left behind by micro-batch and slice.
 pub(super) struct HeldStage<B> {
-    layers: model_spec::Stage,
+    pub(super) layers: model_spec::Stage,
     pub(super) repetitions: Vec<Repetition>,
     pub(super) stashes: Vec<Stash<B>>,
 }
@@ -52,9 +51,9 @@ pub(super) struct HeldStage<B> {
 pub struct StageModule<C: Compute> {
     pub(super) compute: C,
     pub(super) config: Config,
-    spec: ModelSpec,
+    pub(super) spec: ModelSpec,
     /// By part of the description.
-    layers: Vec<Vec<Layer>>,
+    pub(super) layers: Vec<Vec<Layer>>,
     pub(super) groups: Vec<C::Group>,
     /// By group.
     pub(super) origins: Vec<Origin>,
@@ -68,11 +67,16 @@ pub struct StageModule<C: Compute> {
     pub(super) tied_received: bool,
     /// Its share of the optimizer's work.
     pub(super) optimizer: OptimizerShare,
+    pub(super) microbatches: usize,
+    /// Slices per micro-batch.
+    pub(super) slices: usize,
+    /// By stage and unit, whose forwards keep only what recomputing needs.
+    pub(super) recomputed: BTreeSet<(u32, usize)>,
     rows: usize,
     #[cfg(feature = "internals")]
     rows_between: usize,
     /// Of a token's loss: the step's is the mean over all its tokens.
-    weight: f32,
+    pub(super) weight: f32,
     pub(super) held_bytes: usize,
     pub(super) peak_held_bytes: usize,
 }
@@ -113,6 +117,7 @@ pub fn workload(
     Ok(Workload {
         micro_batch: MicroBatch { sequences, tokens },
         microbatches,
+        slices: Vec::new(),
         vocabulary: config.vocabulary,
         vocabulary_multiple: config.vocabulary_multiple,
         tensor,
@@ -141,9 +146,20 @@ impl StageModule<Cpu> {
         sizes: [usize; 3],
         ranks: impl Into<TensorRanks>,
     ) -> Result<StageModule<Cpu>> {
+        StageModule::on_cpu_slices(parameters, stages, sizes, &[], ranks)
+    }
+
+    /// A [`StageModule::on_cpu_rank`] for sequences that are cut into slices of these numbers of tokens; whole ones if there are none.
+    pub fn on_cpu_slices(
+        parameters: &Parameters,
+        stages: &[(u32, model_spec::Stage)],
+        sizes: [usize; 3],
+        slices: &[usize],
+        ranks: impl Into<TensorRanks>,
+    ) -> Result<StageModule<Cpu>> {
         let TensorRanks { members: ranks, shares_rows } = ranks.into();
         let share = TensorShare { rank: ranks.rank(), size: ranks.size(), shares_rows };
-        let workload = workload(&parameters.config, stages, sizes, share)?;
+        let workload = workload(&parameters.config, stages, sizes, share)?.sliced(slices)?;
         StageModule::new(Cpu::new(workload.clone(), ranks)?, parameters, stages, &workload)
     }
 }
@@ -199,7 +215,8 @@ impl<C: Compute> StageModule<C> {
                     repetitions.push(Repetition { part, timed, groups: own, sides });
                 }
             }
-            let stashes = (0..workload.microbatches).map(|_| Stash::Empty).collect();
+            let units = workload.microbatches * workload.slice_count();
+            let stashes = (0..units).map(|_| Stash::Empty).collect();
             held.insert(*id, HeldStage { layers: stage.clone(), repetitions, stashes });
         }
         Ok(StageModule {
@@ -215,6 +232,9 @@ impl<C: Compute> StageModule<C> {
             tied,
             tied_received: false,
             optimizer: OptimizerShare::WHOLE,
+            microbatches: workload.microbatches,
+            slices: workload.slice_count(),
+            recomputed: BTreeSet::new(),
             rows: workload.micro_batch.rows(),
             #[cfg(feature = "internals")]
             rows_between: workload.micro_batch.rows() / share.row_ranks(),
@@ -226,8 +246,7 @@ impl<C: Compute> StageModule<C> {
 
     /// Makes the loss of a step the mean over `replicas` of this module, whose gradients are summed.
     pub fn average_over(&mut self, replicas: u32) {
-        let microbatches = self.stages.values().map(|stage| stage.stashes.len()).max().unwrap_or(1);
-        self.weight = 1.0 / (replicas as usize * microbatches * self.rows) as f32;
+        self.weight = 1.0 / (replicas as usize * self.microbatches * self.rows) as f32;
     }
 
     /// Shares the optimizer's work with other workers that hold the same parameters: moments are kept, and gradients summed,
@@ -279,163 +298,6 @@ impl<C: Compute> StageModule<C> {
         self.compute.begin(inputs, targets)
     }
 
-    /// Runs an op: F, I, W, or B, which is I followed by W. Input and output are those of the op's own method.
-    pub fn run(
-        &mut self,
-        op: Op,
-        input: Option<C::Input<'_>>,
-        output: Option<C::Output<'_>>,
-        timer: &mut C::Timer,
-    ) -> Result<()> {
-        let (stage, microbatch) = (op.stage(), op.microbatch());
-        match op.kind() {
-            Kind::F => self.forward(stage, microbatch, input, output, timer),
-            Kind::I => self.backward_input(stage, microbatch, input, output, timer),
-            Kind::W => self.backward_weight(stage, microbatch, timer),
-            Kind::B => {
-                self.backward_input(stage, microbatch, input, output, timer)?;
-                self.backward_weight(stage, microbatch, timer)
-            }
-            Kind::R | Kind::O | Kind::L => bail!("expected F, I, W or B, found {op}: the executor does not run it"),
-        }
-    }
-
-    /// Forward of `stage` for `microbatch`. `input` is the hidden state (n, C) of the stage before, absent for the first; `output`
-    /// receives that of this stage, absent for the last, which computes the loss.
-    ///
-    /// # Errors
-    /// The stage is not here, the op is out of order, or something is there that should not be, or the other way round.
-    pub fn forward(
-        &mut self,
-        stage: u32,
-        microbatch: u32,
-        input: Option<C::Input<'_>>,
-        output: Option<C::Output<'_>>,
-        timer: &mut C::Timer,
-    ) -> Result<()> {
-        let call = || format!("forward of stage {stage}, micro-batch {microbatch}");
-        self.forward_inner(stage, microbatch, input, output, timer).with_context(call)
-    }
-
-    fn forward_inner(
-        &mut self,
-        stage: u32,
-        microbatch: u32,
-        input: Option<C::Input<'_>>,
-        output: Option<C::Output<'_>>,
-        timer: &mut C::Timer,
-    ) -> Result<()> {
-        let entry = find(&mut self.stages, stage, microbatch)?;
-        let index = microbatch as usize;
-        if !matches!(entry.stashes[index], Stash::Empty) {
-            bail!("expected its first, found a second before the backward: run the backward first");
-        }
-        check_presence(input.is_some(), !entry.layers.has(EMBEDDING), "hidden state")?;
-        check_presence(output.is_some(), !entry.layers.has(HEAD), "output")?;
-        let compute = &mut self.compute;
-        compute.enter()?;
-        timer.start(Kind::F)?;
-        let mut hidden = input.map(|input| compute.receive(input, self.spec.width)).transpose()?;
-        let mut left = Vec::with_capacity(entry.repetitions.len());
-        for (number, repetition) in entry.repetitions.iter().enumerate() {
-            let place = output.as_ref().filter(|_| number + 1 == entry.repetitions.len());
-            let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
-            let walk = Walk { compute: &mut *compute, layers, groups, microbatch: index };
-            let (of_part, next) = walk.forward(&self.groups, hidden, place, self.weight)?;
-            left.push(of_part);
-            hidden = next;
-            timer.end(repetition.timed)?;
-        }
-        if let (Some(hidden), Some(output)) = (hidden, output) {
-            compute.send(hidden, output)?;
-        }
-        timer.finish()?;
-        self.keep(stage, index, Stash::Forward(left));
-        Ok(())
-    }
-
-    /// Backward for the input. `gradient` is that of the stage's output, absent for the last stage; `output` receives the gradient of
-    /// the stage's input, absent for the first.
-    pub fn backward_input(
-        &mut self,
-        stage: u32,
-        microbatch: u32,
-        gradient: Option<C::Input<'_>>,
-        output: Option<C::Output<'_>>,
-        timer: &mut C::Timer,
-    ) -> Result<()> {
-        let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
-        self.backward_input_inner(stage, microbatch, gradient, output, timer).with_context(call)
-    }
-
-    fn backward_input_inner(
-        &mut self,
-        stage: u32,
-        microbatch: u32,
-        gradient: Option<C::Input<'_>>,
-        output: Option<C::Output<'_>>,
-        timer: &mut C::Timer,
-    ) -> Result<()> {
-        let entry = find(&mut self.stages, stage, microbatch)?;
-        let index = microbatch as usize;
-        check_presence(gradient.is_some(), !entry.layers.has(HEAD), "gradient")?;
-        check_presence(output.is_some(), !entry.layers.has(EMBEDDING), "output")?;
-        let held = entry.stashes[index].bytes();
-        let mut left = entry.stashes[index].take_forward().map_err(Error::msg)?;
-        self.held_bytes -= held;
-        let compute = &mut self.compute;
-        compute.enter()?;
-        timer.start(Kind::I)?;
-        let mut hidden = gradient.map(|gradient| compute.receive(gradient, self.spec.width)).transpose()?;
-        for (number, repetition) in entry.repetitions.iter().enumerate().rev() {
-            let place = output.as_ref().filter(|_| number == 0);
-            let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
-            let walk = Walk { compute: &mut *compute, layers, groups, microbatch: index };
-            let of_part = std::mem::take(&mut left[number]);
-            let (of_part, next) = walk.backward_input(&self.groups, of_part, hidden, place)?;
-            left[number] = of_part;
-            hidden = next;
-            timer.end(repetition.timed)?;
-        }
-        if let (Some(hidden), Some(output)) = (hidden, output) {
-            compute.send(hidden, output)?;
-        }
-        timer.finish()?;
-        self.keep(stage, index, Stash::Weight(left));
-        Ok(())
-    }
-
-    /// Backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
-    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, timer: &mut C::Timer) -> Result<()> {
-        let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
-        self.backward_weight_inner(stage, microbatch, timer).with_context(call)
-    }
-
-    fn backward_weight_inner(&mut self, stage: u32, microbatch: u32, timer: &mut C::Timer) -> Result<()> {
-        let entry = find(&mut self.stages, stage, microbatch)?;
-        let index = microbatch as usize;
-        let held = entry.stashes[index].bytes();
-        let left = entry.stashes[index].take_weight().map_err(Error::msg)?;
-        self.held_bytes -= held;
-        self.compute.enter()?;
-        timer.start(Kind::W)?;
-        for (repetition, of_part) in entry.repetitions.iter().zip(left).rev() {
-            let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
-            let walk = Walk { compute: &mut self.compute, layers, groups, microbatch: index };
-            walk.backward_weight(&mut self.groups, of_part)?;
-            timer.end(repetition.timed)?;
-        }
-        timer.finish()
-    }
-
-    fn keep(&mut self, stage: u32, index: usize, stash: Stash<C::Buffer>) {
-        self.held_bytes += stash.bytes();
-        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
-        if let Some(entry) = self.stages.get_mut(&stage) {
-            entry.stashes[index] = stash;
-        }
-    }
-
     #[cfg(feature = "internals")]
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
@@ -446,25 +308,17 @@ impl<C: Compute> StageModule<C> {
     pub fn peak_held_bytes(&self) -> usize {
         self.peak_held_bytes
     }
-}
 
-/// The stage with this number, if the micro-batch too is one of the step's.
-fn find<B>(stages: &mut BTreeMap<u32, HeldStage<B>>, stage: u32, microbatch: u32) -> Result<&mut HeldStage<B>> {
-    let known: Vec<u32> = stages.keys().copied().collect();
-    let Some(entry) = stages.get_mut(&stage) else {
-        bail!("expected one of this device's stages, {known:?}, found {stage}: send the op to the device that has it");
-    };
-    let count = entry.stashes.len();
-    ensure!(
-        (microbatch as usize) < count,
-        "expected a micro-batch below {count}, found {microbatch}: use those of this step"
-    );
-    Ok(entry)
-}
-
-/// Whether something is there exactly when it should be.
-fn check_presence(found: bool, wanted: bool, what: &str) -> Result<()> {
-    ensure!(found || !wanted, "expected {what}, found none: pass it");
-    ensure!(!found || wanted, "expected no {what} for a stage with these layers, found one: leave it out");
-    Ok(())
+    /// Makes the forwards of the units that `ops` recompute keep only what these need: the stage's input, and with slices keys and
+    /// values.
+    ///
+    /// # Errors
+    /// An op that is not this module's.
+    pub fn recompute(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<()> {
+        for op in ops {
+            let (unit, _) = self.unit(op)?;
+            self.recomputed.insert((op.stage(), unit));
+        }
+        Ok(())
+    }
 }

@@ -1,7 +1,7 @@
 //! The walk over the layers of one part of the model: forward, backward for the input, backward for the weights.
 
 use super::layers::{Call, Layer};
-use crate::compute::{Attended, Classified, Compute, Embedded, Embedding, Multiplied, Normalized, Rows};
+use crate::compute::{Attended, Classified, Compute, Earlier, Embedded, Embedding, Multiplied, Normalized, Rows};
 use anyhow::{Context as _, Result};
 
 /// What a layer leaves behind for its next pass.
@@ -10,19 +10,49 @@ pub struct Left<B> {
     input: Option<B>,
     /// What the forward kept; after the backward for the input, the gradient of the output, or sums for a norm's weights.
     other: Option<B>,
+    /// Of an attention whose forward is to be recomputed: the keys and values of its slice, for later slices.
+    keys: Option<B>,
+    /// What later slices added to the gradients of the keys and values.
+    added: Option<B>,
 }
 
 impl<B> Left<B> {
-    const NOTHING: Left<B> = Left { input: None, other: None };
+    const NOTHING: Left<B> = Left { input: None, other: None, keys: None, added: None };
+
+    fn new(input: Option<B>, other: Option<B>) -> Left<B> {
+        Left { input, other, ..Left::NOTHING }
+    }
 
     /// The buffers.
     pub fn buffers(self) -> impl Iterator<Item = B> {
-        self.input.into_iter().chain(self.other)
+        [self.input, self.other, self.keys, self.added].into_iter().flatten()
     }
 
     /// References to the buffers.
     pub fn each(&self) -> impl Iterator<Item = &B> {
-        self.input.iter().chain(&self.other)
+        [&self.input, &self.other, &self.keys, &self.added].into_iter().flatten()
+    }
+
+    /// Takes the layer's input out.
+    pub fn take_input(&mut self) -> Option<B> {
+        self.input.take()
+    }
+
+    /// Keeps what belongs to it of what the first run of its forward left. Returns the rest.
+    pub fn replace_stub(&mut self, stub: Left<B>) -> impl Iterator<Item = B> + use<B> {
+        self.added = stub.added;
+        [stub.input, stub.other, stub.keys].into_iter().flatten()
+    }
+
+    /// Where later slices find the keys and values.
+    fn keys(&self) -> Result<&B> {
+        some(self.keys.as_ref().or(self.input.as_ref()))
+    }
+
+    /// The same for a later slice's backward, with what it adds to.
+    fn earlier(&mut self) -> Result<Earlier<'_, B>> {
+        let keys = some(self.keys.as_ref().or(self.input.as_ref()))?;
+        Ok(Earlier { keys, gradient: &mut self.added })
     }
 }
 
@@ -45,13 +75,15 @@ type Walked<B> = (Vec<Left<B>>, Option<B>);
 
 impl<C: Compute> Walk<'_, C> {
     /// Forward. Takes the part's input, absent for the first part; returns what the layers leave behind, and the output, absent for
-    /// the last part. The last layer writes to `place`, where the machine can. `weight` is that of a token's loss.
+    /// the last part. The last layer writes to `place`, where the machine can. `weight` is that of a token's loss. `earlier` is what
+    /// the layers left for earlier slices.
     pub fn forward(
         self,
         all: &[C::Group],
         mut hidden: Option<C::Buffer>,
         place: Option<&C::Output<'_>>,
         weight: f32,
+        earlier: &[&[Left<C::Buffer>]],
     ) -> Result<Walked<C::Buffer>> {
         let Walk { compute, layers, groups, microbatch } = self;
         let mut left: Vec<Left<C::Buffer>> = Vec::with_capacity(layers.len());
@@ -88,25 +120,33 @@ impl<C: Compute> Walk<'_, C> {
                 }
                 Call::Attention(layer) => {
                     let mut out = compute.take(Rows::All, layer.heads * layer.size, place)?;
-                    (Some(compute.attention(&mut out, layer, read()?)?), Some(out))
+                    let kept = if earlier.is_empty() {
+                        compute.attention(&mut out, layer, read()?)?
+                    } else {
+                        let keys = earlier.iter().map(|left| left[number].keys()).collect::<Result<Vec<_>>>()?;
+                        compute.slice_attention(&mut out, layer, read()?, &keys)?
+                    };
+                    (Some(kept), Some(out))
                 }
                 Call::Classify(layer) => (Some(compute.classify(group, layer, read()?, microbatch, weight)?), None),
                 Call::Rotate(_) => (None, None),
             };
-            left.push(Left { input, other: kept });
+            left.push(Left::new(input, kept));
             hidden = output;
         }
         Ok((left, hidden))
     }
 
     /// Backward for the input. Takes what the forward left and the gradient of the output, absent for the last part; returns what the
-    /// layers leave behind, and the gradient of the input, absent for the first part. The first layer's goes to `place`.
+    /// layers leave behind, and the gradient of the input, absent for the first part. The first layer's goes to `place`. Adds to what
+    /// the layers left for `earlier` slices.
     pub fn backward_input(
         self,
         all: &[C::Group],
         mut left: Vec<Left<C::Buffer>>,
         mut gradient: Option<C::Buffer>,
         place: Option<&C::Output<'_>>,
+        earlier: &mut [&mut [Left<C::Buffer>]],
     ) -> Result<Walked<C::Buffer>> {
         let Walk { compute, layers, groups, .. } = self;
         // the layer whose output's gradient also is that of the hidden state before the last norm
@@ -114,11 +154,11 @@ impl<C: Compute> Walk<'_, C> {
         for (number, layer) in layers.iter().enumerate().rev() {
             let group = &all[groups[layer.group]];
             let place = place.filter(|_| number == 0);
-            let Left { input, other } = std::mem::replace(&mut left[number], Left::NOTHING);
+            let Left { input, other, added, .. } = std::mem::replace(&mut left[number], Left::NOTHING);
             let mut last = gradient.take();
             let read = || some(last.as_ref());
             match &layer.call {
-                Call::Embed { .. } => left[number] = Left { input: other, other: last },
+                Call::Embed { .. } => left[number] = Left::new(other, last),
                 Call::Norm(layer) => {
                     let (input, statistics) = (some(input)?, some(other)?);
                     let mut out = compute.take(Rows::Between, layer.width, place)?;
@@ -143,12 +183,12 @@ impl<C: Compute> Walk<'_, C> {
                         compute.sum_copies(some(last.as_mut())?, linear)?;
                     }
                     bypass = residual.map(|_| number).or(bypass);
-                    left[number] = Left { input, other: last };
+                    left[number] = Left::new(input, last);
                 }
                 Call::Activated(layer) => {
                     let mut out = compute.take(layer.linear.input_rows(), layer.linear.inputs, place)?;
                     compute.linear_input(&mut out, group, &layer.linear, read()?)?;
-                    left[number] = Left { input, other: last };
+                    left[number] = Left::new(input, last);
                     gradient = Some(out);
                 }
                 Call::Rotate(layer) => {
@@ -161,19 +201,48 @@ impl<C: Compute> Walk<'_, C> {
                     let output = some(left.get(number + 1).and_then(|after| after.input.as_ref()))?;
                     let mut out = compute.take(Rows::All, layer.fused(), place)?;
                     let operands = Attended { gradient: read()?, fused: &fused, output, kept: &kept };
-                    compute.attention_input(&mut out, layer, operands)?;
-                    [some(last)?, fused, kept].into_iter().for_each(|buffer| compute.give(buffer));
+                    if earlier.is_empty() && added.is_none() {
+                        compute.attention_input(&mut out, layer, operands)?;
+                    } else {
+                        let earlier = earlier.iter_mut().map(|left| left[number].earlier());
+                        let mut earlier = earlier.collect::<Result<Vec<_>>>()?;
+                        compute.slice_attention_input(&mut out, layer, operands, added.as_ref(), &mut earlier)?;
+                    }
+                    let used = [last, Some(fused), Some(kept), added].into_iter().flatten();
+                    used.for_each(|buffer| compute.give(buffer));
                     gradient = Some(out);
                 }
                 Call::Classify(layer) => {
                     let mut out = compute.take(Rows::Between, layer.width, place)?;
                     compute.classify_input(&mut out, group, layer, some(other.as_ref())?)?;
-                    left[number] = Left { input, other };
+                    left[number] = Left::new(input, other);
                     gradient = Some(out);
                 }
             }
         }
         Ok((left, gradient))
+    }
+
+    /// Reduces what a forward left to what recomputing it needs: the part's input if it `is_first` of its stage, and keys and values
+    /// if `keeps_keys`.
+    pub fn stub(
+        self,
+        left: Vec<Left<C::Buffer>>,
+        is_first: bool,
+        keeps_keys: bool,
+    ) -> Result<Vec<Left<C::Buffer>>> {
+        let Walk { compute, layers, .. } = self;
+        let mut stubs = Vec::with_capacity(left.len());
+        for (number, (layer, mut left)) in layers.iter().zip(left).enumerate() {
+            let keys = match &layer.call {
+                Call::Attention(layer) if keeps_keys => Some(compute.keys_values(some(left.input.as_ref())?, layer)?),
+                _ => None,
+            };
+            let input = if is_first && number == 0 { left.input.take() } else { None };
+            left.buffers().for_each(|buffer| compute.give(buffer));
+            stubs.push(Left { input, keys, ..Left::NOTHING });
+        }
+        Ok(stubs)
     }
 
     /// Backward for the weights: adds this micro-batch's share to the gradients, with what the backward for the input left.

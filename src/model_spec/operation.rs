@@ -237,6 +237,17 @@ impl Operation {
         }
     }
 
+    /// Returns the bytes of the keys and values that F saves for a micro-batch.
+    pub fn keys(&self, micro: MicroBatch, storage: &Storage) -> usize {
+        let &Storage { activation_bytes: bytes, tp, .. } = storage;
+        match *self {
+            Operation::Attention { groups, size, value, .. } => {
+                micro.rows().saturating_mul(groups.max(tp) * (size + value)).saturating_mul(bytes).div_ceil(tp)
+            }
+            _ => 0,
+        }
+    }
+
     /// Returns whether this is an attention.
     pub fn has_heads(&self) -> bool {
         matches!(self, Operation::Attention { .. })

@@ -113,6 +113,12 @@ impl ModelSpec {
         left.fold(0, usize::saturating_add)
     }
 
+    /// Returns the bytes of the keys and values that F of a stage saves for a micro-batch.
+    pub fn keys(&self, stage: &Stage, micro: MicroBatch, storage: &Storage) -> usize {
+        let of = |part: &Part| part.operations.iter().map(|operation| operation.keys(micro, storage)).sum::<usize>();
+        self.held(stage).map(|(part, count)| count * of(part)).fold(0, usize::saturating_add)
+    }
+
     /// Returns the fraction of what F saves that I saves for W, over the whole model.
     pub fn keep(&self, micro: MicroBatch, storage: &Storage) -> f64 {
         let left = |kind| self.parts.iter().map(|part| part.count * part.left(kind, micro, storage)).sum::<usize>();

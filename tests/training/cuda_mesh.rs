@@ -212,7 +212,7 @@ fn gpus_hold_what_the_memory_model_says() {
         };
         session.call(record).unwrap();
         let predicted: BTreeMap<u32, u64> = (0..mesh.world(2))
-            .map(|worker| (worker, most_held(&training, &graph, mesh.device(worker), &stages)))
+            .map(|worker| (worker, most_held(&training, &graph, mesh.device(worker), &stages).unwrap()))
             .collect();
         assert_eq!(*held.lock().unwrap(), predicted);
     });

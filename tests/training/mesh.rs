@@ -259,7 +259,7 @@ fn workers_hold_what_the_memory_model_says() {
             .unwrap();
         let predicted: BTreeMap<u32, (u64, u64)> = (0..mesh.world(p))
             .map(|worker| {
-                let peak = most_held(&training, &graph, mesh.device(worker), &stages);
+                let peak = most_held(&training, &graph, mesh.device(worker), &stages).unwrap();
                 (worker, (peak, state_bytes(&training, &graph, worker, &stages)))
             })
             .collect();

@@ -2,25 +2,25 @@
 
 use super::group::Group;
 use super::machine::Cpu;
+use super::slices;
 use crate::compute::{
-    Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
+    Activated, Attended, Attention, Classified, Classifier, Compute, Earlier, Embedded, Embedding, Function, Linear, Multiplied,
     Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side, Stopwatch, Workload,
 };
 use anyhow::{Context as _, Result, ensure};
 use cpu_kernels::matrix::{Matrix, MatrixMut};
 use cpu_kernels::product::{add_product, set_product};
 use cpu_kernels::{attention, embedding, gelu, layernorm, linear, loss, rmsnorm, swiglu};
+use std::ops::Range;
 
 /// Values of a layer's bias, if it has one.
 pub(super) fn bias<'a>(group: &'a Group, layer: &Linear) -> Option<&'a [f32]> {
     layer.has_bias.then(|| group.own.tensor(layer.weight + 1))
 }
 
-/// One micro-batch's share of a step's tokens.
-pub(super) fn share(tokens: &[u32], microbatch: usize, rows: usize) -> Result<&[u32]> {
-    tokens
-        .get(microbatch * rows..(microbatch + 1) * rows)
-        .context("expected a step's tokens, found none: begin it first")
+/// The tokens of a range of a step's.
+pub(super) fn share(tokens: &[u32], range: Range<usize>) -> Result<&[u32]> {
+    tokens.get(range).context("expected a step's tokens, found none: begin it first")
 }
 
 impl Compute for Cpu {
@@ -29,7 +29,7 @@ impl Compute for Cpu {
 
     fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
         let Workload { vocabulary, has_embedding, has_head, microbatches, .. } = self.workload;
-        let expected = microbatches * self.rows();
+        let expected = microbatches * self.workload.micro_batch.rows();
         for (what, wanted, from, into) in
             [("inputs", has_embedding, inputs, &mut self.inputs), ("targets", has_head, targets, &mut self.targets)]
         {
@@ -47,8 +47,13 @@ impl Compute for Cpu {
                 "expected {what} below the vocabulary's {vocabulary}, found {beyond:?}: use data or a tokenizer that fits the model"
             );
             into.clear();
-            into.extend_from_slice(from);
+            slices::in_order(&self.workload, from, into);
         }
+        Ok(())
+    }
+
+    fn enter_slice(&mut self, slice: usize) -> Result<()> {
+        self.slice = slice;
         Ok(())
     }
 
@@ -88,15 +93,15 @@ impl Compute for Cpu {
     fn embed(&mut self, out: &mut Vec<f32>, layer: Embedding<&Group>, microbatch: usize) -> Result<Vec<f32>> {
         let rows = self.rows();
         let mut ids = self.pool.take(rows);
-        let tokens = share(&self.inputs, microbatch, rows)?;
+        let tokens = share(&self.inputs, self.tokens(microbatch))?;
         bytemuck::cast_slice_mut::<f32, u32>(&mut ids).copy_from_slice(tokens);
         if self.is_shared() {
             self.embed_share(out, layer, bytemuck::cast_slice(&ids))?;
             return Ok(ids);
         }
-        let positions = layer.positions.map(|group| group.own.tensor(0));
-        let tokens_per_sequence = self.workload.micro_batch.tokens;
-        embedding::forward(out, tokens, layer.tokens.own.tensor(0), positions, tokens_per_sequence, layer.width);
+        let Range { start, end } = self.positions();
+        let positions = layer.positions.map(|group| &group.own.tensor(0)[start * layer.width..]);
+        embedding::forward(out, tokens, layer.tokens.own.tensor(0), positions, end - start, layer.width);
         Ok(ids)
     }
 
@@ -110,10 +115,10 @@ impl Compute for Cpu {
         if self.is_shared() {
             return self.embed_weight_share(layer, tokens, operands.gradient);
         }
-        let positions = layer.positions.map(|group| group.own.gradient(0));
-        let tokens_per_sequence = self.workload.micro_batch.tokens;
+        let Range { start, end } = self.positions();
+        let positions = layer.positions.map(|group| &mut group.own.gradient(0)[start * layer.width..]);
         let into = layer.tokens.own.gradient(0);
-        embedding::backward_weight(into, positions, tokens, operands.gradient, tokens_per_sequence, layer.width);
+        embedding::backward_weight(into, positions, tokens, operands.gradient, end - start, layer.width);
         Ok(())
     }
 
@@ -279,7 +284,7 @@ impl Compute for Cpu {
 
     fn rotate(&mut self, fused: &mut Vec<f32>, layer: &Rotation, backwards: bool) -> Result<()> {
         let table = self.rotations.as_ref().context("expected frequencies of rotary positions, found none")?;
-        table.rotate(fused, layer.heads, layer.fused, self.workload.micro_batch.tokens, backwards);
+        table.rotate(fused, layer.heads, layer.fused, self.workload.positions(self.slice), backwards);
         Ok(())
     }
 
@@ -299,6 +304,33 @@ impl Compute for Cpu {
         attention::backward(out, attention::Operands { gradient, qkv, output, log_sums }, &mut scratch, &shape);
         self.pool.give(scratch);
         Ok(())
+    }
+
+    fn keys_values(&mut self, fused: &Vec<f32>, layer: &Attention) -> Result<Vec<f32>> {
+        let mut keys = self.pool.take(self.rows() * layer.cached());
+        slices::copy_keys(&mut keys, fused, layer);
+        Ok(keys)
+    }
+
+    fn slice_attention(
+        &mut self,
+        out: &mut Vec<f32>,
+        layer: &Attention,
+        fused: &Vec<f32>,
+        earlier: &[&Vec<f32>],
+    ) -> Result<Vec<f32>> {
+        self.attention_to_slices(out, layer, fused, earlier)
+    }
+
+    fn slice_attention_input(
+        &mut self,
+        out: &mut Vec<f32>,
+        layer: &Attention,
+        operands: Attended<Vec<f32>>,
+        later: Option<&Vec<f32>>,
+        earlier: &mut [Earlier<Vec<f32>>],
+    ) -> Result<()> {
+        self.attention_to_slices_input(out, layer, operands, later, earlier)
     }
 
     fn classify(
@@ -323,16 +355,18 @@ impl Compute for Cpu {
         }
         self.give_gathered(gathered);
         if self.keep_logits {
-            let kept = self.logits[microbatch].get_or_insert_default();
+            let unit = self.unit(microbatch);
+            let kept = self.logits[unit].get_or_insert_default();
             kept.clear();
             logits.chunks_exact(stride).for_each(|row| kept.extend_from_slice(&row[..vocabulary]));
         }
         let sum = if self.is_shared() {
             self.loss_share(&mut logits, layer, microbatch, weight)?
         } else {
-            loss::forward(&mut logits, vocabulary, stride, share(&self.targets, microbatch, rows)?, weight)
+            loss::forward(&mut logits, vocabulary, stride, share(&self.targets, self.tokens(microbatch))?, weight)
         };
-        self.losses[microbatch] = (sum / rows as f64) as f32;
+        let unit = self.unit(microbatch);
+        self.losses[unit] = sum;
         Ok(logits)
     }
 
@@ -382,6 +416,8 @@ impl Compute for Cpu {
     }
 
     fn losses(&mut self) -> Result<Vec<f32>> {
-        Ok(self.losses.clone())
+        let rows = self.workload.micro_batch.rows() as f64;
+        let sums = self.losses.chunks(self.workload.slice_count()).map(|slices| slices.iter().sum::<f64>());
+        Ok(sums.map(|sum| (sum / rows) as f32).collect())
     }
 }

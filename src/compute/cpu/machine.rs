@@ -5,6 +5,7 @@ use crate::compute::{Attention, Collective, Memory, Workload};
 use crate::model_spec::Storage;
 use anyhow::{Result, ensure};
 use cpu_kernels::{attention, rotary};
+use std::ops::Range;
 
 /// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
 pub const STORAGE: Storage = Storage::whole(4, 4, 16, 1);
@@ -34,10 +35,13 @@ pub struct Cpu {
     pub(super) inputs: Vec<u32>,
     pub(super) targets: Vec<u32>,
     pub(super) rotations: Option<rotary::Table>,
-    pub(super) losses: Vec<f32>,
+    /// The slice that calls are for.
+    pub(super) slice: usize,
+    /// By micro-batch, then by slice: sum of the tokens' losses.
+    pub(super) losses: Vec<f64>,
     pub(super) squares: Vec<f64>,
     pub(super) keep_logits: bool,
-    /// By micro-batch (n, V).
+    /// By micro-batch, then by slice (n, V).
     pub(super) logits: Vec<Option<Vec<f32>>>,
     pub(super) pool: Pool,
 }
@@ -63,7 +67,8 @@ impl Cpu {
             found.0,
             found.1
         );
-        let (tokens, heads) = (workload.micro_batch.tokens, if workload.has_head { workload.microbatches } else { 0 });
+        let tokens = workload.micro_batch.tokens;
+        let heads = if workload.has_head { workload.microbatches * workload.slice_count() } else { 0 };
         let rotations = (!workload.frequencies.is_empty()).then(|| rotary::Table::new(tokens, &workload.frequencies));
         let storage = storage(workload.vocabulary_multiple, expected.size);
         let stride = workload.vocabulary.next_multiple_of(storage.logits_multiple) / expected.size;
@@ -74,6 +79,7 @@ impl Cpu {
             inputs: Vec::new(),
             targets: Vec::new(),
             rotations,
+            slice: 0,
             losses: vec![0.0; heads],
             squares: Vec::new(),
             keep_logits: false,
@@ -90,13 +96,15 @@ impl Cpu {
         }
     }
 
-    /// Logits (n, V) of a micro-batch's last forward, of the ids that this rank has, where the head is and they were kept.
-    pub fn logits(&self, microbatch: u32) -> Option<&[f32]> {
-        self.logits.get(microbatch as usize)?.as_deref()
+    /// Logits (n, V) of a micro-batch's last forward, of the ids that this rank has, where the head is and they were kept. With slices
+    /// one after the other.
+    pub fn logits(&self, unit: u32) -> Option<&[f32]> {
+        self.logits.get(unit as usize)?.as_deref()
     }
 
+    /// Rows of the slice.
     pub(super) fn rows(&self) -> usize {
-        self.workload.micro_batch.rows()
+        self.workload.micro_batch.sequences * self.positions().len()
     }
 
     /// Rows between products: with sequence parallelism those of this rank.
@@ -104,8 +112,26 @@ impl Cpu {
         self.rows() / self.workload.tensor.row_ranks()
     }
 
+    /// The positions of the slice's tokens in their sequences.
+    pub(super) fn positions(&self) -> Range<usize> {
+        self.workload.positions(self.slice)
+    }
+
+    /// The number of the slice of `microbatch` among all slices of a step.
+    pub(super) fn unit(&self, microbatch: usize) -> usize {
+        microbatch * self.workload.slice_count() + self.slice
+    }
+
+    /// The range of the slice of `microbatch` in a step's tokens, which are in the order of slices.
+    pub(super) fn tokens(&self, microbatch: usize) -> Range<usize> {
+        let micro = self.workload.micro_batch;
+        let start = microbatch * micro.rows() + micro.sequences * self.positions().start;
+        start..start + self.rows()
+    }
+
     pub(super) fn shape(&self, layer: &Attention) -> attention::Shape {
-        let (micro, &Attention { heads, groups, size }) = (self.workload.micro_batch, layer);
-        attention::Shape { sequences: micro.sequences, tokens: micro.tokens, heads, groups, size }
+        let &Attention { heads, groups, size } = layer;
+        let (sequences, tokens) = (self.workload.micro_batch.sequences, self.positions().len());
+        attention::Shape { sequences, tokens, heads, groups, size }
     }
 }

@@ -5,6 +5,7 @@ mod calls;
 mod group;
 mod machine;
 mod pool;
+mod slices;
 mod tensor;
 
 pub use group::{Group, GroupState};

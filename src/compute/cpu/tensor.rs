@@ -52,7 +52,8 @@ impl Cpu {
         if let Some(group) = positions {
             let (rows, rank) = (self.rows_between(), self.workload.tensor.rank);
             let first = if self.workload.tensor.shares_rows { rank * rows } else { 0 };
-            embedding::add_positions(out, group.own.tensor(0), first, self.workload.micro_batch.tokens, width);
+            let positions = self.positions();
+            embedding::add_positions(out, &group.own.tensor(0)[positions.start * width..], first, positions.len(), width);
         }
         Ok(())
     }
@@ -68,8 +69,9 @@ impl Cpu {
         let gradient = gathered.as_ref().unwrap_or(gradient);
         embedding::backward_share(table.own.gradient(0), tokens, first as u32, gradient, width);
         if let Some(group) = positions {
-            let tokens_per_sequence = self.workload.micro_batch.tokens;
-            embedding::backward_positions(group.own.gradient(0), gradient, tokens_per_sequence, width);
+            let positions = self.positions();
+            let into = &mut group.own.gradient(0)[positions.start * width..];
+            embedding::backward_positions(into, gradient, positions.len(), width);
         }
         self.give_gathered(gathered);
         Ok(())
@@ -128,7 +130,7 @@ impl Cpu {
         let rows = self.rows();
         let mut largest = self.pool.take(rows);
         let mut sums = self.pool.take(2 * rows);
-        let targets = share(&self.targets, microbatch, rows)?;
+        let targets = share(&self.targets, self.tokens(microbatch))?;
         let &Classifier { first, vocabulary, .. } = layer;
         let own = loss::Share { first: first as u32, vocabulary, stride: self.stride, targets };
         loss::largest(logits, own, &mut largest);

@@ -62,7 +62,7 @@ impl Link for Local {
 
     fn put(&mut self, message: Message) -> Result<()> {
         self.wait_credit(message)?;
-        let Shared { heap, buffers, queues, .. } = &*self.shared;
+        let Shared { heap, buffers, queues, plan, .. } = &*self.shared;
         if let Some((group, member, parts)) = buffers.call(message) {
             // SAFETY: this worker has filled its part, no one reads it before the signal is raised, and it waits for the credit before
             // it fills it again.
@@ -71,13 +71,14 @@ impl Link for Local {
         }
         let Some(op) = message.op else { return Ok(()) };
         let &MessageBuffer { producer, consumer, host: slot, .. } = self.buffer(message);
+        let of_slice = |place| buffers.of_slice(plan.graph.op(op), place);
         // SAFETY: the send buffer is this device's own, which does not write now.
-        let made = unsafe { heap.arena().data(buffers.send_buffer(producer, op)) };
+        let made = unsafe { heap.arena().data(of_slice(buffers.send_buffer(producer, op))) };
         if queues.is_empty() {
             slot.put(heap, consumer, made, message.value);
         } else {
             // SAFETY: the buffer's last message was read; the signal follows when the queues allow it.
-            unsafe { heap.arena().data_mut(slot.data) }.copy_from_slice(made);
+            unsafe { heap.arena().data_mut(of_slice(slot.data)) }.copy_from_slice(made);
             self.arrive(self.shared.post(self.worker, op)?.unwrap_or_default());
         }
         Ok(())
