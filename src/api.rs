@@ -5,7 +5,7 @@ pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime, Traffic};
     pub use crate::cost::pair;
     pub use crate::cost::{
-        Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
+        CollectiveCosts, Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
         OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates,
         Summary, TimeUnit,
     };
@@ -70,6 +70,7 @@ pub mod schedules {
     pub use crate::dsl::{Budget, Error as LanguageError, ScheduleSource, Takes, names};
     pub use crate::exact::{Error as ProofError, Proof, prove, prove_against};
     pub use crate::export::{dot, json};
+    pub use crate::fsdp::{Fsdp, FsdpError, Lookahead};
     pub use crate::op::{Kind, Op, ParseOpError};
     pub use crate::open::{Goal, OpenSchedule, Order, Program};
     pub use crate::ordering::{Effort, Error as SearchError, order_ops, order_ops_with};
@@ -78,6 +79,7 @@ pub mod schedules {
         Files, Found, Host, OrderedGraph, PlatformOptions, Resolved, Selection, Variant, Warning,
     };
     pub use crate::schedule::{Fault, Overlap, Phase, Programs, Schedule};
+    pub use crate::sharding::{Collective, CollectiveKind, Placed, Sharding};
 }
 
 /// The task graph, petgraph's view of it, and deadlocks.
@@ -96,7 +98,7 @@ pub mod simulation {
     pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
-        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
+        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, ShardingFigures, Spread,
         StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
         sensitivities, slacks, sweep,
     };

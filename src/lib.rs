@@ -92,7 +92,7 @@
 //! `tests/language/architecture.rs` checks the `use` lines against this table:
 //!
 //! ```text
-//! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
+//! 1 language and graph: op activation placement sharding schedule fsdp open delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction plan report
 //! 4 machines: compute model checkpoint ranks exec doctor
@@ -141,6 +141,7 @@ mod exec;
 mod experiment;
 mod explanation;
 mod export;
+mod fsdp;
 mod graph;
 mod hardware;
 #[cfg(feature = "pictures")]
@@ -169,6 +170,7 @@ mod report;
 mod resolve;
 mod sanitize;
 mod schedule;
+mod sharding;
 mod sim;
 mod statistics;
 mod step_estimate;

@@ -3,8 +3,10 @@
 use crate::activation::{self, Keep};
 use crate::op::{Kind, Op};
 use crate::placement::{Chunk, Placement};
+use crate::sharding::Sharding;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// How the ops of an overlapped pair run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub struct Schedule {
     pub placement: Placement,
     /// m.
     pub microbatches: u32,
+    /// Where devices gather parameters and reduce gradients, if they do.
+    pub sharding: Option<Arc<Sharding>>,
     ops: Vec<Op>,
     starts: Vec<usize>,
     phases: Vec<Vec<Phase>>,
@@ -117,7 +121,13 @@ impl Schedule {
     pub fn new(name: &str, placement: Placement, microbatches: u32, programs: Programs) -> Schedule {
         let Programs { ops, starts, phases } = programs;
         let pairs = ops.iter().any(|op| op.opens_pair());
-        Schedule { name: name.to_string(), placement, microbatches, ops, starts, phases, pairs }
+        Schedule { name: name.to_string(), placement, microbatches, sharding: None, ops, starts, phases, pairs }
+    }
+
+    /// Returns the schedule with these collectives between its ops.
+    pub fn with_sharding(mut self, sharding: Option<Sharding>) -> Schedule {
+        self.sharding = sharding.map(Arc::new);
+        self
     }
 
     /// Returns p.

@@ -2,7 +2,7 @@
 
 use super::share::Shares;
 use super::stage_list::{GivenStages, count_of_all, nth, values};
-use super::{CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
+use super::{CollectiveCosts, CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ pub type Slow = BTreeMap<u32, Decimal>;
 /// and a whole backward for a device's whole share of layers, the latency between devices, and the fraction of an activation
 /// kept from I to W. If B is given, I and W default to its halves, or to the rest of it; otherwise B is I + W, and missing ones
 /// of F, I and W equal the others. A value per stage, in stage order, is separated by `/`: `F=18.5/18.5/18.5/24ms`; then all times are
-/// of stages. Defaults: keep 1, comm 0. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
+/// of stages. Defaults: keep 1, comm 0. `unshard` and `reduce` are the times in which
+/// collectives gather the parameters of a device's whole share of layers and reduce their gradients. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
 /// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
@@ -23,6 +24,8 @@ pub struct GivenCosts {
     pub(super) durations: [Decimal; 4],
     pub(super) comm: Decimal,
     pub(super) keep: Decimal,
+    /// Gathering the parameters of a device's whole share of layers, and reducing their gradients.
+    pub(super) collectives: Option<[Decimal; 2]>,
     pub(super) unit: Option<TimeUnit>,
     /// Assumptions about F, I and W that were not given.
     pub(super) assumed: Vec<&'static str>,
@@ -40,6 +43,7 @@ impl Default for GivenCosts {
             durations: [one, one, one, Decimal::whole(2)],
             comm: Decimal::whole(0),
             keep: one,
+            collectives: None,
             unit: None,
             assumed: Vec::new(),
             per: Per::Device,
@@ -60,8 +64,8 @@ impl FromStr for GivenCosts {
                 .split_once('=')
                 .ok_or_else(|| CostError(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
             let key = key.trim();
-            if !["F", "I", "W", "B", "comm", "keep"].contains(&key) {
-                return Err(CostError(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep")));
+            if !KEYS.contains(&key) {
+                return Err(CostError(format!("no cost is called '{key}'; known: {}", KEYS.join(", "))));
             }
             if given.insert(key, values(value.trim(), has_lists)?).is_some() {
                 return Err(CostError(format!("'{key}' is given twice")));
@@ -95,9 +99,17 @@ impl FromStr for GivenCosts {
             return Err(CostError(format!("keep is a share between 0 and 1, found {}", keep.to_f64())));
         }
         let durations = stages.as_ref().map_or(durations, GivenStages::longest);
-        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, stages, ..costs })
+        let has_collectives = COLLECTIVES.iter().any(|key| given.contains_key(key));
+        let collectives = has_collectives.then(|| COLLECTIVES.map(|key| get(key, Decimal::whole(0))));
+        let comm = get("comm", costs.comm);
+        Ok(GivenCosts { durations, comm, keep, collectives, unit, assumed, stages, ..costs })
     }
 }
+
+const KEYS: [&str; 8] = ["F", "I", "W", "B", "comm", "keep", "unshard", "reduce"];
+
+/// The keys of collectives.
+const COLLECTIVES: [&str; 2] = ["unshard", "reduce"];
 
 /// Returns ` (assumed: I = W = B/2)`, or an empty string without assumptions.
 pub fn assumed_in_words(rules: &[&str]) -> String {
@@ -207,7 +219,10 @@ impl GivenCosts {
         let of = |kind: usize, device: u32| self.durations[kind].times(*slow.get(&device).unwrap_or(&one));
         let all: Vec<Decimal> =
             (0..placement.devices()).flat_map(|device| [0, 1, 2, 3].map(|kind| of(kind, device))).collect();
-        let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
+        let all = [all, self.collectives.into_iter().flatten().collect()].concat();
+        // at most one gather per op
+        let per_micro_batch = if self.collectives.is_some() { 8 } else { 4 };
+        let ops = per_micro_batch * u128::from(placement.stages()) * u128::from(microbatches);
         let shares = Shares::new(placement, self.per, self.layers.as_deref())?;
         let scale = self.scale(slow, |scale| {
             let longest =
@@ -232,7 +247,18 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * shares.whole,
         });
-        Ok(CostTable { assumed: self.assumed.clone(), ..table })
+        let collectives = self.collectives_of(|time| shares.parts.iter().map(|part| ticks(time) * part).collect());
+        Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
+    }
+
+    /// Whether times of collectives are given.
+    pub fn has_collectives(&self) -> bool {
+        self.collectives.is_some()
+    }
+
+    /// Returns the costs of collectives; `ticks` are those of each stage.
+    pub(super) fn collectives_of(&self, ticks: impl Fn(Decimal) -> Vec<u64>) -> Option<CollectiveCosts> {
+        self.collectives.map(|[gather, reduction]| CollectiveCosts { gathers: ticks(gather), reductions: ticks(reduction) })
     }
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
@@ -274,7 +300,7 @@ impl GivenCosts {
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
-        let all = || self.durations.iter().chain([&self.comm]);
+        let all = || self.durations.iter().chain([&self.comm]).chain(self.collectives.iter().flatten());
         let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
         let short = |number: &&Decimal| number.is_short();
         let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));

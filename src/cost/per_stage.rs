@@ -109,7 +109,7 @@ impl GivenCosts {
         let one = Decimal::whole(1);
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
         let short = |number: &&Decimal| number.is_short();
-        let all = || given.times.iter().flatten().chain([&self.comm]);
+        let all = || given.times.iter().flatten().chain([&self.comm]).chain(self.collectives.iter().flatten());
         let decimals = all().filter(short).chain(slow.values().filter(short)).map(|number| number.scale());
         let finest = decimals.clone().max().unwrap_or(0)
             + slow.values().filter(short).map(|factor| factor.scale()).max().unwrap_or(0)
@@ -166,6 +166,7 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * pieces,
         });
-        Ok(CostTable { assumed: self.assumed.clone(), ..table })
+        let collectives = self.collectives_of(|time| vec![ticks(time) * pieces; stages]);
+        Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
     }
 }

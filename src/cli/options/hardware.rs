@@ -167,7 +167,7 @@ impl HardwareOptions {
         for degrees in self.degrees(schedules) {
             let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);
             let costs = self
-                .layout(degrees, schedules.chunks, micro, layers, &model)
+                .layout(degrees, schedules, micro, layers, &model)
                 .and_then(|layout| Analytic::new(model, machine.clone(), layout).map_err(Failure::usage));
             match costs {
                 Ok(analytic) => found.push(match bytes {
@@ -231,12 +231,12 @@ impl HardwareOptions {
     fn layout(
         &self,
         degrees: Degrees,
-        chunks: Option<u32>,
+        schedules: &SearchOptions,
         micro: Option<u32>,
         layers: Option<&[usize]>,
         model: &Config,
     ) -> Result<ParallelConfig, Failure> {
-        let mixture = &self.mixture;
+        let (mixture, chunks) = (&self.mixture, schedules.chunks);
         let batch = mixture.batch_of_round(self.batch)?;
         let (size, micro) = micro_batches(batch, degrees.dp, degrees.size, micro).map_err(Failure::usage)?;
         let layout =
@@ -266,6 +266,7 @@ impl HardwareOptions {
             cuda_graph: mixture.cuda_graph,
             moe_overlap: mixture.moe_overlap,
             delay_wgrad: mixture.delay_wgrad,
+            fsdp: schedules.fsdp.clone(),
             rounds: mixture.rounds,
         })
     }

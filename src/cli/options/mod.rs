@@ -4,6 +4,7 @@ pub mod costs;
 pub mod devices;
 pub mod engine;
 mod foreign;
+pub mod fsdp;
 pub mod hardware;
 pub mod look;
 pub mod memory_cap;

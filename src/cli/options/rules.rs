@@ -213,6 +213,16 @@ const RULES: &[Rule] = &[
         "streams needs the times of sub-ops, which --costs does not have; give a cost file with sub_ops as --profile, or a mixture of \
          experts as --model with --hardware",
     ),
+    (
+        "costs",
+        |g| !g.get::<GivenCosts>("costs").is_some_and(|costs| costs.has_collectives()) || g.has_collectives(),
+        "has unshard or reduce, the times of collectives, and there are none; give --max-active-stages 3, or leave them out",
+    ),
+    (
+        "max_active_stages",
+        |g| !g.is_typed("profile"),
+        "gathers parameters, and how long that takes was not measured; leave it out, or give --costs unshard=1,reduce=1",
+    ),
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
 
@@ -240,6 +250,13 @@ impl Given<'_> {
 
     fn is_on(&self, device: DeviceKind) -> bool {
         self.get("device") == Some(device)
+    }
+
+    /// Whether collectives are asked for, or may be in a file.
+    fn has_collectives(&self) -> bool {
+        let schedules = self.matches.try_get_many::<Names>("schedule").ok().flatten().into_iter().flatten();
+        let mut names = schedules.flat_map(Names::all);
+        self.is_typed("max_active_stages") || self.has("max_active_stages") && names.any(|name| name.ends_with(".csv"))
     }
 
     fn is_drawn_in_terminal(&self) -> bool {

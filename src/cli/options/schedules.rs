@@ -8,6 +8,7 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::Analytic;
 use crate::dsl::{Budget, MAX_CHUNKS, Takes};
+use crate::fsdp::Fsdp;
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
 use crate::resolve::{Costs, PlatformOptions, Resolved, Selection, Variant};
@@ -88,6 +89,9 @@ pub struct SearchOptions {
     pub room: Option<f64>,
     #[arg(skip)]
     pub machine: PlatformOptions,
+    /// How FSDP gathers parameters between ops.
+    #[arg(skip)]
+    pub fsdp: Option<Fsdp>,
     /// Search effort multiplier [default: 1]
     #[arg(long, value_name = "TIMES", value_parser = whole::<u32>(1..=1000))]
     pub effort: Option<u32>,
@@ -251,7 +255,8 @@ impl SearchOptions {
     pub fn selection(&self) -> Selection {
         let effort = self.effort.unwrap_or(1);
         let memory_cap = self.memory_cap.and_then(MemoryCap::units);
-        Selection { memory_cap, room: self.room, effort, machine: self.machine.clone(), ..self.schedules.selection() }
+        let (machine, fsdp) = (self.machine.clone(), self.fsdp.clone());
+        Selection { memory_cap, room: self.room, effort, machine, fsdp, ..self.schedules.selection() }
     }
 
     /// Rejects options that have no effect on any of the schedules `names`.

@@ -84,5 +84,6 @@ pub fn queue_name(queue: Queue) -> &'static str {
         Queue::Compute => "compute",
         Queue::Send => "send",
         Queue::Receive => "receive",
+        Queue::Collective => "collective",
     }
 }

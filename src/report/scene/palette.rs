@@ -246,7 +246,7 @@ impl Class {
             (Queue::Compute, Some(Kind::I)) => Class::BackwardInput,
             (Queue::Compute, Some(Kind::W)) => Class::BackwardWeight,
             (Queue::Compute, Some(Kind::B)) => Class::Backward,
-            (Queue::Compute, None) => Class::Step,
+            (Queue::Compute, None) | (Queue::Collective, _) => Class::Step,
         }
     }
 

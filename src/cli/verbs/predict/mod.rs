@@ -6,6 +6,7 @@ mod several;
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
+use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::hardware::{self, HardwareOptions};
 use crate::cli::options::memory_cap::MemoryCap;
 use crate::cli::options::output::{self, DrawOptions, Format, WriteOptions, origin, versioned};
@@ -41,6 +42,8 @@ pub struct Predict {
     /// Whether --micro was given instead of --batch.
     #[arg(skip)]
     pub micro_given: bool,
+    #[command(flatten)]
+    fsdp: FsdpOptions,
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
@@ -115,7 +118,7 @@ struct Forecasts {
 impl Predict {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let mut analytics = self.hardware.all(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        let mut analytics = self.hardware.all(&self.with_machine(), &self.costs, self.micro_given, self.remarks)?;
         if analytics.len() > 1 {
             return self.several(&analytics);
         }
@@ -173,7 +176,7 @@ impl Predict {
     }
 
     fn with_machine(&self) -> SearchOptions {
-        SearchOptions { machine: self.engine.machine(), ..self.schedules.clone() }
+        SearchOptions { machine: self.engine.machine(), fsdp: self.fsdp.rule(), ..self.schedules.clone() }
     }
 
     /// Estimates each schedule of a model on hardware.
