@@ -85,6 +85,7 @@ pub mod schedules {
 /// The task graph, petgraph's view of it, and deadlocks.
 pub mod graphs {
     pub use crate::check::{check, check_slots, fewest_slots, standard_deliveries};
+    pub use crate::communicators::{DirectedEdge, rounds as communicator_rounds};
     pub use crate::deadlock::{Awaited, Deadlock, Party, Wait};
     pub use crate::epilogue::group_member;
     pub use crate::graph::{AllEdges, Dependency, Edge, Edges, Neighbors, Route, Run, TaskGraph};

@@ -3,6 +3,7 @@
 use super::share::Shares;
 use super::stage_list::{GivenStages, count_of_all, nth, values};
 use super::{CollectiveCosts, CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
+use crate::model_spec::{StageLayout, StagePieces};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -31,6 +32,10 @@ pub struct GivenCosts {
     pub(super) assumed: Vec<&'static str>,
     pub(super) per: Per,
     pub(super) layers: Option<Vec<usize>>,
+    /// What each stage holds; replaces `layers`.
+    pub(super) layout: Option<StageLayout>,
+    /// What the embedding, a layer that predicts further tokens, and the head cost, in decoder layers.
+    pub(super) pieces: Option<[Decimal; 3]>,
     /// Times of each stage instead of `durations`.
     pub(super) stages: Option<GivenStages>,
 }
@@ -48,6 +53,8 @@ impl Default for GivenCosts {
             assumed: Vec::new(),
             per: Per::Device,
             layers: None,
+            layout: None,
+            pieces: None,
             stages: None,
         }
     }
@@ -71,8 +78,8 @@ impl FromStr for GivenCosts {
                 return Err(CostError(format!("'{key}' is given twice")));
             }
         }
-        if let Some((_, Some(_))) = given.get("keep") {
-            return Err(CostError("keep is a share, not a time; leave its unit out".to_string()));
+        if let Some(key) = SHARES.iter().find(|key| matches!(given.get(*key), Some((_, Some(_))))) {
+            return Err(CostError(format!("{key} is a share, not a time; leave its unit out")));
         }
         let count = count_of_all(&given)?;
         let unit = unit_of_all(&given)?;
@@ -102,11 +109,20 @@ impl FromStr for GivenCosts {
         let has_collectives = COLLECTIVES.iter().any(|key| given.contains_key(key));
         let collectives = has_collectives.then(|| COLLECTIVES.map(|key| get(key, Decimal::whole(0))));
         let comm = get("comm", costs.comm);
-        Ok(GivenCosts { durations, comm, keep, collectives, unit, assumed, stages, ..costs })
+        let has_pieces = PIECES.iter().any(|(key, _)| given.contains_key(key));
+        let pieces = has_pieces.then(|| PIECES.map(|(key, usual)| get(key, Decimal::whole(usual))));
+        Ok(GivenCosts {
+            pieces, durations, comm, keep, collectives, unit, assumed, stages, ..costs })
     }
 }
 
-const KEYS: [&str; 8] = ["F", "I", "W", "B", "comm", "keep", "unshard", "reduce"];
+const KEYS: [&str; 11] = ["F", "I", "W", "B", "comm", "keep", "unshard", "reduce", "embedding", "mtp", "loss"];
+
+/// The keys of shares, which have no unit.
+const SHARES: [&str; 4] = ["keep", "embedding", "mtp", "loss"];
+
+/// The keys of what a layout places besides decoder layers, with their defaults.
+const PIECES: [(&str, u32); 3] = [("embedding", 0), ("mtp", 1), ("loss", 0)];
 
 /// The keys of collectives.
 const COLLECTIVES: [&str; 2] = ["unshard", "reduce"];
@@ -153,7 +169,7 @@ impl Times {
 /// Returns the largest unit of all times; `None` if there are no units. A time of 0 needs no unit.
 fn unit_of_all(given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
     let most = |numbers: &[Decimal]| numbers.iter().map(|number| number.to_f64()).fold(0.0, f64::max);
-    let times = || given.iter().filter(|(key, (numbers, _))| **key != "keep" && most(numbers) > 0.0);
+    let times = || given.iter().filter(|(key, (numbers, _))| !SHARES.contains(*key) && most(numbers) > 0.0);
     let unit = given.values().filter_map(|(_, unit)| *unit).max();
     match (unit, times().find(|(_, (_, unit))| unit.is_none())) {
         (Some(unit), Some((key, (numbers, _)))) => Err(CostError(format!(
@@ -212,6 +228,11 @@ impl GivenCosts {
                 placement.devices() - 1
             )));
         }
+        if let (Some(_), Some(layout)) = (&self.stages, &self.layout) {
+            return Err(CostError(format!(
+                "--costs are given for each stage, and --layout {layout} says what stages hold; leave --layout out"
+            )));
+        }
         if let Some(given) = &self.stages {
             return self.staged_table(given, placement, microbatches, slow);
         }
@@ -223,7 +244,10 @@ impl GivenCosts {
         // at most one gather per op
         let per_micro_batch = if self.collectives.is_some() { 8 } else { 4 };
         let ops = per_micro_batch * u128::from(placement.stages()) * u128::from(microbatches);
-        let shares = Shares::new(placement, self.per, self.layers.as_deref())?;
+        let shares = match &self.layout {
+            Some(layout) => self.arranged(layout, placement)?,
+            None => Shares::new(placement, self.per, self.layers.as_deref())?,
+        };
         let scale = self.scale(slow, |scale| {
             let longest =
                 all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
@@ -249,6 +273,37 @@ impl GivenCosts {
         });
         let collectives = self.collectives_of(|time| shares.parts.iter().map(|part| ticks(time) * part).collect());
         Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
+    }
+
+    /// Returns the costs of a model of which each stage holds what `layout` says.
+    pub fn with_layout(self, layout: Option<StageLayout>) -> GivenCosts {
+        GivenCosts { layout, ..self }
+    }
+
+    /// Whether it is given what embedding, prediction layers or head cost.
+    pub fn has_pieces(&self) -> bool {
+        self.pieces.is_some()
+    }
+
+    /// Returns the shares of stages that hold what `layout` says, in parts of a decoder layer.
+    fn arranged(&self, layout: &StageLayout, placement: &Placement) -> Result<Shares, CostError> {
+        let pieces = self.pieces.unwrap_or(PIECES.map(|(_, usual)| Decimal::whole(usual)));
+        let decimals = pieces.iter().map(|piece| piece.scale()).max().unwrap_or(0).min(6);
+        let layer = 10_u64.pow(decimals);
+        let of = |piece: Decimal| piece.times_ten_to(decimals).and_then(|parts| u64::try_from(parts).ok());
+        let [Some(embedding), Some(prediction), Some(head)] = pieces.map(of) else {
+            return Err(CostError(
+                "embedding, mtp and loss are costs in decoder layers with at most 6 decimals; give shorter numbers".to_string(),
+            ));
+        };
+        if [embedding, prediction, head].into_iter().any(|parts| parts > 1_000_000 * layer) {
+            return Err(CostError("embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string()));
+        }
+        let weight = |stage: &StagePieces| {
+            let ends = u64::from(stage.embedding) * embedding + u64::from(stage.head) * head;
+            ends + layer * stage.layers as u64 + prediction * stage.predictions as u64
+        };
+        Shares::weighted(placement, self.per, layout.stages.iter().map(weight).collect(), layer)
     }
 
     /// Whether times of collectives are given.

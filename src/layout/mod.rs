@@ -398,7 +398,7 @@ impl ParallelConfig {
         let wrong = |error: LayoutError| ParallelConfigError(format!("--layout: {error}"));
         layout.check(self.pp, model.layers, model.prediction_layers).map_err(wrong)?;
         if self.layers.is_some() {
-            let both = "--layout and --layers both say which stage has which layers; leave one of them out";
+            let both = "--layout and --layers both say which stage has which layers; leave --layers out";
             return Err(ParallelConfigError(both.to_string()));
         }
         match layout.chunks(self.pp).map_err(wrong)? {

@@ -71,6 +71,8 @@ pub struct ShardingFigures {
     pub reduce: f64,
     /// Time for which nothing but collectives keeps it from computing, or from ending its step.
     pub exposed: f64,
+    /// When it has waited for its last reduction.
+    pub end: f64,
 }
 
 /// Distribution of makespans with random durations, in the prediction's time unit.
@@ -172,6 +174,7 @@ fn sharding_figures(graph: &TaskGraph, costs: &CostTable, devices: &[Activity]) 
             gather: sum(CollectiveKind::Unshard, &times.gathers),
             reduce: sum(CollectiveKind::ReduceGrad, &times.reductions),
             exposed: unit(activity.gated),
+            end: unit(activity.free),
         }
     };
     (0..).zip(devices).map(figures).collect()

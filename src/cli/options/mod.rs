@@ -6,6 +6,7 @@ pub mod engine;
 mod foreign;
 pub mod fsdp;
 pub mod hardware;
+pub mod layout;
 pub mod look;
 pub mod memory_cap;
 pub mod mixture;

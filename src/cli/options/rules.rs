@@ -1,8 +1,8 @@
 //! Which options go together, beyond what clap can say: an option with no effect is rejected, never ignored.
 
 use super::devices::DeviceKind;
+use super::layout::LayoutOption;
 use super::memory_cap::MemoryCap;
-use super::mixture::LayoutOption;
 use super::output::Format;
 use super::schedules::Names;
 use super::values::Numbers;
@@ -21,7 +21,7 @@ const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_se
 
 /// Options that describe a model on hardware.
 const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack ep etp dispatcher \
-                           routing cuda_graph moe_overlap delay_wgrad rounds layout";
+                           routing cuda_graph moe_overlap delay_wgrad rounds";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
@@ -150,7 +150,17 @@ const RULES: &[Rule] = &[
     (
         "layers balance",
         |g| !g.is_typed("layout"),
-        "says which stage has which layers, and so does --layout; leave one of the two out",
+        "says which stage has which layers, and so does --layout; leave it out",
+    ),
+    (
+        "layout",
+        |g| !g.has("device") && !g.is_typed("timeline"),
+        "says what stages hold for predictions; leave it out here, or split a model that is trained with --layers",
+    ),
+    (
+        "costs",
+        |g| g.is_typed("layout") || !g.get::<GivenCosts>("costs").is_some_and(|costs| costs.has_pieces()),
+        "has embedding, mtp or loss, which --layout places; give --layout, too, or leave them out",
     ),
     (
         "memory_cap",

@@ -82,7 +82,11 @@ impl Explain {
         let mut all_explained = Vec::new();
         let (asked, costs) = match analytic {
             Some(analytic) => (schedules.under(&analytic)?, Costs::Analytic(Box::new(analytic))),
-            None => (schedules, self.hardware.costs(&self.costs, self.remarks)?),
+            None => {
+                let layout = self.costs.stage_layout(schedules.stages.first(), schedules.chunks)?;
+                let costs = self.hardware.costs(&self.costs, self.remarks)?.with_layout(layout.clone());
+                (layout.map_or_else(|| Ok(schedules.clone()), |layout| schedules.arranged(&layout))?, costs)
+            }
         };
         let mut advisor = None;
         let all = asked.resolved(&costs, self.costs.balance, self.remarks)?;

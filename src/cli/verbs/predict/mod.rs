@@ -131,11 +131,13 @@ impl Predict {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
                 self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks)?
             }
-            None => self.with_machine().combinations(
-                &self.hardware.costs(&self.costs, self.remarks)?,
-                self.costs.balance,
-                self.remarks,
-            )?,
+            None => {
+                let layout = self.costs.stage_layout(self.schedules.stages.first(), self.schedules.chunks)?;
+                let costs = self.hardware.costs(&self.costs, self.remarks)?.with_layout(layout.clone());
+                let schedules = self.with_machine();
+                let schedules = layout.map_or_else(|| Ok(schedules.clone()), |layout| schedules.arranged(&layout))?;
+                schedules.combinations(&costs, self.costs.balance, self.remarks)?
+            }
         };
         if all.len() > 1 && self.engine.delivery.is_some() {
             self.leave_out_deadlocks(&mut all)?;
