@@ -14,10 +14,10 @@ pub struct FsdpOptions {
     #[arg(long, value_name = "R", value_parser = whole::<u32>(1..=MOST))]
     pub max_active_stages: Option<u32>,
     /// Number of next stages to gather before an op: full (R), auto (device + 2, at most R), or one number per device [default: full]
-    #[arg(long, value_name = "full|auto|A,A,..", requires = "max_active_stages")]
+    #[arg(long, value_name = "full|auto|A,A,..")]
     pub unshard_lookahead: Option<Lookahead>,
     /// Wait for a reduction of gradients only before the next one, or at the end
-    #[arg(long, requires = "max_active_stages")]
+    #[arg(long)]
     pub defer_reduce_grad_wait: bool,
 }
 

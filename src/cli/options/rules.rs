@@ -229,9 +229,14 @@ const RULES: &[Rule] = &[
         "has unshard or reduce, the times of collectives, and there are none; give --max-active-stages 3, or leave them out",
     ),
     (
+        "unshard_lookahead defer_reduce_grad_wait",
+        |g| g.is_typed("max_active_stages"),
+        "is a setting of --max-active-stages; give that, too, or leave this out",
+    ),
+    (
         "max_active_stages",
-        |g| !g.is_typed("profile"),
-        "gathers parameters, and how long that takes was not measured; leave it out, or give --costs unshard=1,reduce=1",
+        |g| !g.is_typed("profile") && !g.is_typed("timeline"),
+        "gathers parameters, and a profile or timeline does not say how long that takes; leave it out, or give --costs unshard=1,reduce=1",
     ),
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
