@@ -234,6 +234,11 @@ const RULES: &[Rule] = &[
         "is a setting of --max-active-stages; give that, too, or leave this out",
     ),
     (
+        "exact",
+        |g| !g.is_typed("max_active_stages"),
+        "proves orders of ops, without the collectives of --max-active-stages; leave one of the two out",
+    ),
+    (
         "max_active_stages",
         |g| !g.is_typed("profile") && !g.is_typed("timeline"),
         "gathers parameters, and a profile or timeline does not say how long that takes; leave it out, or give --costs unshard=1,reduce=1",
