@@ -5,9 +5,9 @@ pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime, Traffic};
     pub use crate::cost::pair;
     pub use crate::cost::{
-        Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
-        OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates,
-        Summary, TimeUnit,
+        CollectiveCosts, Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates,
+        LayerCost, LinkCost, OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes,
+        StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use crate::mesh::{Coordinate, Mesh};
@@ -70,6 +70,7 @@ pub mod schedules {
     pub use crate::dsl::{Budget, Error as LanguageError, ScheduleSource, Takes, names};
     pub use crate::exact::{Error as ProofError, Proof, prove, prove_against};
     pub use crate::export::{dot, json};
+    pub use crate::fsdp::{Fsdp, FsdpError, Lookahead};
     pub use crate::op::{Kind, Op, ParseOpError};
     pub use crate::open::{Goal, OpenSchedule, Order, Program};
     pub use crate::ordering::{Effort, Error as SearchError, order_ops, order_ops_with};
@@ -78,11 +79,13 @@ pub mod schedules {
         Files, Found, Host, OrderedGraph, PlatformOptions, Resolved, Selection, Variant, Warning,
     };
     pub use crate::schedule::{Fault, Overlap, Phase, Programs, Schedule};
+    pub use crate::sharding::{Collective, CollectiveKind, Placed, Sharding};
 }
 
 /// The task graph, petgraph's view of it, and deadlocks.
 pub mod graphs {
     pub use crate::check::{check, check_slots, fewest_slots, standard_deliveries};
+    pub use crate::communicators::{DirectedEdge, rounds as communicator_rounds};
     pub use crate::deadlock::{Awaited, Deadlock, Party, Wait};
     pub use crate::epilogue::group_member;
     pub use crate::graph::{AllEdges, Dependency, Edge, Edges, Neighbors, Route, Run, TaskGraph};
@@ -96,9 +99,9 @@ pub mod simulation {
     pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
-        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
-        StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
-        sensitivities, slacks, sweep,
+        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup,
+        ShardingFigures, Spread, StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain,
+        memory, predict, replay, sensitivities, slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};
 }

@@ -6,7 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// When a send completes. Parsed from `one-sided`, `buffered(k)`, `channel`, `channel:per-peer`, `channel:per-direction`, each channel
-/// also with `,front-loaded` or `,ahead` (`channel:front-loaded`), `batched`, and the presets `megatron`, `pytorch` and `pytorch:2.11`.
+/// also with `,front-loaded`, `,deferred` or `,ahead` (`channel:front-loaded`), `batched`, and the presets `megatron` and `pytorch` (`:2.11`,
+/// `:per-edge`, `:deferred`, `:per-edge,deferred`).
 /// NCCL is `channel`. Compute never waits for its own sends, only for what it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Delivery {
@@ -37,6 +38,43 @@ pub enum PyTorch {
     Newest,
     /// 2.11: everything uses the communicator of all devices.
     V2_11,
+    /// 2.15 with `pipeline_per_edge_p2p`: one communicator per device that holds a neighbouring stage and direction.
+    PerEdge,
+    /// 2.15 with `defer_pp_recv`: schedules of several stages per device receive late, see [`Receives::Deferred`].
+    Deferred,
+    /// 2.15 with both.
+    PerEdgeDeferred,
+}
+
+impl PyTorch {
+    pub const ALL: [PyTorch; 5] =
+        [PyTorch::Newest, PyTorch::V2_11, PyTorch::PerEdge, PyTorch::Deferred, PyTorch::PerEdgeDeferred];
+
+    /// Returns the name of its preset.
+    fn name(self) -> &'static str {
+        match self {
+            PyTorch::Newest => "pytorch",
+            PyTorch::V2_11 => "pytorch:2.11",
+            PyTorch::PerEdge => "pytorch:per-edge",
+            PyTorch::Deferred => "pytorch:deferred",
+            PyTorch::PerEdgeDeferred => "pytorch:per-edge,deferred",
+        }
+    }
+
+    fn queues(self) -> QueueCount {
+        match self {
+            PyTorch::Newest | PyTorch::Deferred => QueueCount::PerPeer,
+            PyTorch::V2_11 => QueueCount::One,
+            PyTorch::PerEdge | PyTorch::PerEdgeDeferred => QueueCount::PerDirection,
+        }
+    }
+
+    fn receives(self) -> Receives {
+        match self {
+            PyTorch::Deferred | PyTorch::PerEdgeDeferred => Receives::Deferred,
+            _ => Receives::FrontLoaded,
+        }
+    }
 }
 
 /// A device's communication queues under [`Delivery::Channel`].
@@ -67,6 +105,9 @@ pub enum Receives {
     /// As early as PyTorch's `_add_send_recv` inserts them: into the receiver's program as soon as the send is in the sender's, devices taking
     /// turns.
     FrontLoaded,
+    /// As `FrontLoaded`, but moved back as PyTorch's `defer_pp_recv` does: each receive just before the op that uses the data, and before a
+    /// send to a device of a higher number those from that device that were passed on the way.
+    Deferred,
     /// As Megatron-LM's interleaved schedule posts them: right after the forward (or backward) that precedes the one using the data; the
     /// first backward's, before the preceding forward, unless all forwards are warm-up.
     Ahead,
@@ -87,7 +128,8 @@ impl Delivery {
     /// per direction.
     ///
     /// PyTorch's `Schedule1F1B` batches, and its `ScheduleGPipe` sends and receives one by one; other schedules run in
-    /// `_PipelineScheduleRuntime`, with single sends and front-loaded receives.
+    /// `_PipelineScheduleRuntime`, with single sends and front-loaded receives. With one communicator per edge, a batch falls apart into
+    /// single calls.
     pub fn on(self, schedule: &Schedule) -> Delivery {
         let channel = |queues, receives| Delivery::Channel(ChannelOptions { queues, receives });
         let several = schedule.placement.chunks() * schedule.placement.directions() > 1;
@@ -98,11 +140,11 @@ impl Delivery {
             Delivery::Megatron if several => channel(QueueCount::PerPeer, Receives::Ahead),
             Delivery::Megatron => Delivery::Batched,
             Delivery::PyTorch(version) => {
-                let queues = if version == PyTorch::Newest { QueueCount::PerPeer } else { QueueCount::One };
+                let queues = version.queues();
                 match Single::of(schedule).filter(|_| !several) {
-                    Some(Single::OneForwardOneBackward) => Delivery::Batched,
-                    Some(Single::GPipe) => channel(queues, Receives::JustInTime),
-                    None => channel(queues, Receives::FrontLoaded),
+                    Some(Single::OneForwardOneBackward) if queues != QueueCount::PerDirection => Delivery::Batched,
+                    Some(_) => channel(queues, Receives::JustInTime),
+                    None => channel(queues, version.receives()),
                 }
             }
             _ => self,
@@ -152,6 +194,7 @@ impl fmt::Display for Delivery {
                 let receives = match receives {
                     Receives::JustInTime => None,
                     Receives::FrontLoaded => Some("front-loaded"),
+                    Receives::Deferred => Some("deferred"),
                     Receives::Ahead => Some("ahead"),
                 };
                 write!(f, "channel")?;
@@ -162,8 +205,7 @@ impl fmt::Display for Delivery {
             }
             Delivery::Batched => write!(f, "batched"),
             Delivery::Megatron => write!(f, "megatron"),
-            Delivery::PyTorch(PyTorch::Newest) => write!(f, "pytorch"),
-            Delivery::PyTorch(PyTorch::V2_11) => write!(f, "pytorch:2.11"),
+            Delivery::PyTorch(version) => write!(f, "{}", version.name()),
         }
     }
 }
@@ -171,8 +213,8 @@ impl fmt::Display for Delivery {
 /// A text that is not a delivery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected one-sided, buffered(k) with k from 1, channel[:per-peer|per-direction][,front-loaded|,ahead], batched, megatron, \
-     pytorch or pytorch:2.11, found '{found}'{why}"
+    "expected one-sided, buffered(k) with k from 1, channel[:per-peer|per-direction][,front-loaded|,deferred|,ahead], batched, megatron, \
+     pytorch, pytorch:per-edge, pytorch:deferred, pytorch:per-edge,deferred or pytorch:2.11, found '{found}'{why}"
 )]
 pub struct ParseDeliveryError {
     found: String,
@@ -189,9 +231,11 @@ impl FromStr for Delivery {
             "one-sided" => return Ok(Delivery::OneSided),
             "batched" => return Ok(Delivery::Batched),
             "megatron" => return Ok(Delivery::Megatron),
-            "pytorch" | "pytorch:2.15" => return Ok(Delivery::PyTorch(PyTorch::Newest)),
-            "pytorch:2.11" => return Ok(Delivery::PyTorch(PyTorch::V2_11)),
+            "pytorch:2.15" => return Ok(Delivery::PyTorch(PyTorch::Newest)),
             _ => {}
+        }
+        if let Some(version) = PyTorch::ALL.into_iter().find(|version| version.name() == trimmed) {
+            return Ok(Delivery::PyTorch(version));
         }
         if let Some(rest) = trimmed.strip_prefix("buffered") {
             let inside = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
@@ -217,6 +261,7 @@ impl FromStr for Delivery {
                 "per-direction" => queues.replace(QueueCount::PerDirection).is_some(),
                 "just-in-time" => receives.replace(Receives::JustInTime).is_some(),
                 "front-loaded" => receives.replace(Receives::FrontLoaded).is_some(),
+                "deferred" => receives.replace(Receives::Deferred).is_some(),
                 "ahead" => receives.replace(Receives::Ahead).is_some(),
                 _ => return Err(error(&format!(": no channel option is called '{option}'"))),
             };

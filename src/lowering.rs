@@ -148,7 +148,8 @@ impl Lowering {
         let mut lowering = Lowering::lay_out(graph, true, layout(options.queues));
         match options.receives {
             Receives::JustInTime => lowering.fill(graph, true, batched),
-            Receives::FrontLoaded => lowering.front_load(graph),
+            Receives::FrontLoaded => lowering.front_load(graph, false),
+            Receives::Deferred => lowering.front_load(graph, true),
             Receives::Ahead => lowering.fill_ahead(graph),
         }
         lowering
@@ -306,9 +307,11 @@ impl Lowering {
     }
 
     /// Adds entries as PyTorch's `_add_send_recv` does: the devices take turns, one op each; an op whose inputs have no receives yet
-    /// skips its turn. Each op adds its send to its own device's list and, at once, the receive to the user's list.
-    fn front_load(&mut self, graph: &TaskGraph) {
+    /// skips its turn. Each op adds its send to its own device's list and, at once, the receive to the user's list. If they are `deferred`,
+    /// receives then move back in their list.
+    fn front_load(&mut self, graph: &TaskGraph, deferred: bool) {
         let schedule = graph.schedule();
+        let mut lists: Vec<Vec<Listed>> = vec![Vec::new(); if deferred { schedule.devices() as usize } else { 0 }];
         let mut next: Vec<usize> = (0..schedule.devices()).map(|device| schedule.range(device).start).collect();
         let mut listed = FixedBitSet::with_capacity(graph.len()); // messages whose receive is in its list
         let mut passes = vec![false; next.len()];
@@ -326,12 +329,20 @@ impl Lowering {
                 passes[device as usize] = true;
                 continue;
             }
+            if deferred {
+                lists[device as usize].push(Listed::Compute(index, last));
+            }
             for message in (index..=last).flat_map(|op| outputs(graph, op)).flatten() {
                 let Some(route) = self.routes[graph.op(message).slot()] else { continue };
-                self.push(graph, Entry::send(message));
-                self.push(graph, Entry::receive(message));
                 listed.insert(message);
                 let user = self.queues[route.receive].device;
+                if deferred {
+                    lists[device as usize].push(Listed::Send(message, user));
+                    lists[user as usize].push(Listed::Receive(message, device));
+                } else {
+                    self.push(graph, Entry::send(message));
+                    self.push(graph, Entry::receive(message));
+                }
                 if std::mem::replace(&mut passes[user as usize], false) {
                     turns.push(Reverse((if user > device { round } else { round + 1 }, user)));
                 }
@@ -339,7 +350,46 @@ impl Lowering {
             next[device as usize] = last + 1;
             turns.push(Reverse((round + 1, device)));
         }
+        for (device, list) in (0..).zip(lists) {
+            self.defer(graph, device, list);
+        }
     }
+
+    /// Adds the entries of the list of `device`, each receive just before the op that uses it; before a send to a device of a higher number,
+    /// first those from that device that the list has up to here.
+    fn defer(&mut self, graph: &TaskGraph, device: u32, list: Vec<Listed>) {
+        let mut waiting: Vec<(usize, u32)> = Vec::new();
+        for entry in list {
+            match entry {
+                Listed::Receive(message, from) => waiting.push((message, from)),
+                Listed::Send(message, to) => {
+                    for (before, _) in waiting.extract_if(.., |(_, from)| device < to && *from == to) {
+                        self.push(graph, Entry::receive(before));
+                    }
+                    self.push(graph, Entry::send(message));
+                }
+                Listed::Compute(first, last) => {
+                    for needed in (first..=last).flat_map(|op| inputs(graph, op)).flatten() {
+                        if let Some(place) = waiting.iter().position(|(message, _)| *message == needed) {
+                            waiting.remove(place);
+                            self.push(graph, Entry::receive(needed));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An entry of a device's list in PyTorch's lowering, ops included.
+#[derive(Clone, Copy, Debug)]
+enum Listed {
+    /// An op, or the first and the last of a pair.
+    Compute(usize, usize),
+    /// The output of an op, to a device.
+    Send(usize, u32),
+    /// The output of an op, from a device.
+    Receive(usize, u32),
 }
 
 /// Chooses the queue of an entry. Arguments: whether it is a send, the other device, and the op that uses the data.

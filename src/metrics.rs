@@ -11,8 +11,10 @@ pub struct Activity {
     pub busy: u64,
     pub first_start: u64,
     pub last_end: u64,
-    /// When it is free again after that; a put may hold it up.
+    /// When it is free again after that; a put may hold it up, or a collective.
     pub free: u64,
+    /// Time for which nothing but collectives kept it from computing.
+    pub gated: u64,
 }
 
 impl Activity {

@@ -4,10 +4,12 @@ use crate::activation::{self, Holding, Keep};
 use crate::op::{Kind, Op};
 use crate::placement::{Chunk, Placement};
 pub use crate::program_check::{OpError, ProgramCheck};
+use crate::sharding::Sharding;
 use crate::slices::Slices;
 use fixedbitset::FixedBitSet;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// How the ops of an overlapped pair run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +111,8 @@ pub struct Schedule {
     pub placement: Placement,
     /// m.
     pub microbatches: u32,
+    /// Where devices gather parameters and reduce gradients, if they do.
+    pub sharding: Option<Arc<Sharding>>,
     ops: Vec<Op>,
     starts: Vec<usize>,
     phases: Vec<Vec<Phase>>,
@@ -131,7 +135,20 @@ impl Schedule {
         let copies = ops.iter().any(|op| !op.kind().is_compute());
         let name = name.to_string();
         let recomputed = FixedBitSet::new();
-        let new = Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies };
+        let sharding = None;
+        let new = Schedule {
+            name,
+            placement,
+            microbatches,
+            sharding,
+            ops,
+            starts,
+            phases,
+            pairs,
+            slices,
+            recomputed,
+            copies,
+        };
         new.with_recomputed()
     }
 
@@ -177,6 +194,12 @@ impl Schedule {
     /// Whether it has slices, recomputes or copies: ops that PyTorch's files cannot express. Returns the first such op.
     pub fn beyond_microbatches(&self) -> Option<Op> {
         self.ops.iter().copied().find(|op| op.slice().is_some() || !op.kind().is_costed())
+    }
+
+    /// Returns the schedule with these collectives between its ops.
+    pub fn with_sharding(mut self, sharding: Option<Sharding>) -> Schedule {
+        self.sharding = sharding.map(Arc::new);
+        self
     }
 
     /// Returns p.

@@ -5,6 +5,7 @@ use crate::cost::analytic::{Analytic, StepTime};
 use crate::hardware::IntervalClass;
 use crate::memory::{DeviceMemory, Memory};
 use crate::metrics::Activity;
+use crate::model_spec::StageLayout;
 use crate::schedule::Schedule;
 use crate::sim::Prediction;
 use serde::Serialize;
@@ -34,6 +35,11 @@ pub struct StepEstimate {
     pub misfit: Option<OutOfMemory>,
     /// Layers per stage.
     pub layers: Vec<usize>,
+    /// What each stage holds, as Megatron's `--pipeline-model-parallel-layout`.
+    pub stage_layout: String,
+    /// The same as torchtitan's `module_fqns_per_model_part`; absent with layers that predict further tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modules: Option<Vec<Vec<String>>>,
 }
 
 impl StepEstimate {
@@ -51,6 +57,7 @@ impl StepEstimate {
     /// As [`StepEstimate::new`].
     pub fn of(analytic: &Analytic, schedule: &Schedule, devices: &[Activity]) -> Result<StepEstimate, CostError> {
         let stages = analytic.stages(schedule.placement.stages())?;
+        let layout = StageLayout::of(&stages);
         let time_s = analytic.step(&schedule.placement, &stages, devices, schedule.splits_backward())?;
         let iteration_s = time_s.iteration();
         let gpus = analytic.layout.gpus();
@@ -74,6 +81,8 @@ impl StepEstimate {
             memory: analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
             misfit: None,
             layers: stages.iter().map(|stage| stage.layers()).collect(),
+            stage_layout: layout.to_string(),
+            modules: layout.modules(),
         })
     }
 }

@@ -292,7 +292,8 @@ fn typical_makespan(graph: &TaskGraph, costs: &CostTable) -> f64 {
 /// Tries the same order with I in place of B and W in idle gaps, without exceeding `cap` activations.
 fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option<Change> {
     let schedule = graph.schedule();
-    if schedule.splits_backward() || schedule.has_pairs() {
+    // The collectives of another order are not known here.
+    if schedule.splits_backward() || schedule.has_pairs() || schedule.sharding.is_some() {
         return None;
     }
     let half = |op: &Op| if op.kind() == Kind::B { op.of_kind(Kind::I) } else { *op };

@@ -2,7 +2,8 @@
 
 use super::share::Shares;
 use super::stage_list::{GivenStages, count_of_all, nth, values};
-use super::{CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit};
+use super::{CollectiveCosts, CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit};
+use crate::model_spec::{StageLayout, StagePieces};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ pub type Slow = BTreeMap<u32, Decimal>;
 /// and a whole backward for a device's whole share of layers, the latency between devices, and the fraction of an activation
 /// kept from I to W. If B is given, I and W default to its halves, or to the rest of it; otherwise B is I + W, and missing ones
 /// of F, I and W equal the others. A value per stage, in stage order, is separated by `/`: `F=18.5/18.5/18.5/24ms`; then all times are
-/// of stages. Defaults: keep 1, comm 0. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
+/// of stages. Defaults: keep 1, comm 0. `unshard` and `reduce` are the times in which
+/// collectives gather the parameters of a device's whole share of layers and reduce their gradients. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
 /// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
@@ -25,11 +27,17 @@ pub struct GivenCosts {
     /// A copy of a micro-batch's activations between a device and the host.
     pub(super) copy: Decimal,
     pub(super) keep: Decimal,
+    /// Gathering the parameters of a device's whole share of layers, and reducing their gradients.
+    pub(super) collectives: Option<[Decimal; 2]>,
     pub(super) unit: Option<TimeUnit>,
     /// Assumptions about F, I and W that were not given.
     pub(super) assumed: Vec<&'static str>,
     pub(super) per: Per,
     pub(super) layers: Option<Vec<usize>>,
+    /// What each stage holds; replaces `layers`.
+    pub(super) layout: Option<StageLayout>,
+    /// What the embedding, a layer that predicts further tokens, and the head cost, in decoder layers.
+    pub(super) pieces: Option<[Decimal; 3]>,
     /// Times of each stage instead of `durations`.
     pub(super) stages: Option<GivenStages>,
     /// Shares that slices and recomputes need.
@@ -37,9 +45,9 @@ pub struct GivenCosts {
 }
 
 /// Keys of durations.
-pub(super) const TIMES: [&str; 6] = ["F", "I", "W", "B", "comm", "copy"];
+const TIMES: [&str; 8] = ["F", "I", "W", "B", "comm", "copy", "unshard", "reduce"];
 /// Keys of shares, which have no unit and are at most 1.
-pub(super) const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
+const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
 
 impl Default for GivenCosts {
     /// Unit costs: F = I = W = 1, B = 2, comm = 0, keep = 1.
@@ -50,10 +58,13 @@ impl Default for GivenCosts {
             comm: Decimal::whole(0),
             copy: Decimal::whole(0),
             keep: one,
+            collectives: None,
             unit: None,
             assumed: Vec::new(),
             per: Per::Device,
             layers: None,
+            layout: None,
+            pieces: None,
             stages: None,
             slices: SliceCosts::default(),
         }
@@ -71,18 +82,17 @@ impl FromStr for GivenCosts {
                 .split_once('=')
                 .ok_or_else(|| CostError(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
             let key = key.trim();
-            if !TIMES.iter().chain(&SHARES).any(|known| *known == key) {
-                let known = [&TIMES[..], &SHARES].concat().join(", ");
+            if !TIMES.contains(&key) && !has_no_unit(key) {
+                let pieces = PIECES.map(|(piece, _)| piece);
+                let known = [&TIMES[..], &SHARES, &pieces].concat().join(", ");
                 return Err(CostError(format!("no cost is called '{key}'; known: {known}")));
             }
             if given.insert(key, values(value.trim(), has_lists)?).is_some() {
                 return Err(CostError(format!("'{key}' is given twice")));
             }
         }
-        for share in SHARES {
-            if let Some((_, Some(_))) = given.get(share) {
-                return Err(CostError(format!("{share} is a share, not a time; leave its unit out")));
-            }
+        if let Some((key, _)) = given.iter().find(|(key, (_, unit))| has_no_unit(key) && unit.is_some()) {
+            return Err(CostError(format!("{key} is a share, not a time; leave its unit out")));
         }
         let count = count_of_all(&given)?;
         let unit = unit_of_all(&given)?;
@@ -120,9 +130,24 @@ impl FromStr for GivenCosts {
             recompute: share("recompute", costs.slices.recompute)?,
         };
         let durations = stages.as_ref().map_or(durations, GivenStages::longest);
+        let has_collectives = COLLECTIVES.iter().any(|key| given.contains_key(key));
+        let collectives = has_collectives.then(|| COLLECTIVES.map(|key| get(key, Decimal::whole(0))));
         let [comm, copy] = [get("comm", costs.comm), get("copy", costs.copy)];
-        Ok(GivenCosts { durations, comm, copy, keep, unit, assumed, stages, slices, ..costs })
+        let has_pieces = PIECES.iter().any(|(key, _)| given.contains_key(key));
+        let pieces = has_pieces.then(|| PIECES.map(|(key, usual)| get(key, Decimal::whole(usual))));
+        Ok(GivenCosts { pieces, durations, comm, copy, keep, collectives, unit, assumed, stages, slices, ..costs })
     }
+}
+
+/// The keys of what a layout places besides decoder layers, with their defaults.
+const PIECES: [(&str, u32); 3] = [("embedding", 0), ("mtp", 1), ("loss", 0)];
+
+/// The keys of collectives.
+const COLLECTIVES: [&str; 2] = ["unshard", "reduce"];
+
+/// Whether a cost is a number without a unit.
+fn has_no_unit(key: &str) -> bool {
+    SHARES.contains(&key) || PIECES.iter().any(|(piece, _)| *piece == key)
 }
 
 /// Returns ` (assumed: I = W = B/2)`, or an empty string without assumptions.
@@ -167,7 +192,7 @@ impl Times {
 /// Returns the largest unit of all times; `None` if there are no units. A time of 0 needs no unit.
 fn unit_of_all(given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
     let most = |numbers: &[Decimal]| numbers.iter().map(|number| number.to_f64()).fold(0.0, f64::max);
-    let times = || given.iter().filter(|(key, (numbers, _))| !SHARES.contains(*key) && most(numbers) > 0.0);
+    let times = || given.iter().filter(|(key, (numbers, _))| !has_no_unit(key) && most(numbers) > 0.0);
     let unit = given.values().filter_map(|(_, unit)| *unit).max();
     match (unit, times().find(|(_, (_, unit))| unit.is_none())) {
         (Some(unit), Some((key, (numbers, _)))) => Err(CostError(format!(
@@ -246,6 +271,11 @@ impl GivenCosts {
                 placement.devices() - 1
             )));
         }
+        if let (Some(_), Some(layout)) = (&self.stages, &self.layout) {
+            return Err(CostError(format!(
+                "--costs are given for each stage, and --layout {layout} says what stages hold; leave --layout out"
+            )));
+        }
         if let Some(given) = &self.stages {
             return self.staged_table(given, placement, microbatches, slow);
         }
@@ -253,8 +283,14 @@ impl GivenCosts {
         let of = |kind: usize, device: u32| self.durations[kind].times(*slow.get(&device).unwrap_or(&one));
         let all: Vec<Decimal> =
             (0..placement.devices()).flat_map(|device| [0, 1, 2, 3].map(|kind| of(kind, device))).collect();
-        let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
-        let shares = Shares::new(placement, self.per, self.layers.as_deref())?;
+        let all = [all, self.collectives.into_iter().flatten().collect()].concat();
+        // at most one gather per op
+        let per_micro_batch = if self.collectives.is_some() { 8 } else { 4 };
+        let ops = per_micro_batch * u128::from(placement.stages()) * u128::from(microbatches);
+        let shares = match &self.layout {
+            Some(layout) => self.arranged(layout, placement)?,
+            None => Shares::new(placement, self.per, self.layers.as_deref())?,
+        };
         let scale = self.scale(slow, |scale| {
             let longest =
                 all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
@@ -280,7 +316,53 @@ impl GivenCosts {
             arrival: ticks(self.comm) * shares.whole,
         });
         let table = table.with_copies(placement, |op| ticks(self.copy) * shares.parts[op.stage() as usize]);
-        Ok(CostTable { assumed: self.assumed.clone(), ..table })
+        let collectives = self.collectives_of(|time| shares.parts.iter().map(|part| ticks(time) * part).collect());
+        Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
+    }
+
+    /// Returns the costs of a model of which each stage holds what `layout` says.
+    pub fn with_layout(self, layout: Option<StageLayout>) -> GivenCosts {
+        GivenCosts { layout, ..self }
+    }
+
+    /// Whether it is given what embedding, prediction layers or head cost.
+    pub fn has_pieces(&self) -> bool {
+        self.pieces.is_some()
+    }
+
+    /// Returns the shares of stages that hold what `layout` says, in parts of a decoder layer.
+    fn arranged(&self, layout: &StageLayout, placement: &Placement) -> Result<Shares, CostError> {
+        let pieces = self.pieces.unwrap_or(PIECES.map(|(_, usual)| Decimal::whole(usual)));
+        let decimals = pieces.iter().map(|piece| piece.scale()).max().unwrap_or(0).min(6);
+        let layer = 10_u64.pow(decimals);
+        let of = |piece: Decimal| piece.times_ten_to(decimals).and_then(|parts| u64::try_from(parts).ok());
+        let [Some(embedding), Some(prediction), Some(head)] = pieces.map(of) else {
+            return Err(CostError(
+                "embedding, mtp and loss are costs in decoder layers with at most 6 decimals; give shorter numbers"
+                    .to_string(),
+            ));
+        };
+        if [embedding, prediction, head].into_iter().any(|parts| parts > 1_000_000 * layer) {
+            return Err(CostError(
+                "embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string(),
+            ));
+        }
+        let weight = |stage: &StagePieces| {
+            let ends = u64::from(stage.embedding) * embedding + u64::from(stage.head) * head;
+            ends + layer * stage.layers as u64 + prediction * stage.predictions as u64
+        };
+        Shares::weighted(placement, self.per, layout.stages.iter().map(weight).collect(), layer)
+    }
+
+    /// Whether times of collectives are given.
+    pub fn has_collectives(&self) -> bool {
+        self.collectives.is_some()
+    }
+
+    /// Returns the costs of collectives; `ticks` are those of each stage.
+    pub(super) fn collectives_of(&self, ticks: impl Fn(Decimal) -> Vec<u64>) -> Option<CollectiveCosts> {
+        self.collectives
+            .map(|[gather, reduction]| CollectiveCosts { gathers: ticks(gather), reductions: ticks(reduction) })
     }
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
@@ -322,7 +404,7 @@ impl GivenCosts {
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
-        let all = || self.durations.iter().chain([&self.comm, &self.copy]);
+        let all = || self.durations.iter().chain([&self.comm, &self.copy]).chain(self.collectives.iter().flatten());
         let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
         let short = |number: &&Decimal| number.is_short();
         let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));

@@ -125,6 +125,8 @@ pub struct CostTable {
     pub pauses: Vec<u64>,
     /// Durations of overlapped pairs from sub-ops, if known.
     pub pairs: Option<PairCosts>,
+    /// Durations of collectives between ops, if any takes time.
+    pub collectives: Option<CollectiveCosts>,
     /// How whole micro-batches' costs are shared by slices.
     pub slice_costs: SliceCosts,
     /// Indexed by [`Op::slot`], for slices one such table after the other.
@@ -139,6 +141,23 @@ fn derived(op: Op, cost: impl Fn(Op) -> OpTime) -> OpTime {
         Kind::R => OpTime { arrival: 0, ..cost(op.of_kind(Kind::F)) },
         kind if kind.is_costed() => cost(op),
         _ => OpTime::default(),
+    }
+}
+
+/// Durations of the collectives of each stage, in ticks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CollectiveCosts {
+    /// Gathering its parameters.
+    pub gathers: Vec<u64>,
+    /// Reducing and scattering its gradients.
+    pub reductions: Vec<u64>,
+}
+
+impl CollectiveCosts {
+    fn map(&self, ticks: impl Fn(u64) -> u64) -> CollectiveCosts {
+        let [gathers, reductions] =
+            [&self.gathers, &self.reductions].map(|all| all.iter().map(|&one| ticks(one)).collect());
+        CollectiveCosts { gathers, reductions }
     }
 }
 
@@ -206,6 +225,7 @@ impl CostTable {
             pauses: Vec::new(),
             pairs: None,
             slice_costs: SliceCosts::default(),
+            collectives: None,
             times,
             stride: 0,
         }
@@ -246,6 +266,7 @@ impl CostTable {
         let puts = self.puts.clone().map(|puts| SharedPuts { duration: ticks(puts.duration), ..puts });
         let pauses = self.pauses.iter().map(|&pause| ticks(pause)).collect();
         let pairs = self.pairs.as_ref().map(|pairs| pairs.finer(n));
+        let collectives = self.collectives.as_ref().map(|times| times.map(ticks));
         CostTable {
             ticks_per_unit,
             times: self.times.iter().map(time).collect(),
@@ -253,6 +274,7 @@ impl CostTable {
             puts,
             pauses,
             pairs,
+            collectives,
             ..self.clone()
         }
     }
@@ -289,7 +311,8 @@ impl CostTable {
         let summary = Summary { F, I, W, B, comm, keep };
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
-        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, ..self.clone() };
+        let collectives = self.collectives.as_ref().map(|times| times.map(ns));
+        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, collectives, ..self.clone() };
         CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), pairs: None, ..costs }
     }
 

@@ -61,6 +61,37 @@ impl Shares {
         Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
     }
 
+    /// Returns the shares of stages that weigh as much as `weights` say; a layer weighs `layer`.
+    pub(super) fn weighted(
+        placement: &Placement,
+        per: Per,
+        weights: Vec<u64>,
+        layer: u64,
+    ) -> Result<Shares, CostError> {
+        let (devices, stages) = (u64::from(placement.devices()), u64::from(placement.stages()));
+        if weights.len() as u64 != stages {
+            return Err(CostError(format!(
+                "expected the {} stages of --layout, found a schedule with {stages}; take one with as many stages per device",
+                weights.len()
+            )));
+        }
+        let all: u64 = weights.iter().sum();
+        if all == 0 {
+            return Err(CostError(
+                "--layout: expected a stage that costs something, found none; add a 't'".to_string(),
+            ));
+        }
+        let (scale, whole, of_device) = match per {
+            Per::Device => (devices, all, 1.0),
+            Per::Stage => (stages, all, stages as f64 / devices as f64),
+            Per::Layer => (1, layer, all as f64 / layer as f64 / devices as f64),
+            Per::Model => (1, all, 1.0 / devices as f64),
+        };
+        let common = weights.iter().fold(whole, |common, &part| gcd(common, part * scale));
+        let parts = weights.iter().map(|part| part * scale / common).collect();
+        Ok(Shares { parts, whole: whole / common, of_device })
+    }
+
     /// Returns the largest share of a stage, in parts.
     pub(super) fn largest(&self) -> u64 {
         self.parts.iter().copied().max().unwrap_or(1)

@@ -1,6 +1,7 @@
 //! The cells of a comma-separated file, and the actions in them.
 
 use crate::op::{Kind, Op};
+use crate::sharding::{Collective, CollectiveKind};
 use std::borrow::Cow;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +15,8 @@ pub enum What {
     Receive(bool),
     /// Waits until the buffer of a sent output, or gradient (`true`), is free.
     WaitSend(bool),
-    /// Gathers or frees parameters.
-    Sharding,
-    /// Begins to reduce gradients.
-    Reduce,
-    /// Waits until gradients are reduced.
-    WaitReduce,
+    /// Gathers or frees parameters, or reduces gradients.
+    Collective(CollectiveKind),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +37,14 @@ impl Action {
         let name = NAMES.into_iter().find(|(_, named)| *named == what).map(|(name, _)| name);
         match what {
             What::Op(kind) => format!("{stage}{}{microbatch}", kind.letter()),
-            What::Sharding | What::Reduce | What::WaitReduce => format!("{stage}{}", name.unwrap_or_default()),
+            What::Collective(kind) => Collective { kind, stage }.to_string(),
             _ => format!("{stage}{}{microbatch}", name.unwrap_or_default()),
         }
     }
 }
 
 /// What a cell writes between stage and micro-batch, except the letter of an op.
-const NAMES: [(&str, What); 11] = [
+const NAMES: [(&str, What); 7] = [
     ("BW", What::WholeBackward),
     ("SEND_F", What::Send(false)),
     ("SEND_B", What::Send(true)),
@@ -55,11 +52,15 @@ const NAMES: [(&str, What); 11] = [
     ("RECV_B", What::Receive(true)),
     ("WAIT_SEND_F", What::WaitSend(false)),
     ("WAIT_SEND_B", What::WaitSend(true)),
-    ("UNSHARD", What::Sharding),
-    ("RESHARD", What::Sharding),
-    ("REDUCE_GRAD", What::Reduce),
-    ("WAIT_REDUCE_GRAD", What::WaitReduce),
 ];
+
+/// Returns what the name of a cell stands for.
+fn named(name: &str) -> Option<What> {
+    let kind = name.chars().next().and_then(Kind::from_letter).filter(|kind| name.len() == 1 && kind.is_costed());
+    let known = NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, what)| what);
+    let collective = || CollectiveKind::ALL.into_iter().find(|kind| kind.name() == name).map(What::Collective);
+    known.or(kind.map(What::Op)).or_else(collective)
+}
 
 /// Iterates over the cells of a text as Python's `csv` module splits them, but skips blanks before a quote.
 pub struct Cells<'a> {
@@ -180,11 +181,9 @@ fn action(text: &str, cell: u32) -> Result<Action, Expected> {
     if stage.is_empty() || digits(microbatch) != microbatch.len() {
         return Err(expected());
     }
-    let kind = || name.chars().next().and_then(Kind::from_letter).filter(|kind| name.len() == 1 && kind.is_costed());
-    let known = NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, what)| what);
-    let what = known.or_else(|| kind().map(What::Op)).ok_or_else(expected)?;
+    let what = named(name).ok_or_else(expected)?;
     let microbatch = match (microbatch, what) {
-        ("", What::Sharding | What::Reduce | What::WaitReduce) => 0,
+        ("", What::Collective(_)) => 0,
         ("", _) => return Err(Expected(format!("a micro-batch number after {name}"))),
         (digits, _) => digits.parse().map_err(|_| Expected("a micro-batch number below 2^32".to_string()))?,
     };

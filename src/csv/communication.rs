@@ -5,6 +5,10 @@ use super::cells::{Action, What};
 use super::table::Table;
 use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::Schedule;
+use crate::sharding::CollectiveKind;
+
+const REDUCE: What = What::Collective(CollectiveKind::ReduceGrad);
+const WAIT_REDUCE: What = What::Collective(CollectiveKind::WaitReduceGrad);
 
 /// What a stage has done for a micro-batch.
 const FORWARD: u8 = 1;
@@ -17,7 +21,10 @@ const WAITED: u8 = 64; // shifted by 1 for a gradient
 /// them. A file without sends and receives passes. In a file with waits (PyTorch 2.15), each send has one, and each reduction has
 /// one before the next reduction of its row.
 pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
-    let waits = table.actions.iter().any(|action| matches!(action.what, What::WaitSend(_) | What::WaitReduce));
+    let waits = table
+        .actions
+        .iter()
+        .any(|action| matches!(action.what, What::WaitSend(_) | What::Collective(CollectiveKind::WaitReduceGrad)));
     if waits {
         check_reductions(table)?;
     }
@@ -40,15 +47,15 @@ fn check_reductions(table: &Table) -> Result<(), Error> {
         let mut begun: Option<&Action> = None;
         for action in &table.actions[range.clone()] {
             match (action.what, begun) {
-                (What::Reduce, None) => begun = Some(action),
-                (What::Reduce, Some(other)) => {
-                    let wait = Action { what: What::WaitReduce, ..*other }.text();
+                (REDUCE, None) => begun = Some(action),
+                (REDUCE, Some(other)) => {
+                    let wait = Action { what: WAIT_REDUCE, ..*other }.text();
                     let expected = format!("{wait} before it, since a row reduces one stage at a time");
                     return Err(table.action_fault(row, action, &expected, &format!("add {wait} before this cell")));
                 }
-                (What::WaitReduce, Some(other)) if other.stage == action.stage => begun = None,
-                (What::WaitReduce, _) => {
-                    let reduce = Action { what: What::Reduce, ..*action }.text();
+                (WAIT_REDUCE, Some(other)) if other.stage == action.stage => begun = None,
+                (WAIT_REDUCE, _) => {
+                    let reduce = Action { what: REDUCE, ..*action }.text();
                     let expected = format!("{reduce} before it");
                     return Err(table.action_fault(row, action, &expected, "remove or move this cell"));
                 }
@@ -56,7 +63,7 @@ fn check_reductions(table: &Table) -> Result<(), Error> {
             }
         }
         if let Some(action) = begun {
-            let wait = Action { what: What::WaitReduce, ..*action }.text();
+            let wait = Action { what: WAIT_REDUCE, ..*action }.text();
             let expected = format!("{wait} after it, since this file waits for sends and reductions");
             return Err(table.action_fault(row, action, &expected, &format!("add {wait} after this cell")));
         }
@@ -96,7 +103,7 @@ impl<'a> Transfers<'a> {
 
     fn note(&mut self, row: usize, action: &Action) -> Result<(), Error> {
         match action.what {
-            What::Op(Kind::W) | What::Sharding | What::Reduce | What::WaitReduce | What::WholeBackward => Ok(()),
+            What::Op(Kind::W) | What::Collective(_) | What::WholeBackward => Ok(()),
             What::Op(kind) => self.compute(row, action, kind.is_backward()),
             What::Send(gradient) => self.transfer(row, action, gradient, true),
             What::Receive(gradient) => self.transfer(row, action, gradient, false),

@@ -30,7 +30,9 @@ pub enum Format {
     /// Ops only; PyTorch adds the communication when it loads the file.
     #[default]
     ComputeOnly,
-    /// Ops, sends, receives, and the actions for sharded parameters and gradients; PyTorch executes the file as it is.
+    /// Ops and the collectives for sharded parameters and gradients, as PyTorch orders them before it adds sends and receives.
+    ComputeCollectives,
+    /// Ops, sends, receives and collectives; PyTorch executes the file as it is.
     ComputeComms {
         /// Whether the file waits for sends and reductions: PyTorch 2.15 requires it, 2.14 and earlier reject it.
         waits: bool,

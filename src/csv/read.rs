@@ -6,6 +6,9 @@ use super::{Error, Imported, communication};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::{ProgramCheck, Programs, Schedule, check_pair};
+use crate::sharding::{Collective, CollectiveKind, Placed, Sharding};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Reads the schedule `name` from `text`, the content of `file`, in either format.
 ///
@@ -21,7 +24,7 @@ pub fn read(name: &str, file: &str, text: &str) -> Result<Imported, Error> {
     let (placement, microbatches) = infer_placement(&table)?;
     let schedule = table.schedule(name, placement, microbatches, old)?;
     communication::check(&table, &schedule)?;
-    table.note_omissions(&mut warnings);
+    table.note_collectives(&mut warnings);
     Ok(Imported { schedule, warnings })
 }
 
@@ -88,7 +91,53 @@ impl Table<'_> {
             }
             programs.finish(Vec::new());
         }
-        Ok(Schedule::new(name, placement, microbatches, programs))
+        Ok(Schedule::new(name, placement, microbatches, programs).with_sharding(self.sharding()?))
+    }
+
+    /// Returns the collectives; checks that a stage is gathered where it is used, if the file gathers any.
+    fn sharding(&self) -> Result<Option<Sharding>, Error> {
+        let is_unshard = |action: &Action| action.what == What::Collective(CollectiveKind::Unshard);
+        let gathers = self.actions.iter().any(is_unshard);
+        let row = |(row, range): (usize, &Range<usize>)| {
+            let (mut active, mut number, mut placed) = (BTreeSet::new(), 0, Vec::new());
+            let actions = &self.actions[range.clone()];
+            let ops = actions.iter().filter(|action| matches!(action.what, What::Op(_)));
+            let held: BTreeSet<u32> = ops.map(|action| action.stage).collect();
+            for action in actions {
+                let expected = match action.what {
+                    What::Collective(_) if !held.contains(&action.stage) => {
+                        let expected = "a collective of a stage of this row";
+                        return Err(self.action_fault(row, action, expected, "remove or move this cell"));
+                    }
+                    What::Op(_) => {
+                        number += 1;
+                        (gathers && !active.contains(&action.stage)).then_some((CollectiveKind::Unshard, "before it"))
+                    }
+                    What::Collective(kind) => {
+                        placed.push(Placed { before: number, collective: Collective { kind, stage: action.stage } });
+                        match kind {
+                            CollectiveKind::Unshard if !active.insert(action.stage) => {
+                                Some((CollectiveKind::Reshard, "before it, since the stage is gathered already"))
+                            }
+                            CollectiveKind::Reshard if gathers && !active.remove(&action.stage) => {
+                                Some((CollectiveKind::Unshard, "before it"))
+                            }
+                            _ => None,
+                        }
+                    }
+                    _ => None,
+                };
+                if let Some((kind, place)) = expected {
+                    let missing = Collective { kind, stage: action.stage };
+                    let (expected, remedy) = (format!("{missing} {place}"), format!("add {missing} before this cell"));
+                    return Err(self.action_fault(row, action, &expected, &remedy));
+                }
+            }
+            Ok(placed)
+        };
+        let devices = self.rows.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
+        let sharding = Sharding::new(devices);
+        Ok(Some(sharding).filter(|sharding| !sharding.is_empty()))
     }
 
     /// Returns the error that an op cannot run at its place.
@@ -97,13 +146,12 @@ impl Table<'_> {
         self.action_fault(row, action, &format!("an op that can run here ({what})"), &remedy)
     }
 
-    /// Warns of actions that pipesim ignores.
-    fn note_omissions(&self, warnings: &mut Vec<String>) {
-        let left_out = |action: &&Action| matches!(action.what, What::Sharding | What::Reduce | What::WaitReduce);
-        let count = self.actions.iter().filter(left_out).count();
+    /// Says how to give collectives a time.
+    fn note_collectives(&self, warnings: &mut Vec<String>) {
+        let count = self.actions.iter().filter(|action| matches!(action.what, What::Collective(_))).count();
         if count > 0 {
             let names = "UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD";
-            warnings.push(format!("{count} {names} actions ignored: parameters are not sharded"));
+            warnings.push(format!("{count} {names} actions kept; --costs unshard=1,reduce=1 gives them a time"));
         }
     }
 }

@@ -4,14 +4,16 @@ use super::cells::push;
 use super::{Error, Format};
 use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::{Schedule, next_unit, unit_name, units};
-use std::collections::VecDeque;
+use crate::sharding::{Collective, CollectiveKind, Placed, Sharding};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Returns the text of a PyTorch schedule file: one row per device, no empty cells.
 ///
 /// Under [`Format::ComputeComms`] a send follows the op that makes it and a receive precedes the op that needs it; receives move
 /// forward only to avoid a cycle of waits. All rows follow one global order of transfers, so the file runs even if a send waits for
-/// its receive. Parameters are gathered before a stage's first op; after its last, gradients are reduced (and scaled: PyTorch scales
-/// them nowhere else) and parameters freed. As in PyTorch, the wait for a sent activation follows its micro-batch's backward, and
+/// its receive. Collectives are the schedule's own. If it has none, parameters are gathered before a stage's first op; after its last,
+/// gradients are reduced (and scaled: PyTorch scales them nowhere else) and parameters freed. As in PyTorch, the wait for a sent activation follows its micro-batch's backward, and
 /// the wait for a sent gradient is at the end of the row.
 ///
 /// # Errors
@@ -20,6 +22,9 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {
         Format::ComputeOnly => (0..schedule.devices()).map(|device| row(schedule.program(device))).collect(),
+        Format::ComputeCollectives => {
+            (0..schedule.devices()).map(|device| with_collectives(schedule, device)).collect()
+        }
         Format::ComputeComms { waits } => Transfers::new(schedule, waits).run()?,
     };
     let mut text = String::with_capacity(rows.iter().map(|row| row.len() + 1).sum());
@@ -69,6 +74,50 @@ fn row(program: &[Op]) -> String {
     text
 }
 
+/// Returns the ops of a device with its collectives.
+fn with_collectives(schedule: &Schedule, device: u32) -> String {
+    let sharding = schedule.sharding.clone().unwrap_or_else(|| Arc::new(whole_step(schedule)));
+    let mut text = String::new();
+    let mut number = 0;
+    for unit in units(schedule.program(device)) {
+        sharding.before(device, number).iter().for_each(|placed| push(&mut text, &placed.collective.to_string()));
+        push(&mut text, &unit_name(unit));
+        number += unit.len();
+    }
+    sharding.before(device, number).iter().for_each(|placed| push(&mut text, &placed.collective.to_string()));
+    text
+}
+
+/// Returns collectives that gather each stage once: before its first op. After its last one they reduce and free it.
+fn whole_step(schedule: &Schedule) -> Sharding {
+    let device = |device: u32| {
+        let mut left: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        schedule.program(device).iter().for_each(|op| left.entry(op.stage()).or_default().0 += 1);
+        let (mut all, mut number) = (Vec::new(), 0);
+        for unit in units(schedule.program(device)) {
+            let mut push = |before, kind, stage| all.push(Placed { before, collective: Collective { kind, stage } });
+            let after = number + unit.len();
+            let mut finished = Vec::new();
+            for op in unit {
+                let (count, done) = left.entry(op.stage()).or_default();
+                if *done == 0 {
+                    push(number, CollectiveKind::Unshard, op.stage());
+                }
+                *done += 1;
+                finished.extend((count == done).then_some(op.stage()));
+            }
+            for stage in finished {
+                push(after, CollectiveKind::ReduceGrad, stage);
+                push(after, CollectiveKind::WaitReduceGrad, stage);
+                push(after, CollectiveKind::Reshard, stage);
+            }
+            number = after;
+        }
+        all
+    };
+    Sharding::new((0..schedule.devices()).map(device).collect())
+}
+
 /// Writes the rows while all programs advance together. A device waits until its outputs are sent; a transfer happens when the
 /// receiver's next op needs it or, if no device can continue, for the oldest send. Each transfer is written to both rows at once,
 /// which defines the global order.
@@ -83,10 +132,7 @@ struct Transfers<'a> {
     waiting: VecDeque<Transfer>,
     /// By (stage, micro-batch, gradient or not): state of the input.
     inputs: Vec<Input>,
-    /// By stage: number of its ops, and of those that are not written.
-    counts: Vec<(usize, usize)>,
-    /// By device: stages that have run their last op and whose gradients must be reduced.
-    finished: Vec<Vec<u32>>,
+    sharding: Arc<Sharding>,
     /// By device: the waits for sent gradients; `None` if the file has no waits.
     waits: Option<Vec<String>>,
     /// Devices that may be able to continue.
@@ -117,11 +163,6 @@ impl<'a> Transfers<'a> {
     /// Creates empty rows; `waits` as in [`Format::ComputeComms`].
     fn new(schedule: &'a Schedule, waits: bool) -> Transfers<'a> {
         let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
-        let mut counts = vec![(0, 0); stages];
-        for op in schedule.ops() {
-            let (all, remaining) = &mut counts[op.stage() as usize];
-            (*all, *remaining) = (*all + 1, *remaining + 1);
-        }
         Transfers {
             schedule,
             rows: vec![String::new(); devices as usize],
@@ -129,8 +170,7 @@ impl<'a> Transfers<'a> {
             unsent: vec![Vec::new(); devices as usize],
             waiting: VecDeque::new(),
             inputs: vec![Input::Unmade; stages * schedule.microbatches as usize * 2],
-            counts,
-            finished: vec![Vec::new(); devices as usize],
+            sharding: schedule.sharding.clone().unwrap_or_else(|| Arc::new(whole_step(schedule))),
             waits: waits.then(|| vec![String::new(); devices as usize]),
             ready: (0..devices).collect(),
         }
@@ -154,7 +194,7 @@ impl<'a> Transfers<'a> {
         }
         match (0..self.schedule.devices()).find_map(|device| Some((device, *self.rest(device).first()?))) {
             None => {
-                (0..self.schedule.devices()).for_each(|device| self.reduce(device));
+                (0..self.schedule.devices()).for_each(|device| self.write_collectives(device));
                 for (row, wait) in self.rows.iter_mut().zip(self.waits.iter().flatten()).filter(|(_, w)| !w.is_empty())
                 {
                     push(row, wait);
@@ -213,17 +253,7 @@ impl<'a> Transfers<'a> {
     /// Writes `unit` to the row of `device` and records its outputs.
     fn compute(&mut self, device: u32, unit: &[Op]) {
         let (index, placement) = (device as usize, &self.schedule.placement);
-        self.reduce(device);
-        for op in unit {
-            let (all, remaining) = &mut self.counts[op.stage() as usize];
-            if remaining == all {
-                push(&mut self.rows[index], &format!("{}UNSHARD", op.stage()));
-            }
-            *remaining -= 1;
-            if *remaining == 0 {
-                self.finished[index].push(op.stage());
-            }
-        }
+        self.write_collectives(device);
         push(&mut self.rows[index], &unit_name(unit));
         let sent = |op: &&Op| op.kind().is_backward() && placement.leaves_device(op.of_kind(Kind::F));
         for op in unit.iter().filter(|_| self.waits.is_some()).filter(sent) {
@@ -258,12 +288,14 @@ impl<'a> Transfers<'a> {
         self.ready.extend([from, to]);
     }
 
-    /// Writes the actions after the last op of a stage.
-    fn reduce(&mut self, device: u32) {
-        for stage in std::mem::take(&mut self.finished[device as usize]) {
-            let wait = self.waits.as_ref().map(|_| format!("{stage}WAIT_REDUCE_GRAD"));
-            let cells = [Some(format!("{stage}REDUCE_GRAD")), wait, Some(format!("{stage}RESHARD"))];
-            cells.iter().flatten().for_each(|cell| push(&mut self.rows[device as usize], cell));
+    /// Writes the collectives before the next op of a device. Files without waits wait for each reduction at once.
+    fn write_collectives(&mut self, device: u32) {
+        let has_waits = self.waits.is_some();
+        let row = &mut self.rows[device as usize];
+        for placed in self.sharding.before(device, self.done[device as usize]) {
+            if has_waits || placed.collective.kind != CollectiveKind::WaitReduceGrad {
+                push(row, &placed.collective.to_string());
+            }
         }
     }
 }

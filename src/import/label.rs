@@ -2,6 +2,7 @@
 
 use crate::csv::{Action, What, parse_cell};
 use crate::op::{Kind, Op};
+use crate::sharding::CollectiveKind;
 use regex::Regex;
 
 /// What a labelled range is. Stages and micro-batches count from 0.
@@ -132,7 +133,7 @@ fn pytorch(text: &str) -> Option<Label> {
     Some(match action.what {
         What::Send(gradient) => Label::Send(boundary(gradient)),
         What::Receive(gradient) => Label::Receive(boundary(gradient)),
-        What::Reduce => Label::Reduce,
+        What::Collective(CollectiveKind::ReduceGrad) => Label::Reduce,
         _ => op(&action).map_or(Label::Other, Label::Op),
     })
 }

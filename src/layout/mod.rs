@@ -7,6 +7,7 @@ mod recompute;
 pub use error::ParallelConfigError;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
 
+use crate::fsdp::Fsdp;
 use crate::model_spec::transformer::Config;
 use crate::model_spec::{LayoutError, StageLayout};
 use std::fmt;
@@ -61,6 +62,8 @@ pub struct ParallelConfig {
     pub moe_overlap: bool,
     /// Whether weight gradients are computed apart from input gradients for that overlap.
     pub delay_wgrad: bool,
+    /// How FSDP gathers whole stages between ops; needs [`Zero::Weights`]. `None`: in every pass, layer by layer.
+    pub fsdp: Option<Fsdp>,
     /// Number of separate passes through the pipeline per step, each of `micro` micro-batches.
     pub rounds: u32,
 }
@@ -92,6 +95,7 @@ impl Default for ParallelConfig {
             cuda_graph: CudaGraph::None,
             moe_overlap: false,
             delay_wgrad: false,
+            fsdp: None,
             rounds: 1,
         }
     }
@@ -363,6 +367,12 @@ impl ParallelConfig {
             ));
         }
         self.check_experts(model)?;
+        if self.fsdp.is_some() && self.zero != Zero::Weights {
+            return refuse(format!(
+                "--max-active-stages gathers the weights that --zero 3 shards, found --zero {}; give --zero 3, too",
+                self.zero
+            ));
+        }
         if let Some(layout) = &self.layout {
             return self.check_layout(layout, model);
         }
@@ -388,7 +398,7 @@ impl ParallelConfig {
         let wrong = |error: LayoutError| ParallelConfigError(format!("--layout: {error}"));
         layout.check(self.pp, model.layers, model.prediction_layers).map_err(wrong)?;
         if self.layers.is_some() {
-            let both = "--layout and --layers both say which stage has which layers; leave one of them out";
+            let both = "--layout and --layers both say which stage has which layers; leave --layers out";
             return Err(ParallelConfigError(both.to_string()));
         }
         match layout.chunks(self.pp).map_err(wrong)? {

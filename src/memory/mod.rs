@@ -39,6 +39,9 @@ pub struct DeviceMemory {
     pub activations: u64,
     /// Working memory of the running op, gathered weights, messages, driver and libraries.
     pub buffers: u64,
+    /// Part of `buffers`: weights of stages that FSDP has gathered, and gradients that it has not reduced.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unsharded: u64,
     /// Sum of all.
     pub total: u64,
     /// Breakdown of the numbers above, for mixtures of experts.
@@ -56,8 +59,24 @@ impl DeviceMemory {
         let allocated = [weights, gradients, optimizer, activations, buffers].into_iter().fold(0, u64::saturating_add);
         let (buffers, total) = (buffers.saturating_add(unmanaged), allocated.saturating_add(unmanaged));
         let of_which = MixtureMemory::default();
-        DeviceMemory { device, weights, gradients, optimizer, activations, buffers, total, of_which, allocated }
+        let unsharded = 0;
+        DeviceMemory {
+            device,
+            weights,
+            gradients,
+            optimizer,
+            activations,
+            buffers,
+            unsharded,
+            total,
+            of_which,
+            allocated,
+        }
     }
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Memory {

@@ -11,6 +11,8 @@ use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part,
 use crate::op::Kind;
 use crate::placement::Placement;
 use crate::schedule::Schedule;
+use crate::sharding::{Collective, CollectiveKind, Placed};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a model's parts save and need under a layout, on one rank of a device.
 #[derive(Clone, Debug)]
@@ -198,12 +200,15 @@ impl MemoryModel {
         let copy =
             if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
         let running = peak.total().max(copy.max(late)) - peak.held;
-        let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(early);
+        let unsharded = self.unsharded(device, stages, schedule);
+        let gathered = unsharded.unwrap_or_else(|| self.gathered(&held, elements, states));
+        let fixed = gathered.saturating_add(edges).saturating_add(early);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
         let of_which = self.mixture(device, stages, schedule, held);
         let unmanaged = self.unmanaged(allocated, peak);
-        DeviceMemory { of_which, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
+        let unsharded = unsharded.unwrap_or(0);
+        DeviceMemory { of_which, unsharded, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
     }
 
     /// Returns the elements of a device with these stages on one rank, and their bytes.
@@ -243,12 +248,55 @@ impl MemoryModel {
         named.scaled(activations, all)
     }
 
+    /// Returns the most that `device` holds of gathered weights of whole stages and of gradients that are not reduced yet, if FSDP gathers
+    /// stages between ops. Gradients are whole from a stage's first B or W until they are reduced.
+    fn unsharded(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> Option<u64> {
+        let sharding = schedule.sharding.as_deref().filter(|_| self.layout.fsdp.is_some())?;
+        let held = schedule.placement.stages_of(device).filter_map(|stage| Some((stage, stages.get(stage as usize)?)));
+        let held: BTreeMap<u32, [u64; 2]> = held.map(|(number, stage)| (number, self.whole(stage))).collect();
+        let bytes = |stage: u32| held.get(&stage).copied().unwrap_or_default();
+        let (mut now, mut most, mut number) = (0_u64, 0, 0);
+        let mut has_gradients = BTreeSet::new();
+        for op in schedule.program(device).iter().map(Some).chain([None]) {
+            for Placed { collective: Collective { kind, stage }, .. } in sharding.before(device, number) {
+                match kind {
+                    CollectiveKind::Unshard => now = now.saturating_add(bytes(*stage)[0]),
+                    CollectiveKind::Reshard => now = now.saturating_sub(bytes(*stage)[0]),
+                    CollectiveKind::WaitReduceGrad if has_gradients.remove(stage) => {
+                        now = now.saturating_sub(bytes(*stage)[1]);
+                    }
+                    CollectiveKind::ReduceGrad | CollectiveKind::WaitReduceGrad => {}
+                }
+                most = most.max(now);
+            }
+            if let Some(op) = op.filter(|op| matches!(op.kind(), Kind::B | Kind::W))
+                && has_gradients.insert(op.stage())
+            {
+                now = now.saturating_add(bytes(op.stage())[1]);
+                most = most.max(now);
+            }
+            number += 1;
+        }
+        Some(most)
+    }
+
+    /// Returns the bytes of the whole weights and gradients of a stage on one rank that its data-parallel shard does not hold.
+    fn whole(&self, stage: &Stage) -> [u64; 2] {
+        let whole = MemoryModel { layout: ParallelConfig { zero: Zero::None, ..self.layout.clone() }, ..self.clone() };
+        let ((_, whole), (_, shard)) = (whole.states(&[stage]), self.states(&[stage]));
+        [0, 1].map(|part| whole[part].saturating_sub(shard[part]))
+    }
+
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
         let (elements, states) = self.states(&[stage]);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let running = in_forward.max(in_backward);
-        let fixed = self.gathered(&[stage], elements, states).saturating_add(running);
+        let gathered = match self.layout.fsdp {
+            Some(_) => self.whole(stage).into_iter().fold(0, u64::saturating_add),
+            None => self.gathered(&[stage], elements, states),
+        };
+        let fixed = gathered.saturating_add(running);
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
         let alone = Peak { running, ..Peak::default() };
         let left = bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes, alone)) as f64;

@@ -1,7 +1,7 @@
 //! How a model's layers are split into stages, and which devices share a tensor.
 
 use super::part::{BLOCK, EMBEDDING, HEAD, PREDICTION, is_layer};
-use super::stage_layout::StageLayout;
+use super::stage_layout::{StageLayout, StagePieces};
 use crate::placement::Placement;
 use std::fmt;
 use std::ops::Range;
@@ -201,6 +201,19 @@ pub(crate) fn layer_counts(layers: usize, stages: usize, explicit: Option<&[usiz
         return Err(SplitError::Empty { found: found() });
     }
     Ok(found())
+}
+
+impl StageLayout {
+    /// Returns the layout of stages.
+    pub fn of(stages: &[Stage]) -> StageLayout {
+        let pieces = |stage: &Stage| StagePieces {
+            embedding: stage.has(EMBEDDING),
+            layers: stage.layers(),
+            predictions: stage.count(PREDICTION),
+            head: stage.has(HEAD),
+        };
+        StageLayout { stages: stages.iter().map(pieces).collect() }
+    }
 }
 
 impl Stage {

@@ -96,7 +96,7 @@ impl StageLayout {
     pub fn parse(text: &str) -> Result<StageLayout, LayoutError> {
         let stages = if text.trim_start().starts_with('[') { from_json(text)? } else { from_letters(text)? };
         let layout = StageLayout { stages };
-        layout.check_order()?;
+        layout.check_ends()?;
         Ok(layout)
     }
 
@@ -182,85 +182,97 @@ impl StageLayout {
         }
     }
 
-    /// Checks that embedding, layers, predicting layers and head follow each other.
-    fn check_order(&self) -> Result<(), LayoutError> {
-        let places: Vec<(usize, &str)> = self.stages.iter().flat_map(|stage| stage.places()).collect();
-        let count = |name: &str| places.iter().filter(|(_, found)| *found == name).count();
-        for (name, what) in [(EMBEDDING, "embedding, 'E'"), (LOSS, "head with the loss, 'L'")] {
-            if count(name) != 1 {
-                return wrong(format!("expected one {what}, found {}; each model has one", count(name)));
-            }
-        }
-        let mut before: (usize, &str) = (0, "");
-        for &place in &places {
-            if place.0 < before.0 {
-                return wrong(format!("expected {} before {}, found it after; swap them", place.1, before.1));
-            }
-            before = place;
-        }
-        Ok(())
+    /// Checks that there is an embedding and a head.
+    fn check_ends(&self) -> Result<(), LayoutError> {
+        let has = |of: fn(&StagePieces) -> bool| self.stages.iter().any(of);
+        let missing = match (has(|stage| stage.embedding), has(|stage| stage.head)) {
+            (false, _) => "embedding, 'E', first",
+            (_, false) => "head with the loss, 'L', last",
+            _ => return Ok(()),
+        };
+        wrong(format!("expected one {missing}, found 0; add it"))
+    }
+
+    /// Returns torchtitan's list of modules per stage (`module_fqns_per_model_part`); `None` with layers that predict further tokens,
+    /// which it does not have.
+    pub fn modules(&self) -> Option<Vec<Vec<String>>> {
+        let mut next = 0;
+        let stage = |stage: &StagePieces| {
+            let layers = next..next + stage.layers;
+            next = layers.end;
+            let first = stage.embedding.then(|| "tok_embeddings".to_string());
+            let last = if stage.head { &["norm", "lm_head"][..] } else { &[] };
+            let layers = layers.map(|layer| format!("layers.{layer}"));
+            first.into_iter().chain(layers).chain(last.iter().map(ToString::to_string)).collect()
+        };
+        let has_predictions = self.stages.iter().any(|stage| stage.predictions > 0);
+        (!has_predictions).then(|| self.stages.iter().map(stage).collect())
     }
 }
 
-const EMBEDDING: &str = "the embedding";
-const LOSS: &str = "the head";
+/// The letters in a model's order, with what they stand for.
+const ORDER: [(char, &str); 4] =
+    [('E', "the embedding"), ('t', "layers"), ('m', "layers for multi-token prediction"), ('L', "the head")];
 
-impl StagePieces {
-    /// Returns its pieces with their rank in a model.
-    fn places(&self) -> impl Iterator<Item = (usize, &'static str)> {
-        let pieces = [
-            (usize::from(self.embedding), (0, EMBEDDING)),
-            (self.layers.min(1), (1, "layers")),
-            (self.predictions.min(1), (2, "layers for multi-token prediction")),
-            (usize::from(self.head), (3, LOSS)),
-        ];
-        pieces.into_iter().filter(|(count, _)| *count > 0).map(|(_, place)| place)
-    }
+/// The stages that were read so far.
+struct Written {
+    stages: Vec<StagePieces>,
+    /// The last letter.
+    last: Option<char>,
+}
 
-    /// Adds a piece of kind `what` at the end.
+impl Written {
+    /// Adds a piece of kind `what` to the last stage.
     fn add(&mut self, what: char, place: &str) -> Result<(), LayoutError> {
-        let later = match what {
-            'E' => self.embedding || self.layers > 0 || self.predictions > 0 || self.head,
-            't' => self.predictions > 0 || self.head,
-            _ => self.head,
-        };
-        if later {
-            return wrong(format!(
-                "{place}: expected the order E, t, m, L in a stage, found {}; move it",
-                if what == 'E' && self.embedding { "a second E".to_string() } else { format!("{what} too late") }
-            ));
+        let rank = |letter: char| ORDER.iter().position(|(known, _)| *known == letter).unwrap_or(0);
+        if let Some(last) = self.last {
+            if last == what && matches!(what, 'E' | 'L')
+                || rank(last) > rank('E') && what == 'E' && self.has_embedding()
+            {
+                return wrong(format!("{place}: expected one {what}, found a second; each model has one"));
+            }
+            if rank(last) > rank(what) {
+                let [before, after] = [what, last].map(|letter| ORDER[rank(letter)].1);
+                return wrong(format!("{place}: expected {before} before {after}, found it after; swap them"));
+            }
         }
+        self.last = Some(what);
+        let Some(stage) = self.stages.last_mut() else { return Ok(()) };
         match what {
-            'E' => self.embedding = true,
-            't' => self.layers += 1,
-            'm' => self.predictions += 1,
-            _ => self.head = true,
+            'E' => stage.embedding = true,
+            't' => stage.layers += 1,
+            'm' => stage.predictions += 1,
+            _ => stage.head = true,
         }
         Ok(())
+    }
+
+    fn has_embedding(&self) -> bool {
+        self.stages.iter().any(|stage| stage.embedding)
     }
 }
 
 fn from_letters(text: &str) -> Result<Vec<StagePieces>, LayoutError> {
     let letters: Vec<Letter> = text.chars().zip(1..).filter(|(letter, _)| *letter != ',').collect();
-    let mut stages = vec![StagePieces::default()];
+    let mut written = Written { stages: vec![StagePieces::default()], last: None };
     for (letter, column) in repeat_letters(&repeat_groups(&letters)?)? {
         let place = format!("column {column}");
-        match (letter, stages.last_mut()) {
-            ('|', _) => stages.push(StagePieces::default()),
-            ('E' | 't' | 'm' | 'L', Some(stage)) => stage.add(letter, &place)?,
-            ('(', _) => return wrong(format!("{place}: '(' without ')*n'; groups do not nest")),
-            (')', _) => return wrong(format!("{place}: ')' without '(' before and '*n' after it; groups do not nest")),
-            ('*', _) => {
+        match letter {
+            '|' => written.stages.push(StagePieces::default()),
+            'E' | 't' | 'm' | 'L' => written.add(letter, &place)?,
+            '(' => return wrong(format!("{place}: '(' without ')*n'; groups do not nest")),
+            ')' => return wrong(format!("{place}: ')' without '(' before and '*n' after it; groups do not nest")),
+            '*' => {
                 return wrong(format!(
                     "{place}: expected one '*n' after a letter or group, found another; multiply them"
                 ));
             }
-            (other, _) => {
+            other => {
                 return wrong(format!("{place}: expected E, t, m, L, |, *n or (..)*n, found '{other}'; remove it"));
             }
         }
     }
-    Ok(stages)
+    Ok(written.stages)
 }
 
 /// Reads a list of stages, each a list of names.
@@ -269,22 +281,23 @@ fn from_json(text: &str) -> Result<Vec<StagePieces>, LayoutError> {
         "expected a list of stages, each a list of names such as [[\"embedding\",\"decoder\"],[\"decoder\",\"loss\"]]";
     let stages: Vec<Vec<String>> = serde_json::from_str(text)
         .map_err(|error| LayoutError(format!("{expected}, found another value ({error})")))?;
-    let (mut found, mut next) = (Vec::new(), 0);
+    let mut found = Written { stages: Vec::new(), last: None };
+    let mut next = 0;
     for (number, names) in stages.iter().enumerate() {
-        let mut stage = StagePieces::default();
+        found.stages.push(StagePieces::default());
         let mut norm = false;
         for name in names {
             let place = format!("stage {number}");
             let layer = name.strip_prefix("layers.").and_then(|layer| layer.parse::<usize>().ok());
             match (name.as_str(), layer) {
-                ("embedding" | "tok_embeddings", _) => stage.add('E', &place)?,
-                ("decoder", _) => stage.add('t', &place)?,
-                ("mtp", _) => stage.add('m', &place)?,
-                ("loss" | "lm_head" | "output", _) => stage.add('L', &place)?,
+                ("embedding" | "tok_embeddings", _) => found.add('E', &place)?,
+                ("decoder", _) => found.add('t', &place)?,
+                ("mtp", _) => found.add('m', &place)?,
+                ("loss" | "lm_head" | "output", _) => found.add('L', &place)?,
                 ("norm", _) => norm = true,
                 (_, Some(layer)) if layer == next => {
                     next += 1;
-                    stage.add('t', &place)?;
+                    found.add('t', &place)?;
                 }
                 (_, Some(layer)) => {
                     return wrong(format!(
@@ -299,33 +312,45 @@ fn from_json(text: &str) -> Result<Vec<StagePieces>, LayoutError> {
                 }
             }
         }
-        if norm && !stage.head {
+        if norm && !found.stages.last().is_some_and(|stage| stage.head) {
             return wrong(format!(
                 "stage {number}: expected norm in the stage of lm_head, found it alone; put them together"
             ));
         }
-        found.push(stage);
     }
-    Ok(found)
+    Ok(found.stages)
 }
 
-/// Megatron's string.
+impl StagePieces {
+    fn letters(&self) -> String {
+        let letters = [
+            ('E', usize::from(self.embedding)),
+            ('t', self.layers),
+            ('m', self.predictions),
+            ('L', usize::from(self.head)),
+        ];
+        let repeated = |(letter, count): (char, usize)| match count {
+            0..4 => letter.to_string().repeat(count),
+            _ => format!("{letter}*{count}"),
+        };
+        letters.map(repeated).concat()
+    }
+}
+
+/// Megatron's string; three equal stages or more are a group.
 impl fmt::Display for StageLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, stage) in self.stages.iter().enumerate() {
-            f.write_str(if number > 0 { "|" } else { "" })?;
-            let letters = [
-                ('E', usize::from(stage.embedding)),
-                ('t', stage.layers),
-                ('m', stage.predictions),
-                ('L', usize::from(stage.head)),
-            ];
-            for (letter, count) in letters {
-                match count {
-                    0 => {}
-                    1..4 => f.write_str(&letter.to_string().repeat(count))?,
-                    _ => write!(f, "{letter}*{count}")?,
-                }
+        let mut rest = self.stages.as_slice();
+        while let Some(stage) = rest.first() {
+            let letters = stage.letters();
+            // the last stage has no bar
+            let equal = rest[..rest.len() - 1].iter().take_while(|other| *other == stage).count();
+            let grouped = if equal < 3 || letters.is_empty() { 1 } else { equal };
+            rest = &rest[grouped..];
+            let bar = if rest.is_empty() { "" } else { "|" };
+            match grouped {
+                1 => write!(f, "{letters}{bar}")?,
+                _ => write!(f, "({letters}|)*{grouped}")?,
             }
         }
         Ok(())

@@ -94,25 +94,6 @@ impl Flags<'_> {
         self.split().windows(2).all(|pair| pair[0] == pair[1]) && self.model.prediction_layers == 0
     }
 
-    /// Returns Megatron-Core's layout string: stages between bars, E the embedding, t a layer, m a prediction of further tokens, L the
-    /// loss.
-    fn layout_string(&self) -> String {
-        let split = self.split();
-        let last = split.len() - 1;
-        let times = |what: &str, count: usize| match count {
-            0 => String::new(),
-            1 => what.to_string(),
-            _ => format!("{what}*{count}"),
-        };
-        let stage = |(number, &count): (usize, &usize)| {
-            let [first, end] = [number == 0, number == last].map(usize::from);
-            let predictions = self.model.prediction_layers * end;
-            let parts = [times("E", first), times("t", count), times("m", predictions), times("L", end)];
-            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
-        };
-        split.iter().enumerate().map(stage).collect::<Vec<_>>().join("|")
-    }
-
     fn check_megatron(&self, target: &str) -> Result<(), String> {
         let known = ["1f1b", "interleaved-1f1b"].contains(&self.plan.schedule.as_str());
         if self.layout.pp > 1 && !known {
@@ -142,7 +123,7 @@ impl Flags<'_> {
         add(self.model.experts.is_some() && l.tp > 1, "expert_tensor_parallel_size", Some(l.etp.to_string()));
         add(l.sequence_parallel, "sequence_parallel", None);
         let is_even = self.is_even();
-        add(l.pp > 1 && !is_even, "pipeline_model_parallel_layout", Some(self.layout_string()));
+        add(l.pp > 1 && !is_even, "pipeline_model_parallel_layout", Some(self.plan.estimate.stage_layout.clone()));
         add(l.chunks > 1 && is_even, "virtual_pipeline_model_parallel_size", Some(l.chunks.to_string()));
         match l.recompute {
             Recompute::None => {}

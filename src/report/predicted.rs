@@ -3,7 +3,7 @@
 use crate::cost::assumed_in_words;
 use crate::cost::pair::PairFigures;
 use crate::report::{Entry, Panel, Report, Table, number, percent, quantity};
-use crate::sim::{Prediction, PredictionFigures, Spread};
+use crate::sim::{Prediction, PredictionFigures, ShardingFigures, Spread};
 use std::collections::BTreeSet;
 
 const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured speed";
@@ -57,10 +57,16 @@ impl Report {
             subtitle: results.first().map_or_else(String::new, subtitle),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
-            extra_tables: [pairs(results), spreads(results), intervals(results), iterations(results)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            extra_tables: [
+                pairs(results),
+                collectives(results),
+                spreads(results),
+                intervals(results),
+                iterations(results),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
             ..Report::default()
         }
     }
@@ -98,6 +104,25 @@ fn spreads(results: &[Prediction<'_>]) -> Option<Table> {
     let s = results.first()?.prediction.jitter?;
     let caption = format!("Makespans of {} steps with random durations (seed {})", s.samples, s.seed);
     Some(Table::new(caption, &["schedule", "mean", "p5", "p50", "p95", "p99"], rows))
+}
+
+/// Returns the table of gathers and reductions between ops, if there are any: those of the device that has most of each.
+fn collectives(results: &[Prediction<'_>]) -> Option<Table> {
+    let row = |p: &PredictionFigures| {
+        let most = |of: fn(&ShardingFigures) -> f64| p.sharding.iter().map(of).fold(0.0, f64::max);
+        let time = |of: fn(&ShardingFigures) -> f64| quantity(most(of), &p.time_unit);
+        let gathers = most(|device| device.gathers as f64).to_string();
+        let stages = most(|device| device.peak_stages as f64).to_string();
+        let parameters = percent(most(|device| device.peak_parameters));
+        let times = [time(|device| device.gather), time(|device| device.reduce), time(|device| device.exposed)];
+        [p.schedule.clone(), gathers, stages, parameters].into_iter().chain(times).collect()
+    };
+    let has = results.iter().any(|result| !result.prediction.sharding.is_empty());
+    let rows = results.iter().map(|result| row(&result.prediction)).collect();
+    let caption =
+        "Collectives between ops, the most of any device; exposed: for how long only they keep it from computing";
+    let header = ["schedule", "gathers", "active stages", "of its parameters", "gathering", "reducing", "exposed"];
+    has.then(|| Table::new(caption, &header, rows))
 }
 
 /// Returns the table of iterations, step ops included, if they are known.

@@ -13,6 +13,7 @@ use crate::graph::TaskGraph;
 use crate::op::Kind;
 use crate::open::{OpenSchedule, Order, Program};
 use crate::ordering::{Effort, order_ops, order_ops_with};
+use crate::schedule::Schedule;
 use crate::sim;
 use crate::step_estimate::StepEstimate;
 use std::sync::{Mutex, PoisonError};
@@ -122,8 +123,7 @@ impl Ranking<'_> {
         for (number, Candidate { name, order, costs }) in candidates.into_iter().enumerate() {
             match order {
                 Order::Fixed(schedule) => {
-                    let graph = TaskGraph::with_overlap(schedule, self.selection.overlap).ok();
-                    best.extend(graph.and_then(|graph| self.ranked(number, name, graph, &costs)));
+                    best.extend(self.graph(schedule).and_then(|graph| self.ranked(number, name, graph, &costs)));
                 }
                 Order::Open(order) => open.push((number, name, order, costs)),
             }
@@ -137,7 +137,7 @@ impl Ranking<'_> {
             let (number, name, open, costs) = &open[which];
             let effort = Effort { times: self.selection.effort, ..Effort::default() };
             let fixed = order_ops_with(open, costs, effort).ok();
-            let graph = fixed.and_then(|schedule| TaskGraph::with_overlap(schedule, self.selection.overlap).ok());
+            let graph = fixed.and_then(|schedule| self.graph(schedule));
             let ranked = graph.and_then(|graph| self.ranked(*number, name.clone(), graph, costs));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(ranked);
         });
@@ -146,6 +146,11 @@ impl Ranking<'_> {
         let warning =
             (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
         Some(Best { name, graph, warning })
+    }
+
+    /// Returns the graph of a candidate; `None` if it cannot run as asked for.
+    fn graph(&self, schedule: Schedule) -> Option<TaskGraph> {
+        TaskGraph::with_overlap(self.selection.sharded(schedule).ok()?, self.selection.overlap).ok()
     }
 
     /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.

@@ -5,7 +5,7 @@ use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::epilogue::StepEpilogue;
 use crate::memory::MemoryModel;
-use crate::model_spec::Stage;
+use crate::model_spec::{Stage, StageLayout};
 use crate::placement::Placement;
 
 #[derive(Clone, Debug)]
@@ -39,6 +39,8 @@ pub struct Measured {
     pub file: CostFile,
     /// Blocks per stage, in model order; `None`: split evenly.
     pub layers: Option<Vec<usize>>,
+    /// What each stage holds; replaces `layers`.
+    pub layout: Option<StageLayout>,
     /// Sequences per micro-batch, and tokens per sequence.
     pub size: (u32, u32),
     pub clip: bool,
@@ -67,6 +69,18 @@ impl Costs {
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
+    /// Returns the costs of a model of which each stage holds what `layout` says.
+    pub fn with_layout(self, layout: Option<StageLayout>) -> Costs {
+        match self {
+            Costs::Given { costs, slow } => Costs::Given { costs: costs.with_layout(layout), slow },
+            Costs::Measured(measured) => Costs::Measured(Measured { layout, ..measured }),
+            Costs::Analytic(mut analytic) => {
+                analytic.layout.layout = layout;
+                Costs::Analytic(analytic)
+            }
+        }
+    }
+
     /// Whether they are measured times of whole stages.
     pub fn is_staged(&self) -> bool {
         matches!(self, Costs::Measured(Measured { file, .. }) if file.is_staged())
@@ -82,9 +96,10 @@ impl Costs {
     /// Returns the costs at this number of sequences per micro-batch; only measured costs change.
     pub fn with_sequences(self, sequences: u32) -> Costs {
         match self {
-            Costs::Measured(Measured { file, layers, size, clip }) => Costs::Measured(Measured {
+            Costs::Measured(Measured { file, layers, layout, size, clip }) => Costs::Measured(Measured {
                 file: file.at_sequences(sequences),
                 layers,
+                layout,
                 size: (sequences, size.1),
                 clip,
             }),
@@ -202,10 +217,13 @@ impl Costs {
 impl Measured {
     /// Returns the costs at the file's own micro-batch size, split evenly; gradients are clipped if the norm was measured.
     pub fn of(file: CostFile) -> Measured {
-        Measured { size: file.size(), clip: file.step.norm_block_ns > 0, file, layers: None }
+        Measured { size: file.size(), clip: file.step.norm_block_ns > 0, file, layers: None, layout: None }
     }
 
     fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
+        if let Some(layout) = &self.layout {
+            return self.arranged(name, layout, placement);
+        }
         if self.file.is_staged() && self.layers.is_none() {
             let count = placement.stages() as usize;
             let layers = match self.file.stage_layers() {
@@ -219,6 +237,25 @@ impl Measured {
         }
         let stages = self.file.outline().split(placement.stages() as usize, self.layers.as_deref());
         stages.map_err(|e| Error::Split(format!("{name}: {e}")))
+    }
+
+    /// Returns the stages of --layout.
+    fn arranged(&self, name: &str, layout: &StageLayout, placement: &Placement) -> Result<Vec<Stage>, Error> {
+        let refused = |text: String| Err(Error::Usage(format!("{name}: {text}")));
+        if self.file.is_staged() {
+            return refused("--layout: the cost file has the times of whole stages; leave --layout out".to_string());
+        }
+        let (found, stages) = (placement.stages(), layout.stages.len());
+        if stages != found as usize {
+            return refused(format!(
+                "expected the {stages} stages of --layout, found a schedule with {found}; take one with as many stages per device"
+            ));
+        }
+        let outline = self.file.outline();
+        if let Err(error) = layout.check(placement.devices(), outline.layers(), 0) {
+            return refused(format!("--layout: {error}"));
+        }
+        outline.arranged(layout).map_err(|error| Error::Split(format!("{name}: {error}")))
     }
 
     fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {

@@ -14,7 +14,8 @@ impl Selection {
     /// Returns the selection under the layout of `analytic`: its devices, micro-batches and memory.
     pub fn under(&self, analytic: &Analytic) -> Selection {
         let (devices, microbatches) = (analytic.layout.pp, analytic.layout.micro);
-        Selection { devices, microbatches, room: analytic.room(), ..self.clone() }
+        let fsdp = analytic.layout.fsdp.clone();
+        Selection { devices, microbatches, room: analytic.room(), fsdp, ..self.clone() }
     }
 
     /// Returns the estimate that `predict` prints for the schedule `name` under the layout of `analytic`.
@@ -42,7 +43,8 @@ impl Analytic {
     /// Returns the selection for this layout, without a limit on memory.
     pub fn selection(&self) -> Selection {
         let chunks = (self.layout.chunks > 1).then_some(self.layout.chunks);
-        Selection { chunks, ..Selection::new(self.layout.pp, self.layout.micro) }
+        let fsdp = self.layout.fsdp.clone();
+        Selection { chunks, fsdp, ..Selection::new(self.layout.pp, self.layout.micro) }
     }
 
     /// Returns the schedule `schedule` under this layout, with its costs.

@@ -154,6 +154,7 @@ impl Selection {
                 .map_err(|error| Error::Ordering { name: open.name.clone(), error })?
             }
         };
+        let schedule = self.sharded(schedule).map_err(|error| Error::Usage(format!("{name}: {error}")))?;
         let locate = |cycle: Deadlock| {
             let written = source.as_ref().zip(cycle.place());
             let place = written.map_or_else(|| name.to_string(), |(s, (device, number))| s.location(device, number));

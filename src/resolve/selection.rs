@@ -3,9 +3,10 @@
 use super::{Error, Files, Host, PlatformOptions};
 use crate::activation::Keep;
 use crate::dsl::Budget;
+use crate::fsdp::{Fsdp, FsdpError};
 use crate::graph::TaskGraph;
 use crate::open::Order;
-use crate::schedule::Overlap;
+use crate::schedule::{Overlap, Schedule};
 use crate::slices::Slices;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +36,8 @@ pub struct Selection {
     pub balance: bool,
     /// Meaning of overlapped pairs.
     pub overlap: Overlap,
+    /// How FSDP gathers parameters between ops, if it does; replaces what a file says.
+    pub fsdp: Option<Fsdp>,
     pub machine: PlatformOptions,
     /// Limits for the evaluation of a schedule file.
     pub budget: Budget,
@@ -92,6 +95,7 @@ impl Selection {
             room: None,
             balance: false,
             overlap: Overlap::default(),
+            fsdp: None,
             machine: PlatformOptions::default(),
             budget: Budget::default(),
             host: &Files,
@@ -114,6 +118,16 @@ impl Selection {
             (Order::Open(open), Some(cap)) => Order::Open(open.capped(cap)),
             (order, _) => order,
         }
+    }
+
+    /// Returns the schedule with the collectives that were asked for.
+    ///
+    /// # Errors
+    /// As [`Fsdp::sharding`].
+    pub(super) fn sharded(&self, schedule: Schedule) -> Result<Schedule, FsdpError> {
+        let Some(fsdp) = &self.fsdp else { return Ok(schedule) };
+        let sharding = fsdp.sharding(&schedule)?;
+        Ok(schedule.with_sharding(Some(sharding)))
     }
 
     /// Rejects a schedule's own options if there is no schedule to use them.

@@ -11,10 +11,10 @@ struct Times {
 }
 
 /// As [`sweep_rules`](super::sweep::sweep_rules), for graphs with copies: a copy starts when all that it waits for has ended, and does not
-/// keep its device from computing. `lasts` says how long copies take, too.
+/// keep its device from computing. Such graphs have no collectives: [`Fsdp::sharding`](crate::fsdp::Fsdp::sharding) refuses them. `lasts` says how long copies take, too.
 pub(super) fn sweep_beside(
     graph: &TaskGraph,
-    Machine { rules, pairs, pauses, begin }: Machine<'_>,
+    Machine { rules, pairs, pauses, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
@@ -22,8 +22,7 @@ pub(super) fn sweep_beside(
     let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
     let begins = |device: u32| begin.get(device as usize).copied().unwrap_or(0);
     let idle = Activity { first_start: u64::MAX, ..Activity::default() };
-    let mut devices: Vec<(u64, Activity)> =
-        (0..schedule.devices()).map(|device| (begins(device), idle)).collect();
+    let mut devices: Vec<(u64, Activity)> = (0..schedule.devices()).map(|device| (begins(device), idle)).collect();
     let mut times = Times { end: vec![0; graph.len()], usable: vec![0; graph.len()] };
     let mut closes = false; // the op before opened a pair, which ran as a whole
     for index in graph.order() {

@@ -5,6 +5,7 @@ mod bound;
 mod critical;
 pub mod event;
 mod explain;
+mod gates;
 mod idle;
 mod machine;
 mod memory;
@@ -23,10 +24,11 @@ pub use critical::{
     CostShare, CriticalSpan, PERCENT, Sensitivity, critical_path, critical_spans, finer_by, sensitivities, slacks,
 };
 pub use explain::explain;
+pub use gates::CollectiveSpan;
 pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, MemoryLevel, memory};
 pub use predict::{Prediction, Setup, predict, replay};
-pub use prediction::{Interval, PredictionFigures, Spread};
+pub use prediction::{Interval, PredictionFigures, ShardingFigures, Spread};
 pub use spans::StepSpan;
 pub use step::{steady_makespan, typical_step_on};
 pub use streams::StreamSpan;

@@ -3,16 +3,17 @@
 use super::bound::{Bounds, bounds, shared_cores};
 use super::event::{Config, Each, EventError, Jitter, Network, Prepared, Record, monte_carlo, simulate};
 use super::explain::explain;
+use super::gates::CollectiveSpan;
 use super::idle::IdleSpan;
-use super::memory::memory;
 use super::machine::{late, machine, measured_network};
+use super::memory::memory;
 use super::prediction::{PredictionFigures, Spread};
-use super::spans::{StepSpan, early_spans, free_again, spans, step_spans};
+use super::spans::{StepSpan, collective_spans, early_spans, free_again, spans, step_spans};
 use super::step::{Step, lasting, sweep_at_speed, typical_run, typical_sweep};
 use super::streams::{StreamSpan, stream_spans};
 use super::successive::{MOST_STEPS, Successive};
 use super::sweep::{sweep_from, sweep_lasting};
-use super::waits::OpTimes;
+use super::waits::{OpTimes, hold_up};
 use crate::cost::{CostTable, StepCosts};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics, makespan};
@@ -135,6 +136,11 @@ impl Prediction<'_> {
 
     /// Returns when each op runs.
     pub fn op_times(&self) -> OpTimes {
+        self.all_times().0
+    }
+
+    /// Returns when each op runs, and when parameters are gathered and gradients reduced between them.
+    fn all_times(&self) -> (OpTimes, Vec<CollectiveSpan>) {
         let mut times = OpTimes::of(self.graph);
         let mut note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
         match &self.record {
@@ -144,7 +150,8 @@ impl Prediction<'_> {
         if let (Some(record), true) = (&self.record, self.shares_links()) {
             times.delays = late(self.graph, self.costs, record);
         }
-        times
+        let collectives = hold_up(self.graph, self.costs, &mut times);
+        (times, collectives)
     }
 
     /// Whether the machine's links are the measured ones.
@@ -205,10 +212,11 @@ impl Prediction<'_> {
     pub fn timeline(&self) -> Timeline {
         let of_record = |record: &Record| record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect();
         let transfers = self.record.as_deref().map(of_record);
-        let times = self.op_times();
+        let (times, collectives) = self.all_times();
         let early = early_spans(self.graph, self.costs, &times, &self.step_costs);
         let steps: Vec<StepSpan> = early.into_iter().chain(self.steps.iter().cloned()).collect();
         let spans = spans(self.graph, self.costs, &times, &steps, transfers.as_ref());
+        let spans = spans.into_iter().chain(collective_spans(self.costs, &collectives)).collect();
         let mut timeline = Timeline { spans, ..self.empty_timeline() };
         timeline.sort();
         timeline

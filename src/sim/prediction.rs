@@ -8,7 +8,8 @@ use crate::balance::Balanced;
 use crate::cost::pair::PairFigures;
 use crate::cost::{CostTable, Summary};
 use crate::graph::TaskGraph;
-use crate::metrics::{Metrics, Reference};
+use crate::metrics::{Activity, Metrics, Reference};
+use crate::sharding::CollectiveKind;
 use crate::statistics::quantile;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,9 @@ pub struct PredictionFigures {
     /// Forwards next to backwards on two streams, one entry for pairs of the same stages or of stages with the same sub-ops.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub pairs: Vec<PairFigures>,
+    /// Collectives between ops, by device; empty if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sharding: Vec<ShardingFigures>,
     /// Distribution of makespans with random durations.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub jitter: Option<Spread>,
@@ -49,6 +53,26 @@ pub struct PredictionFigures {
     /// The balanced split of layers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub balance: Option<Balanced>,
+}
+
+/// Collectives between the ops of a device, in the prediction's time unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardingFigures {
+    pub device: u32,
+    /// How many times it gathers the parameters of a stage.
+    pub gathers: usize,
+    /// The most stages whose full parameters it holds at the same time.
+    pub peak_stages: u64,
+    /// The most of its full parameters that it holds at the same time: 1 is all of them. Stages are weighed by the times of their gathers, or
+    /// equally.
+    pub peak_parameters: f64,
+    /// Time in gathers, and in reductions of gradients.
+    pub gather: f64,
+    pub reduce: f64,
+    /// Time for which nothing but collectives keeps it from computing, or from ending its step.
+    pub exposed: f64,
+    /// When it has waited for its last reduction.
+    pub end: f64,
 }
 
 /// Distribution of makespans with random durations, in the prediction's time unit.
@@ -117,6 +141,7 @@ impl PredictionFigures {
             costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
             metrics: Metrics::new(&step.devices, &peaks, reference, costs.ticks_per_unit),
             pairs: pair_figures(graph, costs),
+            sharding: sharding_figures(graph, costs, &step.devices),
             jitter: None,
             interval: Interval::of(
                 &step.at_speeds.iter().map(|&makespan| makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
@@ -126,6 +151,33 @@ impl PredictionFigures {
             balance: None,
         }
     }
+}
+
+fn sharding_figures(graph: &TaskGraph, costs: &CostTable, devices: &[Activity]) -> Vec<ShardingFigures> {
+    let Some(sharding) = graph.schedule().sharding.as_deref() else { return Vec::new() };
+    let times = costs.collectives.clone().unwrap_or_default();
+    let of = |times: &[u64], stage: u32| times.get(stage as usize).copied().unwrap_or(0);
+    let is_weighed = times.gathers.iter().any(|&ticks| ticks > 0);
+    let size = |stage: u32| if is_weighed { of(&times.gathers, stage) } else { 1 };
+    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let figures = |(device, activity): (u32, &Activity)| {
+        let sum = |kind: CollectiveKind, times: &[u64]| -> f64 {
+            let placed = sharding.of(device).iter().filter(|placed| placed.collective.kind == kind);
+            unit(placed.map(|placed| of(times, placed.collective.stage)).sum())
+        };
+        let held: u64 = graph.schedule().placement.held_by(device).iter().map(|chunk| size(chunk.stage)).sum();
+        ShardingFigures {
+            device,
+            gathers: sharding.gathers(device),
+            peak_stages: sharding.peak(device, |_| 1),
+            peak_parameters: sharding.peak(device, size) as f64 / held.max(1) as f64,
+            gather: sum(CollectiveKind::Unshard, &times.gathers),
+            reduce: sum(CollectiveKind::ReduceGrad, &times.reductions),
+            exposed: unit(activity.gated),
+            end: unit(activity.free),
+        }
+    };
+    (0..).zip(devices).map(figures).collect()
 }
 
 fn pair_figures(graph: &TaskGraph, costs: &CostTable) -> Vec<PairFigures> {

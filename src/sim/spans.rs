@@ -1,5 +1,6 @@
 //! The spans of a predicted timeline: ops, transfers, waits, and step ops.
 
+use super::gates::CollectiveSpan;
 use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts};
 use crate::epilogue::StepNode;
@@ -42,6 +43,20 @@ pub(super) fn early_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes,
         times.into_iter().map(|(number, start, end)| step_span(&nodes[number], start, end)).collect::<Vec<_>>()
     };
     ops.into_iter().flat_map(of_op).collect()
+}
+
+/// Returns the spans of collectives between ops.
+pub(super) fn collective_spans(costs: &CostTable, collectives: &[CollectiveSpan]) -> impl Iterator<Item = Span> {
+    collectives.iter().filter(|span| span.start < span.end).map(|span| Span {
+        device: span.device,
+        queue: Queue::Collective,
+        op: span.collective.to_string(),
+        partner: None,
+        peer: None,
+        phase: None,
+        start_ns: costs.to_ns(span.start),
+        end_ns: costs.to_ns(span.end),
+    })
 }
 
 pub(super) fn free_again(devices: &[Activity]) -> Vec<u64> {

@@ -1,7 +1,8 @@
 //! The sweep: with a fixed order per device and no contention the timeline is one max/add pass over the graph.
 
+use super::gates::Gates;
 use crate::cost::pair::{PairCosts, PairTime};
-use crate::cost::{CostTable, OpTime};
+use crate::cost::{CollectiveCosts, CostTable, OpTime};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
 use crate::op::Op;
@@ -105,13 +106,15 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin: &[] };
+    let rules = rules(graph, costs);
+    let at = Machine::of(&rules, pairs(graph, costs), costs, &[]);
     sweep_rules(graph, at, lasts, |index, start, end, _| note(index, start, end))
 }
 
 /// [`sweep`] on devices that are free from the times `begin` on.
 pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin };
+    let rules = rules(graph, costs);
+    let at = Machine::of(&rules, pairs(graph, costs), costs, begin);
     sweep_rules(graph, at, |_, _, _, duration| duration, |_, _, _, _| ())
 }
 
@@ -124,8 +127,16 @@ pub(super) struct Machine<'a> {
     pub pairs: Option<&'a PairCosts>,
     /// [`CostTable::pauses`].
     pub pauses: &'a [u64],
+    /// [`CostTable::collectives`].
+    pub collectives: Option<&'a CollectiveCosts>,
     /// By device: when it can begin; 0 for missing devices.
     pub begin: &'a [u64],
+}
+
+impl<'a> Machine<'a> {
+    fn of(rules: &'a [SweepRule], pairs: Option<&'a PairCosts>, costs: &'a CostTable, begin: &'a [u64]) -> Machine<'a> {
+        Machine { rules, pairs, pauses: &costs.pauses, collectives: costs.collectives.as_ref(), begin }
+    }
 }
 
 /// [`sweep_lasting`] with rules in place of costs. Calls `note(index, start, end, leaves)`, where `leaves` is when the op's output
@@ -141,19 +152,26 @@ pub(super) fn sweep_rules(
     if graph.has_copies() {
         return super::beside::sweep_beside(graph, machine, lasts, note);
     }
-    match (pauses, graph.slices()) {
-        ([], 1) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, note),
-        (_, 1) => sweep_pausing::<false>(graph, machine, lasts, pause, note),
-        _ => sweep_pausing::<true>(graph, machine, lasts, pause, note),
+    let open = |_: usize, _: u32, free: u64| free;
+    match (pauses, Gates::new(graph, machine.collectives), graph.slices()) {
+        ([], None, 1) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, open, note),
+        (_, None, 1) => sweep_pausing::<false>(graph, machine, lasts, pause, open, note),
+        (_, None, _) => sweep_pausing::<true>(graph, machine, lasts, pause, open, note),
+        (_, Some(mut gates), _) => {
+            let gate = |index: usize, device: u32, free: u64| gates.pass(device, index, free, |_| ());
+            sweep_pausing::<true>(graph, machine, lasts, pause, gate, note)
+        }
     }
 }
 
-/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op. `SLICED` says whether micro-batches are cut.
+/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op, and `gate(index, device, free)` when a
+/// device that is free at `free` may start an op. `SLICED` says whether micro-batches may be cut.
 fn sweep_pausing<const SLICED: bool>(
     graph: &TaskGraph,
     Machine { rules, pairs, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     pause: impl Fn(usize) -> u64,
+    mut gate: impl FnMut(usize, u32, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
     let schedule = graph.schedule();
@@ -178,6 +196,8 @@ fn sweep_pausing<const SLICED: bool>(
                 closes = false;
                 continue;
             }
+            let ungated = free;
+            free = gate(index, device, free);
             if op.opens_pair() {
                 closes = true;
                 let second = ops[index + 1 - next];
@@ -187,6 +207,11 @@ fn sweep_pausing<const SLICED: bool>(
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
                 let streams = pairs.and_then(|pairs| pairs.of(*op, second));
                 let Pair { starts, ends } = Pair::new((graph.overlap(), streams), free, inputs, last);
+                activity.gated += free.saturating_sub(if graph.overlap().starts_together() {
+                    ungated.max(inputs[0]).max(inputs[1])
+                } else {
+                    ungated.max(inputs[0])
+                });
                 ready[rule.output + unit_number] = ends[1] + rule.arrival;
                 free = ends[1] + rule.after;
                 note(index, starts[0], ends[0], ends[1]);
@@ -198,7 +223,9 @@ fn sweep_pausing<const SLICED: bool>(
                 activity.last_end = ends[1];
                 continue;
             }
-            let start = free.max(ready[rule.input + unit_number]);
+            let input = ready[rule.input + unit_number];
+            let start = free.max(input);
+            activity.gated += free.saturating_sub(ungated.max(input));
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;
             ready[rule.output + unit_number] = end + rule.arrival;
@@ -210,5 +237,10 @@ fn sweep_pausing<const SLICED: bool>(
         }
         progress[device as usize] = Progress { next: end, free, activity };
     }
-    progress.into_iter().map(|Progress { free, activity, .. }| activity.counted(free)).collect()
+    let counted = |(device, Progress { free, mut activity, .. }): (u32, Progress)| {
+        let resumed = gate(schedule.range(device).end, device, free);
+        activity.gated += resumed - free;
+        activity.counted(resumed)
+    };
+    (0..).zip(progress).map(counted).collect()
 }

@@ -1,5 +1,6 @@
 //! When each op runs and what its start waits for, back to time 0.
 
+use super::gates::{CollectiveSpan, Gates};
 use super::sweep::sweep_lasting;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
@@ -58,6 +59,7 @@ impl OpTimes {
         let mut times = OpTimes::of(graph);
         let note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
         sweep_lasting(graph, costs, |_, _, _, duration| duration, note);
+        hold_up(graph, costs, &mut times);
         times
     }
 
@@ -70,6 +72,36 @@ impl OpTimes {
     pub fn duration(&self, index: usize) -> u64 {
         self.end[index] - self.start[index]
     }
+}
+
+/// Adds to `times` how long collectives delay each op: as host overhead of the op before it. Returns the gathers and reductions.
+pub fn hold_up(graph: &TaskGraph, costs: &CostTable, times: &mut OpTimes) -> Vec<CollectiveSpan> {
+    let (mut spans, Some(mut gates)) = (Vec::new(), Gates::new(graph, costs.collectives.as_ref())) else {
+        return Vec::new();
+    };
+    if times.delays.is_empty() {
+        times.delays = vec![Delay::default(); graph.len()];
+    }
+    for device in 0..graph.schedule().devices() {
+        let range = graph.schedule().range(device);
+        let mut free = 0;
+        for index in range.start..=range.end {
+            let before = index.checked_sub(1).filter(|before| range.contains(before));
+            let within = before.is_some_and(|before| graph.op(before).opens_pair());
+            if !within {
+                let start = gates.pass(device, index, free, |span| spans.push(span));
+                if let Some(before) = before {
+                    times.delays[before].after += start - free;
+                }
+            }
+            if index < range.end {
+                let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after;
+                let afters = graph.pair(index).map_or_else(|| after(index), |(first, last)| after(first) + after(last));
+                free = times.end[index] + afters + costs.pause(index);
+            }
+        }
+    }
+    spans
 }
 
 /// What an op's start waits for: the end of another op, and some time after it.

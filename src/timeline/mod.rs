@@ -46,6 +46,8 @@ pub enum Queue {
     Receive,
     /// Copies of activations to and from the host.
     Copy,
+    /// Gathers of parameters and reductions of gradients between ops; the two may overlap.
+    Collective,
 }
 
 /// What a device did from `start_ns` to `end_ns`.
@@ -55,7 +57,7 @@ pub struct Span {
     pub device: u32,
     pub queue: Queue,
     /// On the compute queue the op (`0F3`) or step op (`reduce`, `norm`, `optimizer`); on the send queue the op whose
-    /// output is put; on the receive queue the op that waits.
+    /// output is put; on the receive queue the op that waits; on the collective queue `3UNSHARD` or `3REDUCE_GRAD`.
     pub op: String,
     /// Send queue: the op that will use the data. Receive queue: the op whose output is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

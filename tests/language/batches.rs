@@ -176,6 +176,10 @@ fn a_preset_is_what_its_framework_does_with_the_schedule() {
             let whole = [linear(&one_f_one_b(p, m), m), linear(&gpipe(p, m), m)];
             assert_eq!(whole.each_ref().map(|graph| on(newest, graph)), ["batched", "channel:per-peer"]);
             assert_eq!(whole.each_ref().map(|graph| on(older, graph)), ["batched", "channel"]);
+            // one communicator per edge: the batch of 1F1B falls apart
+            for per_edge in [PyTorch::PerEdge, PyTorch::PerEdgeDeferred].map(Delivery::PyTorch) {
+                assert_eq!(whole.each_ref().map(|graph| on(per_edge, graph)), ["channel:per-direction"; 2]);
+            }
             let eager = linear(&one_stage_a_device(p, m, |r| (2 * (p - 1 - r)).min(m)), m);
             for graph in [eager, linear(&zero_bubble(p, m, 1), m)] {
                 assert_eq!(
@@ -188,6 +192,11 @@ fn a_preset_is_what_its_framework_does_with_the_schedule() {
         let ahead = if p == 2 { "channel:per-direction,ahead" } else { "channel:per-peer,ahead" };
         assert_eq!([batched, megatron].map(|delivery| on(delivery, &looped)), ["batched", ahead]);
         assert_eq!(on(newest, &looped), "channel:per-peer,front-loaded");
+        let settings = [PyTorch::PerEdge, PyTorch::Deferred, PyTorch::PerEdgeDeferred].map(Delivery::PyTorch);
+        assert_eq!(
+            settings.map(|delivery| on(delivery, &looped)),
+            ["channel:per-direction,front-loaded", "channel:per-peer,deferred", "channel:per-direction,deferred"]
+        );
     }
     let dual = graph("dualpipe", 4, 8, None).unwrap();
     assert_eq!(on(megatron, &dual), "channel:per-peer,ahead");

@@ -24,6 +24,10 @@ fn deliveries_are_parsed_as_displayed() {
         ("megatron", Delivery::Megatron),
         ("pytorch", Delivery::PyTorch(PyTorch::Newest)),
         ("pytorch:2.11", Delivery::PyTorch(PyTorch::V2_11)),
+        ("pytorch:per-edge", Delivery::PyTorch(PyTorch::PerEdge)),
+        ("pytorch:deferred", Delivery::PyTorch(PyTorch::Deferred)),
+        ("pytorch:per-edge,deferred", Delivery::PyTorch(PyTorch::PerEdgeDeferred)),
+        ("channel:per-peer,deferred", channel(QueueCount::PerPeer, Receives::Deferred)),
     ] {
         assert_eq!(text.parse::<Delivery>().unwrap(), delivery);
         assert_eq!(delivery.to_string(), text);

@@ -43,6 +43,7 @@ const VALUES: &[(&str, &str)] = &[
     ("cp", "2"),
     ("cuda-graph", "full"),
     ("data", "$D/other-text"),
+    ("defer-reduce-grad-wait", ""),
     ("delay-wgrad", ""),
     ("delivery", "channel"),
     ("device", "cuda"),
@@ -74,6 +75,7 @@ const VALUES: &[(&str, &str)] = &[
     ("link-scope", "egress"),
     ("lr", "0.1"),
     ("lr-schedule", "cosine"),
+    ("max-active-stages", "2"),
     ("max-ops", "1"),
     ("max-sequence", "16"),
     ("max-ticks", "1"),
@@ -138,6 +140,7 @@ const VALUES: &[(&str, &str)] = &[
     ("transfer", "0.3"),
     ("transfer-to", "seq=2"),
     ("unit-ms", "2"),
+    ("unshard-lookahead", "auto"),
     ("until", "1%"),
     ("validate-every", "2"),
     ("validation-batches", "3"),
@@ -183,62 +186,62 @@ const OF_LOOK: [&str; 9] =
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "title width font-size no-memory no-waits no-notes \
+        refused: "unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
                   effort overlap layers balance sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set layers balance sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
-        same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
+        same: &[("max-active-stages", "the collectives take no time"), COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed \
                   ep etp dispatcher routing moe-overlap delay-wgrad",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
-        same: &[QUIET],
+        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+                  effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
+        same: &[("max-active-stages", "the collectives take no time"), QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per straggler \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[QUIET],
@@ -256,42 +259,50 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
         refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
-        same: &[("stages", VERDICTS), ("micro", VERDICTS)],
+        same: &[("layout", VERDICTS), ("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
         refused: "balance ascii chunks set overlap layers",
-        same: &[("effort", "the order is as good at once"), ("costs-per", "all costs shrink alike")],
+        same: &[
+            ("layout", VERDICTS),
+            ("effort", "the order is as good at once"),
+            ("costs-per", "all costs shrink alike"),
+        ],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
         refused: "effort balance ascii chunks set layers costs costs-per profile straggler",
-        same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
+        same: &[("layout", VERDICTS), ("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler torch",
-        same: &[QUIET],
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait effort balance chunks set overlap layers costs costs-per profile straggler torch",
+        same: &[("layout", "the order is the same"), QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule zb-1p --costs comm=0.5 --to json",
-        refused: "balance chunks set overlap profile torch",
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait balance chunks set overlap profile torch",
         same: &[("effort", "the order is as good at once"), QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "effort balance chunks set layers costs costs-per profile straggler torch",
-        same: &[QUIET],
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait effort balance chunks set layers costs costs-per profile straggler torch",
+        same: &[("layout", "the order is the same"), QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv-comms",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
-        same: &[QUIET],
+        refused: "unshard-lookahead defer-reduce-grad-wait effort balance chunks set overlap layers costs costs-per profile straggler",
+        same: &[
+            ("layout", "the order is the same"),
+            ("max-active-stages", "one stage per device is gathered once"),
+            QUIET,
+        ],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
-        same: &[QUIET, ("torch", "all versions read the same ops")],
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait effort balance chunks set overlap layers costs costs-per profile straggler",
+        same: &[("layout", "the order is the same"), QUIET, ("torch", "all versions read the same ops")],
     },
     Setting {
         command: "compare $D/predicted.json",
@@ -311,14 +322,14 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
-        refused: "effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
+        refused: "unshard-lookahead defer-reduce-grad-wait effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
         same: &[],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
-        same: &[],
+        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds",
+        same: &[("max-active-stages", "the collectives take no time")],
     },
     Setting {
         command: "compare $D/predicted.json --format json",
@@ -328,24 +339,24 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
-        refused: "tp dp sequence-parallel zero effort balance ascii chunks set overlap layers link gpu-slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "layout tp dp sequence-parallel zero effort balance ascii chunks set overlap layers link gpu-slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer until vocabulary weight-decay",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
-        refused: "tp dp sequence-parallel zero effort balance ascii chunks set overlap link gpu-slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "layout tp dp sequence-parallel zero effort balance ascii chunks set overlap link gpu-slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per straggler unit-ms",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "tp sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms checkpoint tokenizer link gpu-slices precision",
+        refused: "layout tp sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms checkpoint tokenizer link gpu-slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "tp dp sequence-parallel zero effort balance chunks set overlap costs costs-per straggler unit-ms checkpoint calibrate link gpu-slices precision tokenizer until",
+        refused: "layout tp dp sequence-parallel zero effort balance chunks set overlap costs costs-per straggler unit-ms checkpoint calibrate link gpu-slices precision tokenizer until",
         same: &[
             LOOK,
             WARMUP,
@@ -358,7 +369,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
-        refused: "sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+        refused: "layout sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   gpu-slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },

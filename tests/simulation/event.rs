@@ -1,13 +1,13 @@
 //! The event engine against the sweep, against golden files, and against cases worked out by hand.
 
 use crate::support::{self, Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
-use pipesim::costs::{OpTime, SharedPuts};
+use pipesim::costs::{CollectiveCosts, OpTime, SharedPuts};
 use pipesim::graphs::standard_deliveries;
 use pipesim::internals::lowering::Lowering;
 use pipesim::internals::metrics::makespan;
 use pipesim::internals::sim::event::{Prepared, Record, TransferTime, monte_carlo, simulate};
 use pipesim::internals::sim::sweep_lasting;
-use pipesim::schedules::Files;
+use pipesim::schedules::{Files, Fsdp};
 use pipesim::simulation::{
     Activity, Config, Doing, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing, critical_path,
 };
@@ -57,6 +57,20 @@ fn random_costs(dice: &mut Dice, placement: &Placement) -> CostTable {
     })
 }
 
+/// Adds gathers and reductions to half of the schedules.
+fn with_collectives(dice: &mut Dice, schedule: Schedule, mut costs: CostTable) -> (Schedule, CostTable) {
+    let max_active_stages = 2 + dice.below(2) as u32;
+    let fsdp = Fsdp { max_active_stages, defer_reduce_grad_wait: dice.below(2) == 0, ..Fsdp::default() };
+    let mut times = || (0..schedule.placement.stages()).map(|_| dice.below(25) as u64).collect();
+    let collectives = CollectiveCosts { gathers: times(), reductions: times() };
+    if dice.below(2) == 0 {
+        return (schedule, costs);
+    }
+    let sharding = fsdp.sharding(&schedule).unwrap();
+    costs.collectives = Some(collectives);
+    (schedule.with_sharding(Some(sharding)), costs)
+}
+
 /// Configurations in which nothing is shared and nothing queues: the first is simulated by a sweep, the others by events.
 fn unhindered(devices: u32) -> [Config; 4] {
     let alone = |device| Processor { devices: vec![device], cores: 1, ..Processor::default() };
@@ -92,6 +106,7 @@ fn agrees_with_the_sweep_on_random_schedules_to_the_tick() {
         let schedule = random_schedule(&mut dice);
         let costs = random_costs(&mut dice, &schedule.placement);
         paired += usize::from(schedule.has_pairs());
+        let (schedule, costs) = with_collectives(&mut dice, schedule, costs);
         for overlap in Overlap::ALL {
             let graph = TaskGraph::with_overlap(schedule.clone(), overlap).unwrap();
             // How long an op takes depends on all that it may depend on.

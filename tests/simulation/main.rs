@@ -8,6 +8,7 @@ mod event;
 mod exactness;
 mod experts;
 mod formats;
+mod fsdp;
 mod imports;
 mod judgement;
 mod layouts;

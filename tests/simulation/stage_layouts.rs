@@ -2,7 +2,7 @@
 
 use crate::support::golden_json;
 use pipesim::models::{MIXTURE, PREDICTION, StageLayout, StagePieces, model_costs, transformer_named};
-use pipesim::{ParallelConfig, Zero};
+use pipesim::{Costs, GivenCosts, ParallelConfig, Selection, Zero};
 use serde_json::Value;
 
 fn letters(stage: &StagePieces) -> String {
@@ -85,14 +85,14 @@ fn rejections_name_the_column() {
         ("Et*2*2|L", "column 5: expected one '*n'"),
         ("E t|L", "column 2: expected E, t, m, L"),
         ("Et|tx|L", "column 5: "),
-        ("Et|tLL", "column 6: expected the order E, t, m, L"),
-        ("tE|L", "column 2: expected the order"),
-        ("t|EL", "expected the embedding before layers"),
-        ("Et|L|t", "expected layers before the head"),
-        ("Et|m|t|L", "expected layers before layers for multi-token prediction"),
-        ("t|L", "expected one embedding, 'E', found 0"),
-        ("E|EL", "expected one embedding, 'E', found 2"),
-        ("Et|t", "expected one head with the loss, 'L', found 0"),
+        ("Et|tLL", "column 6: expected one L, found a second"),
+        ("tE|L", "column 2: expected the embedding before layers"),
+        ("t|EL", "column 3: expected the embedding before layers"),
+        ("Et|L|t", "column 6: expected layers before the head"),
+        ("Et|m|t|L", "column 6: expected layers before layers for multi-token prediction"),
+        ("t|L", "expected one embedding, 'E', first, found 0"),
+        ("E|EL", "column 3: expected one E, found a second"),
+        ("Et|t", "expected one head with the loss, 'L', last, found 0"),
         ("Et*99999999999999999999L", "column 2: expected at most"),
         ("", "expected one embedding"),
         ("[[\"embedding\",\"layers.1\"],[\"loss\"]]", "stage 0: expected layers.0 next, found layers.1"),
@@ -160,4 +160,86 @@ fn layers_of_each_kind_are_where_the_string_puts_them() {
     };
     assert_eq!(stages.iter().map(mixtures).sum::<usize>(), 24);
     assert!(stages.iter().all(|stage| stage.layers() == 3 && (1..=2).contains(&mixtures(stage))));
+}
+
+/// The predicted makespan of a schedule with these costs under a layout.
+fn makespan(name: &str, [p, m]: [u32; 2], chunks: Option<u32>, costs: &str, layout: &str) -> f64 {
+    let layout = StageLayout::parse(layout).unwrap();
+    let costs = Costs::given(costs.parse::<GivenCosts>().unwrap()).with_layout(Some(layout));
+    let resolved = Selection { chunks, ..Selection::new(p, m) }.resolve(name, &costs).unwrap();
+    resolved.predict().unwrap().metrics().makespan
+}
+
+/// Every schedule takes a layout, in its own placement: equal stages give the makespan without one, and an empty stage one of a shorter
+/// pipeline with its messages.
+#[test]
+fn every_schedule_takes_a_layout() {
+    let costs = "F=3,I=4,W=2,comm=0.5";
+    let mut tried = 0;
+    for name in pipesim::schedules::names() {
+        let Ok(found) = Selection::new(4, 8).resolve(name, &Costs::given(costs.parse().unwrap())) else { continue };
+        let (stages, plain) = (found.graph.schedule().placement.stages() as usize, found.predict().unwrap());
+        let equal = format!("Et|{}tL", "t|".repeat(stages - 2));
+        assert_eq!(makespan(name, [4, 8], None, costs, &equal), plain.metrics().makespan, "{name}");
+        // the same work in fewer stages: an empty one passes tensors through
+        let uneven = format!("Ett||{}tL", "t|".repeat(stages - 3));
+        let layout = StageLayout::parse(&uneven).unwrap();
+        let arranged = Costs::given(costs.parse::<GivenCosts>().unwrap()).with_layout(Some(layout));
+        let resolved = Selection::new(4, 8).resolve(name, &arranged).unwrap();
+        let times = resolved.predict().unwrap().op_times();
+        let ops = resolved.graph.schedule().ops();
+        let lasting = |stage: u32| {
+            ops.iter().enumerate().filter(move |(_, op)| op.stage() == stage).map(|(index, _)| times.duration(index))
+        };
+        assert!(lasting(1).all(|ticks| ticks == 0) && lasting(0).all(|ticks| ticks > 0), "{name}");
+        tried += 1;
+    }
+    assert!(tried >= 20, "{tried}");
+}
+
+/// Costs per kind of layer, by hand: 2 devices, one micro-batch forward and backward, B = 2 F.
+#[test]
+fn costs_follow_the_kinds_of_layers() {
+    let of = |costs: &str, layout: &str| makespan("gpipe", [2, 1], None, costs, layout);
+    // 6 t on two devices: a device's share is 3 t, so a t takes 1
+    assert_eq!(of("F=3", "Et*4|ttL"), 3.0 * 6.0);
+    // E 0.5, L 1.5: 8 on two devices, F = 4 per device
+    let costs = "F=4,embedding=0.5,loss=1.5";
+    let unequal = makespan("gpipe", [2, 2], None, costs, "Et*4|ttL");
+    // stages of 4.5 and 3.5: two forwards on the first, one on the second, and back
+    assert!((unequal - 3.0 * (4.5 * 2.0 + 3.5)).abs() < 1e-9, "{unequal}");
+    let per_layer = Costs::given("F=2,mtp=3".parse::<GivenCosts>().unwrap().per(pipesim::costs::Per::Layer));
+    let layout = StageLayout::parse("Ett|tm|L|").unwrap();
+    let found = Selection::new(4, 1).resolve("gpipe", &per_layer.with_layout(Some(layout))).unwrap();
+    assert_eq!(found.predict().unwrap().metrics().makespan, 3.0 * 2.0 * (3.0 + 3.0));
+    let wrong = Costs::default().with_layout(Some(StageLayout::parse("Et|tL").unwrap()));
+    let error = Selection::new(4, 1).resolve("gpipe", &wrong).unwrap_err().to_string();
+    assert!(error.contains("expected the 2 stages of --layout, found a schedule with 4"), "{error}");
+}
+
+/// What is written is short, read as the same, and as torchtitan's modules.
+#[test]
+fn layouts_are_written_as_they_are_read() {
+    for (text, written) in [
+        ("Et*3|(tt|)*29,m|L", "Ettt|(tt|)*29m|L"),
+        ("Et|t|t|t|t|tL", "Et|(t|)*4tL"),
+        ("Et|t|t|t|t|t|L", "Et|(t|)*5L"),
+        ("E||||t|L||||", "E||||t|L||||"),
+        ("Et*12|t*12|t*12|t*12|t*12L", "Et*12|(t*12|)*3t*12L"),
+    ] {
+        let layout = StageLayout::parse(text).unwrap();
+        assert_eq!(layout.to_string(), written);
+        assert_eq!(StageLayout::parse(written), Ok(layout.clone()), "{text}");
+        match layout.modules() {
+            Some(modules) => {
+                let list = serde_json::to_string(&modules).unwrap();
+                assert_eq!(StageLayout::parse(&list), Ok(layout), "{text}");
+            }
+            None => assert_eq!(layout.layers()[1], 1, "{text}"),
+        }
+    }
+    let estimate =
+        model_costs("llama-3-8b", "h100-sxm", layout("Et*16||t*16|L", 4, 1)).unwrap().estimate("1f1b").unwrap();
+    assert_eq!(estimate.stage_layout, "Et*16||t*16|L");
+    assert_eq!(estimate.modules.unwrap()[3], ["norm", "lm_head"]);
 }

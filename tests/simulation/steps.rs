@@ -14,6 +14,7 @@ fn two_devices_by_hand() {
         first_start,
         last_end,
         free: last_end,
+        gated: 0,
     });
     let bound = |ticks: u64| Reference { lower_bound: Some(ticks), ..Reference::default() };
     let m = Metrics::new(&devices, &[1.0, 2.0], bound(9), 2.0);

@@ -1,9 +1,11 @@
 //! Options that say what ops cost.
 
+use super::layout::LayoutOption;
 use super::stage_file;
 use super::values::{one_of, whole};
 use crate::cli::Failure;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
+use crate::model_spec::StageLayout;
 use crate::resolve::{self, Costs, Files};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,9 @@ pub struct CostOptions {
     /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     pub layers: Option<Vec<usize>>,
+    /// What each stage holds, for v = stages / devices: Megatron's string (Et*3|(tt|)*29,m|L: E embedding, t layer, m layer for multi-token prediction, L head and loss; stages may be empty), a JSON list, or torchtitan[:FIRST,LAST] layers less at the ends. With --costs, embedding=0,mtp=1,loss=0 there say what these cost, in layers
+    #[arg(long, value_name = "STAGES", alias = "pipeline-model-parallel-layout", value_parser = LayoutOption::parse)]
+    pub layout: Option<LayoutOption>,
     /// Split the layers over the stages for the shortest makespan, and show the gain; needs --profile, --hardware, or --costs with --layers
     #[arg(long)]
     pub balance: bool,
@@ -111,6 +116,24 @@ impl CostOptions {
             return Err(Failure::Usage("--straggler names a device twice; give each once".to_string()));
         }
         Ok(Costs::Given { costs: self.given(), slow })
+    }
+
+    /// Returns --layout on `devices` devices with --chunks, if it is given without a model on hardware.
+    pub fn stage_layout(&self, devices: u32, chunks: Option<u32>) -> Result<Option<StageLayout>, Failure> {
+        let Some(asked) = &self.layout else { return Ok(None) };
+        let wrong = |error: String| Failure::Usage(format!("--layout: {error}"));
+        let layers = match (asked, self.file()?) {
+            (LayoutOption::Stages(_), _) => 0,
+            (LayoutOption::Torchtitan(_), Some(file)) => file.outline().layers(),
+            (LayoutOption::Torchtitan(_), None) => {
+                let text = "torchtitan splits a known model; give it with --model and --hardware or --profile, or write the stages, as in Et*7|t*7L";
+                return Err(wrong(text.to_string()));
+            }
+        };
+        let layout = asked.stages(devices, chunks, layers)?;
+        let [layers, predictions] = layout.layers();
+        layout.check(devices, layers, predictions).map_err(|error| wrong(error.to_string()))?;
+        Ok(Some(layout))
     }
 
     /// Returns the costs of `file` for the layers asked for.

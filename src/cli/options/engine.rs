@@ -23,7 +23,7 @@ const SCOPES: [(&str, &str, Scope); 3] = [
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Machine (any of these switches to the event engine)")]
 pub struct EngineOptions {
-    /// When a send completes: one-sided, buffered(k) (k slots at the receiver), channel (NCCL: one communication queue per device), channel:per-peer, channel:per-direction, each also with ,front-loaded or ,ahead, batched (sends grouped with receives), megatron, pytorch or pytorch:2.11 [default: one-sided]
+    /// When a send completes: one-sided, buffered(k) (k slots at the receiver), channel (NCCL: one communication queue per device), channel:per-peer, channel:per-direction, each also with ,front-loaded, ,deferred or ,ahead, batched (sends grouped with receives), megatron, pytorch, pytorch:per-edge, pytorch:deferred or pytorch:2.11 [default: one-sided]
     #[arg(long, value_name = "DELIVERY")]
     pub delivery: Option<Delivery>,
     /// Time for which a message occupies its link, before its latency (comm), in the costs' time unit [default: 0]

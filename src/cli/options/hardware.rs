@@ -160,14 +160,13 @@ impl HardwareOptions {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(Vec::new()) };
         let model = model(name, self.seq, remarks)?;
         let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
-        let layers = costs.layers.as_deref();
         let bytes = schedules.memory_cap.and_then(MemoryCap::bytes);
         let (mut found, mut refused) = (Vec::new(), None);
         let several = self.are_several() || schedules.stages.are_several() || schedules.micro.are_several();
         for degrees in self.degrees(schedules) {
             let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);
             let costs = self
-                .layout(degrees, schedules.chunks, micro, layers, &model)
+                .layout(degrees, schedules, micro, costs, &model)
                 .and_then(|layout| Analytic::new(model, machine.clone(), layout).map_err(Failure::usage));
             match costs {
                 Ok(analytic) => found.push(match bytes {
@@ -231,16 +230,16 @@ impl HardwareOptions {
     fn layout(
         &self,
         degrees: Degrees,
-        chunks: Option<u32>,
+        schedules: &SearchOptions,
         micro: Option<u32>,
-        layers: Option<&[usize]>,
+        costs: &CostOptions,
         model: &Config,
     ) -> Result<ParallelConfig, Failure> {
-        let mixture = &self.mixture;
+        let (mixture, chunks) = (&self.mixture, schedules.chunks);
         let batch = mixture.batch_of_round(self.batch)?;
         let (size, micro) = micro_batches(batch, degrees.dp, degrees.size, micro).map_err(Failure::usage)?;
         let layout =
-            mixture.layout.as_ref().map(|layout| layout.stages(degrees.stages, chunks, model.layers)).transpose()?;
+            costs.layout.as_ref().map(|layout| layout.stages(degrees.stages, chunks, model.layers)).transpose()?;
         let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(degrees.stages).ok());
         Ok(ParallelConfig {
             pp: degrees.stages,
@@ -257,7 +256,7 @@ impl HardwareOptions {
             sequence_parallel: self.sequence_parallel,
             attention: self.attention,
             stack: self.stack.clone(),
-            layers: layers.map(<[usize]>::to_vec),
+            layers: costs.layers.clone(),
             layout,
             ep: mixture.ep,
             etp: mixture.etp(degrees.tp, &self.stack),
@@ -266,6 +265,7 @@ impl HardwareOptions {
             cuda_graph: mixture.cuda_graph,
             moe_overlap: mixture.moe_overlap,
             delay_wgrad: mixture.delay_wgrad,
+            fsdp: schedules.fsdp.clone(),
             rounds: mixture.rounds,
         })
     }
@@ -353,8 +353,10 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     };
     let Analytic { machine, layout, .. } = analytic;
     let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
+    let shown = forecasts.iter().map(|(name, f)| format!("{name} {}", f.stage_layout)).collect::<Vec<_>>().join("; ");
+    let shown = if layout.layout.is_some() { format!("Layout: {shown}. ") } else { String::new() };
     let caption = format!(
-        "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
+        "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. {shown}\
          An iteration is the makespan plus the end of a step: data, optimizer, other.",
         analytic.spec.parameters() as f64 / 1e9,
         parameters_beside(analytic),

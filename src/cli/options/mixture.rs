@@ -1,16 +1,15 @@
-//! Options for experts, and for what each pipeline stage holds.
+//! Options for experts.
 
 use super::values::{one_of, whole};
 use crate::cli::Failure;
 use crate::layout::{CudaGraph, Dispatcher, Routing};
-use crate::model_spec::StageLayout;
 use clap::Args;
 
 /// Largest degree.
 const MOST: u64 = 1 << 12;
 
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Experts and stages of a model on hardware")]
+#[command(next_help_heading = "Experts of a model on hardware")]
 pub struct MixtureOptions {
     /// Expert-parallel size: GPUs of a stage that share the experts; tp x cp x dp = ep x etp x replicas of each expert
     #[arg(long, value_name = "E", default_value_t = 1, aliases = ["expert-model-parallel-size", "expert-parallel-size", "expert-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
@@ -36,46 +35,6 @@ pub struct MixtureOptions {
     /// Separate passes through the pipeline per step, each with an equal share of the batch
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=1 << 20))]
     pub rounds: u32,
-    /// What each stage holds: Megatron's string (Et*3|(tt|)*29,m|L), a JSON list, or torchtitan[:FIRST,LAST] layers less at the ends
-    #[arg(long, value_name = "STAGES", alias = "pipeline-model-parallel-layout", value_parser = LayoutOption::parse)]
-    pub layout: Option<LayoutOption>,
-}
-
-/// The value of --layout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LayoutOption {
-    Stages(StageLayout),
-    /// torchtitan's automatic split: layers less in the first and the last stage.
-    Torchtitan([usize; 2]),
-}
-
-impl LayoutOption {
-    fn parse(text: &str) -> Result<LayoutOption, String> {
-        let Some(less) = text.strip_prefix("torchtitan") else {
-            return Ok(LayoutOption::Stages(StageLayout::parse(text).map_err(|error| error.to_string())?));
-        };
-        if less.is_empty() {
-            return Ok(LayoutOption::Torchtitan([1, 1]));
-        }
-        let numbers = less.strip_prefix(':').and_then(|less| less.split_once(','));
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|&less| less <= 1 << 16);
-        let both = numbers.and_then(|(first, last)| Some([number(first)?, number(last)?]));
-        both.map(LayoutOption::Torchtitan).ok_or_else(|| {
-            format!("expected torchtitan or torchtitan:FIRST,LAST, found '{text}'; write torchtitan:1,1")
-        })
-    }
-
-    /// Returns the stages, on `devices` devices with --chunks.
-    pub fn stages(&self, devices: u32, chunks: Option<u32>, layers: usize) -> Result<StageLayout, Failure> {
-        match self {
-            LayoutOption::Stages(layout) => Ok(layout.clone()),
-            LayoutOption::Torchtitan(less) => {
-                let stages = devices.saturating_mul(chunks.unwrap_or(1)) as usize;
-                StageLayout::torchtitan(stages, layers, *less)
-                    .map_err(|error| Failure::Usage(format!("--layout: {error}")))
-            }
-        }
-    }
 }
 
 impl MixtureOptions {

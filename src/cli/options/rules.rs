@@ -1,8 +1,8 @@
 //! Which options go together, beyond what clap can say: an option with no effect is rejected, never ignored.
 
 use super::devices::DeviceKind;
+use super::layout::LayoutOption;
 use super::memory_cap::MemoryCap;
-use super::mixture::LayoutOption;
 use super::output::Format;
 use super::schedules::Names;
 use super::values::Numbers;
@@ -21,7 +21,7 @@ const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_se
 
 /// Options that describe a model on hardware.
 const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack ep etp dispatcher \
-                           routing cuda_graph moe_overlap delay_wgrad rounds layout";
+                           routing cuda_graph moe_overlap delay_wgrad rounds";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&Given) -> bool, &'static str);
@@ -155,7 +155,17 @@ const RULES: &[Rule] = &[
     (
         "layers balance",
         |g| !g.is_typed("layout"),
-        "says which stage has which layers, and so does --layout; leave one of the two out",
+        "says which stage has which layers, and so does --layout; leave it out",
+    ),
+    (
+        "layout",
+        |g| !g.has("device") && !g.is_typed("timeline"),
+        "says what stages hold for predictions; leave it out here, or split a model that is trained with --layers",
+    ),
+    (
+        "costs",
+        |g| g.is_typed("layout") || !g.get::<GivenCosts>("costs").is_some_and(|costs| costs.has_pieces()),
+        "has embedding, mtp or loss, which --layout places; give --layout, too, or leave them out",
     ),
     (
         "memory_cap",
@@ -218,6 +228,26 @@ const RULES: &[Rule] = &[
         "streams needs the times of sub-ops, which --costs does not have; give a cost file with sub_ops as --profile, or a mixture of \
          experts as --model with --hardware",
     ),
+    (
+        "costs",
+        |g| !g.get::<GivenCosts>("costs").is_some_and(|costs| costs.has_collectives()) || g.has_collectives(),
+        "has unshard or reduce, the times of collectives, and there are none; give --max-active-stages 3, or leave them out",
+    ),
+    (
+        "unshard_lookahead defer_reduce_grad_wait",
+        |g| g.is_typed("max_active_stages"),
+        "is a setting of --max-active-stages; give that, too, or leave this out",
+    ),
+    (
+        "exact",
+        |g| !g.is_typed("max_active_stages"),
+        "proves orders of ops, without the collectives of --max-active-stages; leave one of the two out",
+    ),
+    (
+        "max_active_stages",
+        |g| !g.is_typed("profile") && !g.is_typed("timeline"),
+        "gathers parameters, and a profile or timeline does not say how long that takes; leave it out, or give --costs unshard=1,reduce=1",
+    ),
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
 
@@ -245,6 +275,13 @@ impl Given<'_> {
 
     fn is_on(&self, device: DeviceKind) -> bool {
         self.get("device") == Some(device)
+    }
+
+    /// Whether collectives are asked for, or may be in a file.
+    fn has_collectives(&self) -> bool {
+        let schedules = self.matches.try_get_many::<Names>("schedule").ok().flatten().into_iter().flatten();
+        let mut names = schedules.flat_map(Names::all);
+        self.is_typed("max_active_stages") || self.has("max_active_stages") && names.any(|name| name.ends_with(".csv"))
     }
 
     fn is_drawn_in_terminal(&self) -> bool {

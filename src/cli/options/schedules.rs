@@ -8,7 +8,9 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::analytic::Analytic;
 use crate::dsl::{Budget, MAX_CHUNKS, Takes};
+use crate::fsdp::Fsdp;
 use crate::graph::TaskGraph;
+use crate::model_spec::StageLayout;
 use crate::open::{Order, Program};
 use crate::resolve::{Costs, PlatformOptions, Resolved, Selection, Variant};
 use crate::schedule::Overlap;
@@ -98,6 +100,9 @@ pub struct SearchOptions {
     pub room: Option<f64>,
     #[arg(skip)]
     pub machine: PlatformOptions,
+    /// How FSDP gathers parameters between ops.
+    #[arg(skip)]
+    pub fsdp: Option<Fsdp>,
     /// Search effort multiplier [default: 1]
     #[arg(long, value_name = "TIMES", value_parser = whole::<u32>(1..=1000))]
     pub effort: Option<u32>,
@@ -221,17 +226,31 @@ impl SearchOptions {
         asked.schedules.micro = one(analytic.layout.micro)?;
         asked.schedules.stages = one(analytic.layout.pp)?;
         asked.room = analytic.room();
-        let arranged = analytic.layout.layout.is_some().then_some(analytic.layout.chunks).filter(|&chunks| chunks > 1);
-        if let Some(chunks) = arranged {
-            let takes = |name: &String| Variant::parse(name).and_then(|variant| self.selection().takes(&variant));
-            let fixed = self.asked().iter().map(takes).any(|takes| takes.is_ok_and(|takes| !takes.chunks));
-            asked.schedules.chunks = if fixed { None } else { Some(chunks) };
+        if let Some(layout) = &analytic.layout.layout {
+            asked = asked.arranged(layout)?;
         }
         if analytic.layout.moe_overlap {
             asked.schedules.overlap = Overlap::Streams;
             asked.pair_up(analytic.layout.chunks)?;
         }
         if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
+            asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
+        }
+        Ok(asked)
+    }
+
+    /// Returns the schedules with as many stages per device as `layout` has, if they leave that open.
+    pub fn arranged(&self, layout: &StageLayout) -> Result<SearchOptions, Failure> {
+        let mut asked = self.clone();
+        let chunks =
+            layout.chunks(self.stages.first()).map_err(|error| Failure::Usage(format!("--layout: {error}")))?;
+        let takes = |name: &String| Variant::parse(name).and_then(|variant| self.selection().takes(&variant));
+        let fixed = self.asked().iter().map(takes).any(|takes| takes.is_ok_and(|takes| !takes.chunks));
+        let is_named = !self.schedule.is_empty();
+        asked.schedules.chunks = if fixed || chunks == 1 && !is_named { None } else { Some(chunks) };
+        if !is_named && chunks == 1 {
+            asked.schedules.schedule = vec![names("naive,gpipe,1f1b").map_err(Failure::Usage)?];
+        } else if !is_named {
             asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
         }
         Ok(asked)
@@ -262,7 +281,8 @@ impl SearchOptions {
     pub fn selection(&self) -> Selection {
         let effort = self.effort.unwrap_or(1);
         let memory_cap = self.memory_cap.and_then(MemoryCap::units);
-        Selection { memory_cap, room: self.room, effort, machine: self.machine.clone(), ..self.schedules.selection() }
+        let (machine, fsdp) = (self.machine.clone(), self.fsdp.clone());
+        Selection { memory_cap, room: self.room, effort, machine, fsdp, ..self.schedules.selection() }
     }
 
     /// Rejects options that have no effect on any of the schedules `names`.
@@ -304,7 +324,9 @@ impl SearchOptions {
                 "{option}: the order of {names} does not depend on costs; leave it out"
             )));
         }
-        let resolved = self.resolved(&costs.costs()?, costs.balance, remarks)?;
+        let layout = costs.stage_layout(self.stages.first(), self.chunks)?;
+        let asked = layout.as_ref().map_or_else(|| Ok(self.clone()), |layout| self.arranged(layout))?;
+        let resolved = asked.resolved(&costs.costs()?.with_layout(layout), costs.balance, remarks)?;
         resolved.iter().for_each(|resolved| remark_balance(resolved, remarks));
         Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
     }

@@ -7,11 +7,15 @@ use crate::cli::options::output::{PrintOptions, versioned};
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::table;
+use crate::communicators::{self, DirectedEdge};
 use crate::delivery::{Delivery, PyTorch};
 use crate::graph::TaskGraph;
 use crate::report::{self, Report, Table};
 use clap::Args;
 use serde::Serialize;
+
+/// Deliveries with a communicator per edge.
+const PER_EDGE: [Delivery; 2] = [Delivery::PyTorch(PyTorch::PerEdge), Delivery::PyTorch(PyTorch::PerEdgeDeferred)];
 
 const HELP: &str = include_str!("check.txt");
 
@@ -22,7 +26,7 @@ pub struct Check {
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
-    /// Delivery under which no schedule may deadlock: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; repeatable [default: try all; a deadlock is no error]
+    /// Delivery under which no schedule may deadlock: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded, ,deferred or ,ahead, batched, megatron, pytorch, pytorch:per-edge, pytorch:deferred or pytorch:2.11; repeatable [default: try all; a deadlock is no error]
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
     #[command(flatten)]
@@ -41,6 +45,9 @@ struct Checked {
     /// Fewest slots per channel with which buffered delivery does not deadlock.
     fewest_slots: u32,
     deliveries: Vec<Verdict>,
+    /// Communicators by round of creation, each from one device to another, if a delivery has one per edge.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    communicators: Vec<Vec<DirectedEdge>>,
 }
 
 #[derive(Serialize)]
@@ -86,7 +93,13 @@ impl Check {
     /// Says whether Megatron-LM and PyTorch run each schedule, a line per schedule; nothing with --delivery.
     fn frameworks(&self, checks: &[Checked]) -> String {
         if !self.delivery.is_empty() {
-            return String::new();
+            let of = |checked: &&Checked| !checked.communicators.is_empty();
+            let line = |checked: &Checked| {
+                let rounds = communicators::described(&checked.communicators);
+                format!("{}: communicators by round of creation: {rounds}\n", checked.schedule)
+            };
+            let lines: String = checks.iter().filter(of).map(line).collect();
+            return if lines.is_empty() { lines } else { lines + "\n" };
         }
         const BY: [(&str, Delivery); 2] =
             [("Megatron-LM", Delivery::Megatron), ("PyTorch 2.15", Delivery::PyTorch(PyTorch::Newest))];
@@ -117,6 +130,10 @@ impl Check {
             ops: graph.len(),
             fewest_slots: check::fewest_slots(graph),
             deliveries: self.deliveries().into_iter().map(verdict).collect(),
+            communicators: match self.delivery.iter().any(|delivery| PER_EDGE.contains(delivery)) {
+                true => communicators::rounds(&schedule.placement),
+                false => Vec::new(),
+            },
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
+use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::output::OneFile;
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::values::one_of;
@@ -14,8 +15,8 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// Writes a graph in a format (`true`: with the waits of PyTorch 2.15; the text names the costs that decide the order), and the endings
-/// of its files.
-type To = (fn(&TaskGraph, bool, Option<&str>) -> Result<String, csv::Error>, &'static [&'static str]);
+/// of its files, and whether it has collectives.
+type To = (fn(&TaskGraph, bool, Option<&str>) -> Result<String, csv::Error>, &'static [&'static str], bool);
 
 /// PyTorch versions, and whether their files contain waits for sends and reductions.
 const VERSIONS: [(&str, &str, bool); 5] = [
@@ -26,19 +27,24 @@ const VERSIONS: [(&str, &str, bool); 5] = [
     ("2.15|2.15.0", "WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD", true),
 ];
 
-const FORMATS: [(&str, &str, To); 4] = [
+const FORMATS: [(&str, &str, To); 5] = [
     (
         "pytorch-csv",
         "PyTorch's schedule file, ops only",
-        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
+        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"], false),
     ),
     (
         "pytorch-csv-comms",
         "PyTorch's schedule file with sends and receives; each receive is just before its use",
-        (|g, waits, _| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"]),
+        (|g, waits, _| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"], true),
     ),
-    ("json", "Placement and programs", (|g, _, costs| Ok(export::json(g.schedule(), costs)), &[".json"])),
-    ("dot", "The task graph for Graphviz", (|g, _, costs| Ok(export::dot(g, costs)), &[".dot", ".gv"])),
+    (
+        "pytorch-csv-collectives",
+        "Ops with UNSHARD, RESHARD and reductions, without sends and receives: PyTorch's lowering halfway, to read",
+        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeCollectives), &[".csv"], true),
+    ),
+    ("json", "Placement and programs", (|g, _, costs| Ok(export::json(g.schedule(), costs)), &[".json"], false)),
+    ("dot", "The task graph for Graphviz", (|g, _, costs| Ok(export::dot(g, costs)), &[".dot", ".gv"], false)),
 ];
 
 #[derive(Args)]
@@ -48,6 +54,8 @@ pub struct Export {
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
+    #[command(flatten)]
+    fsdp: FsdpOptions,
     /// Format
     #[arg(long, value_parser = one_of(FORMATS))]
     to: To,
@@ -67,17 +75,24 @@ impl Export {
         if found != 1 {
             return Err(Failure::Usage(format!("export writes one schedule: name it with --schedule, found {found}")));
         }
-        let (written, endings) = self.to;
+        let (written, endings, has_collectives) = self.to;
         if self.torch.is_some() && !endings.contains(&".csv") {
             return Err(Failure::Usage(
                 "--torch is for PyTorch's files; leave it out, or use --to pytorch-csv-comms".to_string(),
+            ));
+        }
+        if self.fsdp.max_active_stages.is_some() && !has_collectives {
+            return Err(Failure::Usage(
+                "--max-active-stages is for files with collectives; leave it out, or use --to pytorch-csv-comms"
+                    .to_string(),
             ));
         }
         let file = OneFile::at(self.output.as_deref(), endings)?;
         if let Some(assumption) = self.costs.costs.as_ref().and_then(GivenCosts::assumption) {
             self.remarks.remark(&assumption);
         }
-        let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
+        let schedules = SearchOptions { fsdp: self.fsdp.rule(), ..self.schedules.clone() };
+        let graphs = schedules.graphs(&self.costs, self.remarks)?;
         let made_with = self.made_with()?;
         if let (Some(costs), None) = (&made_with, self.costs.first_given()) {
             self.remarks.remark(&format!(

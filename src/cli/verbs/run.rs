@@ -35,7 +35,7 @@ pub struct Run {
     devices: DeviceOptions,
     #[command(flatten)]
     ranks: RankOptions,
-    /// Delivery that the link emulates: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; a schedule that deadlocks under it is rejected
+    /// Delivery that the link emulates: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded, ,deferred or ,ahead, batched, megatron, pytorch, pytorch:per-edge, pytorch:deferred or pytorch:2.11; a schedule that deadlocks under it is rejected
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
     /// Training steps per schedule, at most [default: 5, with --until 1000]

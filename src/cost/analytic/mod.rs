@@ -1,6 +1,7 @@
 //! Analytic costs: a model's operations by shape, on hardware given by a table of numbers, under a layout.
 
 mod bound;
+mod collectives;
 mod dispatch;
 mod experts;
 mod machine;
@@ -152,6 +153,8 @@ impl Analytic {
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
         table.check_clock(placement, self.layout.micro)?;
+        let collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(stages));
+        let table = CostTable { collectives, ..table };
         Ok(match self.sub_ops(stages) {
             Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
             None => table,

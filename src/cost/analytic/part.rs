@@ -331,11 +331,12 @@ impl PartCosts<'_> {
         passes.backward.other += waits(again + host, passes.backward.total());
     }
 
-    /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward.
+    /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward, unless whole stages are
+    /// gathered between ops.
     fn add_gathers(&self, passes: &mut Passes, part: &Part) {
         let (layout, stack) = (self.layout, &self.machine.stack);
         let ranks = layout.dp * layout.cp;
-        if layout.zero != Zero::Weights || ranks == 1 {
+        if layout.zero != Zero::Weights || ranks == 1 || layout.fsdp.is_some() {
             return;
         }
         let parameters = part.elements() as f64 / self.tensor();

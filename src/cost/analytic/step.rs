@@ -113,7 +113,7 @@ impl Analytic {
     }
 
     /// Returns the parameters of a device with these stages on one rank: first without experts, then of experts.
-    fn rank_parameters(&self, held: Vec<&Stage>) -> [f64; 2] {
+    pub(super) fn rank_parameters(&self, held: Vec<&Stage>) -> [f64; 2] {
         if self.model.experts.is_some() {
             return self.spec.elements_under(held, self.layout.degrees()).map(|elements| elements as f64);
         }
@@ -184,7 +184,13 @@ impl Analytic {
             devices.iter().zip(&after).map(|(device, after)| lasted(device) + then(after)).fold(0.0, f64::max)
         };
         let pipeline = longest(|_| 0.0);
-        let exchanged = longest(|after| after.exchange);
+        // what whole stages gathered between ops leave for the end, and what of them delays the busiest device before
+        let fsdp = self.layout.fsdp.as_ref();
+        let tail = |device: &Activity| fsdp.map_or(0, |_| device.free.saturating_sub(device.last_end));
+        let tails = devices.iter().map(|device| lasted(device) + tail(device) as f64 * 1e-9).fold(0.0, f64::max);
+        let exchanged = longest(|after| after.exchange).max(tails);
+        let gated = devices[number as usize].gated.saturating_sub(tail(&devices[number as usize])) as f64 * 1e-9;
+        let gated = gated.min((pipeline - lasted_busy).max(0.0));
         let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
         let tied = self.tied_exchange(placement, stages);
         let rounds = f64::from(self.layout.rounds);
@@ -193,8 +199,8 @@ impl Analytic {
             compute: busiest.compute * rounds,
             tensor_parallel_exposed: busiest.tensor * rounds,
             expert_parallel_exposed: (busiest.experts + self.unpaired(placement, stages, number)) * rounds,
-            pipeline_bubble: (pipeline - lasted_busy).max(0.0) * rounds,
-            data_parallel_exposed: busiest.data * rounds + (exchanged - pipeline) + tied,
+            pipeline_bubble: (pipeline - lasted_busy - gated).max(0.0) * rounds,
+            data_parallel_exposed: (busiest.data + gated) * rounds + (exchanged - pipeline) + tied,
             optimizer,
             other: busiest.other * rounds + host * 1e-3,
         };

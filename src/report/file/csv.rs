@@ -85,5 +85,6 @@ pub fn queue_name(queue: Queue) -> &'static str {
         Queue::Send => "send",
         Queue::Receive => "receive",
         Queue::Copy => "copy",
+        Queue::Collective => "collective",
     }
 }

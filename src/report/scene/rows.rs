@@ -81,6 +81,7 @@ impl Mark<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Row<'a> {
     pub compute: Vec<Mark<'a>>,
+    /// With the collectives, which use the links to other devices, too.
     pub send: Vec<Mark<'a>>,
     pub receive: Vec<Mark<'a>>,
     /// Copies to and from the host.
@@ -121,7 +122,7 @@ pub fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
         let class = Class::of(span.queue, op.map(Op::kind));
         let marks = match span.queue {
             Queue::Compute => &mut row.compute,
-            Queue::Send => &mut row.send,
+            Queue::Send | Queue::Collective => &mut row.send,
             Queue::Receive => &mut row.receive,
             Queue::Copy => &mut row.copy,
         };

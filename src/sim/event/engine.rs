@@ -7,6 +7,7 @@ use super::sharing::{Grain, LinkState};
 use super::{Observer, Put};
 use crate::metrics::Activity;
 use crate::op::Op;
+use crate::sim::gates::Gates;
 use crate::sim::sweep::{first_share, pair_duration};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -58,6 +59,8 @@ pub(super) struct Device {
     end: usize,
     state: State,
     free: u64,
+    /// When compute was free, and when collectives let it continue.
+    gate: (u64, u64),
     start: u64,
     /// Durations of the running op alone, or of both ops of a pair.
     alone: [u64; 2],
@@ -110,6 +113,7 @@ pub(super) struct Simulation<'a, L, O> {
     pub(super) events: BinaryHeap<Reverse<Event>>,
     pub(super) pairs: bool,
     pub(super) devices: Vec<Device>,
+    gates: Option<Gates<'a>>,
     /// By processor: number of its devices that run an op.
     pub(super) running: Vec<u32>,
     pub(super) progress: Vec<Progress>,
@@ -128,6 +132,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             end: schedule.range(device).end,
             state: if prepared.begin[device as usize] > 0 { State::Held } else { State::Idle },
             free: prepared.begin[device as usize],
+            gate: (0, 0),
             start: 0,
             alone: [0; 2],
             to_put: 0..0,
@@ -150,6 +155,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             events: BinaryHeap::with_capacity(4 * schedule.devices() as usize),
             pairs: schedule.has_pairs(),
             devices: (0..schedule.devices()).map(device).collect(),
+            gates: Gates::new(prepared.graph, prepared.collectives.as_ref()),
             running: vec![0; config.processors.len()],
             progress: vec![Progress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
             queues: messages.starts.windows(2).map(|w| QueueState::new(messages, w[0], w[1])).collect(),
@@ -164,9 +170,12 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         for device in 0..self.devices.len() as u32 {
             let Device { next, end, .. } = self.devices[device as usize];
             self.devices[device as usize].next = self.skip_copies(next, end);
-            match self.prepared.begin[device as usize] {
+            match self.passed(device, self.prepared.begin[device as usize]) {
                 0 => self.try_start(device),
-                begin => self.schedule(begin, device, EventKind::Free, 0, 0),
+                begin => {
+                    self.devices[device as usize].state = State::Held;
+                    self.schedule(begin, device, EventKind::Free, 0, 0);
+                }
             }
         }
         (0..self.queues.len()).for_each(|queue| self.advance(queue));
@@ -271,7 +280,10 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             whole = pair_duration((overlap, streams), first, alone[1]);
         }
         let left = self.grain.work(whole);
+        let arrived = self.inputs(device).map(|message| self.progress[message as usize].end).max().unwrap_or(0);
         let state = &mut self.devices[device as usize];
+        let (ungated, gated) = std::mem::take(&mut state.gate);
+        state.activity.gated += gated.saturating_sub(ungated.max(arrived));
         (state.state, state.start, state.alone) = (State::Running, now, alone);
         (state.left, state.since, state.speed) = (left, now, 0);
         self.change_running(device, 1);
@@ -360,6 +372,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             return self.put_next(device);
         }
         let free = self.hand_on(ended) + pause;
+        let free = self.passed(device, free);
         self.devices[device as usize].free = free;
         if free > now {
             self.schedule(free, device, EventKind::Free, 0, 0);
@@ -379,13 +392,29 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
                 (message, _) => return self.enqueue(message),
             }
         }
-        let state = &mut self.devices[device as usize];
-        let pause = std::mem::take(&mut state.pause);
-        if pause > 0 {
-            return self.schedule(now + pause, device, EventKind::Free, 0, 0);
+        let pause = std::mem::take(&mut self.devices[device as usize].pause);
+        let free = if pause > 0 { now + pause } else { self.passed(device, now) };
+        if free > now {
+            return self.schedule(free, device, EventKind::Free, 0, 0);
         }
+        let state = &mut self.devices[device as usize];
         (state.state, state.free) = (State::Idle, now);
         self.try_start(device);
+    }
+
+    /// Issues the collectives before the next op of a device that is free at `free`; returns when they let it continue.
+    fn passed(&mut self, device: u32, free: u64) -> u64 {
+        let state = &mut self.devices[device as usize];
+        let Some(gates) = &mut self.gates else { return free };
+        let passed = gates.pass(device, state.next, free, |_| ());
+        // The same wait counts once, from its begin.
+        if state.gate.1 < free || passed > free {
+            state.gate = (free, passed);
+        }
+        if state.next == state.end {
+            state.activity.gated += passed - free;
+        }
+        passed
     }
 
     /// Sends the outputs of ops that ended together, each after the overhead of the one before. Returns when the device is free.

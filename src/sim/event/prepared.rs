@@ -4,10 +4,11 @@ use super::jitter::FactorTable;
 use super::messages::{Messages, Rule, rules};
 use super::{Config, Put, Sharing};
 use crate::cost::pair::PairCosts;
-use crate::cost::{CostTable, EXTREME};
+use crate::cost::{CollectiveCosts, CostTable, EXTREME};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::sim::gates;
 use crate::sim::sweep::{SweepRule, pairs};
 
 /// Latest time of any event: sums of two never overflow.
@@ -42,6 +43,8 @@ pub struct Prepared<'a> {
     pub(super) begin: Vec<u64>,
     /// [`CostTable::pauses`].
     pub(super) pauses: Vec<u64>,
+    /// [`CostTable::collectives`].
+    pub(super) collectives: Option<CollectiveCosts>,
 }
 
 #[derive(Debug)]
@@ -64,7 +67,13 @@ impl<'a> Prepared<'a> {
         let slowest = if costs.speeds.is_empty() { 1 } else { EXTREME };
         let worst = config.processors.iter().flat_map(|processor| &processor.contention).max();
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
-        check_clock(graph, config, &rules, factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest))?;
+        let collectives = gates::total(graph, costs);
+        check_clock(
+            (graph, collectives),
+            config,
+            &rules,
+            factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest),
+        )?;
         let method = if is_uncontended(config) {
             let rule = |(rule, route): (&Rule, &crate::graph::Route)| {
                 let &Rule { duration, after, transfer, latency, .. } = rule;
@@ -77,7 +86,8 @@ impl<'a> Prepared<'a> {
         };
         let begin = vec![0; graph.schedule().devices() as usize];
         let pairs = pairs(graph, costs).cloned();
-        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses: costs.pauses.clone() })
+        let (pauses, collectives) = (costs.pauses.clone(), costs.collectives.clone());
+        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses, collectives })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.
@@ -145,10 +155,15 @@ fn check_config(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
 
 /// Checks that no step can take 2^62 ticks. At any time an op runs, at no less than 1000 per mille over the slow-down of its work,
 /// or a message travels, slowed down by others; so all of it one after the other is the longest step. `longest` is the longest
-/// stretch of an op by jitter and by a slow machine.
-fn check_clock(graph: &TaskGraph, config: &Config, rules: &[Rule], longest: u64) -> Result<(), EventError> {
+/// stretch of an op by jitter and by a slow machine; the graph has with it how long all its collectives take.
+fn check_clock(
+    (graph, collectives): (&TaskGraph, u128),
+    config: &Config,
+    rules: &[Rule],
+    longest: u64,
+) -> Result<(), EventError> {
     let slowest_link = u128::from(*config.network.contention.iter().max().unwrap_or(&1000)).div_ceil(1000);
-    let mut total = 0_u128;
+    let mut total = collectives;
     for (rule, count) in rules.iter().zip(graph.schedule().counts()) {
         let work =
             u128::from(rule.duration) * u128::from(config.overlap_per_mille).div_ceil(1000) * u128::from(longest);

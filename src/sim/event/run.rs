@@ -59,7 +59,8 @@ impl Prepared<'_> {
                         observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });
                     }
                 };
-                let machine = Machine { rules, pairs: self.pairs.as_ref(), pauses: &self.pauses, begin: &self.begin };
+                let (pairs, collectives) = (self.pairs.as_ref(), self.collectives.as_ref());
+                let machine = Machine { rules, pairs, pauses: &self.pauses, collectives, begin: &self.begin };
                 Ok(sweep_rules(self.graph, machine, lasts, note))
             }
             Method::Events(messages) => {

@@ -10,6 +10,7 @@ mod tables;
 use crate::advice::Advisor;
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
+use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::{SearchOptions, remark_balance};
@@ -45,6 +46,8 @@ pub struct Explain {
     /// Whether --micro was given instead of --batch.
     #[arg(skip)]
     pub micro_given: bool,
+    #[command(flatten)]
+    fsdp: FsdpOptions,
     /// Prove the best makespan for each schedule's placement within its own activation peaks, in a search of at most STATES states; for small cases [default without a number: 2000000]
     #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     exact: Option<u64>,
@@ -71,14 +74,19 @@ impl Explain {
 
     /// Explains predicted steps, each with its timelines if they are written.
     fn predictions(&self) -> Result<Vec<(Explained, Entry)>, Failure> {
-        let analytics = self.hardware.all(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        let schedules = SearchOptions { fsdp: self.fsdp.rule(), ..self.schedules.clone() };
+        let analytics = self.hardware.all(&schedules, &self.costs, self.micro_given, self.remarks)?;
         let analytic = analytics.into_iter().next();
         let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
         let mut all_explained = Vec::new();
         let (asked, costs) = match analytic {
-            Some(analytic) => (self.schedules.under(&analytic)?, Costs::Analytic(Box::new(analytic))),
-            None => (self.schedules.clone(), self.hardware.costs(&self.costs, self.remarks)?),
+            Some(analytic) => (schedules.under(&analytic)?, Costs::Analytic(Box::new(analytic))),
+            None => {
+                let layout = self.costs.stage_layout(schedules.stages.first(), schedules.chunks)?;
+                let costs = self.hardware.costs(&self.costs, self.remarks)?.with_layout(layout.clone());
+                (layout.map_or_else(|| Ok(schedules.clone()), |layout| schedules.arranged(&layout))?, costs)
+            }
         };
         let mut advisor = None;
         let all = asked.resolved(&costs, self.costs.balance, self.remarks)?;

@@ -196,6 +196,7 @@ impl Answer<'_> {
             "microbatches": l.micro,
             "chunks": l.chunks,
             "recompute": l.recompute.to_string(),
+            "stage_layout": plan.estimate.stage_layout,
             "zero": l.zero as u8,
             "sequence_parallel": l.sequence_parallel,
             "layers": plan.estimate.layers,

@@ -6,6 +6,7 @@ mod several;
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
+use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::hardware::{self, HardwareOptions};
 use crate::cli::options::memory_cap::MemoryCap;
 use crate::cli::options::output::{self, DrawOptions, Format, WriteOptions, origin, versioned};
@@ -41,6 +42,8 @@ pub struct Predict {
     /// Whether --micro was given instead of --batch.
     #[arg(skip)]
     pub micro_given: bool,
+    #[command(flatten)]
+    fsdp: FsdpOptions,
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
@@ -115,7 +118,7 @@ struct Forecasts {
 impl Predict {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let mut analytics = self.hardware.all(&self.schedules, &self.costs, self.micro_given, self.remarks)?;
+        let mut analytics = self.hardware.all(&self.with_machine(), &self.costs, self.micro_given, self.remarks)?;
         if analytics.len() > 1 {
             return self.several(&analytics);
         }
@@ -128,11 +131,13 @@ impl Predict {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
                 self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks)?
             }
-            None => self.with_machine().combinations(
-                &self.hardware.costs(&self.costs, self.remarks)?,
-                self.costs.balance,
-                self.remarks,
-            )?,
+            None => {
+                let layout = self.costs.stage_layout(self.schedules.stages.first(), self.schedules.chunks)?;
+                let costs = self.hardware.costs(&self.costs, self.remarks)?.with_layout(layout.clone());
+                let schedules = self.with_machine();
+                let schedules = layout.map_or_else(|| Ok(schedules.clone()), |layout| schedules.arranged(&layout))?;
+                schedules.combinations(&costs, self.costs.balance, self.remarks)?
+            }
         };
         if all.len() > 1 && self.engine.delivery.is_some() {
             self.leave_out_deadlocks(&mut all)?;
@@ -173,7 +178,7 @@ impl Predict {
     }
 
     fn with_machine(&self) -> SearchOptions {
-        SearchOptions { machine: self.engine.machine(), ..self.schedules.clone() }
+        SearchOptions { machine: self.engine.machine(), fsdp: self.fsdp.rule(), ..self.schedules.clone() }
     }
 
     /// Estimates each schedule of a model on hardware.
