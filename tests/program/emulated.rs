@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use pipesim::MicroBatch;
-use pipesim::internals::compute::cuda::storage;
+use pipesim::internals::compute::cuda::{Sharing, storage};
 use pipesim::internals::model_spec::gpt2;
 use pipesim_cuda::Precision;
 use serde_json::Value;
@@ -124,7 +124,7 @@ fn profiles_count_the_bytes_of_their_precision() {
         let tiny =
             gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
         let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
-        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize, 1));
+        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize, Sharing::NONE));
         assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
     }
 }

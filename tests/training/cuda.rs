@@ -200,7 +200,7 @@ impl Steps for Pipeline {
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
         if first != last && self.spec.tied_elements(|elements| elements) > 0 {
-            let bytes = tied_gradient_bytes(&self.spec, 1);
+            let bytes = tied_gradient_bytes(&self.spec, Sharing::NONE);
             // both parts leave before either is replaced
             let sent = [first, last].map(|from| {
                 let gpu = self.gpus[from].clone();
@@ -586,7 +586,8 @@ fn the_estimate_is_near_what_is_allocated() {
             [(0, Precision::F32), (1, Precision::F32), (0, Precision::Bf16), (1, Precision::Bf16)]
                 .map(|(stage, precision)| (layers[stage].clone(), precision))
         {
-            let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision, ranks: 1 };
+            let sharing = Sharing::NONE;
+            let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision, sharing };
             let stages = [(0, layers)];
             let expected = bytes_needed(&parameters.config.spec(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
@@ -703,7 +704,7 @@ fn replicas_add_up_to_twice_the_gradient() {
         shard.export(&mut once, Quantity::Gradients).unwrap();
         let stage = GradientSync::Stage(Chunk { stage: 0, direction: 0 });
         let whole = checkpoint().config.spec();
-        let bytes = stage_gradient_bytes(&whole, &whole.split(1, None).unwrap()[0], 1);
+        let bytes = stage_gradient_bytes(&whole, &whole.split(1, None).unwrap()[0], Sharing::NONE);
         let sent = Buffer::new(shard.gpu().context(), bytes).unwrap();
         shard.copy_gradient(stage, sent.address()).unwrap();
         shard.merge_gradient(stage, sent.address()).unwrap();
@@ -940,8 +941,8 @@ fn the_cache_is_read() {
 fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
     let spec = pipesim::internals::model_spec::gpt2::Config::preset("gpt2").unwrap().spec();
     let whole = Stage::transformer(true, 0..12, true);
-    let demand =
-        Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16, ranks: 1 };
+    let (precision, sharing) = (Precision::Bf16, Sharing::NONE);
+    let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision, sharing };
     let bytes = bytes_needed(&spec, &[(0, whole)], &demand);
     // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
     assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);

@@ -99,12 +99,6 @@ impl DeviceOptions {
             |what: &str| Err(Failure::Usage(format!("{what}, found {mesh}; leave these out, or use --device cpu")));
         match self.device {
             DeviceKind::Timed if mesh != Mesh::default() => refuse("timed devices have one worker per stage"),
-            DeviceKind::Auto if mesh.is_for_cpus() && self.may_fall_back() => {
-                Ok(DeviceOptions { device: DeviceKind::Cpu, ..self.clone() })
-            }
-            DeviceKind::Auto | DeviceKind::Cuda if mesh.is_for_cpus() => {
-                refuse("GPUs train without --sequence-parallel and --zero")
-            }
             _ => Ok(self.clone()),
         }
     }

@@ -11,11 +11,11 @@ mod operation;
 mod share;
 mod timing;
 
-pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers};
+pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 
 pub use estimate::{
-    Bytes, Demand, HIDDEN_ALIGNMENT, bytes_needed, check_kernel_sizes, check_memory, stage_gradient_bytes, storage,
-    tied_gradient_bytes,
+    Bytes, Demand, HIDDEN_ALIGNMENT, Sharing, bytes_needed, check_kernel_sizes, check_memory, parameter_bytes,
+    stage_gradient_bytes, storage, tied_gradient_bytes,
 };
 pub use group::Group;
 pub use timing::EventTimer;

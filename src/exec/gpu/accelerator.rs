@@ -28,13 +28,15 @@ use std::time::Duration;
 /// enqueuing thread in a call that cannot be aborted.
 const MOST_ENQUEUED: u64 = 512;
 
+/// By number of group: the workers that hold the same stages.
+type DataGroups = BTreeMap<usize, Box<dyn DeviceCollective>>;
+
 /// A GPU as the backend of a program.
 pub struct Accelerator {
     number: u32,
     gpu: Arc<Gpu>,
     module: StageModule<Cuda>,
-    /// By number of group: the workers that hold the same stages.
-    data: BTreeMap<usize, Box<dyn DeviceCollective>>,
+    data: DataGroups,
     guard: SumsGuard,
     shared: Arc<Shared>,
     /// By channel and slot: messages between two ops of this device.
@@ -54,7 +56,7 @@ impl Accelerator {
         number: u32,
         mut module: StageModule<Cuda>,
         link: GpuLink,
-        (data, guard): (BTreeMap<usize, Box<dyn DeviceCollective>>, SumsGuard),
+        (data, guard): (DataGroups, SumsGuard),
         shared: &Arc<Shared>,
         fault: Option<Fault>,
     ) -> Result<(u32, Box<dyn Runner>)> {
@@ -131,6 +133,12 @@ impl Accelerator {
     }
 }
 
+/// Returns the group that sums a gradient.
+fn group(data: &mut DataGroups, number: Option<usize>) -> Result<&mut dyn DeviceCollective> {
+    let group = number.and_then(|number| data.get_mut(&number));
+    Ok(&mut **group.context("expected a group that sums the gradient, found none")?)
+}
+
 impl Backend for Accelerator {
     const ENQUEUES: bool = true;
 
@@ -184,8 +192,12 @@ impl Backend for Accelerator {
 
     fn sum_gradient(&mut self, gradient: GradientSync) -> Result<()> {
         let number = self.shared.groups.of_gradient(self.number, gradient);
-        let group = number.and_then(|number| self.data.get_mut(&number));
-        self.module.sum_gradient(gradient, &mut **group.context("expected a group that sums the gradient, found none")?)
+        self.module.sum_gradient(gradient, group(&mut self.data, number)?)
+    }
+
+    fn gather_values(&mut self, gradient: GradientSync) -> Result<()> {
+        let number = self.shared.groups.of_gradient(self.number, gradient);
+        self.module.gather_values(gradient, group(&mut self.data, number)?)
     }
 
     fn square(&mut self) -> Result<()> {
