@@ -19,6 +19,8 @@ pub struct Gpu {
     pub send: Stream,
     /// Stream of incoming messages.
     pub receive: Stream,
+    /// Stream that only reads the clock.
+    pub idle: Stream,
 }
 
 impl Gpu {
@@ -75,9 +77,10 @@ impl Gpu {
     }
 
     fn new(context: Arc<Context>, facts: Facts, slice: Option<(u32, u32)>, multiprocessors: u32) -> Result<Gpu, Fault> {
-        let [compute, send, receive] = [Stream::new(&context)?, Stream::new(&context)?, Stream::new(&context)?];
+        let stream = || Stream::new(&context);
+        let (compute, send, receive, idle) = (stream()?, stream()?, stream()?, stream()?);
         let events = Events::new(&context);
-        Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive })
+        Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive, idle })
     }
 
     /// The context that owns its streams, events and memory.

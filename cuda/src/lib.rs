@@ -30,4 +30,4 @@ pub use compiler::{Code, Kernels, Origin, file_name, kernels, try_compiler};
 pub use driver::{ComputeMode, Driver, Facts, LOWEST_CAPABILITY, Unusable};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
-pub use library::{connections, prepare};
+pub use library::{blocks, connections, prepare};

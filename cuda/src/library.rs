@@ -454,6 +454,12 @@ pub fn prepare() {
     }
 }
 
+/// Number of thread blocks per transfer of NCCL.
+pub fn blocks() -> usize {
+    let asked = env::var(BLOCKS.0).ok().and_then(|text| text.trim().parse().ok());
+    asked.filter(|count| (1..=64).contains(count)).unwrap_or(32)
+}
+
 /// Number of hardware queues to which the driver assigns streams.
 pub fn connections() -> usize {
     let asked = env::var(CONNECTIONS.0).ok().and_then(|text| text.trim().parse().ok());

@@ -347,6 +347,21 @@ fn a_hang_or_a_death_ends_the_process_under_every_link_and_is_named() {
     });
 }
 
+/// NCCL waits for all ranks of a communicator that it creates, in a call that nothing ends.
+#[test]
+fn a_rank_that_dies_or_stops_in_the_creation_of_a_communicator_is_named() {
+    compile();
+    for (signal, words) in [("9", "rank 1 was killed by signal 9"), ("19", "was stopped (SIGSTOP)")] {
+        let arguments = format!("{TINY} --device cuda --stages 1 --tp 2 -n 2 --micro 2 --blocks 2 --schedule 1f1b");
+        let fault = format!("1:{signal}");
+        let variables = [("EMULATOR_NCCL_JOIN", &*fault), ("EMULATOR_JITTER", "0")];
+        let begin = Instant::now();
+        let (code, _, told) = run(&mut pipesim(&variables), &arguments);
+        assert!(code == Some(6) && told.contains("rank 1 ") && told.contains(words), "{signal}: {code:?} {told}");
+        assert!(begin.elapsed() < END, "{signal}: it took {:?}: {told}", begin.elapsed());
+    }
+}
+
 /// The stand-in ends a process with a message where a thread calls a library that is being taken down.
 #[test]
 fn processes_end_in_peace() {

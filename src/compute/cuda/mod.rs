@@ -128,7 +128,7 @@ impl Cuda {
             rotations,
             batch: Batch::new(gpu, [microbatches, micro_batch.rows(), vocabulary], [has_embedding, has_head])?,
             losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
-            step: Step::new(gpu, squares)?,
+            step: Step::new(gpu, squares, microbatches)?,
             moves: BTreeMap::new(),
             workload,
             operations,
