@@ -1,14 +1,14 @@
 //! NVIDIA GPUs for `pipesim`: driver, streams, memory, kernels, matrix products, and communication.
 //!
 //! ```text
-//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock
+//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, sampler
 //!      kernel ─▶ compiler, blas        symmetric
 //! ```
 //!
 //! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
 //! `symmetric`, which call the libraries. The crate knows streams, addresses and sizes; models and schedules are `pipesim`'s.
 //!
-//! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with three streams: compute, send, receive.
+//! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with four streams: compute, send, receive, and an idle one for its clock.
 
 pub mod api;
 pub mod blas;
@@ -18,6 +18,7 @@ mod driver;
 mod gpu;
 pub mod kernel;
 pub mod library;
+mod sampler;
 pub mod symmetric;
 
 pub use api::nccl::{self, Communicator};
@@ -31,3 +32,4 @@ pub use driver::{ComputeMode, Driver, Facts, LOWEST_CAPABILITY, Unusable};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
 pub use library::{blocks, connections, prepare};
+pub use sampler::{Sampler, Samples};

@@ -74,6 +74,16 @@ pub static DRIVER: Wanted = Wanted {
     older_fix: None,
 };
 
+/// NVML, the library of nvidia-smi.
+pub static MANAGEMENT: Wanted = Wanted {
+    name: "the driver's management library",
+    sonames: &["libnvidia-ml.so.1"],
+    before: &[],
+    folders: DRIVER.folders,
+    fix: "install the driver's management library (libnvidia-ml.so.1; it comes with the driver's utilities)",
+    older_fix: None,
+};
+
 /// The run-time compiler. Its builtins are opened first, because NVRTC 13 does not look in its own folder for them.
 pub static NVRTC: Wanted = Wanted {
     name: "NVRTC",

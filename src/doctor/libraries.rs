@@ -103,16 +103,6 @@ pub(super) fn nvshmem() -> Asked {
     })
 }
 
-/// The library that reports NVLinks.
-static MANAGEMENT: Wanted = Wanted {
-    name: "the driver's management library",
-    sonames: &["libnvidia-ml.so.1"],
-    before: &[],
-    folders: library::DRIVER.folders,
-    fix: "install the driver's management library (libnvidia-ml.so.1; it comes with the driver's utilities)",
-    older_fix: None,
-};
-
 /// `NVML_NVLINK_MAX_LINKS`.
 const MOST_LINKS: c_uint = 18;
 
@@ -120,7 +110,7 @@ pub(super) fn nvlink() -> Asked {
     if library::open(&library::DRIVER).is_err() {
         return Err(Finding::unknown("not probed: there is no driver", "install the NVIDIA driver first"));
     }
-    let devices = links(&reopen(&MANAGEMENT)?.0)?;
+    let devices = links(&reopen(&library::MANAGEMENT)?.0)?;
     let told = |(number, (links, version)): (usize, &(u32, u32))| match links {
         0 => format!("GPU {number}: none"),
         1 => format!("GPU {number}: 1 link, version {version}"),
@@ -137,7 +127,7 @@ pub(super) fn nvlink() -> Asked {
 fn links(library: &Library) -> Result<Vec<(u32, u32)>, Finding> {
     type Device = *mut c_void;
     type OfLink = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> c_int;
-    let wanted = &MANAGEMENT;
+    let wanted = &library::MANAGEMENT;
     // SAFETY: the names and types of nvml.h; result pointers point at locals; device handles come from the library.
     unsafe {
         let init: unsafe extern "C" fn() -> c_int = function(library, "nvmlInit_v2", wanted)?;

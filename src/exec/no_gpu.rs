@@ -45,6 +45,14 @@ impl Gpus {
         match *self {}
     }
 
+    pub fn begin_sampling(&self) {
+        match *self {}
+    }
+
+    pub fn end_sampling(&self) -> Option<String> {
+        match *self {}
+    }
+
     pub fn number_bytes(&self) -> usize {
         match *self {}
     }

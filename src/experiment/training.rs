@@ -168,6 +168,21 @@ impl Training {
         }
     }
 
+    /// Begins to sample clock, power and throttling of GPUs.
+    pub(super) fn begin_sampling(&self) {
+        if let Backend::Cuda { gpus, .. } = &self.backend {
+            gpus.begin_sampling();
+        }
+    }
+
+    /// Ends sampling, for the provenance. Returns a remark if a GPU was slowed down.
+    pub(super) fn end_sampling(&self) -> Option<String> {
+        match &self.backend {
+            Backend::Cuda { gpus, .. } => gpus.end_sampling(),
+            Backend::Cpu => None,
+        }
+    }
+
     /// Provenance of its figures: program, machine and date, devices and ranks.
     pub fn provenance(&self) -> BTreeMap<String, String> {
         let mut map = provenance();

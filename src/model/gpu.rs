@@ -16,6 +16,10 @@ use pipesim_cuda::Gpu;
 use pipesim_cuda::api::Buffer;
 use pipesim_cuda::kernel::Precision;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Limit of pending work on the stream while ops warm up.
+const MOST_WARMING: u64 = 256;
 
 impl StageModule<Cuda> {
     #[cfg(feature = "internals")]
@@ -113,6 +117,10 @@ impl StageModule<Cuda> {
         self.begin(&tokens, &tokens)?;
         let gpu = self.gpu().clone();
         let mut marks = EventTimer::new(&gpu);
+        marks.limit(MOST_WARMING, || {
+            std::thread::sleep(Duration::from_micros(50));
+            Ok(())
+        });
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;

@@ -103,6 +103,51 @@ fn two_ranks_share_a_gpu_over_nvshmem() {
     train(arguments, &[("EMULATOR_DEVICES", "1")], STREAM, 1e-4);
 }
 
+/// float32 products of a GPU are slow: a run says so once, whatever is measured.
+#[test]
+fn the_precision_is_said_once() {
+    let small = format!(
+        "{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b,gpipe --link copy --link local"
+    );
+    for (more, count) in [("", 1), ("--precision bf16", 0)] {
+        let (code, _, told) = run(&mut pipesim(&[]), &format!("{small} {more}"));
+        assert!(code == Some(0) && told.matches("activations are float32").count() == count, "{more}: {told}");
+    }
+}
+
+/// Clock, power and what slows a GPU down are in the report; a run that was slowed down says so.
+#[test]
+fn a_throttled_run_says_so() {
+    let small =
+        format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b --format json");
+    for (mask, words) in [("0", ""), ("0x44", "hardware thermal slowdown in 100 % of samples, power cap in 100 %")] {
+        let (code, json, told) = run(&mut pipesim(&[("EMULATOR_THROTTLE", mask)]), &small);
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.contains("slowed down") == (mask != "0") && told.contains(words), "{mask}: {told}");
+        let clocks = json["provenance"]["clocks of gpus"].as_str().unwrap();
+        assert!(clocks.contains("of 1980 MHz, at most 650 W") && clocks.contains(words), "{clocks}");
+    }
+}
+
+/// NCCL's transfers wait for each other where they do not fit on a GPU at the same time.
+#[test]
+fn more_blocks_of_nccl_than_multiprocessors_are_refused() {
+    let arguments =
+        format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b --link nccl");
+    let (code, _, told) = run(&mut pipesim(&[("EMULATOR_MULTIPROCESSORS", "16")]), &arguments);
+    assert!(code != Some(0) && told.contains("at most 16 thread blocks of NCCL"), "{code:?} {told}");
+}
+
+/// A driver that describes green contexts with hardware queues of their own, but creates none.
+#[test]
+fn slices_do_without_hardware_queues_of_their_own() {
+    let variables = [("EMULATOR_DEVICES", "1"), ("EMULATOR_DRIVER_VERSION", "13010"), ("EMULATOR_NO_OWN_QUEUES", "1")];
+    let arguments =
+        format!("{TINY} --device cuda --slices 2 --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b");
+    let (code, _, told) = run(&mut pipesim(&variables), &arguments);
+    assert_eq!(code, Some(0), "{told}");
+}
+
 #[test]
 fn bfloat16_stays_close() {
     train("--stages 2 --precision bfloat16 --schedule 1f1b,zb-v", &[], STREAM, 1e-2);
@@ -416,9 +461,12 @@ fn communicators_are_connected_once() {
 /// A driver holds the host up where a stream holds as much as it can, whatever the host has to do then.
 #[test]
 fn no_stream_is_ever_full() {
-    let arguments = format!("{TINY} --device cuda --stages 1 --micro 48 --warmup 0 --schedule 1f1b --blocks 4");
-    let (code, _, told) = run(&mut pipesim(&[("EMULATOR_NEVER_FULL", "1")]), &arguments);
-    assert_eq!(code, Some(0), "{told}");
+    // the second model's backward is more than half of what a stream holds
+    for sizes in ["--micro 48 --blocks 4", "--micro 3 --blocks 40"] {
+        let arguments = format!("{TINY} --device cuda --stages 1 --warmup 0 --schedule 1f1b {sizes}");
+        let (code, _, told) = run(&mut pipesim(&[("EMULATOR_NEVER_FULL", "1")]), &arguments);
+        assert_eq!(code, Some(0), "{sizes}: {told}");
+    }
 }
 
 #[test]

@@ -741,6 +741,32 @@ fn events_lie_on_the_hosts_clock() {
     });
 }
 
+/// A calibration that waited for the compute stream would wait for ever here.
+#[test]
+fn the_clock_is_read_while_the_compute_stream_is_held_up() {
+    child("the_clock_is_read_while_the_compute_stream_is_held_up", &[("EMULATOR_TIMEOUT", "60")], || {
+        let gpu = Gpu::whole(driver(), 0).unwrap();
+        let start = std::time::Instant::now();
+        let now = || start.elapsed().as_nanos() as u64;
+        let word = Buffer::new(gpu.context(), 8).unwrap();
+        gpu.compute.clear(word.address(), 8).unwrap();
+        gpu.compute.wait_value(word.address(), 1).unwrap();
+        let event = gpu.events().timed().unwrap();
+        gpu.compute.record(&event).unwrap();
+        let clock = Clock::calibrate(&gpu, &now).unwrap();
+        // a host with other work may not see its event soon
+        let soon = (0..20).find_map(|_| Clock::calibrate_soon(&gpu, &now).unwrap());
+        assert!(!gpu.compute.is_done().unwrap(), "the stream is held up");
+        let before = now();
+        gpu.send.write_value(word.address(), 1).unwrap();
+        event.synchronize().unwrap();
+        for clock in soon.into_iter().chain([clock]) {
+            let ns = clock.ns(&event).unwrap() + clock.uncertainty_ns + if on_gpu() { 5000 } else { 1000 };
+            assert!(ns >= before, "{ns} before the word was written at {before}");
+        }
+    });
+}
+
 #[test]
 fn words_in_memory_hold_streams_up() {
     child("words_in_memory_hold_streams_up", &[], || {

@@ -9,9 +9,9 @@ use crate::pipeline::on_one_device;
 use crate::run::{adamw, graph, losses, train, training};
 use crate::support::{golden_losses, golden_settings, numbers, on_gpu, skipped_on_gpu};
 use pipesim::Delivery;
+use pipesim::internals::compute::cuda::Cuda;
 use pipesim::internals::exec::Gpus;
 use pipesim::internals::exec::link::LINKS;
-use pipesim::internals::compute::cuda::Cuda;
 use pipesim::internals::experiment::{Backend, Training, most_held, state_bytes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::Mesh;
@@ -180,11 +180,47 @@ fn llama_trains_to_pytorchs_losses_on_gpus() {
     });
 }
 
+/// What replicas share is exported whole: a CPU without a mesh goes on from it, and without clipping replicas that share the
+/// optimizer have the bits of replicas that do not.
+#[test]
+fn shared_moments_are_whole_in_checkpoints() {
+    child("mesh::shared_moments_are_whole_in_checkpoints", SLICES, || {
+        let (key, adamw, _) = golden_settings()[0];
+        let single = || training(1, adamw, None, !key.starts_with('C'));
+        let run = |mesh| {
+            let (mut all, graph) = (Vec::new(), graph("1f1b", 1, 2, None).unwrap());
+            let training = on_gpus(on_mesh(single(), mesh, 2, 8), 1, Workers::Slices, "copy", false);
+            let mut session = training.session(&graph).unwrap();
+            train(&training, &mut session, 2, 2);
+            for what in [Quantity::Values, Quantity::FirstMoments, Quantity::SecondMoments] {
+                let found = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
+                let into = found.clone();
+                session.call(move |_, state| state.export(&mut into.lock().unwrap(), what)).unwrap();
+                all.push((
+                    what,
+                    std::mem::replace(&mut *found.lock().unwrap(), Parameters::zeros(training.config()).unwrap()),
+                ));
+            }
+            all
+        };
+        let zero = |tensor| Mesh { zero: true, ..Mesh::new(tensor, 2) };
+        let saved = run(zero(2));
+        assert!(saved == run(Mesh::new(2, 2)), "another bit than without sharing");
+        let (training, graph) = (single(), graph("1f1b", 1, 1, None).unwrap());
+        let mut session = training.session(&graph).unwrap();
+        for (what, from) in saved {
+            session.call(move |_, state| state.import(&from, what)).unwrap();
+        }
+        let third = session.step(&training.batch(2, 1).unwrap(), Some(training.update(2))).unwrap();
+        assert_losses(&losses(&[third]), &golden_losses(key)[2..3], "a CPU after two steps of GPUs");
+    });
+}
+
 #[test]
 fn bfloat16_stays_close_on_a_mesh() {
     child("mesh::bfloat16_stays_close_on_a_mesh", SLICES, || {
         let (key, adamw, clip) = golden_settings()[1];
-        let mesh = Mesh::new(2, 2);
+        let mesh = shared(2, 2);
         let training = on_mesh(training(1, adamw, clip.map(|clip| clip as f32), true), mesh, 2, 8);
         let training = on_gpus(training, 1, Workers::Slices, "copy", true);
         let graph = graph("1f1b", 1, 2, None).unwrap();

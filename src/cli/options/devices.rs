@@ -45,7 +45,8 @@ const PRECISIONS: [(&str, &str, bool); 2] = [
 ];
 
 /// Said once per run on GPUs without `--precision bf16`. float32 stays the default: losses are then those of a CPU to 1e-4.
-const IN_FLOAT32: &str = "note: activations are float32, whose products run without tensor cores; --precision bf16 is several times faster";
+const IN_FLOAT32: &str =
+    "note: activations are float32, whose products run without tensor cores; --precision bf16 is several times faster";
 
 #[derive(Args, Clone, Debug)]
 pub struct DeviceOptions {

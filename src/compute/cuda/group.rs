@@ -259,8 +259,7 @@ impl Store for Cuda {
     fn save(&mut self, group: &mut Group) -> Result<()> {
         let operations = &self.operations;
         if group.saved.is_none() {
-            let row =
-                |of: &Buffer| Buffer::new(operations.gpu.context(), of.bytes()).context("remembering parameters");
+            let row = |of: &Buffer| Buffer::new(operations.gpu.context(), of.bytes()).context("remembering parameters");
             group.saved = Some([row(&group.values)?, row(&group.first_moments)?, row(&group.second_moments)?]);
         }
         let rows = [&group.values, &group.first_moments, &group.second_moments];

@@ -16,14 +16,17 @@ use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
-use pipesim_cuda::{Driver, Gpu, Precision, Unsupported, Unusable, enable_peers};
+use pipesim_cuda::{Driver, Gpu, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The GPUs of this rank's devices, in order.
 pub struct Gpus {
     gpus: Vec<Arc<Gpu>>,
     precision: Precision,
+    sampler: Mutex<Option<Sampler>>,
+    /// What was sampled last, by GPU.
+    samples: Mutex<BTreeMap<u32, Samples>>,
 }
 
 impl Gpus {
@@ -59,7 +62,31 @@ impl Gpus {
             }
         }
         enable_peers(driver, &gpus.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
-        Ok(Gpus { gpus, precision })
+        Ok(Gpus { gpus, precision, sampler: Mutex::default(), samples: Mutex::default() })
+    }
+
+    /// The PCI address of each GPU, by its number; slices share one.
+    fn addresses(&self) -> BTreeMap<u32, &str> {
+        self.gpus.iter().map(|gpu| (gpu.ordinal(), gpu.facts().pci.as_str())).collect()
+    }
+
+    /// Begins to sample clock, power and throttling.
+    pub fn begin_sampling(&self) {
+        let addresses: Vec<&str> = self.addresses().into_values().collect();
+        *self.sampler.lock().unwrap_or_else(PoisonError::into_inner) = Sampler::start(&addresses);
+    }
+
+    /// Ends sampling, for [`Gpus::describe`]. Returns a remark if a GPU was slowed down.
+    pub fn end_sampling(&self) -> Option<String> {
+        let sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let samples: BTreeMap<u32, Samples> = self.addresses().into_keys().zip(sampler.end()).collect();
+        let slowed =
+            samples.iter().filter_map(|(number, samples)| Some(format!("GPU {number}: {}", samples.slowed()?)));
+        let slowed: Vec<String> = slowed.collect();
+        *self.samples.lock().unwrap_or_else(PoisonError::into_inner) = samples;
+        (!slowed.is_empty()).then(|| {
+            format!("note: GPUs were slowed down while steps were measured, so times are longer: {}", slowed.join("; "))
+        })
     }
 
     /// Whether `error` means that this machine lacks something that GPUs need.
@@ -95,6 +122,11 @@ impl Gpus {
             format!("{} (GPU {}{slice}, {} multiprocessors)", facts.name, facts.ordinal, gpu.multiprocessors())
         };
         map.insert(key.to_string(), self.gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if !samples.is_empty() {
+            let each = samples.iter().map(|(number, samples)| format!("GPU {number}: {samples}"));
+            map.insert(format!("clocks of {key}"), each.collect::<Vec<_>>().join("; "));
+        }
         map.insert("precision".to_string(), self.precision.name().to_string());
         if let Ok(driver) = Driver::open() {
             let (major, minor) = driver.version();
