@@ -81,7 +81,8 @@ fn gpus_with_nccl_train_to_pytorchs_losses_on_every_mesh() {
             return;
         }
         for (number, (mesh, p)) in meshes().enumerate() {
-            for mesh in variants(mesh) {
+            // without sharing here on two stages, by copies on one
+            for mesh in variants(mesh).into_iter().filter(|other| p == 2 || *other != mesh) {
                 check(mesh, &graph("1f1b", p, 2, None).unwrap(), Workers::Gpus, "copy", number % 3);
             }
         }
@@ -107,7 +108,7 @@ fn links_and_both_directions_train_on_a_mesh() {
 fn slices_train_to_pytorchs_losses_on_every_mesh() {
     child("mesh::slices_train_to_pytorchs_losses_on_every_mesh", SLICES, || {
         for (number, (mesh, p)) in meshes().enumerate() {
-            for mesh in variants(mesh) {
+            for mesh in variants(mesh).into_iter().filter(|other| p == 1 || *other != mesh) {
                 check(mesh, &graph("zb-h1", p, 2, None).unwrap(), Workers::Slices, "copy", number % 3);
             }
         }

@@ -33,6 +33,7 @@ use pipesim_cuda::kernel::Precision;
 use pipesim_cuda::{Gpu, Kernels};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use timing::KernelTimer;
 
 /// A GPU, with the memory that its calls use again.
 pub struct Cuda {
@@ -108,6 +109,7 @@ impl Cuda {
             kernels: Kernels::load(gpu.context(), gpu.facts(), precision)?,
             products: Products::new(gpu, precision)?,
             pool: Pool::new(gpu.context()),
+            timing: KernelTimer::default(),
         };
         let Workload { micro_batch, microbatches, vocabulary, has_embedding, has_head, attention, .. } = workload;
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
@@ -155,6 +157,19 @@ impl Cuda {
     /// Each matrix product so far, and whether cuBLASLt does it; where it does not, it was done in parts.
     pub fn products(&self) -> Vec<(String, bool)> {
         self.operations.products.asked()
+    }
+
+    #[cfg(feature = "internals")]
+    /// Times every kernel and product from now on.
+    pub fn time_kernels(&mut self) {
+        self.operations.timing.start();
+    }
+
+    #[cfg(feature = "internals")]
+    /// Ends [`Cuda::time_kernels`]: the durations in nanoseconds by kernel. Waits.
+    pub fn kernel_times(&mut self) -> Result<BTreeMap<&'static str, Vec<u64>>> {
+        self.operations.gpu.compute.synchronize()?;
+        self.operations.timing.end()
     }
 
     /// Starts recording what an op takes from the pool and gives back.

@@ -4,6 +4,7 @@ use crate::compute::{Part, PartTimer, PartTiming};
 use crate::op::Kind;
 use anyhow::Result;
 use pipesim_cuda::{Event, Gpu};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -98,6 +99,36 @@ impl EventTimer {
             limit.make_room(&self.events, &|| self.gpu.compute.enqueued())?;
         }
         Ok(self.events.len() - 1)
+    }
+}
+
+/// Measures kernels and products one by one, by events around each.
+#[derive(Default)]
+pub struct KernelTimer(RefCell<Option<Vec<(&'static str, [Event; 2])>>>);
+
+impl KernelTimer {
+    /// Enqueues `work`, and if kernels are timed, an event before and after it.
+    pub fn around<T>(&self, name: &'static str, gpu: &Gpu, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(spans) = &mut *self.0.borrow_mut() else { return work() };
+        let before = gpu.mark(&gpu.compute)?;
+        let done = work()?;
+        spans.push((name, [before, gpu.mark(&gpu.compute)?]));
+        Ok(done)
+    }
+
+    #[cfg(feature = "internals")]
+    pub fn start(&self) {
+        *self.0.borrow_mut() = Some(Vec::new());
+    }
+
+    #[cfg(feature = "internals")]
+    /// Returns the durations in nanoseconds by name. All events must have passed.
+    pub fn end(&self) -> Result<BTreeMap<&'static str, Vec<u64>>> {
+        let mut times: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+        for (name, [before, after]) in self.0.borrow_mut().take().unwrap_or_default() {
+            times.entry(name).or_default().push(after.elapsed_ns(&before)?.max(0.0).round() as u64);
+        }
+        Ok(times)
     }
 }
 
