@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, sampler
-//!      kernel ─▶ compiler, blas        symmetric
+//!      kernel ─▶ compiler, blas ─▶ trial   symmetric
 //! ```
 //!
 //! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
@@ -20,6 +20,7 @@ pub mod kernel;
 pub mod library;
 mod sampler;
 pub mod symmetric;
+mod trial;
 
 pub use api::nccl::{self, Communicator};
 pub use api::{
@@ -33,3 +34,4 @@ pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
 pub use library::{blocks, connections, prepare};
 pub use sampler::{Sampler, Samples};
+pub use trial::{try_kernel, try_product};

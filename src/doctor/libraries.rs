@@ -1,11 +1,12 @@
 //! Probes of NVIDIA's libraries: each is opened and called once.
 
 use super::finding::{Asked, Finding};
+use anyhow::Error;
 use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
 use pipesim_cuda::library::{self, Wanted};
 use pipesim_cuda::nccl::{self, Nccl};
-use pipesim_cuda::{CompileError, Driver, try_compiler};
+use pipesim_cuda::{CompileError, Driver, Gpu, try_compiler, try_kernel, try_product};
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -43,7 +44,8 @@ pub(super) fn nvrtc() -> Asked {
     let path = library::open(&library::NVRTC)?.path;
     let found = match try_compiler() {
         Ok((major, minor)) => {
-            return Ok(Finding::ok(format!("{major}.{minor}, compiles a kernel, {}", path.display())));
+            let ran = tried(try_kernel, ", compiles a kernel", ", compiles a kernel that runs", &library::NVRTC)?;
+            return Ok(Finding::ok(format!("{major}.{minor}{ran}, {}", path.display())));
         }
         Err(CompileError::Refused { call, code: BUILTINS_FAILED, .. }) => {
             format!("{call} finds no libnvrtc-builtins ({})", path.display())
@@ -63,7 +65,23 @@ pub(super) fn cublaslt() -> Asked {
     // SAFETY: as above.
     let version = unsafe { version() };
     let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
-    Ok(Finding::ok(format!("{major}.{minor}.{patch}, {}", path.display())))
+    let ran = tried(try_product, "", ", multiplies matrices", &library::CUBLASLT)?;
+    Ok(Finding::ok(format!("{major}.{minor}.{patch}{ran}, {}", path.display())))
+}
+
+/// Tries a library on the first GPU. Returns `without` if there is none, `with` if it works.
+fn tried(
+    work: fn(&Gpu) -> Result<(), Error>,
+    without: &'static str,
+    with: &'static str,
+    wanted: &Wanted,
+) -> Result<&'static str, Finding> {
+    let open = |driver: &'static Driver| Gpu::whole(driver, 0).ok();
+    let Some(gpu) = Driver::open().ok().and_then(open) else { return Ok(without) };
+    match work(&gpu) {
+        Ok(()) => Ok(with),
+        Err(error) => Err(Finding::broken(format!("on GPU 0: {error:#}"), wanted.fix())),
+    }
 }
 
 pub(super) fn nccl() -> Asked {

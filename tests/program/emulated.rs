@@ -121,10 +121,15 @@ fn a_throttled_run_says_so() {
     let small =
         format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b --format json");
     for (mask, words) in [("0", ""), ("0x44", "hardware thermal slowdown in 100 % of samples, power cap in 100 %")] {
-        let (code, json, told) = run(&mut pipesim(&[("EMULATOR_THROTTLE", mask)]), &small);
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = pipesim(&[("EMULATOR_THROTTLE", mask)]);
+        command.arg("run").args(small.split_whitespace()).arg("-o").arg(folder.path().join("report/"));
+        let (code, _, told) = finish(&mut command);
         assert_eq!(code, Some(0), "{told}");
         assert!(told.contains("slowed down") == (mask != "0") && told.contains(words), "{mask}: {told}");
-        let clocks = json["provenance"]["clocks of gpus"].as_str().unwrap();
+        let report = std::fs::read(folder.path().join("report/report.json")).unwrap();
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        let clocks = report["provenance"]["clocks of gpus"].as_str().unwrap();
         assert!(clocks.contains("of 1980 MHz, at most 650 W") && clocks.contains(words), "{clocks}");
     }
 }
@@ -529,10 +534,13 @@ fn defaults_that_a_link_would_stop_are_left_out_and_said() {
     assert_eq!(json["runs"].as_array().unwrap().len(), 4 + 3, "{json}");
 }
 
+/// Two probes at a time on a GPU that admits one process would find it unavailable.
 #[test]
 fn doctor_finds_the_stand_ins_usable_and_a_bare_machine_not() {
-    let arguments = ["doctor", "--format", "json", "--need", "cuda", "--need", "nvshmem"];
-    let (code, json, told) = finish(pipesim(&[]).args(arguments));
+    let (folder, arguments) =
+        (tempfile::tempdir().unwrap(), ["doctor", "--format", "json", "--need", "cuda", "--need", "nvshmem"]);
+    let exclusive = folder.path().display().to_string();
+    let (code, json, told) = finish(pipesim(&[("EMULATOR_EXCLUSIVE", &exclusive)]).args(arguments));
     assert_eq!(code, Some(0), "{told}");
     let status = |name: &str| {
         let probes = json["probes"].as_array().unwrap();
@@ -541,4 +549,6 @@ fn doctor_finds_the_stand_ins_usable_and_a_bare_machine_not() {
     for name in ["driver", "devices", "peer-access", "nvrtc", "cublaslt", "nccl", "nvshmem", "processor"] {
         assert_eq!(status(name), "ok", "{name}: {json:#}");
     }
+    let all = json.to_string();
+    assert!(all.contains("compiles a kernel that runs") && all.contains("multiplies matrices"), "{all}");
 }

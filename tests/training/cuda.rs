@@ -856,6 +856,9 @@ fn devices_say_what_they_are_and_slices_are_dealt() {
         }
         let slices = Gpu::slices(driver(), 0, 2).unwrap();
         let each = slices[0].multiprocessors();
+        let again = Gpu::slices(driver(), 0, 2).unwrap();
+        let same = slices.iter().zip(&again).all(|(one, other)| Arc::ptr_eq(one.context(), other.context()));
+        assert!(same, "green contexts are created once");
         assert!(slices.len() == 2 && 8 <= each && 2 * each <= facts.multiprocessors && (each == 8 || on_gpu()));
         assert!(slices.iter().all(|slice| slice.multiprocessors() == each && slice.slice().unwrap().1 == 2));
         let error = Gpu::slices(driver(), 0, facts.multiprocessors + 1).map(|_| ()).unwrap_err().to_string();

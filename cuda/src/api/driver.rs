@@ -54,6 +54,8 @@ super::functions! {
         cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
         cuFuncSetAttribute(sys::CUfunction, sys::CUfunction_attribute, c_int);
         cuStreamCreate(*mut sys::CUstream, c_uint);
+        cuStreamCreateWithPriority(*mut sys::CUstream, c_uint, c_int);
+        cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
         cuStreamDestroy_v2(sys::CUstream);
         cuStreamSynchronize(sys::CUstream);
         cuStreamQuery(sys::CUstream);
