@@ -14,7 +14,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// pipesim where the stand-ins are found, without anything that this process inherited about GPUs.
-fn pipesim(variables: &[(&str, &str)]) -> Command {
+pub fn pipesim(variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(PROGRAM);
     with_stand_ins(&mut command).env("EMULATOR_JITTER", "1").env("EMULATOR_TIMEOUT", "120");
     command.env("EMULATOR_CONNECTIONS_WANTED", "32").env("EMULATOR_TEARDOWN_MS", "5");
@@ -23,7 +23,7 @@ fn pipesim(variables: &[(&str, &str)]) -> Command {
 }
 
 /// Trains the golden model for three steps of 8 sequences in 4 micro-batches; by schedule and link, the losses: PyTorch's.
-fn train(
+pub fn train(
     more: &str,
     variables: &[(&str, &str)],
     setting: &str,
@@ -40,12 +40,12 @@ fn train(
     check_losses(&json, setting, tolerance)
 }
 
-const STREAM: &str = "C_stream_b0.9_0.999_wd0";
+pub const STREAM: &str = "C_stream_b0.9_0.999_wd0";
 const SAME: &str = "B_same_batch_b0.9_0.95_wd0_clip1";
 const OF_SAME: &str = "--clip 1 --beta2 0.95 --repeat-batch";
 
 /// Compiles the kernels of [`TINY`] models, once: where time is measured it is not the compiler's.
-fn compile() {
+pub fn compile() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         for links in ["--link copy --link local --link nccl", "-n 2 --link nvshmem"] {
@@ -58,7 +58,7 @@ fn compile() {
 }
 
 /// A model that takes no time.
-const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
+pub const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
 
 #[test]
 fn every_schedule_gives_pytorchs_losses_on_two_gpus() {
@@ -101,56 +101,6 @@ fn every_link_between_ranks_gives_the_same_bits() {
 fn two_ranks_share_a_gpu_over_nvshmem() {
     let arguments = "--stages 2 -n 2 --slices 2 --link nvshmem --schedule zb-v";
     train(arguments, &[("EMULATOR_DEVICES", "1")], STREAM, 1e-4);
-}
-
-/// float32 products of a GPU are slow: a run says so once, whatever is measured.
-#[test]
-fn the_precision_is_said_once() {
-    let small = format!(
-        "{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b,gpipe --link copy --link local"
-    );
-    for (more, count) in [("", 1), ("--precision bf16", 0)] {
-        let (code, _, told) = run(&mut pipesim(&[]), &format!("{small} {more}"));
-        assert!(code == Some(0) && told.matches("activations are float32").count() == count, "{more}: {told}");
-    }
-}
-
-/// Clock, power and what slows a GPU down are in the report; a run that was slowed down says so.
-#[test]
-fn a_throttled_run_says_so() {
-    let small =
-        format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b --format json");
-    for (mask, words) in [("0", ""), ("0x44", "hardware thermal slowdown in 100 % of samples, power cap in 100 %")] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = pipesim(&[("EMULATOR_THROTTLE", mask)]);
-        command.arg("run").args(small.split_whitespace()).arg("-o").arg(folder.path().join("report/"));
-        let (code, _, told) = finish(&mut command);
-        assert_eq!(code, Some(0), "{told}");
-        assert!(told.contains("slowed down") == (mask != "0") && told.contains(words), "{mask}: {told}");
-        let report = std::fs::read(folder.path().join("report/report.json")).unwrap();
-        let report: Value = serde_json::from_slice(&report).unwrap();
-        let clocks = report["provenance"]["clocks of gpus"].as_str().unwrap();
-        assert!(clocks.contains("of 1980 MHz, at most 650 W") && clocks.contains(words), "{clocks}");
-    }
-}
-
-/// NCCL's transfers wait for each other where they do not fit on a GPU at the same time.
-#[test]
-fn more_blocks_of_nccl_than_multiprocessors_are_refused() {
-    let arguments =
-        format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b --link nccl");
-    let (code, _, told) = run(&mut pipesim(&[("EMULATOR_MULTIPROCESSORS", "16")]), &arguments);
-    assert!(code != Some(0) && told.contains("at most 16 thread blocks of NCCL"), "{code:?} {told}");
-}
-
-/// A driver that describes green contexts with hardware queues of their own, but creates none.
-#[test]
-fn slices_do_without_hardware_queues_of_their_own() {
-    let variables = [("EMULATOR_DEVICES", "1"), ("EMULATOR_DRIVER_VERSION", "13010"), ("EMULATOR_NO_OWN_QUEUES", "1")];
-    let arguments =
-        format!("{TINY} --device cuda --slices 2 --stages 2 --micro 2 --warmup 0 --blocks 2 --schedule 1f1b");
-    let (code, _, told) = run(&mut pipesim(&variables), &arguments);
-    assert_eq!(code, Some(0), "{told}");
 }
 
 #[test]
@@ -369,7 +319,7 @@ fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_
 }
 
 /// The longest that a process may take to end once a device hung or died; what is waited for before is `--timeout`.
-const END: Duration = Duration::from_secs(10);
+pub const END: Duration = Duration::from_secs(10);
 
 /// Whatever a stream waits for, and whatever a thread does meanwhile in a driver's call.
 #[test]
@@ -395,21 +345,6 @@ fn a_hang_or_a_death_ends_the_process_under_every_link_and_is_named() {
             scope.spawn(|| cases.iter().for_each(|&(link, fault, variables)| end(link, fault, variables)));
         }
     });
-}
-
-/// NCCL waits for all ranks of a communicator that it creates, in a call that nothing ends.
-#[test]
-fn a_rank_that_dies_or_stops_in_the_creation_of_a_communicator_is_named() {
-    compile();
-    for (signal, words) in [("9", "rank 1 was killed by signal 9"), ("19", "was stopped (SIGSTOP)")] {
-        let arguments = format!("{TINY} --device cuda --stages 1 --tp 2 -n 2 --micro 2 --blocks 2 --schedule 1f1b");
-        let fault = format!("1:{signal}");
-        let variables = [("EMULATOR_NCCL_JOIN", &*fault), ("EMULATOR_JITTER", "0")];
-        let begin = Instant::now();
-        let (code, _, told) = run(&mut pipesim(&variables), &arguments);
-        assert!(code == Some(6) && told.contains("rank 1 ") && told.contains(words), "{signal}: {code:?} {told}");
-        assert!(begin.elapsed() < END, "{signal}: it took {:?}: {told}", begin.elapsed());
-    }
 }
 
 /// The stand-in ends a process with a message where a thread calls a library that is being taken down.
