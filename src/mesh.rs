@@ -70,11 +70,6 @@ impl Mesh {
         self.copies() == 1
     }
 
-    /// Whether only CPUs train like this: with shared rows or a shared optimizer.
-    pub fn is_for_cpus(self) -> bool {
-        self.sequence_parallel || self.zero
-    }
-
     /// Number of workers per pipeline device, D·T. Each runs a copy of the device's program.
     pub fn copies(self) -> u32 {
         self.data * self.tensor

@@ -3,7 +3,11 @@
 use super::api::{Context, Event, Events, Fault, Stream};
 use super::driver::{Driver, Facts, Unusable};
 use anyhow::{Context as _, ensure};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Contexts of slices by GPU and number of slices, kept until the process ends: see [`Context::primary`].
+static SLICES: Mutex<BTreeMap<(u32, u32), Vec<(Arc<Context>, u32)>>> = Mutex::new(BTreeMap::new());
 
 /// One device of the pipeline: a whole GPU, or a slice with some of its multiprocessors. Slices of a GPU share its memory: each
 /// can access what the others allocated.
@@ -19,6 +23,8 @@ pub struct Gpu {
     pub send: Stream,
     /// Stream of incoming messages.
     pub receive: Stream,
+    /// Stream that only reads the clock.
+    pub idle: Stream,
 }
 
 impl Gpu {
@@ -40,6 +46,21 @@ impl Gpu {
         ensure!(count > 0, "expected at least 1 slice of a GPU, found 0: ask for one or more");
         let facts = driver.facts(ordinal)?;
         facts.usable()?;
+        let mut kept = SLICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let contexts = match kept.get(&(ordinal, count)) {
+            Some(contexts) => contexts.clone(),
+            None => Gpu::split(driver, &facts, count)?,
+        };
+        kept.insert((ordinal, count), contexts.clone());
+        let gpu = |(number, (context, multiprocessors))| {
+            Ok(Gpu::new(context, facts.clone(), Some((number, count)), multiprocessors)?)
+        };
+        (0..).zip(contexts).map(gpu).collect()
+    }
+
+    /// Creates the green contexts of the slices, each with its number of multiprocessors.
+    fn split(driver: &'static Driver, facts: &Facts, count: u32) -> anyhow::Result<Vec<(Arc<Context>, u32)>> {
+        let ordinal = facts.ordinal;
         let device = driver.api.device(ordinal)?;
         let primary = driver.context(ordinal)?;
         let splitting = || format!("splitting GPU {ordinal} ({}) into slices", facts.name);
@@ -65,19 +86,18 @@ impl Gpu {
             );
             return Err(Unusable::Device(words).into());
         };
-        let mut gpus = Vec::with_capacity(sets.len());
-        for (number, (set, multiprocessors)) in sets.into_iter().enumerate() {
+        let context = |(set, multiprocessors)| {
             let (green, handle) = driver.api.green(device, set).with_context(splitting)?;
-            let context = Arc::new(Context::green(primary.clone(), green, handle));
-            gpus.push(Gpu::new(context, facts.clone(), Some((number as u32, count)), multiprocessors)?);
-        }
-        Ok(gpus)
+            Ok((Arc::new(Context::green(primary.clone(), green, handle)), multiprocessors))
+        };
+        sets.into_iter().map(context).collect()
     }
 
     fn new(context: Arc<Context>, facts: Facts, slice: Option<(u32, u32)>, multiprocessors: u32) -> Result<Gpu, Fault> {
-        let [compute, send, receive] = [Stream::new(&context)?, Stream::new(&context)?, Stream::new(&context)?];
+        let stream = || Stream::new(&context);
+        let (compute, send, receive, idle) = (stream()?, stream()?, stream()?, stream()?);
         let events = Events::new(&context);
-        Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive })
+        Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive, idle })
     }
 
     /// The context that owns its streams, events and memory.

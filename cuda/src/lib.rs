@@ -1,14 +1,14 @@
 //! NVIDIA GPUs for `pipesim`: driver, streams, memory, kernels, matrix products, and communication.
 //!
 //! ```text
-//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock
-//!      kernel ─▶ compiler, blas        symmetric
+//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, sampler
+//!      kernel ─▶ compiler, blas ─▶ trial   symmetric
 //! ```
 //!
 //! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
 //! `symmetric`, which call the libraries. The crate knows streams, addresses and sizes; models and schedules are `pipesim`'s.
 //!
-//! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with three streams: compute, send, receive.
+//! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with four streams: compute, send, receive, and an idle one for its clock.
 
 pub mod api;
 pub mod blas;
@@ -18,7 +18,9 @@ mod driver;
 mod gpu;
 pub mod kernel;
 pub mod library;
+mod sampler;
 pub mod symmetric;
+mod trial;
 
 pub use api::nccl::{self, Communicator};
 pub use api::{
@@ -30,4 +32,6 @@ pub use compiler::{Code, Kernels, Origin, file_name, kernels, try_compiler};
 pub use driver::{ComputeMode, Driver, Facts, LOWEST_CAPABILITY, Unusable};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
-pub use library::{connections, prepare};
+pub use library::{blocks, connections, prepare};
+pub use sampler::{Sampler, Samples};
+pub use trial::{try_kernel, try_product};

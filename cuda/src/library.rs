@@ -74,6 +74,16 @@ pub static DRIVER: Wanted = Wanted {
     older_fix: None,
 };
 
+/// NVML, the library of nvidia-smi.
+pub static MANAGEMENT: Wanted = Wanted {
+    name: "the driver's management library",
+    sonames: &["libnvidia-ml.so.1"],
+    before: &[],
+    folders: DRIVER.folders,
+    fix: "install the driver's management library (libnvidia-ml.so.1; it comes with the driver's utilities)",
+    older_fix: None,
+};
+
 /// The run-time compiler. Its builtins are opened first, because NVRTC 13 does not look in its own folder for them.
 pub static NVRTC: Wanted = Wanted {
     name: "NVRTC",
@@ -452,6 +462,12 @@ pub fn prepare() {
         // SAFETY: this is the only thread, so no other reads the environment meanwhile.
         unsafe { env::set_var(name, value) };
     }
+}
+
+/// Number of thread blocks per transfer of NCCL.
+pub fn blocks() -> usize {
+    let asked = env::var(BLOCKS.0).ok().and_then(|text| text.trim().parse().ok());
+    asked.filter(|count| (1..=64).contains(count)).unwrap_or(32)
 }
 
 /// Number of hardware queues to which the driver assigns streams.

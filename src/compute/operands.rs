@@ -1,6 +1,6 @@
 //! Descriptions of layers, and the operands of calls that read several buffers. Tensors are numbers within the layer's group.
 
-use super::store::Side;
+use super::store::{OptimizerShare, Side};
 use crate::model_spec::MicroBatch;
 use anyhow::{Result, ensure};
 use std::ops::Range;
@@ -237,6 +237,8 @@ pub struct Workload {
     pub vocabulary_multiple: usize,
     /// Which share of each layer the device has.
     pub tensor: TensorShare,
+    /// Which share of the optimizer's work it has.
+    pub optimizer: OptimizerShare,
     /// That of every block, on this rank.
     pub attention: Attention,
     /// Angle per position of each pair of channels of a head, in radians; empty without rotary positions.

@@ -79,7 +79,8 @@ pub trait Store {
         Ok(())
     }
 
-    /// Stores these tensors; `is_shared` if another part of the model shares them.
+    /// Stores these tensors; `is_shared` if another part of the model shares them. Only the elements of the workload's share of the
+    /// optimizer's work have moments, and are summed, squared and updated.
     fn group(&mut self, tensors: &[&[f32]], is_shared: bool) -> Result<Self::Group>;
 
     /// Clears the gradients.
@@ -118,14 +119,10 @@ pub trait Store {
         merge: Merge,
     ) -> Result<()>;
 
-    /// Restricts a group to the slice of `share`: only these elements have moments, and are summed, squared and updated.
-    fn share_optimizer(&mut self, _group: &mut Self::Group, _share: OptimizerShare) -> Result<()> {
-        bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
-    }
-
-    /// Copies the values of a group's slice to their place in `to`, and advances `to` by the whole group.
+    /// Copies the values of a group's slice to their place in `to`, and advances `to` by the whole group. Machines whose replicas
+    /// exchange values by collective calls are not asked.
     fn copy_values(&mut self, _group: &Self::Group, _to: &mut Self::Output<'_>) -> Result<()> {
-        bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
+        bail!("expected a machine that exchanges parameters by messages, found one with collective calls")
     }
 
     /// Copies the values of another worker's slice from their place in `from`, and advances `from` by the whole group.
@@ -135,6 +132,6 @@ pub trait Store {
         _of: OptimizerShare,
         _from: &mut Self::Input<'_>,
     ) -> Result<()> {
-        bail!("expected a machine on which replicas can share the optimizer, found another; leave --zero out")
+        bail!("expected a machine that exchanges parameters by messages, found one with collective calls")
     }
 }

@@ -1,11 +1,12 @@
 //! Probes of NVIDIA's libraries: each is opened and called once.
 
 use super::finding::{Asked, Finding};
+use anyhow::Error;
 use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
 use pipesim_cuda::library::{self, Wanted};
 use pipesim_cuda::nccl::{self, Nccl};
-use pipesim_cuda::{CompileError, Driver, try_compiler};
+use pipesim_cuda::{CompileError, Driver, Gpu, try_compiler, try_kernel, try_product};
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -43,7 +44,8 @@ pub(super) fn nvrtc() -> Asked {
     let path = library::open(&library::NVRTC)?.path;
     let found = match try_compiler() {
         Ok((major, minor)) => {
-            return Ok(Finding::ok(format!("{major}.{minor}, compiles a kernel, {}", path.display())));
+            let ran = tried(try_kernel, ", compiles a kernel", ", compiles a kernel that runs", &library::NVRTC)?;
+            return Ok(Finding::ok(format!("{major}.{minor}{ran}, {}", path.display())));
         }
         Err(CompileError::Refused { call, code: BUILTINS_FAILED, .. }) => {
             format!("{call} finds no libnvrtc-builtins ({})", path.display())
@@ -63,7 +65,23 @@ pub(super) fn cublaslt() -> Asked {
     // SAFETY: as above.
     let version = unsafe { version() };
     let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
-    Ok(Finding::ok(format!("{major}.{minor}.{patch}, {}", path.display())))
+    let ran = tried(try_product, "", ", multiplies matrices", &library::CUBLASLT)?;
+    Ok(Finding::ok(format!("{major}.{minor}.{patch}{ran}, {}", path.display())))
+}
+
+/// Tries a library on the first GPU. Returns `without` if there is none, `with` if it works.
+fn tried(
+    work: fn(&Gpu) -> Result<(), Error>,
+    without: &'static str,
+    with: &'static str,
+    wanted: &Wanted,
+) -> Result<&'static str, Finding> {
+    let open = |driver: &'static Driver| Gpu::whole(driver, 0).ok();
+    let Some(gpu) = Driver::open().ok().and_then(open) else { return Ok(without) };
+    match work(&gpu) {
+        Ok(()) => Ok(with),
+        Err(error) => Err(Finding::broken(format!("on GPU 0: {error:#}"), wanted.fix())),
+    }
 }
 
 pub(super) fn nccl() -> Asked {
@@ -103,16 +121,6 @@ pub(super) fn nvshmem() -> Asked {
     })
 }
 
-/// The library that reports NVLinks.
-static MANAGEMENT: Wanted = Wanted {
-    name: "the driver's management library",
-    sonames: &["libnvidia-ml.so.1"],
-    before: &[],
-    folders: library::DRIVER.folders,
-    fix: "install the driver's management library (libnvidia-ml.so.1; it comes with the driver's utilities)",
-    older_fix: None,
-};
-
 /// `NVML_NVLINK_MAX_LINKS`.
 const MOST_LINKS: c_uint = 18;
 
@@ -120,7 +128,7 @@ pub(super) fn nvlink() -> Asked {
     if library::open(&library::DRIVER).is_err() {
         return Err(Finding::unknown("not probed: there is no driver", "install the NVIDIA driver first"));
     }
-    let devices = links(&reopen(&MANAGEMENT)?.0)?;
+    let devices = links(&reopen(&library::MANAGEMENT)?.0)?;
     let told = |(number, (links, version)): (usize, &(u32, u32))| match links {
         0 => format!("GPU {number}: none"),
         1 => format!("GPU {number}: 1 link, version {version}"),
@@ -137,7 +145,7 @@ pub(super) fn nvlink() -> Asked {
 fn links(library: &Library) -> Result<Vec<(u32, u32)>, Finding> {
     type Device = *mut c_void;
     type OfLink = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> c_int;
-    let wanted = &MANAGEMENT;
+    let wanted = &library::MANAGEMENT;
     // SAFETY: the names and types of nvml.h; result pointers point at locals; device handles come from the library.
     unsafe {
         let init: unsafe extern "C" fn() -> c_int = function(library, "nvmlInit_v2", wanted)?;

@@ -24,25 +24,31 @@ pub struct Probe {
     pub name: &'static str,
     /// Whether it opens a library and thus runs in a child process.
     is_isolated: bool,
+    /// Whether it opens a context on a GPU, which may admit one process at a time.
+    opens_gpu: bool,
     /// The probe, which may crash or hang.
     ask: fn() -> Asked,
 }
 
 const fn probe(name: &'static str, is_isolated: bool, ask: fn() -> Asked) -> Probe {
-    Probe { name, is_isolated, ask }
+    Probe { name, is_isolated, opens_gpu: false, ask }
+}
+
+const fn gpu_probe(name: &'static str, ask: fn() -> Asked) -> Probe {
+    Probe { name, is_isolated: true, opens_gpu: true, ask }
 }
 
 /// All probes, in the order of reports.
 pub static PROBES: [Probe; 14] = [
     probe("driver", true, gpus::driver),
-    probe("devices", true, gpus::devices),
-    probe(PEER_ACCESS, true, gpus::peer_access),
+    gpu_probe("devices", gpus::devices),
+    gpu_probe("peer-access", gpus::peer_access),
     probe("nvlink", true, libraries::nvlink),
-    probe("green-contexts", true, gpus::green_contexts),
-    probe("nvrtc", true, libraries::nvrtc),
-    probe("cublaslt", true, libraries::cublaslt),
+    gpu_probe("green-contexts", gpus::green_contexts),
+    gpu_probe("nvrtc", libraries::nvrtc),
+    gpu_probe("cublaslt", libraries::cublaslt),
     probe("nccl", true, libraries::nccl),
-    probe(NVSHMEM, true, libraries::nvshmem),
+    gpu_probe(NVSHMEM, libraries::nvshmem),
     probe("mpi", false, || Ok(host::mpi())),
     probe("slurm", false, || Ok(host::slurm())),
     probe("shared-memory", false, || Ok(host::shared_memory())),
@@ -64,9 +70,6 @@ pub(crate) fn may_open_libraries(limit: Duration) -> Result<(), String> {
         )
     })
 }
-
-/// This probe measures speeds, so it runs alone.
-const PEER_ACCESS: &str = "peer-access";
 
 impl Probe {
     /// Runs the probe in this process.
@@ -92,12 +95,13 @@ pub struct Diagnosis {
     pub needs: Vec<Verdict>,
 }
 
-/// Runs all probes, each within `limit`: concurrently, except the copies between GPUs.
+/// Runs all probes, each within `limit`. Those that open a GPU run one after the other: a GPU in exclusive-process mode admits one
+/// process, and copies between GPUs are timed.
 pub fn examine(limit: Duration) -> Diagnosis {
     let probes: Vec<Row> = std::thread::scope(|scope| {
-        // A probe that gets no thread runs afterwards, like the copies between GPUs.
+        // A probe that gets no thread runs afterwards, like those that open a GPU.
         let start = |probe: &'static Probe| std::thread::Builder::new().spawn_scoped(scope, || row(probe, limit)).ok();
-        let together = |probe: &'static Probe| (probe.name != PEER_ACCESS).then(|| start(probe)).flatten();
+        let together = |probe: &'static Probe| (!probe.opens_gpu).then(|| start(probe)).flatten();
         let started: Vec<_> = PROBES.iter().map(|probe| (probe, together(probe))).collect();
         let ended = started.into_iter().map(|(probe, thread)| (probe, thread.map(|thread| thread.join())));
         let ended: Vec<_> = ended.collect();

@@ -3,8 +3,10 @@
 
 use super::arena::{ArenaLayout, Region};
 use super::plan::Plan;
-use crate::epilogue::{GradientSync, stage_group};
+use crate::compute::OptimizerShare;
+use crate::epilogue::{GradientSync, group_member, stage_group};
 use crate::mesh::{Coordinate, Mesh};
+use crate::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A group, with a signal for each member.
@@ -76,6 +78,15 @@ impl WorkerGroups {
         let own = self.gradients.iter().filter(|((member, _), _)| *member == worker);
         own.map(|(_, &number)| number).collect()
     }
+}
+
+/// Returns the share of the optimizer's work of `worker`.
+pub fn optimizer_share(placement: &Placement, mesh: Mesh, worker: u32) -> OptimizerShare {
+    if !mesh.zero {
+        return OptimizerShare::WHOLE;
+    }
+    let (member, members) = group_member(placement, mesh, worker);
+    OptimizerShare { member: member as usize, members: members as usize }
 }
 
 /// Returns for each stage and tensor rank the workers that hold the stage, in order, each with its name of the gradient.

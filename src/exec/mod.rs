@@ -33,6 +33,7 @@ mod watch;
 pub use collective::TensorGroup;
 pub use device::{Batch, Device, State, Timed, Update};
 pub use gpu::{Gpus, UNAVAILABLE};
+pub use groups::optimizer_share;
 pub use host::Host;
 pub use message::Sizes;
 pub use plan::{BufferUse, Plan};

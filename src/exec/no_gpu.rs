@@ -2,6 +2,7 @@
 
 use super::link::{Refusal, Setting};
 use super::program::Runners;
+use crate::mesh::Mesh;
 use crate::model_spec::{ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result};
@@ -44,11 +45,27 @@ impl Gpus {
         match *self {}
     }
 
-    pub fn bytes(&self, _: &ModelSpec, _: &[Stage], _: usize) -> (usize, usize, Vec<usize>) {
+    pub fn begin_sampling(&self) {
         match *self {}
     }
 
-    pub fn storage(&self, _: usize, _: usize) -> Storage {
+    pub fn end_sampling(&self) -> Option<String> {
+        match *self {}
+    }
+
+    pub fn number_bytes(&self) -> usize {
+        match *self {}
+    }
+
+    pub fn bytes(&self, _: &ModelSpec, _: &[Stage], _: (Mesh, usize)) -> (usize, usize, Vec<usize>) {
+        match *self {}
+    }
+
+    pub fn storage(&self, _: usize, _: Mesh) -> Storage {
+        match *self {}
+    }
+
+    pub fn state_bytes(&self, _: &ModelSpec, _: &[Stage], _: (Mesh, usize)) -> usize {
         match *self {}
     }
 

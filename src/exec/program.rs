@@ -86,14 +86,20 @@ pub trait Backend: Send {
     /// Replaces this worker's part of a gradient with the one at `place`: the first summand, unless it is this worker's own.
     fn set_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
+    /// Gathers the parameters of a gradient's group, of which each member has updated its slice, by a collective call; for
+    /// gradients without message buffers.
+    fn gather_values(&mut self, _gradient: GradientSync) -> Result<()> {
+        Ok(())
+    }
+
     /// Copies the parameters that this worker has updated to their places in `place`.
     fn copy_values(&mut self, _gradient: GradientSync, _place: Self::Location) -> Result<()> {
-        bail!("expected devices that can share the optimizer, found others; leave --zero out")
+        bail!("expected devices that exchange parameters by messages, found others with collective calls")
     }
 
     /// Replaces parameters by the ones at `place`, which the worker with the share `of` has updated.
     fn replace_values(&mut self, _gradient: GradientSync, _of: OptimizerShare, _place: Self::Location) -> Result<()> {
-        bail!("expected devices that can share the optimizer, found others; leave --zero out")
+        bail!("expected devices that exchange parameters by messages, found others with collective calls")
     }
 
     /// Sums a gradient over its group by a collective call; for gradients without message buffers.

@@ -1,5 +1,5 @@
 //! The exchange of updated parameters among workers that share the optimizer's work (ZeRO-1): an all-gather, after the
-//! reduce-scatter of gradients.
+//! reduce-scatter of gradients. GPUs make one collective call.
 //!
 //! Slices use the buffers of the stage's gradient, which all readers have finished reading by then.
 
@@ -27,7 +27,10 @@ impl<M: Backend> Program<M> {
     /// Copies the parameters that the other members of each gradient's group have updated.
     pub(super) fn gather(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
-            let Some(parts) = self.parts(gradient, updates, Use::Values) else { continue };
+            let Some(parts) = self.parts(gradient, updates, Use::Values) else {
+                self.timed(StepOp::Gather, |program| program.backend.gather_values(gradient))?;
+                continue;
+            };
             let others = || parts.messages.iter().copied().enumerate().filter(|&(member, _)| member != parts.own);
             let mut places = Vec::with_capacity(parts.messages.len());
             for (member, message) in others() {

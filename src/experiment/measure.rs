@@ -189,8 +189,13 @@ pub(super) fn in_turn(
     step: impl Fn(&mut ScheduleRun<'_>, u32) -> Result<StepRecord, Error>,
 ) -> Result<Option<Error>, Error> {
     let turns = Turns::of(runs, extent);
+    let training = runs.iter().find_map(|run| run.training);
+    training.into_iter().for_each(Training::begin_sampling);
     let ended = take(&turns, runs, observer, step);
     observer(Event::End);
+    if let Some(slowed) = training.and_then(Training::end_sampling) {
+        observer(Event::Remark(&slowed));
+    }
     let Err(error) = ended else { return Ok(diverged(runs)) };
     if runs.first().is_none_or(|run| run.steps.records.is_empty()) {
         return Err(error);

@@ -84,11 +84,14 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<(u64, u64), Err
     Ok((parameters * here.len() as u64 / shares, held))
 }
 
-/// Bytes of the parameters, gradients and moments of `worker` in a session of `graph`, on a CPU.
+/// Bytes of the parameters, gradients and moments of `worker` in a session of `graph`; on GPUs, of the first of its tensor ranks.
 pub fn state_bytes(training: &Training, graph: &TaskGraph, worker: u32, stages: &[Stage]) -> u64 {
     let (spec, mesh) = (training.spec(), training.mesh());
     let (at, share) = (mesh.coordinate(worker), training.optimizer_share(graph, worker));
     let held = || graph.schedule().placement.stages_of(at.device).map(|stage| &stages[stage as usize]);
+    if let Backend::Cuda { gpus, .. } = &training.backend {
+        return gpus.state_bytes(&spec, &held().cloned().collect::<Vec<_>>(), (mesh, share.members)) as u64;
+    }
     let sides = spec.outline().tied_sides(held());
     let tied: Vec<&str> = spec.parts.iter().flat_map(|part| part.tensors().filter_map(|tensor| tensor.tied)).collect();
     let of_group = |group: &Vec<Tensor>| {

@@ -34,8 +34,8 @@ impl Experiment {
         let graphs = self.trainable(&training, observer)?;
         self.given().map_or(Ok(()), |costs| training.require_costs(costs, &graphs))?;
         let mut runs = self.open(&training, graphs, observer)?;
-        let mut finding = Results::new(self.title(), &training, link);
-        finding.failure = measure(&mut runs, self.extent(), observer)?;
+        let failure = measure(&mut runs, self.extent(), observer)?;
+        let mut finding = Results { failure, ..Results::new(self.title(), &training, link) };
         let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
         observer(Event::Remark(&format!(
             "drift of the machine over the run: {:+.1} % (second half of the steps against the first)",

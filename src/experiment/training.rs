@@ -6,12 +6,11 @@ use super::{Error, TrainingConfig};
 use crate::compute::{Alone, Collective, OptimizerShare};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
-use crate::epilogue::group_member;
 use crate::exec::link::LinkKind;
 use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, TensorGroup, Update};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
-use crate::model::{self, Config, Parameters, StageModule, TensorRanks, Tokens};
+use crate::model::{self, Config, Parameters, StageModule, Tokens, WorkerShare};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
@@ -166,6 +165,21 @@ impl Training {
         match &self.backend {
             Backend::Cpu => "CPU threads".to_string(),
             Backend::Cuda { gpus, .. } => gpus.in_words(),
+        }
+    }
+
+    /// Begins to sample clock, power and throttling of GPUs.
+    pub(super) fn begin_sampling(&self) {
+        if let Backend::Cuda { gpus, .. } = &self.backend {
+            gpus.begin_sampling();
+        }
+    }
+
+    /// Ends sampling, for the provenance. Returns a remark if a GPU was slowed down.
+    pub(super) fn end_sampling(&self) -> Option<String> {
+        match &self.backend {
+            Backend::Cuda { gpus, .. } => gpus.end_sampling(),
+            Backend::Cpu => None,
         }
     }
 
@@ -345,14 +359,12 @@ impl Training {
                 1 => Box::new(Alone),
                 _ => Box::new(TensorGroup::new(worker, shared)),
             };
-            let ranks = TensorRanks { members: ranks, shares_rows: mesh.sequence_parallel };
-            let mut module = StageModule::on_cpu_slices(&self.parameters, &held, sizes, &slices, ranks)?;
+            let optimizer = self.optimizer_share(graph, worker);
+            let share = WorkerShare { ranks, shares_rows: mesh.sequence_parallel, optimizer };
+            let mut module = StageModule::on_cpu_slices(&self.parameters, &held, sizes, &slices, share)?;
             module.average_over(mesh.data);
             let program = graph.schedule().program(mesh.device(worker)).iter();
             module.recompute(program.copied().filter(|op| op.kind() == Kind::R))?;
-            if mesh.zero {
-                module.share_optimizer(self.optimizer_share(graph, worker))?;
-            }
             Ok(Host::runner(worker, Box::new(module), shared, self.training_config.fault))
         };
         self.ranks.devices(shared.workers()).map(host).collect()
@@ -361,8 +373,9 @@ impl Training {
     /// Sizes of the messages between devices.
     fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Result<Sizes, Error> {
         let (spec, float, ranks) = (self.spec(), size_of::<f32>(), self.mesh().tensor as usize);
+        let optimizers = self.optimizer_share(graph, 0).members;
         let (number, tied, gradients) = match &self.backend {
-            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages, ranks),
+            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages, (self.mesh(), optimizers)),
             Backend::Cpu => {
                 let of_stages = stages.iter().map(|stage| spec.gradient_share(stage, ranks) * float);
                 (float, spec.tied_share(ranks) * float, of_stages.collect())
@@ -376,7 +389,7 @@ impl Training {
             slices: if slices.len() > 1 { slices.iter().map(of_slice).collect() } else { Vec::new() },
             tied: spec.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
-            norm_parts: spec.squares() * self.mesh().tensor as usize * self.optimizer_share(graph, 0).members,
+            norm_parts: spec.squares() * ranks * optimizers,
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
             by_collectives: matches!(self.backend, Backend::Cuda { .. }) && !self.mesh().is_single(),
         })
@@ -404,17 +417,13 @@ impl Training {
                 let storage = model::storage(self.config().vocabulary_multiple, mesh.tensor as usize);
                 Storage { sp: mesh.row_ranks() as usize, ..storage }
             }
-            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), mesh.tensor as usize),
+            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), mesh),
         }
     }
 
     /// The share of the optimizer's work of `worker` in a session of `graph`.
     pub(super) fn optimizer_share(&self, graph: &TaskGraph, worker: u32) -> OptimizerShare {
-        if !self.mesh().zero {
-            return OptimizerShare::WHOLE;
-        }
-        let (member, members) = group_member(&graph.schedule().placement, self.mesh(), worker);
-        OptimizerShare { member: member as usize, members: members as usize }
+        exec::optimizer_share(&graph.schedule().placement, self.mesh(), worker)
     }
 
     /// Numbers that a worker sends to the next stage per micro-batch.
@@ -431,7 +440,7 @@ impl Training {
     fn number_bytes(&self) -> usize {
         match &self.backend {
             Backend::Cpu => size_of::<f32>(),
-            Backend::Cuda { gpus, .. } => gpus.bytes(&self.spec(), &[], 1).0,
+            Backend::Cuda { gpus, .. } => gpus.number_bytes(),
         }
     }
 

@@ -1,10 +1,12 @@
 //! A module on a GPU: warm-up, in which every op runs once, and the memory of a step, allocated before its first op.
 
-use super::module::{StageModule, workload};
+use super::module::{StageModule, WorkerShare, workload};
 use super::parameters::Parameters;
 #[cfg(feature = "internals")]
 use crate::compute::cuda::AloneOnDevice;
-use crate::compute::cuda::{Cuda, Demand, DeviceCollective, EventTimer, Numbers, check_kernel_sizes, check_memory};
+use crate::compute::cuda::{
+    Cuda, Demand, DeviceCollective, EventTimer, Group, Numbers, Sharing, check_kernel_sizes, check_memory,
+};
 use crate::compute::{Store, TensorShare};
 use crate::epilogue::GradientSync;
 use crate::model_spec::{self, EMBEDDING, HEAD};
@@ -14,6 +16,10 @@ use pipesim_cuda::Gpu;
 use pipesim_cuda::api::Buffer;
 use pipesim_cuda::kernel::Precision;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Limit of pending work on the stream while ops warm up.
+const MOST_WARMING: u64 = 256;
 
 impl StageModule<Cuda> {
     #[cfg(feature = "internals")]
@@ -30,27 +36,30 @@ impl StageModule<Cuda> {
         sizes: [usize; 3],
         precision: Precision,
     ) -> Result<StageModule<Cuda>> {
-        StageModule::on_gpu_rank(gpu, parameters, stages, sizes, precision, (Box::new(AloneOnDevice), false))
+        let alone: Box<dyn DeviceCollective> = Box::new(AloneOnDevice);
+        StageModule::on_gpu_rank(gpu, parameters, stages, sizes, precision, alone)
     }
 
     /// A module on `gpu` with one tensor-parallel rank's share of each layer: see [`StageModule::on_gpu`]. All ranks run the same ops
-    /// in the same order. The warm-up makes no collective call; `shares_rows` is sequence parallelism.
+    /// in the same order. The warm-up makes no collective call.
     pub fn on_gpu_rank(
         gpu: &Arc<Gpu>,
         parameters: &Parameters,
         stages: &[(u32, model_spec::Stage)],
         sizes: [usize; 3],
         precision: Precision,
-        (members, shares_rows): (Box<dyn DeviceCollective>, bool),
+        share: impl Into<WorkerShare<dyn DeviceCollective>>,
     ) -> Result<StageModule<Cuda>> {
         let (config, spec) = (&parameters.config, parameters.config.spec());
-        let share = TensorShare { rank: members.rank(), size: members.size(), shares_rows };
-        let workload = workload(config, stages, sizes, share)?;
+        let WorkerShare { ranks, shares_rows, optimizer } = share.into();
+        let share = TensorShare { rank: ranks.rank(), size: ranks.size(), shares_rows };
+        let workload = workload(config, stages, sizes, share, optimizer)?;
         let [sequences, tokens, microbatches] = sizes;
         check_kernel_sizes(config, [sequences, tokens])?;
-        let ranks = share.size;
-        check_memory(gpu, &spec, stages, &Demand { sequences, tokens, microbatches, in_flight: 1, precision, ranks })?;
-        let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), members)?;
+        let sharing = Sharing { ranks: share.size, row_ranks: share.row_ranks(), optimizers: optimizer.members };
+        let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision, sharing };
+        check_memory(gpu, &spec, stages, &demand)?;
+        let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), ranks)?;
         let mut module = StageModule::new(compute, parameters, stages, &workload)?;
         module.warm_up(microbatches * sequences * tokens).context("running every op once")?;
         module.compute.wake();
@@ -67,6 +76,23 @@ impl StageModule<Cuda> {
         let held = self.exchanged(gradient)?;
         let places: Vec<Numbers> = held.iter().map(|&(number, [own, _])| self.groups[number].gradients(own)).collect();
         self.compute.sum_gradients(&places, group)
+    }
+
+    /// Gathers the parameters of a stage over `group`, whose members have updated a slice each. Only enqueues.
+    ///
+    /// # Errors
+    /// Nothing is to be exchanged, or the machine failed.
+    pub fn gather_values(&mut self, gradient: GradientSync, group: &mut dyn DeviceCollective) -> Result<()> {
+        self.compute.enter()?;
+        let updated = self.updated(gradient)?;
+        let groups: Vec<&Group> = updated.into_iter().map(|number| &self.groups[number]).collect();
+        self.compute.gather_values(&groups, group)
+    }
+
+    #[cfg(feature = "internals")]
+    /// Bytes of parameters, gradients and moments.
+    pub fn state_bytes(&self) -> usize {
+        self.groups.iter().map(Group::bytes_held).sum()
     }
 
     /// Bytes of a hidden state: what stages hand to each other.
@@ -91,6 +117,10 @@ impl StageModule<Cuda> {
         self.begin(&tokens, &tokens)?;
         let gpu = self.gpu().clone();
         let mut marks = EventTimer::new(&gpu);
+        marks.limit(MOST_WARMING, || {
+            std::thread::sleep(Duration::from_micros(50));
+            Ok(())
+        });
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;

@@ -29,7 +29,7 @@ pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
 pub use executable::{check_executable, check_executable_keys, dropouts};
 pub use logits::WholeModel;
-pub use module::{StageModule, TensorRanks, workload};
+pub use module::{StageModule, WorkerShare, workload};
 pub use parameters::{Parameters, TensorPart};
 pub use rates::{Product, Rates, rates};
 pub use stages::{check_held, check_sizes};

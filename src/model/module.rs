@@ -81,16 +81,20 @@ pub struct StageModule<C: Compute> {
     pub(super) peak_held_bytes: usize,
 }
 
-/// The tensor-parallel ranks that share a module's layers.
-pub struct TensorRanks {
-    pub members: Box<dyn Collective>,
+/// What a worker shares with others.
+pub struct WorkerShare<C: ?Sized> {
+    /// The tensor-parallel ranks that share its layers.
+    pub ranks: Box<C>,
     /// Whether they also share the rows between products: sequence parallelism.
     pub shares_rows: bool,
+    /// Its share of the optimizer's work: moments are kept, and gradients summed, for a slice of every group. Values of other
+    /// slices come from the others.
+    pub optimizer: OptimizerShare,
 }
 
-impl From<Box<dyn Collective>> for TensorRanks {
-    fn from(members: Box<dyn Collective>) -> TensorRanks {
-        TensorRanks { members, shares_rows: false }
+impl<C: ?Sized> From<Box<C>> for WorkerShare<C> {
+    fn from(ranks: Box<C>) -> WorkerShare<C> {
+        WorkerShare { ranks, shares_rows: false, optimizer: OptimizerShare::WHOLE }
     }
 }
 
@@ -104,6 +108,7 @@ pub fn workload(
     stages: &[(u32, model_spec::Stage)],
     [sequences, tokens, microbatches]: [usize; 3],
     tensor: TensorShare,
+    optimizer: OptimizerShare,
 ) -> Result<Workload> {
     check_sizes(config, [sequences, tokens, microbatches])?;
     config.check_tensor_ranks(tensor.size).map_err(Error::msg)?;
@@ -121,6 +126,7 @@ pub fn workload(
         vocabulary: config.vocabulary,
         vocabulary_multiple: config.vocabulary_multiple,
         tensor,
+        optimizer,
         attention: attention([config.heads, config.groups, config.head_size], tensor),
         frequencies: config.rotary.map_or(Vec::new(), |rotary| rotary.frequencies(config.head_size)),
         has_embedding: has(EMBEDDING),
@@ -144,9 +150,9 @@ impl StageModule<Cpu> {
         parameters: &Parameters,
         stages: &[(u32, model_spec::Stage)],
         sizes: [usize; 3],
-        ranks: impl Into<TensorRanks>,
+        share: impl Into<WorkerShare<dyn Collective>>,
     ) -> Result<StageModule<Cpu>> {
-        StageModule::on_cpu_slices(parameters, stages, sizes, &[], ranks)
+        StageModule::on_cpu_slices(parameters, stages, sizes, &[], share)
     }
 
     /// A [`StageModule::on_cpu_rank`] for sequences that are cut into slices of these numbers of tokens; whole ones if there are none.
@@ -155,11 +161,11 @@ impl StageModule<Cpu> {
         stages: &[(u32, model_spec::Stage)],
         sizes: [usize; 3],
         slices: &[usize],
-        ranks: impl Into<TensorRanks>,
+        share: impl Into<WorkerShare<dyn Collective>>,
     ) -> Result<StageModule<Cpu>> {
-        let TensorRanks { members: ranks, shares_rows } = ranks.into();
+        let WorkerShare { ranks, shares_rows, optimizer } = share.into();
         let share = TensorShare { rank: ranks.rank(), size: ranks.size(), shares_rows };
-        let workload = workload(&parameters.config, stages, sizes, share)?.sliced(slices)?;
+        let workload = workload(&parameters.config, stages, sizes, share, optimizer)?.sliced(slices)?;
         StageModule::new(Cpu::new(workload.clone(), ranks)?, parameters, stages, &workload)
     }
 }
@@ -231,7 +237,7 @@ impl<C: Compute> StageModule<C> {
             shared,
             tied,
             tied_received: false,
-            optimizer: OptimizerShare::WHOLE,
+            optimizer: workload.optimizer,
             microbatches: workload.microbatches,
             slices: workload.slice_count(),
             recomputed: BTreeSet::new(),
@@ -247,17 +253,6 @@ impl<C: Compute> StageModule<C> {
     /// Makes the loss of a step the mean over `replicas` of this module, whose gradients are summed.
     pub fn average_over(&mut self, replicas: u32) {
         self.weight = 1.0 / (replicas as usize * self.microbatches * self.rows) as f32;
-    }
-
-    /// Shares the optimizer's work with other workers that hold the same parameters: moments are kept, and gradients summed,
-    /// for a slice of every group. Values of other slices come from the others.
-    ///
-    /// # Errors
-    /// The machine cannot, or failed.
-    pub fn share_optimizer(&mut self, share: OptimizerShare) -> Result<()> {
-        self.compute.enter()?;
-        self.optimizer = share;
-        self.groups.iter_mut().try_for_each(|group| self.compute.share_optimizer(group, share))
     }
 
     #[cfg(feature = "internals")]

@@ -92,7 +92,7 @@ impl<C: Compute> StageModule<C> {
 
     /// The groups whose parameters are exchanged after an update. If both parts that share a tensor are here, it goes with its
     /// owner's.
-    fn updated(&self, gradient: GradientSync) -> Result<Vec<usize>> {
+    pub(super) fn updated(&self, gradient: GradientSync) -> Result<Vec<usize>> {
         let is_once = |side: Side| side == Side::Own || self.tied != TiedSides::Both;
         let exchanged = self.exchanged(gradient)?.into_iter();
         Ok(exchanged.filter(|(_, [side, _])| is_once(*side)).map(|(number, _)| number).collect())

@@ -2,6 +2,10 @@
 #include "driver.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 namespace emulator {
 
@@ -57,6 +61,14 @@ using namespace emulator;
 API int cuDevicePrimaryCtxRetain(Handle* out, int device) {
     if (!is_initialized()) return NOT_INITIALIZED;
     if (device < 0 || device >= device_count()) return INVALID_DEVICE;
+    // a device in exclusive-process mode admits one process, which locks a file
+    if (const char* folder = getenv("EMULATOR_EXCLUSIVE")) {
+        static std::atomic<int> locks[64];
+        std::string path = std::string(folder) + "/device" + std::to_string(physical_device(device));
+        int file = locks[device % 64].load() ? -1 : open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        if (file >= 0 && flock(file, LOCK_EX | LOCK_NB)) return close(file), DEVICE_UNAVAILABLE;
+        if (file >= 0) locks[device % 64] = file;
+    }
     auto context = primary_context(device);
     context->references++;
     context->active = true;

@@ -124,6 +124,7 @@ API int cuDevResourceGenerateDesc(Handle* out, Resource* resources, unsigned cou
 API int cuGreenCtxCreate(Handle* out, Handle handle, int device, unsigned flags) {
     auto description = descriptions.find(handle);
     if (!out || !description || description->device != device || flags != 1) return INVALID_VALUE;
+    if (description->queues && getenv("EMULATOR_NO_OWN_QUEUES")) return INVALID_RESOURCE_CONFIGURATION;
     auto base = primary_context(device);
     base->references++;
     base->active = true;

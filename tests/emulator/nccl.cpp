@@ -361,6 +361,11 @@ int join(Communicator** out, int ranks, const UniqueId& id, int rank, int device
     if (own.joined.exchange(1)) return refuse(INVALID_USAGE, "rank " + std::to_string(rank) + " joined twice");
     own.process = getpid();
     own.device = driver().physical_device(device);
+    if (const char* fault = getenv("EMULATOR_NCCL_JOIN")) {  // RANK:SIGNAL
+        static std::atomic<bool> struck{false};
+        int of = -1, signal = 0;
+        if (sscanf(fault, "%d:%d", &of, &signal) == 2 && of == rank && !struck.exchange(true)) kill(getpid(), signal);
+    }
     ++control->members;
     wait_until([=] { return control->members >= ranks; }, "ncclCommInitRank: the other ranks");
     for (int one = 0; one < ranks; ++one)

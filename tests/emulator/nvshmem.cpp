@@ -198,6 +198,8 @@ void put(const char* call, void* destination, const void* source, size_t bytes, 
         if (later) proxy().add(move);
         else move();
     }));
+    // the signal may be a copy from the host's stack, which the call waits for
+    if (getenv("EMULATOR_PUT_HOLDS") && signal) driver().synchronize(stream);
 }
 
 void get(const char* call, void* destination, const void* source, size_t bytes, int pe, uintptr_t stream) {

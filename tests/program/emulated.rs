@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use pipesim::MicroBatch;
-use pipesim::internals::compute::cuda::storage;
+use pipesim::internals::compute::cuda::{Sharing, storage};
 use pipesim::internals::model_spec::gpt2;
 use pipesim_cuda::Precision;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// pipesim where the stand-ins are found, without anything that this process inherited about GPUs.
-fn pipesim(variables: &[(&str, &str)]) -> Command {
+pub fn pipesim(variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(PROGRAM);
     with_stand_ins(&mut command).env("EMULATOR_JITTER", "1").env("EMULATOR_TIMEOUT", "120");
     command.env("EMULATOR_CONNECTIONS_WANTED", "32").env("EMULATOR_TEARDOWN_MS", "5");
@@ -23,7 +23,7 @@ fn pipesim(variables: &[(&str, &str)]) -> Command {
 }
 
 /// Trains the golden model for two steps of 8 sequences in 4 micro-batches; by schedule and link, the losses: PyTorch's.
-fn train(
+pub fn train(
     more: &str,
     variables: &[(&str, &str)],
     setting: &str,
@@ -40,12 +40,12 @@ fn train(
     check_losses(&json, setting, tolerance)
 }
 
-const STREAM: &str = "C_stream_b0.9_0.999_wd0";
+pub const STREAM: &str = "C_stream_b0.9_0.999_wd0";
 const SAME: &str = "B_same_batch_b0.9_0.95_wd0_clip1";
 const OF_SAME: &str = "--clip 1 --beta2 0.95 --repeat-batch";
 
 /// Compiles the kernels of [`TINY`] models, once: where time is measured it is not the compiler's.
-fn compile() {
+pub fn compile() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         for links in ["--link copy --link local --link nccl", "-n 2 --link nvshmem"] {
@@ -58,7 +58,7 @@ fn compile() {
 }
 
 /// A model that takes no time.
-const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
+pub const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
 
 #[test]
 fn every_schedule_gives_pytorchs_losses_on_two_gpus() {
@@ -124,7 +124,7 @@ fn profiles_count_the_bytes_of_their_precision() {
         let tiny =
             gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
         let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
-        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize, 1));
+        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize, Sharing::NONE));
         assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
     }
 }
@@ -319,7 +319,7 @@ fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_
 }
 
 /// The longest that a process may take to end once a device hung or died; what is waited for before is `--timeout`.
-const END: Duration = Duration::from_secs(10);
+pub const END: Duration = Duration::from_secs(10);
 
 /// Whatever a stream waits for, and whatever a thread does meanwhile in a driver's call.
 #[test]
@@ -401,9 +401,12 @@ fn communicators_are_connected_once() {
 /// A driver holds the host up where a stream holds as much as it can, whatever the host has to do then.
 #[test]
 fn no_stream_is_ever_full() {
-    let arguments = format!("{TINY} --device cuda --stages 1 --micro 48 --warmup 0 --schedule 1f1b --blocks 4");
-    let (code, _, told) = run(&mut pipesim(&[("EMULATOR_NEVER_FULL", "1")]), &arguments);
-    assert_eq!(code, Some(0), "{told}");
+    // the second model's backward is more than half of what a stream holds
+    for sizes in ["--micro 48 --blocks 4", "--micro 3 --blocks 40"] {
+        let arguments = format!("{TINY} --device cuda --stages 1 --warmup 0 --schedule 1f1b {sizes}");
+        let (code, _, told) = run(&mut pipesim(&[("EMULATOR_NEVER_FULL", "1")]), &arguments);
+        assert_eq!(code, Some(0), "{sizes}: {told}");
+    }
 }
 
 #[test]
@@ -466,10 +469,13 @@ fn defaults_that_a_link_would_stop_are_left_out_and_said() {
     assert_eq!(json["runs"].as_array().unwrap().len(), 4 + 3, "{json}");
 }
 
+/// Two probes at a time on a GPU that admits one process would find it unavailable.
 #[test]
 fn doctor_finds_the_stand_ins_usable_and_a_bare_machine_not() {
-    let arguments = ["doctor", "--format", "json", "--need", "cuda", "--need", "nvshmem"];
-    let (code, json, told) = finish(pipesim(&[]).args(arguments));
+    let (folder, arguments) =
+        (tempfile::tempdir().unwrap(), ["doctor", "--format", "json", "--need", "cuda", "--need", "nvshmem"]);
+    let exclusive = folder.path().display().to_string();
+    let (code, json, told) = finish(pipesim(&[("EMULATOR_EXCLUSIVE", &exclusive)]).args(arguments));
     assert_eq!(code, Some(0), "{told}");
     let status = |name: &str| {
         let probes = json["probes"].as_array().unwrap();
@@ -478,4 +484,6 @@ fn doctor_finds_the_stand_ins_usable_and_a_bare_machine_not() {
     for name in ["driver", "devices", "peer-access", "nvrtc", "cublaslt", "nccl", "nvshmem", "processor"] {
         assert_eq!(status(name), "ok", "{name}: {json:#}");
     }
+    let all = json.to_string();
+    assert!(all.contains("compiles a kernel that runs") && all.contains("multiplies matrices"), "{all}");
 }

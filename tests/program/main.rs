@@ -5,6 +5,7 @@ mod docs;
 mod emulated;
 mod explain;
 mod flags;
+mod gpu_hosts;
 mod habits;
 mod hardware;
 mod hostile;

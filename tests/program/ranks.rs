@@ -361,7 +361,11 @@ pub mod under_mpirun {
     #[test]
     fn gpus_of_ranks_give_pytorchs_losses() {
         let emulator = emulator();
-        let variables = [("LD_LIBRARY_PATH", &*emulator), ("PIPESIM_CACHE", &*emulator.join("cache"))];
+        let variables = [
+            ("LD_LIBRARY_PATH", &*emulator),
+            ("PIPESIM_CACHE", &*emulator.join("cache")),
+            ("EMULATOR_MULTIPROCESSORS", Path::new("64")),
+        ];
         for (link, more) in
             [("mpi", ""), ("mpi", "--no-shared-memory"), ("nvshmem", ""), ("nccl", "--no-shared-memory")]
         {
@@ -404,6 +408,37 @@ pub mod under_mpirun {
             let (code, told, took, written) = signal_mid_run(long(mpirun(3, &[]), ""), STEPPED, &victim, "-STOP");
             assert!(code != Some(0) && took < Duration::from_secs(10) && written, "took {took:?}: {told}");
             assert!(told.contains(&format!("rank {rank} has not answered for 4 s")), "{told}");
+        }
+    }
+
+    /// A library in front of MPI in which rank 1 gets a signal when it is to create a communicator of some ranks.
+    const FAULT: &str = r#"
+        #include <mpi.h>
+        #include <signal.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int MPI_Comm_create_group(MPI_Comm parent, MPI_Group group, int tag, MPI_Comm *made) {
+            int rank;
+            PMPI_Comm_rank(parent, &rank);
+            if (rank == 1) kill(getpid(), atoi(getenv("FAULT_SIGNAL")));
+            return PMPI_Comm_create_group(parent, group, tag, made);
+        }"#;
+
+    /// MPI waits for all ranks of a communicator that it creates, in a call that nothing ends.
+    #[test]
+    fn a_rank_that_dies_or_stops_in_the_creation_of_a_communicator_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let [source, library] = ["fault.c", "libfault.so"].map(|name| folder.path().join(name));
+        std::fs::write(&source, FAULT).unwrap();
+        let made = Command::new("mpicc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap();
+        assert!(made.success());
+        for (signal, words) in [("9", "signal 9"), ("19", "rank 1 has not answered for 4 s")] {
+            let variables = [("LD_PRELOAD", &*library), ("FAULT_SIGNAL", Path::new(signal))];
+            let more = "--tp 2 --no-shared-memory --schedule 1f1b --steps 3";
+            let begin = Instant::now();
+            let (code, _, told) = run(&mut mpirun(4, &variables), &arguments(2, more));
+            assert!(code != Some(0) && told.contains(words) && told.contains("rank 1"), "{signal}: {code:?} {told}");
+            assert!(begin.elapsed() < Duration::from_secs(10), "{signal}: it took {:?}: {told}", begin.elapsed());
         }
     }
 

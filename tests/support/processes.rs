@@ -68,7 +68,7 @@ pub fn with_stand_ins(command: &mut Command) -> &mut Command {
         command.env_remove(variable);
     }
     let folder = emulator();
-    command.env("EMULATOR_HARDWARE_QUEUES", "1");
+    command.env("EMULATOR_HARDWARE_QUEUES", "1").env("EMULATOR_MULTIPROCESSORS", "64");
     command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"))
 }
 

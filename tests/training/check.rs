@@ -30,6 +30,21 @@ fn status(folder: &Path) -> (Vec<String>, BTreeMap<String, [String; 2]>) {
     (order, rows.iter().map(|row| (row[0].to_string(), [row[1], row[3]].map(str::to_string))).collect())
 }
 
+/// A plan fits in the time that it is for, and its parts are those of the check.
+#[test]
+fn plans_fit_their_minutes() {
+    for (name, most) in [("short", 600), ("all", 1800)] {
+        let output = check().args(["plan", name]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (rows, sum) = text.trim_end().rsplit_once('\n').unwrap();
+        let number = |words: &str| words.split_whitespace().rev().nth(1).unwrap().parse::<u32>().unwrap();
+        assert_eq!(rows.lines().map(number).sum::<u32>(), number(sum), "{text}");
+        assert!(number(sum) <= most, "{text}");
+        let parts: Vec<&str> = rows.lines().map(|row| row.split_whitespace().next().unwrap()).collect();
+        assert!(if name == "all" { parts == listed() } else { parts.contains(&"times") }, "{text}");
+    }
+}
+
 #[test]
 fn its_first_parts_run_through_on_the_stand_ins() {
     if skipped_on_gpu("the check runs the tests, not they it") {
@@ -49,7 +64,7 @@ fn its_first_parts_run_through_on_the_stand_ins() {
     symlink(std::env::current_exe().unwrap(), programs.join("training")).unwrap();
 
     // what takes longest stays out: these are other tests of this program
-    let parts = ["doctor", "slices", "connections", "exits", "ranks", "throughput", "sanitizer"];
+    let parts = ["doctor", "slices", "times", "throughput", "connections", "exits", "ranks", "sanitizer"];
     let mut command = check();
     command.args(parts).arg(&out).env("PIPESIM_GPU_PACK", &pack).env("PIPESIM_GPU_QUICK", "1");
     command.env("EMULATOR_DEVICES", "1").env("EMULATOR_MULTIPROCESSORS", "64").env("EMULATOR_TIMEOUT", "120");
@@ -68,6 +83,10 @@ fn its_first_parts_run_through_on_the_stand_ins() {
     assert!(found["doctor"][1].contains("compute mode") && found["doctor"][1].contains("MPS: no"), "{found:?}");
     assert!(
         found["connections"][1].contains("8 queues: 1f1b ") && found["connections"][1].contains("32 queues: 1f1b ")
+    );
+    assert!(
+        found["times"][1].contains("(40.8), attention forward ") && found["times"][1].contains("rest "),
+        "{found:?}"
     );
     assert!(found["exits"][1].starts_with("3 runs, exit code 0 each time"), "{found:?}");
     let ranks = &found["ranks"][1];

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 #[path = "cuda_mesh.rs"]
 mod mesh;
+#[path = "cuda_times.rs"]
+mod times;
 
 const CHILD: &str = "PIPESIM_TEST_CHILD";
 
@@ -200,7 +202,7 @@ impl Steps for Pipeline {
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
         if first != last && self.spec.tied_elements(|elements| elements) > 0 {
-            let bytes = tied_gradient_bytes(&self.spec, 1);
+            let bytes = tied_gradient_bytes(&self.spec, Sharing::NONE);
             // both parts leave before either is replaced
             let sent = [first, last].map(|from| {
                 let gpu = self.gpus[from].clone();
@@ -586,7 +588,8 @@ fn the_estimate_is_near_what_is_allocated() {
             [(0, Precision::F32), (1, Precision::F32), (0, Precision::Bf16), (1, Precision::Bf16)]
                 .map(|(stage, precision)| (layers[stage].clone(), precision))
         {
-            let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision, ranks: 1 };
+            let sharing = Sharing::NONE;
+            let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision, sharing };
             let stages = [(0, layers)];
             let expected = bytes_needed(&parameters.config.spec(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
@@ -703,7 +706,7 @@ fn replicas_add_up_to_twice_the_gradient() {
         shard.export(&mut once, Quantity::Gradients).unwrap();
         let stage = GradientSync::Stage(Chunk { stage: 0, direction: 0 });
         let whole = checkpoint().config.spec();
-        let bytes = stage_gradient_bytes(&whole, &whole.split(1, None).unwrap()[0], 1);
+        let bytes = stage_gradient_bytes(&whole, &whole.split(1, None).unwrap()[0], Sharing::NONE);
         let sent = Buffer::new(shard.gpu().context(), bytes).unwrap();
         shard.copy_gradient(stage, sent.address()).unwrap();
         shard.merge_gradient(stage, sent.address()).unwrap();
@@ -737,6 +740,32 @@ fn events_lie_on_the_hosts_clock() {
         gpu.compute.record(&untimed).unwrap();
         assert!(clock.ns(&untimed).is_err());
         let _nothing_happens_without_nvtx = Range::new("0F3");
+    });
+}
+
+/// A calibration that waited for the compute stream would wait for ever here.
+#[test]
+fn the_clock_is_read_while_the_compute_stream_is_held_up() {
+    child("the_clock_is_read_while_the_compute_stream_is_held_up", &[("EMULATOR_TIMEOUT", "60")], || {
+        let gpu = Gpu::whole(driver(), 0).unwrap();
+        let start = std::time::Instant::now();
+        let now = || start.elapsed().as_nanos() as u64;
+        let word = Buffer::new(gpu.context(), 8).unwrap();
+        gpu.compute.clear(word.address(), 8).unwrap();
+        gpu.compute.wait_value(word.address(), 1).unwrap();
+        let event = gpu.events().timed().unwrap();
+        gpu.compute.record(&event).unwrap();
+        let clock = Clock::calibrate(&gpu, &now).unwrap();
+        // a host with other work may not see its event soon
+        let soon = (0..20).find_map(|_| Clock::calibrate_soon(&gpu, &now).unwrap());
+        assert!(!gpu.compute.is_done().unwrap(), "the stream is held up");
+        let before = now();
+        gpu.send.write_value(word.address(), 1).unwrap();
+        event.synchronize().unwrap();
+        for clock in soon.into_iter().chain([clock]) {
+            let ns = clock.ns(&event).unwrap() + clock.uncertainty_ns + if on_gpu() { 5000 } else { 1000 };
+            assert!(ns >= before, "{ns} before the word was written at {before}");
+        }
     });
 }
 
@@ -827,6 +856,9 @@ fn devices_say_what_they_are_and_slices_are_dealt() {
         }
         let slices = Gpu::slices(driver(), 0, 2).unwrap();
         let each = slices[0].multiprocessors();
+        let again = Gpu::slices(driver(), 0, 2).unwrap();
+        let same = slices.iter().zip(&again).all(|(one, other)| Arc::ptr_eq(one.context(), other.context()));
+        assert!(same, "green contexts are created once");
         assert!(slices.len() == 2 && 8 <= each && 2 * each <= facts.multiprocessors && (each == 8 || on_gpu()));
         assert!(slices.iter().all(|slice| slice.multiprocessors() == each && slice.slice().unwrap().1 == 2));
         let error = Gpu::slices(driver(), 0, facts.multiprocessors + 1).map(|_| ()).unwrap_err().to_string();
@@ -940,8 +972,8 @@ fn the_cache_is_read() {
 fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
     let spec = pipesim::internals::model_spec::gpt2::Config::preset("gpt2").unwrap().spec();
     let whole = Stage::transformer(true, 0..12, true);
-    let demand =
-        Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16, ranks: 1 };
+    let (precision, sharing) = (Precision::Bf16, Sharing::NONE);
+    let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision, sharing };
     let bytes = bytes_needed(&spec, &[(0, whole)], &demand);
     // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
     assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);

@@ -4,17 +4,18 @@
 
 use super::{child, driver};
 use crate::llama::Case;
-use crate::mesh::{assert_losses, is_in_order, on_mesh, values_by_worker};
+use crate::mesh::{assert_losses, is_in_order, on_mesh, shared, values_by_worker, variants};
 use crate::pipeline::on_one_device;
 use crate::run::{adamw, graph, losses, train, training};
 use crate::support::{golden_losses, golden_settings, numbers, on_gpu, skipped_on_gpu};
 use pipesim::Delivery;
+use pipesim::internals::compute::cuda::Cuda;
 use pipesim::internals::exec::Gpus;
 use pipesim::internals::exec::link::LINKS;
-use pipesim::internals::experiment::{Backend, Training, most_held};
+use pipesim::internals::experiment::{Backend, Training, most_held, state_bytes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::Mesh;
-use pipesim::internals::model::{Parameters, Quantity};
+use pipesim::internals::model::{Parameters, Quantity, StageModule};
 use pipesim_cuda::nccl::{Join, Nccl, Numbers};
 use pipesim_cuda::*;
 use std::collections::BTreeMap;
@@ -80,7 +81,10 @@ fn gpus_with_nccl_train_to_pytorchs_losses_on_every_mesh() {
             return;
         }
         for (number, (mesh, p)) in meshes().enumerate() {
-            check(mesh, &graph("1f1b", p, 2, None).unwrap(), Workers::Gpus, "copy", number % 3);
+            // without sharing here on two stages, by copies on one
+            for mesh in variants(mesh).into_iter().filter(|other| p == 2 || *other != mesh) {
+                check(mesh, &graph("1f1b", p, 2, None).unwrap(), Workers::Gpus, "copy", number % 3);
+            }
         }
     });
 }
@@ -94,8 +98,7 @@ fn links_and_both_directions_train_on_a_mesh() {
         }
         check(Mesh::new(2, 2), &graph("1f1b", 2, 2, None).unwrap(), Workers::Gpus, "nccl", 0);
         check(Mesh::new(2, 1), &graph("zb-h1", 2, 2, None).unwrap(), Workers::Gpus, "local", 1);
-        for (tensor, data) in [(1, 2), (2, 1)] {
-            let mesh = Mesh::new(tensor, data);
+        for mesh in [Mesh::new(1, 2), Mesh::new(2, 1), shared(2, 1)] {
             check(mesh, &graph("dualpipe", 2, 4, None).unwrap(), Workers::Gpus, "copy", 1);
         }
     });
@@ -105,7 +108,9 @@ fn links_and_both_directions_train_on_a_mesh() {
 fn slices_train_to_pytorchs_losses_on_every_mesh() {
     child("mesh::slices_train_to_pytorchs_losses_on_every_mesh", SLICES, || {
         for (number, (mesh, p)) in meshes().enumerate() {
-            check(mesh, &graph("zb-h1", p, 2, None).unwrap(), Workers::Slices, "copy", number % 3);
+            for mesh in variants(mesh).into_iter().filter(|other| p == 1 || *other != mesh) {
+                check(mesh, &graph("zb-h1", p, 2, None).unwrap(), Workers::Slices, "copy", number % 3);
+            }
         }
     });
 }
@@ -162,16 +167,53 @@ fn llama_trains_to_pytorchs_losses_on_gpus() {
                     continue;
                 }
                 let setting = &case.settings()[count % case.settings().len()];
-                let mesh = Mesh::new(tensor as u32, data as u32);
-                let training = on_mesh(case.training(setting, 1), mesh, 1, batch);
-                let training = on_gpus(training, 1, Workers::Gpus, "copy", false);
-                let graph = graph("1f1b", 1, 1, None).unwrap();
-                let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 1, 2));
-                assert_losses(&ours, &numbers(&case.expected[setting])[..2], &format!("{} {mesh}", case.name));
-                count += 1;
+                for mesh in variants(Mesh::new(tensor as u32, data as u32)) {
+                    let training = on_mesh(case.training(setting, 1), mesh, 1, batch);
+                    let training = on_gpus(training, 1, Workers::Gpus, "copy", false);
+                    let graph = graph("1f1b", 1, 1, None).unwrap();
+                    let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 1, 2));
+                    assert_losses(&ours, &numbers(&case.expected[setting])[..2], &format!("{} {mesh}", case.name));
+                    count += 1;
+                }
             }
         }
-        assert!(count >= 3, "only {count} runs");
+        assert!(count >= 6, "only {count} runs");
+    });
+}
+
+/// What replicas share is exported whole: a CPU without a mesh goes on from it, and without clipping replicas that share the
+/// optimizer have the bits of replicas that do not.
+#[test]
+fn shared_moments_are_whole_in_checkpoints() {
+    child("mesh::shared_moments_are_whole_in_checkpoints", SLICES, || {
+        let (key, adamw, _) = golden_settings()[0];
+        let single = || training(1, adamw, None, !key.starts_with('C'));
+        let run = |mesh| {
+            let (mut all, graph) = (Vec::new(), graph("1f1b", 1, 2, None).unwrap());
+            let training = on_gpus(on_mesh(single(), mesh, 2, 8), 1, Workers::Slices, "copy", false);
+            let mut session = training.session(&graph).unwrap();
+            train(&training, &mut session, 2, 2);
+            for what in [Quantity::Values, Quantity::FirstMoments, Quantity::SecondMoments] {
+                let found = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
+                let into = found.clone();
+                session.call(move |_, state| state.export(&mut into.lock().unwrap(), what)).unwrap();
+                all.push((
+                    what,
+                    std::mem::replace(&mut *found.lock().unwrap(), Parameters::zeros(training.config()).unwrap()),
+                ));
+            }
+            all
+        };
+        let zero = |tensor| Mesh { zero: true, ..Mesh::new(tensor, 2) };
+        let saved = run(zero(2));
+        assert!(saved == run(Mesh::new(2, 2)), "another bit than without sharing");
+        let (training, graph) = (single(), graph("1f1b", 1, 1, None).unwrap());
+        let mut session = training.session(&graph).unwrap();
+        for (what, from) in saved {
+            session.call(move |_, state| state.import(&from, what)).unwrap();
+        }
+        let third = session.step(&training.batch(2, 1).unwrap(), Some(training.update(2))).unwrap();
+        assert_losses(&losses(&[third]), &golden_losses(key)[2..3], "a CPU after two steps of GPUs");
     });
 }
 
@@ -179,7 +221,7 @@ fn llama_trains_to_pytorchs_losses_on_gpus() {
 fn bfloat16_stays_close_on_a_mesh() {
     child("mesh::bfloat16_stays_close_on_a_mesh", SLICES, || {
         let (key, adamw, clip) = golden_settings()[1];
-        let mesh = Mesh::new(2, 2);
+        let mesh = shared(2, 2);
         let training = on_mesh(training(1, adamw, clip.map(|clip| clip as f32), true), mesh, 2, 8);
         let training = on_gpus(training, 1, Workers::Slices, "copy", true);
         let graph = graph("1f1b", 1, 2, None).unwrap();
@@ -197,24 +239,30 @@ fn gpus_hold_what_the_memory_model_says() {
         if on_gpu() && driver().devices() < 4 {
             return;
         }
-        let mesh = Mesh::new(2, 1);
-        let training = on_mesh(training(1, adamw(0.95, 0.0), None, false), mesh, 4, 8);
-        let training = on_gpus(training, 2, Workers::Gpus, "copy", false);
-        let graph = graph("1f1b", 2, 4, None).unwrap();
-        let stages = training.stages(&graph).unwrap();
-        let mut session = training.session(&graph).unwrap();
-        train(&training, &mut session, 4, 1);
-        let held = Arc::new(Mutex::new(BTreeMap::new()));
-        let into = held.clone();
-        let record = move |worker: u32, state: &mut dyn pipesim::training::State| {
-            into.lock().unwrap().insert(worker, state.peak_held_bytes() as u64);
-            Ok(())
-        };
-        session.call(record).unwrap();
-        let predicted: BTreeMap<u32, u64> = (0..mesh.world(2))
-            .map(|worker| (worker, most_held(&training, &graph, mesh.device(worker), &stages).unwrap()))
-            .collect();
-        assert_eq!(*held.lock().unwrap(), predicted);
+        for mesh in [Mesh::new(2, 1), shared(2, 2)] {
+            let training = on_mesh(training(1, adamw(0.95, 0.0), None, false), mesh, 4 / mesh.data, 8);
+            let training = on_gpus(training, 2, Workers::Gpus, "copy", false);
+            let graph = graph("1f1b", 2, 4 / mesh.data, None).unwrap();
+            let stages = training.stages(&graph).unwrap();
+            let mut session = training.session(&graph).unwrap();
+            train(&training, &mut session, 4 / mesh.data, 1);
+            let held = Arc::new(Mutex::new(BTreeMap::new()));
+            let into = held.clone();
+            let record = move |worker: u32, state: &mut dyn pipesim::training::State| {
+                let peak = state.peak_held_bytes() as u64;
+                let module = state.as_any().unwrap().downcast_mut::<StageModule<Cuda>>().unwrap();
+                into.lock().unwrap().insert(worker, (peak, module.state_bytes() as u64));
+                Ok(())
+            };
+            session.call(record).unwrap();
+            let predicted: BTreeMap<u32, (u64, u64)> = (0..mesh.world(2))
+                .map(|worker| {
+                    let peak = most_held(&training, &graph, mesh.device(worker), &stages).unwrap();
+                    (worker, (peak, state_bytes(&training, &graph, worker, &stages)))
+                })
+                .collect();
+            assert_eq!(*held.lock().unwrap(), predicted, "{mesh}");
+        }
     });
 }
 

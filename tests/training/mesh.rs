@@ -25,13 +25,13 @@ pub fn on_mesh(mut training: Training, mesh: Mesh, m: u32, sequences: usize) -> 
 }
 
 /// The mesh as it is, and with all that its workers can share.
-fn variants(mesh: Mesh) -> Vec<Mesh> {
+pub fn variants(mesh: Mesh) -> Vec<Mesh> {
     let shared = Mesh { sequence_parallel: mesh.tensor > 1, zero: mesh.data > 1, ..mesh };
     [mesh, shared].into_iter().take(if shared == mesh { 1 } else { 2 }).collect()
 }
 
 /// The mesh with everything shared, even where nobody has the same parameters.
-fn shared(tensor: u32, data: u32) -> Mesh {
+pub fn shared(tensor: u32, data: u32) -> Mesh {
     Mesh { sequence_parallel: tensor > 1, zero: true, ..Mesh::new(tensor, data) }
 }
 

@@ -34,7 +34,7 @@ impl Pipeline {
         parameters: &Parameters,
         devices: &[usize],
         [batch, tokens, microbatches]: [usize; 3],
-        mut ranks: impl FnMut(usize) -> TensorRanks,
+        mut ranks: impl FnMut(usize) -> WorkerShare<dyn Collective>,
     ) -> Pipeline {
         let layers = parameters.config.spec().split(devices.len(), None).unwrap();
         let sequences = batch / microbatches;

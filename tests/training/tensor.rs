@@ -18,6 +18,10 @@ struct RankGroup {
     ranks: Vec<Pipeline>,
 }
 
+fn share(ranks: Box<dyn Collective>, shares_rows: bool) -> WorkerShare<dyn Collective> {
+    WorkerShare { shares_rows, ..ranks.into() }
+}
+
 impl RankGroup {
     /// Stage s is on device `devices[s]` of every rank. `sizes` are sequences, tokens per sequence, micro-batches.
     fn new(
@@ -30,7 +34,7 @@ impl RankGroup {
         let mut groups: Vec<_> = (0..count).map(|_| Threads::group(ranks).into_iter()).collect();
         let mut rank = || {
             let mut member = |device: usize| Box::new(groups[device].next().unwrap());
-            Pipeline::of_rank(parameters, devices, sizes, |device| TensorRanks { members: member(device), shares_rows })
+            Pipeline::of_rank(parameters, devices, sizes, |device| share(member(device), shares_rows))
         };
         RankGroup { config: parameters.config, ranks: (0..ranks).map(|_| rank()).collect() }
     }
@@ -243,7 +247,7 @@ fn ranks_that_cannot_share_a_model_are_refused() {
     let refused = |config: Config, ranks: usize, what: &str| {
         let stages = [(0, config.spec().split(1, None).unwrap().remove(0))];
         let parameters = Parameters::random(&config, 1).unwrap();
-        let ranks_of_it = TensorRanks { members: Box::new(Threads::group(ranks).remove(0)), shares_rows: true };
+        let ranks_of_it = share(Box::new(Threads::group(ranks).remove(0)), true);
         let error = StageModule::on_cpu_rank(&parameters, &stages, [1, 6, 1], ranks_of_it).err().expect(what);
         assert!(error.to_string().contains(what) && error.to_string().contains(&ranks.to_string()), "{error}");
     };

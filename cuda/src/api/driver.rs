@@ -54,6 +54,8 @@ super::functions! {
         cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
         cuFuncSetAttribute(sys::CUfunction, sys::CUfunction_attribute, c_int);
         cuStreamCreate(*mut sys::CUstream, c_uint);
+        cuStreamCreateWithPriority(*mut sys::CUstream, c_uint, c_int);
+        cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
         cuStreamDestroy_v2(sys::CUstream);
         cuStreamSynchronize(sys::CUstream);
         cuStreamQuery(sys::CUstream);
@@ -333,14 +335,15 @@ impl Api {
             (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let mut resources = [Resource::from(share), Resource::queues(device)];
         let resources = resources.as_mut_ptr().cast();
-        let describe =
-            |description: &mut _, count| call!(self.cuDevResourceGenerateDesc(description, resources, count));
-        // A driver that supports queues may still refuse them, for example with too many contexts.
-        if self.version()? < QUEUES_VERSION || describe(&mut description, 2).is_err() {
-            describe(&mut description, 1)?;
-        }
         let flags = sys::CUgreenCtxCreate_flags::CU_GREEN_CTX_DEFAULT_STREAM as c_uint;
-        call!(self.cuGreenCtxCreate(&mut green, description, device, flags))?;
+        let mut create = |count| {
+            call!(self.cuDevResourceGenerateDesc(&mut description, resources, count))?;
+            call!(self.cuGreenCtxCreate(&mut green, description, device, flags))
+        };
+        // A driver that supports queues may still refuse them, for example with too many contexts, and only when it creates one.
+        if self.version()? < QUEUES_VERSION || create(2).is_err() {
+            create(1)?;
+        }
         if let Err(fault) = call!(self.cuCtxFromGreenCtx(&mut context, green)) {
             self.destroy_green(Handle::new(green))?;
             return Err(fault);

@@ -228,7 +228,7 @@ impl Communicator {
     /// # Errors
     /// NCCL's: two ranks on one GPU, or no connection between two ranks.
     pub fn join(nccl: &Nccl, context: &Arc<Context>, rank: u32, ranks: u32, id: UniqueId) -> Result<Communicator> {
-        let stream = Stream::new(context)?;
+        let stream = Stream::urgent(context)?; // its receives spin on multiprocessors that compute needs
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut handle = ptr::null_mut();
         call!(nccl, ptr::null_mut(), ncclCommInitRank(&mut handle, ranks as c_int, id, rank as c_int))?;

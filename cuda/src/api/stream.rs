@@ -60,6 +60,18 @@ impl Stream {
         Ok(Stream { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) })
     }
 
+    /// Creates a stream whose kernels go before those of other streams, for short ones that other GPUs wait for.
+    pub fn urgent(context: &Arc<Context>) -> Result<Stream, Fault> {
+        context.make_current()?;
+        let (mut stream, mut least, mut greatest) = (std::ptr::null_mut(), 0, 0);
+        call!(context, cuCtxGetStreamPriorityRange(&mut least, &mut greatest))?;
+        match context.green_handle() {
+            Some(green) => call!(context, cuGreenCtxStreamCreate(&mut stream, green.raw(), NON_BLOCKING, greatest))?,
+            None => call!(context, cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, greatest))?,
+        }
+        Ok(Stream { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) })
+    }
+
     /// Returns the driver's pointer, for a library that enqueues on it.
     pub fn raw(&self) -> *mut c_void {
         self.note_enqueued();

@@ -44,6 +44,10 @@ const PRECISIONS: [(&str, &str, bool); 2] = [
     ("bf16|bfloat16", "Activations in bfloat16; parameters, gradients and moments in float32", true),
 ];
 
+/// Said once per run on GPUs without `--precision bf16`. float32 stays the default: losses are then those of a CPU to 1e-4.
+const IN_FLOAT32: &str =
+    "note: activations are float32, whose products run without tensor cores; --precision bf16 is several times faster";
+
 #[derive(Args, Clone, Debug)]
 pub struct DeviceOptions {
     /// Device kind
@@ -99,12 +103,6 @@ impl DeviceOptions {
             |what: &str| Err(Failure::Usage(format!("{what}, found {mesh}; leave these out, or use --device cpu")));
         match self.device {
             DeviceKind::Timed if mesh != Mesh::default() => refuse("timed devices have one worker per stage"),
-            DeviceKind::Auto if mesh.is_for_cpus() && self.may_fall_back() => {
-                Ok(DeviceOptions { device: DeviceKind::Cpu, ..self.clone() })
-            }
-            DeviceKind::Auto | DeviceKind::Cuda if mesh.is_for_cpus() => {
-                refuse("GPUs train without --sequence-parallel and --zero")
-            }
             _ => Ok(self.clone()),
         }
     }
@@ -120,6 +118,20 @@ impl DeviceOptions {
                 .remarks
                 .remark("note: ranks that share a GPU take turns on it: losses are right, times mean little");
         }
+        let chosen = self.chosen(ranks, devices, details, asked)?;
+        if chosen.is_cuda() && !self.bfloat16 {
+            details.remarks.remark(IN_FLOAT32);
+        }
+        Ok(chosen)
+    }
+
+    fn chosen(
+        &self,
+        ranks: &Ranks,
+        devices: u32,
+        details: DetailOptions,
+        asked: Option<&str>,
+    ) -> Result<Chosen, Failure> {
         match self.device {
             DeviceKind::Cpu => Ok(Chosen::Cpu),
             DeviceKind::Timed => Ok(Chosen::Timed),

@@ -46,16 +46,16 @@ pub struct TrainingOptions {
     /// Tokenizer for a text file
     #[arg(long, value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
-    /// Tensor-parallel ranks per stage, on CPUs
+    /// Tensor-parallel ranks per stage
     #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=256))]
     pub tp: u32,
-    /// Data-parallel replicas of the pipeline, on CPUs; --micro counts the micro-batches of each
+    /// Data-parallel replicas of the pipeline; --micro counts the micro-batches of each
     #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=256))]
     pub dp: u32,
-    /// Sequence parallelism, on CPUs: tensor-parallel ranks also share the activations between matrix products
+    /// Sequence parallelism: tensor-parallel ranks also share the activations between matrix products
     #[arg(long)]
     pub sequence_parallel: bool,
-    /// ZeRO stage, on CPUs: 1 shares the optimizer's state and work among workers with the same parameters
+    /// ZeRO stage: 1 shares the optimizer's state and work among workers with the same parameters
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of([Zero::None, Zero::Optimizer].map(|zero| (zero.name(), "", zero))))]
     pub zero: Zero,
     /// Sequences per step, split into the --micro micro-batches of all replicas [default: one per micro-batch]

@@ -81,7 +81,10 @@ impl Store for Cpu {
     type Output<'a> = &'a mut [f32];
 
     fn group(&mut self, tensors: &[&[f32]], is_shared: bool) -> Result<Group> {
-        let own = ParameterGroup::new(tensors);
+        let mut own = ParameterGroup::new(tensors);
+        if self.workload.optimizer.members > 1 {
+            own.keep_slice(self.workload.optimizer.slice(own.values.len()));
+        }
         let shared_gradients = vec![0.0; if is_shared { own.values.len() } else { 0 }];
         Ok(Group { own, shared_gradients, saved: None })
     }
@@ -172,11 +175,6 @@ impl Store for Cpu {
             Merge::Add => vector::add(&mut into[slice.clone()], &now[slice]),
         }
         *from = rest;
-        Ok(())
-    }
-
-    fn share_optimizer(&mut self, group: &mut Group, share: OptimizerShare) -> Result<()> {
-        group.own.keep_slice(share.slice(group.own.values.len()));
         Ok(())
     }
 

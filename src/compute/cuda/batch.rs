@@ -1,8 +1,8 @@
 //! Memory of one step on a device: its tokens, with the index by which the token embedding's gradient is summed in order, and
-//! what runs once per step.
+//! what runs once per step. The index of a micro-batch is made when its backward pass is enqueued, while the GPU computes.
 
 use super::operation::{MOST_NORM_GROUPS, TokenIndex};
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::api::{Address, Buffer, Event, Pinned};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub(super) struct Batch {
     device: Buffer,
     staging: [(Pinned, Event); 2],
     turn: usize,
-    /// Number of distinct tokens of each micro-batch.
-    distinct: Vec<usize>,
+    /// Inputs of the step, if they are needed.
+    tokens: Vec<u32>,
 }
 
 const WORD: usize = size_of::<u32>();
@@ -46,7 +46,7 @@ impl Batch {
             device: Buffer::new(gpu.context(), words * WORD)?,
             staging: [staging()?, staging()?],
             turn: 0,
-            distinct: vec![0; microbatches],
+            tokens: Vec::new(),
         })
     }
 
@@ -67,68 +67,67 @@ impl Batch {
                 self.vocabulary
             );
         }
-        let words = self.words(inputs, targets);
         self.turn = 1 - self.turn;
-        let (pinned, free) = &mut self.staging[self.turn];
-        free.synchronize()?;
-        pinned.write(0, &words);
-        self.gpu.compute.upload(self.device.address(), pinned, 0..words.len() * WORD)?;
-        Ok(self.gpu.compute.record(free)?)
-    }
-
-    /// Returns everything to upload: inputs, then ids, orders and starts of all micro-batches, then targets.
-    fn words(&mut self, inputs: &[u32], targets: &[u32]) -> Vec<u32> {
-        let mut words = Vec::with_capacity(self.device.bytes() / WORD);
-        if self.embedding {
-            words.extend(inputs);
-            let (mut ids, mut orders, mut starts) = (Vec::new(), Vec::new(), Vec::new());
-            for (microbatch, tokens) in inputs.chunks(self.rows).enumerate() {
-                let (id, start, order) = sorted(tokens);
-                self.distinct[microbatch] = id.len();
-                padded(&mut ids, id, self.rows);
-                orders.extend(order);
-                padded(&mut starts, start, self.rows + 1);
-            }
-            words.extend(ids.into_iter().chain(orders).chain(starts));
-        }
+        self.staging[self.turn].1.synchronize()?;
+        self.tokens.clear();
+        let mut words = Vec::with_capacity(2 * self.microbatches * self.rows);
         if self.head {
             words.extend(targets);
         }
-        words
+        if self.embedding {
+            words.extend(inputs);
+            self.tokens.extend(inputs);
+        }
+        self.upload(0, &words)
+    }
+
+    /// Enqueues the upload of `words` to the word `first`.
+    fn upload(&mut self, first: usize, words: &[u32]) -> Result<()> {
+        let (pinned, free) = &mut self.staging[self.turn];
+        let bytes = first * WORD..(first + words.len()) * WORD;
+        pinned.write(bytes.start, words);
+        self.gpu.compute.upload(self.device.address().offset(bytes.start), pinned, bytes)?;
+        Ok(self.gpu.compute.record(free)?)
+    }
+
+    /// Word of the first input token.
+    fn first_input(&self) -> usize {
+        if self.head { self.microbatches * self.rows } else { 0 }
     }
 
     /// Address of the input tokens (B, T) of a micro-batch.
     pub(super) fn inputs(&self, microbatch: usize) -> Address {
-        self.word(microbatch * self.rows)
+        self.word(self.first_input() + microbatch * self.rows)
     }
 
     /// Address of the targets (B, T) of a micro-batch.
     pub(super) fn targets(&self, microbatch: usize) -> Address {
-        let before = if self.embedding { self.microbatches * (4 * self.rows + 1) } else { 0 };
-        self.word(before + microbatch * self.rows)
+        self.word(microbatch * self.rows)
     }
 
-    /// Returns the index of a micro-batch's input tokens.
-    pub(super) fn index(&self, microbatch: usize) -> TokenIndex {
-        let all = self.microbatches * self.rows;
-        TokenIndex {
-            ids: self.word(all + microbatch * self.rows),
-            order: self.word(2 * all + microbatch * self.rows),
-            starts: self.word(3 * all + microbatch * (self.rows + 1)),
-            distinct: self.distinct[microbatch],
-        }
+    /// Returns the index of a micro-batch's input tokens, whose upload it enqueues: ids, starts, order.
+    pub(super) fn index(&mut self, microbatch: usize) -> Result<TokenIndex> {
+        let rows = self.rows;
+        let tokens = self.tokens.get(microbatch * rows..(microbatch + 1) * rows);
+        let (mut words, mut starts, order) = sorted(tokens.context("expected a step's inputs, found none")?);
+        let distinct = words.len();
+        words.resize(rows, 0);
+        starts.resize(rows + 1, 0);
+        words.extend(starts);
+        words.extend(order);
+        let first = self.first_input() + self.microbatches * rows + microbatch * (3 * rows + 1);
+        self.upload(first, &words)?;
+        Ok(TokenIndex {
+            ids: self.word(first),
+            starts: self.word(first + rows),
+            order: self.word(first + 2 * rows + 1),
+            distinct,
+        })
     }
 
     fn word(&self, index: usize) -> Address {
         self.device.address().offset(index * WORD)
     }
-}
-
-/// Appends `values` and zeros up to `length`.
-fn padded(to: &mut Vec<u32>, values: Vec<u32>, length: usize) {
-    let end = to.len() + length;
-    to.extend(values);
-    to.resize(end, 0);
 }
 
 /// Returns the distinct tokens in ascending order, the start of each token's positions (and the end of the last), and the
@@ -156,6 +155,8 @@ pub(super) struct Step {
     /// Squared norms of this device's parts, doubles; the host reads its copy once the event is reached.
     pub(super) norms: Buffer,
     pub(super) host_norms: Pinned,
+    /// The losses of a step.
+    pub(super) host_losses: Pinned,
     pub(super) norms_done: Event,
     /// Number of norms that were squared last.
     pub(super) squared: usize,
@@ -166,12 +167,13 @@ pub(super) struct Step {
 pub(super) const DOUBLE: usize = size_of::<f64>();
 
 impl Step {
-    pub(super) fn new(gpu: &Arc<Gpu>, parts: usize) -> Result<Step> {
+    pub(super) fn new(gpu: &Arc<Gpu>, parts: usize, microbatches: usize) -> Result<Step> {
         let context = gpu.context();
         Ok(Step {
             partial: Buffer::new(context, MOST_NORM_GROUPS * DOUBLE)?,
             norms: Buffer::new(context, parts * DOUBLE)?,
             host_norms: Pinned::new(context, parts * DOUBLE)?,
+            host_losses: Pinned::new(context, microbatches * size_of::<f32>())?,
             norms_done: gpu.events().untimed()?,
             squared: 0,
             scale: Buffer::new(context, size_of::<f32>())?,

@@ -119,7 +119,7 @@ impl Compute for Cuda {
         let Embedding { width, first, tokens, positions } = layer;
         let gathered = self.gathered(operands.gradient, width)?;
         let (index, gradient) =
-            (self.batch.index(microbatch), gathered.as_ref().unwrap_or(operands.gradient).address());
+            (self.batch.index(microbatch)?, gathered.as_ref().unwrap_or(operands.gradient).address());
         let (into, held) = (tokens.gradient(0, Side::Own), tokens.length(0) / width);
         self.operations.embedding_backward_token(into, gradient, index, width, [first, held])?;
         if let Some(positions) = positions {
@@ -418,7 +418,10 @@ impl Compute for Cuda {
 
     fn losses(&mut self) -> Result<Vec<f32>> {
         let mut losses = vec![0.0; self.workload.microbatches];
-        self.operations.download(&mut losses, self.losses.address())?;
+        let (compute, bytes) = (&self.operations.gpu.compute, 0..size_of_val(&losses[..]));
+        compute.download(&self.step.host_losses, bytes, self.losses.address())?;
+        compute.synchronize()?;
+        self.step.host_losses.read(0, &mut losses);
         Ok(losses)
     }
 }

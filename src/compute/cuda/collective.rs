@@ -33,6 +33,24 @@ pub trait DeviceCollective: Send {
 
     /// Writes the shares of all members to `data`, in order.
     fn all_gather(&mut self, share: Numbers, data: Address) -> Result<()>;
+
+    /// Like [`DeviceCollective::reduce_scatter`] for each array of `data`; the member's piece of the sum replaces its own.
+    fn reduce_scatter_in_place(&mut self, data: &[Numbers], fold: &Fold<'_>) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        data.iter().try_for_each(|&data| self.reduce_scatter(data, share(data, rank, size).address, fold))
+    }
+
+    /// Like [`DeviceCollective::all_gather`] for each array of `data`, in which the member's share has its place.
+    fn all_gather_in_place(&mut self, data: &[Numbers]) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        data.iter().try_for_each(|&data| self.all_gather(share(data, rank, size), data.address))
+    }
+}
+
+/// The piece of `data` of member `rank`, of `size` equal pieces.
+pub fn share(data: Numbers, rank: usize, size: usize) -> Numbers {
+    let count = data.count / size;
+    Numbers { address: data.address.offset(rank * count * data.precision.bytes()), count, ..data }
 }
 
 /// A group of one GPU, which needs no communication.
@@ -74,6 +92,11 @@ impl Operations {
     /// Sums `data` over `group`: see [`DeviceCollective::reduce_scatter`].
     pub(super) fn reduce_scatter(&self, group: &mut dyn DeviceCollective, data: Numbers, share: Address) -> Result<()> {
         group.reduce_scatter(data, share, &|out, other| self.fold(out, other, Join::Sum))
+    }
+
+    /// Sums each array of `data` over `group`: see [`DeviceCollective::reduce_scatter_in_place`].
+    pub(super) fn reduce_scatter_in_place(&self, group: &mut dyn DeviceCollective, data: &[Numbers]) -> Result<()> {
+        group.reduce_scatter_in_place(data, &|out, other| self.fold(out, other, Join::Sum))
     }
 
     /// Reduces `out` with the array of equal length at `other`, in place. The maximum exists only in float32.

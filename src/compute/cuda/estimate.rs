@@ -1,9 +1,9 @@
 //! Checks that a GPU can hold its part of a model, before memory is allocated: sizes, alignment, memory.
 
-use super::group::padded;
+use super::group::{padded, row_length};
 use crate::model_spec::gpt2::VOCABULARY_MULTIPLE;
 use crate::model_spec::transformer::Config;
-use crate::model_spec::{MicroBatch, ModelSpec, Part, Stage, Storage, TiedSides};
+use crate::model_spec::{MicroBatch, ModelSpec, Part, Stage, Storage, Tensor, TiedSides};
 use crate::op::Kind;
 use anyhow::{Result, ensure};
 use pipesim_cuda::Gpu;
@@ -24,8 +24,24 @@ pub struct Demand {
     pub in_flight: usize,
     /// Type of the activations.
     pub precision: Precision,
+    pub sharing: Sharing,
+}
+
+/// Numbers of devices that share what a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
     /// Tensor-parallel ranks that share every layer.
     pub ranks: usize,
+    /// Those of them that share the rows between products: all or 1.
+    pub row_ranks: usize,
+    /// Devices that share the optimizer's work on the same parameters.
+    pub optimizers: usize,
+}
+
+impl Sharing {
+    #[cfg(feature = "internals")]
+    /// A device that shares nothing.
+    pub const NONE: Sharing = Sharing { ranks: 1, row_ranks: 1, optimizers: 1 };
 }
 
 /// Memory of a device by purpose, in bytes.
@@ -50,18 +66,8 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     let micro = MicroBatch { sequences: demand.sequences, tokens: demand.tokens };
     let (n, act) = (micro.rows(), demand.precision.bytes());
     let held = || stages.iter().map(|(_, stage)| stage);
-    // Master values, gradients, two moments; with bfloat16 also a copy of the values.
-    let per_element = 16 + if demand.precision == Precision::Bf16 { 2 } else { 0 };
-    let (ranks, tied) = (demand.ranks, spec.outline().tied_sides(held()));
-    let mut elements = held().map(|stage| gradient_elements(spec, stage, ranks)).sum::<usize>();
-    if tied == TiedSides::Both {
-        elements -= tied_elements(spec, ranks);
-    }
-    let mut parameters = elements * per_element;
-    if tied != TiedSides::None {
-        parameters += tied_gradient_bytes(spec, ranks); // the gradient of the other side
-    }
-    let storage = storage(demand.precision, n, ranks);
+    let parameters = parameter_bytes(spec, held(), demand.precision, demand.sharing);
+    let storage = storage(demand.precision, n, demand.sharing);
     let empty = MicroBatch { sequences: 0, ..micro };
     // I adds sums, independent of the number of tokens, to what F keeps.
     let kept = |stage| spec.left(stage, Kind::F, micro, &storage) + spec.left(stage, Kind::I, empty, &storage);
@@ -71,33 +77,56 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
 
-/// Returns how a GPU, one of `ranks` that share the layers, stores activations of micro-batches of `rows` tokens. Token ids are
-/// stored with the step's batch.
-pub fn storage(precision: Precision, rows: usize, ranks: usize) -> Storage {
-    let partial_sums = kernel::layernorm_groups(rows);
-    Storage { tp: ranks, ..Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums) }
+/// Returns the bytes of the parameters, gradients and moments of `stages` on the rank that holds most, the first.
+pub fn parameter_bytes<'a>(
+    spec: &ModelSpec,
+    stages: impl Iterator<Item = &'a Stage> + Clone,
+    precision: Precision,
+    sharing: Sharing,
+) -> usize {
+    let tied = spec.outline().tied_sides(stages.clone());
+    let mut elements = stages.map(|stage| gradient_elements(spec, stage, sharing)).sum::<usize>();
+    if tied == TiedSides::Both {
+        elements -= tied_elements(spec, sharing); // stored once
+    }
+    let copy = if precision == Precision::Bf16 { precision.bytes() } else { 0 };
+    let sides = if tied == TiedSides::None { 0 } else { tied_gradient_bytes(spec, sharing) };
+    // Master values, gradients, two moments.
+    elements * (2 * size_of::<f32>() + copy) + elements / sharing.optimizers * 2 * size_of::<f32>() + sides
 }
 
-/// Elements of a stage's gradients on the rank that holds most, the first of `ranks`.
-fn gradient_elements(spec: &ModelSpec, stage: &Stage, ranks: usize) -> usize {
-    let of = |part: &Part| part.tensors().map(|tensor| padded(tensor.share_elements(ranks))).sum::<usize>();
+/// Returns how a GPU stores activations of micro-batches of `rows` tokens. Token ids are stored with the step's batch.
+pub fn storage(precision: Precision, rows: usize, sharing: Sharing) -> Storage {
+    let Sharing { ranks: tp, row_ranks: sp, .. } = sharing;
+    let partial_sums = kernel::layernorm_groups(rows / sp);
+    Storage { tp, sp, ..Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums) }
+}
+
+/// Elements of a group of tensors on the rank that holds most, the first.
+fn group_elements<'a>(tensors: impl Iterator<Item = &'a Tensor>, sharing: Sharing) -> usize {
+    row_length(tensors.map(|tensor| padded(tensor.share_elements(sharing.ranks))).sum(), sharing.optimizers)
+}
+
+/// Elements of a stage's gradients on that rank.
+fn gradient_elements(spec: &ModelSpec, stage: &Stage, sharing: Sharing) -> usize {
+    let of = |part: &Part| part.groups.iter().map(|group| group_elements(group.iter(), sharing)).sum::<usize>();
     spec.held(stage).map(|(part, count)| count * of(part)).sum()
 }
 
 /// Elements of the tied tensor on that rank.
-fn tied_elements(spec: &ModelSpec, ranks: usize) -> usize {
+fn tied_elements(spec: &ModelSpec, sharing: Sharing) -> usize {
     let tied = spec.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
-    tied.map(|tensor| padded(tensor.share_elements(ranks))).sum()
+    group_elements(tied, sharing)
 }
 
-/// Bytes of the gradients of one stage's parameters, as they are exchanged, on the first of `ranks`.
-pub fn stage_gradient_bytes(spec: &ModelSpec, stage: &Stage, ranks: usize) -> usize {
-    gradient_elements(spec, stage, ranks) * size_of::<f32>()
+/// Bytes of the gradients of one stage's parameters, as they are exchanged, on that rank.
+pub fn stage_gradient_bytes(spec: &ModelSpec, stage: &Stage, sharing: Sharing) -> usize {
+    gradient_elements(spec, stage, sharing) * size_of::<f32>()
 }
 
-/// Bytes of the gradient of the tied token embedding, on the first of `ranks`.
-pub fn tied_gradient_bytes(spec: &ModelSpec, ranks: usize) -> usize {
-    tied_elements(spec, ranks) * size_of::<f32>()
+/// Bytes of the gradient of the tied token embedding, on that rank.
+pub fn tied_gradient_bytes(spec: &ModelSpec, sharing: Sharing) -> usize {
+    tied_elements(spec, sharing) * size_of::<f32>()
 }
 
 /// Checks that the GPU has enough free memory.

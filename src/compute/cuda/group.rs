@@ -5,6 +5,7 @@ use super::batch::DOUBLE;
 use super::operation::{Operations, Updated};
 use crate::compute::{AdamW, Merge, Quantity, Side, Squared, Store};
 use anyhow::{Context as _, Result, ensure};
+use cpu_kernels::optimizer::overlap;
 use pipesim_cuda::api::{Address, Buffer, Pinned};
 use pipesim_cuda::kernel::Precision;
 use pipesim_cuda::nccl::Numbers;
@@ -20,12 +21,16 @@ pub struct Group {
     /// First element and number of elements of each tensor.
     tensors: Vec<(usize, usize)>,
     count: usize,
+    /// The elements that this worker updates: all, or one of equal slices.
+    slice: Range<usize>,
     values: Buffer,
     copy: Option<Buffer>,
     gradients: Buffer,
     /// The side of the gradients that belongs to the part that shares the tensors, if one does.
     shared_gradients: Option<Buffer>,
+    /// First moments of the slice.
     first_moments: Buffer,
+    /// Second moments of the slice.
     second_moments: Buffer,
     saved: Option<[Buffer; 3]>,
 }
@@ -33,6 +38,11 @@ pub struct Group {
 /// Number of elements of a tensor in a row, including the gap behind it.
 pub(super) fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
+}
+
+/// Number of elements of a row of tensors with `length` elements, gaps included, that `members` workers update in equal slices.
+pub(super) fn row_length(length: usize, members: usize) -> usize {
+    length.next_multiple_of(ALIGNMENT * members)
 }
 
 impl Group {
@@ -55,8 +65,15 @@ impl Group {
         Numbers { address: self.side(side), count: self.count, precision: Precision::F32 }
     }
 
-    /// Returns the contiguous runs that hold a range of the group's elements. Gaps between tensors, which are zero, join runs.
-    fn runs(&self, elements: &[Range<usize>]) -> Vec<Range<usize>> {
+    /// The values, gaps included.
+    pub fn values(&self) -> Numbers {
+        Numbers { address: self.values.address(), count: self.count, precision: Precision::F32 }
+    }
+
+    /// Returns the contiguous runs of the slice that hold a range of the group's elements; `None`: all. Gaps between tensors, which
+    /// are zero, join runs.
+    fn runs(&self, elements: Option<&[Range<usize>]>) -> Vec<Range<usize>> {
+        let Some(elements) = elements else { return vec![self.slice.clone()] };
         let mut runs: Vec<Range<usize>> = Vec::new();
         let mut first = 0;
         for &(start, length) in &self.tensors {
@@ -66,9 +83,11 @@ impl Group {
                     continue;
                 }
                 let end = if to == first + length { start + padded(length) } else { start + to - first };
-                match runs.last_mut().filter(|last| last.end == start + from - first) {
-                    Some(last) => last.end = end,
-                    None => runs.push(start + from - first..end),
+                let run = overlap(&(start + from - first..end), &self.slice);
+                match runs.last_mut().filter(|last| last.end == run.start) {
+                    _ if run.is_empty() => {}
+                    Some(last) => last.end = run.end,
+                    None => runs.push(run),
                 }
             }
             first += length;
@@ -89,8 +108,16 @@ impl Group {
         }
     }
 
+    /// Bytes of its gradients.
     fn bytes(&self) -> usize {
         self.count * size_of::<f32>()
+    }
+
+    #[cfg(feature = "internals")]
+    /// Bytes of its values, gradients and moments.
+    pub fn bytes_held(&self) -> usize {
+        let rows = [&self.values, &self.gradients, &self.first_moments, &self.second_moments];
+        rows.into_iter().chain(&self.copy).chain(&self.shared_gradients).map(Buffer::bytes).sum()
     }
 
     fn row(&self, what: Quantity) -> &Buffer {
@@ -102,8 +129,19 @@ impl Group {
         }
     }
 
+    /// Returns the elements of a tensor whose `what` is here, and their place in its row.
+    fn held(&self, tensor: usize, what: Quantity) -> (Range<usize>, Address) {
+        let (start, length) = self.tensors[tensor];
+        let here = match what {
+            Quantity::Values | Quantity::Gradients => start..start + length,
+            Quantity::FirstMoments | Quantity::SecondMoments => overlap(&(start..start + length), &self.slice),
+        };
+        let first = if matches!(what, Quantity::Values | Quantity::Gradients) { 0 } else { self.slice.start };
+        (here.start - start..here.end - start, element(self.row(what), here.start.saturating_sub(first)))
+    }
+
     /// Enqueues updating the copy of the values.
-    fn refresh(&self, operations: &Operations) -> Result<()> {
+    pub(super) fn refresh(&self, operations: &Operations) -> Result<()> {
         match &self.copy {
             Some(copy) => operations.cast(copy.address(), self.values.address(), self.count),
             None => Ok(()),
@@ -130,7 +168,11 @@ impl Store for Cuda {
             (start, tensor.len())
         };
         let placed: Vec<(usize, usize)> = tensors.iter().map(place).collect();
-        let row = || -> Result<Buffer> {
+        let share = self.workload.optimizer;
+        let count = row_length(count, share.members);
+        let slice = share.slice(count);
+        let moments = slice.len();
+        let row = |count: usize| -> Result<Buffer> {
             let buffer = Buffer::new(operations.gpu.context(), count * size_of::<f32>())?;
             operations.gpu.compute.clear(buffer.address(), buffer.bytes())?;
             Ok(buffer)
@@ -141,12 +183,13 @@ impl Store for Cuda {
         };
         let group = Group {
             count,
-            values: row()?,
+            slice,
+            values: row(count)?,
             copy,
-            gradients: row()?,
-            shared_gradients: is_shared.then(row).transpose()?,
-            first_moments: row()?,
-            second_moments: row()?,
+            gradients: row(count)?,
+            shared_gradients: is_shared.then(|| row(count)).transpose()?,
+            first_moments: row(moments)?,
+            second_moments: row(moments)?,
             saved: None,
             tensors: placed,
         };
@@ -167,7 +210,7 @@ impl Store for Cuda {
     fn square(&mut self, groups: &[Squared<Group>]) -> Result<()> {
         let step = &mut self.step;
         for (index, &Squared { group, only }) in groups.iter().enumerate() {
-            let runs = only.map_or_else(|| std::iter::once(0..group.count).collect(), |elements| group.runs(elements));
+            let runs = group.runs(only);
             let places = [step.norms.address().offset(index * DOUBLE), step.partial.address()];
             let gradients = [group.side(Side::Own), group.side(Side::Shared)];
             self.operations.squared_norm(places, gradients, &runs)?;
@@ -196,14 +239,16 @@ impl Store for Cuda {
             self.step.scale.address()
         };
         for group in groups {
+            let start = group.slice.start;
+            let of_slice = |row: Address| if row == Address::NULL { row } else { row.offset(start * size_of::<f32>()) };
             let what = Updated {
-                values: group.values.address(),
-                copy: group.copy.as_ref().map_or(Address::NULL, Buffer::address),
-                gradients: group.side(Side::Own),
-                other: group.side(Side::Shared),
+                values: of_slice(group.values.address()),
+                copy: group.copy.as_ref().map_or(Address::NULL, |copy| copy.address().offset(2 * start)),
+                gradients: of_slice(group.side(Side::Own)),
+                other: of_slice(group.side(Side::Shared)),
                 first_moments: group.first_moments.address(),
                 second_moments: group.second_moments.address(),
-                count: group.count,
+                count: group.slice.len(),
             };
             self.operations.adamw_update(&what, scale, step, hyper)?;
         }
@@ -214,8 +259,8 @@ impl Store for Cuda {
     fn save(&mut self, group: &mut Group) -> Result<()> {
         let operations = &self.operations;
         if group.saved.is_none() {
-            let row = || Buffer::new(operations.gpu.context(), group.bytes()).context("remembering parameters");
-            group.saved = Some([row()?, row()?, row()?]);
+            let row = |of: &Buffer| Buffer::new(operations.gpu.context(), of.bytes()).context("remembering parameters");
+            group.saved = Some([row(&group.values)?, row(&group.first_moments)?, row(&group.second_moments)?]);
         }
         let rows = [&group.values, &group.first_moments, &group.second_moments];
         for (row, saved) in rows.into_iter().zip(group.saved.iter().flatten()) {
@@ -235,7 +280,8 @@ impl Store for Cuda {
     }
 
     fn export(&mut self, group: &Group, tensor: usize, what: Quantity, into: &mut [f32]) -> Result<()> {
-        self.operations.download(into, element(group.row(what), group.tensors[tensor].0))?;
+        let (elements, place) = group.held(tensor, what);
+        self.operations.download(&mut into[elements], place)?;
         if what == Quantity::Gradients && group.shared_gradients.is_some() {
             let mut shared = vec![0.0; into.len()];
             self.operations.download(&mut shared, group.gradient(tensor, Side::Shared))?;
@@ -249,7 +295,8 @@ impl Store for Cuda {
             what != Quantity::Gradients,
             "expected values or moments to import, found gradients: steps compute those"
         );
-        self.operations.upload(element(group.row(what), group.tensors[tensor].0), from)?;
+        let (elements, place) = group.held(tensor, what);
+        self.operations.upload(place, &from[elements])?;
         if what == Quantity::Values { group.refresh(&self.operations) } else { Ok(()) }
     }
 

@@ -11,11 +11,11 @@ mod operation;
 mod share;
 mod timing;
 
-pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers};
+pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 
 pub use estimate::{
-    Bytes, Demand, HIDDEN_ALIGNMENT, bytes_needed, check_kernel_sizes, check_memory, stage_gradient_bytes, storage,
-    tied_gradient_bytes,
+    Bytes, Demand, HIDDEN_ALIGNMENT, Sharing, bytes_needed, check_kernel_sizes, check_memory, parameter_bytes,
+    stage_gradient_bytes, storage, tied_gradient_bytes,
 };
 pub use group::Group;
 pub use timing::EventTimer;
@@ -33,6 +33,7 @@ use pipesim_cuda::kernel::Precision;
 use pipesim_cuda::{Gpu, Kernels};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use timing::KernelTimer;
 
 /// A GPU, with the memory that its calls use again.
 pub struct Cuda {
@@ -108,6 +109,7 @@ impl Cuda {
             kernels: Kernels::load(gpu.context(), gpu.facts(), precision)?,
             products: Products::new(gpu, precision)?,
             pool: Pool::new(gpu.context()),
+            timing: KernelTimer::default(),
         };
         let Workload { micro_batch, microbatches, vocabulary, has_embedding, has_head, attention, .. } = workload;
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
@@ -128,7 +130,7 @@ impl Cuda {
             rotations,
             batch: Batch::new(gpu, [microbatches, micro_batch.rows(), vocabulary], [has_embedding, has_head])?,
             losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
-            step: Step::new(gpu, squares)?,
+            step: Step::new(gpu, squares, microbatches)?,
             moves: BTreeMap::new(),
             workload,
             operations,
@@ -155,6 +157,19 @@ impl Cuda {
     /// Each matrix product so far, and whether cuBLASLt does it; where it does not, it was done in parts.
     pub fn products(&self) -> Vec<(String, bool)> {
         self.operations.products.asked()
+    }
+
+    #[cfg(feature = "internals")]
+    /// Times every kernel and product from now on.
+    pub fn time_kernels(&mut self) {
+        self.operations.timing.start();
+    }
+
+    #[cfg(feature = "internals")]
+    /// Ends [`Cuda::time_kernels`]: the durations in nanoseconds by kernel. Waits.
+    pub fn kernel_times(&mut self) -> Result<BTreeMap<&'static str, Vec<u64>>> {
+        self.operations.gpu.compute.synchronize()?;
+        self.operations.timing.end()
     }
 
     /// Starts recording what an op takes from the pool and gives back.

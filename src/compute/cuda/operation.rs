@@ -1,11 +1,12 @@
 //! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
 //! the kernels' files.
 
+use super::timing::KernelTimer;
 use crate::compute::AdamW;
 use anyhow::{Result, bail};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
-use pipesim_cuda::api::{Address, Argument, Buffer, Epilogue, Pool};
+use pipesim_cuda::api::{Address, Argument, Buffer, Epilogue, Pool, StreamHandle};
 use pipesim_cuda::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
 use pipesim_cuda::kernel::{self, Launch, Precision};
 use std::ops::Range;
@@ -18,6 +19,7 @@ pub(super) struct Operations {
     pub(super) kernels: Kernels,
     pub(super) products: Products,
     pub(super) pool: Pool,
+    pub(super) timing: KernelTimer,
 }
 
 /// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
@@ -90,9 +92,24 @@ macro_rules! launch {
 
 pub(super) use launch;
 
+/// Names of products among timed kernels.
+const FORWARD: &str = "product forward";
+const INPUT: &str = "product backward for the input";
+const WEIGHT: &str = "product backward for the weights";
+
 impl Operations {
     pub(super) fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
-        self.kernels.launch(&self.gpu.compute, name, launch, arguments)
+        self.timing.around(name, &self.gpu, || self.kernels.launch(&self.gpu.compute, name, launch, arguments))
+    }
+
+    /// Enqueues a product. Returns false if the library has no algorithm for it.
+    fn product(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce(&mut Products, StreamHandle) -> Result<bool>,
+    ) -> Result<bool> {
+        let Operations { gpu, products, timing, .. } = self;
+        timing.around(name, gpu, || work(products, gpu.compute.for_product()))
     }
 
     /// Takes a buffer for `count` activations.
@@ -352,15 +369,14 @@ impl Operations {
         residual: Option<Address>,
         sizes: Sizes,
     ) -> Result<()> {
-        let stream = self.gpu.compute.for_product();
         let epilogue = if bias == Address::NULL { Epilogue::None } else { Epilogue::Bias };
         let operands = Forward { out, input, weight, bias, residual, kept: Address::NULL };
-        if self.products.forward(stream, sizes, epilogue, operands)? {
+        if self.product(FORWARD, |products, stream| products.forward(stream, sizes, epilogue, operands))? {
             return Ok(());
         }
         if let Some(residual) = residual {
             let operands = Forward { residual: None, ..operands };
-            if self.products.forward(stream, sizes, epilogue, operands)? {
+            if self.product(FORWARD, |products, stream| products.forward(stream, sizes, epilogue, operands))? {
                 return self.residual(out, residual, sizes.rows * sizes.outputs);
             }
         }
@@ -377,7 +393,8 @@ impl Operations {
         let operands = Forward { out, input, weight, bias, residual: None, kept };
         if self.precision == Precision::Bf16
             && sizes.outputs.is_multiple_of(KEPT_STRIDE)
-            && self.products.forward(self.gpu.compute.for_product(), sizes, Epilogue::BiasGelu, operands)?
+            && self
+                .product(FORWARD, |products, stream| products.forward(stream, sizes, Epilogue::BiasGelu, operands))?
         {
             return Ok(());
         }
@@ -388,7 +405,8 @@ impl Operations {
     /// `out` (n, IC) = `gradient` (n, OC) `weight`
     pub(super) fn linear_backward_input(&mut self, [out, gradient, weight]: [Address; 3], sizes: Sizes) -> Result<()> {
         let operands = BackwardInput { out, gradient, weight, kept: Address::NULL };
-        match self.products.backward_input(self.gpu.compute.for_product(), sizes, Epilogue::None, operands)? {
+        let none = Epilogue::None;
+        match self.product(INPUT, |products, stream| products.backward_input(stream, sizes, none, operands))? {
             true => Ok(()),
             false => unsupported("backward for the input", sizes),
         }
@@ -400,10 +418,12 @@ impl Operations {
         [out, gradient, weight, kept]: [Address; 4],
         sizes: Sizes,
     ) -> Result<()> {
-        let (operands, stream) = (BackwardInput { out, gradient, weight, kept }, self.gpu.compute.for_product());
+        let operands = BackwardInput { out, gradient, weight, kept };
         if self.precision == Precision::Bf16
             && sizes.inputs.is_multiple_of(KEPT_STRIDE)
-            && self.products.backward_input(stream, sizes, Epilogue::GeluBackward, operands)?
+            && self.product(INPUT, |products, stream| {
+                products.backward_input(stream, sizes, Epilogue::GeluBackward, operands)
+            })?
         {
             return Ok(());
         }
@@ -420,7 +440,7 @@ impl Operations {
         sizes: Sizes,
     ) -> Result<()> {
         let operands = BackwardWeight { out: weight, gradient, input };
-        if !self.products.backward_weight(self.gpu.compute.for_product(), sizes, operands)? {
+        if !self.product(WEIGHT, |products, stream| products.backward_weight(stream, sizes, operands))? {
             return unsupported("backward for the weights", sizes);
         }
         if bias == Address::NULL {

@@ -4,7 +4,7 @@
 //! lookup, at no cost. With sequence parallelism residuals are added after the sum, because ranks have different rows.
 
 use super::collective::{DeviceCollective, Join, Numbers};
-use super::{Activations, Cuda};
+use super::{Activations, Cuda, Group};
 use crate::compute::{Classifier, Compute, Copies, Linear};
 use anyhow::Result;
 use pipesim_cuda::Precision;
@@ -58,9 +58,19 @@ impl Cuda {
         self.all_reduce(Numbers { address, count, precision: Precision::F32 }, Join::Sum)
     }
 
-    /// Sums the gradients at `places` over the members of `group`.
+    /// Sums the gradients at `places` over the members of `group`; if they share the optimizer's work, only this worker's slices.
     pub fn sum_gradients(&mut self, places: &[Numbers], group: &mut dyn DeviceCollective) -> Result<()> {
-        self.operations.all_reduce(group, places, Join::Sum)
+        match self.workload.optimizer.members {
+            1 => self.operations.all_reduce(group, places, Join::Sum),
+            _ => self.operations.reduce_scatter_in_place(group, places),
+        }
+    }
+
+    /// Gathers the values of `groups`, of which each member of `group` has updated its slice.
+    pub fn gather_values(&mut self, groups: &[&Group], group: &mut dyn DeviceCollective) -> Result<()> {
+        let places: Vec<Numbers> = groups.iter().map(|group| group.values()).collect();
+        group.all_gather_in_place(&places)?;
+        groups.iter().try_for_each(|group| group.refresh(&self.operations))
     }
 
     /// Gathers the rows of all ranks, `width` wide; `input` has this rank's. `None` if ranks do not share rows. Release the result

@@ -4,6 +4,7 @@ use crate::compute::{Part, PartTimer, PartTiming};
 use crate::op::Kind;
 use anyhow::Result;
 use pipesim_cuda::{Event, Gpu};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +16,20 @@ pub struct EventTimer {
     /// By op number: indices of its first and last event.
     spans: BTreeMap<u32, [usize; 2]>,
     number: u32,
+    limit: Option<Limit>,
+}
+
+/// A limit of the work that stands on the compute stream.
+struct Limit {
+    most: u64,
+    /// Waits a moment; fails if the run was aborted.
+    pause: Box<dyn Fn() -> Result<()> + Send>,
+    /// By event: amount of work enqueued when it was recorded.
+    enqueued: Vec<u64>,
+    /// Number of events known to have passed.
+    passed: usize,
+    /// Amount of work known to be done.
+    done: u64,
 }
 
 /// The events of one call: the first, then one behind each part.
@@ -31,7 +46,14 @@ struct Call {
 impl EventTimer {
     /// Creates a timer without events.
     pub fn new(gpu: &Arc<Gpu>) -> EventTimer {
-        EventTimer { gpu: gpu.clone(), events: Vec::new(), calls: Vec::new(), spans: BTreeMap::new(), number: 0 }
+        let (events, calls, spans) = (Vec::new(), Vec::new(), BTreeMap::new());
+        EventTimer { gpu: gpu.clone(), events, calls, spans, number: 0, limit: None }
+    }
+
+    /// Limits the work on the compute stream: before another part of an op, `pause` is called until at most `most` pieces stand.
+    pub fn limit(&mut self, most: u64, pause: impl Fn() -> Result<()> + Send + 'static) {
+        let done = self.gpu.compute.enqueued();
+        self.limit = Some(Limit { most, pause: Box::new(pause), enqueued: Vec::new(), passed: 0, done });
     }
 
     /// Drops all events, at the beginning of a step.
@@ -40,6 +62,10 @@ impl EventTimer {
         self.calls.clear();
         self.spans.clear();
         self.number = 0;
+        if let Some(limit) = &mut self.limit {
+            limit.enqueued.clear();
+            (limit.passed, limit.done) = (0, self.gpu.compute.enqueued());
+        }
     }
 
     /// Attributes later calls to the op with this number. A full backward is two calls of one op.
@@ -68,7 +94,60 @@ impl EventTimer {
 
     fn mark(&mut self) -> Result<usize> {
         self.events.push(self.gpu.mark(&self.gpu.compute)?);
+        if let Some(limit) = &mut self.limit {
+            limit.enqueued.push(self.gpu.compute.enqueued());
+            limit.make_room(&self.events, &|| self.gpu.compute.enqueued())?;
+        }
         Ok(self.events.len() - 1)
+    }
+}
+
+/// Measures kernels and products one by one, by events around each.
+#[derive(Default)]
+pub struct KernelTimer(RefCell<Option<Vec<(&'static str, [Event; 2])>>>);
+
+impl KernelTimer {
+    /// Enqueues `work`, and if kernels are timed, an event before and after it.
+    pub fn around<T>(&self, name: &'static str, gpu: &Gpu, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(spans) = &mut *self.0.borrow_mut() else { return work() };
+        let before = gpu.mark(&gpu.compute)?;
+        let done = work()?;
+        spans.push((name, [before, gpu.mark(&gpu.compute)?]));
+        Ok(done)
+    }
+
+    #[cfg(feature = "internals")]
+    pub fn start(&self) {
+        *self.0.borrow_mut() = Some(Vec::new());
+    }
+
+    #[cfg(feature = "internals")]
+    /// Returns the durations in nanoseconds by name. All events must have passed.
+    pub fn end(&self) -> Result<BTreeMap<&'static str, Vec<u64>>> {
+        let mut times: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+        for (name, [before, after]) in self.0.borrow_mut().take().unwrap_or_default() {
+            times.entry(name).or_default().push(after.elapsed_ns(&before)?.max(0.0).round() as u64);
+        }
+        Ok(times)
+    }
+}
+
+impl Limit {
+    fn make_room(&mut self, events: &[Event], enqueued: &dyn Fn() -> u64) -> Result<()> {
+        while enqueued() - self.done > self.most {
+            while let Some(event) = events.get(self.passed)
+                && event.is_done()?
+            {
+                self.done = self.enqueued[self.passed];
+                self.passed += 1;
+            }
+            if enqueued() - self.done > self.most && self.passed < events.len() {
+                (self.pause)()?;
+            } else if self.passed == events.len() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

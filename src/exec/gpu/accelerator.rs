@@ -24,17 +24,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Limit of pending work on a stream, beyond the op enqueued last. With about a thousand pieces pending, a driver blocks the
-/// enqueuing thread in a call that cannot be aborted.
+/// Limit of pending work on a stream, beyond the part of an op enqueued last. With about a thousand pieces pending, a driver blocks
+/// the enqueuing thread in a call that cannot be aborted.
 const MOST_ENQUEUED: u64 = 512;
+
+/// How long the thread sleeps between two looks at the GPU.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// How long before a step its clock may have been calibrated.
+const CLOCK_LIFE_NS: u64 = 2_000_000_000;
+
+/// By number of group: the workers that hold the same stages.
+type DataGroups = BTreeMap<usize, Box<dyn DeviceCollective>>;
 
 /// A GPU as the backend of a program.
 pub struct Accelerator {
     number: u32,
     gpu: Arc<Gpu>,
     module: StageModule<Cuda>,
-    /// By number of group: the workers that hold the same stages.
-    data: BTreeMap<usize, Box<dyn DeviceCollective>>,
+    data: DataGroups,
     guard: SumsGuard,
     shared: Arc<Shared>,
     /// By channel and slot: messages between two ops of this device.
@@ -42,8 +50,8 @@ pub struct Accelerator {
     marks: EventTimer,
     /// Clock of this step.
     clock: Option<Clock>,
-    /// By op of this step: amount of work enqueued on the compute stream when it was complete.
-    enqueued: Vec<u64>,
+    /// Clock of the next step, calibrated while this one runs.
+    next_clock: Option<Clock>,
     /// Number of ops done.
     done: usize,
 }
@@ -54,7 +62,7 @@ impl Accelerator {
         number: u32,
         mut module: StageModule<Cuda>,
         link: GpuLink,
-        (data, guard): (BTreeMap<usize, Box<dyn DeviceCollective>>, SumsGuard),
+        (data, guard): (DataGroups, SumsGuard),
         shared: &Arc<Shared>,
         fault: Option<Fault>,
     ) -> Result<(u32, Box<dyn Runner>)> {
@@ -69,9 +77,17 @@ impl Accelerator {
         }
         // Created now, so that few are created in a step.
         gpu.events().reserve(5 * range.len())?;
-        let marks = EventTimer::new(&gpu);
-        let (clock, enqueued, done) = (None, Vec::new(), 0);
+        let mut marks = EventTimer::new(&gpu);
+        let (clock, next_clock, done) = (None, None, 0);
         let shared = shared.clone();
+        let watch = shared.clone();
+        marks.limit(MOST_ENQUEUED, move || {
+            if watch.watch.is_aborted() {
+                return Err(Aborted.into());
+            }
+            std::thread::sleep(PAUSE);
+            Ok(())
+        });
         let accelerator = Accelerator {
             number,
             gpu,
@@ -82,7 +98,7 @@ impl Accelerator {
             local,
             marks,
             clock,
-            enqueued,
+            next_clock,
             done,
         };
         Ok((number, Box::new(Program::new(number, accelerator, link, shared, fault))))
@@ -114,21 +130,23 @@ impl Accelerator {
             }
             self.note_done()?;
             spins += 1;
-            if spins < 100 { std::thread::yield_now() } else { std::thread::sleep(Duration::from_micros(50)) }
+            if spins < 100 { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         }
         Ok(())
     }
 
-    /// Waits until the compute stream has room for another op.
-    fn make_room(&mut self) -> Result<()> {
-        self.note_done()?;
-        self.wait_until(|this| {
-            let behind_done = this.done.checked_sub(1).and_then(|last| this.enqueued.get(last)).copied();
-            let begin = this.enqueued.first().copied().unwrap_or_default();
-            let standing = this.gpu.compute.enqueued() - behind_done.unwrap_or(begin);
-            Ok(standing <= MOST_ENQUEUED || this.done >= this.enqueued.len())
-        })
+    /// Returns the clock that was calibrated during the last step, unless that is long ago.
+    fn current_clock(&mut self) -> Result<Clock> {
+        let now = || self.shared.watch.now_ns();
+        let recent = self.next_clock.take().filter(|clock| now().saturating_sub(clock.host_ns) < CLOCK_LIFE_NS);
+        Ok(recent.map_or_else(|| Clock::calibrate(&self.gpu, &now), Ok)?)
     }
+}
+
+/// Returns the group that sums a gradient.
+fn group(data: &mut DataGroups, number: Option<usize>) -> Result<&mut dyn DeviceCollective> {
+    let group = number.and_then(|number| data.get_mut(&number));
+    Ok(&mut **group.context("expected a group that sums the gradient, found none")?)
 }
 
 impl Backend for Accelerator {
@@ -140,12 +158,11 @@ impl Backend for Accelerator {
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.gpu.make_current()?;
         self.marks.clear();
-        self.enqueued.clear();
         self.done = 0;
         self.module.begin(&batch.inputs, &batch.targets)?;
         // In the order of groups on every device, behind the tensor-parallel ranks.
         self.data.values_mut().try_for_each(|group| group.begin())?;
-        self.clock = Some(Clock::calibrate(&self.gpu, &|| self.shared.watch.now_ns())?);
+        self.clock = Some(self.current_clock()?);
         Ok(())
     }
 
@@ -163,11 +180,9 @@ impl Backend for Accelerator {
 
     fn compute(&mut self, number: usize, op: Op, input: Option<Address>, output: Option<Address>) -> Result<()> {
         let _range = Range::new(&op.to_string());
-        self.make_room()?;
+        self.note_done()?;
         self.marks.op(number as u32);
-        self.module.run(op, input, output, &mut self.marks)?;
-        self.enqueued.push(self.gpu.compute.enqueued());
-        Ok(())
+        self.module.run(op, input, output, &mut self.marks)
     }
 
     fn copy_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
@@ -184,8 +199,12 @@ impl Backend for Accelerator {
 
     fn sum_gradient(&mut self, gradient: GradientSync) -> Result<()> {
         let number = self.shared.groups.of_gradient(self.number, gradient);
-        let group = number.and_then(|number| self.data.get_mut(&number));
-        self.module.sum_gradient(gradient, &mut **group.context("expected a group that sums the gradient, found none")?)
+        self.module.sum_gradient(gradient, group(&mut self.data, number)?)
+    }
+
+    fn gather_values(&mut self, gradient: GradientSync) -> Result<()> {
+        let number = self.shared.groups.of_gradient(self.number, gradient);
+        self.module.gather_values(gradient, group(&mut self.data, number)?)
     }
 
     fn square(&mut self) -> Result<()> {
@@ -201,9 +220,12 @@ impl Backend for Accelerator {
         self.module.zero_gradients()
     }
 
-    /// Records the progress of the GPU meanwhile.
+    /// Records the progress of the GPU meanwhile, and reads its clock for the next step.
     fn drain(&mut self, is_done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         self.shared.watch.note_wait(self.number, true);
+        if self.next_clock.is_none() {
+            self.next_clock = Clock::calibrate_soon(&self.gpu, &|| self.shared.watch.now_ns())?;
+        }
         self.wait_until(|this| {
             this.guard.check(&this.shared)?;
             for stream in [&this.gpu.compute, &this.gpu.send, &this.gpu.receive] {

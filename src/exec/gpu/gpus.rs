@@ -1,5 +1,6 @@
 //! The GPUs of a rank's devices: which GPU or slice each device gets, and their part in a run.
 
+use super::super::groups::optimizer_share;
 use super::super::link::LinkKind;
 use super::super::program::Runners;
 use super::super::shared::Shared;
@@ -7,21 +8,25 @@ use super::super::watch::Fault;
 use super::accelerator::Accelerator;
 use super::endpoint::{Endpoint, GpuLink};
 use super::sums::{WorkerSums, sums};
-use crate::compute::cuda::{stage_gradient_bytes, storage, tied_gradient_bytes};
+use crate::compute::cuda::{Sharing, parameter_bytes, stage_gradient_bytes, storage, tied_gradient_bytes};
 use crate::delivery::Delivery;
-use crate::model::{Parameters, StageModule};
+use crate::mesh::Mesh;
+use crate::model::{Parameters, StageModule, WorkerShare};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
-use pipesim_cuda::{Driver, Gpu, Precision, Unsupported, Unusable, enable_peers};
+use pipesim_cuda::{Driver, Gpu, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The GPUs of this rank's devices, in order.
 pub struct Gpus {
     gpus: Vec<Arc<Gpu>>,
     precision: Precision,
+    sampler: Mutex<Option<Sampler>>,
+    /// What was sampled last, by GPU.
+    samples: Mutex<BTreeMap<u32, Samples>>,
 }
 
 impl Gpus {
@@ -57,7 +62,31 @@ impl Gpus {
             }
         }
         enable_peers(driver, &gpus.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
-        Ok(Gpus { gpus, precision })
+        Ok(Gpus { gpus, precision, sampler: Mutex::default(), samples: Mutex::default() })
+    }
+
+    /// The PCI address of each GPU, by its number; slices share one.
+    fn addresses(&self) -> BTreeMap<u32, &str> {
+        self.gpus.iter().map(|gpu| (gpu.ordinal(), gpu.facts().pci.as_str())).collect()
+    }
+
+    /// Begins to sample clock, power and throttling.
+    pub fn begin_sampling(&self) {
+        let addresses: Vec<&str> = self.addresses().into_values().collect();
+        *self.sampler.lock().unwrap_or_else(PoisonError::into_inner) = Sampler::start(&addresses);
+    }
+
+    /// Ends sampling, for [`Gpus::describe`]. Returns a remark if a GPU was slowed down.
+    pub fn end_sampling(&self) -> Option<String> {
+        let sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let samples: BTreeMap<u32, Samples> = self.addresses().into_keys().zip(sampler.end()).collect();
+        let slowed =
+            samples.iter().filter_map(|(number, samples)| Some(format!("GPU {number}: {}", samples.slowed()?)));
+        let slowed: Vec<String> = slowed.collect();
+        *self.samples.lock().unwrap_or_else(PoisonError::into_inner) = samples;
+        (!slowed.is_empty()).then(|| {
+            format!("note: GPUs were slowed down while steps were measured, so times are longer: {}", slowed.join("; "))
+        })
     }
 
     /// Whether `error` means that this machine lacks something that GPUs need.
@@ -93,6 +122,11 @@ impl Gpus {
             format!("{} (GPU {}{slice}, {} multiprocessors)", facts.name, facts.ordinal, gpu.multiprocessors())
         };
         map.insert(key.to_string(), self.gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if !samples.is_empty() {
+            let each = samples.iter().map(|(number, samples)| format!("GPU {number}: {samples}"));
+            map.insert(format!("clocks of {key}"), each.collect::<Vec<_>>().join("; "));
+        }
         map.insert("precision".to_string(), self.precision.name().to_string());
         if let Ok(driver) = Driver::open() {
             let (major, minor) = driver.version();
@@ -100,16 +134,33 @@ impl Gpus {
         }
     }
 
-    /// Returns the size in bytes of an activation, and on one of `ranks` that share layers, of the tied gradient, and of each stage's
-    /// gradient.
-    pub fn bytes(&self, spec: &ModelSpec, stages: &[Stage], ranks: usize) -> (usize, usize, Vec<usize>) {
-        let gradients = stages.iter().map(|stage| stage_gradient_bytes(spec, stage, ranks)).collect();
-        (self.precision.bytes(), tied_gradient_bytes(spec, ranks), gradients)
+    /// Size in bytes of a number of an activation.
+    pub fn number_bytes(&self) -> usize {
+        self.precision.bytes()
     }
 
-    /// Returns how GPUs, of which `ranks` share layers, store activations of micro-batches of `rows` tokens.
-    pub fn storage(&self, rows: usize, ranks: usize) -> Storage {
-        storage(self.precision, rows, ranks)
+    /// Returns the size in bytes of a number of an activation, and on a worker of a mesh in which `optimizers` share the optimizer's
+    /// work, of the tied gradient, and of each stage's gradient.
+    pub fn bytes(
+        &self,
+        spec: &ModelSpec,
+        stages: &[Stage],
+        (mesh, optimizers): (Mesh, usize),
+    ) -> (usize, usize, Vec<usize>) {
+        let sharing = sharing(mesh, optimizers);
+        let gradients = stages.iter().map(|stage| stage_gradient_bytes(spec, stage, sharing)).collect();
+        (self.number_bytes(), tied_gradient_bytes(spec, sharing), gradients)
+    }
+
+    /// Returns how GPUs on `mesh` store activations of micro-batches of `rows` tokens.
+    pub fn storage(&self, rows: usize, mesh: Mesh) -> Storage {
+        storage(self.precision, rows, sharing(mesh, 1))
+    }
+
+    /// Returns the bytes of the parameters, gradients and moments of the worker that holds most of `stages`, if `optimizers` workers
+    /// share the optimizer's work.
+    pub fn state_bytes(&self, spec: &ModelSpec, stages: &[Stage], (mesh, optimizers): (Mesh, usize)) -> usize {
+        parameter_bytes(spec, stages.iter(), self.precision, sharing(mesh, optimizers))
     }
 
     /// Creates this rank's workers, each with the stages that it holds. All ranks must call this together.
@@ -132,13 +183,18 @@ impl Gpus {
         let sizes = [sequences, tokens, shared.plan.graph.schedule().microbatches as usize];
         let runner = |((worker, gpu), link): ((u32, Arc<Gpu>), GpuLink)| {
             let WorkerSums { tensor, data, guard } = sums.remove(&worker).context("groups of every worker")?;
-            let (stages, ranks) = (held(worker), (tensor, false));
-            let mut module = StageModule::on_gpu_rank(&gpu, parameters, &stages, sizes, self.precision, ranks)?;
+            let optimizer = optimizer_share(&shared.plan.graph.schedule().placement, shared.mesh, worker);
+            let share = WorkerShare { ranks: tensor, shares_rows: shared.mesh.sequence_parallel, optimizer };
+            let mut module = StageModule::on_gpu_rank(&gpu, parameters, &held(worker), sizes, self.precision, share)?;
             module.average_over(shared.mesh.data);
             Accelerator::runner(worker, module, link, (data, guard), shared, fault)
         };
         gpus.into_iter().zip(links).map(runner).collect()
     }
+}
+
+fn sharing(mesh: Mesh, optimizers: usize) -> Sharing {
+    Sharing { ranks: mesh.tensor as usize, row_ranks: mesh.row_ranks() as usize, optimizers }
 }
 
 /// Returns the indices of GPU and slice for each device of this rank.

@@ -16,12 +16,12 @@ use crate::lowering::{CommunicationQueue, Entry, Holds, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use pipesim_cuda::library::NCCL;
 use pipesim_cuda::nccl::{self, UniqueId};
-use pipesim_cuda::{Address, Buffer, Event, connections};
+use pipesim_cuda::{Address, Buffer, Event, blocks, connections};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Number of streams of a device besides those of its communicators.
-const OTHER_STREAMS: usize = 3;
+const OTHER_STREAMS: usize = 4;
 
 /// A buffer for received messages.
 struct ReceiveBuffer {
@@ -129,6 +129,14 @@ impl Nccl {
                  set CUDA_DEVICE_MAX_CONNECTIONS=32, or use --delivery channel",
                 connections(),
                 endpoint.device
+            );
+            let (needed, found) = ((channels + groups) * blocks(), endpoint.gpu.multiprocessors() as usize);
+            ensure!(
+                needed <= found,
+                "expected at most {found} thread blocks of NCCL on device {}, one per multiprocessor, found {needed} of {} communicators, \
+                 whose transfers may wait for each other: use --delivery channel, or --link copy",
+                endpoint.device,
+                channels + groups
             );
         }
         let ids = Arc::new(ids(&library, shared, names)?);

@@ -4,10 +4,10 @@
 use super::super::shared::Shared;
 use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, lock};
 use super::copies;
-use crate::compute::cuda::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers};
+use crate::compute::cuda::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 use anyhow::{Context as _, Result, ensure};
-use pipesim_cuda::nccl::{Nccl, UniqueId};
-use pipesim_cuda::{Address, Gpu};
+use pipesim_cuda::nccl::{Error, Nccl, UniqueId};
+use pipesim_cuda::{Address, Communicator, Gpu};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +27,13 @@ pub struct ByNccl {
 impl ByNccl {
     fn joined(&self) -> Result<&SharedCommunicator> {
         self.communicator.get().context("expected a communicator that was joined when the step began, found none")
+    }
+
+    /// Enqueues a call for each array, as one group.
+    fn each(&self, data: &[Numbers], call: impl Fn(&Communicator, Numbers) -> Result<(), Error>) -> Result<()> {
+        let channel = lock(self.joined()?);
+        let all = || data.iter().try_for_each(|&numbers| call(&channel, numbers));
+        Ok(if data.len() == 1 { all() } else { self.library.group(all) }?)
     }
 }
 
@@ -49,9 +56,7 @@ impl DeviceCollective for ByNccl {
     }
 
     fn all_reduce(&mut self, data: &[Numbers], join: Join, _fold: &Fold<'_>) -> Result<()> {
-        let channel = lock(self.joined()?);
-        let all = || data.iter().try_for_each(|&numbers| channel.all_reduce(numbers, join, &self.gpu.compute));
-        Ok(if data.len() == 1 { all() } else { self.library.group(all) }?)
+        self.each(data, |channel, numbers| channel.all_reduce(numbers, join, &self.gpu.compute))
     }
 
     fn reduce_scatter(&mut self, data: Numbers, share: Address, _fold: &Fold<'_>) -> Result<()> {
@@ -60,6 +65,16 @@ impl DeviceCollective for ByNccl {
 
     fn all_gather(&mut self, share: Numbers, data: Address) -> Result<()> {
         Ok(lock(self.joined()?).all_gather(share, data, &self.gpu.compute)?)
+    }
+
+    fn reduce_scatter_in_place(&mut self, data: &[Numbers], _fold: &Fold<'_>) -> Result<()> {
+        let own = |numbers| share(numbers, self.rank(), self.size()).address;
+        self.each(data, |channel, numbers| channel.reduce_scatter(numbers, own(numbers), &self.gpu.compute))
+    }
+
+    fn all_gather_in_place(&mut self, data: &[Numbers]) -> Result<()> {
+        let own = |numbers| share(numbers, self.rank(), self.size());
+        self.each(data, |channel, numbers| channel.all_gather(own(numbers), numbers.address, &self.gpu.compute))
     }
 }
 
