@@ -260,7 +260,7 @@ impl GivenCosts {
     /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         let table = self.table_of_whole(placement, microbatches, slow)?;
-        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(placement, self.slices) })
+        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(self.slices) })
     }
 
     /// Returns the table without shares of slices.
