@@ -5,9 +5,9 @@ pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime, Traffic};
     pub use crate::cost::pair;
     pub use crate::cost::{
-        CollectiveCosts, Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates, LayerCost, LinkCost,
-        OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes, StepCosts, StepRates,
-        Summary, TimeUnit,
+        CollectiveCosts, Contention, CostError, CostFile, CostTable, Decimal, EndCost, GivenCosts, GroupRates,
+        LayerCost, LinkCost, OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost, StageKindCost, StageTimes,
+        StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use crate::mesh::{Coordinate, Mesh};
@@ -99,9 +99,9 @@ pub mod simulation {
     pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
-        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, ShardingFigures, Spread,
-        StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
-        sensitivities, slacks, sweep,
+        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup,
+        ShardingFigures, Spread, StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain,
+        memory, predict, replay, sensitivities, slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};
 }

@@ -18,7 +18,12 @@ pub fn standard_deliveries() -> Vec<Delivery> {
     for queues in [QueueCount::One, QueueCount::PerPeer, QueueCount::PerDirection] {
         list.extend([Receives::JustInTime, Receives::FrontLoaded].map(|receives| channel(queues, receives)));
     }
-    list.extend([Delivery::Batched, Delivery::Megatron, Delivery::PyTorch(PyTorch::Newest), Delivery::PyTorch(PyTorch::PerEdge)]);
+    list.extend([
+        Delivery::Batched,
+        Delivery::Megatron,
+        Delivery::PyTorch(PyTorch::Newest),
+        Delivery::PyTorch(PyTorch::PerEdge),
+    ]);
     list
 }
 

@@ -50,9 +50,13 @@ pub enum FsdpError {
     Lookahead(String),
     #[error("--unshard-lookahead has {found} numbers for {devices} devices; give one number per device")]
     Devices { found: usize, devices: u32 },
-    #[error("--unshard-lookahead of device {device}: expected 1 to --max-active-stages {most}, found {found}; change one of them")]
+    #[error(
+        "--unshard-lookahead of device {device}: expected 1 to --max-active-stages {most}, found {found}; change one of them"
+    )]
     Range { device: u32, found: u32, most: u32 },
-    #[error("--max-active-stages {most}: {action} on device {device} needs {needed} stages at the same time; raise it to {needed}")]
+    #[error(
+        "--max-active-stages {most}: {action} on device {device} needs {needed} stages at the same time; raise it to {needed}"
+    )]
     Action { device: u32, action: String, needed: usize, most: u32 },
 }
 
@@ -142,7 +146,8 @@ impl Fsdp {
             }
             number += unit.len();
         }
-        let reshard = |stage| Placed { before: number, collective: Collective { kind: CollectiveKind::Reshard, stage } };
+        let reshard =
+            |stage| Placed { before: number, collective: Collective { kind: CollectiveKind::Reshard, stage } };
         all.extend(active.into_iter().map(reshard));
         Ok(all)
     }
@@ -178,7 +183,8 @@ impl Fsdp {
             }
         }
         all.extend(gathered);
-        let wait = |stage| Placed { before: number, collective: Collective { kind: CollectiveKind::WaitReduceGrad, stage } };
+        let wait =
+            |stage| Placed { before: number, collective: Collective { kind: CollectiveKind::WaitReduceGrad, stage } };
         all.extend(waiting.map(wait));
         all
     }

@@ -19,12 +19,8 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    pub const ALL: [CollectiveKind; 4] = [
-        CollectiveKind::Unshard,
-        CollectiveKind::Reshard,
-        CollectiveKind::ReduceGrad,
-        CollectiveKind::WaitReduceGrad,
-    ];
+    pub const ALL: [CollectiveKind; 4] =
+        [CollectiveKind::Unshard, CollectiveKind::Reshard, CollectiveKind::ReduceGrad, CollectiveKind::WaitReduceGrad];
 
     /// Returns PyTorch's name.
     pub fn name(self) -> &'static str {

@@ -111,8 +111,7 @@ impl FromStr for GivenCosts {
         let comm = get("comm", costs.comm);
         let has_pieces = PIECES.iter().any(|(key, _)| given.contains_key(key));
         let pieces = has_pieces.then(|| PIECES.map(|(key, usual)| get(key, Decimal::whole(usual))));
-        Ok(GivenCosts {
-            pieces, durations, comm, keep, collectives, unit, assumed, stages, ..costs })
+        Ok(GivenCosts { pieces, durations, comm, keep, collectives, unit, assumed, stages, ..costs })
     }
 }
 
@@ -293,11 +292,14 @@ impl GivenCosts {
         let of = |piece: Decimal| piece.times_ten_to(decimals).and_then(|parts| u64::try_from(parts).ok());
         let [Some(embedding), Some(prediction), Some(head)] = pieces.map(of) else {
             return Err(CostError(
-                "embedding, mtp and loss are costs in decoder layers with at most 6 decimals; give shorter numbers".to_string(),
+                "embedding, mtp and loss are costs in decoder layers with at most 6 decimals; give shorter numbers"
+                    .to_string(),
             ));
         };
         if [embedding, prediction, head].into_iter().any(|parts| parts > 1_000_000 * layer) {
-            return Err(CostError("embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string()));
+            return Err(CostError(
+                "embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string(),
+            ));
         }
         let weight = |stage: &StagePieces| {
             let ends = u64::from(stage.embedding) * embedding + u64::from(stage.head) * head;
@@ -313,7 +315,8 @@ impl GivenCosts {
 
     /// Returns the costs of collectives; `ticks` are those of each stage.
     pub(super) fn collectives_of(&self, ticks: impl Fn(Decimal) -> Vec<u64>) -> Option<CollectiveCosts> {
-        self.collectives.map(|[gather, reduction]| CollectiveCosts { gathers: ticks(gather), reductions: ticks(reduction) })
+        self.collectives
+            .map(|[gather, reduction]| CollectiveCosts { gathers: ticks(gather), reductions: ticks(reduction) })
     }
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long

@@ -140,7 +140,8 @@ pub struct CollectiveCosts {
 
 impl CollectiveCosts {
     fn map(&self, ticks: impl Fn(u64) -> u64) -> CollectiveCosts {
-        let [gathers, reductions] = [&self.gathers, &self.reductions].map(|all| all.iter().map(|&one| ticks(one)).collect());
+        let [gathers, reductions] =
+            [&self.gathers, &self.reductions].map(|all| all.iter().map(|&one| ticks(one)).collect());
         CollectiveCosts { gathers, reductions }
     }
 }

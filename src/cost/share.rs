@@ -62,7 +62,12 @@ impl Shares {
     }
 
     /// Returns the shares of stages that weigh as much as `weights` say; a layer weighs `layer`.
-    pub(super) fn weighted(placement: &Placement, per: Per, weights: Vec<u64>, layer: u64) -> Result<Shares, CostError> {
+    pub(super) fn weighted(
+        placement: &Placement,
+        per: Per,
+        weights: Vec<u64>,
+        layer: u64,
+    ) -> Result<Shares, CostError> {
         let (devices, stages) = (u64::from(placement.devices()), u64::from(placement.stages()));
         if weights.len() as u64 != stages {
             return Err(CostError(format!(
@@ -72,7 +77,9 @@ impl Shares {
         }
         let all: u64 = weights.iter().sum();
         if all == 0 {
-            return Err(CostError("--layout: expected a stage that costs something, found none; add a 't'".to_string()));
+            return Err(CostError(
+                "--layout: expected a stage that costs something, found none; add a 't'".to_string(),
+            ));
         }
         let (scale, whole, of_device) = match per {
             Per::Device => (devices, all, 1.0),

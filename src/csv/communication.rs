@@ -21,7 +21,10 @@ const WAITED: u8 = 64; // shifted by 1 for a gradient
 /// them. A file without sends and receives passes. In a file with waits (PyTorch 2.15), each send has one, and each reduction has
 /// one before the next reduction of its row.
 pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
-    let waits = table.actions.iter().any(|action| matches!(action.what, What::WaitSend(_) | What::Collective(CollectiveKind::WaitReduceGrad)));
+    let waits = table
+        .actions
+        .iter()
+        .any(|action| matches!(action.what, What::WaitSend(_) | What::Collective(CollectiveKind::WaitReduceGrad)));
     if waits {
         check_reductions(table)?;
     }

@@ -22,7 +22,9 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {
         Format::ComputeOnly => (0..schedule.devices()).map(|device| row(schedule.program(device))).collect(),
-        Format::ComputeCollectives => (0..schedule.devices()).map(|device| with_collectives(schedule, device)).collect(),
+        Format::ComputeCollectives => {
+            (0..schedule.devices()).map(|device| with_collectives(schedule, device)).collect()
+        }
         Format::ComputeComms { waits } => Transfers::new(schedule, waits).run()?,
     };
     let mut text = String::with_capacity(rows.iter().map(|row| row.len() + 1).sum());

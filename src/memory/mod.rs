@@ -60,7 +60,18 @@ impl DeviceMemory {
         let (buffers, total) = (buffers.saturating_add(unmanaged), allocated.saturating_add(unmanaged));
         let of_which = MixtureMemory::default();
         let unsharded = 0;
-        DeviceMemory { device, weights, gradients, optimizer, activations, buffers, unsharded, total, of_which, allocated }
+        DeviceMemory {
+            device,
+            weights,
+            gradients,
+            optimizer,
+            activations,
+            buffers,
+            unsharded,
+            total,
+            of_which,
+            allocated,
+        }
     }
 }
 

@@ -226,7 +226,9 @@ impl Written {
     fn add(&mut self, what: char, place: &str) -> Result<(), LayoutError> {
         let rank = |letter: char| ORDER.iter().position(|(known, _)| *known == letter).unwrap_or(0);
         if let Some(last) = self.last {
-            if last == what && matches!(what, 'E' | 'L') || rank(last) > rank('E') && what == 'E' && self.has_embedding() {
+            if last == what && matches!(what, 'E' | 'L')
+                || rank(last) > rank('E') && what == 'E' && self.has_embedding()
+            {
                 return wrong(format!("{place}: expected one {what}, found a second; each model has one"));
             }
             if rank(last) > rank(what) {

@@ -57,10 +57,16 @@ impl Report {
             subtitle: results.first().map_or_else(String::new, subtitle),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
-            extra_tables: [pairs(results), collectives(results), spreads(results), intervals(results), iterations(results)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            extra_tables: [
+                pairs(results),
+                collectives(results),
+                spreads(results),
+                intervals(results),
+                iterations(results),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
             ..Report::default()
         }
     }
@@ -113,9 +119,9 @@ fn collectives(results: &[Prediction<'_>]) -> Option<Table> {
     };
     let has = results.iter().any(|result| !result.prediction.sharding.is_empty());
     let rows = results.iter().map(|result| row(&result.prediction)).collect();
-    let caption = "Collectives between ops, the most of any device; exposed: for how long only they keep it from computing";
-    let header =
-        ["schedule", "gathers", "active stages", "of its parameters", "gathering", "reducing", "exposed"];
+    let caption =
+        "Collectives between ops, the most of any device; exposed: for how long only they keep it from computing";
+    let header = ["schedule", "gathers", "active stages", "of its parameters", "gathering", "reducing", "exposed"];
     has.then(|| Table::new(caption, &header, rows))
 }
 

@@ -1,7 +1,9 @@
 //! The checker's verdicts against a cycle search on the graph of all waits, against the link's own queues stepped by hand, and
 //! against sessions of real threads.
 
-use crate::support::{Dice, cells, golden_json, gpipe, graph_of, one_f_one_b, order, random_rows, schedule, zero_bubble};
+use crate::support::{
+    Dice, cells, golden_json, gpipe, graph_of, one_f_one_b, order, random_rows, schedule, zero_bubble,
+};
 use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use pipesim::graphs::{Awaited, Party, communicator_rounds, fewest_slots, standard_deliveries};
 use pipesim::internals::exec::{Device, Host, Settings, Shared, Sizes, start_session};
@@ -496,13 +498,20 @@ fn deferred_receives_need_a_communicator_per_edge() {
 fn communicators_are_created_in_pytorchs_rounds() {
     let golden = golden_json("slices/p2p-edges.json");
     for case in golden["cases"].as_array().unwrap() {
-        let numbers = |value: &serde_json::Value| value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect();
+        let numbers =
+            |value: &serde_json::Value| value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect();
         let device_of: Vec<u32> = numbers(&case["device_of_stage"]);
         let placement = Placement::new("any", case["p"].as_u64().unwrap() as u32, device_of).unwrap();
-        let rounds: Vec<Vec<Vec<u32>>> =
-            case["rounds"].as_array().unwrap().iter().map(|round| round.as_array().unwrap().iter().map(numbers).collect()).collect();
-        let found: Vec<Vec<Vec<u32>>> =
-            communicator_rounds(&placement).iter().map(|round| round.iter().map(|edge| edge.to_vec()).collect()).collect();
+        let rounds: Vec<Vec<Vec<u32>>> = case["rounds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|round| round.as_array().unwrap().iter().map(numbers).collect())
+            .collect();
+        let found: Vec<Vec<Vec<u32>>> = communicator_rounds(&placement)
+            .iter()
+            .map(|round| round.iter().map(|edge| edge.to_vec()).collect())
+            .collect();
         assert_eq!(found, rounds, "{case}");
     }
 }

@@ -264,7 +264,11 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
         refused: "balance ascii chunks set overlap layers",
-        same: &[("layout", VERDICTS), ("effort", "the order is as good at once"), ("costs-per", "all costs shrink alike")],
+        same: &[
+            ("layout", VERDICTS),
+            ("effort", "the order is as good at once"),
+            ("costs-per", "all costs shrink alike"),
+        ],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
@@ -289,7 +293,11 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv-comms",
         refused: "unshard-lookahead defer-reduce-grad-wait effort balance chunks set overlap layers costs costs-per profile straggler",
-        same: &[("layout", "the order is the same"), ("max-active-stages", "one stage per device is gathered once"), QUIET],
+        same: &[
+            ("layout", "the order is the same"),
+            ("max-active-stages", "one stage per device is gathered once"),
+            QUIET,
+        ],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv",

@@ -116,10 +116,16 @@ fn impossible_layouts_are_rejected_in_one_line() {
             "predict --model llama-3-8b --hardware h100-sxm --stages 4 --micro 8 --ep 2".to_string(),
             "a mixture of experts for --ep",
         ),
-        ("predict --stages 4 --micro 8 --costs F=1,loss=2".to_string(), "--costs has embedding, mtp or loss, which --layout places"),
+        (
+            "predict --stages 4 --micro 8 --costs F=1,loss=2".to_string(),
+            "--costs has embedding, mtp or loss, which --layout places",
+        ),
         ("predict --stages 4 --micro 8 --layout Et|t|t|tL --costs F=1/2/3/4".to_string(), "leave --layout out"),
         ("predict --stages 4 --micro 8 --layout torchtitan --costs F=1".to_string(), "torchtitan splits a known model"),
-        ("run --stages 2 --micro 8 --layout Et|tL -s 1f1b".to_string(), "--layout says what stages hold for predictions"),
+        (
+            "run --stages 2 --micro 8 --layout Et|tL -s 1f1b".to_string(),
+            "--layout says what stages hold for predictions",
+        ),
         ("run --stages 2 --micro 4 --model mixtral-8x7b".to_string(), "found a mixture of experts"),
     ] {
         let (code, _, err) = pipesim(&asked);

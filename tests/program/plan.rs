@@ -127,10 +127,7 @@ fn flags_are_those_of_the_programs() {
     assert!(code == 2 && err.contains("torchtitan has no recompute=moe_act,layernorm"), "{code} {err}");
     let deep = "plan --model deepseek-v3 --hardware h100-sxm --gpus 256 --batch 256 --seq 4096 -q --memory-cap 400GiB";
     let (_, megatron, err) = run(&format!("{deep} --fix tp=1,cp=1,pp=8,ep=32,chunks=1,recompute=none --to megatron"));
-    assert!(
-        megatron.contains("--pipeline-model-parallel-layout 'Et*") && megatron.contains("mL'"),
-        "{megatron}{err}"
-    );
+    assert!(megatron.contains("--pipeline-model-parallel-layout 'Et*") && megatron.contains("mL'"), "{megatron}{err}");
     let (code, _, err) = run(&format!("{SMALL} --to megatron -s zb-v --fix pp=4"));
     assert!(code == 2 && err.contains("Megatron-LM has no zb-v"), "{code} {err}");
 }

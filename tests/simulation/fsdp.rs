@@ -24,11 +24,13 @@ fn orders_are_pytorchs() {
     let cases = golden["cases"].as_array().unwrap();
     for case in cases {
         let file = case["compute"].as_str().unwrap();
-        let (most, lookahead) = (case["max_active_stages"].as_u64().unwrap(), case["unshard_lookahead"].as_str().unwrap());
+        let (most, lookahead) =
+            (case["max_active_stages"].as_u64().unwrap(), case["unshard_lookahead"].as_str().unwrap());
         let schedule = schedule_of(file);
         let sharding = rule(most, lookahead).sharding(&schedule).unwrap();
         let text = write_csv(&schedule.with_sharding(Some(sharding)), CsvFormat::ComputeCollectives).unwrap();
-        let expected: Vec<&str> = case["programs"].as_array().unwrap().iter().map(|row| row.as_str().unwrap()).collect();
+        let expected: Vec<&str> =
+            case["programs"].as_array().unwrap().iter().map(|row| row.as_str().unwrap()).collect();
         assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{file} {most} {lookahead}");
         // read back, the file says the same
         let again = read_csv(file, file, &text).unwrap().schedule;
@@ -71,7 +73,9 @@ fn wrong_collectives_are_rejected_with_their_cell() {
     assert!(refused(rule(1, "full"), pairs).contains("needs 2 stages at the same time; raise it to 2"));
     assert!(refused(rule(2, "1,2"), pairs).contains("2 numbers for 4 devices"));
     assert!(refused(rule(2, "1,2,3,2"), pairs).contains("of device 2: expected 1 to --max-active-stages 2, found 3"));
-    assert!("half".parse::<Lookahead>().unwrap_err().to_string().contains("expected full, auto or a number per device"));
+    assert!(
+        "half".parse::<Lookahead>().unwrap_err().to_string().contains("expected full, auto or a number per device")
+    );
 }
 
 /// Costs as exact numbers, in hundredths.
@@ -99,7 +103,12 @@ fn simulated(text: &str, stages: u64, times: &Times) -> (u64, Vec<u64>) {
     let mut devices: Vec<Device> = rows.iter().map(|_| Device::default()).collect();
     let mut device_of = BTreeMap::new();
     for (device, row) in rows.iter().enumerate() {
-        let stage = |cell: &str| cell.trim_end_matches(|c: char| !c.is_ascii_digit()).split(|c: char| c.is_alphabetic()).next().map(str::to_string);
+        let stage = |cell: &str| {
+            cell.trim_end_matches(|c: char| !c.is_ascii_digit())
+                .split(|c: char| c.is_alphabetic())
+                .next()
+                .map(str::to_string)
+        };
         row.iter().filter(|cell| !cell.contains("SHARD") && !cell.contains("GRAD")).for_each(|cell| {
             device_of.insert(stage(cell).unwrap().parse::<u64>().unwrap(), device);
         });
@@ -170,22 +179,32 @@ fn times_are_those_of_a_plain_simulation_of_the_text() {
     for file in files {
         let schedule = schedule_of(file);
         let (p, v, m) = (schedule.devices(), schedule.placement.chunks(), schedule.microbatches);
-        for (number, (most, lookahead)) in [(1, "full"), (2, "full"), (3, "auto"), (3, "1,2,1,3"), (9, "full")].into_iter().enumerate() {
+        for (number, (most, lookahead)) in
+            [(1, "full"), (2, "full"), (3, "auto"), (3, "1,2,1,3"), (9, "full")].into_iter().enumerate()
+        {
             let lookahead = if p == 2 { lookahead.replace("1,2,1,3", "1,3") } else { lookahead.to_string() };
             let fsdp = Fsdp { defer_reduce_grad_wait: number % 2 == 1, ..rule(most, &lookahead) };
             let sharding = fsdp.sharding(&schedule).unwrap();
-            let text = write_csv(&schedule.clone().with_sharding(Some(sharding)), CsvFormat::ComputeCollectives).unwrap();
+            let text =
+                write_csv(&schedule.clone().with_sharding(Some(sharding)), CsvFormat::ComputeCollectives).unwrap();
             // per device, so v times those of a stage
             let hundredths = |stage: u64| stage as f64 / 100.0 * f64::from(v);
-            let times = Times { ops: [('F', 100), ('I', 110), ('W', 70), ('B', 180)].into(), comm: 7, unshard: 55, reduce: 90 };
+            let times =
+                Times { ops: [('F', 100), ('I', 110), ('W', 70), ('B', 180)].into(), comm: 7, unshard: 55, reduce: 90 };
             let (makespan, ends) = simulated(&text, u64::from(p * v), &times);
             let costs = format!(
                 "F={},I={},W={},B={},comm=0.07,unshard={},reduce={}",
-                hundredths(100), hundredths(110), hundredths(70), hundredths(180), hundredths(55), hundredths(90)
+                hundredths(100),
+                hundredths(110),
+                hundredths(70),
+                hundredths(180),
+                hundredths(55),
+                hundredths(90)
             );
             let found = predicted(&golden_path(format!("pytorch/{file}")), [p, m], &costs, Some(fsdp), None);
             assert_eq!((found.metrics.makespan * 100.0).round() as u64, makespan, "{file} {most} {lookahead}");
-            let found_ends: Vec<u64> = found.sharding.iter().map(|device| (device.end * 100.0).round() as u64).collect();
+            let found_ends: Vec<u64> =
+                found.sharding.iter().map(|device| (device.end * 100.0).round() as u64).collect();
             assert_eq!(found_ends, ends, "{file} {most}");
             assert!(found.sharding.iter().all(|device| device.peak_stages <= most.min(u64::from(v))), "{file}");
         }
@@ -207,7 +226,11 @@ fn exposed_times_have_closed_forms() {
     ] {
         let found = of(most, defer);
         let device = &found.sharding[0];
-        assert_eq!((found.metrics.makespan, device.exposed, device.gathers), (makespan, exposed, gathers), "{most} {defer}");
+        assert_eq!(
+            (found.metrics.makespan, device.exposed, device.gathers),
+            (makespan, exposed, gathers),
+            "{most} {defer}"
+        );
         assert_eq!(device.end, 6.0 + device.exposed, "{most}");
         assert_eq!(device.peak_parameters, most as f64 / 2.0);
     }

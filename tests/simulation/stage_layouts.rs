@@ -175,8 +175,10 @@ fn makespan(name: &str, [p, m]: [u32; 2], chunks: Option<u32>, costs: &str, layo
 #[test]
 fn every_schedule_takes_a_layout() {
     let costs = "F=3,I=4,W=2,comm=0.5";
+    // searches take long in tests, and see a layout only as costs
+    let searched = ["zb-1p", "zb-2p", "zb-v-greedy", "v-zb", "v-half", "v-min", "1f1b-v"];
     let mut tried = 0;
-    for name in pipesim::schedules::names() {
+    for name in pipesim::schedules::names().into_iter().filter(|name| !searched.contains(name)) {
         let Ok(found) = Selection::new(4, 8).resolve(name, &Costs::given(costs.parse().unwrap())) else { continue };
         let (stages, plain) = (found.graph.schedule().placement.stages() as usize, found.predict().unwrap());
         let equal = format!("Et|{}tL", "t|".repeat(stages - 2));
@@ -188,11 +190,13 @@ fn every_schedule_takes_a_layout() {
         let resolved = Selection::new(4, 8).resolve(name, &arranged).unwrap();
         let times = resolved.predict().unwrap().op_times();
         let ops = resolved.graph.schedule().ops();
-        let lasting = |stage: u32| ops.iter().enumerate().filter(move |(_, op)| op.stage() == stage).map(|(index, _)| times.duration(index));
+        let lasting = |stage: u32| {
+            ops.iter().enumerate().filter(move |(_, op)| op.stage() == stage).map(|(index, _)| times.duration(index))
+        };
         assert!(lasting(1).all(|ticks| ticks == 0) && lasting(0).all(|ticks| ticks > 0), "{name}");
         tried += 1;
     }
-    assert!(tried >= 20, "{tried}");
+    assert!(tried >= 16, "{tried}");
 }
 
 /// Costs per kind of layer, by hand: 2 devices, one micro-batch forward and backward, B = 2 F.
@@ -236,7 +240,8 @@ fn layouts_are_written_as_they_are_read() {
             None => assert_eq!(layout.layers()[1], 1, "{text}"),
         }
     }
-    let estimate = model_costs("llama-3-8b", "h100-sxm", layout("Et*16||t*16|L", 4, 1)).unwrap().estimate("1f1b").unwrap();
+    let estimate =
+        model_costs("llama-3-8b", "h100-sxm", layout("Et*16||t*16|L", 4, 1)).unwrap().estimate("1f1b").unwrap();
     assert_eq!(estimate.stage_layout, "Et*16||t*16|L");
     assert_eq!(estimate.modules.unwrap()[3], ["norm", "lm_head"]);
 }

@@ -231,9 +231,8 @@ impl SearchOptions {
     /// Returns the schedules with as many stages per device as `layout` has, if they leave that open.
     pub fn arranged(&self, layout: &StageLayout) -> Result<SearchOptions, Failure> {
         let mut asked = self.clone();
-        let chunks = layout
-            .chunks(self.stages.first())
-            .map_err(|error| Failure::Usage(format!("--layout: {error}")))?;
+        let chunks =
+            layout.chunks(self.stages.first()).map_err(|error| Failure::Usage(format!("--layout: {error}")))?;
         let takes = |name: &String| Variant::parse(name).and_then(|variant| self.selection().takes(&variant));
         let fixed = self.asked().iter().map(takes).any(|takes| takes.is_ok_and(|takes| !takes.chunks));
         let is_named = !self.schedule.is_empty();

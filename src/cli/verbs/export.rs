@@ -83,7 +83,8 @@ impl Export {
         }
         if self.fsdp.max_active_stages.is_some() && !has_collectives {
             return Err(Failure::Usage(
-                "--max-active-stages is for files with collectives; leave it out, or use --to pytorch-csv-comms".to_string(),
+                "--max-active-stages is for files with collectives; leave it out, or use --to pytorch-csv-comms"
+                    .to_string(),
             ));
         }
         let file = OneFile::at(self.output.as_deref(), endings)?;

@@ -68,7 +68,12 @@ impl<'a> Prepared<'a> {
         let worst = config.processors.iter().flat_map(|processor| &processor.contention).max();
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
         let collectives = gates::total(graph, costs);
-        check_clock((graph, collectives), config, &rules, factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest))?;
+        check_clock(
+            (graph, collectives),
+            config,
+            &rules,
+            factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest),
+        )?;
         let method = if is_uncontended(config) {
             let rule = |(rule, route): (&Rule, &crate::graph::Route)| {
                 let &Rule { duration, after, transfer, latency, .. } = rule;
