@@ -98,6 +98,8 @@ impl Table<'_> {
     fn sharding(&self) -> Result<Option<Sharding>, Error> {
         let is_unshard = |action: &Action| action.what == What::Collective(CollectiveKind::Unshard);
         let gathers = self.actions.iter().any(is_unshard);
+        let is_wait = |action: &Action| action.what == What::Collective(CollectiveKind::WaitReduceGrad);
+        let waits = self.actions.iter().any(is_wait);
         let row = |(row, range): (usize, &Range<usize>)| {
             let (mut active, mut number, mut placed) = (BTreeSet::new(), 0, Vec::new());
             let actions = &self.actions[range.clone()];
@@ -114,7 +116,15 @@ impl Table<'_> {
                         (gathers && !active.contains(&action.stage)).then_some((CollectiveKind::Unshard, "before it"))
                     }
                     What::Collective(kind) => {
-                        placed.push(Placed { before: number, collective: Collective { kind, stage: action.stage } });
+                        let mut place = |kind| {
+                            let collective = Collective { kind, stage: action.stage };
+                            placed.push(Placed { before: number, collective });
+                        };
+                        place(kind);
+                        // before PyTorch 2.15 a reduction is waited for at once
+                        if kind == CollectiveKind::ReduceGrad && !waits {
+                            place(CollectiveKind::WaitReduceGrad);
+                        }
                         match kind {
                             CollectiveKind::Unshard if !active.insert(action.stage) => {
                                 Some((CollectiveKind::Reshard, "before it, since the stage is gathered already"))
