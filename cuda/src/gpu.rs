@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Contexts of slices by GPU and number of slices, kept until the process ends: see [`Context::primary`].
-static SLICES: Mutex<BTreeMap<(u32, u32), Vec<(Arc<Context>, u32)>>> = Mutex::new(BTreeMap::new());
+static SLICES: Mutex<BTreeMap<(u32, u32), Vec<SliceContext>>> = Mutex::new(BTreeMap::new());
+
+/// A green context, and its number of multiprocessors.
+type SliceContext = (Arc<Context>, u32);
 
 /// One device of the pipeline: a whole GPU, or a slice with some of its multiprocessors. Slices of a GPU share its memory: each
 /// can access what the others allocated.
@@ -58,8 +61,8 @@ impl Gpu {
         (0..).zip(contexts).map(gpu).collect()
     }
 
-    /// Creates the green contexts of the slices, each with its number of multiprocessors.
-    fn split(driver: &'static Driver, facts: &Facts, count: u32) -> anyhow::Result<Vec<(Arc<Context>, u32)>> {
+    /// Creates the contexts of the slices.
+    fn split(driver: &'static Driver, facts: &Facts, count: u32) -> anyhow::Result<Vec<SliceContext>> {
         let ordinal = facts.ordinal;
         let device = driver.api.device(ordinal)?;
         let primary = driver.context(ordinal)?;

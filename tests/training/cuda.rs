@@ -41,7 +41,8 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     let words = String::from_utf8_lossy(&words);
     assert!(output.status.success(), "the child failed: {}\n{words}", output.status);
     assert!(words.contains("1 passed"), "the child ran no test:\n{words}");
-    let told = words.lines().filter(|line| line.starts_with("skipped on a GPU") || line.starts_with("epilogue "));
+    let prefixes = ["skipped on a GPU", "epilogue ", "kernel ", "group "];
+    let told = words.lines().filter(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)));
     told.for_each(|line| println!("{line}"));
 }
 

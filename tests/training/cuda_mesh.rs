@@ -30,7 +30,13 @@ enum Workers {
     Slices,
 }
 
-const GPUS: &[(&str, &str)] = &[("EMULATOR_DEVICES", "8"), ("EMULATOR_PINNED_ONLY", "1")];
+/// With as many hardware queues, and blocks of NCCL, as the program asks for.
+const GPUS: &[(&str, &str)] = &[
+    ("EMULATOR_DEVICES", "8"),
+    ("EMULATOR_PINNED_ONLY", "1"),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+    ("NCCL_MAX_CTAS", "8"),
+];
 const SLICES: &[(&str, &str)] = &[("EMULATOR_DEVICES", "1"), ("EMULATOR_MULTIPROCESSORS", "64")];
 
 /// `training`, which has a mesh, with `p` pipeline devices of GPUs over `link`.

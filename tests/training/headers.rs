@@ -293,6 +293,7 @@ fn c_type(rust: &str, aliases: &BTreeMap<String, String>) -> String {
         "std::ffi::c_long" => "long",
         "usize" => "size_t",
         "u64" => "uint64_t",
+        "c_ulonglong" => "unsigned long long",
         "i64" => "int64_t",
         "f32" => "float",
         _ => "",

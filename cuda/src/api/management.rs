@@ -1,12 +1,14 @@
 //! NVML: clocks, power, and what slows a GPU down. Names and values are those of nvml.h.
 
-use super::{Handle, symbol};
+use super::{Handle, symbol as function};
 use crate::library;
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 
 type Device = *mut c_void;
 type OfClock = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> c_int;
+type OfPower = unsafe extern "C" fn(Device, *mut c_uint) -> c_int;
+type OfReasons = unsafe extern "C" fn(Device, *mut c_ulonglong) -> c_int;
 
 /// `NVML_CLOCK_SM`.
 const SM_CLOCK: c_uint = 1;
@@ -34,8 +36,8 @@ pub struct GpuState {
 pub struct Managed {
     device: Handle<c_void>,
     clock: OfClock,
-    power: unsafe extern "C" fn(Device, *mut c_uint) -> c_int,
-    reasons: unsafe extern "C" fn(Device, *mut u64) -> c_int,
+    power: OfPower,
+    reasons: OfReasons,
     /// The highest clock of its multiprocessors in MHz.
     pub most_mhz: u32,
 }
@@ -45,22 +47,18 @@ impl Managed {
     pub fn find(pci: &str) -> Option<Managed> {
         type Find = unsafe extern "C" fn(*const c_char, *mut Device) -> c_int;
         let library = library::open(&library::MANAGEMENT).ok()?.reopen().ok()?;
-        let init: unsafe extern "C" fn() -> c_int = symbol(&library, "nvmlInit_v2\0")?;
-        let find: Find = symbol(&library, "nvmlDeviceGetHandleByPciBusId_v2\0")?;
-        let most: OfClock = symbol(&library, "nvmlDeviceGetMaxClockInfo\0")?;
+        let init: unsafe extern "C" fn() -> c_int = function(&library, "nvmlInit_v2\0")?;
+        let find: Find = function(&library, "nvmlDeviceGetHandleByPciBusId_v2\0")?;
+        let most: OfClock = function(&library, "nvmlDeviceGetMaxClockInfo\0")?;
+        let clock: OfClock = function(&library, "nvmlDeviceGetClockInfo\0")?;
+        let power: OfPower = function(&library, "nvmlDeviceGetPowerUsage\0")?;
+        let reasons: OfReasons = function(&library, "nvmlDeviceGetCurrentClocksThrottleReasons\0")?;
         let (name, mut device, mut most_mhz) = (CString::new(pci).ok()?, ptr::null_mut(), 0);
         // SAFETY: the types in nvml.h; the text ends with a zero, and result pointers point at locals.
         let found = unsafe {
             init() == 0 && find(name.as_ptr(), &mut device) == 0 && most(device, SM_CLOCK, &mut most_mhz) == 0
         };
-        found.then_some(())?;
-        Some(Managed {
-            device: Handle::new(device),
-            clock: symbol(&library, "nvmlDeviceGetClockInfo\0")?,
-            power: symbol(&library, "nvmlDeviceGetPowerUsage\0")?,
-            reasons: symbol(&library, "nvmlDeviceGetCurrentClocksThrottleReasons\0")?,
-            most_mhz,
-        })
+        found.then(|| Managed { device: Handle::new(device), clock, power, reasons, most_mhz })
     }
 
     /// Returns its state; `None` if it reports none.

@@ -104,7 +104,10 @@ impl EventTimer {
 
 /// Measures kernels and products one by one, by events around each.
 #[derive(Default)]
-pub struct KernelTimer(RefCell<Option<Vec<(&'static str, [Event; 2])>>>);
+pub struct KernelTimer(RefCell<Option<Vec<TimedCall>>>);
+
+/// Name of a kernel, and the events before and behind it.
+type TimedCall = (&'static str, [Event; 2]);
 
 impl KernelTimer {
     /// Enqueues `work`, and if kernels are timed, an event before and after it.
