@@ -96,7 +96,7 @@ impl Check {
             let of = |checked: &&Checked| !checked.communicators.is_empty();
             let line = |checked: &Checked| {
                 let rounds = communicators::described(&checked.communicators);
-                format!("{}: communicators by round of creation: {rounds}\n", checked.schedule)
+                format!("{}: communicators by round: {rounds}\n", checked.schedule)
             };
             let lines: String = checks.iter().filter(of).map(line).collect();
             return if lines.is_empty() { lines } else { lines + "\n" };
