@@ -119,6 +119,8 @@ pub struct Schedule {
     recomputed: FixedBitSet,
     /// Whether any op is a copy.
     copies: bool,
+    /// Whether devices share the vocabulary.
+    vocabulary: bool,
 }
 
 impl Schedule {
@@ -129,9 +131,10 @@ impl Schedule {
         let last_slice = ops.iter().filter_map(|op| op.slice()).max();
         let slices = Slices::equal(last_slice.map_or(1, |last| last + 1));
         let copies = ops.iter().any(|op| !op.kind().is_compute());
+        let vocabulary = ops.iter().any(|op| op.kind().is_vocabulary());
         let name = name.to_string();
         let recomputed = FixedBitSet::new();
-        let new = Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies };
+        let new = Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies, vocabulary };
         new.with_recomputed()
     }
 
@@ -167,6 +170,19 @@ impl Schedule {
     /// Whether any op is a copy to or from the host.
     pub fn has_copies(&self) -> bool {
         self.copies
+    }
+
+    /// Whether devices share the vocabulary: there are S, IF and IB.
+    pub fn shares_vocabulary(&self) -> bool {
+        self.vocabulary
+    }
+
+    /// Whether the sums over devices in an S need another one (two barriers), so that the last stage's backward waits for the S after its own:
+    /// the last stage's device then runs S1 before its first backward.
+    pub fn has_two_barriers(&self) -> bool {
+        let last = self.placement.device_of_stage(self.placement.stages() - 1, 0);
+        let before = self.program(last).iter().take_while(|op| !op.kind().is_backward());
+        before.filter(|op| op.kind() == Kind::S).count() > 1
     }
 
     /// Whether any unit is recomputed.

@@ -2,7 +2,7 @@
 
 use super::share::Shares;
 use super::stage_list::{GivenStages, count_of_all, nth, values};
-use super::{CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit};
+use super::{CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit, VocabularyCosts};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ pub struct GivenCosts {
     pub(super) comm: Decimal,
     /// A copy of a micro-batch's activations between a device and the host.
     pub(super) copy: Decimal,
+    /// S, S_rest, IF, IB and barrier, of a vocabulary that all devices share.
+    pub(super) vocabulary: [Decimal; 5],
     pub(super) keep: Decimal,
     pub(super) unit: Option<TimeUnit>,
     /// Assumptions about F, I and W that were not given.
@@ -37,7 +39,10 @@ pub struct GivenCosts {
 }
 
 /// Keys of durations.
-pub(super) const TIMES: [&str; 6] = ["F", "I", "W", "B", "comm", "copy"];
+pub(super) const TIMES: [&str; 11] =
+    ["F", "I", "W", "B", "comm", "copy", "S", "S_rest", "IF", "IB", "barrier"];
+/// Keys of times that no stage has of its own, with those of a vocabulary that all devices share.
+pub(super) const OF_DEVICES: [&str; 7] = ["comm", "copy", "S", "S_rest", "IF", "IB", "barrier"];
 /// Keys of shares, which have no unit and are at most 1.
 pub(super) const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
 
@@ -49,6 +54,7 @@ impl Default for GivenCosts {
             durations: [one, one, one, Decimal::whole(2)],
             comm: Decimal::whole(0),
             copy: Decimal::whole(0),
+            vocabulary: [Decimal::whole(0); 5],
             keep: one,
             unit: None,
             assumed: Vec::new(),
@@ -121,7 +127,8 @@ impl FromStr for GivenCosts {
         };
         let durations = stages.as_ref().map_or(durations, GivenStages::longest);
         let [comm, copy] = [get("comm", costs.comm), get("copy", costs.copy)];
-        Ok(GivenCosts { durations, comm, copy, keep, unit, assumed, stages, slices, ..costs })
+        let vocabulary = ["S", "S_rest", "IF", "IB", "barrier"].map(|key| get(key, Decimal::whole(0)));
+        Ok(GivenCosts { durations, comm, copy, vocabulary, keep, unit, assumed, stages, slices, ..costs })
     }
 }
 
@@ -261,6 +268,8 @@ impl GivenCosts {
             let longest = longest.checked_mul(shares.largest().into())?;
             let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
             let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
+            let shared = self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
+            let copy = copy.checked_add(shared?.checked_mul(shares.whole.into())?)?;
             (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
         });
         let Some(scale) = scale else {
@@ -280,7 +289,22 @@ impl GivenCosts {
             arrival: ticks(self.comm) * shares.whole,
         });
         let table = table.with_copies(placement, |op| ticks(self.copy) * shares.parts[op.stage() as usize]);
+        let table = self.with_vocabulary(table, placement, |time| ticks(time) * shares.whole);
         Ok(CostTable { assumed: self.assumed.clone(), ..table })
+    }
+
+    /// Returns `table` with the costs of a vocabulary that all devices share.
+    pub(super) fn with_vocabulary(
+        &self,
+        table: CostTable,
+        placement: &Placement,
+        ticks: impl Fn(Decimal) -> u64,
+    ) -> CostTable {
+        let [forward, rest, embed, gradient, barrier] = self.vocabulary.map(ticks);
+        match [forward, rest, embed, gradient, barrier].iter().all(|&ticks| ticks == 0) {
+            true => table,
+            false => table.with_vocabulary(placement, VocabularyCosts { forward, rest, barrier }, [embed, gradient]),
+        }
     }
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
@@ -322,7 +346,7 @@ impl GivenCosts {
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
-        let all = || self.durations.iter().chain([&self.comm, &self.copy]);
+        let all = || self.durations.iter().chain([&self.comm, &self.copy]).chain(&self.vocabulary);
         let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
         let short = |number: &&Decimal| number.is_short();
         let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));

@@ -127,6 +127,8 @@ pub struct CostTable {
     pub pairs: Option<PairCosts>,
     /// How whole micro-batches' costs are shared by slices.
     pub slice_costs: SliceCosts,
+    /// Costs of a vocabulary that all devices share.
+    pub vocabulary: VocabularyCosts,
     /// Indexed by [`Op::slot`], for slices one such table after the other.
     times: Vec<OpTime>,
     /// Length of the table of one slice; 0 if all slices are alike.
@@ -139,6 +141,34 @@ fn derived(op: Op, cost: impl Fn(Op) -> OpTime) -> OpTime {
         Kind::R => OpTime { arrival: 0, ..cost(op.of_kind(Kind::F)) },
         kind if kind.is_costed() => cost(op),
         _ => OpTime::default(),
+    }
+}
+
+/// Costs of a vocabulary that all devices share, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VocabularyCosts {
+    /// The forward part of an S: what the first S takes.
+    pub forward: u64,
+    /// The rest: what the last S takes. Others take both.
+    pub rest: u64,
+    /// From the end of an op until its result has gone to all devices.
+    pub barrier: u64,
+}
+
+impl VocabularyCosts {
+    /// Returns the duration of `op` of `microbatches`, from the one of its kind.
+    #[inline]
+    pub fn duration(&self, op: Op, microbatches: u32, of_kind: u64) -> u64 {
+        match op.kind() {
+            Kind::S if op.microbatch() == 0 => self.forward,
+            Kind::S if op.microbatch() == microbatches => self.rest,
+            _ => of_kind,
+        }
+    }
+
+    /// Returns it in ticks of another length.
+    fn scaled(self, ticks: impl Fn(u64) -> u64) -> VocabularyCosts {
+        VocabularyCosts { forward: ticks(self.forward), rest: ticks(self.rest), barrier: ticks(self.barrier) }
     }
 }
 
@@ -206,6 +236,7 @@ impl CostTable {
             pauses: Vec::new(),
             pairs: None,
             slice_costs: SliceCosts::default(),
+            vocabulary: VocabularyCosts::default(),
             times,
             stride: 0,
         }
@@ -216,6 +247,17 @@ impl CostTable {
         self.with_times(placement, |op, time| {
             if op.kind().is_compute() { time } else { OpTime { duration: ticks(op), ..OpTime::default() } }
         })
+    }
+
+    /// Returns the costs with those of a vocabulary that all devices share; IF and IB last `embed` ticks.
+    pub fn with_vocabulary(self, placement: &Placement, vocabulary: VocabularyCosts, embed: [u64; 2]) -> CostTable {
+        let of = |op: Op, time: OpTime| match op.kind() {
+            Kind::S => OpTime { duration: vocabulary.forward + vocabulary.rest, ..OpTime::default() },
+            Kind::IF => OpTime { duration: embed[0], ..OpTime::default() },
+            Kind::IB => OpTime { duration: embed[1], ..OpTime::default() },
+            _ => time,
+        };
+        CostTable { vocabulary, ..self.with_times(placement, of) }
     }
 
     /// Returns the costs with the time of each op replaced.
@@ -249,6 +291,7 @@ impl CostTable {
         CostTable {
             ticks_per_unit,
             times: self.times.iter().map(time).collect(),
+            vocabulary: self.vocabulary.scaled(ticks),
             speeds,
             puts,
             pauses,
@@ -289,7 +332,7 @@ impl CostTable {
         let summary = Summary { F, I, W, B, comm, keep };
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
-        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, ..self.clone() };
+        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, vocabulary: self.vocabulary.scaled(ns), ..self.clone() };
         CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), pairs: None, ..costs }
     }
 

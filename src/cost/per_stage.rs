@@ -109,7 +109,7 @@ impl GivenCosts {
         let one = Decimal::whole(1);
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
         let short = |number: &&Decimal| number.is_short();
-        let all = || given.times.iter().flatten().chain([&self.comm, &self.copy]);
+        let all = || given.times.iter().flatten().chain([&self.comm, &self.copy]).chain(&self.vocabulary);
         let decimals = all().filter(short).chain(slow.values().filter(short)).map(|number| number.scale());
         let finest = decimals.clone().max().unwrap_or(0)
             + slow.values().filter(short).map(|factor| factor.scale()).max().unwrap_or(0)
@@ -168,6 +168,7 @@ impl GivenCosts {
         });
         let chunks = u64::from(placement.chunks().max(1));
         let table = table.with_copies(placement, |_| ticks(self.copy) * pieces / chunks);
+        let table = self.with_vocabulary(table, placement, |time| ticks(time) * pieces);
         Ok(CostTable { assumed: self.assumed.clone(), ..table })
     }
 }

@@ -9,6 +9,7 @@ mod idle;
 mod machine;
 mod memory;
 mod paths;
+mod offload;
 mod predict;
 mod prediction;
 mod spans;
@@ -25,6 +26,7 @@ pub use critical::{
 pub use explain::explain;
 pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, MemoryLevel, memory};
+pub use offload::{OffloadPlan, OffloadRefused, PlannedCopy, plan_offload};
 pub use predict::{Prediction, Setup, predict, replay};
 pub use prediction::{Interval, PredictionFigures, Spread};
 pub use spans::StepSpan;

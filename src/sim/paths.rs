@@ -67,6 +67,11 @@ impl<'a> Paths<'a> {
             tail_forward: zero(),
             tail_backward: vec![[0; 2]; places],
         };
+        // The first and the last S are halves of one.
+        placement.op_kinds().filter(|op| op.kind() == Kind::S).for_each(|op| {
+            let count = &mut paths.counts[op.slot()];
+            *count = count.saturating_sub(1);
+        });
         (0..placement.directions()).for_each(|direction| paths.follow(direction));
         paths
     }
@@ -195,6 +200,7 @@ impl<'a> Paths<'a> {
         let place = self.place(unit);
         match kind {
             Kind::F => self.head_forward[place],
+            kind if kind.is_vocabulary() => 0,
             Kind::I | Kind::B => self.head_backward[place],
             Kind::W => self.head_backward[place] + self.duration(Kind::I, unit),
             _ => self.head_forward[place] + self.duration(Kind::F, unit),

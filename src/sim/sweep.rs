@@ -1,7 +1,7 @@
 //! The sweep: with a fixed order per device and no contention the timeline is one max/add pass over the graph.
 
 use crate::cost::pair::{PairCosts, PairTime};
-use crate::cost::{CostTable, OpTime};
+use crate::cost::{CostTable, OpTime, VocabularyCosts};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
 use crate::op::Op;
@@ -105,13 +105,13 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin: &[] };
+    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin: &[], vocabulary: costs.vocabulary };
     sweep_rules(graph, at, lasts, |index, start, end, _| note(index, start, end))
 }
 
 /// [`sweep`] on devices that are free from the times `begin` on.
 pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin };
+    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin, vocabulary: costs.vocabulary };
     sweep_rules(graph, at, |_, _, _, duration| duration, |_, _, _, _| ())
 }
 
@@ -126,6 +126,8 @@ pub(super) struct Machine<'a> {
     pub pauses: &'a [u64],
     /// By device: when it can begin; 0 for missing devices.
     pub begin: &'a [u64],
+    /// Costs of a vocabulary that all devices share.
+    pub vocabulary: VocabularyCosts,
 }
 
 /// [`sweep_lasting`] with rules in place of costs. Calls `note(index, start, end, leaves)`, where `leaves` is when the op's output
@@ -138,7 +140,7 @@ pub(super) fn sweep_rules(
 ) -> Vec<Activity> {
     let pauses = machine.pauses;
     let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
-    if graph.has_copies() {
+    if graph.has_waits() {
         return super::beside::sweep_beside(graph, machine, lasts, note);
     }
     match (pauses, graph.slices()) {

@@ -17,6 +17,7 @@ mod measured;
 mod memory;
 mod mixtures;
 mod models;
+mod offload;
 mod optima;
 mod ordering;
 mod overlap;

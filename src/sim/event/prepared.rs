@@ -4,7 +4,7 @@ use super::jitter::FactorTable;
 use super::messages::{Messages, Rule, rules};
 use super::{Config, Put, Sharing};
 use crate::cost::pair::PairCosts;
-use crate::cost::{CostTable, EXTREME};
+use crate::cost::{CostTable, EXTREME, VocabularyCosts};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -42,6 +42,7 @@ pub struct Prepared<'a> {
     pub(super) begin: Vec<u64>,
     /// [`CostTable::pauses`].
     pub(super) pauses: Vec<u64>,
+    pub(super) vocabulary: VocabularyCosts,
 }
 
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl<'a> Prepared<'a> {
         };
         let begin = vec![0; graph.schedule().devices() as usize];
         let pairs = pairs(graph, costs).cloned();
-        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses: costs.pauses.clone() })
+        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses: costs.pauses.clone(), vocabulary: costs.vocabulary })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.
