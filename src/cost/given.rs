@@ -242,7 +242,7 @@ impl GivenCosts {
     /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         let table = self.table_of_whole(placement, microbatches, slow)?;
-        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(placement, self.slices) })
+        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(self.slices) })
     }
 
     /// Returns the table without shares of slices.
@@ -288,23 +288,15 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * shares.whole,
         });
-        let table = table.with_copies(placement, |op| ticks(self.copy) * shares.parts[op.stage() as usize]);
-        let table = self.with_vocabulary(table, placement, |time| ticks(time) * shares.whole);
+        let table = table.with_copies(shares.parts.iter().map(|part| ticks(self.copy) * part).collect());
+        let table = self.with_vocabulary(table, |time| ticks(time) * shares.whole);
         Ok(CostTable { assumed: self.assumed.clone(), ..table })
     }
 
     /// Returns `table` with the costs of a vocabulary that all devices share.
-    pub(super) fn with_vocabulary(
-        &self,
-        table: CostTable,
-        placement: &Placement,
-        ticks: impl Fn(Decimal) -> u64,
-    ) -> CostTable {
+    pub(super) fn with_vocabulary(&self, table: CostTable, ticks: impl Fn(Decimal) -> u64) -> CostTable {
         let [forward, rest, embed, gradient, barrier] = self.vocabulary.map(ticks);
-        match [forward, rest, embed, gradient, barrier].iter().all(|&ticks| ticks == 0) {
-            true => table,
-            false => table.with_vocabulary(placement, VocabularyCosts { forward, rest, barrier }, [embed, gradient]),
-        }
+        CostTable { vocabulary: VocabularyCosts { forward, rest, embed: [embed, gradient], barrier }, ..table }
     }
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long

@@ -129,19 +129,12 @@ pub struct CostTable {
     pub slice_costs: SliceCosts,
     /// Costs of a vocabulary that all devices share.
     pub vocabulary: VocabularyCosts,
-    /// Indexed by [`Op::slot`], for slices one such table after the other.
+    /// By stage: a copy of a unit's activation to or from the host, in ticks; for slices one such list after the other.
+    copies: Vec<u64>,
+    /// Of F, I, W and B, indexed by [`Op::slot`]; for slices one such table after the other.
     times: Vec<OpTime>,
     /// Length of the table of one slice; 0 if all slices are alike.
     stride: usize,
-}
-
-/// Returns the time of `op` from the costs of the kinds that costs are given for.
-fn derived(op: Op, cost: impl Fn(Op) -> OpTime) -> OpTime {
-    match op.kind() {
-        Kind::R => OpTime { arrival: 0, ..cost(op.of_kind(Kind::F)) },
-        kind if kind.is_costed() => cost(op),
-        _ => OpTime::default(),
-    }
 }
 
 /// Costs of a vocabulary that all devices share, in ticks.
@@ -151,6 +144,8 @@ pub struct VocabularyCosts {
     pub forward: u64,
     /// The rest: what the last S takes. Others take both.
     pub rest: u64,
+    /// An IF, and an IB.
+    pub embed: [u64; 2],
     /// From the end of an op until its result has gone to all devices.
     pub barrier: u64,
 }
@@ -168,7 +163,8 @@ impl VocabularyCosts {
 
     /// Returns it in ticks of another length.
     fn scaled(self, ticks: impl Fn(u64) -> u64) -> VocabularyCosts {
-        VocabularyCosts { forward: ticks(self.forward), rest: ticks(self.rest), barrier: ticks(self.barrier) }
+        let [forward, rest, barrier] = [self.forward, self.rest, self.barrier].map(&ticks);
+        VocabularyCosts { forward, rest, embed: self.embed.map(ticks), barrier }
     }
 }
 
@@ -204,7 +200,36 @@ pub struct Summary {
 impl CostTable {
     /// Returns the time of `op`.
     pub fn of(&self, op: Op) -> OpTime {
+        if op.plane() > 0 {
+            return self.derived(op);
+        }
         self.times[op.slot() + op.slice_number() * self.stride]
+    }
+
+    /// Returns the time of an op of another kind than F, I, W and B: R takes its share of F and sends nothing.
+    #[cold]
+    fn derived(&self, op: Op) -> OpTime {
+        let lasting = |duration: u64| OpTime { duration, ..OpTime::default() };
+        match op.kind() {
+            Kind::R => {
+                let forward = self.of(op.of_kind(Kind::F));
+                let share = self.slice_costs.recompute.to_f64();
+                let duration =
+                    if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
+                OpTime { duration, arrival: 0, ..forward }
+            }
+            Kind::O | Kind::L => lasting(self.copy_ticks(op)),
+            Kind::S => lasting(self.vocabulary.forward + self.vocabulary.rest),
+            Kind::IF => lasting(self.vocabulary.embed[0]),
+            Kind::IB => lasting(self.vocabulary.embed[1]),
+            _ => OpTime::default(),
+        }
+    }
+
+    /// Returns how long a copy of an activation takes.
+    fn copy_ticks(&self, op: Op) -> u64 {
+        let stages = if self.stride > 0 { self.stride / Op::SLOTS_PER_STAGE } else { 0 };
+        self.copies.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or(0)
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -212,8 +237,7 @@ impl CostTable {
         self.pauses.get(index).copied().unwrap_or(0)
     }
 
-    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind of [`Kind::COSTED`]. R takes as
-    /// long as F and sends nothing; copies take no time.
+    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind of [`Kind::COSTED`].
     pub fn new(
         placement: &Placement,
         units: (f64, &'static str, u64),
@@ -222,7 +246,7 @@ impl CostTable {
     ) -> CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-        placement.op_kinds().for_each(|op| times[op.slot()] = derived(op, &cost));
+        placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
         CostTable {
             ticks_per_unit,
             time_unit,
@@ -237,27 +261,15 @@ impl CostTable {
             pairs: None,
             slice_costs: SliceCosts::default(),
             vocabulary: VocabularyCosts::default(),
+            copies: Vec::new(),
             times,
             stride: 0,
         }
     }
 
-    /// Returns the costs with copies of activations to and from the host that last `ticks`, which gets ops of micro-batch 0.
-    pub fn with_copies(self, placement: &Placement, ticks: impl Fn(Op) -> u64) -> CostTable {
-        self.with_times(placement, |op, time| {
-            if op.kind().is_compute() { time } else { OpTime { duration: ticks(op), ..OpTime::default() } }
-        })
-    }
-
-    /// Returns the costs with those of a vocabulary that all devices share; IF and IB last `embed` ticks.
-    pub fn with_vocabulary(self, placement: &Placement, vocabulary: VocabularyCosts, embed: [u64; 2]) -> CostTable {
-        let of = |op: Op, time: OpTime| match op.kind() {
-            Kind::S => OpTime { duration: vocabulary.forward + vocabulary.rest, ..OpTime::default() },
-            Kind::IF => OpTime { duration: embed[0], ..OpTime::default() },
-            Kind::IB => OpTime { duration: embed[1], ..OpTime::default() },
-            _ => time,
-        };
-        CostTable { vocabulary, ..self.with_times(placement, of) }
+    /// Returns the costs with copies of activations to and from the host that last `ticks`, by stage.
+    pub fn with_copies(self, copies: Vec<u64>) -> CostTable {
+        CostTable { copies, ..self }
     }
 
     /// Returns the costs with the time of each op replaced.
@@ -292,6 +304,7 @@ impl CostTable {
             ticks_per_unit,
             times: self.times.iter().map(time).collect(),
             vocabulary: self.vocabulary.scaled(ticks),
+            copies: self.copies.iter().map(|&copy| ticks(copy)).collect(),
             speeds,
             puts,
             pauses,
@@ -332,7 +345,9 @@ impl CostTable {
         let summary = Summary { F, I, W, B, comm, keep };
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
-        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, vocabulary: self.vocabulary.scaled(ns), ..self.clone() };
+        let (vocabulary, copies) = (self.vocabulary.scaled(ns), self.copies.iter().map(|&copy| ns(copy)).collect());
+        let costs =
+            CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, vocabulary, copies, ..self.clone() };
         CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), pairs: None, ..costs }
     }
 

@@ -167,8 +167,9 @@ impl GivenCosts {
             arrival: ticks(self.comm) * pieces,
         });
         let chunks = u64::from(placement.chunks().max(1));
-        let table = table.with_copies(placement, |_| ticks(self.copy) * pieces / chunks);
-        let table = self.with_vocabulary(table, placement, |time| ticks(time) * pieces);
+        let copy = ticks(self.copy) * pieces / chunks;
+        let table = table.with_copies(vec![copy; placement.stages() as usize]);
+        let table = self.with_vocabulary(table, |time| ticks(time) * pieces);
         Ok(CostTable { assumed: self.assumed.clone(), ..table })
     }
 }

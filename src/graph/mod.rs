@@ -162,7 +162,7 @@ impl TaskGraph {
         let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new(), beside };
         if graph.schedule.shares_vocabulary() {
             graph.order_waits()?
-        } else if graph.slices() > 1 {
+        } else if graph.schedule.is_beyond_microbatches() {
             graph.order_runs::<true>()?
         } else {
             graph.order_runs::<false>()?
@@ -176,10 +176,11 @@ impl TaskGraph {
     /// This is the one algorithm on the graph that petgraph does not run: its `toposort` takes 9 to 15 times as long (1F1B, opt-level 3, on a busy
     /// machine; benchmark group `topological order`: 83 instead of 5.5 ns per op for 8 devices and 64 micro-batches, 273 instead of 32 for 2
     /// million ops), and needs the edges that this pass finds. Tests compare the two.
-    fn order_runs<const SLICED: bool>(&mut self) -> Result<(), Deadlock> {
+    /// `BEYOND` says whether there are slices, or kinds besides F, I, W and B, which hand nothing to other devices.
+    fn order_runs<const BEYOND: bool>(&mut self) -> Result<(), Deadlock> {
         let devices = self.schedule.devices();
-        let slices = if SLICED { self.slices() } else { 1 };
-        let unit = |op: &Op| if SLICED { op.unit(slices) } else { op.microbatch() as usize };
+        let slices = if BEYOND { self.slices() } else { 1 };
+        let unit = |op: &Op| if BEYOND { op.unit(slices) } else { op.microbatch() as usize };
         let mut next: Vec<usize> = (0..devices).map(|device| self.schedule.range(device).start).collect();
         let mut awaited: Vec<usize> = vec![SOURCE; devices as usize]; // by device: the cell that it waits for
         let mut runnable: Vec<u32> = (0..devices).rev().collect();
@@ -189,6 +190,10 @@ impl TaskGraph {
             let ops = &self.schedule.ops()[rest.clone()];
             let mut paired = false; // the op before opened a pair: both inputs are there
             for (at, op) in ops.iter().enumerate() {
+                if BEYOND && op.plane() > 0 {
+                    index += 1;
+                    continue;
+                }
                 let (route, unit_number) = (&self.routes[op.slot()], unit(op));
                 let mut input = route.input + unit_number;
                 if op.opens_pair() && self.makers[input] != NONE {
@@ -229,13 +234,13 @@ impl TaskGraph {
                 let range = next[device as usize]..self.schedule.range(device).end;
                 for index in range.clone() {
                     let op = self.op(index);
-                    let input = self.routes[op.slot()].input + op.unit(slices);
+                    let input = self.route(op).input + op.unit(slices);
                     let is_source = op.upstream(self.schedule.placement.stages()).is_none();
                     let waits = self.waits(index).iter().all(|wait| made.contains(wait.op as usize));
                     if !waits || !(is_source || self.makers[input] != NONE) {
                         break;
                     }
-                    if !op.kind().is_vocabulary() {
+                    if op.plane() == 0 {
                         self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
                     }
                     made.insert(index);
@@ -259,8 +264,10 @@ impl TaskGraph {
     /// that the first stuck device leads into, in the order of waiting.
     fn cycle(&mut self, next: &[usize]) -> Deadlock {
         let slices = self.slices();
-        for (index, op) in self.schedule.ops().iter().enumerate().filter(|(_, op)| !op.kind().is_vocabulary()) {
-            self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
+        for (index, op) in self.schedule.ops().iter().enumerate() {
+            if op.plane() == 0 {
+                self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
+            }
         }
         let stuck: Vec<u32> =
             (0..self.schedule.devices()).filter(|&d| next[d as usize] < self.schedule.range(d).end).collect();
@@ -370,7 +377,7 @@ impl TaskGraph {
     pub fn consumer(&self, index: usize) -> Option<usize> {
         let op = self.op(index);
         let cell = self.routes[op.slot()].consumer_output;
-        (cell != SOURCE).then(|| self.makers[cell + op.unit(self.slices())] as usize)
+        (cell != SOURCE && op.plane() == 0).then(|| self.makers[cell + op.unit(self.slices())] as usize)
     }
 
     /// Whether there are waits beyond those for the op before and the stage before: [`TaskGraph::waits`].
@@ -407,7 +414,18 @@ impl TaskGraph {
         (index + 1 < self.schedule.range(self.device_of(index)).end).then_some(index + 1)
     }
 
-    /// Where ops take their input and leave their output, by [`Op::slot`].
+    /// Where an op takes its input and leaves its output: for other kinds than F, I, W and B where nothing is and nobody reads.
+    pub fn route(&self, op: Op) -> Route {
+        match op.plane() {
+            0 => self.routes[op.slot()],
+            _ => {
+                let weights = self.routes[op.of_kind(Kind::W).slot()];
+                Route { consumer: self.schedule.placement.device_of(op), ..weights }
+            }
+        }
+    }
+
+    /// Where ops of F, I, W and B take their input and leave their output, by [`Op::slot`].
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }

@@ -68,10 +68,12 @@ impl<'a> Paths<'a> {
             tail_backward: vec![[0; 2]; places],
         };
         // The first and the last S are halves of one.
-        placement.op_kinds().filter(|op| op.kind() == Kind::S).for_each(|op| {
-            let count = &mut paths.counts[op.slot()];
-            *count = count.saturating_sub(1);
-        });
+        if graph.schedule().shares_vocabulary() {
+            graph.schedule().op_classes().filter(|op| op.kind() == Kind::S).for_each(|op| {
+                let count = &mut paths.counts[graph.schedule().class(op)];
+                *count = count.saturating_sub(1);
+            });
+        }
         (0..placement.directions()).for_each(|direction| paths.follow(direction));
         paths
     }

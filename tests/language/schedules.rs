@@ -323,7 +323,7 @@ fn prints_and_parses_as_pytorch_does() {
     }
     let op = Op::new(Kind::I, 5, 7).in_direction(1).opening_pair();
     assert_eq!((op.kind(), op.stage(), op.microbatch(), op.direction()), (Kind::I, 5, 7, 1));
-    assert_eq!((op.slot(), op.opens_pair(), op.alone().opens_pair()), (5 * Op::SLOTS_PER_STAGE + 16 + 1, true, false));
+    assert_eq!((op.slot(), op.opens_pair(), op.alone().opens_pair()), (5 * Op::SLOTS_PER_STAGE + 4 + 1, true, false));
     for text in [
         "",
         "F0",
