@@ -87,18 +87,8 @@ const FACTS: [Facts; Kind::ALL.len()] = {
 
 impl Kind {
     /// All kinds, in the order in which they index tables.
-    pub const ALL: [Kind; 10] = [
-        Kind::F,
-        Kind::I,
-        Kind::W,
-        Kind::B,
-        Kind::R,
-        Kind::O,
-        Kind::L,
-        Kind::S,
-        Kind::IF,
-        Kind::IB,
-    ];
+    pub const ALL: [Kind; 10] =
+        [Kind::F, Kind::I, Kind::W, Kind::B, Kind::R, Kind::O, Kind::L, Kind::S, Kind::IF, Kind::IB];
 
     /// The kinds that every device runs for its share of the vocabulary.
     pub const VOCABULARY: [Kind; 3] = [Kind::S, Kind::IF, Kind::IB];

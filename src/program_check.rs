@@ -63,7 +63,14 @@ impl ProgramCheck {
         let chunk = |&chunk: &Chunk| (chunk, placement.microbatches_of(chunk.direction, microbatches));
         let chunks: Vec<_> = placement.held_by(device).iter().map(chunk).collect();
         let cells = chunks.len() * microbatches as usize * slices as usize;
-        ProgramCheck { microbatches, slices, bits: vec![0; cells], complete: vec![0; chunks.len()], vocabulary: [0; 3], chunks }
+        ProgramCheck {
+            microbatches,
+            slices,
+            bits: vec![0; cells],
+            complete: vec![0; chunks.len()],
+            vocabulary: [0; 3],
+            chunks,
+        }
     }
 
     /// Returns the check of the same device before its first op.
@@ -157,7 +164,9 @@ impl ProgramCheck {
         let missing = self.vocabulary.iter().zip([m + 1, m, m]).position(|(&run, all)| run < all);
         if let Some(number) = missing.filter(|_| self.vocabulary != [0; 3]) {
             let (name, run) = (Kind::VOCABULARY[number].name(), self.vocabulary[number]);
-            return Err(OpError(format!("{name}{run} is missing: a device that shares the vocabulary runs all S, IF and IB")));
+            return Err(OpError(format!(
+                "{name}{run} is missing: a device that shares the vocabulary runs all S, IF and IB"
+            )));
         }
         let n = self.slices as usize;
         let short =
@@ -203,6 +212,8 @@ fn refusal(op: Op, bits: u16) -> String {
             format!("{} and {offload}: an activation is either recomputed or offloaded", op.of_kind(Kind::R))
         }
         (Kind::L, _) => format!("{op} has no {offload} before it"),
-        (Kind::F | Kind::W | Kind::S | Kind::IF | Kind::IB, _) => format!("{op} has no {} before it", op.of_kind(Kind::I)),
+        (Kind::F | Kind::W | Kind::S | Kind::IF | Kind::IB, _) => {
+            format!("{op} has no {} before it", op.of_kind(Kind::I))
+        }
     }
 }

@@ -137,8 +137,20 @@ impl Schedule {
         let planes = ops.iter().map(|op| op.plane()).max().unwrap_or(0) + 1;
         let name = name.to_string();
         let recomputed = FixedBitSet::new();
-        let new =
-            Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies, planes, vocabulary };
+        let new = Schedule {
+            name,
+            placement,
+            microbatches,
+            ops,
+            starts,
+            phases,
+            pairs,
+            slices,
+            recomputed,
+            copies,
+            planes,
+            vocabulary,
+        };
         new.with_recomputed()
     }
 

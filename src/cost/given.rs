@@ -39,8 +39,7 @@ pub struct GivenCosts {
 }
 
 /// Keys of durations.
-pub(super) const TIMES: [&str; 11] =
-    ["F", "I", "W", "B", "comm", "copy", "S", "S_rest", "IF", "IB", "barrier"];
+pub(super) const TIMES: [&str; 11] = ["F", "I", "W", "B", "comm", "copy", "S", "S_rest", "IF", "IB", "barrier"];
 /// Keys of times that no stage has of its own, with those of a vocabulary that all devices share.
 pub(super) const OF_DEVICES: [&str; 7] = ["comm", "copy", "S", "S_rest", "IF", "IB", "barrier"];
 /// Keys of shares, which have no unit and are at most 1.
@@ -268,7 +267,8 @@ impl GivenCosts {
             let longest = longest.checked_mul(shares.largest().into())?;
             let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
             let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
-            let shared = self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
+            let shared =
+                self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
             let copy = copy.checked_add(shared?.checked_mul(shares.whole.into())?)?;
             (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
         });

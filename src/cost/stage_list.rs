@@ -73,7 +73,9 @@ pub(super) fn count_of_all(
     given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>,
 ) -> Result<Option<usize>, CostError> {
     let lists = || given.iter().filter(|(_, (numbers, _))| numbers.len() > 1);
-    if let Some((key, _)) = lists().find(|(key, _)| super::given::OF_DEVICES.contains(*key) || super::given::SHARES.contains(*key)) {
+    if let Some((key, _)) =
+        lists().find(|(key, _)| super::given::OF_DEVICES.contains(*key) || super::given::SHARES.contains(*key))
+    {
         return Err(CostError(format!("{key} is the same for all stages; give one number")));
     }
     let counts: BTreeSet<usize> = lists().map(|(_, (numbers, _))| numbers.len()).collect();

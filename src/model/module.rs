@@ -296,7 +296,9 @@ impl<C: Compute> StageModule<C> {
                 self.backward_input(stage, microbatch, input, output, timer)?;
                 self.backward_weight(stage, microbatch, timer)
             }
-            Kind::R | Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => bail!("expected F, I, W or B, found {op}: the executor does not run it"),
+            Kind::R | Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => {
+                bail!("expected F, I, W or B, found {op}: the executor does not run it")
+            }
         }
     }
 

@@ -64,7 +64,11 @@ impl PlatformOptions {
     /// Returns whether the sweep simulates the step.
     pub(super) fn is_plain(&self) -> bool {
         let PlatformOptions { delivery, transfer, sharing, slots, overlap_slowdown, has_jitter, .. } = self;
-        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone() && self.devices_per_host_link.is_none();
+        let timing = transfer.is_none()
+            && sharing.is_none()
+            && slots.is_none()
+            && self.is_alone()
+            && self.devices_per_host_link.is_none();
         timing && delivery.is_none() && overlap_slowdown.is_none() && !has_jitter
     }
 

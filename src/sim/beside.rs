@@ -23,8 +23,7 @@ pub(super) fn sweep_beside(
     let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
     let begins = |device: u32| begin.get(device as usize).copied().unwrap_or(0);
     let idle = Activity { first_start: u64::MAX, ..Activity::default() };
-    let mut devices: Vec<(u64, Activity)> =
-        (0..schedule.devices()).map(|device| (begins(device), idle)).collect();
+    let mut devices: Vec<(u64, Activity)> = (0..schedule.devices()).map(|device| (begins(device), idle)).collect();
     let mut times = Times { start: vec![0; graph.len()], end: vec![0; graph.len()], usable: vec![0; graph.len()] };
     let mut closes = false; // the op before opened a pair, which ran as a whole
     for index in graph.order() {

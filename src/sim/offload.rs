@@ -169,7 +169,9 @@ impl OffloadPlan {
             let mut units = offloaded(times, device, chunks, slot);
             assign(times, &mut units, &slots, slot).map_err(|op| {
                 let back = op.of_kind(Kind::L);
-                OffloadRefused(format!("device {device}: no slot is left for {back} after {op}; offload fewer chunks, or copy faster"))
+                OffloadRefused(format!(
+                    "device {device}: no slot is left for {back} after {op}; offload fewer chunks, or copy faster"
+                ))
             })?;
             all.extend(units.into_iter().map(|unit| (device, unit)));
         }

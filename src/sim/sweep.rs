@@ -105,13 +105,25 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin: &[], vocabulary: costs.vocabulary };
+    let at = Machine {
+        rules: &rules(graph, costs),
+        pairs: pairs(graph, costs),
+        pauses: &costs.pauses,
+        begin: &[],
+        vocabulary: costs.vocabulary,
+    };
     sweep_rules(graph, at, lasts, |index, start, end, _| note(index, start, end))
 }
 
 /// [`sweep`] on devices that are free from the times `begin` on.
 pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) -> Vec<Activity> {
-    let at = Machine { rules: &rules(graph, costs), pairs: pairs(graph, costs), pauses: &costs.pauses, begin, vocabulary: costs.vocabulary };
+    let at = Machine {
+        rules: &rules(graph, costs),
+        pairs: pairs(graph, costs),
+        pauses: &costs.pauses,
+        begin,
+        vocabulary: costs.vocabulary,
+    };
     sweep_rules(graph, at, |_, _, _, duration| duration, |_, _, _, _| ())
 }
 

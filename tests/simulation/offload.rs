@@ -27,7 +27,8 @@ fn texts(list: &Value) -> Vec<&str> {
 fn times(graph: &TaskGraph, costs: &str) -> Vec<(u64, u64)> {
     let costs = costs_of(graph, costs);
     let mut swept = vec![(0, 0); graph.len()];
-    let devices = sweep_lasting(graph, &costs, |_, _, _, duration| duration, |index, start, end| swept[index] = (start, end));
+    let devices =
+        sweep_lasting(graph, &costs, |_, _, _, duration| duration, |index, start, end| swept[index] = (start, end));
     let alone = |device| Processor { devices: vec![device], cores: 1, ..Processor::default() };
     let processors = (0..graph.schedule().devices()).map(alone).collect();
     let mut record = Record::new(graph);
@@ -73,13 +74,18 @@ fn plans_of_copies_are_those_of_the_authors() {
         let (p, m, v, group) = (number(case, "p"), number(case, "m"), number(case, "v"), number(case, "group"));
         let what = format!("{}", serde_json::json!([p, m, v, group, case["offload_chunks"], case["offload_time"]]));
         let computed = graph(&format!("group-interleaved group={group}"), p, m, Some(v)).unwrap();
-        let offloads = graph(&format!("pipeoffload group={group} offloaded={}", case["offload_chunks"]), p, m, Some(v)).unwrap();
+        let offloads =
+            graph(&format!("pipeoffload group={group} offloaded={}", case["offload_chunks"]), p, m, Some(v)).unwrap();
         let placement = Placement::looped("loop", p, v);
         for (device, theirs) in texts(&case["compute"]).into_iter().enumerate() {
             let theirs = cells(theirs, &placement, m);
             assert_eq!(computed.schedule().program(device as u32), theirs, "{what}, device {device}");
             let ours = offloads.schedule().program(device as u32).iter().copied();
-            assert_eq!(ours.filter(|op| op.kind().is_compute()).collect::<Vec<Op>>(), theirs, "{what}, device {device}");
+            assert_eq!(
+                ours.filter(|op| op.kind().is_compute()).collect::<Vec<Op>>(),
+                theirs,
+                "{what}, device {device}"
+            );
         }
         // Costs are per device: a chunk's op takes 1.
         let costs = costs_of(&computed, &format!("F={v},I={v},W={v},comm={}", case["comm"]));
@@ -191,7 +197,8 @@ fn vocabulary_passes_are_those_of_the_authors() {
             let of_device = |op: &str| op.trim_start_matches(|c: char| c.is_ascii_digit()).to_string();
             let ours: Vec<String> = ours.iter().map(|op| of_device(op)).collect();
             // The program has IF of micro-batches that do not exist.
-            let exists = |op: &&str| op.trim_start_matches("IF").parse::<u32>().is_ok_and(|k| k < m) || !op.starts_with("IF");
+            let exists =
+                |op: &&str| op.trim_start_matches("IF").parse::<u32>().is_ok_and(|k| k < m) || !op.starts_with("IF");
             let theirs: Vec<&str> = theirs.split(',').filter(exists).collect();
             assert_eq!(ours, theirs, "{asked}, p = {p}, m = {m}, device {device}");
         }

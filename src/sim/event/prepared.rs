@@ -82,7 +82,17 @@ impl<'a> Prepared<'a> {
         };
         let begin = vec![0; graph.schedule().devices() as usize];
         let pairs = pairs(graph, costs).cloned();
-        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses: costs.pauses.clone(), vocabulary: costs.vocabulary })
+        Ok(Prepared {
+            graph,
+            config,
+            rules,
+            factors,
+            method,
+            pairs,
+            begin,
+            pauses: costs.pauses.clone(),
+            vocabulary: costs.vocabulary,
+        })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.

@@ -59,7 +59,13 @@ impl Prepared<'_> {
                         observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });
                     }
                 };
-                let machine = Machine { rules, pairs: self.pairs.as_ref(), pauses: &self.pauses, begin: &self.begin, vocabulary: self.vocabulary };
+                let machine = Machine {
+                    rules,
+                    pairs: self.pairs.as_ref(),
+                    pauses: &self.pauses,
+                    begin: &self.begin,
+                    vocabulary: self.vocabulary,
+                };
                 Ok(sweep_rules(self.graph, machine, lasts, note))
             }
             Method::Events(messages) => {
