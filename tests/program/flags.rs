@@ -62,6 +62,7 @@ const VALUES: &[(&str, &str)] = &[
     ("hardware", "h100-sxm"),
     ("heads", "2"),
     ("held-out", "20%"),
+    ("host-link-devices", "2"),
     ("inject", "die@1:1"),
     ("jitter", "0.2"),
     ("jitter-seed", "7"),
@@ -183,49 +184,49 @@ const OF_LOOK: [&str; 9] =
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices title width font-size no-memory no-waits no-notes \
                   effort overlap layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "host-link-devices palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed \
                   ep etp dispatcher routing moe-overlap delay-wgrad",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
@@ -311,7 +312,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
-        refused: "effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
+        refused: "host-link-devices effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[],
     },
