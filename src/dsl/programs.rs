@@ -232,7 +232,8 @@ impl<'a> Expansion<'a> {
         };
         let unit = chunk.count(atom, self.slices)?;
         let op = Op::of_unit(atom.kind, chunk.stage, unit, self.slices.count()).in_direction(chunk.direction);
-        let kept = u64::from(op.microbatch()) < limit;
+        // S runs once more.
+        let kept = u64::from(op.microbatch()) < limit.saturating_add(u64::from(atom.kind == Kind::S));
         if self.opened {
             self.close_pair(op, kept)?;
         }
