@@ -136,6 +136,7 @@ fn a_cap_that_an_order_reaches_allows_it() {
             name: "searched".to_string(),
             placement: placement.clone(),
             microbatches: m,
+            slices: Default::default(),
             programs: (0..placement.devices()).map(search).collect(),
             goal: Goal::Makespan,
         };
@@ -297,8 +298,14 @@ fn proofs_agree_with_the_enumeration_of_all_orders() {
         let cap = f64::from(placement.directions()).max(1.0) + f64::from(rng.random_range(0..3)) / chunks;
         let devices = placement.devices() as usize;
         let programs = vec![Program::Search { split, cap: Some(cap), start: None }; devices];
-        let open =
-            OpenSchedule { name: "random".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan };
+        let open = OpenSchedule {
+            name: "random".to_string(),
+            placement,
+            microbatches: m,
+            slices: Default::default(),
+            programs,
+            goal: Goal::Makespan,
+        };
         let rows = rows(&open, &costs, split, keep);
         let ends = vec![Vec::new(); rows.len()];
         let start = Partial { ends, free: vec![0; devices], held: vec![0.0; devices] };

@@ -48,7 +48,14 @@ impl Case {
         let goal = if self.goal == "span" { Goal::Span } else { Goal::Makespan };
         let program = Program::Search { split: self.scheduler != "1F1BV", cap: Some(self.cap), start: None };
         let programs = vec![program; self.p as usize];
-        let open = OpenSchedule { name: self.scheduler.clone(), placement, microbatches: self.m, programs, goal };
+        let open = OpenSchedule {
+            name: self.scheduler.clone(),
+            placement,
+            microbatches: self.m,
+            slices: Default::default(),
+            programs,
+            goal,
+        };
         let begin = Instant::now();
         let schedule = order_ops(&open, &costs)?;
         let seconds = begin.elapsed().as_secs_f64();
