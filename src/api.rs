@@ -88,7 +88,7 @@ pub mod graphs {
     pub use crate::communicators::{DirectedEdge, rounds as communicator_rounds};
     pub use crate::deadlock::{Awaited, Deadlock, Party, Wait};
     pub use crate::epilogue::group_member;
-    pub use crate::graph::{AllEdges, Dependency, Edge, Edges, Neighbors, Route, Run, TaskGraph};
+    pub use crate::graph::{AllEdges, Besides, Dependency, Edge, Edges, Neighbors, Route, Run, TaskGraph, Until};
 }
 
 /// Simulation, its figures and its explanation.
@@ -99,9 +99,10 @@ pub mod simulation {
     pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
-        Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup,
-        ShardingFigures, Spread, StepSpan, StreamSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain,
-        memory, predict, replay, sensitivities, slacks, sweep,
+        Interval, MemoryCurve, MemoryLevel, OffloadPlan, OffloadRefused, OpTimes, Piece, PlannedCopy, Prediction,
+        PredictionFigures, Sensitivity, Setup, ShardingFigures, Spread, StepSpan, StreamSpan, Successive, bounds,
+        bounds_at_own_peaks, critical_path, explain, memory, plan_offload, predict, replay, sensitivities, slacks,
+        sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};
 }

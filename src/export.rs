@@ -83,6 +83,6 @@ fn color(kind: Kind) -> &'static str {
         Kind::W => "palegreen",
         Kind::B => "plum",
         Kind::R => "lightcyan",
-        Kind::O | Kind::L => "lightgray",
+        Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => "lightgray",
     }
 }

@@ -54,7 +54,7 @@ pub enum FsdpError {
         "--unshard-lookahead of device {device}: expected 1 to --max-active-stages {most}, found {found}; change one of them"
     )]
     Range { device: u32, found: u32, most: u32 },
-    #[error("FSDP: expected ops that compute, found {0}; leave the offload or the options of FSDP out")]
+    #[error("FSDP: expected forwards and backwards, found {0}; leave it or the options of FSDP out")]
     Copies(String),
     #[error(
         "--max-active-stages {most}: {action} on device {device} needs {needed} stages at the same time; raise it to {needed}"
@@ -95,7 +95,7 @@ impl Fsdp {
     /// # Errors
     /// Copies, a look-ahead that does not fit the devices, or a pair that needs more stages than may be active.
     pub fn sharding(&self, schedule: &Schedule) -> Result<Sharding, FsdpError> {
-        if let Some(copy) = schedule.ops().iter().find(|op| !op.kind().is_compute()) {
+        if let Some(copy) = schedule.ops().iter().find(|op| !op.kind().is_costed() && op.kind() != Kind::R) {
             return Err(FsdpError::Copies(copy.to_string()));
         }
         if let Lookahead::PerDevice(numbers) = &self.unshard_lookahead

@@ -204,7 +204,7 @@ pub use api::training;
 pub use api::{costs, graphs, measured, models, pictures, plans, schedules, simulation};
 
 pub use check::check;
-pub use cost::{CostFile, CostTable, GivenCosts, SliceCosts};
+pub use cost::{CostFile, CostTable, GivenCosts, SliceCosts, VocabularyCosts};
 pub use deadlock::{Deadlock, Wait};
 pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;

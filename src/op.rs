@@ -21,6 +21,12 @@ pub enum Kind {
     O,
     /// Reload: the copy of an offloaded activation back to the device.
     L,
+    /// A device's part of the vocabulary's head, if all devices share it: forward of its micro-batch, and the rest of the one before.
+    S,
+    /// A device's part of the embedding, if all devices share it.
+    IF,
+    /// The gradient of a device's part of the embedding.
+    IB,
 }
 
 /// Where ops of a kind run.
@@ -56,7 +62,7 @@ struct Facts {
 /// All kinds, in the order in which they index tables.
 const FACTS: [Facts; Kind::ALL.len()] = {
     use Engine::{Compute, FromHost, ToHost};
-    use Kind::{B, F, I, L, O, R, W};
+    use Kind::{B, F, I, IB, IF, L, O, R, S, W};
     const fn row(
         (kind, letter, name, engine): (Kind, char, &'static str, Engine),
         needs: &'static [Kind],
@@ -73,12 +79,19 @@ const FACTS: [Facts; Kind::ALL.len()] = {
         row((R, 'R', "R", Compute), &[F], &[R, I, B, O], (1, 0, -1)),
         row((O, 'O', "OFFLOAD", ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
         row((L, 'L', "RELOAD", FromHost), &[O], &[L, I, B], (1, 0, 0)),
+        row((S, 'S', "S", Compute), &[], &[S], (0, 0, 0)),
+        row((IF, 'E', "IF", Compute), &[], &[IF], (0, 0, 0)),
+        row((IB, 'G', "IB", Compute), &[], &[IB], (0, 0, 0)),
     ]
 };
 
 impl Kind {
     /// All kinds, in the order in which they index tables.
-    pub const ALL: [Kind; 7] = [Kind::F, Kind::I, Kind::W, Kind::B, Kind::R, Kind::O, Kind::L];
+    pub const ALL: [Kind; 10] =
+        [Kind::F, Kind::I, Kind::W, Kind::B, Kind::R, Kind::O, Kind::L, Kind::S, Kind::IF, Kind::IB];
+
+    /// The kinds that every device runs for its share of the vocabulary.
+    pub const VOCABULARY: [Kind; 3] = [Kind::S, Kind::IF, Kind::IB];
 
     /// The kinds that costs are given or measured for; the costs of others follow from them.
     pub const COSTED: [Kind; 4] = [Kind::F, Kind::I, Kind::W, Kind::B];
@@ -116,6 +129,12 @@ impl Kind {
     #[inline]
     pub fn is_compute(self) -> bool {
         self.facts().engine == Engine::Compute
+    }
+
+    /// Whether it is about a device's share of the vocabulary.
+    #[inline]
+    pub fn is_vocabulary(self) -> bool {
+        self as usize >= Kind::S as usize
     }
 
     /// Whether costs are given or measured for it.
@@ -386,7 +405,7 @@ impl fmt::Display for Op {
 /// A text that is not an op.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "expected an op such as 0F3 (stage, one of F I W B R OFFLOAD RELOAD, micro-batch; 0F3.1 with slices), found '{0}'"
+    "expected an op such as 0F3 (stage, one of F I W B R OFFLOAD RELOAD S IF IB, micro-batch; 0F3.1 with slices), found '{0}'"
 )]
 pub struct ParseOpError(String);
 

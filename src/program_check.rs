@@ -16,29 +16,31 @@ pub struct ProgramCheck {
     microbatches: u32,
     slices: u32,
     /// By (chunk, micro-batch, slice): the kinds that have run, as bits 1 << kind, and [`AWAY`].
-    bits: Vec<u8>,
+    bits: Vec<u16>,
     /// By chunk: number of complete units.
     complete: Vec<u32>,
+    /// Number of S, IF and IB that have run.
+    vocabulary: [u32; Kind::VOCABULARY.len()],
 }
 
 /// Returns the bit of a kind in a set of kinds.
-const fn bit(kind: Kind) -> u8 {
-    1 << kind as u8
+const fn bit(kind: Kind) -> u16 {
+    1 << kind as u16
 }
 
 /// Set while a unit's activation is on the host.
-const AWAY: u8 = 1 << Kind::ALL.len();
+const AWAY: u16 = 1 << Kind::ALL.len();
 
 /// Kinds of which one completes a unit on a stage.
-const COMPLETE: u8 = bit(Kind::W) | bit(Kind::B);
+const COMPLETE: u16 = bit(Kind::W) | bit(Kind::B);
 
 /// What a kind needs and excludes, and which bits it sets and clears.
 #[derive(Clone, Copy)]
 struct Rule {
-    needed: u8,
-    checked: u8,
-    sets: u8,
-    clears: u8,
+    needed: u16,
+    checked: u16,
+    sets: u16,
+    clears: u16,
 }
 
 impl Rule {
@@ -61,13 +63,20 @@ impl ProgramCheck {
         let chunk = |&chunk: &Chunk| (chunk, placement.microbatches_of(chunk.direction, microbatches));
         let chunks: Vec<_> = placement.held_by(device).iter().map(chunk).collect();
         let cells = chunks.len() * microbatches as usize * slices as usize;
-        ProgramCheck { microbatches, slices, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
+        ProgramCheck {
+            microbatches,
+            slices,
+            bits: vec![0; cells],
+            complete: vec![0; chunks.len()],
+            vocabulary: [0; 3],
+            chunks,
+        }
     }
 
     /// Returns the check of the same device before its first op.
     pub fn restarted(&self) -> ProgramCheck {
         let (bits, complete) = (vec![0; self.bits.len()], vec![0; self.complete.len()]);
-        ProgramCheck { chunks: self.chunks.clone(), bits, complete, ..*self }
+        ProgramCheck { chunks: self.chunks.clone(), bits, complete, vocabulary: [0; 3], ..*self }
     }
 
     fn cell(&self, chunk: usize, op: Op) -> usize {
@@ -77,6 +86,9 @@ impl ProgramCheck {
     /// Records that `op` of the device's chunk number `chunk` runs.
     #[inline]
     pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), OpError> {
+        if op.kind().is_vocabulary() {
+            return self.add_vocabulary(op);
+        }
         if !self.chunks[chunk].1.contains(&op.microbatch()) || op.slice().is_some() != (self.slices > 1) {
             return Err(OpError(self.stranger(chunk, op)));
         }
@@ -90,6 +102,22 @@ impl ProgramCheck {
         }
         *bits = *bits & !rule.clears | rule.sets;
         self.complete[chunk] += u32::from(bit(op.kind()) & COMPLETE != 0);
+        Ok(())
+    }
+
+    /// Records an op on the device's share of the vocabulary, of which those of a kind run in the order of micro-batches. An S after the last
+    /// micro-batch's does what is left of that.
+    fn add_vocabulary(&mut self, op: Op) -> Result<(), OpError> {
+        let number = op.kind() as usize - Kind::S as usize;
+        let (next, most) = (self.vocabulary[number], self.microbatches + u32::from(op.kind() == Kind::S));
+        if op.microbatch() != next || next >= most || op.slice().is_some() {
+            let name = op.kind().name();
+            return Err(OpError(match next {
+                next if next >= most => format!("{op} is one too many: {name} runs {most} times"),
+                next => format!("{op} runs where {name}{next} is next: every {name} runs once, in order"),
+            }));
+        }
+        self.vocabulary[number] += 1;
         Ok(())
     }
 
@@ -132,6 +160,14 @@ impl ProgramCheck {
 
     /// Checks that nothing is missing at the end of the program.
     pub fn check_complete(&self) -> Result<(), OpError> {
+        let m = self.microbatches;
+        let missing = self.vocabulary.iter().zip([m + 1, m, m]).position(|(&run, all)| run < all);
+        if let Some(number) = missing.filter(|_| self.vocabulary != [0; 3]) {
+            let (name, run) = (Kind::VOCABULARY[number].name(), self.vocabulary[number]);
+            return Err(OpError(format!(
+                "{name}{run} is missing: a device that shares the vocabulary runs all S, IF and IB"
+            )));
+        }
         let n = self.slices as usize;
         let short =
             self.chunks.iter().zip(&self.complete).position(|((_, own), &done)| (done as usize) < own.len() * n);
@@ -156,7 +192,7 @@ impl ProgramCheck {
 
 /// Returns why `op` cannot run after the kinds in `bits` of its stage, micro-batch and slice.
 #[cold]
-fn refusal(op: Op, bits: u8) -> String {
+fn refusal(op: Op, bits: u16) -> String {
     let has = |kind: Kind| bits & bit(kind) != 0;
     let backward = || [Kind::I, Kind::B].into_iter().find(|&kind| has(kind)).map(|kind| op.of_kind(kind));
     let [offload, reload] = [Kind::O, Kind::L].map(|kind| op.of_kind(kind));
@@ -176,6 +212,8 @@ fn refusal(op: Op, bits: u8) -> String {
             format!("{} and {offload}: an activation is either recomputed or offloaded", op.of_kind(Kind::R))
         }
         (Kind::L, _) => format!("{op} has no {offload} before it"),
-        (Kind::F | Kind::W, _) => format!("{op} has no {} before it", op.of_kind(Kind::I)),
+        (Kind::F | Kind::W | Kind::S | Kind::IF | Kind::IB, _) => {
+            format!("{op} has no {} before it", op.of_kind(Kind::I))
+        }
     }
 }

@@ -123,6 +123,8 @@ pub struct Schedule {
     recomputed: FixedBitSet,
     /// Whether any op is a copy.
     copies: bool,
+    /// Whether devices share the vocabulary.
+    vocabulary: bool,
     /// Number of values of [`Op::plane`].
     planes: usize,
 }
@@ -135,6 +137,7 @@ impl Schedule {
         let last_slice = ops.iter().filter_map(|op| op.slice()).max();
         let slices = Slices::equal(last_slice.map_or(1, |last| last + 1));
         let copies = ops.iter().any(|op| !op.kind().is_compute());
+        let vocabulary = ops.iter().any(|op| op.kind().is_vocabulary());
         let planes = ops.iter().map(|op| op.plane()).max().unwrap_or(0) + 1;
         let name = name.to_string();
         let recomputed = FixedBitSet::new();
@@ -152,6 +155,7 @@ impl Schedule {
             recomputed,
             copies,
             planes,
+            vocabulary,
         };
         new.with_recomputed()
     }
@@ -188,6 +192,19 @@ impl Schedule {
     /// Whether any op is a copy to or from the host.
     pub fn has_copies(&self) -> bool {
         self.copies
+    }
+
+    /// Whether devices share the vocabulary: there are S, IF and IB.
+    pub fn shares_vocabulary(&self) -> bool {
+        self.vocabulary
+    }
+
+    /// Whether the sums over devices in an S need another one (two barriers), so that the last stage's backward waits for the S after its own:
+    /// the last stage's device then runs S1 before its first backward.
+    pub fn has_two_barriers(&self) -> bool {
+        let last = self.placement.device_of_stage(self.placement.stages() - 1, 0);
+        let before = self.program(last).iter().take_while(|op| !op.kind().is_backward());
+        before.filter(|op| op.kind() == Kind::S).count() > 1
     }
 
     /// Whether any unit is recomputed.
@@ -250,6 +267,11 @@ impl Schedule {
         op.slot() + (op.slice_number() * self.planes + op.plane()) * self.placement.slots()
     }
 
+    /// Whether ops of its kind may be there, so that [`Schedule::class`] is their own.
+    pub fn has_class(&self, op: Op) -> bool {
+        op.plane() < self.planes
+    }
+
     /// Returns one op, of micro-batch 0, for every stage, direction, kind and slice.
     pub fn op_classes(&self) -> impl Iterator<Item = Op> {
         let (n, others) = (self.slices.count(), if self.planes > 1 { &Kind::ALL[Kind::COSTED.len()..] } else { &[] });
@@ -259,7 +281,8 @@ impl Schedule {
             .placement
             .op_kinds()
             .filter(first)
-            .flat_map(move |op| others.iter().map(move |&kind| op.of_kind(kind)));
+            .flat_map(move |op| others.iter().map(move |&kind| op.of_kind(kind)))
+            .filter(|op| op.plane() < self.planes);
         self.placement.op_kinds().chain(others).flat_map(of)
     }
 

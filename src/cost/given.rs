@@ -2,7 +2,9 @@
 
 use super::share::Shares;
 use super::stage_list::{GivenStages, count_of_all, nth, values};
-use super::{CollectiveCosts, CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit};
+use super::{
+    CollectiveCosts, CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit, VocabularyCosts,
+};
 use crate::model_spec::{StageLayout, StagePieces};
 use crate::op::Kind;
 use crate::placement::Placement;
@@ -26,6 +28,8 @@ pub struct GivenCosts {
     pub(super) comm: Decimal,
     /// A copy of a micro-batch's activations between a device and the host.
     pub(super) copy: Decimal,
+    /// S, S_rest, IF, IB and barrier, of a vocabulary that all devices share.
+    pub(super) vocabulary: [Decimal; 5],
     pub(super) keep: Decimal,
     /// Gathering the parameters of a device's whole share of layers, and reducing their gradients.
     pub(super) collectives: Option<[Decimal; 2]>,
@@ -45,7 +49,8 @@ pub struct GivenCosts {
 }
 
 /// Keys of durations.
-const TIMES: [&str; 8] = ["F", "I", "W", "B", "comm", "copy", "unshard", "reduce"];
+const TIMES: [&str; 13] =
+    ["F", "I", "W", "B", "comm", "copy", "S", "S_rest", "IF", "IB", "barrier", "unshard", "reduce"];
 /// Keys of shares, which have no unit and are at most 1.
 const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
 
@@ -57,6 +62,7 @@ impl Default for GivenCosts {
             durations: [one, one, one, Decimal::whole(2)],
             comm: Decimal::whole(0),
             copy: Decimal::whole(0),
+            vocabulary: [Decimal::whole(0); 5],
             keep: one,
             collectives: None,
             unit: None,
@@ -135,7 +141,21 @@ impl FromStr for GivenCosts {
         let [comm, copy] = [get("comm", costs.comm), get("copy", costs.copy)];
         let has_pieces = PIECES.iter().any(|(key, _)| given.contains_key(key));
         let pieces = has_pieces.then(|| PIECES.map(|(key, usual)| get(key, Decimal::whole(usual))));
-        Ok(GivenCosts { pieces, durations, comm, copy, keep, collectives, unit, assumed, stages, slices, ..costs })
+        let vocabulary = ["S", "S_rest", "IF", "IB", "barrier"].map(|key| get(key, Decimal::whole(0)));
+        Ok(GivenCosts {
+            durations,
+            comm,
+            copy,
+            vocabulary,
+            keep,
+            collectives,
+            unit,
+            assumed,
+            stages,
+            slices,
+            pieces,
+            ..costs
+        })
     }
 }
 
@@ -297,6 +317,9 @@ impl GivenCosts {
             let longest = longest.checked_mul(shares.largest().into())?;
             let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
             let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
+            let shared =
+                self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
+            let copy = copy.checked_add(shared?.checked_mul(shares.whole.into())?)?;
             (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
         });
         let Some(scale) = scale else {
@@ -315,7 +338,8 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * shares.whole,
         });
-        let table = table.with_copies(placement, |op| ticks(self.copy) * shares.parts[op.stage() as usize]);
+        let table = table.with_copies(shares.parts.iter().map(|part| ticks(self.copy) * part).collect());
+        let table = self.with_vocabulary(table, |time| ticks(time) * shares.whole);
         let collectives = self.collectives_of(|time| shares.parts.iter().map(|part| ticks(time) * part).collect());
         Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
     }
@@ -365,6 +389,12 @@ impl GivenCosts {
             .map(|[gather, reduction]| CollectiveCosts { gathers: ticks(gather), reductions: ticks(reduction) })
     }
 
+    /// Returns `table` with the costs of a vocabulary that all devices share.
+    pub(super) fn with_vocabulary(&self, table: CostTable, ticks: impl Fn(Decimal) -> u64) -> CostTable {
+        let [forward, rest, embed, gradient, barrier] = self.vocabulary.map(ticks);
+        CostTable { vocabulary: VocabularyCosts { forward, rest, embed: [embed, gradient], barrier }, ..table }
+    }
+
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
     /// or very short steps in the range of a timeline; it is the same for all placements.
     pub(super) fn unit_ns(
@@ -404,7 +434,10 @@ impl GivenCosts {
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
-        let all = || self.durations.iter().chain([&self.comm, &self.copy]).chain(self.collectives.iter().flatten());
+        let all = || {
+            let others = self.vocabulary.iter().chain(self.collectives.iter().flatten());
+            self.durations.iter().chain([&self.comm, &self.copy]).chain(others)
+        };
         let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
         let short = |number: &&Decimal| number.is_short();
         let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));

@@ -129,6 +129,10 @@ pub struct CostTable {
     pub collectives: Option<CollectiveCosts>,
     /// How whole micro-batches' costs are shared by slices.
     pub slice_costs: SliceCosts,
+    /// Costs of a vocabulary that all devices share.
+    pub vocabulary: VocabularyCosts,
+    /// By stage: a copy of a unit's activation to or from the host, in ticks; for slices one such list after the other.
+    copies: Vec<u64>,
     /// Of F, I, W and B, indexed by [`Op::slot`]; for slices one such table after the other.
     times: Vec<OpTime>,
     /// Length of the table of one slice; 0 if all slices are alike.
@@ -149,6 +153,37 @@ impl CollectiveCosts {
         let [gathers, reductions] =
             [&self.gathers, &self.reductions].map(|all| all.iter().map(|&one| ticks(one)).collect());
         CollectiveCosts { gathers, reductions }
+    }
+}
+
+/// Costs of a vocabulary that all devices share, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VocabularyCosts {
+    /// The forward part of an S: what the first S takes.
+    pub forward: u64,
+    /// The rest: what the last S takes. Others take both.
+    pub rest: u64,
+    /// An IF, and an IB.
+    pub embed: [u64; 2],
+    /// From the end of an op until its result has gone to all devices.
+    pub barrier: u64,
+}
+
+impl VocabularyCosts {
+    /// Returns the duration of `op` of `microbatches`, from the one of its kind.
+    #[inline]
+    pub fn duration(&self, op: Op, microbatches: u32, of_kind: u64) -> u64 {
+        match op.kind() {
+            Kind::S if op.microbatch() == 0 => self.forward,
+            Kind::S if op.microbatch() == microbatches => self.rest,
+            _ => of_kind,
+        }
+    }
+
+    /// Returns it in ticks of another length.
+    fn scaled(self, ticks: impl Fn(u64) -> u64) -> VocabularyCosts {
+        let [forward, rest, barrier] = [self.forward, self.rest, self.barrier].map(&ticks);
+        VocabularyCosts { forward, rest, embed: self.embed.map(ticks), barrier }
     }
 }
 
@@ -190,9 +225,10 @@ impl CostTable {
         self.times[op.slot() + op.slice_number() * self.stride]
     }
 
-    /// Returns the time of an op of another kind than F, I, W and B: R takes its share of F and sends nothing, copies take no time.
+    /// Returns the time of an op of another kind than F, I, W and B: R takes its share of F and sends nothing.
     #[cold]
     fn derived(&self, op: Op) -> OpTime {
+        let lasting = |duration: u64| OpTime { duration, ..OpTime::default() };
         match op.kind() {
             Kind::R => {
                 let forward = self.of(op.of_kind(Kind::F));
@@ -201,8 +237,18 @@ impl CostTable {
                     if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
                 OpTime { duration, arrival: 0, ..forward }
             }
+            Kind::O | Kind::L => lasting(self.copy_ticks(op)),
+            Kind::S => lasting(self.vocabulary.forward + self.vocabulary.rest),
+            Kind::IF => lasting(self.vocabulary.embed[0]),
+            Kind::IB => lasting(self.vocabulary.embed[1]),
             _ => OpTime::default(),
         }
+    }
+
+    /// Returns how long a copy of an activation takes.
+    fn copy_ticks(&self, op: Op) -> u64 {
+        let stages = if self.stride > 0 { self.stride / Op::SLOTS_PER_STAGE } else { 0 };
+        self.copies.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or(0)
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -234,16 +280,16 @@ impl CostTable {
             pairs: None,
             slice_costs: SliceCosts::default(),
             collectives: None,
+            vocabulary: VocabularyCosts::default(),
+            copies: Vec::new(),
             times,
             stride: 0,
         }
     }
 
-    /// Returns the costs with copies of activations to and from the host that last `ticks`, which gets ops of micro-batch 0.
-    pub fn with_copies(self, placement: &Placement, ticks: impl Fn(Op) -> u64) -> CostTable {
-        self.with_times(placement, |op, time| {
-            if op.kind().is_compute() { time } else { OpTime { duration: ticks(op), ..OpTime::default() } }
-        })
+    /// Returns the costs with copies of activations to and from the host that last `ticks`, by stage.
+    pub fn with_copies(self, copies: Vec<u64>) -> CostTable {
+        CostTable { copies, ..self }
     }
 
     /// Returns the costs with the time of each op replaced.
@@ -278,6 +324,8 @@ impl CostTable {
         CostTable {
             ticks_per_unit,
             times: self.times.iter().map(time).collect(),
+            vocabulary: self.vocabulary.scaled(ticks),
+            copies: self.copies.iter().map(|&copy| ticks(copy)).collect(),
             speeds,
             puts,
             pauses,
@@ -320,7 +368,18 @@ impl CostTable {
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
         let collectives = self.collectives.as_ref().map(|times| times.map(ns));
-        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, collectives, ..self.clone() };
+        let (vocabulary, copies) = (self.vocabulary.scaled(ns), self.copies.iter().map(|&copy| ns(copy)).collect());
+        let costs = CostTable {
+            ticks_per_unit,
+            time_unit,
+            unit_ns,
+            summary,
+            times,
+            vocabulary,
+            copies,
+            collectives,
+            ..self.clone()
+        };
         CostTable { speeds: Vec::new(), contention: None, puts: None, pauses: Vec::new(), pairs: None, ..costs }
     }
 

@@ -110,8 +110,8 @@ impl GivenCosts {
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
         let short = |number: &&Decimal| number.is_short();
         let all = || {
-            let collectives = self.collectives.iter().flatten();
-            given.times.iter().flatten().chain([&self.comm, &self.copy]).chain(collectives)
+            let others = self.vocabulary.iter().chain(self.collectives.iter().flatten());
+            given.times.iter().flatten().chain([&self.comm, &self.copy]).chain(others)
         };
         let decimals = all().filter(short).chain(slow.values().filter(short)).map(|number| number.scale());
         let finest = decimals.clone().max().unwrap_or(0)
@@ -170,7 +170,9 @@ impl GivenCosts {
             arrival: ticks(self.comm) * pieces,
         });
         let chunks = u64::from(placement.chunks().max(1));
-        let table = table.with_copies(placement, |_| ticks(self.copy) * pieces / chunks);
+        let copy = ticks(self.copy) * pieces / chunks;
+        let table = table.with_copies(vec![copy; placement.stages() as usize]);
+        let table = self.with_vocabulary(table, |time| ticks(time) * pieces);
         let collectives = self.collectives_of(|time| vec![ticks(time) * pieces; stages]);
         Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
     }

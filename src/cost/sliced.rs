@@ -123,6 +123,10 @@ impl CostTable {
                 times[slice * slots + op.slot()] = OpTime { duration, ..table.times[op.slot()] };
             }
         }
-        Ok(CostTable { times, stride: slots, ..table })
+        // A copy takes as long as its slice.
+        let of_slice = |slice: usize| table.copies.iter().map(move |&copy| (copy, slice));
+        let copies = (0..slices.count() as usize).flat_map(of_slice);
+        let copies = copies.map(|(copy, slice)| part(copy, Kind::W, slice)).collect();
+        Ok(CostTable { times, copies, stride: slots, ..table })
     }
 }

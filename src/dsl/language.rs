@@ -25,7 +25,8 @@ pub fn dialect() -> Dialect {
 pub fn globals() -> Globals {
     let mut builder = GlobalsBuilder::standard().with(host::functions).with(draft::functions);
     for kind in Kind::ALL {
-        builder.set(&kind.letter().to_string(), KindValue { kind, chunk: 0 });
+        let name = if kind.is_compute() { kind.name().to_string() } else { kind.letter().to_string() };
+        builder.set(&name, KindValue { kind, chunk: 0 });
     }
     for (name, layout) in LAYOUTS {
         builder.set(name, LayoutValue { layout, chunks: None });

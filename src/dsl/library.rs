@@ -18,11 +18,20 @@ pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// Schedules that cut micro-batches into slices or recompute: predictions only, and never chosen without being asked for.
-const BEYOND_MICROBATCHES: [&str; 6] =
-    ["1f1b-recompute", "seq1f1b", "seq1f1b-interleaved", "seq1f1b-zb", "slimpipe", "terapipe"];
+/// Schedules that cut micro-batches into slices, recompute, copy or share the vocabulary: predictions only, and never chosen without being asked for.
+const BEYOND_MICROBATCHES: [&str; 9] = [
+    "1f1b-offload",
+    "1f1b-recompute",
+    "1f1b-vocab",
+    "pipeoffload",
+    "seq1f1b",
+    "seq1f1b-interleaved",
+    "seq1f1b-zb",
+    "slimpipe",
+    "terapipe",
+];
 
-/// Returns the names of the embedded schedules that run whole micro-batches and recompute nothing.
+/// Returns the names of the embedded schedules that run whole micro-batches, and nothing but F, I, W and B.
 pub fn names_of_whole() -> Vec<&'static str> {
     names().into_iter().filter(|name| !BEYOND_MICROBATCHES.contains(name)).collect()
 }

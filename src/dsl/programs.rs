@@ -134,6 +134,8 @@ struct Chunk {
     forward: u32,
     backward: u32,
     recompute: u32,
+    /// Numbers of the next S, IF and IB.
+    vocabulary: [u32; 3],
     /// Units whose I has run and whose W has not.
     pending: VecDeque<u32>,
     /// Unit of the F taken last.
@@ -176,7 +178,7 @@ impl<'a> Expansion<'a> {
             let first = placement.microbatches_of(direction, microbatches).start * n;
             let (pending, offloaded) = (VecDeque::new(), BTreeSet::new());
             let [forward, backward, recompute] = [first; 3];
-            Chunk { stage, direction, forward, backward, recompute, pending, last: None, offloaded }
+            Chunk { stage, direction, forward, backward, recompute, vocabulary: [0; 3], pending, last: None, offloaded }
         };
         Expansion {
             start: ops.len(),
@@ -230,7 +232,8 @@ impl<'a> Expansion<'a> {
         };
         let unit = chunk.count(atom, self.slices)?;
         let op = Op::of_unit(atom.kind, chunk.stage, unit, self.slices.count()).in_direction(chunk.direction);
-        let kept = u64::from(op.microbatch()) < limit;
+        // S runs once more.
+        let kept = u64::from(op.microbatch()) < limit.saturating_add(u64::from(atom.kind == Kind::S));
         if self.opened {
             self.close_pair(op, kept)?;
         }
@@ -346,6 +349,7 @@ impl Chunk {
         Ok(match atom.kind {
             Kind::F => *self.last.insert(upwards(&mut self.forward)),
             Kind::B => downwards(&mut self.backward),
+            Kind::S | Kind::IF | Kind::IB => upwards(&mut self.vocabulary[atom.kind as usize - Kind::S as usize]),
             Kind::R => downwards(&mut self.recompute),
             Kind::I => {
                 let unit = downwards(&mut self.backward);

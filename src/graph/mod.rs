@@ -29,6 +29,7 @@ mod beside;
 mod visit;
 
 use self::beside::Beside;
+pub use self::beside::{Until, Wait as Besides};
 pub use visit::{AllEdges, Dependency, Edge, Edges, Neighbors};
 
 use crate::deadlock::{Awaited, Deadlock, Party, Wait};
@@ -159,7 +160,9 @@ impl TaskGraph {
         makers[SOURCE..SOURCE + schedule.units() as usize].fill(0); // there from the start, whoever made it
         let beside = Beside::of(&schedule).map(Box::new);
         let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new(), beside };
-        if graph.schedule.is_beyond_microbatches() {
+        if graph.schedule.shares_vocabulary() {
+            graph.order_waits()?
+        } else if graph.schedule.is_beyond_microbatches() {
             graph.order_runs::<true>()?
         } else {
             graph.order_runs::<false>()?
@@ -219,6 +222,42 @@ impl TaskGraph {
         if done { Ok(()) } else { Err(self.cycle(&next)) }
     }
 
+    /// As [`TaskGraph::order_runs`], where ops wait for several others: asks every device in turn until none can go on.
+    fn order_waits(&mut self) -> Result<(), Deadlock> {
+        let devices = self.schedule.devices();
+        let slices = self.slices();
+        let mut next: Vec<usize> = (0..devices).map(|device| self.schedule.range(device).start).collect();
+        let mut made = fixedbitset::FixedBitSet::with_capacity(self.len());
+        loop {
+            let before = self.runs.len();
+            for device in 0..devices {
+                let range = next[device as usize]..self.schedule.range(device).end;
+                for index in range.clone() {
+                    let op = self.op(index);
+                    let input = self.route(op).input + op.unit(slices);
+                    let is_source = op.upstream(self.schedule.placement.stages()).is_none();
+                    let waits = self.waits(index).iter().all(|wait| made.contains(wait.op as usize));
+                    if !waits || !(is_source || self.makers[input] != NONE) {
+                        break;
+                    }
+                    if op.plane() == 0 {
+                        self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
+                    }
+                    made.insert(index);
+                    next[device as usize] = index + 1;
+                }
+                if next[device as usize] > range.start {
+                    self.runs.push(Run { device, end: next[device as usize] as u32 });
+                }
+            }
+            if self.runs.len() == before {
+                break;
+            }
+        }
+        let done = (0..devices).all(|device| next[device as usize] == self.schedule.range(device).end);
+        if done { Ok(()) } else { Err(self.cycle(&next)) }
+    }
+
     /// The circle in which devices wait that are stuck at their ops `next`.
     ///
     /// Every stuck device waits for one other. The strongly connected components of these waits are the circles; the report is of the one
@@ -257,10 +296,14 @@ impl TaskGraph {
             Party::Device { device, number, op: Some(self.op(index)) }
         };
         let at = next[device as usize];
-        let unmade = |index: &usize| self.upstream(*index).is_some_and(|up| up >= next[self.device_of(up) as usize]);
         let (first, last) = self.pair(at).unwrap_or((at, at));
-        let index = (first..=last).find(unmade).expect("only a wait can stop a device");
-        let up = self.upstream(index).expect("it waits for another op");
+        let needs = |index: usize| {
+            let others = self.waits(index).iter().map(|wait| wait.op as usize);
+            self.upstream(index).into_iter().chain(others).map(move |up| (index, up))
+        };
+        let mut needs = (first..=last).flat_map(needs);
+        let unmade = needs.find(|&(_, up)| up >= next[self.device_of(up) as usize]);
+        let (index, up) = unmade.expect("only a wait can stop a device");
         let other = next[self.device_of(up) as usize];
         let behind = up > self.pair(other).map_or(other, |(_, last)| last);
         let on = stands(if behind { other } else { up });
@@ -337,21 +380,21 @@ impl TaskGraph {
         (cell != SOURCE && op.plane() == 0).then(|| self.makers[cell + op.unit(self.slices())] as usize)
     }
 
-    /// Whether any op is a copy, which runs next to compute.
+    /// Whether there are waits beyond those for the op before and the stage before: [`TaskGraph::waits`].
     #[inline]
-    pub fn has_copies(&self) -> bool {
+    pub fn has_waits(&self) -> bool {
         self.beside.is_some()
     }
 
     /// The ops that op number `index` waits for besides the compute op before it and its input: for a copy the compute op and the copy
-    /// before it and, if it is a RELOAD, its OFFLOAD; for a backward its RELOAD.
+    /// before it and, if it is a RELOAD, its OFFLOAD; for a backward its RELOAD; and what a vocabulary that all devices share needs.
     #[inline]
-    pub fn waits(&self, index: usize) -> &[u32] {
+    pub fn waits(&self, index: usize) -> &[Besides] {
         self.beside.as_ref().map_or(&[], |beside| beside.waits(index))
     }
 
     /// The ops whose [`TaskGraph::waits`] include op number `index`.
-    pub fn waiting(&self, index: usize) -> &[u32] {
+    pub fn waiting(&self, index: usize) -> &[Besides] {
         self.beside.as_ref().map_or(&[], |beside| beside.users(index))
     }
 

@@ -25,8 +25,8 @@ pub enum Dependency {
     Input,
     /// It uses the other's output, which another device sends.
     Transfer,
-    /// It is a copy to or from the host, or needs one.
-    Copy,
+    /// It is a copy to or from the host, or needs one, or a result of all devices.
+    Beside,
 }
 
 impl fmt::Display for Dependency {
@@ -98,7 +98,7 @@ impl Found {
     fn add_wait(&mut self, from: usize, to: usize) {
         let found = self.0.iter().flatten().chain(&self.1).any(|edge| (edge.from, edge.to) == (from, to));
         if !found {
-            self.1.push(Edge { from, to, dependency: Dependency::Copy });
+            self.1.push(Edge { from, to, dependency: Dependency::Beside });
         }
     }
 
@@ -130,7 +130,7 @@ impl TaskGraph {
                 for need in [Some(index), partner].into_iter().flatten().filter_map(|user| self.upstream(user)) {
                     found.add(self, self.pair(need).map_or(need, |(_, last)| last), index);
                 }
-                self.waits(index).iter().for_each(|&need| found.add_wait(need as usize, index));
+                self.waits(index).iter().for_each(|need| found.add_wait(need.op as usize, index));
             }
             Direction::Outgoing => {
                 if let Some(after) = self.after(index).filter(|_| self.op(index).kind().is_compute()) {
@@ -148,7 +148,7 @@ impl TaskGraph {
                         found.add(self, index, first);
                     }
                 }
-                self.waiting(index).iter().for_each(|&user| found.add_wait(index, user as usize));
+                self.waiting(index).iter().for_each(|user| found.add_wait(index, user.op as usize));
             }
         }
         found.edges()

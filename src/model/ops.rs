@@ -87,7 +87,7 @@ impl<C: Compute> StageModule<C> {
                 self.run(op.of_kind(Kind::W), None, None, timer)
             }
             Kind::R => self.recompute_unit(op, timer).with_context(|| call("recompute")),
-            Kind::O | Kind::L => bail!("expected F, I, W, B or R, found {op}: the executor does not run it"),
+            _ => bail!("expected F, I, W, B or R, found {op}: the executor does not run it"),
         }
     }
 

@@ -111,6 +111,10 @@ impl Selection {
                 "--overlap streams knows the sub-ops of whole micro-batches, not of slices; take --overlap atomic";
             return Err(Error::Usage(what.to_string()));
         }
+        if self.machine.devices_per_host_link.is_some() && !schedule.has_copies() {
+            let what = "--host-link-devices is about copies to the host, and there are none; give a schedule with some, such as pipeoffload";
+            return Err(Error::Usage(what.to_string()));
+        }
         let table = table.sliced(&schedule.placement, schedule.slices(), self.microbatches)?;
         let (costs, steps) = steps.begun_early(&graph, table);
         warnings.extend(self.above_cap(&graph, costs.keep));

@@ -1,20 +1,22 @@
-//! The sweep over a graph with copies, which run on queues next to compute.
+//! The sweep over a graph with copies, which run on queues next to compute, or with a vocabulary that all devices share.
 
-use super::sweep::{Machine, Pair};
-use crate::graph::TaskGraph;
+use super::sweep::{Machine, Pair, SweepRule};
+use crate::graph::{Besides, TaskGraph, Until};
 use crate::metrics::Activity;
 
-/// When ops end, and when their outputs may be used, by op.
+/// When ops start and end, and when their outputs may be used, by op.
 struct Times {
+    start: Vec<u64>,
     end: Vec<u64>,
     usable: Vec<u64>,
 }
 
-/// As [`sweep_rules`](super::sweep::sweep_rules), for graphs with copies: a copy starts when all that it waits for has ended, and does not
-/// keep its device from computing. Such graphs have no collectives: [`Fsdp::sharding`](crate::fsdp::Fsdp::sharding) refuses them. `lasts` says how long copies take, too.
+/// As [`sweep_rules`](super::sweep::sweep_rules), for graphs with other waits: a copy starts when all that it waits for has ended, and does not
+/// keep its device from computing. `lasts` says how long copies take, too. Such graphs have no collectives:
+/// [`Fsdp::sharding`](crate::fsdp::Fsdp::sharding) refuses them.
 pub(super) fn sweep_beside(
     graph: &TaskGraph,
-    Machine { rules, pairs, pauses, begin, .. }: Machine<'_>,
+    Machine { rules, pairs, pauses, begin, vocabulary, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
@@ -23,7 +25,7 @@ pub(super) fn sweep_beside(
     let begins = |device: u32| begin.get(device as usize).copied().unwrap_or(0);
     let idle = Activity { first_start: u64::MAX, ..Activity::default() };
     let mut devices: Vec<(u64, Activity)> = (0..schedule.devices()).map(|device| (begins(device), idle)).collect();
-    let mut times = Times { end: vec![0; graph.len()], usable: vec![0; graph.len()] };
+    let mut times = Times { start: vec![0; graph.len()], end: vec![0; graph.len()], usable: vec![0; graph.len()] };
     let mut closes = false; // the op before opened a pair, which ran as a whole
     for index in graph.order() {
         let (op, device) = (graph.op(index), graph.device_of(index));
@@ -31,14 +33,22 @@ pub(super) fn sweep_beside(
             continue;
         }
         let waited = |times: &Times, index: usize| {
-            let ends = graph.waits(index).iter().map(|&need| times.end[need as usize]);
-            ends.fold(graph.upstream(index).map_or(0, |up| times.usable[up]), u64::max)
+            let met = graph.waits(index).iter().map(|&Besides { op, until }| match until {
+                Until::Ended => times.end[op as usize],
+                Until::Gathered => times.end[op as usize] + vocabulary.barrier,
+                Until::Begun => times.start[op as usize],
+            });
+            met.fold(graph.upstream(index).map_or(0, |up| times.usable[up]), u64::max)
         };
-        let rule = |index: usize| rules[schedule.class(graph.op(index))];
+        let rule = |index: usize| {
+            let (op, rule) = (graph.op(index), rules[schedule.class(graph.op(index))]);
+            SweepRule { duration: vocabulary.duration(op, schedule.microbatches, rule.duration), ..rule }
+        };
         let (free, activity) = &mut devices[device as usize];
         if !op.kind().is_compute() {
             let start = waited(&times, index).max(begins(device));
             times.end[index] = start + lasts(index, device, start, rule(index).duration);
+            times.start[index] = start;
             note(index, start, times.end[index], times.end[index]);
             continue;
         }
@@ -49,6 +59,7 @@ pub(super) fn sweep_beside(
             let streams = pairs.and_then(|pairs| pairs.of(op, graph.op(index + 1)));
             let Pair { starts, ends } = Pair::new((graph.overlap(), streams), *free, inputs, of);
             let second = ends[1] + rule(index).after;
+            (times.start[index], times.start[index + 1]) = (starts[0], starts[1]);
             (times.end[index], times.end[index + 1]) = (ends[1], ends[1]);
             times.usable[index] = ends[1] + rule(index).arrival;
             times.usable[index + 1] = second + rule(index + 1).arrival;
@@ -62,7 +73,8 @@ pub(super) fn sweep_beside(
         }
         let start = waited(&times, index).max(*free);
         let end = start + lasts(index, device, start, rule(index).duration);
-        (times.end[index], times.usable[index]) = (end, end + rule(index).arrival);
+        (times.start[index], times.end[index]) = (start, end);
+        times.usable[index] = end + rule(index).arrival;
         *free = end + rule(index).after + pause(index);
         activity.busy += end - start;
         activity.first_start = activity.first_start.min(start);

@@ -166,7 +166,8 @@ impl Jobs {
             }
         };
         let units = chunks.iter().flat_map(|&chunk| paths.units(chunk));
-        let all = units.flat_map(|unit| Kind::ALL.map(|kind| (unit, kind)));
+        let kinds = || Kind::ALL.into_iter().filter(|kind| kind.is_compute());
+        let all = units.flat_map(|unit| kinds().map(move |kind| (unit, kind)));
         let list = all.map(job).filter(|job| job.count > 0).collect();
         let mut saved = BTreeMap::new();
         let overlap = paths.graph.overlap();

@@ -91,7 +91,7 @@ impl<'a> Device<'a> {
             let of = |c: &crate::placement::Chunk| (c.stage, c.direction) == (op.stage(), op.direction());
             chunks.iter().position(of).unwrap_or(0) * Kind::ALL.len() + kind as usize
         };
-        let m = schedule.units() as usize;
+        let m = schedule.units() as usize + 1; // S runs once more
         let mut seen = vec![None; chunks.len() * Kind::ALL.len() * m];
         let mut queues = vec![Vec::new(); chunks.len() * Kind::ALL.len()];
         let (holding, mut level) = (Holding::new(costs.keep, schedule.slices()), 0);

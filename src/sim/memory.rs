@@ -51,7 +51,7 @@ fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap
         [(times.start[index], start, index), (times.end[index], end, index)]
     });
     let mut changes: Vec<(u64, i128, usize)> = changes.filter(|&(_, change, _)| change != 0).collect();
-    if graph.has_copies() {
+    if graph.schedule().has_copies() {
         // Copies run next to compute. An op that ends makes room for one that starts at the same time.
         changes.sort_unstable();
     }

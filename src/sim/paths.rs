@@ -67,6 +67,13 @@ impl<'a> Paths<'a> {
             tail_forward: zero(),
             tail_backward: vec![[0; 2]; places],
         };
+        // The first and the last S are halves of one.
+        if graph.schedule().shares_vocabulary() {
+            graph.schedule().op_classes().filter(|op| op.kind() == Kind::S).for_each(|op| {
+                let count = &mut paths.counts[graph.schedule().class(op)];
+                *count = count.saturating_sub(1);
+            });
+        }
         (0..placement.directions()).for_each(|direction| paths.follow(direction));
         paths
     }
@@ -95,7 +102,8 @@ impl<'a> Paths<'a> {
     }
 
     pub fn count(&self, kind: Kind, unit: Unit) -> u64 {
-        self.counts[self.graph.schedule().class(unit.op(kind))]
+        let (schedule, op) = (self.graph.schedule(), unit.op(kind));
+        if schedule.has_class(op) { self.counts[schedule.class(op)] } else { 0 }
     }
 
     pub fn duration(&self, kind: Kind, unit: Unit) -> u64 {
@@ -195,6 +203,7 @@ impl<'a> Paths<'a> {
         let place = self.place(unit);
         match kind {
             Kind::F => self.head_forward[place],
+            kind if kind.is_vocabulary() => 0,
             Kind::I | Kind::B => self.head_backward[place],
             Kind::W => self.head_backward[place] + self.duration(Kind::I, unit),
             _ => self.head_forward[place] + self.duration(Kind::F, unit),

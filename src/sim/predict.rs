@@ -84,7 +84,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let (step_costs, memory_cap) = (setup.steps.clone(), setup.memory_cap);
     let mut predicted =
         Prediction { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
-    if graph.has_copies() {
+    if graph.schedule().has_copies() {
         let curves = memory(graph, costs, &predicted.op_times(), None);
         let peaks = predicted.prediction.metrics.per_device.iter_mut().zip(curves);
         peaks.for_each(|(device, curve)| device.peak_activations = curve.peak);

@@ -2,7 +2,7 @@
 
 use super::gates::Gates;
 use crate::cost::pair::{PairCosts, PairTime};
-use crate::cost::{CollectiveCosts, CostTable, OpTime};
+use crate::cost::{CollectiveCosts, CostTable, OpTime, VocabularyCosts};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
 use crate::op::Op;
@@ -131,11 +131,14 @@ pub(super) struct Machine<'a> {
     pub collectives: Option<&'a CollectiveCosts>,
     /// By device: when it can begin; 0 for missing devices.
     pub begin: &'a [u64],
+    /// Costs of a vocabulary that all devices share.
+    pub vocabulary: VocabularyCosts,
 }
 
 impl<'a> Machine<'a> {
     fn of(rules: &'a [SweepRule], pairs: Option<&'a PairCosts>, costs: &'a CostTable, begin: &'a [u64]) -> Machine<'a> {
-        Machine { rules, pairs, pauses: &costs.pauses, collectives: costs.collectives.as_ref(), begin }
+        let collectives = costs.collectives.as_ref();
+        Machine { rules, pairs, pauses: &costs.pauses, collectives, begin, vocabulary: costs.vocabulary }
     }
 }
 
@@ -149,7 +152,7 @@ pub(super) fn sweep_rules(
 ) -> Vec<Activity> {
     let pauses = machine.pauses;
     let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
-    if graph.has_copies() {
+    if graph.has_waits() {
         return super::beside::sweep_beside(graph, machine, lasts, note);
     }
     let open = |_: usize, _: u32, free: u64| free;

@@ -3,7 +3,7 @@
 use super::gates::{CollectiveSpan, Gates};
 use super::sweep::sweep_lasting;
 use crate::cost::CostTable;
-use crate::graph::TaskGraph;
+use crate::graph::{Besides, TaskGraph, Until};
 use crate::op::{Kind, Op};
 
 /// By how many ticks contention for links delays what follows an op.
@@ -157,11 +157,20 @@ pub fn needs<'a>(
     let waits = graph.overlap().starts_together() && graph.op(index).opens_pair();
     let waits_with = if waits { graph.upstream(index + 1) } else { None };
     let makers = [graph.upstream(index), waits_with].into_iter().flatten();
-    let copies = graph.waits(index).iter().map(|&need| {
-        let end_of = graph.pair(need as usize).map_or(need as usize, |(_, last)| last);
-        Need { end_of, maker: Some(need as usize), lag: 0 }
+    let others = graph.waits(index).iter().map(|&Besides { op, until }| {
+        let maker = op as usize;
+        let end_of = graph.pair(maker).map_or(maker, |(_, last)| last);
+        match until {
+            Until::Ended => Need { end_of, maker: Some(maker), lag: 0 },
+            Until::Gathered => Need { end_of, maker: Some(maker), lag: costs.vocabulary.barrier },
+            // It begins some time after the op before it ends.
+            Until::Begun => {
+                let before = graph.before(maker).unwrap_or(end_of);
+                Need { end_of: before, maker: None, lag: times.start[maker].saturating_sub(times.end[before]) }
+            }
+        }
     });
-    device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker))).chain(copies)
+    device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker))).chain(others)
 }
 
 /// Returns the need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.

@@ -129,7 +129,7 @@ impl Timeline {
         }
         let Some(op) = span.pipeline_op() else { return Ok(()) };
         let stages = u64::from(devices) * u64::from(self.chunks);
-        if u64::from(op.stage()) >= stages || op.microbatch() >= self.microbatches {
+        if u64::from(op.stage()) >= stages || op.microbatch() >= self.microbatches + u32::from(op.kind() == Kind::S) {
             return Err(format!(
                 "op: expected a stage below {stages} and a micro-batch below {}, as in the header, found {op}",
                 self.microbatches
@@ -150,6 +150,7 @@ impl Timeline {
             *seen = true;
             ops.push((span.device, span.start_ns, span.end_ns, number, op));
         }
+        kinds.retain(|_, kinds| Kind::ALL.iter().any(|&kind| !kind.is_vocabulary() && kinds[kind as usize]));
         ensure(!ops.is_empty(), || format!("{here} has no spans of ops; write it again with -o FILE.json"))?;
         ops.sort_unstable();
         for pair in ops.windows(2) {

@@ -22,13 +22,14 @@ const CLASSES: [(&str, &str); 9] = [
 ];
 
 /// Schedules that leave the number of chunks open.
-const OPEN: [&str; 8] = [
+const OPEN: [&str; 9] = [
     "interleaved-1f1b",
     "interleaved-overlap",
     "kimi-k2",
     "looped-bfs",
     "interleaved-zb",
     "group-interleaved",
+    "pipeoffload",
     "seq1f1b-interleaved",
     "slimpipe",
 ];

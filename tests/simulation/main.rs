@@ -18,6 +18,7 @@ mod measured;
 mod memory;
 mod mixtures;
 mod models;
+mod offload;
 mod optima;
 mod ordering;
 mod overlap;

@@ -264,7 +264,7 @@ impl Class {
             (Queue::Compute, Some(Kind::R)) => Class::Recompute,
             (Queue::Copy, Some(Kind::L)) | (Queue::Compute, Some(Kind::L)) => Class::Reload,
             (Queue::Copy, _) | (Queue::Compute, Some(Kind::O)) => Class::Offload,
-            (Queue::Compute, None) | (Queue::Collective, _) => Class::Step,
+            (Queue::Compute, None | Some(Kind::S | Kind::IF | Kind::IB)) | (Queue::Collective, _) => Class::Step,
         }
     }
 

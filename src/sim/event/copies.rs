@@ -1,8 +1,8 @@
-//! Copies to and from the host next to compute: what they wait for, and the links that neighbouring devices share.
+//! Waits beyond those for inputs: for copies to and from the host, on links that neighbouring devices may share, and for results of all devices.
 
 use super::Observer;
 use super::engine::{EventKind, Simulation};
-use crate::graph::TaskGraph;
+use crate::graph::{Besides, TaskGraph, Until};
 use crate::op::Engine;
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub(super) struct Copies {
 
 impl Copies {
     pub fn new(graph: &TaskGraph) -> Copies {
-        if !graph.has_copies() {
+        if !graph.has_waits() {
             return Copies::default();
         }
         let left = (0..graph.len()).map(|index| graph.waits(index).len() as u32).collect();
@@ -34,7 +34,7 @@ impl Copies {
         Copies { left, starts: vec![0; graph.len()], links }
     }
 
-    /// Whether every copy that op number `index` waits for has ended.
+    /// Whether everything is there that op number `index` waits for besides its input.
     pub fn are_there(&self, index: usize) -> bool {
         self.left.get(index).is_none_or(|&left| left == 0)
     }
@@ -44,7 +44,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     /// Returns the first compute op of a device from number `next` on, before `end`.
     pub(super) fn skip_copies(&self, next: usize, end: usize) -> usize {
         let graph = self.prepared.graph;
-        if !graph.has_copies() {
+        if !graph.has_waits() {
             return next;
         }
         (next..end).find(|&index| graph.op(index).kind().is_compute()).unwrap_or(end)
@@ -54,25 +54,42 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     pub(super) fn start_first_copies(&mut self) {
         let graph = self.prepared.graph;
         let is_first = |index: &usize| !graph.op(*index).kind().is_compute() && graph.waits(*index).is_empty();
-        if graph.has_copies() {
+        if graph.has_waits() {
             (0..graph.len()).filter(is_first).collect::<Vec<_>>().into_iter().for_each(|index| self.queue_copy(index));
         }
     }
 
-    /// Notes that op number `index` has ended; starts the copies and ops that waited for it alone.
+    /// Notes that op number `index` has ended, for all that wait for that.
     pub(super) fn note_ended(&mut self, index: usize) {
+        let (graph, barrier) = (self.prepared.graph, self.prepared.vocabulary.barrier);
+        for &Besides { op, until } in graph.waiting(index) {
+            match until {
+                Until::Begun => {}
+                Until::Gathered if barrier > 0 => {
+                    self.schedule(self.now + barrier, graph.device_of(op as usize), EventKind::Met, op, 0);
+                }
+                Until::Gathered | Until::Ended => self.count_met(op as usize),
+            }
+        }
+    }
+
+    /// Notes that op number `index` has begun, for all that wait for that.
+    pub(super) fn note_begun(&mut self, index: usize) {
+        let begun = self.prepared.graph.waiting(index).iter().filter(|wait| wait.until == Until::Begun);
+        begun.for_each(|wait| self.count_met(wait.op as usize));
+    }
+
+    /// Counts one of the waits of op number `index` as over; starts it if it was the last.
+    pub(super) fn count_met(&mut self, index: usize) {
         let graph = self.prepared.graph;
-        for &user in graph.waiting(index) {
-            let left = &mut self.copies.left[user as usize];
-            *left -= 1;
-            if *left > 0 {
-                continue;
-            }
-            if graph.op(user as usize).kind().is_compute() {
-                self.try_start(graph.device_of(user as usize));
-            } else {
-                self.queue_copy(user as usize);
-            }
+        self.copies.left[index] -= 1;
+        if self.copies.left[index] > 0 {
+            return;
+        }
+        if graph.op(index).kind().is_compute() {
+            self.try_start(graph.device_of(index));
+        } else {
+            self.queue_copy(index);
         }
     }
 

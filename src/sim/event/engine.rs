@@ -29,6 +29,8 @@ pub(super) enum EventKind {
     Free,
     /// A copy to or from the host has ended.
     Copied,
+    /// A result has gone to all devices.
+    Met,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,11 +209,13 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         const ARRIVAL: u64 = EventKind::Arrival as u64;
         const READY: u64 = EventKind::Ready as u64;
         const COPIED: u64 = EventKind::Copied as u64;
+        const MET: u64 = EventKind::Met as u64;
         match place & 7 {
             THROUGH => self.link_event(which, turn),
             ARRIVAL => self.arrive(which),
             READY => self.enqueue(which),
             COPIED => self.end_copy(which as usize),
+            MET => self.count_met(which as usize),
             _ => self.put_next((place >> 3) as u32),
         }
     }
@@ -269,7 +273,9 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             return;
         }
         let (next, now) = (self.devices[device as usize].next, self.now);
-        let first = (self.lasts)(next, device, now, self.rule(next).duration);
+        let (op, microbatches) = (self.op(next), self.prepared.graph.schedule().microbatches);
+        let duration = self.prepared.vocabulary.duration(op, microbatches, self.rule(next).duration);
+        let first = (self.lasts)(next, device, now, duration);
         let mut alone = [first, 0];
         let mut whole = first;
         if self.width(next) == 2 {
@@ -287,6 +293,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         (state.state, state.start, state.alone) = (State::Running, now, alone);
         (state.left, state.since, state.speed) = (left, now, 0);
         self.change_running(device, 1);
+        (next..next + self.width(next)).for_each(|op| self.note_begun(op));
     }
 
     /// Counts an op of `device` that started (1) or ended (-1).

@@ -4,7 +4,7 @@ use super::jitter::FactorTable;
 use super::messages::{Messages, Rule, rules};
 use super::{Config, Put, Sharing};
 use crate::cost::pair::PairCosts;
-use crate::cost::{CollectiveCosts, CostTable, EXTREME};
+use crate::cost::{CollectiveCosts, CostTable, EXTREME, VocabularyCosts};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -46,6 +46,7 @@ pub struct Prepared<'a> {
     pub(super) pauses: Vec<u64>,
     /// [`CostTable::collectives`].
     pub(super) collectives: Option<CollectiveCosts>,
+    pub(super) vocabulary: VocabularyCosts,
 }
 
 #[derive(Debug)]
@@ -91,7 +92,8 @@ impl<'a> Prepared<'a> {
         let begin = vec![0; graph.schedule().devices() as usize];
         let pairs = pairs(graph, costs).cloned();
         let (pauses, collectives) = (costs.pauses.clone(), costs.collectives.clone());
-        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses, collectives })
+        let vocabulary = costs.vocabulary;
+        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses, collectives, vocabulary })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.

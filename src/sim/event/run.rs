@@ -60,7 +60,8 @@ impl Prepared<'_> {
                     }
                 };
                 let (pairs, collectives) = (self.pairs.as_ref(), self.collectives.as_ref());
-                let machine = Machine { rules, pairs, pauses: &self.pauses, collectives, begin: &self.begin };
+                let (pauses, begin, vocabulary) = (&self.pauses[..], &self.begin[..], self.vocabulary);
+                let machine = Machine { rules, pairs, pauses, collectives, begin, vocabulary };
                 Ok(sweep_rules(self.graph, machine, lasts, note))
             }
             Method::Events(messages) => {
