@@ -233,7 +233,11 @@ impl Training {
         let has_line = costs.parts.iter().any(|part| (part.sequences, part.tokens) != costs.size());
         let at_size = has_line.then(|| costs.at_size(&self.spec(), self.micro_batch));
         let costs = at_size.as_ref().unwrap_or(costs);
-        let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
+        let slices = self.slices(graph)?;
+        let sliced = (slices.len() > 1).then(|| costs.at_slices(&self.spec(), self.micro_batch, &slices));
+        let costs = sliced.as_ref().unwrap_or(costs);
+        let mut table = costs.sliced_table(placement, &stages, size, &slices).map_err(crate::resolve::Error::from)?;
+        table.keep = self.keep_shares(graph, &stages, table.keep)?;
         let steps = costs.step_costs(placement, &stages, self.training_config.clip.is_some());
         Ok(steps.begun_early(graph, table))
     }
