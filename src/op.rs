@@ -182,8 +182,8 @@ pub fn boundary_letter(gradient: bool) -> char {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Op {
     microbatch: u32,
-    /// From the top: 1 bit opens a pair, 6 bits slice (0: the whole micro-batch, otherwise 1 + slice), 20 bits stage, 1 bit
-    /// direction, 4 bits kind.
+    /// From the top: 1 bit opens a pair, 6 bits slice (0: the whole micro-batch, otherwise 1 + slice), 2 bits plane of the kind, 20 bits
+    /// stage, 1 bit direction, 2 bits kind within its plane. F, I, W and B are plane 0, so that tables by slot stay small.
     bits: u32,
 }
 
@@ -191,20 +191,28 @@ pub struct Op {
 const PAIR: u32 = 1 << 31;
 /// Lowest bit of the slice.
 const SLICE: u32 = 1 << 25;
+/// Lowest bit of the kind's plane.
+const PLANE: u32 = 1 << 23;
 /// Lowest bit of the stage.
-const STAGE: u32 = 1 << 5;
+const STAGE: u32 = 1 << 3;
 /// Set in an op of direction 1.
-const DIRECTION: u32 = 1 << 4;
-const KIND: u32 = DIRECTION - 1;
+const DIRECTION: u32 = 1 << 2;
+/// The bits of the kind.
+const KIND: u32 = 3 * PLANE | 3;
+
+/// Returns the bits of a kind.
+const fn bits_of(kind: Kind) -> u32 {
+    kind as u32 / 4 * PLANE | kind as u32 % 4
+}
 
 impl Op {
     /// Largest stage number.
-    pub const MAX_STAGE: u32 = (SLICE / STAGE) - 1;
+    pub const MAX_STAGE: u32 = (PLANE / STAGE) - 1;
 
     /// Largest number of slices of a micro-batch.
     pub const MAX_SLICES: u32 = 63;
 
-    /// Number of values of [`Op::slot`] per stage: two directions of up to 16 kinds.
+    /// Number of values of [`Op::slot`] per stage: two directions of four kinds.
     pub const SLOTS_PER_STAGE: usize = STAGE as usize;
 
     /// Creates the op of `kind` on `stage` for the whole of `microbatch`, in direction 0.
@@ -213,7 +221,7 @@ impl Op {
     /// If `stage` exceeds [`Op::MAX_STAGE`].
     pub fn new(kind: Kind, stage: u32, microbatch: u32) -> Op {
         assert!(stage <= Op::MAX_STAGE, "stage {stage} exceeds {}", Op::MAX_STAGE);
-        Op { microbatch, bits: stage * STAGE | kind as u32 }
+        Op { microbatch, bits: stage * STAGE | bits_of(kind) }
     }
 
     /// Creates the op for unit number `unit` of micro-batches of `slices` slices: the whole micro-batch `unit` if `slices` is 1, otherwise
@@ -248,7 +256,7 @@ impl Op {
 
     /// Returns the op of `kind` of the same stage, direction, micro-batch and slice; it opens no pair.
     pub fn of_kind(self, kind: Kind) -> Op {
-        Op { bits: self.bits & !PAIR & !KIND | kind as u32, ..self }
+        Op { bits: self.bits & !PAIR & !KIND | bits_of(kind), ..self }
     }
 
     /// Returns the op on `stage`, which is at most [`Op::MAX_STAGE`]; it opens no pair.
@@ -276,12 +284,13 @@ impl Op {
     #[inline]
     pub fn kind(self) -> Kind {
         // Kinds without a row do not exist: every op is made of one.
-        Kind::ALL[((self.bits & KIND) as usize).min(Kind::ALL.len() - 1)]
+        let number = (self.bits / PLANE & 3) * 4 + (self.bits & 3);
+        Kind::ALL[(number as usize).min(Kind::ALL.len() - 1)]
     }
 
     /// Returns the stage, 0 to S - 1 in model order.
     pub fn stage(self) -> u32 {
-        (self.bits & (SLICE - 1)) / STAGE
+        (self.bits & (PLANE - 1)) / STAGE
     }
 
     /// Returns the direction of its micro-batch: 0, or 1 for the opposite direction of a bidirectional placement.
@@ -289,10 +298,17 @@ impl Op {
         u32::from(self.bits & DIRECTION != 0)
     }
 
-    /// Returns the number of its (stage, direction, kind), which indexes tables.
+    /// Returns the number of its (stage, direction, kind) if its kind is one of [`Kind::COSTED`], which indexes tables. Other kinds have
+    /// the number of one of these; [`Schedule::class`](crate::schedule::Schedule::class) tells all apart.
     #[inline]
     pub fn slot(self) -> usize {
-        (self.bits & (SLICE - 1)) as usize
+        (self.bits & (PLANE - 1)) as usize
+    }
+
+    /// Returns which four kinds its kind is among: 0 for [`Kind::COSTED`].
+    #[inline]
+    pub fn plane(self) -> usize {
+        (self.bits / PLANE & 3) as usize
     }
 
     pub fn microbatch(self) -> u32 {
@@ -314,6 +330,16 @@ impl Op {
     #[inline]
     pub fn unit(self, slices: u32) -> usize {
         self.microbatch as usize * slices as usize + self.slice_number()
+    }
+
+    /// Names what the op uses beyond forwards and backwards of whole micro-batches; empty if nothing.
+    pub fn feature(self) -> &'static str {
+        match self.kind() {
+            kind if kind.is_costed() && self.slice().is_none() => "",
+            kind if kind.is_costed() => "slices",
+            kind if kind.is_compute() => "recomputes",
+            _ => "offloads",
+        }
     }
 
     /// Returns the stage whose output this op waits for, or `None` if everything it needs is made by its own stage. F waits for the

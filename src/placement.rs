@@ -192,9 +192,9 @@ impl Placement {
         }
     }
 
-    /// Returns one op, of micro-batch 0, for every stage, direction and kind.
+    /// Returns one op, of micro-batch 0, for every stage, direction and kind of [`Kind::COSTED`].
     pub fn op_kinds(&self) -> impl Iterator<Item = Op> {
-        let kinds = |stage, direction| Kind::ALL.map(|kind| Op::new(kind, stage, 0).in_direction(direction));
+        let kinds = |stage, direction| Kind::COSTED.map(|kind| Op::new(kind, stage, 0).in_direction(direction));
         (0..self.stages()).flat_map(move |stage| (0..self.directions()).flat_map(move |d| kinds(stage, d)))
     }
 

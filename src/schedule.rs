@@ -2,7 +2,7 @@
 
 use crate::activation::{self, Holding, Keep};
 use crate::op::{Kind, Op};
-use crate::placement::{Chunk, Placement};
+use crate::placement::Placement;
 pub use crate::program_check::{OpError, ProgramCheck};
 use crate::slices::Slices;
 use fixedbitset::FixedBitSet;
@@ -119,6 +119,8 @@ pub struct Schedule {
     recomputed: FixedBitSet,
     /// Whether any op is a copy.
     copies: bool,
+    /// Number of values of [`Op::plane`].
+    planes: usize,
 }
 
 impl Schedule {
@@ -129,9 +131,11 @@ impl Schedule {
         let last_slice = ops.iter().filter_map(|op| op.slice()).max();
         let slices = Slices::equal(last_slice.map_or(1, |last| last + 1));
         let copies = ops.iter().any(|op| !op.kind().is_compute());
+        let planes = ops.iter().map(|op| op.plane()).max().unwrap_or(0) + 1;
         let name = name.to_string();
         let recomputed = FixedBitSet::new();
-        let new = Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies };
+        let new =
+            Schedule { name, placement, microbatches, ops, starts, phases, pairs, slices, recomputed, copies, planes };
         new.with_recomputed()
     }
 
@@ -174,9 +178,15 @@ impl Schedule {
         self.recomputed.count_ones(..) > 0
     }
 
+    /// Whether there are slices, or kinds besides F, I, W and B.
+    pub fn is_beyond_microbatches(&self) -> bool {
+        self.slices.is_cut() || self.planes > 1
+    }
+
     /// Whether it has slices, recomputes or copies: ops that PyTorch's files cannot express. Returns the first such op.
     pub fn beyond_microbatches(&self) -> Option<Op> {
-        self.ops.iter().copied().find(|op| op.slice().is_some() || !op.kind().is_costed())
+        let found = self.is_beyond_microbatches().then(|| self.ops.iter().copied());
+        found?.find(|op| op.slice().is_some() || !op.kind().is_costed())
     }
 
     /// Returns p.
@@ -214,19 +224,25 @@ impl Schedule {
     /// Returns the number of an op's (stage, direction, kind, slice), which indexes tables: [`Op::slot`] if micro-batches are whole.
     #[inline]
     pub fn class(&self, op: Op) -> usize {
-        op.slot() + op.slice_number() * self.placement.slots()
+        op.slot() + (op.slice_number() * self.planes + op.plane()) * self.placement.slots()
     }
 
     /// Returns one op, of micro-batch 0, for every stage, direction, kind and slice.
     pub fn op_classes(&self) -> impl Iterator<Item = Op> {
-        let n = self.slices.count();
+        let (n, others) = (self.slices.count(), if self.planes > 1 { &Kind::ALL[Kind::COSTED.len()..] } else { &[] });
         let of = move |op: Op| (0..n).map(move |slice| if n > 1 { op.on_slice(slice) } else { op });
-        self.placement.op_kinds().flat_map(of)
+        let first = |op: &Op| op.kind() == Kind::F;
+        let others = self
+            .placement
+            .op_kinds()
+            .filter(first)
+            .flat_map(move |op| others.iter().map(move |&kind| op.of_kind(kind)));
+        self.placement.op_kinds().chain(others).flat_map(of)
     }
 
     /// Returns the length of tables that are indexed by [`Schedule::class`].
     pub fn classes(&self) -> usize {
-        self.placement.slots() * self.slices.count() as usize
+        self.placement.slots() * self.slices.count() as usize * self.planes
     }
 
     /// Returns the number of ops of each (stage, direction, kind, slice), by [`Schedule::class`].

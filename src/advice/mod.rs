@@ -127,7 +127,7 @@ impl<'a> Advisor<'a> {
         let plain = Selection { balance: false, lenient: false, ..selection.without_options() };
         let mut advisor =
             Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left: MOST_OPS };
-        for name in dsl::names() {
+        for name in dsl::names_of_whole() {
             let Ok(variant) = Variant::parse(name) else { continue };
             let several = plain.takes(&variant).is_ok_and(|takes| takes.chunks);
             let names = if several { CHUNKS.map(|v| format!("{name}:v={v}")).to_vec() } else { vec![name.to_string()] };

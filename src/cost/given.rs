@@ -193,11 +193,18 @@ impl GivenCosts {
         let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
         let assumed = assumed_in_words(&self.assumed);
         let SliceCosts { attention, attention_input, stub, kv, recompute } = self.slices;
-        let shares =
-            [("attention", attention, 0), ("attention_I", attention_input, 0), ("stub", stub, 0), ("kv", kv, 0), ("recompute", recompute, 1)];
+        let shares = [
+            ("attention", attention, 0),
+            ("attention_I", attention_input, 0),
+            ("stub", stub, 0),
+            ("kv", kv, 0),
+            ("recompute", recompute, 1),
+        ];
         let given = shares.into_iter().filter(|(_, share, usual)| *share != Decimal::whole(*usual));
         let given: String = given.map(|(name, share, _)| format!(", {name} = {}", share.to_f64())).collect();
-        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{given}{assumed}")
+        format!(
+            "costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{given}{assumed}"
+        )
     }
 
     /// Describes the assumptions and the resulting costs; `None` without assumptions.
@@ -222,7 +229,7 @@ impl GivenCosts {
     /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         let table = self.table_of_whole(placement, microbatches, slow)?;
-        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(placement, self.slices) })
+        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(self.slices) })
     }
 
     /// Returns the table without shares of slices.

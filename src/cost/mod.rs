@@ -129,19 +129,10 @@ pub struct CostTable {
     pub pairs: Option<PairCosts>,
     /// How whole micro-batches' costs are shared by slices.
     pub slice_costs: SliceCosts,
-    /// Indexed by [`Op::slot`], for slices one such table after the other.
+    /// Of F, I, W and B, indexed by [`Op::slot`]; for slices one such table after the other.
     times: Vec<OpTime>,
     /// Length of the table of one slice; 0 if all slices are alike.
     stride: usize,
-}
-
-/// Returns the time of `op` from the costs of the kinds that costs are given for.
-fn derived(op: Op, cost: impl Fn(Op) -> OpTime) -> OpTime {
-    match op.kind() {
-        Kind::R => OpTime { arrival: 0, ..cost(op.of_kind(Kind::F)) },
-        kind if kind.is_costed() => cost(op),
-        _ => OpTime::default(),
-    }
 }
 
 /// Puts that slow each other down while in progress at the same time.
@@ -176,7 +167,25 @@ pub struct Summary {
 impl CostTable {
     /// Returns the time of `op`.
     pub fn of(&self, op: Op) -> OpTime {
+        if op.plane() > 0 {
+            return self.derived(op);
+        }
         self.times[op.slot() + op.slice_number() * self.stride]
+    }
+
+    /// Returns the time of an op of another kind than F, I, W and B: R takes its share of F and sends nothing, copies take no time.
+    #[cold]
+    fn derived(&self, op: Op) -> OpTime {
+        match op.kind() {
+            Kind::R => {
+                let forward = self.of(op.of_kind(Kind::F));
+                let share = self.slice_costs.recompute.to_f64();
+                let duration =
+                    if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
+                OpTime { duration, arrival: 0, ..forward }
+            }
+            _ => OpTime::default(),
+        }
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -184,8 +193,7 @@ impl CostTable {
         self.pauses.get(index).copied().unwrap_or(0)
     }
 
-    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind of [`Kind::COSTED`]. R takes as
-    /// long as F and sends nothing; copies take no time.
+    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind of [`Kind::COSTED`].
     pub fn new(
         placement: &Placement,
         units: (f64, &'static str, u64),
@@ -194,7 +202,7 @@ impl CostTable {
     ) -> CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-        placement.op_kinds().for_each(|op| times[op.slot()] = derived(op, &cost));
+        placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
         CostTable {
             ticks_per_unit,
             time_unit,

@@ -64,18 +64,9 @@ impl SliceCosts {
 
 impl CostTable {
     /// Returns the costs with other shares; R takes its share of F.
-    pub fn with_slice_costs(self, placement: &Placement, slice_costs: SliceCosts) -> CostTable {
-        let SliceCosts { stub, kv, recompute, .. } = slice_costs;
-        let keep = self.keep.with_stub(stub.to_f64()).with_kv(kv.to_f64());
-        let recomputed = |op: Op| (self.of(op.of_kind(Kind::F)).duration as f64 * recompute.to_f64()).round() as u64;
-        let table = match recompute == Decimal::whole(1) {
-            true => self,
-            false => self.with_times(placement, |op, time| match op.kind() {
-                Kind::R => OpTime { duration: recomputed(op), ..time },
-                _ => time,
-            }),
-        };
-        CostTable { keep, slice_costs, ..table }
+    pub fn with_slice_costs(self, slice_costs: SliceCosts) -> CostTable {
+        let keep = self.keep.with_stub(slice_costs.stub.to_f64()).with_kv(slice_costs.kv.to_f64());
+        CostTable { keep, slice_costs, ..self }
     }
 
     /// Returns the costs of each of `slices`, from those of whole micro-batches. Ticks become finer, so that they are exact unless that
@@ -127,7 +118,6 @@ impl CostTable {
                             None => sum.saturating_sub(part(halves - whole(op), Kind::W, slice)),
                         }
                     }
-                    Kind::R => part(whole(op), Kind::F, slice),
                     kind => of(kind),
                 };
                 times[slice * slots + op.slot()] = OpTime { duration, ..table.times[op.slot()] };

@@ -36,6 +36,10 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     let refuse = |reason: String, remedy: &str| {
         Err(Error::Schedule { schedule: schedule.name.clone(), reason, remedy: remedy.to_string() })
     };
+    if let Some(op) = schedule.beyond_microbatches() {
+        let reason = format!("PyTorch's CSV cannot express {} ({})", op.feature(), op.alone());
+        return refuse(reason, "predict and check still work");
+    }
     if placement.directions() > 1 {
         let (one, other) = (placement.device_of_stage(0, 0), placement.device_of_stage(0, 1));
         let reason =

@@ -112,7 +112,7 @@ pub(super) fn green_contexts() -> Asked {
     let driver = match Driver::open() {
         Err(Unusable::Driver(Unloadable::TooOld(lacking))) => {
             let found = format!("the driver has no {}", lacking.join(", "));
-            return Err(Finding::missing(found, format!("{INSTALL_NEWER}, or do without --slices")));
+            return Err(Finding::missing(found, format!("{INSTALL_NEWER}, or do without --gpu-slices")));
         }
         Err(Unusable::NoDevice) => {
             return Ok(Finding::ok("the driver has them; no GPU is visible that could be split"));
@@ -120,7 +120,7 @@ pub(super) fn green_contexts() -> Asked {
         _ => open()?,
     };
     let slices = Gpu::slices(driver, 0, 2).map_err(|error| {
-        Finding::broken(format!("{error:#}"), "do without --slices; a MIG instance may be too small for two")
+        Finding::broken(format!("{error:#}"), "do without --gpu-slices; a MIG instance may be too small for two")
     })?;
     let each = slices.first().map_or(0, Gpu::multiprocessors);
     Ok(Finding::ok(format!("GPU 0 splits into 2 slices of {each} multiprocessors")))
@@ -226,7 +226,7 @@ fn peer_finding(copies: &[Copied]) -> Finding {
     if !wrong.is_empty() {
         return Finding::broken(
             list(&wrong),
-            "switch off the IOMMU, or ACS on the PCIe bridges between these GPUs; until then use one of them (--slices)",
+            "switch off the IOMMU, or ACS on the PCIe bridges between these GPUs; until then use one of them (--gpu-slices)",
         );
     }
     if copies.len() <= MOST_LISTED {

@@ -361,11 +361,20 @@ pub fn functions(builder: &mut GlobalsBuilder) {
     }
 
     /// The word with R, which computes the forward again, directly before each backward of `chunks`, or of all.
-    fn recompute(
+    fn recompute<'v>(
         #[starlark(require = pos)] word: AnyWord,
-        #[starlark(default = NoneOr::None)] chunks: NoneOr<UnpackList<u32>>,
+        #[starlark(default = NoneOr::None)] chunks: NoneOr<Value<'v>>,
+        eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<WordValue> {
-        made(word.0.recompute(chunks.into_option().map(|chunks| chunks.items)))
+        let number = |chunk: Value<'v>| match u32::unpack_value(chunk)? {
+            Some(chunk) => Ok(chunk),
+            None => refuse(format!("expected chunk numbers, as in recompute(word, [0, 1]), found {}", shown(chunk))),
+        };
+        let chunks = match chunks {
+            NoneOr::None => None,
+            NoneOr::Other(list) => Some(list.iterate(eval.heap())?.map(number).collect::<starlark::Result<_>>()?),
+        };
+        made(word.0.recompute(chunks))
     }
 
     /// The word with a name that timelines show.

@@ -18,6 +18,15 @@ pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
+/// Schedules that cut micro-batches into slices or recompute: predictions only, and never chosen without being asked for.
+const BEYOND_MICROBATCHES: [&str; 6] =
+    ["1f1b-recompute", "seq1f1b", "seq1f1b-interleaved", "seq1f1b-zb", "slimpipe", "terapipe"];
+
+/// Returns the names of the embedded schedules that run whole micro-batches and recompute nothing.
+pub fn names_of_whole() -> Vec<&'static str> {
+    names().into_iter().filter(|name| !BEYOND_MICROBATCHES.contains(name)).collect()
+}
+
 /// Names elsewhere, without hyphens: PyTorch's classes (without `Schedule`, zb for zero-bubble), Megatron-LM, Paddle, papers.
 const OTHER_NAMES: [(&str, &[&str]); 6] = [
     ("1f1b", &["pipedreamflush", "dapple", "noninterleaved", "noninterleaved1f1b", "onefoneb"]),

@@ -14,6 +14,6 @@ mod request;
 mod word;
 
 pub use compile::{Compiled, compile, takes};
-pub use library::{Description, describe, named, names};
+pub use library::{Description, describe, named, names, names_of_whole};
 pub use programs::ScheduleSource;
 pub use request::{Budget, Error, MAX_CHUNKS, Request, ScheduleFile, Takes, chunks_asked};

@@ -49,6 +49,16 @@ impl Experiment {
 
     /// Returns the graphs that do not deadlock under the link's delivery.
     fn runnable(&self, graphs: Vec<TaskGraph>, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
+        for schedule in graphs.iter().map(TaskGraph::schedule) {
+            if let Some(op) = schedule.beyond_microbatches() {
+                return Err(Error::Schedule(format!(
+                    "{}: devices cannot run {} yet ({}); predict and check work; run a schedule of whole micro-batches",
+                    schedule.name,
+                    op.feature(),
+                    op.alone()
+                )));
+            }
+        }
         let verdicts: Vec<_> = graphs.iter().map(|graph| check(graph, self.delivery).err()).collect();
         let names = graphs.iter().zip(&verdicts).filter(|(_, deadlock)| deadlock.is_none());
         let fit = names.map(|(graph, _)| graph.schedule().name.clone()).collect::<Vec<_>>().join(", ");

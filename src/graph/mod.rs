@@ -154,7 +154,7 @@ impl TaskGraph {
         let mut makers = vec![NONE; cells];
         makers[SOURCE..SOURCE + schedule.units() as usize].fill(0); // there from the start, whoever made it
         let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new() };
-        if graph.slices() > 1 {
+        if graph.schedule.is_beyond_microbatches() {
             graph.order_runs::<true>()?
         } else {
             graph.order_runs::<false>()?
@@ -168,10 +168,11 @@ impl TaskGraph {
     /// This is the one algorithm on the graph that petgraph does not run: its `toposort` takes 9 to 15 times as long (1F1B, opt-level 3, on a busy
     /// machine; benchmark group `topological order`: 83 instead of 5.5 ns per op for 8 devices and 64 micro-batches, 273 instead of 32 for 2
     /// million ops), and needs the edges that this pass finds. Tests compare the two.
-    fn order_runs<const SLICED: bool>(&mut self) -> Result<(), Deadlock> {
+    /// `BEYOND` says whether there are slices, or kinds besides F, I, W and B, which hand nothing to other devices.
+    fn order_runs<const BEYOND: bool>(&mut self) -> Result<(), Deadlock> {
         let devices = self.schedule.devices();
-        let slices = if SLICED { self.slices() } else { 1 };
-        let unit = |op: &Op| if SLICED { op.unit(slices) } else { op.microbatch() as usize };
+        let slices = if BEYOND { self.slices() } else { 1 };
+        let unit = |op: &Op| if BEYOND { op.unit(slices) } else { op.microbatch() as usize };
         let mut next: Vec<usize> = (0..devices).map(|device| self.schedule.range(device).start).collect();
         let mut awaited: Vec<usize> = vec![SOURCE; devices as usize]; // by device: the cell that it waits for
         let mut runnable: Vec<u32> = (0..devices).rev().collect();
@@ -181,6 +182,10 @@ impl TaskGraph {
             let ops = &self.schedule.ops()[rest.clone()];
             let mut paired = false; // the op before opened a pair: both inputs are there
             for (at, op) in ops.iter().enumerate() {
+                if BEYOND && op.plane() > 0 {
+                    index += 1;
+                    continue;
+                }
                 let (route, unit_number) = (&self.routes[op.slot()], unit(op));
                 let mut input = route.input + unit_number;
                 if op.opens_pair() && self.makers[input] != NONE {
@@ -216,7 +221,9 @@ impl TaskGraph {
     fn cycle(&mut self, next: &[usize]) -> Deadlock {
         let slices = self.slices();
         for (index, op) in self.schedule.ops().iter().enumerate() {
-            self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
+            if op.plane() == 0 {
+                self.makers[self.routes[op.slot()].output + op.unit(slices)] = index as u32;
+            }
         }
         let stuck: Vec<u32> =
             (0..self.schedule.devices()).filter(|&d| next[d as usize] < self.schedule.range(d).end).collect();
@@ -322,7 +329,7 @@ impl TaskGraph {
     pub fn consumer(&self, index: usize) -> Option<usize> {
         let op = self.op(index);
         let cell = self.routes[op.slot()].consumer_output;
-        (cell != SOURCE).then(|| self.makers[cell + op.unit(self.slices())] as usize)
+        (cell != SOURCE && op.plane() == 0).then(|| self.makers[cell + op.unit(self.slices())] as usize)
     }
 
     /// The op before it on its device.
@@ -335,7 +342,18 @@ impl TaskGraph {
         (index + 1 < self.schedule.range(self.device_of(index)).end).then_some(index + 1)
     }
 
-    /// Where ops take their input and leave their output, by [`Op::slot`].
+    /// Where an op takes its input and leaves its output: for other kinds than F, I, W and B where nothing is and nobody reads.
+    pub fn route(&self, op: Op) -> Route {
+        match op.plane() {
+            0 => self.routes[op.slot()],
+            _ => {
+                let weights = self.routes[op.of_kind(Kind::W).slot()];
+                Route { consumer: self.schedule.placement.device_of(op), ..weights }
+            }
+        }
+    }
+
+    /// Where ops of F, I, W and B take their input and leave their output, by [`Op::slot`].
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }

@@ -20,6 +20,7 @@
 //!
 //! Work is counted in ops run, so the same input gives the same order on every machine.
 
+mod float;
 mod justify;
 mod list_schedule;
 mod pattern;
@@ -31,7 +32,7 @@ mod starts;
 mod trial;
 mod words;
 
-use crate::activation::{self, Keep, UNLIMITED, WHOLE};
+use crate::activation::{self, Holding, Keep, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
@@ -40,9 +41,11 @@ use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
 use crate::sim::sweep;
+use crate::slices::Slices;
 use list_schedule::{Course, Policy, Rank, list_schedule};
 pub use problem::Effort;
 use problem::Problem;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Why no order exists.
@@ -60,6 +63,11 @@ pub enum Error {
     /// Fixed and greedy programs that wait for each other.
     #[error("a deadlock: {0}; move the op that it waits for to an earlier place")]
     Stuck(String),
+    /// A search or greedy program with what only fixed orders can have.
+    #[error(
+        "greedy and search order whole micro-batches, without {what}; write a word, or fill(word, W) or fill(word, R)"
+    )]
+    Beyond { what: &'static str },
     /// More ops than the tables support.
     #[error("{stages} stages times {microbatches} micro-batches are too many to schedule; take fewer micro-batches")]
     TooLarge { stages: u32, microbatches: u32 },
@@ -97,11 +105,31 @@ fn rows(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Ve
     if open.microbatches == 0 {
         return Ok(vec![Vec::new(); open.programs.len()]);
     }
+    if let Some(op) = open.programs.iter().flat_map(listed).find(|op| !op.feature().is_empty()) {
+        return beyond_rows(open, costs, *op);
+    }
+    if open.slices.is_cut() {
+        return Err(Error::Beyond { what: "slices" });
+    }
     let problem = Problem::new(&open.placement, open.microbatches, costs, &caps);
     match searched(open)? {
         Some(split) => Ok(search_rows(open, costs, &problem, split, effort)),
         None => dispatch_rows(open, &problem),
     }
+}
+
+/// Returns the rows of programs with slices or recompute, such as `found`.
+fn beyond_rows(open: &OpenSchedule, costs: &CostTable, found: Op) -> Result<Vec<Vec<Op>>, Error> {
+    let chosen = |program: &Program| matches!(program, Program::Greedy { .. } | Program::Search { .. });
+    if open.programs.iter().any(chosen) {
+        return Err(Error::Beyond { what: found.feature() });
+    }
+    if let Some(rows) = float::rows(open, costs) {
+        return Ok(rows);
+    }
+    // The task graph reports the cycle.
+    let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(listed(program))).collect();
+    Ok(open.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
 }
 
 fn cap_of(program: &Program) -> Option<f64> {
@@ -111,6 +139,7 @@ fn cap_of(program: &Program) -> Option<f64> {
     }
 }
 
+/// Returns the ops that a program lists.
 fn listed(program: &Program) -> &[Op] {
     match program {
         Program::Fixed(ops) | Program::Fill { ops, .. } => ops,
@@ -152,10 +181,10 @@ fn check_caps(open: &OpenSchedule, keep: Keep) -> Result<(), Error> {
     for (device, program) in (0..).zip(&open.programs) {
         let Some(cap) = cap_of(program) else { continue };
         let (why, needed) = match program {
-            Program::Fill { ops, .. } => ("its order", peak(ops, keep)),
+            Program::Fill { ops, .. } => ("its order", peak(ops, keep, &open.slices)),
             _ => ("one micro-batch on all its chunks", open.placement.held_by(device).len() as i128 * WHOLE),
         };
-        let chunks = open.placement.chunks();
+        let chunks = open.placement.chunks() * open.slices.total();
         if activation::cap(cap, chunks) < needed {
             let needed = activation::units(needed, chunks);
             return Err(Error::Cap { device, cap, why, needed });
@@ -165,8 +194,21 @@ fn check_caps(open: &OpenSchedule, keep: Keep) -> Result<(), Error> {
 }
 
 /// Returns the peak of a list whose W's that are not listed run as early as possible: with their I's, as in a B.
-fn peak(ops: &[Op], keep: Keep) -> i128 {
+fn peak(ops: &[Op], keep: Keep, slices: &Slices) -> i128 {
     let weights: Vec<Op> = weights(ops);
+    if ops.iter().any(|op| !op.feature().is_empty()) {
+        let holding = Holding::new(keep, slices);
+        let recomputed: BTreeSet<Op> = ops.iter().filter(|op| op.kind() == Kind::R).map(|op| op.alone()).collect();
+        let (mut held, mut peak) = (0, 0);
+        for op in ops {
+            let is_whole = op.kind() == Kind::I && weights.binary_search(&op.of_kind(Kind::W)).is_err();
+            let op = if is_whole { op.of_kind(Kind::B) } else { *op };
+            let (start, end) = holding.of(op, recomputed.contains(&op.of_kind(Kind::R)));
+            peak = peak.max(held + start);
+            held += start + end;
+        }
+        return peak;
+    }
     let kind = |op: &Op| match op.kind() {
         Kind::I if weights.binary_search(&op.of_kind(Kind::W)).is_err() => Kind::B,
         kind => kind,

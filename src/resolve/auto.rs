@@ -43,7 +43,7 @@ pub(super) fn best<E: From<Error>>(
     analytic: Option<&Analytic>,
 ) -> Result<Best, E> {
     let (mut candidates, mut unfit) = (Vec::new(), None);
-    for name in dsl::names().into_iter().flat_map(|name| names(selection, name)) {
+    for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name)) {
         let Ok(found) = plain(selection).order(&name) else { continue };
         match costs(&name, found.order.placement()) {
             Ok(costs) => candidates.push(Candidate { name, order: selection.capped(found.order), costs }),

@@ -92,6 +92,10 @@ impl Selection {
             own.chunks = own.chunks.filter(|_| takes.chunks);
             own.options.retain(|key, _| takes.options.contains(key));
         }
+        if self.lenient && self.slices.is_some() {
+            let takes = self.takes(variant)?;
+            own.slices = own.slices.filter(|_| takes.options.iter().any(|option| option == "slices"));
+        }
         for (key, value) in &variant.options {
             let both = match key.as_str() {
                 "v" if own.chunks.is_some_and(|chunks| chunks.to_string() != *value) => Some("--chunks"),

@@ -107,7 +107,8 @@ impl Selection {
             return Err(Error::Usage(without_sub_ops(costs)));
         }
         if self.overlap == Overlap::Streams && schedule.has_pairs() && schedule.slices().is_cut() {
-            let what = "--overlap streams knows the sub-ops of whole micro-batches, not of slices; take --overlap atomic";
+            let what =
+                "--overlap streams knows the sub-ops of whole micro-batches, not of slices; take --overlap atomic";
             return Err(Error::Usage(what.to_string()));
         }
         let table = table.sliced(&schedule.placement, schedule.slices(), self.microbatches)?;

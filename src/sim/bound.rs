@@ -349,8 +349,7 @@ impl<'a> Limited<'a> {
             (split.max(of(Kind::B, chunk)), i128::from(self.paths.count(Kind::F, chunk)))
         };
         let whole = most_of(self.chunks.iter().map(|&chunk| whole(chunk)), self.most);
-        if !weights || self.keep.is_whole() || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0)
-        {
+        if !weights || self.keep.is_whole() || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0) {
             return Some(whole);
         }
         if self.keep.share() == 0.0 {

@@ -100,7 +100,9 @@ impl<'a> Device<'a> {
             let op = graph.op(index);
             let place = |kind: Kind| cell(op, kind) * m + op.unit(graph.slices());
             // A backward of a recomputed unit needs its R; of a slice, the op of another slice.
-            let before = op.earlier_slice(graph.slices()).and_then(|before| seen[cell(op, op.kind()) * m + before.unit(graph.slices())]);
+            let before = op
+                .earlier_slice(graph.slices())
+                .and_then(|before| seen[cell(op, op.kind()) * m + before.unit(graph.slices())]);
             let recomputed = seen[place(Kind::R)].filter(|_| op.kind().is_backward());
             let need = op.kind().needs().and_then(|kind| seen[place(kind)]);
             own.push([need, recomputed, before].into_iter().flatten().max());

@@ -145,7 +145,8 @@ impl<'a> Paths<'a> {
                 let next = (stage + 1 < stages).then(|| Paths::on_stage(unit, stage + 1));
                 let [_, after] = self.neighbors(unit);
                 let ends = |from: Unit, transfers: bool| {
-                    let lasts = |kind| self.duration(kind, from) + if transfers { self.transfer(kind, from) } else { 0 };
+                    let lasts =
+                        |kind| self.duration(kind, from) + if transfers { self.transfer(kind, from) } else { 0 };
                     self.head_backward[self.place(from)] + self.least(from, |_, kind| lasts(kind))
                 };
                 let own = self.head_forward[self.place(unit)] + self.duration(Kind::F, unit) + self.recompute(unit);

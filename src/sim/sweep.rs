@@ -26,7 +26,7 @@ fn rules(graph: &TaskGraph, costs: &CostTable) -> Vec<SweepRule> {
     let (schedule, placement) = (graph.schedule(), &graph.schedule().placement);
     let mut rules = vec![SweepRule::default(); schedule.classes()];
     for op in schedule.op_classes() {
-        let (OpTime { duration, after, arrival }, route) = (costs.of(op), graph.routes()[op.slot()]);
+        let (OpTime { duration, after, arrival }, route) = (costs.of(op), graph.route(op));
         let arrival = if placement.leaves_device(op) { arrival } else { 0 };
         rules[schedule.class(op)] = SweepRule { duration, after, arrival, input: route.input, output: route.output };
     }
@@ -138,15 +138,15 @@ pub(super) fn sweep_rules(
 ) -> Vec<Activity> {
     let pauses = machine.pauses;
     let pause = |index: usize| pauses.get(index).copied().unwrap_or(0);
-    match (pauses, graph.slices()) {
-        ([], 1) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, note),
-        (_, 1) => sweep_pausing::<false>(graph, machine, lasts, pause, note),
+    match (pauses, graph.schedule().is_beyond_microbatches()) {
+        ([], false) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, note),
+        (_, false) => sweep_pausing::<false>(graph, machine, lasts, pause, note),
         _ => sweep_pausing::<true>(graph, machine, lasts, pause, note),
     }
 }
 
-/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op. `SLICED` says whether micro-batches are cut.
-fn sweep_pausing<const SLICED: bool>(
+/// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op. `BEYOND` says whether there are slices, or kinds besides F, I, W and B.
+fn sweep_pausing<const BEYOND: bool>(
     graph: &TaskGraph,
     Machine { rules, pairs, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
@@ -154,9 +154,9 @@ fn sweep_pausing<const SLICED: bool>(
     mut note: impl FnMut(usize, u64, u64, u64),
 ) -> Vec<Activity> {
     let schedule = graph.schedule();
-    let slices = if SLICED { graph.slices() } else { 1 };
-    let class = |op: &Op| if SLICED { schedule.class(*op) } else { op.slot() };
-    let unit = |op: &Op| if SLICED { op.unit(slices) } else { op.microbatch() as usize };
+    let slices = if BEYOND { graph.slices() } else { 1 };
+    let class = |op: &Op| if BEYOND { schedule.class(*op) } else { op.slot() };
+    let unit = |op: &Op| if BEYOND { op.unit(slices) } else { op.microbatch() as usize };
     let mut ready = vec![0_u64; graph.cells()]; // by cell: when its content may be used
     let at_begin = |device: u32| Progress {
         next: schedule.range(device).start,

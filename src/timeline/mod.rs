@@ -75,7 +75,6 @@ impl Span {
     pub fn pipeline_op(&self) -> Option<Op> {
         if self.queue == Queue::Compute { self.op.parse().ok() } else { None }
     }
-
 }
 
 fn is_zero(share: &f64) -> bool {

@@ -394,7 +394,7 @@ fn errors_name_the_place_and_say_what_to_do() {
         ("0F0,\"0B0", &["cell 2", "close or remove the quote"]),
         ("0F0,(0F1;0B0", &["cell 2", "a pair such as (0F7;3B2)OVERLAP_F_B"]),
         ("0F0,0F1,(0B0;0B1)OVERLAP_F_B", &["cell 3", "is not an overlapped pair"]),
-        ("(0F0;0B0)OVERLAP_F_B", &["cell 1", "needs this forward"]),
+        ("(0F0;0B0)OVERLAP_F_B", &["cell 1", "needs the forward of its own pair"]),
     ];
     for (text, parts) in cases {
         let error = refusal(text);

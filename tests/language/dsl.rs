@@ -514,7 +514,10 @@ fn overlapped_pairs_are_a_forward_and_a_backward_of_different_micro_batches() {
         (show(&schedule), pairs),
         (vec!["0F0 0F1 0B0 0F2 0B1 0B2".to_string()], vec![false, true, false, true, false, false])
     );
-    says(&refused("m * overlap(F, B)", 1, 2), &["is not an overlapped pair", "needs this forward"]);
+    says(
+        &refused("m * overlap(F, B)", 1, 2),
+        &["the backward needs the forward of its own pair", "lengthen the warm-up by one"],
+    );
     says(&refused("overlap(F, F)", 1, 2), &["which is a forward and an I or B"]);
     says(&refused("overlap(F + B, B)", 1, 2), &["two single ops"]);
     says(&refused("(F + overlap(F, B))[:2] + F + 3 * B", 1, 3), &["is not an overlapped pair"]);

@@ -22,8 +22,16 @@ const CLASSES: [(&str, &str); 9] = [
 ];
 
 /// Schedules that leave the number of chunks open.
-const OPEN: [&str; 6] =
-    ["interleaved-1f1b", "interleaved-overlap", "kimi-k2", "looped-bfs", "interleaved-zb", "group-interleaved"];
+const OPEN: [&str; 8] = [
+    "interleaved-1f1b",
+    "interleaved-overlap",
+    "kimi-k2",
+    "looped-bfs",
+    "interleaved-zb",
+    "group-interleaved",
+    "seq1f1b-interleaved",
+    "slimpipe",
+];
 
 /// The case of an entry: our schedule, p, v, m; its chunks, where the schedule leaves them open.
 fn case(golden: &GoldenSchedule) -> (&'static str, u32, u32, u32, Option<u32>) {
@@ -310,13 +318,29 @@ fn groups_that_are_not_full_are_full_ones_without_the_surplus() {
 
 #[test]
 fn prints_and_parses_as_pytorch_does() {
-    for text in ["0F0", "7B12", "3I1", "268435455W4294967295"] {
+    for text in ["0F0", "7B12", "3I1", "1048575W4294967295", "0F3.1", "2R3", "1OFFLOAD3.62", "0RELOAD3"] {
         assert_eq!(text.parse::<Op>().unwrap().to_string(), text);
     }
     let op = Op::new(Kind::I, 5, 7).in_direction(1).opening_pair();
     assert_eq!((op.kind(), op.stage(), op.microbatch(), op.direction()), (Kind::I, 5, 7, 1));
     assert_eq!((op.slot(), op.opens_pair(), op.alone().opens_pair()), (5 * Op::SLOTS_PER_STAGE + 4 + 1, true, false));
-    for text in ["", "F0", "0", "0F", "0X1", "0F-1", "0F1 ", "-1F0", "268435456F0", "0F4294967296", "0é1"] {
+    for text in [
+        "",
+        "F0",
+        "0",
+        "0F",
+        "0X1",
+        "0F-1",
+        "0F1 ",
+        "-1F0",
+        "1048576F0",
+        "0F3.",
+        "0F3.63",
+        "0F.1",
+        "0O3",
+        "0F4294967296",
+        "0é1",
+    ] {
         assert!(text.parse::<Op>().is_err(), "{text} must be refused");
     }
 }

@@ -451,7 +451,7 @@ fn a_library_that_is_missing_beside_the_driver_is_named() {
     let (code, _, told) = run("--precision bfloat16");
     assert!(code == Some(5) && told.contains("--precision is for GPUs"), "{code:?} {told}");
     let (code, _, told) = run("--device cpu --slices 2");
-    assert!(code == Some(2) && told.contains("--slices is for GPUs"), "{code:?} {told}");
+    assert!(code == Some(2) && told.contains("--gpu-slices is for GPUs"), "{code:?} {told}");
     let cublas = emulator().join("libcublasLt.so.13");
     std::os::unix::fs::symlink(cublas, folder.path().join("libcublasLt.so.13")).unwrap();
     let (code, _, told) = run("--device cuda --link nccl");

@@ -26,6 +26,7 @@ mod plan;
 mod plots;
 mod report;
 mod shares;
+mod slices;
 mod stage_layouts;
 mod steps;
 mod successive;

@@ -146,7 +146,9 @@ pub fn slowed(text: &str, placement: &Placement, microbatches: u32, slow: &Slow)
 /// Of a graph's own devices.
 #[track_caller]
 pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
-    costs(text, &graph.schedule().placement, graph.schedule().microbatches)
+    let schedule = graph.schedule();
+    let whole = costs(text, &schedule.placement, schedule.microbatches);
+    whole.sliced(&schedule.placement, schedule.slices(), schedule.microbatches).unwrap()
 }
 
 /// What is predicted of it at these costs.
@@ -165,6 +167,6 @@ pub fn metrics(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Metri
 pub fn table(placement: &Placement, keep: f64, mut cost: impl FnMut(Op) -> OpTime) -> CostTable {
     let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep };
     let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-    placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
+    placement.op_kinds().filter(|op| op.kind().is_costed()).for_each(|op| times[op.slot()] = cost(op));
     CostTable::new(placement, (1.0, "unit", 1_000_000_000), summary, |op| times[op.slot()])
 }

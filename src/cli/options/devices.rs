@@ -20,13 +20,13 @@ const OPENING: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceKind {
-    /// cuda if every device (or --slices devices) can have a usable GPU, else cpu
+    /// cuda if every device (or --gpu-slices devices) can have a usable GPU, else cpu
     Auto,
     /// One thread per device
     Cpu,
     /// Ops compute nothing and only wait for their time in --costs or --profile; runs the real executor with many devices
     Timed,
-    /// NVIDIA GPUs, one per device or --slices devices per GPU
+    /// NVIDIA GPUs, one per device or --gpu-slices devices per GPU
     Cuda,
 }
 
@@ -53,7 +53,7 @@ pub struct DeviceOptions {
     #[arg(long, value_parser = link_choice(), default_values = ["auto"])]
     pub link: Vec<LinkChoice>,
     /// Devices per GPU, each with its own share of the SMs [default: 1]
-    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..256))]
+    #[arg(long = "gpu-slices", alias = "slices", value_name = "N", value_parser = whole::<u32>(1..256))]
     pub slices: Option<u32>,
     /// Precision of activations on GPUs
     #[arg(long = "precision", value_name = "PRECISION", action = clap::ArgAction::Set, value_parser = one_of(PRECISIONS), default_value = "fp32")]
@@ -111,7 +111,7 @@ impl DeviceOptions {
 
     /// Returns the device kind asked for, or the best usable one for `devices` devices.
     pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
-        let asked = self.slices.map(|_| "--slices").or(self.bfloat16.then_some("--precision"));
+        let asked = self.slices.map(|_| "--gpu-slices").or(self.bfloat16.then_some("--precision"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }

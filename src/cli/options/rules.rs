@@ -47,7 +47,7 @@ const RULES: &[Rule] = &[
         "is about validation; give --validate-every, too",
     ),
     (
-        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 steps warmup calibrate_batch machine",
+        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops timeout device link slices bfloat16 steps warmup calibrate_batch machine",
         |g| !g.is_typed("from"),
         "describes a measurement, and --from takes one that is there; leave one of the two out",
     ),
@@ -57,7 +57,7 @@ const RULES: &[Rule] = &[
         "describes a training, and --from takes one that is there; leave one of the two out",
     ),
     (
-        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
+        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
          calibrate_batch",
         |g| !g.is_typed("machine"),
         "describes a training, and --hardware measures the machine alone; leave one of the two out",
@@ -78,7 +78,7 @@ const RULES: &[Rule] = &[
         "needs measured costs or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
     ),
     (
-        "stages micro schedule chunks set overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model",
+        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model",
         |g| !g.is_typed("timeline"),
         "describes a prediction, and a timeline is explained as it was measured; leave one of the two out",
     ),
@@ -141,6 +141,11 @@ const RULES: &[Rule] = &[
         "layers",
         |g| !g.is_typed("balance") || g.is_typed("costs"),
         "sets the layers that --balance would find; leave one of the two out",
+    ),
+    (
+        "slice_lengths",
+        |g| !g.has("device"),
+        "is for predictions: devices cannot run slices yet; leave it out, or use predict",
     ),
     (
         "chunks",

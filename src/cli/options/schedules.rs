@@ -12,6 +12,7 @@ use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
 use crate::resolve::{Costs, PlatformOptions, Resolved, Selection, Variant};
 use crate::schedule::Overlap;
+use crate::slices::Slices;
 use clap::Args;
 use std::ops::Deref;
 
@@ -34,6 +35,9 @@ pub struct ScheduleOptions {
     /// Set an option of every schedule that has it, for example group=4; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
+    /// Lengths of the slices of a sequence, for schedules with slices: 4:3:2:2, in any unit [default: equal]
+    #[arg(long, value_name = "N:N:..", value_parser = slice_lengths)]
+    pub slice_lengths: Option<Slices>,
     /// How an overlapped pair of a forward and a backward runs
     #[arg(long, value_name = "MEANING", default_value = "atomic", value_parser = one_of(Overlap::ALL.map(|o| (o.name(), meaning(o), o))))]
     pub overlap: Overlap,
@@ -43,6 +47,12 @@ pub struct ScheduleOptions {
     /// Maximum number of ops of a schedule
     #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = whole::<u64>(1..=Budget::MAX_OPS))]
     pub max_ops: u64,
+}
+
+fn slice_lengths(text: &str) -> Result<Slices, String> {
+    let lengths = text.split(':').map(|length| length.trim().parse()).collect::<Result<Vec<u32>, _>>();
+    let lengths = lengths.map_err(|_| "expected whole numbers between colons, as in 4:3:2:2".to_string())?;
+    Slices::of_lengths(&lengths)
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -124,6 +134,7 @@ impl ScheduleOptions {
         Selection {
             chunks: self.chunks,
             options: self.set.iter().cloned().collect(),
+            slices: self.slice_lengths.clone(),
             lenient: self.names().len() > 1,
             overlap: self.overlap,
             budget: Budget { ticks: self.max_ticks.unwrap_or(usual.ticks), ops: self.max_ops, ..usual },

@@ -153,9 +153,9 @@ fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Res
     let among = if alone { own.clone().collect() } else { here };
     ensure!(
         among.len() as u64 <= room,
-        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, --tp or --dp, for --slices, or \
+        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, --tp or --dp, for --gpu-slices, or \
          use --device cpu",
-        slices.map_or(String::new(), |n| format!(" with --slices {n}")),
+        slices.map_or(String::new(), |n| format!(" with --gpu-slices {n}")),
         among.len()
     );
     let place = |device: u32| {

@@ -83,7 +83,7 @@ impl Nccl {
     /// Checks the requirements.
     pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
         if setting.slices.is_some_and(|slices| slices > 1) {
-            return Err(Refusal::of("expected a GPU for each device, found --slices; use copy or nvshmem"));
+            return Err(Refusal::of("expected a GPU for each device, found --gpu-slices; use copy or nvshmem"));
         }
         endpoint::library(&NCCL)
     }

@@ -196,7 +196,7 @@ fn usable_nccl(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Shared) -> Result<Option
     ensure!(
         shared.ranks.share_memory(),
         "expected workers of --tp and --dp on several machines to have NCCL and a GPU each, found that {lack}: install \
-         nvidia-nccl-cu13, and leave --slices out"
+         nvidia-nccl-cu13, and leave --gpu-slices out"
     );
     Ok(None)
 }

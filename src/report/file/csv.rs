@@ -8,7 +8,10 @@ use std::fmt::Write;
 
 /// Returns comma-separated values (RFC 4180): one line per span, times in full precision in the timeline's unit.
 pub fn csv(report: &Report) -> String {
-    let mut out = String::from("schedule,source,device,queue,op,kind,stage,microbatch,phase,start,end,unit\r\n");
+    // Only reports with slices have a column for them.
+    let is_cut = report.panels().any(|panel| panel.timeline.slices.len() > 1);
+    let column = if is_cut { "slice," } else { "" };
+    let mut out = format!("schedule,source,device,queue,op,kind,stage,microbatch,{column}phase,start,end,unit\r\n");
     for entry in &report.entries {
         let schedule = field(&entry.name);
         for panel in entry.panels() {
@@ -19,10 +22,12 @@ pub fn csv(report: &Report) -> String {
                 let kind = op.map(|op| op.kind().letter().to_string()).unwrap_or_default();
                 let stage = op.map(|op| op.stage().to_string()).unwrap_or_default();
                 let microbatch = op.map(|op| op.microbatch().to_string()).unwrap_or_default();
+                let slice = op.and_then(Op::slice).map(|slice| slice.to_string()).unwrap_or_default();
+                let slice = if is_cut { format!("{slice},") } else { String::new() };
                 let time = |ns: u64| ns as f64 / t.unit_ns.max(1) as f64;
                 let _ = write!(
                     out,
-                    "{schedule},{source},{},{},{},{kind},{stage},{microbatch},{},{},{},{unit}\r\n",
+                    "{schedule},{source},{},{},{},{kind},{stage},{microbatch},{slice}{},{},{},{unit}\r\n",
                     span.device,
                     queue_name(span.queue),
                     field(&span.op),

@@ -208,6 +208,9 @@ fn slice(events: &mut Events, mark: &Mark, clock: Clock, queue: &str, (process, 
     if let Some(op) = mark.op {
         args.insert("stage".into(), op.stage().into());
         args.insert("microbatch".into(), op.microbatch().into());
+        if let Some(slice) = op.slice() {
+            args.insert("slice".into(), slice.into());
+        }
         args.insert("kind".into(), op.kind().letter().to_string().into());
     }
     for (key, value) in [("phase", &span.phase), ("partner", &span.partner)] {
@@ -255,7 +258,8 @@ fn flows(rows: &[Row], stages: u32, first_process: u32) -> Vec<(ArrowEnd, ArrowE
         for mark in row.compute.iter().filter(|_| !has_sends) {
             let Some((op, upstream)) = mark.op.and_then(|op| Some((op, op.upstream(stages)?))) else { continue };
             let kinds: &[Kind] = if op.kind() == Kind::F { &[Kind::F] } else { &[Kind::I, Kind::B] };
-            let made = kinds.iter().find_map(|&kind| computed.get(&Op::new(kind, upstream, op.microbatch())));
+            let made =
+                kinds.iter().find_map(|&kind| computed.get(&op.on_stage(upstream).of_kind(kind).in_direction(0)));
             let to = place(mark, op, 0);
             if let Some(from) = made.filter(|from| from.process != to.process) {
                 flows.push((*from, to));

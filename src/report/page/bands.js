@@ -26,7 +26,7 @@ const hasPhases = panels.some(p => p.phases.length);
 const explained = panels.some(p => p.explained);
 const causesOccurring = data.causes.map((_, c) => panels.some(p => p.gaps.some(gaps => gaps.cause.includes(c))));
 
-function classOf(code) { return code === 0 ? FORWARD : code === 1 ? INPUT : code === 2 ? WEIGHT : code === 3 ? BACKWARD : STEP; }
+function classOf(code) { return [FORWARD, INPUT, WEIGHT, BACKWARD, RECOMPUTE, OFFLOAD, RELOAD][code] ?? STEP; }
 
 function arrange() {
   bands = [];

@@ -52,8 +52,8 @@ function describeOp(ref) {
     const title = ref.queue === 1 ? "send " + name : name + " waits" + (other ? " for " + other : "");
     return { title, facts: [...facts, [ref.queue === 1 ? "to" : "from", peer], [ref.queue === 1 ? "used by" : "data of", other], ...times], text: "" };
   }
-  if (code < 4) {
-    facts.push(["kind", data.classes[classOf(code)].name], ["stage", String(spans.stage[i])], ["micro-batch", String(spans.microbatch[i])]);
+  if (code < KINDS.length) {
+    facts.push(["kind", data.classes[classOf(code)].name], ["stage", String(spans.stage[i])], ["micro-batch", panel.unitName(spans.microbatch[i])]);
     if (spans.phase(i) >= 0) facts.push(["phase", panel.phases[spans.phase(i)]]);
   }
   facts.push(...times);
@@ -173,8 +173,8 @@ function find(text, again) {
   speakOp(ref);
 }
 function notFound(name, typed) {
-  const match = /^(\d+)([FIWB])(\d+)$/.exec(name);
-  if (!match) return `“${typed}” is no op’s name; names are stage, kind (F, I, W, B), micro-batch: 0F3`;
+  const match = OP.exec(name);
+  if (!match) return `“${typed}” is no op’s name; names are stage, kind (F, I, W, B, R), micro-batch, slice: 0F3, with slices 0F3.1`;
   const stages = Math.max(...panels.map(p => p.stages)), microbatches = Math.max(...panels.map(p => p.microbatches));
   if (+match[1] >= stages) return `${name}: not found; stages are 0 to ${stages - 1}`;
   if (+match[3] >= microbatches) return `${name}: not found; micro-batches are 0 to ${microbatches - 1}`;

@@ -1,9 +1,11 @@
 // The data: decoding, numbers for readers, what an op needs and unblocks.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const KINDS = ["F", "I", "W", "B"];
+const KINDS = ["F", "I", "W", "B", "R", "OFFLOAD", "RELOAD"];
 // Class numbers as in the legend, by kind of op.
-const [FORWARD, INPUT, WEIGHT, BACKWARD, STEP, SEND, RECEIVE] = [0, 1, 2, 3, 4, 5, 6];
+const [FORWARD, INPUT, WEIGHT, BACKWARD, STEP, SEND, RECEIVE, RECOMPUTE, OFFLOAD, RELOAD] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+// An op's name: stage, kind, micro-batch, slice.
+const OP = new RegExp("^(\\d+)(" + KINDS.join("|") + ")(\\d+)(?:\\.(\\d+))?$");
 const MISSING = "–";
 
 // Four significant digits, thousands separated by commas.
@@ -121,7 +123,7 @@ class Panel {
     this.stages = this.devices * this.chunks;
     // A duration that nine of ten ops reach, for labels of one form.
     const lasting = [];
-    for (const [spans] of this.queues) for (let i = 0, step = Math.max(1, spans.n >> 5); i < spans.n; i += step) if (spans.code[i] < 4) lasting.push(spans.end[i] - spans.start[i]);
+    for (const [spans] of this.queues) for (let i = 0, step = Math.max(1, spans.n >> 5); i < spans.n; i += step) if (spans.code[i] < KINDS.length) lasting.push(spans.end[i] - spans.start[i]);
     this.brief = lasting.sort((a, b) => a - b)[Math.floor(lasting.length / 10)] || 0;
   }
   // Predicted or measured, and on a mesh whose workers it shows.
@@ -130,14 +132,16 @@ class Panel {
   get brief_() { return this.worker && shown.workers ? this.worker.replace("replica ", "r").replace("tensor rank ", "t").replace(",", "") : this.source; }
   // A moment, to a hundred-thousandth of the time axis.
   at(time) { return trimmed(time, Math.min(9, Math.max(0, 5 - Math.ceil(Math.log10(this.end))))); }
-  opName(code, stage, microbatch) { return code < 4 ? stage + KINDS[code] + microbatch : this.names[code - 4]; }
+  // A unit is a micro-batch, or a slice of one: 3, or 3.1.
+  unitName(unit) { return this.slices > 1 ? Math.floor(unit / this.slices) + "." + unit % this.slices : String(unit); }
+  opName(code, stage, unit) { return code < KINDS.length ? stage + KINDS[code] + this.unitName(unit) : this.names[code - KINDS.length]; }
   name(ref) {
     const spans = this.queues[ref.device][ref.queue];
     return this.opName(spans.code[ref.i], spans.stage[ref.i], spans.microbatch[ref.i]);
   }
   start(ref) { return this.queues[ref.device][ref.queue].start[ref.i]; }
   end_(ref) { return this.queues[ref.device][ref.queue].end[ref.i]; }
-  key(code, stage, microbatch) { return (stage * (this.microbatches + 1) + microbatch) * 4 + code; }
+  key(code, stage, unit) { return (stage * (this.microbatches * this.slices + 1) + unit) * KINDS.length + code; }
 
   // Where each op is computed, sent and waited for; made when first asked for.
   get index_() {
@@ -145,7 +149,7 @@ class Panel {
     const compute = new Map(), sends = new Map(), receives = new Map();
     this.queues.forEach((queues, device) => queues.forEach((spans, queue) => {
       for (let i = 0; i < spans.n; i++) {
-        if (spans.code[i] >= 4) continue;
+        if (spans.code[i] >= KINDS.length) continue;
         const key = this.key(spans.code[i], spans.stage[i], spans.microbatch[i]);
         const map = queue === 0 ? compute : queue === 1 ? sends : receives, ref = { device, queue, i };
         if (queue === 0) { if (!map.has(key)) map.set(key, ref); }
@@ -156,32 +160,39 @@ class Panel {
   }
   compute(code, stage, microbatch) { return this.index_.compute.get(this.key(code, stage, microbatch)); }
   byName(name) {
-    const match = /^(\d+)([FIWB])(\d+)$/.exec(name);
-    return match ? this.compute(KINDS.indexOf(match[2]), +match[1], +match[3]) : undefined;
+    const match = OP.exec(name);
+    if (!match || (match[4] !== undefined) !== this.slices > 1) return undefined;
+    return this.compute(KINDS.indexOf(match[2]), +match[1], +match[3] * this.slices + +(match[4] || 0));
   }
 
   // The ops whose outputs the op at `ref` needs: the rule of the pipeline, the same as the program's.
   needs(ref) {
     const spans = this.queues[ref.device][0], code = spans.code[ref.i], stage = spans.stage[ref.i], m = spans.microbatch[ref.i];
-    const backward = s => this.compute(INPUT, s, m) || this.compute(3, s, m);
+    const backward = (s, unit) => this.compute(1, s, unit) || this.compute(3, s, unit), n = this.slices;
     const found = [];
     if (code === 0 && stage > 0) found.push(this.compute(0, stage - 1, m));
+    if (code === 0 && m % n > 0) found.push(this.compute(0, stage, m - 1));
     if (code === 1 || code === 3) {
-      if (stage + 1 < this.stages) found.push(backward(stage + 1));
-      found.push(this.compute(0, stage, m));
+      if (stage + 1 < this.stages) found.push(backward(stage + 1, m));
+      if (m % n < n - 1) found.push(backward(stage, m + 1));
+      found.push(this.compute(0, stage, m), this.compute(4, stage, m));
     }
     if (code === 2) found.push(this.compute(1, stage, m));
+    if (code === 4) found.push(this.compute(0, stage, m));
     return found.filter(Boolean);
   }
   unblocks(ref) {
     const spans = this.queues[ref.device][0], code = spans.code[ref.i], stage = spans.stage[ref.i], m = spans.microbatch[ref.i];
-    const backward = s => this.compute(1, s, m) || this.compute(3, s, m);
+    const backward = (s, unit) => this.compute(1, s, unit) || this.compute(3, s, unit), n = this.slices;
     const found = [];
     if (code === 0) {
+      if (m % n < n - 1) found.push(this.compute(0, stage, m + 1));
       if (stage + 1 < this.stages) found.push(this.compute(0, stage + 1, m));
-      else found.push(backward(stage));
+      else found.push(this.compute(4, stage, m) || backward(stage, m));
     }
-    if ((code === 1 || code === 3) && stage > 0) found.push(backward(stage - 1));
+    if (code === 4) found.push(backward(stage, m));
+    if ((code === 1 || code === 3) && stage > 0) found.push(backward(stage - 1, m));
+    if ((code === 1 || code === 3) && m % n > 0) found.push(backward(stage, m - 1));
     if (code === 1) found.push(this.compute(2, stage, m));
     return found.filter(Boolean);
   }

@@ -1,7 +1,7 @@
 //! The HTML page: template, scripts and data in one file that needs no network.
 
 use crate::cost::gcd;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::report::scene::axis::Scale;
 use crate::report::scene::palette::{Class, hex};
 use crate::report::scene::rows::{Mark, Row, activations, rows, stream_marks};
@@ -139,7 +139,7 @@ fn clean(value: Value) -> Value {
 
 /// Distinct names in order of appearance.
 #[derive(Default)]
-struct Names<'a>(Vec<&'a str>, std::collections::BTreeMap<&'a str, usize>);
+struct Names<'a>(Vec<&'a str>, std::collections::BTreeMap<&'a str, usize>, u32);
 
 impl<'a> Names<'a> {
     fn number(&mut self, name: &'a str) -> usize {
@@ -177,6 +177,7 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
     let rows = rows(t);
     let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);
     let (mut names, mut phases) = (Names::default(), Names::default());
+    names.2 = t.slices.len().max(1) as u32;
     let mut gaps = vec![Vec::new(); rows.len()];
     for gap in &panel.idle {
         if let Some(of) = gaps.get_mut(gap.device as usize) {
@@ -205,7 +206,7 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
     });
     let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
-        "source": crate::report::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
+        "source": crate::report::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches, "slices": names.2,
         "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": end, "worker": worker, "onRequest": on_request,
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
         "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
@@ -267,8 +268,8 @@ fn lane(mark: &Mark) -> u32 {
 
 fn code<'a>(op: Option<Op>, name: &'a str, names: &mut Names<'a>) -> [i64; 3] {
     match op {
-        Some(op) => [op.kind() as i64, op.stage().into(), op.microbatch().into()],
-        None => [4 + names.number(name) as i64, 0, 0],
+        Some(op) => [op.kind() as i64, op.stage().into(), op.unit(names.2) as i64],
+        None => [(Kind::ALL.len() + names.number(name)) as i64, 0, 0],
     }
 }
 

@@ -37,7 +37,7 @@ function heading(pen, block, width, dy, color) {
   pen.text(12, y + 17, name, color.text, 15, "start", true);
   if (!panel) { pen.text(12 + textWidth(name, 15) * 1.1 + 12, y + 17, block.entry.panels.length ? "hidden" : "no timeline", color.muted, 12); return; }
   let x = 12 + textWidth(name, 15) * 1.1 + 14;
-  const sizes = panel.devices + " devices · " + panel.microbatches + " micro-batches" + (panel.chunks > 1 ? " · " + panel.chunks + " chunks per device" : "");
+  const sizes = panel.devices + " devices · " + panel.microbatches + " micro-batches" + (panel.slices > 1 ? " of " + panel.slices + " slices" : "") + (panel.chunks > 1 ? " · " + panel.chunks + " chunks per device" : "");
   if (width >= 700) {
     pen.text(x, y + 17, sizes, color.muted, 12);
     x += textWidth(sizes, 12) + 18;
@@ -140,15 +140,15 @@ function paintGaps(pen, panel, gaps, scale, shift, y, high, right) {
 // The form that all labels of a panel have: the longest that most of its boxes have room for. {parts, size, fits, blended}
 function formOf(panel, band, width) {
   const high = band ? band.high : 11, size = Math.min(12, high * 0.62), room = panel.brief / panel.end * plotWidth(width) / (view.to - view.from);
-  const digits = number => "0".repeat(String(Math.max(0, number - 1)).length), m = digits(panel.microbatches);
+  const digits = number => "0".repeat(String(Math.max(0, number - 1)).length), m = digits(panel.microbatches) + (panel.slices > 1 ? "." + digits(panel.slices) : "");
   const forms = panel.chunks > 1 ? [digits(panel.stages) + "W" + m, "W" + m, m] : ["W" + m, m];
   const at = forms.findIndex(text => textWidth(text, size) <= room - 2.5);
   const parts = forms.length - (at < 0 ? forms.length - 1 : at);
   return { parts, size, fits: high >= 9 && at >= 0, blended: room < NARROW };
 }
 function label(panel, spans, i, room, { parts, size }) {
-  const code = spans.code[i], m = String(spans.microbatch[i]);
-  const tries = code >= 4 ? [panel.names[code - 4], panel.names[code - 4].slice(0, 1)] : [(parts > 2 ? spans.stage[i] : "") + (parts > 1 ? KINDS[code] : "") + m];
+  const code = spans.code[i], m = panel.unitName(spans.microbatch[i]), named = panel.names[code - KINDS.length];
+  const tries = code >= KINDS.length ? [named, named.slice(0, 1)] : [(parts > 2 ? spans.stage[i] : "") + (parts > 1 ? KINDS[code][code > 4 ? 2 : 0] : "") + m];
   return tries.find(text => textWidth(text, size) <= room);
 }
 

@@ -6,7 +6,7 @@ function held(panel, ref) {
   let free = 0;
   for (let j = Math.max(0, ref.i - spans.lanes); j < ref.i; j++) if (spans.end[j] <= spans.start[ref.i] + 1e-12) free = Math.max(free, spans.end[j]);
   let need = null, arrival = 0;
-  if (spans.code[ref.i] < 4) {
+  if (spans.code[ref.i] < KINDS.length) {
     for (const candidate of panel.needs(ref)) {
       const at = panel.arrival(candidate, ref);
       if (!need || at > arrival) [need, arrival] = [candidate, at];
@@ -83,7 +83,7 @@ function criticalPath(panel) {
   let last = null;
   panel.queues.forEach(([spans], device) => {
     for (let i = 0; i < spans.n; i++) {
-      if (spans.code[i] < 4 && (!last || spans.end[i] > panel.end_(last))) last = { device, queue: 0, i };
+      if (spans.code[i] < KINDS.length && (!last || spans.end[i] > panel.end_(last))) last = { device, queue: 0, i };
     }
   });
   const path = panel.queues.map(() => []);

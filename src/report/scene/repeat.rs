@@ -29,7 +29,7 @@ impl Repeat {
 
 /// Identity of a span. The micro-batch comes last, so that the same op of another micro-batch is found by binary
 /// search.
-type Key = (u32, Queue, Option<(u8, u32, u32, u32)>);
+type Key = (u32, Queue, Option<(u32, u32, u32, u32)>);
 
 /// A span: key, start, end and phase.
 type Item<'a> = (Key, u64, u64, Option<&'a str>);
@@ -43,11 +43,14 @@ pub fn steady(timeline: &Timeline) -> Option<Repeat> {
         .iter()
         .filter(|span| span.start_ns < span.end_ns)
         .map(|span| {
-            let op = span
-                .op
-                .parse()
-                .ok()
-                .map(|op: Op| (op.kind() as u8, op.stage(), span.peer.unwrap_or(u32::MAX), op.microbatch()));
+            let op = span.op.parse().ok().map(|op: Op| {
+                (
+                    op.kind() as u32 + 16 * op.slice_number() as u32,
+                    op.stage(),
+                    span.peer.unwrap_or(u32::MAX),
+                    op.microbatch(),
+                )
+            });
             ((span.device, span.queue, op), span.start_ns, span.end_ns, span.phase.as_deref())
         })
         .collect();

@@ -56,11 +56,17 @@ impl Form {
     pub fn of(self, op: Op) -> String {
         match self {
             Form::Whole => op.to_string(),
-            Form::Kind => format!("{}{}", op.kind().letter(), op.microbatch()),
-            Form::Number => op.microbatch().to_string(),
+            Form::Kind => format!("{}{}", op.kind().letter(), unit(op)),
+            Form::Number => unit(op),
             Form::Letter => op.kind().letter().to_string(),
         }
     }
+}
+
+/// Returns micro-batch and slice: `3`, or `3.1`.
+fn unit(op: Op) -> String {
+    let microbatch = op.microbatch().to_string();
+    op.slice().map_or(microbatch.clone(), |slice| format!("{microbatch}.{slice}"))
 }
 
 impl Mark<'_> {

@@ -29,7 +29,7 @@ pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Op
     for op in schedule.op_classes() {
         let (time, rule) = (costs.of(op), &mut rules[schedule.class(op)]);
         (rule.duration, rule.after) = (time.duration, time.after);
-        rule.consumer = graph.routes()[op.slot()].consumer;
+        rule.consumer = graph.route(op).consumer;
         rule.leaves = placement.leaves_device(op);
         if rule.leaves {
             (rule.transfer, rule.latency) = (config.network.transfer, time.arrival);

@@ -8,6 +8,7 @@ use crate::cost::{CostTable, EXTREME};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::op::Op;
 use crate::sim::sweep::{SweepRule, pairs};
 
 /// Latest time of any event: sums of two never overflow.
@@ -66,12 +67,15 @@ impl<'a> Prepared<'a> {
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
         check_clock(graph, config, &rules, factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest))?;
         let method = if is_uncontended(config) {
-            let rule = |(rule, route): (&Rule, &crate::graph::Route)| {
+            let rule = |op: Op| {
+                let (rule, route) = (&rules[graph.schedule().class(op)], graph.route(op));
                 let &Rule { duration, after, transfer, latency, .. } = rule;
                 let arrival = transfer + latency;
                 SweepRule { duration, after, arrival, input: route.input, output: route.output }
             };
-            Method::Sweep(rules.iter().zip(graph.routes().iter().cycle()).map(rule).collect())
+            let mut swept = vec![SweepRule::default(); rules.len()];
+            graph.schedule().op_classes().for_each(|op| swept[graph.schedule().class(op)] = rule(op));
+            Method::Sweep(swept)
         } else {
             Method::Events(Messages::new(graph, config, &rules))
         };

@@ -53,7 +53,7 @@ impl Prepared<'_> {
             Method::Sweep(rules) => {
                 let note = |index, start, end, leaves| {
                     observer.op(index, start, end);
-                    let rule = &self.rules[self.graph.op(index).slot()];
+                    let rule = &self.rules[self.graph.schedule().class(self.graph.op(index))];
                     if rule.leaves {
                         let end = leaves + rule.transfer + rule.latency;
                         observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });

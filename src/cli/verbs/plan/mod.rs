@@ -130,7 +130,7 @@ impl PlanVerb {
         self.fix.iter().for_each(|one| fixed.add(one.clone()));
         let asked: Vec<String> = self.schedules.iter().flat_map(ScheduleNames::all).cloned().collect();
         let schedules = if asked.iter().any(|name| name == "all") {
-            dsl::names().into_iter().map(str::to_string).collect()
+            dsl::names_of_whole().into_iter().map(str::to_string).collect()
         } else {
             asked
         };
