@@ -1,6 +1,6 @@
 //! Measured costs of slices, or derived ones from those of whole micro-batches and the model's operations.
 
-use super::{CostError, CostFile, CostTable, OpTime, PartCost, Summary};
+use super::{CostError, CostFile, CostTable, PartCost, Summary};
 use crate::model_spec::{MicroBatch, ModelSpec, Part, Stage};
 use crate::op::Kind;
 use crate::placement::Placement;
@@ -55,17 +55,10 @@ impl CostFile {
         size: (u32, u32),
         slices: &[usize],
     ) -> Result<CostTable, CostError> {
-        // R sends nothing
-        let quiet = |table: CostTable| {
-            table.with_times(placement, |op, time| match op.kind() {
-                Kind::R => OpTime { after: self.gap_ns, ..time },
-                _ => time,
-            })
-        };
         if slices.len() < 2 {
-            return Ok(quiet(self.table(placement, stages, size)?));
+            return self.table(placement, stages, size);
         }
-        let of = |slice| Ok(quiet(self.table_of((placement, stages), size, Some(slice))?));
+        let of = |slice| self.table_of((placement, stages), size, Some(slice));
         let tables = slice_bounds(slices).map(of).collect::<Result<Vec<_>, CostError>>()?;
         let sum = |of: fn(&Summary) -> f64| tables.iter().map(|table| of(&table.summary)).sum::<f64>();
         let (f, i, w, b) = (sum(|s| s.F), sum(|s| s.I), sum(|s| s.W), sum(|s| s.B));

@@ -202,13 +202,14 @@ impl Training {
             Backend::Cuda { .. } => op.slice().is_some() || !op.kind().is_costed(),
         });
         let Some(op) = beyond else { return Ok(()) };
-        let (what, can) = match (op.kind(), &self.backend) {
-            (Kind::O | Kind::L, _) => ("copies to and from the host", "F, I, W, B and R"),
-            (Kind::R, _) => ("recomputing", "whole F, I, W and B on GPUs"),
-            _ => ("slices", "whole F, I, W and B on GPUs"),
+        let where_to = match self.backend {
+            Backend::Cpu => "run a schedule without copies",
+            Backend::Cuda { .. } => "GPUs run whole micro-batches; use --device cpu",
         };
-        Err(Error::Usage(format!(
-            "expected {can}, found {what} ({op}), which are not executed; train on CPUs without copies, or use `predict` and `check`"
+        Err(Error::Schedule(format!(
+            "devices of this kind cannot run {} ({}); predict and check work; {where_to}",
+            op.feature(),
+            op.alone()
         )))
     }
 

@@ -44,11 +44,11 @@ pub fn losses(records: &[StepRecord]) -> Vec<f64> {
     records.iter().map(|record| record.loss.unwrap()).collect()
 }
 
-/// All schedules that exist for p devices and m micro-batches and need at most 4 stages.
+/// All schedules of whole micro-batches that exist for p devices and m micro-batches and need at most 4 stages.
 pub fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
     let open = |name: &str| ["interleaved-1f1b", "looped-bfs", "interleaved-zb", "group-interleaved"].contains(&name);
     let all =
-        dsl::names().into_iter().filter_map(|name| graph(name, p, m, open(name).then_some(if p <= 2 { 2 } else { 1 })));
+        dsl::names_of_whole().into_iter().filter_map(|name| graph(name, p, m, open(name).then_some(if p <= 2 { 2 } else { 1 })));
     all.filter(|graph| graph.schedule().placement.stages() <= 4).collect()
 }
 

@@ -12,41 +12,29 @@ use pipesim::internals::op::{Kind, Op};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Seq1F1B (Sun et al., arXiv 2406.03488), and the same with every unit recomputed before its backward.
+/// Seq1F1B with every unit recomputed before its backward.
 const SEQ1F1B: &str = "
-def device(r, p, m, slices = 4, again = 0):
-    back = R + B if again else B
+def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
-    return warmup * F + (units - warmup) * (F + back) + warmup * back
+    return warmup * F + (units - warmup) * (F + R + B) + warmup * (R + B)
 ";
 
-/// Seq1F1B-ZB: ZB-H1 over slices (figure in thunlp/Seq1F1B).
+/// Seq1F1B-ZB with every unit recomputed before its backward.
 const SEQ1F1B_ZB: &str = "
-def device(r, p, m, slices = 4, again = 0):
+def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
     late = min(units, p - 1 + slices - 1 - warmup)
-    back = R + I if again else I
-    ops = [(F if warmup + k < units else 0 * F) + back + (W if k >= late else 0 * W) for k in range(units)]
+    ops = [(F if warmup + k < units else 0 * F) + R + I + (W if k >= late else 0 * W) for k in range(units)]
     return warmup * F + concat(ops) + late * W
 ";
 
-/// TeraPipe (Li et al., arXiv 2102.07988).
-const TERAPIPE: &str = "
-def device(r, p, m, slices = 4):
-    return m * slices * F + m * slices * B
-";
-
-/// 1F1B with every micro-batch recomputed before its backward.
-const RECOMPUTE: &str = "
-def device(r, p, m):
-    warmup = min(p - 1 - r, m)
-    return warmup * F + (m - warmup) * (F + R + B) + warmup * (R + B)
-";
-
-/// The graph of a schedule's text, with options such as `slices=3`.
+/// The graph of a schedule's text, or of a known one's name, with options such as `slices=3`.
 fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
+    if !text.contains("def") {
+        return graph(format!("{text} {options}").trim(), p, m, None).expect("a schedule");
+    }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("schedule.star");
     std::fs::write(&file, text).unwrap();
@@ -80,19 +68,18 @@ fn schedules_with_the_same_slices_train_the_same_bits_and_one_devices_losses() {
     let whole = outcome(&training, &graph("gpipe", 1, m, None).unwrap(), m);
     for slices in [2, 3, 4] {
         let options = format!("slices={slices}");
-        let again = format!("slices={slices} again=1");
-        let reference = outcome(&training, &written(TERAPIPE, &options, 1, m), m);
+        let reference = outcome(&training, &written("terapipe", &options, 1, m), m);
         for (bits, whole) in reference.0.iter().zip(&whole.0) {
             let (loss, whole) = (f64::from_bits(*bits), f64::from_bits(*whole));
             assert!((loss - whole).abs() < 1e-5, "{slices} slices: {loss}, one device's {whole}");
         }
-        let texts = [(SEQ1F1B, &options), (SEQ1F1B_ZB, &options), (SEQ1F1B, &again), (SEQ1F1B_ZB, &again)];
-        for (p, (text, options)) in [1, 2, 4].into_iter().flat_map(|p| texts.map(|text| (p, text))) {
-            let found = outcome(&training, &written(text, options, p, m), m);
+        let texts = ["seq1f1b", "seq1f1b-zb", SEQ1F1B, SEQ1F1B_ZB];
+        for (p, text) in [1, 2, 4].into_iter().flat_map(|p| texts.map(|text| (p, text))) {
+            let found = outcome(&training, &written(text, &options, p, m), m);
             assert!((&found.0, &found.1) == (&reference.0, &reference.1), "{text} {options} p={p} differs");
         }
     }
-    assert_eq!(training.slices(&written(TERAPIPE, "slices=3", 1, m)).unwrap(), [10, 11, 11]);
+    assert_eq!(training.slices(&written("terapipe", "slices=3", 1, m)).unwrap(), [10, 11, 11]);
 }
 
 #[test]
@@ -101,9 +88,9 @@ fn recomputing_changes_no_bit_and_lowers_the_peak() {
     let training = training(m, adamw(0.95, 0.01), None, false);
     let peak = |held: &Vec<u64>| held.iter().copied().max().unwrap();
     let plain = outcome(&training, &graph("1f1b", p, m, None).unwrap(), m);
-    let again = outcome(&training, &written(RECOMPUTE, "", p, m), m);
+    let again = outcome(&training, &written("1f1b-recompute", "", p, m), m);
     assert!((&plain.0, &plain.1) == (&again.0, &again.1), "recomputing changes no bit");
-    let [whole, sliced, both] = [("slices=1", TERAPIPE), ("slices=4", SEQ1F1B), ("slices=4 again=1", SEQ1F1B)]
+    let [whole, sliced, both] = [("", "gpipe"), ("slices=4", "seq1f1b"), ("slices=4", SEQ1F1B)]
         .map(|(options, text)| peak(&outcome(&training, &written(text, options, p, m), m).2));
     // Device 0 of 1F1B holds two micro-batches, with recomputing one and a stub; Seq1F1B holds 1 + 1/4.
     let (plain, again) = (peak(&plain.2) as f64, peak(&again.2) as f64);
@@ -119,8 +106,8 @@ fn tensor_ranks_and_replicas_run_slices_and_recompute() {
         training.training_config.mesh = Mesh { sequence_parallel: shares_rows, ..Mesh::new(tensor, data) };
         training.micro_batch.sequences = 8 / (m * data) as usize;
         let whole = outcome(&training, &graph("1f1b", 2, m, None).unwrap(), m).0;
-        for options in ["slices=2", "slices=4 again=1"] {
-            let found = outcome(&training, &written(SEQ1F1B, options, 2, m), m).0;
+        for (text, options) in [("seq1f1b", "slices=2"), (SEQ1F1B, "slices=4")] {
+            let found = outcome(&training, &written(text, options, 2, m), m).0;
             for (found, whole) in found.iter().zip(&whole).map(|(a, b)| (f64::from_bits(*a), f64::from_bits(*b))) {
                 assert!((found - whole).abs() < 1e-5, "{tensor} x {data} {options}: {found}, whole {whole}");
             }
@@ -182,7 +169,7 @@ fn gradients_by_slices_are_pytorchs() {
 fn ten_steps_by_slices_give_pytorchs_losses() {
     let (key, adamw, clip) = golden_settings()[2];
     let training = training(2, adamw, clip.map(|clip| clip as f32), !key.starts_with('C'));
-    let graph = written(SEQ1F1B, "slices=3 again=1", 4, 2);
+    let graph = written(SEQ1F1B, "slices=3", 4, 2);
     let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 2, 10));
     for (step, (ours, theirs)) in ours.iter().zip(golden_losses(key)).enumerate() {
         assert!((ours - theirs).abs() < 1e-4, "step {step}: {ours}, PyTorch's {theirs}");
@@ -194,8 +181,8 @@ fn what_is_not_executed_is_refused_by_name() {
     let training = training(2, adamw(0.95, 0.0), None, false);
     let refusal = |graph: &TaskGraph| training.stages(graph).unwrap_err().to_string();
     let offload = written("def device(r, p, m):\n    return m * (F + O + L + B)\n", "", 2, 2);
-    assert!(refusal(&offload).contains("copies to and from the host (0OFFLOAD0)"), "{}", refusal(&offload));
-    let short = written(TERAPIPE, "slices=40", 2, 2);
+    assert!(refusal(&offload).contains("cannot run offloads (0OFFLOAD0)"), "{}", refusal(&offload));
+    let short = written("terapipe", "slices=40", 2, 2);
     assert!(refusal(&short).contains("40 slices, found sequences of 32 tokens"), "{}", refusal(&short));
     let mut module = {
         let layers = checkpoint().config.spec().split(1, None).unwrap();
