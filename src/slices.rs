@@ -85,7 +85,9 @@ impl Slices {
         };
         let of: Vec<usize> = (0..self.lengths.len()).map(|slice| bound(slice + 1) - bound(slice)).collect();
         match of.contains(&0) {
-            true => Err(format!("expected a token or more in each of {} slices, found sequences of {tokens}", of.len())),
+            true => {
+                Err(format!("expected a token or more in each of {} slices, found sequences of {tokens}", of.len()))
+            }
             false => Ok(of),
         }
     }

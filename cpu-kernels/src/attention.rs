@@ -234,7 +234,14 @@ pub fn backward_slice(
             let gradient_rows = Matrix::new(gradient, rows, size, width);
             set_product(MatrixMut::new(slopes, seen, rows, rows), value, gradient_rows.transposed());
             let rows_of_block = output.chunks(width).zip(gradient.chunks(width)).map(|(o, g)| (&o[..size], &g[..size]));
-            softmax_backward(weights, slopes, &log_sums[at.row + start..][..rows], rows_of_block, before + start, scale);
+            softmax_backward(
+                weights,
+                slopes,
+                &log_sums[at.row + start..][..rows],
+                rows_of_block,
+                before + start,
+                scale,
+            );
             let (weights, slopes) = (Matrix::new(weights, seen, rows, rows), Matrix::new(slopes, seen, rows, rows));
             let keys_gradient = cached_gradient.as_deref_mut().unwrap_or(&mut *qkv_gradient);
             let value_gradient = MatrixMut::new(&mut keys_gradient[at.value..], seen, size, stride);

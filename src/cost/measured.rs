@@ -342,7 +342,8 @@ impl CostFile {
         for &name in parts {
             for kind in [Kind::F, Kind::I, Kind::W] {
                 let letter = kind.letter().to_string();
-                let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size, None).is_err()) else {
+                let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size, None).is_err())
+                else {
                     continue;
                 };
                 let of = |c: &&PartCost| c.part == name && c.kind == letter && c.slice.is_none();

@@ -18,7 +18,7 @@ pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// Schedules that cut micro-batches into slices or recompute: predictions only, and never chosen without being asked for.
+/// Schedules that cut micro-batches into slices or recompute: never chosen without being asked for.
 const BEYOND_MICROBATCHES: [&str; 6] =
     ["1f1b-recompute", "seq1f1b", "seq1f1b-interleaved", "seq1f1b-zb", "slimpipe", "terapipe"];
 

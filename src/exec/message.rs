@@ -141,7 +141,8 @@ impl MessageBuffers {
         let workers = 0..mesh.world(plan.graph.schedule().devices());
         let send_buffers = workers.map(|_| [send_buffer(), send_buffer()]).collect();
         let (groups, group_of) = (Vec::new(), BTreeMap::new());
-        let mut buffers = MessageBuffers { mesh, slices: sizes.slices.clone(), all, copies, send_buffers, groups, group_of };
+        let mut buffers =
+            MessageBuffers { mesh, slices: sizes.slices.clone(), all, copies, send_buffers, groups, group_of };
         for (members, bytes) in groups_of(plan, mesh, sizes) {
             buffers.add_group(layout, list, &members, (bytes, length(bytes)));
         }

@@ -111,7 +111,8 @@ fn cut(schedule: &Schedule, slices: &Slices) -> Schedule {
         let (op, n, is_forward) = (op.alone(), slices.count(), op.kind() == Kind::F);
         (0..n).map(move |slice| op.on_slice(if is_forward { slice } else { n - 1 - slice }))
     };
-    let rows = (0..schedule.devices()).map(|device| schedule.program(device).iter().flat_map(of_op).collect::<Vec<_>>());
+    let rows =
+        (0..schedule.devices()).map(|device| schedule.program(device).iter().flat_map(of_op).collect::<Vec<_>>());
     Schedule::new(&schedule.name, schedule.placement.clone(), schedule.microbatches, rows.collect())
         .with_slices(slices.clone())
 }
@@ -192,7 +193,7 @@ impl<'a> Calibrating<'a> {
             parts,
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
-            link: link(graph, records, training.message_bytes() as u64),
+            link: whole_link(link(graph, records, training.message_bytes() as u64), slices.len()),
             step: step_rates(graph, records, (&spec, &stages), training.mesh()),
             keep: training.keep(),
             speeds: Vec::new(),
@@ -355,6 +356,11 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
     let beside_compute = records.iter().flat_map(|record| &record.devices).any(|device| device.puts_beside_compute);
     let (put_ns, latency_ns) = (typical(&puts), typical(&latencies));
     LinkCost { put_ns, beside_compute, bytes, latency_ns, per_mille: Vec::new() }
+}
+
+/// Returns the link's cost for messages of whole micro-batches from that for `slices` slices.
+fn whole_link(link: LinkCost, slices: usize) -> LinkCost {
+    LinkCost { put_ns: link.put_ns * slices as u64, ..link }
 }
 
 /// Durations of the step ops of `device` for which `counts` holds: by node, one per step.

@@ -45,7 +45,11 @@ fn weights(planned: &[Planned<'_>]) -> Vec<Option<Borrower>> {
         let ((a, graph, ..), (b, others, ..)) = (&planned[one], &planned[other]);
         let microbatches = |graph: &TaskGraph| graph.schedule().microbatches;
         let is_cut_alike = graph.schedule().slices() == others.schedule().slices();
-        std::ptr::eq(*a, *b) && is_cut_alike && microbatches(graph) == microbatches(others) && is_in_order(graph) && is_in_order(others)
+        std::ptr::eq(*a, *b)
+            && is_cut_alike
+            && microbatches(graph) == microbatches(others)
+            && is_in_order(graph)
+            && is_in_order(others)
     };
     let borrower = |run: usize| {
         if planned.len() == 1 || !matches!(planned[run].0.backend, Backend::Cpu) {

@@ -28,10 +28,7 @@ pub enum Role {
 impl Role {
     /// Whether costs are made of the steps.
     pub fn calibrates(self) -> bool {
-        matches!(
-            self,
-            Role::Calibrates | Role::CalibratesAlone | Role::CalibratesSize(_) | Role::CalibratesSlices
-        )
+        matches!(self, Role::Calibrates | Role::CalibratesAlone | Role::CalibratesSize(_) | Role::CalibratesSlices)
     }
 
     /// Returns which of the runs with these roles were asked for: all but those that calibrate; if all do, the first one.

@@ -225,12 +225,7 @@ impl<C: Compute> Walk<'_, C> {
 
     /// Reduces what a forward left to what recomputing it needs: the part's input if it `is_first` of its stage, and keys and values
     /// if `keeps_keys`.
-    pub fn stub(
-        self,
-        left: Vec<Left<C::Buffer>>,
-        is_first: bool,
-        keeps_keys: bool,
-    ) -> Result<Vec<Left<C::Buffer>>> {
+    pub fn stub(self, left: Vec<Left<C::Buffer>>, is_first: bool, keeps_keys: bool) -> Result<Vec<Left<C::Buffer>>> {
         let Walk { compute, layers, .. } = self;
         let mut stubs = Vec::with_capacity(left.len());
         for (number, (layer, mut left)) in layers.iter().zip(left).enumerate() {

@@ -125,8 +125,7 @@ fn by_slices(
     let layers = parameters.config.spec().split(1, None).unwrap();
     let (sizes, n) = ([sequences / microbatches, tokens, microbatches], slices.len() as u32);
     let ranks = Box::new(Alone) as Box<dyn Collective>;
-    let mut module =
-        StageModule::on_cpu_slices(parameters, &[(0, layers[0].clone())], sizes, slices, ranks).unwrap();
+    let mut module = StageModule::on_cpu_slices(parameters, &[(0, layers[0].clone())], sizes, slices, ranks).unwrap();
     let units: Vec<Op> = (0..microbatches as u32 * n).map(|unit| Op::of_unit(Kind::F, 0, unit, n)).collect();
     let again = |op: &Op| op.microbatch() % 2 == 0;
     module.recompute(units.iter().copied().filter(again)).unwrap();

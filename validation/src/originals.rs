@@ -1,8 +1,8 @@
 //! Searched schedules against what the zero-bubble authors' schedulers reach, case by case.
 
 use anyhow::{Result, ensure};
-use pipesim::costs::Slow;
 use pipesim::Slices;
+use pipesim::costs::Slow;
 use pipesim::schedules::{Goal, OpenSchedule, Program, order_ops};
 use pipesim::simulation::predict;
 use pipesim::{GivenCosts, Placement, Setup, TaskGraph};

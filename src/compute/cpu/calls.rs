@@ -4,8 +4,8 @@ use super::group::Group;
 use super::machine::Cpu;
 use super::slices;
 use crate::compute::{
-    Activated, Attended, Attention, Classified, Classifier, Compute, Earlier, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side, Stopwatch, Workload,
+    Activated, Attended, Attention, Classified, Classifier, Compute, Earlier, Embedded, Embedding, Function, Linear,
+    Multiplied, Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side, Stopwatch, Workload,
 };
 use anyhow::{Context as _, Result, ensure};
 use cpu_kernels::matrix::{Matrix, MatrixMut};

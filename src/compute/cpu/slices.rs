@@ -61,9 +61,8 @@ impl Cpu {
             Rows::new(values, layer, sequences, sequences * self.workload.positions(slice).len())
         });
         let sources: Vec<Rows> = sources.collect::<Result<_>>()?;
-        let rows = (0..sequences).flat_map(|sequence| {
-            sources.iter().flat_map(move |rows| rows.of_sequence(sequence, width))
-        });
+        let rows =
+            (0..sequences).flat_map(|sequence| sources.iter().flat_map(move |rows| rows.of_sequence(sequence, width)));
         keys.chunks_exact_mut(width).zip(rows).for_each(|(keys, row)| keys.copy_from_slice(row));
         Ok(keys)
     }

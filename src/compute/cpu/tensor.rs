@@ -53,7 +53,13 @@ impl Cpu {
             let (rows, rank) = (self.rows_between(), self.workload.tensor.rank);
             let first = if self.workload.tensor.shares_rows { rank * rows } else { 0 };
             let positions = self.positions();
-            embedding::add_positions(out, &group.own.tensor(0)[positions.start * width..], first, positions.len(), width);
+            embedding::add_positions(
+                out,
+                &group.own.tensor(0)[positions.start * width..],
+                first,
+                positions.len(),
+                width,
+            );
         }
         Ok(())
     }
