@@ -30,6 +30,9 @@ pub struct PartCost {
     pub sequences: u32,
     /// Tokens per sequence.
     pub tokens: u32,
+    /// Of a slice of the sequences: its first token, and its number of tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<[u32; 2]>,
     pub duration_ns: u64,
     pub samples: u64,
 }
@@ -255,27 +258,35 @@ impl CostFile {
             (longest > MAX_NS, format!("expected durations of at most 18 minutes, found {longest} ns")),
         ];
         let mut seen = BTreeSet::new();
-        let part_fault = |PartCost { part, kind, sequences, tokens, .. }: &PartCost| {
+        let part_fault = |PartCost { part, kind, sequences, tokens, slice, .. }: &PartCost| {
             if ![EMBEDDING, BLOCK, HEAD].contains(&part.as_str()) || !KINDS.contains(&kind.as_str()) {
                 let expected = format!("F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}");
                 return Some(format!("parts: expected {expected}, found {kind:?} of {part:?}"));
             }
             let size = format!("micro-batches of {sequences} x {tokens} tokens");
-            let is_new = seen.insert((part.clone(), kind.clone(), *sequences, *tokens));
+            if slice.is_some_and(|[first, length]| u64::from(first) + u64::from(length) > u64::from(*tokens)) {
+                return Some(format!("parts: expected slices of {tokens} tokens, found {slice:?} of the {part}"));
+            }
+            let is_new = seen.insert((part.clone(), kind.clone(), *sequences, *tokens, *slice));
             (!is_new).then(|| format!("parts: {kind} of the {part} for {size} is listed twice"))
         };
         let fault = faults.into_iter().find_map(|(is_wrong, fault)| is_wrong.then_some(fault));
         fault.or_else(|| self.parts.iter().find_map(part_fault))
     }
 
-    /// Returns the duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens.
-    fn part(&self, part: &str, kind: Kind, (sequences, tokens): (u32, u32)) -> Result<u64, CostError> {
+    /// Returns the duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens, or for a slice of them.
+    pub(super) fn part(
+        &self,
+        part: &str,
+        kind: Kind,
+        (sequences, tokens): (u32, u32),
+        slice: Option<[u32; 2]>,
+    ) -> Result<u64, CostError> {
         let letter = kind.letter().to_string();
-        let found = self
-            .parts
-            .iter()
-            .find(|c| c.part == part && c.kind == letter && (c.sequences, c.tokens) == (sequences, tokens));
-        found.map(|c| c.duration_ns).ok_or_else(|| {
+        let is_it = |c: &&PartCost| {
+            (&c.part[..], &c.kind, c.sequences, c.tokens, c.slice) == (part, &letter, sequences, tokens, slice)
+        };
+        self.parts.iter().find(is_it).map(|c| c.duration_ns).ok_or_else(|| {
             CostError(format!(
                 "the cost file has no {letter} of the {part} for micro-batches of {sequences} x {tokens} tokens; \
                  measure it with `pipesim profile`"
@@ -331,10 +342,11 @@ impl CostFile {
         for &name in parts {
             for kind in [Kind::F, Kind::I, Kind::W] {
                 let letter = kind.letter().to_string();
-                let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size).is_err()) else {
+                let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size, None).is_err())
+                else {
                     continue;
                 };
-                let of = |c: &&PartCost| c.part == name && c.kind == letter;
+                let of = |c: &&PartCost| c.part == name && c.kind == letter && c.slice.is_none();
                 let point = |c: &PartCost| Some((work(name, kind, (c.sequences, c.tokens))?, c.duration_ns as f64));
                 let known: Vec<(f64, f64)> = self.parts.iter().filter(of).filter_map(point).collect();
                 if let Some(duration) = along(known, work_here) {
@@ -343,6 +355,7 @@ impl CostFile {
                         kind: letter,
                         sequences: size.0,
                         tokens: size.1,
+                        slice: None,
                         duration_ns: duration.round() as u64,
                         samples: 0,
                     });
@@ -359,6 +372,16 @@ impl CostFile {
     /// # Errors
     /// A part was not measured at this micro-batch size, or stages have other layers than the measured ones.
     pub fn table(&self, placement: &Placement, stages: &[Stage], size: (u32, u32)) -> Result<CostTable, CostError> {
+        self.table_of((placement, stages), size, None)
+    }
+
+    /// Returns the cost table of micro-batches, or of one slice of them.
+    pub(super) fn table_of(
+        &self,
+        (placement, stages): (&Placement, &[Stage]),
+        size: (u32, u32),
+        slice: Option<[u32; 2]>,
+    ) -> Result<CostTable, CostError> {
         if self.is_staged() {
             let layers: Vec<usize> = stages.iter().map(|stage| stage.count(BLOCK)).collect();
             return self.staged_table(placement, &layers);
@@ -370,7 +393,7 @@ impl CostFile {
             for kind in kinds {
                 let mut sum = self.op_overhead_ns.get(&kind.letter().to_string()).copied().unwrap_or(0);
                 for (part, count) in stage.counts().filter(|&(_, count)| count > 0) {
-                    sum += count as u64 * self.part(part, kind, size)?;
+                    sum += count as u64 * self.part(part, kind, size, slice)?;
                 }
                 of[kind as usize] = sum;
             }
@@ -379,10 +402,11 @@ impl CostFile {
         }
         let p = f64::from(placement.devices());
         let mean = |kind: Kind| durations.iter().map(|of| of[kind as usize] as f64).sum::<f64>() / p / 1e6;
-        let (comm, keep) = ((self.link.put_ns + self.link.latency_ns) as f64 / 1e6, self.keep);
+        let put_ns = slice.map_or(self.link.put_ns, |[_, length]| of_ratio(self.link.put_ns.into(), (length, size.1)));
+        let (comm, keep) = ((put_ns + self.link.latency_ns) as f64 / 1e6, self.keep);
         let summary = Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep };
         let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
-            let put = if placement.leaves_device(op) { self.link.put_ns } else { 0 };
+            let put = if placement.leaves_device(op) { put_ns } else { 0 };
             let duration = durations[op.stage() as usize][op.kind() as usize];
             let after = self.gap_ns + if self.link.beside_compute { 0 } else { put };
             OpTime { duration, after, arrival: put + self.link.latency_ns }

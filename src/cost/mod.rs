@@ -7,6 +7,7 @@ mod depth;
 mod given;
 mod layer_cost;
 mod measured;
+mod measured_slices;
 pub mod pair;
 mod per_stage;
 mod share;
@@ -24,6 +25,7 @@ pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
+pub use measured_slices::slice_bounds;
 pub use share::{Per, gcd};
 pub use sliced::SliceCosts;
 pub use speed::{EXTREME, Slowdown, TYPICAL};

@@ -18,7 +18,7 @@ pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// Schedules that cut micro-batches into slices, recompute, copy or share the vocabulary: predictions only, and never chosen without being asked for.
+/// Schedules that cut micro-batches into slices, recompute, copy or share the vocabulary: never chosen without being asked for.
 const BEYOND_MICROBATCHES: [&str; 9] = [
     "1f1b-offload",
     "1f1b-recompute",

@@ -258,7 +258,7 @@ impl StepRecord {
             time_unit: "ms".to_string(),
             unit_ns: 1_000_000,
             keep,
-            slices: Vec::new(),
+            slices: if graph.slices() > 1 { schedule.slices().lengths().to_vec() } else { Vec::new() },
             stub: 0.0,
             kv: 0.0,
             clock_uncertainty_ns: self.devices.iter().map(|device| device.clock_uncertainty_ns).max().unwrap_or(0),

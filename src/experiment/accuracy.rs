@@ -1,7 +1,7 @@
 //! The accuracy of predictions: calibrated on one schedule at one number of micro-batches, all others predicted for several, all
 //! measured.
 
-use super::calibrate::{calibrating_graphs, sized_graphs};
+use super::calibrate::{calibrating_graphs, sized_graphs, sliced_graphs};
 use super::recorded::{Recorded, TRAINING};
 use super::results::Setting;
 use super::sessions::open_sessions;
@@ -64,6 +64,7 @@ impl Accuracy {
     fn graphs(&self, training: &Training) -> Result<Vec<(TaskGraph, Role)>, Error> {
         let mut graphs = calibrating_graphs(training, &self.calibrate_on, &self.selection)?;
         graphs.extend(sized_graphs(&self.sizes, &self.calibrate_on, &self.selection)?);
+        let calibrating = graphs.len();
         let mut add = |selection: &Selection, role: Role| {
             for name in &self.schedules {
                 let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
@@ -78,6 +79,9 @@ impl Accuracy {
         for (number, transfer) in self.transfers.iter().enumerate() {
             add(&transfer.selection, Role::Transferred(number))?;
         }
+        let cut = graphs[calibrating..].iter().map(|(graph, _)| graph);
+        let sliced = sliced_graphs(training, (&self.calibrate_on, &self.selection), cut)?;
+        graphs.splice(calibrating..calibrating, sliced);
         Ok(graphs)
     }
 

@@ -5,7 +5,7 @@ use super::sessions::open_sessions;
 use super::{Error, Extent, Observer, Role, Steps, Training, measure};
 use crate::cost::{
     Contention, CostFile, CostTable, GroupRates, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates,
-    TYPICAL,
+    TYPICAL, slice_bounds,
 };
 use crate::delivery::Delivery;
 use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
@@ -14,8 +14,10 @@ use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model;
 use crate::model_spec::{BLOCK, EMBEDDING, MicroBatch, ModelSpec, Part, Stage};
-use crate::op::Kind;
+use crate::op::{Kind, Op};
 use crate::resolve::{self, Selection, unknown_costs};
+use crate::schedule::Schedule;
+use crate::slices::Slices;
 use crate::statistics::typical;
 use std::collections::BTreeMap;
 
@@ -71,15 +73,54 @@ pub(super) fn calibrating_graphs(
 ) -> Result<Vec<(TaskGraph, Role)>, Error> {
     let graph = graph_of(training, name, selection, selection.microbatches)?;
     let has_neighbours = training.shares_cores().is_some() && graph.schedule().devices() > 1;
+    let has_neighbours = has_neighbours && graph.schedule().beyond_microbatches().is_none();
     let alone = has_neighbours.then(|| graph_of(training, name, selection, 1).ok()).flatten();
     let alone = alone.map(|graph| (graph, Role::CalibratesAlone));
     Ok([(graph, Role::Calibrates)].into_iter().chain(alone).collect())
 }
 
+/// The calibrating schedule, each op cut into its slices, once for every cut of the sequences that `graphs` have and `main` has not.
+/// It has at most as many micro-batches as fill the pipeline twice.
+pub(super) fn sliced_graphs<'a>(
+    training: &Training,
+    (name, selection): (&str, &Selection),
+    graphs: impl Iterator<Item = &'a TaskGraph>,
+) -> Result<Vec<(TaskGraph, Role)>, Error> {
+    let microbatches = selection.microbatches.min(2 * selection.devices);
+    let (mut cuts, mut found): (Vec<&Slices>, _) = (Vec::new(), Vec::new());
+    for slices in graphs.map(|graph| graph.schedule().slices()).filter(|slices| slices.is_cut()) {
+        if cuts.contains(&slices) {
+            continue;
+        }
+        cuts.push(slices);
+        let whole = graph_of(training, name, selection, microbatches)?;
+        if whole.schedule().slices().is_cut() {
+            continue;
+        }
+        let cut = TaskGraph::with_overlap(cut(whole.schedule(), slices), whole.overlap());
+        let cut = cut.map_err(|deadlock| Error::Schedule(format!("calibrating on slices of {name}: {deadlock}")))?;
+        found.push((cut, Role::CalibratesSlices));
+    }
+    Ok(found)
+}
+
+/// Cuts every op of a schedule into those of its slices, forwards from the first to the last, everything else from the last to the
+/// first.
+fn cut(schedule: &Schedule, slices: &Slices) -> Schedule {
+    let of_op = |op: &Op| {
+        let (op, n, is_forward) = (op.alone(), slices.count(), op.kind() == Kind::F);
+        (0..n).map(move |slice| op.on_slice(if is_forward { slice } else { n - 1 - slice }))
+    };
+    let rows =
+        (0..schedule.devices()).map(|device| schedule.program(device).iter().flat_map(of_op).collect::<Vec<_>>());
+    Schedule::new(&schedule.name, schedule.placement.clone(), schedule.microbatches, rows.collect())
+        .with_slices(slices.clone())
+}
+
 /// The steps that costs are made of.
 pub struct Calibrating<'a> {
     main: &'a Steps,
-    /// The same schedule with micro-batches of other sizes.
+    /// The same schedule with micro-batches of other sizes, or cut into slices.
     sizes: Vec<&'a Steps>,
     /// Shared cores, and what devices that compute at the same time cost each other; `None` if no cores are shared.
     neighbours: Option<(u32, Neighbours)>,
@@ -103,7 +144,10 @@ impl<'a> Calibrating<'a> {
         };
         Calibrating {
             main,
-            sizes: runs.iter().filter(|run| matches!(run.role, Role::CalibratesSize(_))).collect(),
+            sizes: runs
+                .iter()
+                .filter(|run| matches!(run.role, Role::CalibratesSize(_) | Role::CalibratesSlices))
+                .collect(),
             neighbours: training.shares_cores().map(|cores| (cores, neighbours())),
         }
     }
@@ -121,15 +165,23 @@ impl<'a> Calibrating<'a> {
         let steps: Vec<Alone<'_>> = records.iter().map(|record| self.alone(record)).collect();
         let size = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
         let at_pace: Vec<(&Alone<'_>, f64)> = steps.iter().map(|step| (step, 1.0)).collect();
-        let mut parts = part_costs(&at_pace, size);
+        let slices = training.slices(graph)?;
+        let mut parts = part_costs(&at_pace, size, (graph, &slices));
         for run in &self.sizes {
-            let Role::CalibratesSize(number) = run.role else { continue };
-            let Some(training) = sizes.get(number) else { continue };
+            let of_size = match run.role {
+                Role::CalibratesSize(number) => sizes.get(number),
+                _ => Some(training),
+            };
+            let Some(training) = of_size else { continue };
             let alone: Vec<Alone<'_>> = run.records.iter().map(|record| self.alone(record)).collect();
             let at_pace: Vec<(&Alone<'_>, f64)> =
                 alone.iter().zip(&run.records).map(|(alone, record)| (alone, self.pace(record))).collect();
             let MicroBatch { sequences, tokens } = training.micro_batch;
-            parts.extend(part_costs(&at_pace, (sequences as u32, tokens as u32)));
+            let cut = (&*run.graph, &training.slices(&run.graph)?[..]);
+            parts.extend(part_costs(&at_pace, (sequences as u32, tokens as u32), cut));
+        }
+        if slices.len() > 1 {
+            parts.splice(0..0, whole_costs(&parts));
         }
         let contention = self.neighbours.as_ref();
         let mut costs = CostFile {
@@ -141,14 +193,14 @@ impl<'a> Calibrating<'a> {
             parts,
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
-            link: link(graph, records, training.message_bytes() as u64),
+            link: whole_link(link(graph, records, training.message_bytes() as u64), slices.len()),
             step: step_rates(graph, records, (&spec, &stages), training.mesh()),
             keep: training.keep(),
             speeds: Vec::new(),
             stages: Vec::new(),
             contention: contention.map(|&(cores, ref found)| Contention { cores, per_mille: found.contention() }),
         };
-        let table = costs.table(&schedule.placement, &stages, size).map_err(resolve::Error::from)?;
+        let table = costs.sliced_table(&schedule.placement, &stages, size, &slices).map_err(resolve::Error::from)?;
         costs.speeds = steps.iter().map(|step| speed(graph, step, &table)).collect();
         Ok(costs)
     }
@@ -192,27 +244,47 @@ impl Alone<'_> {
     }
 }
 
-/// Returns the costs of the model's parts in `steps`, for micro-batches of `(sequences, tokens)`. With each step comes the
-/// slowness of the machine in it; 1 is typical.
-fn part_costs(steps: &[(&Alone<'_>, f64)], (sequences, tokens): (u32, u32)) -> Vec<PartCost> {
-    let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
+/// Returns the costs of the model's parts in `steps` of a graph, for micro-batches of `(sequences, tokens)` or their `slices`. With
+/// each step comes the slowness of the machine in it; 1 is typical.
+fn part_costs(
+    steps: &[(&Alone<'_>, f64)],
+    (sequences, tokens): (u32, u32),
+    (graph, slices): (&TaskGraph, &[usize]),
+) -> Vec<PartCost> {
+    let slices: Vec<[u32; 2]> = slice_bounds(slices).collect();
+    let mut laps: BTreeMap<(model::Part, Kind, Option<[u32; 2]>), Vec<u64>> = BTreeMap::new();
     for (step, pace) in steps {
         for (device, shares) in step.devices() {
-            for (number, lap) in &device.laps {
+            for (number, lap) in device.laps.iter().filter(|(_, lap)| lap.kind.is_costed()) {
                 let alone_ns = scaled(lap.duration_ns, shares[*number as usize] / pace);
-                laps.entry((lap.part, lap.kind)).or_default().push(alone_ns);
+                let op = graph.op(device.ops[*number as usize].index);
+                let slice = op.slice().and_then(|slice| slices.get(slice as usize).copied());
+                laps.entry((lap.part, lap.kind, slice)).or_default().push(alone_ns);
             }
         }
     }
-    let cost = |(&(part, kind), durations): (&(model::Part, Kind), &Vec<u64>)| PartCost {
+    let cost = |(&(part, kind, slice), durations): (&(model::Part, Kind, Option<[u32; 2]>), &Vec<u64>)| PartCost {
         part: part.name().to_string(),
         kind: kind.letter().to_string(),
         sequences,
         tokens,
+        slice,
         duration_ns: typical(durations),
         samples: durations.len() as u64,
     };
     laps.iter().map(cost).collect()
+}
+
+/// Returns the costs of whole micro-batches as the sums over their slices.
+fn whole_costs(slices: &[PartCost]) -> Vec<PartCost> {
+    let mut sums: Vec<PartCost> = Vec::new();
+    for cost in slices.iter().filter(|cost| cost.slice.is_some()) {
+        match sums.iter_mut().find(|sum| (&sum.part, &sum.kind) == (&cost.part, &cost.kind)) {
+            Some(sum) => sum.duration_ns += cost.duration_ns,
+            None => sums.push(PartCost { slice: None, ..cost.clone() }),
+        }
+    }
+    sums
 }
 
 fn scaled(duration_ns: u64, share: f64) -> u64 {
@@ -246,7 +318,8 @@ fn overheads(graph: &TaskGraph, steps: &[Alone<'_>]) -> BTreeMap<String, u64> {
                 Kind::B => {
                     [Kind::I, Kind::W].into_iter().for_each(|kind| samples.entry(kind).or_default().push(rest / 2))
                 }
-                kind => samples.entry(kind).or_default().push(rest),
+                kind if kind.is_costed() => samples.entry(kind).or_default().push(rest),
+                _ => {}
             }
         }
     }
@@ -283,6 +356,11 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
     let beside_compute = records.iter().flat_map(|record| &record.devices).any(|device| device.puts_beside_compute);
     let (put_ns, latency_ns) = (typical(&puts), typical(&latencies));
     LinkCost { put_ns, beside_compute, bytes, latency_ns, per_mille: Vec::new() }
+}
+
+/// Returns the link's cost for messages of whole micro-batches from that for `slices` slices.
+fn whole_link(link: LinkCost, slices: usize) -> LinkCost {
+    LinkCost { put_ns: link.put_ns * slices as u64, ..link }
 }
 
 /// Durations of the step ops of `device` for which `counts` holds: by node, one per step.

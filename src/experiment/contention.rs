@@ -76,13 +76,13 @@ impl Neighbours {
 fn samples(among: (&TaskGraph, &StepRecord), alone: (&TaskGraph, &StepRecord)) -> Vec<(f64, Shares)> {
     let mut durations: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for op in alone.1.devices.iter().flat_map(|device| &device.ops) {
-        durations.entry(alone.0.op(op.index).slot()).or_default().push((op.end - op.start) as f64);
+        durations.entry(alone.0.schedule().class(alone.0.op(op.index))).or_default().push((op.end - op.start) as f64);
     }
     let shares = computing(among.1, among.1.devices.len());
     let mut found = Vec::new();
     for (device, shares) in among.1.devices.iter().zip(shares) {
         for (op, shares) in device.ops.iter().zip(shares).filter(|(op, _)| op.end > op.start) {
-            if let Some(alone) = durations.get(&among.0.op(op.index).slot()) {
+            if let Some(alone) = durations.get(&among.0.schedule().class(among.0.op(op.index))) {
                 found.push((median(alone) / (op.end - op.start) as f64, shares));
             }
         }

@@ -1,6 +1,7 @@
 //! The memory that ops keep for later ones, predicted.
 
 use super::{Error, Training};
+use crate::activation::Keep;
 use crate::graph::TaskGraph;
 use crate::model_spec::{EMBEDDING, MicroBatch, Stage};
 use crate::op::{Kind, Op};
@@ -19,13 +20,9 @@ struct Kept {
     keys: u64,
 }
 
-/// Returns the peak bytes that the ops of a worker of `device` keep for later ones.
-///
-/// # Errors
-/// More slices than tokens.
-pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Result<u64, Error> {
-    let (spec, storage, schedule) = (training.spec(), training.storage(), graph.schedule());
-    let slices = training.slices(graph)?;
+/// Returns the bytes that the ops of each stage keep, by slice of these numbers of tokens.
+fn kept(training: &Training, stages: &[Stage], slices: &[usize]) -> Vec<Vec<Kept>> {
+    let (spec, storage) = (training.spec(), training.storage());
     let of_slice = |stage: &Stage, tokens: usize| {
         let micro = MicroBatch { tokens, ..training.micro_batch };
         let left = |kind| spec.left(stage, kind, micro, &storage) as u64;
@@ -34,9 +31,29 @@ pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[
         let stub = if stage.has(EMBEDDING) { 0 } else { edge } + keys;
         Kept { forward: left(Kind::F), stub, input: left(Kind::I), keys }
     };
-    let kept: Vec<Vec<Kept>> =
-        stages.iter().map(|stage| slices.iter().map(|&tokens| of_slice(stage, tokens)).collect()).collect();
-    let program = schedule.program(device);
+    stages.iter().map(|stage| slices.iter().map(|&tokens| of_slice(stage, tokens)).collect()).collect()
+}
+
+impl Training {
+    /// Returns `keep` with the shares that slices and recomputes of `graph` need, over the whole model.
+    pub(super) fn keep_shares(&self, graph: &TaskGraph, stages: &[Stage], keep: Keep) -> Result<Keep, Error> {
+        if graph.schedule().beyond_microbatches().is_none() {
+            return Ok(keep);
+        }
+        let kept = kept(self, stages, &self.slices(graph)?);
+        let sum = |of: fn(&Kept) -> u64| kept.iter().flatten().map(of).sum::<u64>() as f64;
+        let all = sum(|kept| kept.forward).max(1.0);
+        Ok(keep.with_stub(sum(|kept| kept.stub) / all).with_kv(sum(|kept| kept.keys) / all))
+    }
+}
+
+/// Returns the peak bytes that the ops of a worker of `device` keep for later ones.
+///
+/// # Errors
+/// More slices than tokens.
+pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Result<u64, Error> {
+    let slices = training.slices(graph)?;
+    let (kept, program) = (kept(training, stages, &slices), graph.schedule().program(device));
     let recomputed: BTreeSet<Op> = program.iter().filter(|op| op.kind() == Kind::R).map(|op| op.alone()).collect();
     let (mut held, mut most) = (0_u64, 0_u64);
     for op in program {

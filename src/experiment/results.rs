@@ -141,6 +141,7 @@ impl Results {
         let mut panel = Panel::predicted(&predicted);
         let median_step = run.median_step();
         let mut timeline = median_step.timeline(&run.graph, table.keep.share());
+        (timeline.stub, timeline.kv) = (table.keep.stub(), table.keep.kv());
         timeline.reference(&panel.timeline);
         for timeline in [&mut panel.timeline, &mut timeline] {
             timeline.provenance = self.report.provenance.clone();

@@ -15,6 +15,8 @@ pub enum Role {
     CalibratesAlone,
     /// The costs of micro-batches of another size, by its number.
     CalibratesSize(usize),
+    /// The costs of slices: the calibrating schedule with each op cut into slices.
+    CalibratesSlices,
     /// Comparison with its prediction, which knows nothing of these steps.
     Judged,
     /// The same in another training than the one that calibrates, by its number.
@@ -26,7 +28,7 @@ pub enum Role {
 impl Role {
     /// Whether costs are made of the steps.
     pub fn calibrates(self) -> bool {
-        matches!(self, Role::Calibrates | Role::CalibratesAlone | Role::CalibratesSize(_))
+        matches!(self, Role::Calibrates | Role::CalibratesAlone | Role::CalibratesSize(_) | Role::CalibratesSlices)
     }
 
     /// Returns which of the runs with these roles were asked for: all but those that calibrate; if all do, the first one.

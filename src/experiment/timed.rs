@@ -29,6 +29,8 @@ impl Experiment {
         for graph in graphs {
             let schedule = graph.schedule();
             let (table, _) = self.costs.table(&schedule.name, &schedule.placement, microbatches)?;
+            let table = table.sliced(&schedule.placement, schedule.slices(), microbatches);
+            let table = table.map_err(crate::resolve::Error::from)?;
             let (graph, table) = (Arc::new(graph), Arc::new(table.in_milliseconds(unit_ms)));
             let above = self.selection.above_cap(&graph, table.keep);
             above.iter().for_each(|warning| observer(Event::Warning(warning)));

@@ -1,6 +1,6 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
-use super::calibrate::calibrating_graphs;
+use super::calibrate::{calibrating_graphs, sliced_graphs};
 use super::ordered::OrderCosts;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
@@ -92,7 +92,10 @@ impl Experiment {
         let mut runs: Vec<_> = graphs.into_iter().map(|graph| (graph, self.delivery, Role::Judged)).collect();
         if self.given().is_none() {
             // Costs do not depend on the delivery.
-            let calibrating = calibrating_graphs(training, &self.calibrate_on, &self.selection.without_options())?;
+            let selection = self.selection.without_options();
+            let mut calibrating = calibrating_graphs(training, &self.calibrate_on, &selection)?;
+            let cut = runs.iter().map(|(graph, ..)| graph);
+            calibrating.extend(sliced_graphs(training, (&self.calibrate_on, &selection), cut)?);
             runs.splice(0..0, calibrating.into_iter().map(|(graph, role)| (graph, Delivery::OneSided, role)));
         }
         let (mesh, cores) = (training.mesh(), cores());

@@ -216,13 +216,14 @@ impl Training {
             Backend::Cuda { .. } => op.slice().is_some() || !op.kind().is_costed(),
         });
         let Some(op) = beyond else { return Ok(()) };
-        let (what, can) = match (op.kind(), &self.backend) {
-            (Kind::O | Kind::L, _) => ("copies to and from the host", "F, I, W, B and R"),
-            (Kind::R, _) => ("recomputing", "whole F, I, W and B on GPUs"),
-            _ => ("slices", "whole F, I, W and B on GPUs"),
+        let where_to = match self.backend {
+            Backend::Cpu => "run a schedule without copies",
+            Backend::Cuda { .. } => "GPUs run whole micro-batches; use --device cpu",
         };
-        Err(Error::Usage(format!(
-            "expected {can}, found {what} ({op}), which are not executed; train on CPUs without copies, or use `predict` and `check`"
+        Err(Error::Schedule(format!(
+            "devices of this kind cannot run {} ({}); predict and check work; {where_to}",
+            op.feature(),
+            op.alone()
         )))
     }
 
@@ -247,7 +248,11 @@ impl Training {
         let has_line = costs.parts.iter().any(|part| (part.sequences, part.tokens) != costs.size());
         let at_size = has_line.then(|| costs.at_size(&self.spec(), self.micro_batch));
         let costs = at_size.as_ref().unwrap_or(costs);
-        let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
+        let slices = self.slices(graph)?;
+        let sliced = (slices.len() > 1).then(|| costs.at_slices(&self.spec(), self.micro_batch, &slices));
+        let costs = sliced.as_ref().unwrap_or(costs);
+        let mut table = costs.sliced_table(placement, &stages, size, &slices).map_err(crate::resolve::Error::from)?;
+        table.keep = self.keep_shares(graph, &stages, table.keep)?;
         let steps = costs.step_costs(placement, &stages, self.training_config.clip.is_some());
         Ok(steps.begun_early(graph, table))
     }

@@ -101,6 +101,7 @@ fn costs(first: u32) -> CostFile {
                 kind: kind.to_string(),
                 sequences,
                 tokens: TOKENS as u32,
+                slice: None,
                 duration_ns: ns.round() as u64,
                 samples: 1,
             })

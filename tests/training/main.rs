@@ -16,6 +16,7 @@ mod nvrtc;
 mod pipeline;
 mod reference;
 mod run;
+mod slices;
 mod tensor;
 
 #[path = "../support/mod.rs"]

@@ -44,7 +44,7 @@ pub fn losses(records: &[StepRecord]) -> Vec<f64> {
     records.iter().map(|record| record.loss.unwrap()).collect()
 }
 
-/// All schedules that exist for p devices and m micro-batches and need at most 4 stages.
+/// All schedules of whole micro-batches that exist for p devices and m micro-batches and need at most 4 stages.
 pub fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
     let open = |name: &str| ["interleaved-1f1b", "looped-bfs", "interleaved-zb", "group-interleaved"].contains(&name);
     let all = dsl::names_of_whole()

@@ -143,11 +143,6 @@ const RULES: &[Rule] = &[
         "sets the layers that --balance would find; leave one of the two out",
     ),
     (
-        "slice_lengths",
-        |g| !g.has("device"),
-        "is for predictions: devices cannot run slices yet; leave it out, or use predict",
-    ),
-    (
         "chunks",
         |g| matches!(g.get("layout"), None | Some(LayoutOption::Torchtitan(_))),
         "is the number of stages per device, which --layout determines; leave it out",

@@ -1,0 +1,205 @@
+//! Slices of sequences and recomputing, executed: against PyTorch's numbers, one device's, the memory model, and bit by bit.
+
+use crate::llama::Case;
+use crate::run::{adamw, graph, losses, train, training, values};
+use crate::support::{checkpoint, debug_state, golden_losses, golden_settings, relative_distance};
+use pipesim::internals::compute::{Alone, Collective};
+use pipesim::internals::experiment::{Training, most_held};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::mesh::Mesh;
+use pipesim::internals::model::{Parameters, Quantity, StageModule, Stopwatch};
+use pipesim::internals::op::{Kind, Op};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// Seq1F1B with every unit recomputed before its backward.
+const SEQ1F1B: &str = "
+def device(r, p, m, slices = 4):
+    units = m * slices
+    warmup = min(p - 1 - r + slices - 1, units)
+    return warmup * F + (units - warmup) * (F + R + B) + warmup * (R + B)
+";
+
+/// Seq1F1B-ZB with every unit recomputed before its backward.
+const SEQ1F1B_ZB: &str = "
+def device(r, p, m, slices = 4):
+    units = m * slices
+    warmup = min(p - 1 - r + slices - 1, units)
+    late = min(units, p - 1 + slices - 1 - warmup)
+    ops = [(F if warmup + k < units else 0 * F) + R + I + (W if k >= late else 0 * W) for k in range(units)]
+    return warmup * F + concat(ops) + late * W
+";
+
+/// The graph of a schedule's text, or of a known one's name, with options such as `slices=3`.
+fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
+    if !text.contains("def") {
+        return graph(format!("{text} {options}").trim(), p, m, None).expect("a schedule");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("schedule.star");
+    std::fs::write(&file, text).unwrap();
+    graph(format!("{} {options}", file.display()).trim(), p, m, None).expect("a schedule")
+}
+
+/// Losses and parameters as bits after three steps, and the peak bytes that each worker held, which are as predicted.
+fn outcome(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<u64>) {
+    let mut session = training.session(graph).unwrap();
+    let losses = losses(&train(training, &mut session, m, 3));
+    let (mesh, stages) = (training.mesh(), training.stages(graph).unwrap());
+    let held = Arc::new(Mutex::new(BTreeMap::new()));
+    let into = held.clone();
+    session
+        .call(move |worker, state| {
+            into.lock().unwrap().insert(worker, state.peak_held_bytes() as u64);
+            Ok(())
+        })
+        .unwrap();
+    let held: Vec<u64> = held.lock().unwrap().values().copied().collect();
+    let workers = 0..mesh.world(graph.schedule().devices());
+    let predicted: Vec<u64> =
+        workers.map(|worker| most_held(training, graph, mesh.device(worker), &stages).unwrap()).collect();
+    assert_eq!(held, predicted, "{mesh}: held and predicted");
+    (losses.into_iter().map(f64::to_bits).collect(), values(training, &mut session), held)
+}
+
+#[test]
+fn schedules_with_the_same_slices_train_the_same_bits_and_one_devices_losses() {
+    let (m, training) = (2, training(2, adamw(0.95, 0.01), Some(0.5), false));
+    let whole = outcome(&training, &graph("gpipe", 1, m, None).unwrap(), m);
+    for slices in [2, 3, 4] {
+        let options = format!("slices={slices}");
+        let reference = outcome(&training, &written("terapipe", &options, 1, m), m);
+        for (bits, whole) in reference.0.iter().zip(&whole.0) {
+            let (loss, whole) = (f64::from_bits(*bits), f64::from_bits(*whole));
+            assert!((loss - whole).abs() < 1e-5, "{slices} slices: {loss}, one device's {whole}");
+        }
+        let texts = ["seq1f1b", "seq1f1b-zb", SEQ1F1B, SEQ1F1B_ZB];
+        for (p, text) in [1, 2, 4].into_iter().flat_map(|p| texts.map(|text| (p, text))) {
+            let found = outcome(&training, &written(text, &options, p, m), m);
+            assert!((&found.0, &found.1) == (&reference.0, &reference.1), "{text} {options} p={p} differs");
+        }
+    }
+    assert_eq!(training.slices(&written("terapipe", "slices=3", 1, m)).unwrap(), [10, 11, 11]);
+}
+
+#[test]
+fn recomputing_changes_no_bit_and_lowers_the_peak() {
+    let (m, p) = (4, 2);
+    let training = training(m, adamw(0.95, 0.01), None, false);
+    let peak = |held: &Vec<u64>| held.iter().copied().max().unwrap();
+    let plain = outcome(&training, &graph("1f1b", p, m, None).unwrap(), m);
+    let again = outcome(&training, &written("1f1b-recompute", "", p, m), m);
+    assert!((&plain.0, &plain.1) == (&again.0, &again.1), "recomputing changes no bit");
+    let [whole, sliced, both] = [("", "gpipe"), ("slices=4", "seq1f1b"), ("slices=4", SEQ1F1B)]
+        .map(|(options, text)| peak(&outcome(&training, &written(text, options, p, m), m).2));
+    // Device 0 of 1F1B holds two micro-batches, with recomputing one and a stub; Seq1F1B holds 1 + 1/4.
+    let (plain, again) = (peak(&plain.2) as f64, peak(&again.2) as f64);
+    assert!(whole as f64 > 1.9 * plain && again < 0.6 * plain, "{whole} {plain} {again}");
+    assert!((sliced as f64) < 0.75 * plain && (both as f64) < 0.5 * plain, "{plain} {sliced} {both}");
+}
+
+#[test]
+fn tensor_ranks_and_replicas_run_slices_and_recompute() {
+    let m = 2;
+    for (tensor, data, shares_rows) in [(2, 1, false), (2, 2, true), (1, 2, false)] {
+        let mut training = training(1, adamw(0.95, 0.0), None, false);
+        training.training_config.mesh = Mesh { sequence_parallel: shares_rows, ..Mesh::new(tensor, data) };
+        training.micro_batch.sequences = 8 / (m * data) as usize;
+        let whole = outcome(&training, &graph("1f1b", 2, m, None).unwrap(), m).0;
+        for (text, options) in [("seq1f1b", "slices=2"), (SEQ1F1B, "slices=4")] {
+            let found = outcome(&training, &written(text, options, 2, m), m).0;
+            for (found, whole) in found.iter().zip(&whole).map(|(a, b)| (f64::from_bits(*a), f64::from_bits(*b))) {
+                assert!((found - whole).abs() < 1e-5, "{tensor} x {data} {options}: {found}, whole {whole}");
+            }
+        }
+    }
+}
+
+/// Loss and gradients of the whole model on one CPU, by slices of `slices` tokens, of which those of even micro-batches are recomputed.
+fn by_slices(
+    parameters: &Parameters,
+    (inputs, targets): (&[u32], &[u32]),
+    [sequences, tokens, microbatches]: [usize; 3],
+    slices: &[usize],
+) -> (f32, Parameters) {
+    let layers = parameters.config.spec().split(1, None).unwrap();
+    let (sizes, n) = ([sequences / microbatches, tokens, microbatches], slices.len() as u32);
+    let ranks = Box::new(Alone) as Box<dyn Collective>;
+    let mut module = StageModule::on_cpu_slices(parameters, &[(0, layers[0].clone())], sizes, slices, ranks).unwrap();
+    let units: Vec<Op> = (0..microbatches as u32 * n).map(|unit| Op::of_unit(Kind::F, 0, unit, n)).collect();
+    let again = |op: &Op| op.microbatch() % 2 == 0;
+    module.recompute(units.iter().copied().filter(again)).unwrap();
+    module.begin(inputs, targets).unwrap();
+    let mut run = |op: Op| module.run(op, None, None, &mut Stopwatch::default()).unwrap();
+    units.iter().for_each(|&op| run(op));
+    for op in units.iter().rev() {
+        let kinds: &[Kind] = if again(op) { &[Kind::R, Kind::B] } else { &[Kind::I, Kind::W] };
+        kinds.iter().for_each(|&kind| run(op.of_kind(kind)));
+    }
+    assert_eq!(module.held_bytes(), 0, "all that was kept has been used");
+    let mut gradients = Parameters::zeros(&parameters.config).unwrap();
+    module.export(&mut gradients, Quantity::Gradients).unwrap();
+    (module.losses().unwrap().iter().sum::<f32>() / microbatches as f32, gradients)
+}
+
+#[test]
+fn gradients_by_slices_are_pytorchs() {
+    let state = debug_state();
+    for slices in [&[16, 16][..], &[10, 11, 11], &[20, 1, 8, 3]] {
+        let sizes = [state.batch, state.tokens, 2];
+        let (loss, found) = by_slices(&checkpoint(), (&state.inputs, &state.targets), sizes, slices);
+        assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
+        for (tensor, (found, expected)) in found.tensors.iter().zip(&state.gradients).enumerate() {
+            let distance = relative_distance(found, expected);
+            assert!(distance < 1e-5, "{slices:?}: tensor {tensor} differs by {distance:e}");
+        }
+    }
+    for case in Case::all() {
+        let [batch, micro, seq] = case.sizes();
+        let (inputs, targets) = case.tokens().batch(0, batch, seq).unwrap();
+        for slices in [&[seq / 2, seq - seq / 2][..], &[seq / 3, seq / 2, seq - seq / 3 - seq / 2]] {
+            let (loss, found) = by_slices(&case.parameters(), (&inputs, &targets), [batch, seq, micro], slices);
+            case.check_gradients(loss, &found);
+        }
+    }
+}
+
+#[test]
+fn ten_steps_by_slices_give_pytorchs_losses() {
+    let (key, adamw, clip) = golden_settings()[2];
+    let training = training(2, adamw, clip.map(|clip| clip as f32), !key.starts_with('C'));
+    let graph = written(SEQ1F1B, "slices=3", 4, 2);
+    let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), 2, 10));
+    for (step, (ours, theirs)) in ours.iter().zip(golden_losses(key)).enumerate() {
+        assert!((ours - theirs).abs() < 1e-4, "step {step}: {ours}, PyTorch's {theirs}");
+    }
+}
+
+#[test]
+fn what_is_not_executed_is_refused_by_name() {
+    let training = training(2, adamw(0.95, 0.0), None, false);
+    let refusal = |graph: &TaskGraph| training.stages(graph).unwrap_err().to_string();
+    let offload = written("def device(r, p, m):\n    return m * (F + O + L + B)\n", "", 2, 2);
+    assert!(refusal(&offload).contains("cannot run offloads (0OFFLOAD0)"), "{}", refusal(&offload));
+    let short = written("terapipe", "slices=40", 2, 2);
+    assert!(refusal(&short).contains("40 slices, found sequences of 32 tokens"), "{}", refusal(&short));
+    let mut module = {
+        let layers = checkpoint().config.spec().split(1, None).unwrap();
+        let ranks = Box::new(Alone) as Box<dyn Collective>;
+        StageModule::on_cpu_slices(&checkpoint(), &[(0, layers[0].clone())], [1, 32, 1], &[16, 16], ranks).unwrap()
+    };
+    module.recompute([Op::new(Kind::R, 0, 0).on_slice(0)]).unwrap();
+    module.begin(&[1; 32], &[1; 32]).unwrap();
+    let mut run = |op: &str| module.run(op.parse().unwrap(), None, None, &mut Stopwatch::default());
+    let mut refused = |op: &str, why: &str| {
+        let error = format!("{:#}", run(op).unwrap_err());
+        assert!(error.contains(why), "{op}: {error}");
+    };
+    refused("0F0", "expected one of 2 slices");
+    refused("0F0.1", "forwards of the slices before it");
+    refused("0R0.0", "kept only its input");
+    refused("0B0.2", "expected one of 2 slices");
+    run("0F0.0").unwrap();
+    let error = format!("{:#}", run("0B0.0").unwrap_err());
+    assert!(error.contains("run R first"), "{error}");
+}
