@@ -812,7 +812,7 @@ fn a_slice_is_not_held_up_by_anothers_wait() {
         let (work, end) = (Buffer::new(first.context(), 64).unwrap(), first.events().untimed().unwrap());
         let begin = std::time::Instant::now();
         let mut held_up = false;
-        for stream in [&first.compute, &first.receive] {
+        for stream in [&first.compute, &first.send, &first.receive] {
             first.make_current().unwrap();
             stream.clear(work.address(), 64).unwrap();
             stream.record(&end).unwrap();
