@@ -217,11 +217,11 @@ const STAGE: u32 = 1 << 3;
 /// Set in an op of direction 1.
 const DIRECTION: u32 = 1 << 2;
 /// The bits of the kind.
-const KIND: u32 = 3 * PLANE | 3;
+const KIND: u32 = (3 * PLANE) | 3;
 
 /// Returns the bits of a kind.
 const fn bits_of(kind: Kind) -> u32 {
-    kind as u32 / 4 * PLANE | kind as u32 % 4
+    (kind as u32 / 4 * PLANE) | (kind as u32 % 4)
 }
 
 impl Op {
@@ -240,7 +240,7 @@ impl Op {
     /// If `stage` exceeds [`Op::MAX_STAGE`].
     pub fn new(kind: Kind, stage: u32, microbatch: u32) -> Op {
         assert!(stage <= Op::MAX_STAGE, "stage {stage} exceeds {}", Op::MAX_STAGE);
-        Op { microbatch, bits: stage * STAGE | bits_of(kind) }
+        Op { microbatch, bits: (stage * STAGE) | bits_of(kind) }
     }
 
     /// Creates the op for unit number `unit` of micro-batches of `slices` slices: the whole micro-batch `unit` if `slices` is 1, otherwise
@@ -259,7 +259,7 @@ impl Op {
     /// If `slice` is not below [`Op::MAX_SLICES`].
     pub fn on_slice(self, slice: u32) -> Op {
         assert!(slice < Op::MAX_SLICES, "slice {slice} is not below {}", Op::MAX_SLICES);
-        Op { bits: self.bits & !(63 * SLICE) | (slice + 1) * SLICE, ..self }
+        Op { bits: (self.bits & !(63 * SLICE)) | ((slice + 1) * SLICE), ..self }
     }
 
     /// Returns the op for the whole of its micro-batch.
@@ -281,7 +281,7 @@ impl Op {
     /// Returns the op on `stage`, which is at most [`Op::MAX_STAGE`]; it opens no pair.
     pub fn on_stage(self, stage: u32) -> Op {
         let bits = Op::new(self.kind(), stage, 0).bits;
-        Op { bits: bits | self.bits & (DIRECTION | 63 * SLICE), ..self }
+        Op { bits: bits | (self.bits & (DIRECTION | (63 * SLICE))), ..self }
     }
 
     /// Returns the op as the first of an overlapped pair; the next op of the device's program is the second.
@@ -303,7 +303,7 @@ impl Op {
     #[inline]
     pub fn kind(self) -> Kind {
         // Kinds without a row do not exist: every op is made of one.
-        let number = (self.bits / PLANE & 3) * 4 + (self.bits & 3);
+        let number = ((self.bits / PLANE) & 3) * 4 + (self.bits & 3);
         Kind::ALL[(number as usize).min(Kind::ALL.len() - 1)]
     }
 
@@ -327,7 +327,7 @@ impl Op {
     /// Returns which four kinds its kind is among: 0 for [`Kind::COSTED`].
     #[inline]
     pub fn plane(self) -> usize {
-        (self.bits / PLANE & 3) as usize
+        ((self.bits / PLANE) & 3) as usize
     }
 
     pub fn microbatch(self) -> u32 {

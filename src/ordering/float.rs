@@ -44,7 +44,10 @@ pub(super) fn rows(open: &OpenSchedule, costs: &CostTable) -> Option<Vec<Vec<Op>
     let holding = Holding::new(costs.keep, &open.slices);
     let mut pass = Pass { open, costs, holding, arrivals: BTreeMap::new() };
     loop {
-        let ran = devices.iter_mut().map(|device| pass.advance(device)).fold(false, |any, ran| any || ran);
+        let mut ran = false;
+        for device in &mut devices {
+            ran |= pass.advance(device);
+        }
         if !ran {
             break;
         }

@@ -12,7 +12,7 @@ use crate::placement::Placement;
 pub enum Costs {
     /// Costs of a device's whole share of layers, in time units.
     Given {
-        costs: GivenCosts,
+        costs: Box<GivenCosts>,
         /// Slowdown factors by device.
         slow: Slow,
     },
@@ -49,7 +49,7 @@ pub struct Measured {
 impl Costs {
     /// Returns the same costs on every device.
     pub fn given(costs: GivenCosts) -> Costs {
-        Costs::Given { costs, slow: Slow::new() }
+        Costs::Given { costs: Box::new(costs), slow: Slow::new() }
     }
 
     /// Returns the costs of a file at its own micro-batch size.
@@ -72,7 +72,7 @@ impl Costs {
     /// Returns the costs of a model of which each stage holds what `layout` says.
     pub fn with_layout(self, layout: Option<StageLayout>) -> Costs {
         match self {
-            Costs::Given { costs, slow } => Costs::Given { costs: costs.with_layout(layout), slow },
+            Costs::Given { costs, slow } => Costs::Given { costs: Box::new(costs.with_layout(layout)), slow },
             Costs::Measured(measured) => Costs::Measured(Measured { layout, ..measured }),
             Costs::Analytic(mut analytic) => {
                 analytic.layout.layout = layout;
@@ -188,7 +188,7 @@ impl Costs {
                 analytic.layout.layers = Some(layers);
                 Costs::Analytic(analytic)
             }
-            Costs::Given { costs, slow } => Costs::Given { costs: costs.with_layers(Some(layers)), slow },
+            Costs::Given { costs, slow } => Costs::Given { costs: Box::new(costs.with_layers(Some(layers))), slow },
         }
     }
 

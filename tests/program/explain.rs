@@ -178,7 +178,7 @@ impl Question {
 
     /// These costs written in full.
     fn costs([f, i, w, b, comm]: [f64; 5], slow: Slow) -> Costs {
-        Costs::Given { costs: format!("F={f},I={i},W={w},B={b},comm={comm}").parse().unwrap(), slow }
+        Costs::Given { costs: Box::new(format!("F={f},I={i},W={w},B={b},comm={comm}").parse().unwrap()), slow }
     }
 
     fn makespan(&self, name: &str, microbatches: u32, costs: &Costs) -> Option<f64> {
@@ -232,7 +232,7 @@ fn every_number_of_the_advice_is_a_prediction_of_its_own() {
         let question = Question::drawn(schedule, &mut dice);
         let Question { selection, given, slow, .. } = &question;
         let asked = format!("{schedule} p={} m={} {given} slow {slow:?}", selection.devices, selection.microbatches);
-        let costs = Costs::Given { costs: given.parse().unwrap(), slow: question.slow() };
+        let costs = Costs::Given { costs: Box::new(given.parse().unwrap()), slow: question.slow() };
         let Ok(resolved) = selection.resolve(schedule, &costs) else { continue };
         let predicted = resolved.predict().unwrap();
         let now = predicted.metrics().makespan;

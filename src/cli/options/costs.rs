@@ -115,7 +115,7 @@ impl CostOptions {
         if slow.len() < self.slow.len() {
             return Err(Failure::Usage("--straggler names a device twice; give each once".to_string()));
         }
-        Ok(Costs::Given { costs: self.given(), slow })
+        Ok(Costs::Given { costs: Box::new(self.given()), slow })
     }
 
     /// Returns --layout on `devices` devices with --chunks, if it is given without a model on hardware.
