@@ -169,11 +169,9 @@ impl Costs {
         match self {
             Costs::Given { costs, slow } => {
                 let layers: Vec<usize> = stages.iter().map(|stage| stage.layers()).collect();
-                let costs = if costs.layers_on(placement)?.is_some() {
-                    costs.clone().with_layers(Some(layers))
-                } else {
-                    costs.clone()
-                };
+                let is_split = costs.layers_on(placement)?.is_some();
+                let costs = GivenCosts::clone(costs);
+                let costs = if is_split { costs.with_layers(Some(layers)) } else { costs };
                 Ok(costs.table(placement, 1, slow)?)
             }
             Costs::Measured(Measured { file, size, .. }) => Ok(file.table(placement, stages, *size)?),
