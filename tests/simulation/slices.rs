@@ -196,13 +196,6 @@ fn recomputes_fill_gaps() {
         filled.graph.schedule().validate().unwrap();
         assert!(filled.graph.schedule().recomputes());
     }
-    let costs = "F=1,I=1,W=1,comm=1".parse().unwrap();
-    let resolved = [true, false].map(|fills| {
-        let resolved =
-            Selection::new(4, 8).resolve_text("r", &file(fills), &Costs::given(std::clone::Clone::clone(&costs)));
-        resolved.unwrap().predict().unwrap().prediction.metrics.makespan
-    });
-    assert!(resolved[0] < resolved[1], "{resolved:?}");
 }
 
 /// What one device may run next by the rules of the reference, restated: an op's needs within its own device.
@@ -371,7 +364,7 @@ fn a_wrong_slice_or_recompute_is_refused() {
     let slices = ", slices = 4";
     for (word, options, expected) in [
         ("(m * slices - 1) * F + (m * slices - 1) * B", slices, "0B3.3 runs before 0F3.3"),
-        ("15 * F + 12 * B", slices, "0F3.3 is missing: every one of the 4 slices of a micro-batch needs its forward"),
+        ("12 * F + 12 * B", slices, "0F3.0 is missing: every one of the 4 slices of a micro-batch needs its forward"),
         ("F(0, 0) + F(0, 2)", slices, "0F0.2 runs before 0F0.1, whose keys and values it attends to"),
         ("4 * F + B(0, 0)", slices, "0B0.0 runs before 0B0.1, which still adds to the gradient of its keys and values"),
         ("F(0) + B", slices, "names no slice; write F(0, q) for slice q of 4"),
