@@ -267,11 +267,6 @@ impl Schedule {
         op.slot() + (op.slice_number() * self.planes + op.plane()) * self.placement.slots()
     }
 
-    /// Whether ops of its kind may be there, so that [`Schedule::class`] is their own.
-    pub fn has_class(&self, op: Op) -> bool {
-        op.plane() < self.planes
-    }
-
     /// Returns one op, of micro-batch 0, for every stage, direction, kind and slice.
     pub fn op_classes(&self) -> impl Iterator<Item = Op> {
         let (n, others) = (self.slices.count(), if self.planes > 1 { &Kind::ALL[Kind::COSTED.len()..] } else { &[] });
@@ -289,6 +284,11 @@ impl Schedule {
     /// Returns the length of tables that are indexed by [`Schedule::class`].
     pub fn classes(&self) -> usize {
         self.placement.slots() * self.slices.count() as usize * self.planes
+    }
+
+    /// Returns the entry of `counts`, which [`Schedule::counts`] returned, for ops like `op`; 0 for kinds that do not occur.
+    pub fn count_of(&self, counts: &[u64], op: Op) -> u64 {
+        if op.plane() < self.planes { counts[self.class(op)] } else { 0 }
     }
 
     /// Returns the number of ops of each (stage, direction, kind, slice), by [`Schedule::class`].

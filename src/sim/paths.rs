@@ -102,8 +102,7 @@ impl<'a> Paths<'a> {
     }
 
     pub fn count(&self, kind: Kind, unit: Unit) -> u64 {
-        let (schedule, op) = (self.graph.schedule(), unit.op(kind));
-        if schedule.has_class(op) { self.counts[schedule.class(op)] } else { 0 }
+        self.graph.schedule().count_of(&self.counts, unit.op(kind))
     }
 
     pub fn duration(&self, kind: Kind, unit: Unit) -> u64 {

@@ -276,7 +276,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "effort balance ascii chunks set layers costs costs-per profile straggler",
+        refused: "effort balance ascii chunks set slice-lengths layers costs costs-per profile straggler",
         same: &[("layout", VERDICTS), ("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
@@ -291,7 +291,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait effort balance chunks set layers costs costs-per profile straggler torch",
+        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths layers costs costs-per profile straggler torch",
         same: &[("layout", "the order is the same"), QUIET],
     },
     Setting {
