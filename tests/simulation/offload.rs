@@ -135,7 +135,7 @@ fn copies_that_cannot_keep_up_are_refused() {
 /// Random rules of offloading on several orders: both engines agree, nothing deadlocks, and every device holds at the end what it held at the start.
 #[test]
 fn random_offloads_agree_in_both_engines() {
-    let mut dice = Dice::new(7);
+    let mut dice = Dice(7);
     for _ in 0..40 {
         let (p, m) = (2 + dice.below(4) as u32, 2 + dice.below(9) as u32);
         let name = ["1f1b-offload", "pipeoffload"][dice.below(2)];
