@@ -102,7 +102,8 @@ impl<'a> Paths<'a> {
     }
 
     pub fn count(&self, kind: Kind, unit: Unit) -> u64 {
-        self.counts[self.graph.schedule().class(unit.op(kind))]
+        let op = unit.op(kind);
+        if self.graph.schedule().has_kind_table(op) { self.counts[self.graph.schedule().class(op)] } else { 0 }
     }
 
     pub fn duration(&self, kind: Kind, unit: Unit) -> u64 {
