@@ -85,7 +85,7 @@ pub fn peak(schedule: &Schedule, device: u32, keep: f64) -> f64 {
             Kind::F => 1.0,
             Kind::I => keep - 1.0,
             Kind::W => -keep,
-            Kind::B => -1.0,
+            _ => -1.0,
         };
         peak = peak.max(held);
     }

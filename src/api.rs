@@ -67,7 +67,7 @@ pub mod schedules {
         write as write_csv,
     };
     pub use crate::delivery::{ChannelOptions, Delivery, ParseDeliveryError, PyTorch, QueueCount, Receives};
-    pub use crate::dsl::{Budget, Error as LanguageError, ScheduleSource, Takes, names};
+    pub use crate::dsl::{Budget, Error as LanguageError, ScheduleSource, Takes, names, names_of_whole};
     pub use crate::exact::{Error as ProofError, Proof, prove, prove_against};
     pub use crate::export::{dot, json};
     pub use crate::op::{Kind, Op, ParseOpError};

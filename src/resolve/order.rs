@@ -92,9 +92,13 @@ impl Selection {
             own.chunks = own.chunks.filter(|_| takes.chunks);
             own.options.retain(|key, _| takes.options.contains(key));
         }
-        if self.lenient && self.slices.is_some() {
-            let takes = self.takes(variant)?;
-            own.slices = own.slices.filter(|_| takes.options.iter().any(|option| option == "slices"));
+        if self.slices.is_some() && !self.takes(variant)?.options.iter().any(|option| option == "slices") {
+            if !self.lenient {
+                return Err(Error::Usage(format!(
+                    "--slice-lengths cuts sequences, and {variant} has no slices; leave it out"
+                )));
+            }
+            own.slices = None;
         }
         for (key, value) in &variant.options {
             let both = match key.as_str() {

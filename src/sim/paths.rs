@@ -95,7 +95,7 @@ impl<'a> Paths<'a> {
     }
 
     pub fn count(&self, kind: Kind, unit: Unit) -> u64 {
-        self.counts[self.graph.schedule().class(unit.op(kind))]
+        self.graph.schedule().count_of(&self.counts, unit.op(kind))
     }
 
     pub fn duration(&self, kind: Kind, unit: Unit) -> u64 {

@@ -193,13 +193,9 @@ fn a_preset_is_what_its_framework_does_with_the_schedule() {
     assert_eq!(on(megatron, &dual), "channel:per-peer,ahead");
 }
 
-/// The library's schedules, by the names of their files.
+/// The library's schedules of whole micro-batches, which devices run.
 fn names() -> Vec<String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/schedules");
-    let stems = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path().file_stem().unwrap().to_owned());
-    let mut names: Vec<String> = stems.map(|stem| stem.into_string().unwrap()).collect();
-    names.sort();
-    names
+    pipesim::schedules::names_of_whole().into_iter().map(str::to_string).collect()
 }
 
 #[test]

@@ -62,7 +62,7 @@ const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
 
 #[test]
 fn every_schedule_gives_pytorchs_losses_on_two_gpus() {
-    let names: Vec<&str> = pipesim::internals::dsl::names();
+    let names: Vec<&str> = pipesim::internals::dsl::names_of_whole();
     let found = train(&format!("--stages 2 --schedule {}", names.join(",")), &[], STREAM, 1e-4);
     assert_eq!(found.len(), names.len());
     assert!(found.keys().all(|(_, link)| link == "copy"));

@@ -119,6 +119,7 @@ const VALUES: &[(&str, &str)] = &[
     ("set", "v=4"),
     ("sharing", "fair"),
     ("gpu-slices", "2"),
+    ("slice-lengths", "3:1"),
     ("slots", "1"),
     ("stack", "megatron-lm"),
     ("stages", "4"),
@@ -184,62 +185,62 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "title width font-size no-memory no-waits no-notes \
-                  effort overlap layers balance sharing link-scope link-contention samples jitter-seed \
+                  effort slice-lengths overlap layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort balance ascii chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
+                  effort balance ascii chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
+                  effort ascii chunks set slice-lengths overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set layers balance sharing link-scope link-contention samples jitter-seed \
+                  effort chunks set slice-lengths layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii set overlap layers balance profile \
+                  effort ascii set slice-lengths overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
+                  effort ascii chunks set slice-lengths overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed \
+                  effort ascii chunks set slice-lengths overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed \
                   ep etp dispatcher routing moe-overlap delay-wgrad",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
+                  effort chunks set slice-lengths overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per straggler \
+                  effort ascii chunks set slice-lengths overlap costs costs-per straggler \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[QUIET],
     },
@@ -255,42 +256,42 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
+        refused: "effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler",
         same: &[("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
-        refused: "balance ascii chunks set overlap layers",
+        refused: "balance ascii chunks set slice-lengths overlap layers",
         same: &[("effort", "the order is as good at once"), ("costs-per", "all costs shrink alike")],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "effort balance ascii chunks set layers costs costs-per profile straggler",
+        refused: "effort balance ascii chunks set slice-lengths layers costs costs-per profile straggler",
         same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler torch",
+        refused: "effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule zb-1p --costs comm=0.5 --to json",
-        refused: "balance chunks set overlap profile torch",
+        refused: "balance chunks set slice-lengths overlap profile torch",
         same: &[("effort", "the order is as good at once"), QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "effort balance chunks set layers costs costs-per profile straggler torch",
+        refused: "effort balance chunks set slice-lengths layers costs costs-per profile straggler torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv-comms",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
+        refused: "effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv",
-        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
+        refused: "effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler",
         same: &[QUIET, ("torch", "all versions read the same ops")],
     },
     Setting {
@@ -311,13 +312,13 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
-        refused: "effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
+        refused: "effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "effort chunks set overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
+        refused: "effort chunks set slice-lengths overlap layers balance model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds layout",
         same: &[],
     },
     Setting {
@@ -328,24 +329,24 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
-        refused: "tp dp sequence-parallel zero effort balance ascii chunks set overlap layers link gpu-slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "tp dp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap layers link gpu-slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer until vocabulary weight-decay",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
-        refused: "tp dp sequence-parallel zero effort balance ascii chunks set overlap link gpu-slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "tp dp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap link gpu-slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per straggler unit-ms",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "tp sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms checkpoint tokenizer link gpu-slices precision",
+        refused: "tp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap costs costs-per straggler unit-ms checkpoint tokenizer link gpu-slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "tp dp sequence-parallel zero effort balance chunks set overlap costs costs-per straggler unit-ms checkpoint calibrate link gpu-slices precision tokenizer until",
+        refused: "tp dp sequence-parallel zero effort balance chunks set slice-lengths overlap costs costs-per straggler unit-ms checkpoint calibrate link gpu-slices precision tokenizer until",
         same: &[
             LOOK,
             WARMUP,
@@ -358,25 +359,25 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
-        refused: "sequence-parallel zero effort balance ascii chunks set overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+        refused: "sequence-parallel zero effort balance ascii chunks set slice-lengths overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   gpu-slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
-        refused: "from tp sequence-parallel zero chunks set overlap checkpoint tokenizer link gpu-slices precision hardware",
+        refused: "from tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision hardware",
         same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --output out",
-        refused: "tp sequence-parallel zero chunks set overlap checkpoint tokenizer link gpu-slices precision resume min-lr held-out validation-batches sample-tokens \
+        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision resume min-lr held-out validation-batches sample-tokens \
                   sample-prompt temperature top-k sample-seed profile",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --lr-schedule linear --data $D/text \
                   --validate-every 4 --sample-every 4 --sample-prompt cat --sample-tokens 4 --temperature 1 --output out",
-        refused: "tp sequence-parallel zero chunks set overlap checkpoint tokenizer link gpu-slices precision resume profile",
+        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision resume profile",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {

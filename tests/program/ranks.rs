@@ -36,7 +36,7 @@ fn trained(mut command: Command, p: u32, names: &[&str], more: &str, key: &str) 
 /// The schedules that exist for p devices and have at most `stages` stages there.
 fn schedules(p: u32, stages: u32) -> Vec<&'static str> {
     let fits = |name: &&str| order(name, p, 8, None).is_ok_and(|order| order.placement().stages() <= stages);
-    schedules::names().into_iter().filter(fits).collect()
+    schedules::names_of_whole().into_iter().filter(fits).collect()
 }
 
 #[test]

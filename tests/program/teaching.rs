@@ -110,6 +110,9 @@ fn formulas_of_bubbles_and_memory_are_what_the_simulation_gives() {
         let (formula, condition) = bubble.split_once(", where ").unwrap_or((bubble, ""));
         let conditions: Vec<&str> = condition.split(" and ").filter(|text| !text.is_empty()).collect();
         let has_v = one["options"].as_array().unwrap().iter().any(|option| option.as_str().unwrap().starts_with("v ="));
+        let slices =
+            one["options"].as_array().unwrap().iter().find_map(|option| option.as_str()?.strip_prefix("slices = "));
+        let slices: f64 = slices.map_or(1.0, |slices| slices.parse().unwrap());
         for (f, i, w) in [(1.0, 1.0, 1.0), (10.0, 12.0, 7.0), (4.0, 5.0, 4.0)] {
             if conditions.contains(&"F = I = W") && (f, i) != (i, w) {
                 continue;
@@ -123,6 +126,7 @@ fn formulas_of_bubbles_and_memory_are_what_the_simulation_gives() {
                     let [p, m] = ["devices", "microbatches"].map(|key| found[key].as_f64().unwrap());
                     let mut known =
                         BTreeMap::from([("p", p), ("m", m), ("v", v), ("F", f), ("I", i), ("W", w), ("B", i + w)]);
+                    known.extend([("slices", slices), ("stub", 0.0)]);
                     let holds = |condition: &&str| match condition.split_once(" >= ") {
                         Some((one, other)) => value(one, &known) >= value(other, &known),
                         None if *condition == "p divides m" => m % p == 0.0,

@@ -107,7 +107,7 @@ impl Question {
     /// Compares `auto` with every embedded name, with its default chunks and with 2, 3 and 4.
     fn check(&self, number: usize) {
         let what = format!("question {number}: {:?}", self.selection);
-        let names = schedules::names().into_iter().flat_map(|name| {
+        let names = schedules::names_of_whole().into_iter().flat_map(|name| {
             [name.to_string()].into_iter().chain([2, 3, 4].map(|chunks| format!("{name}:v={chunks}")))
         });
         let named: Vec<Answer> = names.filter_map(|name| self.answer(&name)).collect();

@@ -101,7 +101,7 @@ fn added_up(schedule: &Schedule, keep: f64) -> f64 {
     let of_device = |device: u32| {
         let (mut whole, mut kept, mut peak) = (0.0, 0.0, 0.0_f64);
         for op in schedule.program(device) {
-            let (more, left) = op.kind().change();
+            let (more, left, _) = op.kind().change();
             (whole, kept) = (whole + more as f64, kept + left as f64);
             peak = peak.max(whole / v + kept * keep / v);
         }
@@ -136,6 +136,7 @@ fn a_cap_that_an_order_reaches_allows_it() {
             name: "searched".to_string(),
             placement: placement.clone(),
             microbatches: m,
+            slices: Default::default(),
             programs: (0..placement.devices()).map(search).collect(),
             goal: Goal::Makespan,
         };
@@ -227,7 +228,7 @@ fn rows(open: &OpenSchedule, costs: &CostTable, split: bool, keep: f64) -> Vec<R
             .upstream(placement.stages())
             .map(|stage| op.on_stage(stage))
             .map(|from| (row_of(from), if placement.leaves_device(from) { costs.of(from).arrival } else { 0 }));
-        let (whole, kept) = op.kind().change();
+        let (whole, kept, _) = op.kind().change();
         Row {
             op,
             device: placement.device_of(op) as usize,
@@ -297,8 +298,14 @@ fn proofs_agree_with_the_enumeration_of_all_orders() {
         let cap = f64::from(placement.directions()).max(1.0) + f64::from(rng.random_range(0..3)) / chunks;
         let devices = placement.devices() as usize;
         let programs = vec![Program::Search { split, cap: Some(cap), start: None }; devices];
-        let open =
-            OpenSchedule { name: "random".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan };
+        let open = OpenSchedule {
+            name: "random".to_string(),
+            placement,
+            microbatches: m,
+            slices: Default::default(),
+            programs,
+            goal: Goal::Makespan,
+        };
         let rows = rows(&open, &costs, split, keep);
         let ends = vec![Vec::new(); rows.len()];
         let start = Partial { ends, free: vec![0; devices], held: vec![0.0; devices] };

@@ -537,7 +537,7 @@ impl Search<'_> {
                 Kind::F => 1.0,
                 Kind::I => keep - 1.0,
                 Kind::W => -keep,
-                Kind::B => -1.0,
+                _ => -1.0,
             } / v;
             let free = std::mem::replace(&mut self.free[d], start + time.duration + time.after);
             self.held[d] += change;

@@ -13,7 +13,14 @@ fn vee(p: u32) -> Placement {
 pub fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> OpenSchedule {
     let program = Program::Search { split, cap: Some(cap), start: None };
     let programs = vec![program; placement.devices() as usize];
-    OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal }
+    OpenSchedule {
+        name: "searched".to_string(),
+        placement,
+        microbatches: m,
+        slices: Default::default(),
+        programs,
+        goal,
+    }
 }
 
 /// Makespan and span in ticks, by the slow second method.
@@ -160,10 +167,17 @@ fn repeated(block: BuildingBlock, p: u32, m: u32, cap: f64) -> OpenSchedule {
         let mut ops: Vec<(u32, Op)> =
             (0..m).flat_map(|j| ops.map(|(at, kind, stage)| (at + 6 * j, Op::new(kind, stage, j)))).collect();
         ops.sort_unstable();
-        Program::Fill { ops: ops.into_iter().map(|(_, op)| op).collect(), cap: Some(cap) }
+        Program::Fill { ops: ops.into_iter().map(|(_, op)| op).collect(), floating: Kind::W, cap: Some(cap) }
     };
     let programs = (0..p).map(program).collect();
-    OpenSchedule { name: "repeated".to_string(), placement: vee(p), microbatches: m, programs, goal: Goal::Makespan }
+    OpenSchedule {
+        name: "repeated".to_string(),
+        placement: vee(p),
+        microbatches: m,
+        slices: Default::default(),
+        programs,
+        goal: Goal::Makespan,
+    }
 }
 
 /// The papers' building blocks as they stand are never shorter than what is searched under their caps.
@@ -198,7 +212,14 @@ fn v_half_and_v_min_reach_the_authors_makespans() {
 fn greedy(placement: Placement, m: u32, priority: &[Kind], cap: Option<f64>) -> OpenSchedule {
     let program = Program::Greedy { priority: priority.to_vec(), cap };
     let programs = vec![program; placement.devices() as usize];
-    OpenSchedule { name: "greedy".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan }
+    OpenSchedule {
+        name: "greedy".to_string(),
+        placement,
+        microbatches: m,
+        slices: Default::default(),
+        programs,
+        goal: Goal::Makespan,
+    }
 }
 
 /// Hanayo's waves under plain list scheduling, m = p, B = 2 F: bubbles of an independent list scheduler, to three digits.
@@ -257,9 +278,16 @@ fn rows(texts: &[&str]) -> Vec<Vec<Op>> {
 }
 
 fn filled(texts: &[&str], cap: Option<f64>) -> OpenSchedule {
-    let programs = rows(texts).into_iter().map(|ops| Program::Fill { ops, cap }).collect();
+    let programs = rows(texts).into_iter().map(|ops| Program::Fill { ops, floating: Kind::W, cap }).collect();
     let placement = Placement::linear(texts.len() as u32);
-    OpenSchedule { name: "filled".to_string(), placement, microbatches: 2, programs, goal: Goal::Makespan }
+    OpenSchedule {
+        name: "filled".to_string(),
+        placement,
+        microbatches: 2,
+        slices: Default::default(),
+        programs,
+        goal: Goal::Makespan,
+    }
 }
 
 #[test]
@@ -275,7 +303,7 @@ fn weights_fill_gaps_and_make_room() {
     assert_eq!(program(&filled(&texts, None), 1), "1F0 1I0 1F1 1I1 1W0 1W1");
     // With room for one activation, 1W0 must run before 1F1.
     let mut tight = filled(&texts, None);
-    tight.programs[1] = Program::Fill { ops: rows(&texts).swap_remove(1), cap: Some(1.0) };
+    tight.programs[1] = Program::Fill { ops: rows(&texts).swap_remove(1), floating: Kind::W, cap: Some(1.0) };
     assert_eq!(program(&tight, 1), "1F0 1I0 1W0 1F1 1I1 1W1");
     let costs = costs("F=1,I=1,W=1", &Placement::linear(2), 2);
     let refused = order_ops(&filled(&texts, Some(1.0)), &costs).unwrap_err().to_string();
@@ -352,7 +380,11 @@ fn a_given_start_is_kept_or_improved() {
     let (placement, m) = (Placement::linear(3), 7);
     let costs = costs("F=1,I=1.2,W=0.7,comm=0.1", &placement, m);
     let backward_split = |op: Op| if op.kind() == Kind::B { Op::new(Kind::I, op.stage(), op.microbatch()) } else { op };
-    let start = |row: Vec<Op>| Program::Fill { ops: row.into_iter().map(backward_split).collect(), cap: Some(3.0) };
+    let start = |row: Vec<Op>| Program::Fill {
+        ops: row.into_iter().map(backward_split).collect(),
+        floating: Kind::W,
+        cap: Some(3.0),
+    };
     let mut open = search(placement, m, true, 3.0, Goal::Makespan);
     let programs: Vec<Program> = one_f_one_b(3, m).into_iter().map(start).collect();
     let given =

@@ -57,7 +57,7 @@ pub fn random_rows(
             && match o.kind() {
                 Kind::F => stage == 0 || ran(Kind::F, stage - 1),
                 Kind::W => ran(Kind::I, stage),
-                Kind::I | Kind::B => ran(Kind::F, stage) && (stage + 1 == stages || ran_back(stage + 1)),
+                _ => ran(Kind::F, stage) && (stage + 1 == stages || ran_back(stage + 1)),
             }
     };
     while done.len() < all.len() {
@@ -78,7 +78,7 @@ pub fn random_rows(
             match o.kind() {
                 Kind::F => held[device as usize] += 1,
                 Kind::W | Kind::B => held[device as usize] -= 1,
-                Kind::I => {}
+                _ => {}
             }
             done.insert(o.alone());
             rows[device as usize].push(o);

@@ -235,7 +235,7 @@ fn records_hold_every_op_once_in_order_and_never_overlap() {
 
 #[test]
 fn slots_are_reused_only_by_descendants_of_their_last_reader() {
-    for name in dsl::names() {
+    for name in dsl::names_of_whole() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
             let plan = Plan::new(graph.clone(), Mesh::default(), None);

@@ -181,7 +181,7 @@ impl Maker {
     }
 
     fn atom(&mut self, u: &mut Unstructured) -> Result<Atom> {
-        let kind = *u.choose(&Kind::ALL)?;
+        let kind = *u.choose(&Kind::COSTED)?;
         let chunk = if u.ratio(1, 2)? { u.int_in_range(0..=3)? } else { 0 };
         let microbatch = if u.ratio(1, 6)? { Some(self.number(u, 1)?) } else { None };
         Ok(Atom { kind, chunk, microbatch })
@@ -308,6 +308,6 @@ impl Maker {
 
 /// An op that is there to be cut off again.
 fn bystander(u: &mut Unstructured) -> Result<Word> {
-    let (kind, chunk) = (*u.choose(&Kind::ALL)?, u.int_in_range(0..=1)?);
+    let (kind, chunk) = (*u.choose(&Kind::COSTED)?, u.int_in_range(0..=1)?);
     Ok(Word::Op(Atom { kind, chunk, microbatch: None }))
 }

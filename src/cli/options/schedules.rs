@@ -164,7 +164,7 @@ impl ScheduleOptions {
     /// Rejects --chunks and --set that none of several schedules has, and says which schedules do not have them.
     fn reject_unknown(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
         let selection = self.selection();
-        if !selection.lenient || self.chunks.is_none() && self.set.is_empty() {
+        if !selection.lenient || self.chunks.is_none() && self.set.is_empty() && self.slice_lengths.is_none() {
             return Ok(());
         }
         let mut takes = Vec::new();
@@ -174,7 +174,9 @@ impl ScheduleOptions {
         }
         let chunks = self.chunks.map(|v| (format!("--chunks {v}"), None)).into_iter();
         let set = self.set.iter().map(|(key, value)| (format!("--set {key}={value}"), Some(key)));
-        for (flag, key) in chunks.chain(set) {
+        let slices = "slices".to_string();
+        let lengths = self.slice_lengths.as_ref().map(|_| ("--slice-lengths".to_string(), Some(&slices)));
+        for (flag, key) in chunks.chain(set).chain(lengths) {
             let known = |(_, takes): &&(&str, Takes)| key.map_or(takes.chunks, |key| takes.options.contains(key));
             let without: Vec<&str> = takes.iter().filter(|one| !known(one)).map(|(name, _)| *name).collect();
             let what = if key.is_some() { "has no such option" } else { "has a fixed number of stages per device" };
