@@ -267,11 +267,6 @@ impl Schedule {
         op.slot() + (op.slice_number() * self.planes + op.plane()) * self.placement.slots()
     }
 
-    /// Whether tables that are indexed by [`Schedule::class`] have a place for ops of the kind of `op`.
-    pub fn has_kind_table(&self, op: Op) -> bool {
-        op.plane() < self.planes
-    }
-
     /// Returns one op, of micro-batch 0, for every stage, direction, kind and slice.
     pub fn op_classes(&self) -> impl Iterator<Item = Op> {
         let (n, others) = (self.slices.count(), if self.planes > 1 { &Kind::ALL[Kind::COSTED.len()..] } else { &[] });

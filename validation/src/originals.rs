@@ -1,7 +1,6 @@
 //! Searched schedules against what the zero-bubble authors' schedulers reach, case by case.
 
 use anyhow::{Result, ensure};
-use pipesim::Slices;
 use pipesim::costs::Slow;
 use pipesim::schedules::{Goal, OpenSchedule, Program, order_ops};
 use pipesim::simulation::predict;
@@ -49,8 +48,14 @@ impl Case {
         let goal = if self.goal == "span" { Goal::Span } else { Goal::Makespan };
         let program = Program::Search { split: self.scheduler != "1F1BV", cap: Some(self.cap), start: None };
         let programs = vec![program; self.p as usize];
-        let (name, microbatches, slices) = (self.scheduler.clone(), self.m, Slices::default());
-        let open = OpenSchedule { name, placement, microbatches, slices, programs, goal };
+        let open = OpenSchedule {
+            name: self.scheduler.clone(),
+            placement,
+            microbatches: self.m,
+            slices: Default::default(),
+            programs,
+            goal,
+        };
         let begin = Instant::now();
         let schedule = order_ops(&open, &costs)?;
         let seconds = begin.elapsed().as_secs_f64();
