@@ -2,7 +2,7 @@
 
 use super::layers::Layer;
 use super::module::{HeldStage, Repetition, StageModule};
-use super::stash::{LeftByPart, Stash};
+use super::stash::{LeftByPart, Stash, Walked};
 use super::walk::{Left, Walk};
 use crate::compute::{Compute, Memory, PartTimer};
 use crate::model_spec::{EMBEDDING, HEAD};
@@ -38,7 +38,7 @@ impl<C: Compute> Forward<'_, C> {
         mut hidden: Option<C::Buffer>,
         output: Option<&C::Output<'_>>,
         timer: &mut C::Timer,
-    ) -> Result<(LeftByPart<C::Buffer>, Option<C::Buffer>)> {
+    ) -> Result<Walked<C::Buffer>> {
         let mut left = Vec::with_capacity(self.repetitions.len());
         for (number, repetition) in self.repetitions.iter().enumerate() {
             let place = output.filter(|_| number + 1 == self.repetitions.len());
@@ -174,7 +174,7 @@ impl<C: Compute> StageModule<C> {
         output: Option<&C::Output<'_>>,
         keeping: Keeping,
         timer: &mut C::Timer,
-    ) -> Result<(LeftByPart<C::Buffer>, Option<C::Buffer>)> {
+    ) -> Result<Walked<C::Buffer>> {
         let (unit, slice) = self.at(op)?;
         let entry = &self.stages[&op.stage()];
         let earlier = entry.stashes[unit - slice..unit].iter().map(Stash::forward);

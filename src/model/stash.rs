@@ -6,6 +6,9 @@ use crate::compute::Memory;
 /// What is left by repetition of a part, then by layer, in the model's order.
 pub type LeftByPart<B> = Vec<Vec<Left<B>>>;
 
+/// What an op leaves, and its output.
+pub type Walked<B> = (LeftByPart<B>, Option<B>);
+
 /// What the ops of one micro-batch, or of its slice, left behind.
 pub enum Stash<B> {
     Empty,

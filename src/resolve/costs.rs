@@ -36,7 +36,7 @@ pub type Pricing<'a, E> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, E>;
 /// A cost file and the requested model.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    pub file: CostFile,
+    pub file: Box<CostFile>,
     /// Blocks per stage, in model order; `None`: split evenly.
     pub layers: Option<Vec<usize>>,
     /// What each stage holds; replaces `layers`.
@@ -97,7 +97,7 @@ impl Costs {
     pub fn with_sequences(self, sequences: u32) -> Costs {
         match self {
             Costs::Measured(Measured { file, layers, layout, size, clip }) => Costs::Measured(Measured {
-                file: file.at_sequences(sequences),
+                file: Box::new(file.at_sequences(sequences)),
                 layers,
                 layout,
                 size: (sequences, size.1),
@@ -215,7 +215,13 @@ impl Costs {
 impl Measured {
     /// Returns the costs at the file's own micro-batch size, split evenly; gradients are clipped if the norm was measured.
     pub fn of(file: CostFile) -> Measured {
-        Measured { size: file.size(), clip: file.step.norm_block_ns > 0, file, layers: None, layout: None }
+        Measured {
+            size: file.size(),
+            clip: file.step.norm_block_ns > 0,
+            file: Box::new(file),
+            layers: None,
+            layout: None,
+        }
     }
 
     fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {

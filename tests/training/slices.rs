@@ -127,7 +127,7 @@ fn by_slices(
     let ranks = Box::new(Alone) as Box<dyn Collective>;
     let mut module = StageModule::on_cpu_slices(parameters, &[(0, layers[0].clone())], sizes, slices, ranks).unwrap();
     let units: Vec<Op> = (0..microbatches as u32 * n).map(|unit| Op::of_unit(Kind::F, 0, unit, n)).collect();
-    let again = |op: &Op| op.microbatch() % 2 == 0;
+    let again = |op: &Op| op.microbatch().is_multiple_of(2);
     module.recompute(units.iter().copied().filter(again)).unwrap();
     module.begin(inputs, targets).unwrap();
     let mut run = |op: Op| module.run(op, None, None, &mut Stopwatch::default()).unwrap();
