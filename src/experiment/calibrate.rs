@@ -244,6 +244,9 @@ impl Alone<'_> {
     }
 }
 
+/// What ran: a part, a kind, and the slice if there are several.
+type PartKey = (model::Part, Kind, Option<[u32; 2]>);
+
 /// Returns the costs of the model's parts in `steps` of a graph, for micro-batches of `(sequences, tokens)` or their `slices`. With
 /// each step comes the slowness of the machine in it; 1 is typical.
 fn part_costs(
@@ -252,7 +255,7 @@ fn part_costs(
     (graph, slices): (&TaskGraph, &[usize]),
 ) -> Vec<PartCost> {
     let slices: Vec<[u32; 2]> = slice_bounds(slices).collect();
-    let mut laps: BTreeMap<(model::Part, Kind, Option<[u32; 2]>), Vec<u64>> = BTreeMap::new();
+    let mut laps: BTreeMap<PartKey, Vec<u64>> = BTreeMap::new();
     for (step, pace) in steps {
         for (device, shares) in step.devices() {
             for (number, lap) in device.laps.iter().filter(|(_, lap)| lap.kind.is_costed()) {
@@ -263,7 +266,7 @@ fn part_costs(
             }
         }
     }
-    let cost = |(&(part, kind, slice), durations): (&(model::Part, Kind, Option<[u32; 2]>), &Vec<u64>)| PartCost {
+    let cost = |(&(part, kind, slice), durations): (&PartKey, &Vec<u64>)| PartCost {
         part: part.name().to_string(),
         kind: kind.letter().to_string(),
         sequences,
