@@ -101,7 +101,7 @@ fn added_up(schedule: &Schedule, keep: f64) -> f64 {
     let of_device = |device: u32| {
         let (mut whole, mut kept, mut peak) = (0.0, 0.0, 0.0_f64);
         for op in schedule.program(device) {
-            let (more, left) = op.kind().change();
+            let (more, left, _) = op.kind().change();
             (whole, kept) = (whole + more as f64, kept + left as f64);
             peak = peak.max(whole / v + kept * keep / v);
         }
@@ -228,7 +228,7 @@ fn rows(open: &OpenSchedule, costs: &CostTable, split: bool, keep: f64) -> Vec<R
             .upstream(placement.stages())
             .map(|stage| op.on_stage(stage))
             .map(|from| (row_of(from), if placement.leaves_device(from) { costs.of(from).arrival } else { 0 }));
-        let (whole, kept) = op.kind().change();
+        let (whole, kept, _) = op.kind().change();
         Row {
             op,
             device: placement.device_of(op) as usize,
