@@ -279,6 +279,11 @@ impl Schedule {
         self.placement.slots() * self.slices.count() as usize * self.planes
     }
 
+    /// Returns the entry of `counts`, which [`Schedule::counts`] returned, for ops like `op`; 0 for kinds that do not occur.
+    pub fn count_of(&self, counts: &[u64], op: Op) -> u64 {
+        if op.plane() < self.planes { counts[self.class(op)] } else { 0 }
+    }
+
     /// Returns the number of ops of each (stage, direction, kind, slice), by [`Schedule::class`].
     pub fn counts(&self) -> Vec<u64> {
         let mut counts = vec![0; self.classes()];

@@ -102,8 +102,7 @@ impl<'a> Paths<'a> {
     }
 
     pub fn count(&self, kind: Kind, unit: Unit) -> u64 {
-        let op = unit.op(kind);
-        if self.graph.schedule().has_kind_table(op) { self.counts[self.graph.schedule().class(op)] } else { 0 }
+        self.graph.schedule().count_of(&self.counts, unit.op(kind))
     }
 
     pub fn duration(&self, kind: Kind, unit: Unit) -> u64 {

@@ -267,7 +267,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "effort balance ascii chunks set layers costs costs-per profile straggler",
+        refused: "effort balance ascii chunks set slice-lengths layers costs costs-per profile straggler",
         same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
@@ -282,7 +282,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "effort balance chunks set layers costs costs-per profile straggler torch",
+        refused: "effort balance chunks set slice-lengths layers costs costs-per profile straggler torch",
         same: &[QUIET],
     },
     Setting {
