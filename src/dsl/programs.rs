@@ -323,8 +323,11 @@ fn with_copies(program: &[Op], offloads: &[(usize, Offload)]) -> (Vec<Op>, Vec<u
     for (at, &op) in program.iter().enumerate() {
         // What comes back does not wait for what goes out.
         reloads[at].sort_unstable();
-        ops.extend(reloads[at].iter().map(|&(_, reload)| reload));
-        ops.extend(offload.take());
+        let own = |reload: Op| offload.is_some_and(|offload| offload == reload.of_kind(Kind::O));
+        let all = || reloads[at].iter().map(|&(_, reload)| reload);
+        ops.extend(all().filter(|&reload| !own(reload)));
+        ops.extend(offload);
+        ops.extend(all().filter(|&reload| own(reload)));
         moved.push(ops.len());
         ops.push(op);
         offload = stored[at];

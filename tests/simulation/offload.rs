@@ -164,7 +164,7 @@ fn random_offloads_agree_in_both_engines() {
 
 #[test]
 fn neighbours_that_share_a_link_take_turns() {
-    let graph = graph("1f1b-offload", 4, 12, None).unwrap();
+    let graph = graph("1f1b-offload ahead=1 least=2", 4, 12, None).unwrap();
     let costs = costs_of(&graph, "F=1,copy=1.5");
     let mut record = Record::new(&graph);
     let config = Config { devices_per_host_link: 2, ..Config::default() };

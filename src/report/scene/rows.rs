@@ -224,7 +224,8 @@ pub fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
 pub fn classes(report: &Report) -> Vec<Class> {
     let mut found = Class::all().map(|_| false);
     for span in report.panels().flat_map(|panel| &panel.timeline.spans) {
-        let kind = if span.queue == Queue::Compute { span.op.parse().ok().map(Op::kind) } else { None };
+        let kind =
+            if matches!(span.queue, Queue::Compute | Queue::Copy) { span.op.parse().ok().map(Op::kind) } else { None };
         found[Class::of(span.queue, kind) as usize] = true;
     }
     for sub_op in report.panels().flat_map(|panel| &panel.streams) {
