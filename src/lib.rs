@@ -92,7 +92,7 @@
 //! `tests/language/architecture.rs` checks the `use` lines against this table:
 //!
 //! ```text
-//! 1 language and graph: op slices activation placement sharding program_check schedule fsdp open communicators delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
+//! 1 language and graph: op slices activation placement fault sharding program_check schedule fsdp open communicators delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction plan report
 //! 4 machines: compute model checkpoint ranks exec doctor
@@ -142,6 +142,7 @@ mod exec;
 mod experiment;
 mod explanation;
 mod export;
+mod fault;
 mod fsdp;
 mod graph;
 mod hardware;

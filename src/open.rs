@@ -32,6 +32,16 @@ pub enum Program {
     },
 }
 
+impl Program {
+    /// Returns the ops that it lists.
+    pub fn listed(&self) -> &[Op] {
+        match self {
+            Program::Fixed(ops) | Program::Fill { ops, .. } => ops,
+            Program::Greedy { .. } | Program::Search { .. } => &[],
+        }
+    }
+}
+
 /// What a search minimizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Goal {

@@ -1,6 +1,6 @@
 //! Exact decimal numbers; excess digits, as scripts print them, are rounded.
 
-use super::CostError;
+use super::error::CostError;
 use std::str::FromStr;
 
 /// A non-negative number `digits / 10^scale`, without trailing zeros.

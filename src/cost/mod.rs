@@ -4,6 +4,7 @@ pub mod analytic;
 mod contention;
 mod decimal;
 mod depth;
+mod error;
 mod given;
 mod layer_cost;
 mod measured;
@@ -11,6 +12,7 @@ mod measured_slices;
 pub mod pair;
 mod per_stage;
 mod share;
+mod slice_costs;
 mod sliced;
 mod speed;
 mod stage_list;
@@ -21,13 +23,14 @@ mod unit;
 
 pub use contention::Contention;
 pub use decimal::Decimal;
+pub use error::CostError;
 pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use measured_slices::slice_bounds;
 pub use share::{Per, gcd};
-pub use sliced::SliceCosts;
+pub use slice_costs::SliceCosts;
 pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use staged::{StageCost, StageKindCost};
 pub use stages::StageTimes;
@@ -39,11 +42,6 @@ use crate::epilogue::{StepEpilogue, StepNode};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
-
-/// Why costs are invalid; the message says what was expected and found.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CostError(pub(crate) String);
 
 /// Cost of an op, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

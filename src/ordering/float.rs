@@ -3,7 +3,6 @@
 //! A device waits for the input of its next op. Before it, floating ops run that end by the time the input arrives. W's are the oldest
 //! whose I has run; R's are the first listed whose F has run, and run at the latest where they are listed.
 
-use super::listed;
 use crate::activation::{Holding, UNLIMITED, cap};
 use crate::cost::CostTable;
 use crate::op::{Kind, Op};
@@ -62,7 +61,7 @@ impl<'a> Device<'a> {
             Program::Fill { floating, cap, .. } => (Some(*floating), *cap),
             _ => (None, None),
         };
-        let ops = listed(program);
+        let ops = program.listed();
         let of = |kind: Kind| ops.iter().filter(|op| op.kind() == kind).map(|op| op.alone()).collect();
         Device {
             ops,

@@ -105,7 +105,7 @@ fn rows(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Ve
     if open.microbatches == 0 {
         return Ok(vec![Vec::new(); open.programs.len()]);
     }
-    if let Some(op) = open.programs.iter().flat_map(listed).find(|op| !op.feature().is_empty()) {
+    if let Some(op) = open.programs.iter().flat_map(Program::listed).find(|op| !op.feature().is_empty()) {
         return beyond_rows(open, costs, *op);
     }
     if open.slices.is_cut() {
@@ -128,7 +128,7 @@ fn beyond_rows(open: &OpenSchedule, costs: &CostTable, found: Op) -> Result<Vec<
         return Ok(rows);
     }
     // The task graph reports the cycle.
-    let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(listed(program))).collect();
+    let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(program.listed())).collect();
     Ok(open.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
 }
 
@@ -136,14 +136,6 @@ fn cap_of(program: &Program) -> Option<f64> {
     match program {
         Program::Fixed(_) => None,
         Program::Fill { cap, .. } | Program::Greedy { cap, .. } | Program::Search { cap, .. } => *cap,
-    }
-}
-
-/// Returns the ops that a program lists.
-fn listed(program: &Program) -> &[Op] {
-    match program {
-        Program::Fixed(ops) | Program::Fill { ops, .. } => ops,
-        Program::Greedy { .. } | Program::Search { .. } => &[],
     }
 }
 
@@ -160,7 +152,7 @@ fn check_size(open: &OpenSchedule) -> Result<(), Error> {
 fn check_ops(open: &OpenSchedule) -> Result<(), Error> {
     let placement = &open.placement;
     for (device, program) in (0..).zip(&open.programs) {
-        for &op in listed(program) {
+        for &op in program.listed() {
             let foreign = |what| Err(Error::Foreign { device, op, what });
             if op.stage() >= placement.stages() || op.direction() >= placement.directions() {
                 return foreign("no device holds");
@@ -312,12 +304,12 @@ fn takes_in_order(schedule: &Schedule) -> bool {
 
 /// Runs all devices by list scheduling.
 fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>, Error> {
-    let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(listed(program))).collect();
+    let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(program.listed())).collect();
     let policies: Vec<Option<Policy>> = open.programs.iter().map(policy).collect();
     let course = |device: usize| match (&open.programs[device], &policies[device]) {
         (_, Some(policy)) => Course::Choose(policy),
         (Program::Fill { ops, .. }, _) => Course::Fill(ops, &lists[device]),
-        (program, _) => Course::Fixed(listed(program)),
+        (program, _) => Course::Fixed(program.listed()),
     };
     let courses: Vec<Course> = (0..open.programs.len()).map(course).collect();
     match list_schedule(problem, &courses) {
@@ -340,7 +332,7 @@ fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>,
 fn eager(program: &Program, weights: &[Op]) -> Vec<Op> {
     let fills = matches!(program, Program::Fill { .. });
     let mut row = Vec::new();
-    for &op in listed(program) {
+    for &op in program.listed() {
         row.push(op);
         let w = op.of_kind(Kind::W);
         if fills && op.kind() == Kind::I && weights.binary_search(&w).is_err() {

@@ -1,6 +1,6 @@
 //! The sweep over a graph with copies, which run on queues next to compute, or with a vocabulary that all devices share.
 
-use super::sweep::{Machine, Pair, SweepRule};
+use super::rules::{Machine, Pair, SweepRule};
 use crate::graph::{Besides, TaskGraph, Until};
 use crate::metrics::Activity;
 

@@ -2,7 +2,7 @@
 
 use super::event::Processor;
 use super::paths::{Paths, Unit};
-use super::sweep::{pair_duration, pairs};
+use super::rules::{pair_duration, pairs};
 use crate::activation::{self, Keep, WHOLE};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;

@@ -13,6 +13,7 @@ mod offload;
 mod paths;
 mod predict;
 mod prediction;
+mod rules;
 mod spans;
 mod step;
 mod streams;

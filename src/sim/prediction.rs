@@ -2,8 +2,8 @@
 
 use super::bound::Bounds;
 use super::event::Makespans;
+use super::rules::pairs;
 use super::step::Step;
-use super::sweep::pairs;
 use crate::balance::Balanced;
 use crate::cost::pair::PairFigures;
 use crate::cost::{CostTable, Summary};

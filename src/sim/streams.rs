@@ -1,6 +1,6 @@
 //! Sub-ops on each device's streams in a predicted step whose overlapped pairs run on two streams.
 
-use super::sweep::pairs;
+use super::rules::pairs;
 use super::waits::OpTimes;
 use crate::cost::CostTable;
 use crate::cost::pair::{Chunks, Half, PairCosts, Stream, StreamTimes, SubOpKind};

@@ -126,7 +126,7 @@ fn unsafe_stands_only_where_it_must() {
 }
 
 /// Files outside of `src` that use private modules, and what for. The others go through the public API and the command line.
-const INTERNALS: [(&str, &str); 12] = [
+const INTERNALS: [(&str, &str); 14] = [
     ("benches/simulation.rs", "the event engine on a prepared graph"),
     ("tests/language/batches.rs", "the queues of sends and receives"),
     ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
@@ -137,6 +137,8 @@ const INTERNALS: [(&str, &str); 12] = [
     ("tests/simulation/event.rs", "the event engine, its transfers and samples"),
     ("tests/simulation/formats.rs", "numbers and texts in tables, and names of outputs"),
     ("tests/simulation/layouts.rs", "the search that balances layers, memory of single ops, written hardware files"),
+    ("tests/simulation/offload.rs", "the event engine's transfers, and a sweep that records"),
+    ("tests/simulation/slices.rs", "the event engine, and a sweep that records"),
     ("tests/simulation/overlap.rs", "the event engine, and a sweep with longer ops"),
     ("tests/simulation/models.rs", "positions of GPT-2's tensors in a file, and names with an owner"),
 ];

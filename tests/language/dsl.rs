@@ -251,8 +251,14 @@ fn refusals_state_the_files_own_reason() {
 
 #[test]
 fn slices_of_what_has_no_length_and_strides_are_refused() {
-    says(&refused("first(m, m * (F + B))[1:]", 2, 4), &["the length of first(m, word) is unknown", "try.star:2"]);
-    says(&refused("alternate(first(m, m * F), m * B)", 2, 4), &["the length of first(m, word) is unknown"]);
+    says(
+        &refused("first(m, m * (F + B))[1:]", 2, 4),
+        &["the length of first(m, word), recompute(word) and offload(word) is unknown", "try.star:2"],
+    );
+    says(
+        &refused("alternate(first(m, m * F), m * B)", 2, 4),
+        &["the length of first(m, word), recompute(word) and offload(word) is unknown"],
+    );
     says(&refused("(m * (F + B))[::2]", 2, 4), &["without a stride"]);
     says(&refused("F[-1] + B", 2, 4), &["try.star:2"]);
     says(&refused("F['a'] + B", 2, 4), &["try.star:2"]);
@@ -542,7 +548,7 @@ fn weights_float_into_gaps_lists_are_scheduled_and_orders_searched() {
     let mixed = "def device(r, p, m):\n    return search() if r else m * (F + B)\n";
     says(&settled(mixed, 2, 2).unwrap_err(), &["use the same search for all devices"]);
     for (body, part) in [
-        ("fill(m * (F + I), F)", "only W can float"),
+        ("fill(m * (F + I), F)", "only W and R can float"),
         ("fill(3, W)", "expected fill(word, W)"),
         ("greedy([F, W])", "a priority of F and B, or of F, I and W"),
         ("greedy([B, F], cap = 0)", "a cap of activations above 0"),

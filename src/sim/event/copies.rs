@@ -2,43 +2,8 @@
 
 use super::Observer;
 use super::engine::{EventKind, Simulation};
-use crate::graph::{Besides, TaskGraph, Until};
+use crate::graph::{Besides, Until};
 use crate::op::Engine;
-use std::collections::VecDeque;
-
-/// One direction of a link to the host.
-#[derive(Clone, Debug, Default)]
-struct HostLink {
-    busy: bool,
-    /// Copies that could start, in the order in which they could.
-    waiting: VecDeque<u32>,
-}
-
-/// The copies of a simulation; empty without copies.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Copies {
-    /// By op: number of its [`TaskGraph::waits`] that have not ended.
-    left: Vec<u32>,
-    /// By op: when it started, for copies.
-    starts: Vec<u64>,
-    links: Vec<HostLink>,
-}
-
-impl Copies {
-    pub fn new(graph: &TaskGraph) -> Copies {
-        if !graph.has_waits() {
-            return Copies::default();
-        }
-        let left = (0..graph.len()).map(|index| graph.waits(index).len() as u32).collect();
-        let links = vec![HostLink::default(); 2 * graph.schedule().devices() as usize];
-        Copies { left, starts: vec![0; graph.len()], links }
-    }
-
-    /// Whether everything is there that op number `index` waits for besides its input.
-    pub fn are_there(&self, index: usize) -> bool {
-        self.left.get(index).is_none_or(|&left| left == 0)
-    }
-}
 
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     /// Returns the first compute op of a device from number `next` on, before `end`.

@@ -1,6 +1,6 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
-use super::copies::Copies;
+use super::host_links::Copies;
 use super::messages::{Lane, Messages, NONE, Rule};
 use super::prepared::Prepared;
 use super::sharing::{Grain, LinkState};
@@ -8,7 +8,7 @@ use super::{Observer, Put};
 use crate::metrics::Activity;
 use crate::op::Op;
 use crate::sim::gates::Gates;
-use crate::sim::sweep::{first_share, pair_duration};
+use crate::sim::rules::{first_share, pair_duration};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;

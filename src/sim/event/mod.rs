@@ -10,6 +10,7 @@
 
 mod copies;
 mod engine;
+mod host_links;
 mod jitter;
 mod messages;
 mod prepared;

@@ -10,7 +10,7 @@ use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::op::Op;
 use crate::sim::gates;
-use crate::sim::sweep::{SweepRule, pairs};
+use crate::sim::rules::{SweepRule, pairs};
 
 /// Latest time of any event: sums of two never overflow.
 const LATEST: u128 = 1 << 62;

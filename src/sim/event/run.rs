@@ -7,7 +7,8 @@ use crate::check::{check, check_slots};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, makespan};
-use crate::sim::sweep::{Machine, sweep_rules};
+use crate::sim::rules::Machine;
+use crate::sim::sweep::sweep_rules;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Prepared<'_> {
