@@ -8,7 +8,6 @@ pub use crate::program_check::{OpError, ProgramCheck};
 use crate::sharding::Sharding;
 use crate::slices::Slices;
 use fixedbitset::FixedBitSet;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -371,7 +371,7 @@ fn what_spreadsheets_do_to_a_file_does_no_harm() {
 
 #[test]
 fn errors_name_the_place_and_say_what_to_do() {
-    let cases: [(&str, &[&str]); 22] = [
+    let cases: [(&str, &[&str]); 23] = [
         ("", &["x.csv: expected an op such as 0F3", "found no op at all"]),
         (",,\n,\n", &["found no op at all"]),
         (
