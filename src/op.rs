@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// What an op does. The letters are PyTorch's. The zero-bubble papers write "B" for `I` and "BW" for `B`; elsewhere `B` is the
-/// plain backward. What is known about a kind is a row of [`FACTS`]; add a kind there.
+/// plain backward. What is known about a kind is a row of `FACTS`; add a kind there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Forward.

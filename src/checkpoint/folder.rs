@@ -138,7 +138,8 @@ impl Writer {
 /// Removes a checkpoint: first its name, then its files.
 fn remove(run: &Path, checkpoint: &Path) -> Result<()> {
     let aside = Unfinished::folder(run)?;
-    fs::rename(checkpoint, aside.path().join("old")).with_context(|| format!("removing {}", checkpoint.display()))
+    let moves = [(checkpoint.to_path_buf(), aside.path().join("old"))];
+    aside.rename_all(&moves).with_context(|| format!("removing {}", checkpoint.display()))
 }
 
 /// Returns the checkpoints of a run with their numbers of steps, oldest first.

@@ -298,8 +298,7 @@ fn merge(target: &Path, files: &[NamedBytes]) -> io::Result<()> {
     let _lock = unfinished::lock(target)?;
     let owned = owned(target)?;
     refuse_foreign_files(target, &owned, |name| files.iter().any(|(file, _)| file == name))?;
-    let old = aside.path().join("old");
-    fs::create_dir(&old)?;
+    let old = aside.subfolder("old")?;
     let out = owned.iter().map(|name| (target.join(name), old.join(name)));
     let new = files.iter().map(|(name, _)| (aside.path().join(name), target.join(name)));
     aside.rename_all(&out.chain(new).collect::<Vec<_>>())

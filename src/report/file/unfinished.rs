@@ -94,6 +94,14 @@ impl Unfinished {
         file.sync_all()
     }
 
+    /// Creates a folder in it, uninterrupted by signals: else it could appear while all is being removed.
+    pub fn subfolder(&self, name: &str) -> io::Result<PathBuf> {
+        let _live = live();
+        let path = self.path.join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
+    }
+
     /// Renames it to `target`, replacing a file or an empty folder.
     pub fn rename(&self, target: &Path) -> io::Result<()> {
         let mut live = live();
