@@ -364,7 +364,7 @@ impl Op {
     /// Returns the stage whose output this op waits for, or `None` if everything it needs is made by its own stage. F waits for the
     /// F of the previous stage, I and B for the backward of the next stage; all for the same slice. This, [`Op::earlier_slice`] and
     /// [`Kind::needs`] are the only definition of the dependences of a pipeline. (An offloaded activation is needed back, too:
-    /// [`ProgramCheck`](crate::schedule::ProgramCheck).)
+    /// `ProgramCheck`.)
     pub fn upstream(self, stages: u32) -> Option<u32> {
         match self.kind() {
             Kind::F => self.stage().checked_sub(1),

@@ -101,9 +101,9 @@ mod tests {
     fn samples_are_summed_up() {
         let mut samples = Samples { most_mhz: 1980, ..Samples::default() };
         let states = [(1980, 600_500, 0), (1410, 699_000, 0x04), (1800, 500_000, 0x44), (1500, 1, 0x01)];
-        states.map(|(clock_mhz, power, reasons)| {
+        for (clock_mhz, power, reasons) in states {
             samples.add(GpuState { clock_mhz, power_mw: Some(power), reasons });
-        });
+        }
         let words = "1410 to 1980 of 1980 MHz, at most 699 W, 4 samples; slowed down: hardware thermal slowdown in 25 % of samples, \
                      power cap in 50 % of samples";
         assert_eq!(samples.to_string(), words);
