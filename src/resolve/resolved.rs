@@ -101,6 +101,11 @@ impl Selection {
         }
         let of_layers = balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
         let schedule = graph.schedule();
+        if let (Costs::Analytic(_), Some(op)) = (costs, schedule.beyond_microbatches()) {
+            return Err(Error::Usage(format!(
+                "--hardware predicts forwards and backwards of whole micro-batches, found {op}; give --costs or another schedule"
+            )));
+        }
         let (table, steps) =
             of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
         if self.overlap == Overlap::Streams && schedule.has_pairs() && table.pairs.is_none() {

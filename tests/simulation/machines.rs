@@ -14,13 +14,9 @@ fn analytic(hardware: Hardware, layout: ParallelConfig) -> Analytic {
     Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap()
 }
 
-/// Every embedded schedule.
+/// Every embedded schedule of whole micro-batches; models on hardware have no others.
 fn schedules() -> Vec<String> {
-    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schedules")).unwrap();
-    let mut names: Vec<String> =
-        files.map(|file| file.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
+    pipesim::schedules::names_of_whole().into_iter().map(str::to_string).collect()
 }
 
 fn sum(time: &StepTime) -> f64 {

@@ -1,7 +1,9 @@
 // The data: decoding, numbers for readers, what an op needs and unblocks.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const KINDS = ["F", "I", "W", "B", "R", "OFFLOAD", "RELOAD"];
+const KINDS = ["F", "I", "W", "B", "R", "OFFLOAD", "RELOAD", "S", "IF", "IB"];
+// What boxes show of them.
+const OP_LETTERS = ["F", "I", "W", "B", "R", "O", "L", "S", "IF", "IB"];
 // Class numbers as in the legend, by kind of op.
 const [FORWARD, INPUT, WEIGHT, BACKWARD, STEP, SEND, RECEIVE, RECOMPUTE, OFFLOAD, RELOAD] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 // An op's name: stage, kind, micro-batch, slice.

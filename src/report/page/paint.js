@@ -148,7 +148,7 @@ function formOf(panel, band, width) {
 }
 function label(panel, spans, i, room, { parts, size }) {
   const code = spans.code[i], m = panel.unitName(spans.microbatch[i]), named = panel.names[code - KINDS.length];
-  const tries = code >= KINDS.length ? [named, named.slice(0, 1)] : [(parts > 2 ? spans.stage[i] : "") + (parts > 1 ? KINDS[code][code > 4 ? 2 : 0] : "") + m];
+  const tries = code >= KINDS.length ? [named, named.slice(0, 1)] : [(parts > 2 ? spans.stage[i] : "") + (parts > 1 ? OP_LETTERS[code] : "") + m];
   return tries.find(text => textWidth(text, size) <= room);
 }
 
