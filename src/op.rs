@@ -137,6 +137,11 @@ impl Kind {
         self as usize >= Kind::S as usize
     }
 
+    /// Whether devices can run it: all kinds but copies and passes of a shared vocabulary.
+    pub fn is_executed(self) -> bool {
+        self.is_costed() || self == Kind::R
+    }
+
     /// Whether costs are given or measured for it.
     pub fn is_costed(self) -> bool {
         Kind::COSTED.contains(&self)
@@ -356,8 +361,9 @@ impl Op {
         match self.kind() {
             kind if kind.is_costed() && self.slice().is_none() => "",
             kind if kind.is_costed() => "slices",
-            kind if kind.is_compute() => "recomputes",
-            _ => "offloads",
+            Kind::R => "recomputes",
+            Kind::O | Kind::L => "offloads",
+            _ => "passes of a shared vocabulary",
         }
     }
 

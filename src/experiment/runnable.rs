@@ -50,9 +50,9 @@ impl Experiment {
     /// Returns the graphs that do not deadlock under the link's delivery.
     fn runnable(&self, graphs: Vec<TaskGraph>, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
         for schedule in graphs.iter().map(TaskGraph::schedule) {
-            if let Some(op) = schedule.ops().iter().find(|op| !op.kind().is_compute()) {
+            if let Some(op) = schedule.ops().iter().find(|op| !op.kind().is_executed()) {
                 return Err(Error::Schedule(format!(
-                    "{}: devices cannot run {} ({}); predict and check work; run a schedule without copies",
+                    "{}: devices cannot run {} ({}); predict works; run another schedule",
                     schedule.name,
                     op.feature(),
                     op.alone()

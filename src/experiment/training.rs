@@ -212,16 +212,16 @@ impl Training {
     /// Checks that these devices can run the ops of `graph`.
     fn check_ops(&self, graph: &TaskGraph) -> Result<(), Error> {
         let beyond = graph.schedule().ops().iter().find(|op| match self.backend {
-            Backend::Cpu => !op.kind().is_compute(),
+            Backend::Cpu => !op.kind().is_executed(),
             Backend::Cuda { .. } => op.slice().is_some() || !op.kind().is_costed(),
         });
         let Some(op) = beyond else { return Ok(()) };
         let where_to = match self.backend {
-            Backend::Cpu => "run a schedule without copies",
+            Backend::Cpu => "run another schedule",
             Backend::Cuda { .. } => "GPUs run whole micro-batches; use --device cpu",
         };
         Err(Error::Schedule(format!(
-            "devices of this kind cannot run {} ({}); predict and check work; {where_to}",
+            "devices of this kind cannot run {} ({}); predict works; {where_to}",
             op.feature(),
             op.alone()
         )))

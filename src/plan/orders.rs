@@ -96,6 +96,9 @@ fn compiled(question: &Question, shape: &Shape, micro: u32) -> Kept {
     let chunks = shape.names_chunks.then_some(shape.chunks);
     let selection = Selection { chunks, host: question.host, ..Selection::new(shape.pp, micro) };
     match selection.order(&shape.schedule).map(|found| found.order) {
+        // Costs on hardware are of whole micro-batches.
+        Ok(Order::Open(open)) if open.slices.is_cut() => Kept::Missing,
+        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => Kept::Missing,
         Ok(Order::Open(open)) => Kept::Open(Arc::new(open)),
         Ok(Order::Fixed(schedule)) => {
             TaskGraph::new(schedule).map_or(Kept::Missing, |graph| Kept::Fixed(Arc::new(Ordered::new(graph))))

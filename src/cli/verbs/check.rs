@@ -62,6 +62,12 @@ struct Verdict {
 impl Check {
     pub fn run(&self) -> Result<(), Failure> {
         let graphs = self.schedules.graphs(&self.costs, self.details.remarks)?;
+        if let Some(graph) = graphs.iter().find(|graph| graph.schedule().shares_vocabulary()) {
+            return Err(Failure::Usage(format!(
+                "check: deliveries do not describe how passes of {} wait for all devices; leave it out, or predict it",
+                graph.schedule().name
+            )));
+        }
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };

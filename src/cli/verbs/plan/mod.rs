@@ -134,6 +134,13 @@ impl PlanVerb {
         } else {
             asked
         };
+        let whole = dsl::names_of_whole();
+        let is_beyond = |name: &str| dsl::names().contains(&name) && !whole.contains(&name);
+        if let Some(name) = schedules.iter().find(|name| is_beyond(name.split(':').next().unwrap_or(name))) {
+            return Err(Failure::Usage(format!(
+                "--schedules: plans are of forwards and backwards of whole micro-batches, found {name}; leave it out"
+            )));
+        }
         Ok(Question {
             gpus: self.gpus.all().to_vec(),
             precision: self.compute_precision,
