@@ -43,7 +43,7 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     };
     if let Some(op) = schedule.beyond_microbatches() {
         let reason = format!("PyTorch's CSV cannot express {} ({})", op.feature(), op.alone());
-        return refuse(reason, "predict and check still work");
+        return refuse(reason, "predict still works");
     }
     if placement.directions() > 1 {
         let (one, other) = (placement.device_of_stage(0, 0), placement.device_of_stage(0, 1));

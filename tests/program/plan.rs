@@ -180,6 +180,10 @@ fn a_search_goes_on_from_its_journal() {
 
 /// Questions without an answer, and what the one line about each must say: what was found, and the smallest change that helps.
 const IMPOSSIBLE: &[(&str, &str)] = &[
+    (
+        "-s seq1f1b:slices=2 --fix pp=4",
+        "plans are of forwards and backwards of whole micro-batches, found seq1f1b:slices=2",
+    ),
     // names
     ("--model llama-3-71b", "llama-3-70b"),
     ("--model nothing.json", "nothing.json"),

@@ -443,3 +443,13 @@ fn the_choice_of_auto_can_be_asked_for() {
         assert_eq!(auto["makespan"], again["makespan"], "{more}: {name}");
     }
 }
+
+/// What nothing knows about passes of a shared vocabulary is refused by their name.
+#[test]
+fn passes_of_a_vocabulary_are_predicted_only() {
+    assert!(makespan("-p 2 -m 4 -s 1f1b-vocab --costs F=1,S=1") > makespan("-p 2 -m 4 -s 1f1b-vocab"));
+    let at = "-p 2 -m 4 -s 1f1b-vocab";
+    for (line, code) in [("run --steps 1", 3), ("check", 2), ("export --to pytorch-csv", 3)] {
+        fails(&format!("{line} {at}"), code, &["1f1b-vocab", "passes of"]);
+    }
+}
