@@ -1,4 +1,4 @@
-//! NVML: clocks, power, and what slows a GPU down. Names and values are those of nvml.h.
+//! NVML: clocks, power, and what slows a GPU down. Names and values follow nvml.h.
 
 use super::{Handle, symbol as function};
 use crate::library;
