@@ -86,7 +86,7 @@ const VALUES: &[(&str, &str)] = &[
     ("min-lr", "0.0001"),
     ("model", "small"),
     ("moe-overlap", ""),
-    ("need", "mpi"),
+    ("need", "nvshmem"),
     ("no-memory", ""),
     ("no-notes", ""),
     ("no-shared-memory", ""),
