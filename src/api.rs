@@ -110,8 +110,8 @@ pub mod simulation {
 /// Measured steps: what made them long, and costs for predictions of others.
 pub mod measured {
     pub use crate::diagnosis::{
-        DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, costs, findings,
-        stage_times, trend,
+        DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, Unlike, compare, costs,
+        findings, stage_times, trend,
     };
 }
 
@@ -134,7 +134,7 @@ pub mod training {
     };
     pub use crate::experiment::{
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
-        TrainingConfig, Verdict, compare, silent,
+        TrainingConfig, Verdict, silent,
     };
     pub use crate::mesh::{Coordinate, Mesh};
     pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};

@@ -24,6 +24,9 @@ pub enum Error {
     /// A text that is no timeline.
     #[error(transparent)]
     Timeline(#[from] timeline::TimelineError),
+    /// Timelines that cannot be compared.
+    #[error(transparent)]
+    Unlike(#[from] crate::diagnosis::Unlike),
     /// Traces that cannot be imported.
     #[cfg(feature = "pictures")]
     #[error(transparent)]

@@ -95,7 +95,7 @@
 //! 1 language and graph: op slices activation placement fault sharding program_check schedule fsdp open communicators delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
 //! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction plan report
-//! 4 machines: compute model checkpoint ranks exec doctor
+//! 4 machines: system compute model checkpoint ranks exec doctor
 //! 5 measurement: experiment training_loop
 //! 6 command line, and the errors of the crate: cli error
 //! ```
@@ -179,6 +179,8 @@ mod slices;
 mod statistics;
 mod step_estimate;
 mod suggestion;
+#[cfg(any(feature = "cli", feature = "training"))]
+mod system;
 mod timeline;
 #[cfg(all(feature = "training", feature = "pictures"))]
 mod training_loop;
@@ -208,6 +210,7 @@ pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts, SliceCosts, VocabularyCosts};
 pub use deadlock::{Deadlock, Wait};
 pub use delivery::{ChannelOptions, Delivery};
+pub use diagnosis::compare;
 pub use error::Error;
 pub use explanation::StepExplanation;
 pub use graph::{Dependency, TaskGraph};
@@ -233,7 +236,7 @@ pub use timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
 pub use cli::{Allocator, main};
 #[cfg(feature = "training")]
 pub use experiment::{
-    Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig, compare,
+    Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig,
 };
 
 /// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:

@@ -1,9 +1,12 @@
 //! Why a command failed, with its exit code.
 
 use crate::deadlock::Deadlock;
+#[cfg(feature = "training")]
+use crate::experiment;
+#[cfg(feature = "training")]
 use crate::ranks::RanksError;
 use crate::report::WriteError;
-use crate::{dsl, experiment, resolve};
+use crate::{dsl, resolve};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -51,6 +54,7 @@ impl Failure {
     }
 
     /// Returns the failure that ended a measurement early whose results are written.
+    #[cfg(feature = "training")]
     pub fn ended(error: experiment::Error) -> Failure {
         let text = error.to_string();
         match error.into() {
@@ -71,6 +75,7 @@ impl From<resolve::Error> for Failure {
     }
 }
 
+#[cfg(feature = "training")]
 impl From<experiment::Error> for Failure {
     fn from(error: experiment::Error) -> Failure {
         let text = error.to_string();
@@ -109,6 +114,7 @@ impl From<WriteError> for Failure {
     }
 }
 
+#[cfg(feature = "training")]
 impl From<RanksError> for Failure {
     fn from(misfit: RanksError) -> Failure {
         match misfit {
@@ -121,6 +127,9 @@ impl From<RanksError> for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        experiment::Error::from(error).into()
+        #[cfg(feature = "training")]
+        return experiment::Error::from(error).into();
+        #[cfg(not(feature = "training"))]
+        Failure::Failed(error)
     }
 }

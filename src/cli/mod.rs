@@ -6,6 +6,8 @@ mod options;
 mod sandbox;
 mod terminal;
 mod verbs;
+#[cfg(unix)]
+mod watchdog;
 
 pub use allocator::Allocator;
 pub use failure::Failure;
@@ -21,9 +23,9 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
 use verbs::doctor;
-use verbs::{
-    accuracy, check, compare, explain, export, import, plan, predict, profile, run, schedules, shell, tour, train,
-};
+#[cfg(feature = "training")]
+use verbs::{accuracy, profile, run, train};
+use verbs::{check, compare, explain, export, import, plan, predict, schedules, shell, tour};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -52,10 +54,13 @@ enum Verb {
     /// Find the best layouts of a model on a number of GPUs
     Plan(Box<plan::PlanVerb>),
     /// Train a real GPT-2 or Llama with schedules, measure, and compare with the prediction
+    #[cfg(feature = "training")]
     Run(Box<run::Run>),
     /// Train a model to the end, with validation, samples and checkpoints
+    #[cfg(feature = "training")]
     Train(Box<train::Train>),
     /// Measure costs with one schedule, for predict --profile
+    #[cfg(feature = "training")]
     Profile(Box<profile::Profile>),
     /// Check that schedules are valid, and with which communication they deadlock
     Check(Box<check::Check>),
@@ -68,6 +73,7 @@ enum Verb {
     /// Compare saved timelines
     Compare(compare::Compare),
     /// Report how accurate predictions are
+    #[cfg(feature = "training")]
     Report {
         #[command(subcommand)]
         report: ReportVerb,
@@ -93,6 +99,7 @@ enum Verb {
     },
 }
 
+#[cfg(feature = "training")]
 #[derive(Subcommand)]
 enum ReportVerb {
     /// Calibrate on one schedule and one m, predict others for several m, and measure all
@@ -103,15 +110,17 @@ pub fn command() -> clap::Command {
     // --batch may replace --micro for a model on hardware
     let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
     // a checkpoint has both
+    #[cfg(feature = "training")]
     let unless_resumed = |arg: clap::Arg| {
         arg.required(false).required_unless_present("resume").default_value_if("resume", ArgPredicate::IsPresent, "1")
     };
     // profile --hardware and profile --from need no schedule
+    #[cfg(feature = "training")]
     let unless_machine = |arg: clap::Arg| {
         let arg = arg.required(false).required_unless_present_any(["machine", "from"]);
         arg.default_value_if("machine", "true", "1").default_value_if("from", ArgPredicate::IsPresent, "1")
     };
-    Cli::command()
+    let command = Cli::command()
         .mut_subcommands(|verb| {
             verb.allow_negative_numbers(true).mut_subcommands(|verb| verb.allow_negative_numbers(true))
         })
@@ -131,11 +140,16 @@ pub fn command() -> clap::Command {
                 )
             };
             explain.mut_arg("micro", micro_may_follow).mut_arg("stages", unless_measured)
-        })
+        });
+    #[cfg(feature = "training")]
+    let command = command
         .mut_subcommand("train", |train| {
             train::described(train.mut_arg("stages", unless_resumed).mut_arg("micro", unless_resumed))
         })
-        .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
+        .mut_subcommand("profile", |profile| {
+            profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine)
+        });
+    command
 }
 
 /// Returns the error that --micro is missing.
@@ -156,6 +170,7 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    #[cfg(feature = "training")]
     if let (Verb::Train(train), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
         train.given = ["stages", "micro", "tp", "dp", "zero"]
             .map(|option| given.value_source(option) == Some(ValueSource::CommandLine));
@@ -224,14 +239,18 @@ fn run(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Predict(verb) => verb.run(),
         Verb::Plan(verb) => verb.run(),
+        #[cfg(feature = "training")]
         Verb::Run(verb) => verb.run(),
+        #[cfg(feature = "training")]
         Verb::Train(verb) => verb.run(),
+        #[cfg(feature = "training")]
         Verb::Profile(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),
         Verb::Export(verb) => verb.run(),
         Verb::Import(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
+        #[cfg(feature = "training")]
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),

@@ -1,10 +1,10 @@
 //! Description of a training: model, data, optimizer and batches.
 
 use super::Error;
-use super::system::{free_memory_bytes, in_words};
 use crate::exec::Fault;
 use crate::mesh::Mesh;
 use crate::model::{AdamW, Config, Tokenizer, Tokens};
+use crate::system::{free_memory_bytes, in_words};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

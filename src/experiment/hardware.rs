@@ -1,6 +1,5 @@
 //! Measured hardware description of this machine: a device is a core, and a link is memory that cores share.
 
-use super::system::{cores, free_memory_bytes, processor};
 use super::training::settings;
 use crate::compute::Collective as _;
 use crate::exec::{Shared, Sizes, TensorGroup};
@@ -9,6 +8,7 @@ use crate::mesh::Mesh;
 use crate::model::{Rates, rates};
 use crate::ranks::Ranks;
 use crate::resolve::{Costs, Error as ResolveError, Selection};
+use crate::system::{cores, free_memory_bytes, processor};
 use cpu_kernels::linear;
 use std::hint::black_box;
 use std::sync::Arc;

@@ -3,12 +3,11 @@
 //! A [`TrainingConfig`] describes a training; with devices it becomes a [`Training`], which opens sessions of the executor. An
 //! [`Experiment`] resolves its schedules, measures them in one process, warmed up and interleaved round-robin ([`measure()`]),
 //! calibrates costs on one of them ([`Calibrating`]), predicts the others from those costs, and compares prediction and
-//! measurement ([`compare()`]): one [`Outcome`] per schedule, together a [`Results`]. An [`Accuracy`] does so for several numbers
+//! measurement ([`compare`](crate::compare)): one [`Outcome`] per schedule, together a [`Results`]. An [`Accuracy`] does so for several numbers
 //! of micro-batches. Nothing here prints: an [`Observer`] receives the progress.
 
 mod accuracy;
 mod calibrate;
-mod compare;
 mod config;
 mod contention;
 mod error;
@@ -24,10 +23,10 @@ mod remarks;
 mod requirements;
 mod results;
 mod runnable;
+mod self_replay;
 mod sessions;
 mod steps;
 mod summary;
-mod system;
 mod timed;
 mod train;
 mod training;
@@ -36,7 +35,6 @@ mod weights;
 
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
-pub use compare::compare;
 pub use config::TrainingConfig;
 pub use error::Error;
 pub use hardware::measured_hardware;
@@ -48,7 +46,6 @@ pub use recent::report_of;
 pub use requirements::{require_session, state_bytes};
 pub use results::{Calibration, Results};
 pub use steps::{Role, Steps};
-pub use system::{cores, free_memory_bytes};
 pub use training::{Backend, Training};
 pub use verdict::{MOST_NOISE, Verdict, noise};
 

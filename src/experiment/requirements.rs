@@ -1,12 +1,12 @@
 //! The threads and the memory that sessions need at least, checked before any is opened.
 
 use super::held::most_held;
-use super::system::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model_spec::{Part, Stage, Tensor, TiedSides};
 use crate::ranks::Ranks;
+use crate::system::{free_memory_bytes, free_threads, in_words};
 
 /// Threads of a process besides those of its devices.
 const OTHER_THREADS: u64 = 8;

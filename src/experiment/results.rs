@@ -1,7 +1,9 @@
 //! The results of an experiment, as numbers and as a report.
 
-use super::{Error, Errors, Iteration, Measurement, Outcome, Steps, Training, Verdict, compare, noise};
+use super::self_replay::self_replay;
+use super::{Error, Errors, Iteration, Measurement, Outcome, Steps, Training, Verdict, noise};
 use crate::cost::{CostFile, CostTable};
+use crate::diagnosis;
 use crate::exec::StepRecord;
 use crate::model_spec::transformer::Style;
 use crate::report::{Entry, Panel, Report, Table};
@@ -162,13 +164,13 @@ impl Results {
             iteration: predicted.iteration.map(|_| median_step.iteration_ns() as f64 / 1e6),
             period: period_ms.map(|period| period.median),
         };
-        let error_of = |predicted: Option<f64>, measured: Option<f64>| Some(compare::ratio(predicted?, measured?));
-        let mut error = compare::compare(&panel.timeline, &timeline).unwrap_or_default();
+        let error_of = |predicted: Option<f64>, measured: Option<f64>| Some(diagnosis::ratio(predicted?, measured?));
+        let mut error = diagnosis::compare(&panel.timeline, &timeline).unwrap_or_default();
         error.steps = Some(run.records.len());
         error.noise = noise(&step_makespans_ms);
         error.iteration = error_of(predicted.iteration, measured.iteration);
         error.period = error_of(predicted.period, measured.period);
-        let self_replay = compare::self_replay(&run.graph, table, &run.records);
+        let self_replay = self_replay(&run.graph, table, &run.records);
         error.self_replay = Some(self_replay);
         let wall_ms = Iteration::of_walls(run);
         let tokens = f64::from(schedule.microbatches) * setting.microbatch_tokens as f64;

@@ -3,7 +3,6 @@
 use super::measure::in_turn;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
-use super::system::provenance;
 use super::training::settings;
 use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps, cores};
 use crate::cost::CostTable;
@@ -12,6 +11,7 @@ use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::report::Report;
 use crate::sim::{self, Setup};
+use crate::system::provenance;
 use std::sync::Arc;
 use std::time::Duration;
 

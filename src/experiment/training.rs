@@ -1,7 +1,6 @@
 //! A training run: model, data, devices, and the executor sessions that train it.
 
 use super::config::DEFAULT_SEQUENCE;
-use super::system::{cores, provenance};
 use super::{Error, TrainingConfig};
 use crate::compute::{Alone, Collective, OptimizerShare};
 use crate::cost::{CostFile, CostTable, StepCosts};
@@ -14,6 +13,7 @@ use crate::model::{self, Config, Parameters, StageModule, Tokens, WorkerShare};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
+use crate::system::{cores, provenance};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Options that several verbs share, what they accept, and which go together.
 
 pub mod costs;
+#[cfg(feature = "training")]
 pub mod devices;
 pub mod engine;
 mod foreign;
@@ -11,12 +12,15 @@ pub mod look;
 pub mod memory_cap;
 pub mod mixture;
 pub mod output;
+#[cfg(feature = "training")]
 pub mod ranks;
 pub mod rules;
 pub mod schedules;
 mod stage_file;
 pub mod threshold;
 pub mod tips;
+#[cfg(feature = "training")]
 pub mod training;
+#[cfg(feature = "training")]
 pub mod training_loop;
 pub mod values;

@@ -3,7 +3,7 @@
 use super::values::whole;
 use crate::cli::Failure;
 use crate::cli::terminal::eprint;
-use crate::cli::terminal::signals::{Decides, install_signal_handler};
+use crate::cli::terminal::stopping::{Decides, install_signal_handler};
 use crate::mesh::Mesh;
 use crate::ranks::{Patience, Ranks, RanksError, Role, launch, role};
 use clap::Args;

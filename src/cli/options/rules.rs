@@ -1,5 +1,6 @@
 //! Which options go together, beyond what clap can say: an option with no effect is rejected, never ignored.
 
+#[cfg(feature = "training")]
 use super::devices::DeviceKind;
 use super::layout::LayoutOption;
 use super::memory_cap::MemoryCap;
@@ -10,6 +11,7 @@ use crate::cost::{Decimal, GivenCosts, Per};
 use crate::report::{Output, OutputKind, TimelineRendering};
 use crate::schedule::Overlap;
 use crate::sim::event::Sharing;
+#[cfg(feature = "training")]
 use crate::training_loop::Decay;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -31,11 +33,7 @@ const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_seque
                      seed repeat_batch lr_schedule warmup_steps min_lr held_out";
 
 const RULES: &[Rule] = &[
-    (
-        "min_lr",
-        |g| g.get("lr_schedule") != Some(Decay::Constant),
-        "is for rates that fall; give --lr-schedule linear or cosine, too",
-    ),
+    ("min_lr", |g| !g.is_rate_constant(), "is for rates that fall; give --lr-schedule linear or cosine, too"),
     (
         SAVED,
         |g| !g.is_typed("resume") || g.verb.get_name() == "plan",
@@ -84,10 +82,10 @@ const RULES: &[Rule] = &[
     ),
     (
         TRAINING,
-        |g| !g.is_on(DeviceKind::Timed),
+        |g| !g.is_timed(),
         "describes a training, and timed devices train nothing; leave it out, or use another --device",
     ),
-    ("slices bfloat16", |g| !g.is_on(DeviceKind::Timed), "is for GPUs; leave it out, or use --device cuda"),
+    ("slices bfloat16", |g| !g.is_timed(), "is for GPUs; leave it out, or use --device cuda"),
     (
         "stages",
         |g| g.verb.get_name() == "predict" || !g.has_several("stages"),
@@ -108,10 +106,10 @@ const RULES: &[Rule] = &[
     ),
     (
         "costs costs_per slow",
-        |g| !g.has("device") || g.is_on(DeviceKind::Timed),
+        |g| !g.has("device") || g.is_timed(),
         "needs --device timed, or predict --costs; the speed of devices that train is measured",
     ),
-    ("unit_ms", |g| g.is_on(DeviceKind::Timed), "needs --device timed; the speed of devices that train is measured"),
+    ("unit_ms", |g| g.is_timed(), "needs --device timed; the speed of devices that train is measured"),
     (
         "costs_per",
         |g| g.get("costs_per") != Some(Per::Layer) || g.is_typed("layers"),
@@ -128,7 +126,7 @@ const RULES: &[Rule] = &[
             let has_costs = ["profile", "costs", "costs_per", "hardware", "timeline", "from"]
                 .iter()
                 .any(|option| g.is_typed(option));
-            has_costs || g.has("data") && !g.is_on(DeviceKind::Timed)
+            has_costs || g.has("data") && !g.is_timed()
         },
         "splits a model; give its costs with --profile, --costs, or --model and --hardware",
     ),
@@ -268,8 +266,19 @@ impl Given<'_> {
         self.get(option).is_some_and(|numbers: Numbers| numbers.are_several())
     }
 
-    fn is_on(&self, device: DeviceKind) -> bool {
-        self.get("device") == Some(device)
+    /// Whether devices only wait for the time of their ops.
+    fn is_timed(&self) -> bool {
+        #[cfg(feature = "training")]
+        return self.get("device") == Some(DeviceKind::Timed);
+        #[cfg(not(feature = "training"))]
+        false
+    }
+
+    fn is_rate_constant(&self) -> bool {
+        #[cfg(feature = "training")]
+        return self.get("lr_schedule") == Some(Decay::Constant);
+        #[cfg(not(feature = "training"))]
+        false
     }
 
     /// Whether collectives are asked for, or may be in a file.

@@ -3,6 +3,9 @@
 pub mod colors;
 pub mod progress;
 pub mod signals;
+#[cfg(feature = "training")]
+pub mod stopping;
+#[cfg(feature = "training")]
 pub mod watcher;
 
 use super::Failure;
@@ -76,7 +79,10 @@ pub fn width() -> Option<usize> {
     let set = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
     set.or_else(|| {
         let stdout = std::io::stdout();
+        #[cfg(unix)]
         let columns = || rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+        #[cfg(not(unix))]
+        let columns = || 0;
         stdout.is_terminal().then(|| Some(columns()).filter(|columns| *columns > 0).unwrap_or(80))
     })
 }

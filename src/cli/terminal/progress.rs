@@ -1,13 +1,11 @@
 //! Remarks and progress on stderr: a bar or a spinner on a terminal, else a line now and then.
 
 use super::eprint;
-use crate::experiment::Event;
 use crate::report::visible;
 use crate::resolve::Warning;
 use clap::Args;
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use std::cell::RefCell;
-use std::fmt::Write;
+#[cfg(unix)]
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +16,7 @@ use std::time::{Duration, Instant};
 /// Work that takes longer shows its progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
+#[cfg(unix)]
 const BETWEEN_DRAWINGS: Duration = Duration::from_millis(100);
 
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -76,6 +75,7 @@ impl Progress {
     }
 
     /// Makes a bar, or a spinner if the number of pieces is unknown.
+    #[cfg(unix)]
     fn bar(&self) -> ProgressBar {
         let all = self.of.map(|(all, _)| all);
         let template = match self.of {
@@ -122,58 +122,19 @@ impl RemarkOptions {
                 }
                 return;
             }
-            let bar = progress.bar();
-            while waits(BETWEEN_DRAWINGS) {
-                bar.set_position(progress.done.load(Ordering::Relaxed));
-                bar.tick();
+            #[cfg(unix)]
+            {
+                let bar = progress.bar();
+                while waits(BETWEEN_DRAWINGS) {
+                    bar.set_position(progress.done.load(Ordering::Relaxed));
+                    bar.tick();
+                }
+                bar.finish_and_clear();
             }
-            bar.finish_and_clear();
         };
         // Without the thread there is no progress to be seen.
         let named = std::thread::Builder::new().name("progress".to_string());
         let watch = (!self.quiet).then(|| named.spawn(watch).ok()).flatten();
         Busy { done, ended: Some(ended), watch }
-    }
-
-    /// Shows the events of a measurement: `bar` draws a bar on a terminal, `lines` prints a line per step.
-    pub fn observer(self, bar: bool, lines: bool) -> impl Fn(Event<'_>) {
-        let shown = bar && !self.quiet && std::io::stderr().is_terminal();
-        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(None, target);
-        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} steps{left}");
-        let left = |state: &ProgressState, text: &mut dyn Write| {
-            if state.pos() > 0 {
-                let _ = write!(text, ", {} left", HumanDuration(state.eta()));
-            }
-        };
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
-        // Without a bar, the progress is a line now and then.
-        let busy: RefCell<Option<Busy>> = RefCell::new(None);
-        move |event| match event {
-            Event::Remark(text) => self.remark(text),
-            Event::Warning(warning) => self.warn(warning),
-            Event::Begin(steps) => {
-                bar.reset();
-                bar.set_length(steps);
-                busy.replace((!shown).then(|| self.busy("measuring", Some((steps, "steps")))));
-            }
-            Event::WarmUp(schedule) => bar.set_message(visible(&format!("warming up {schedule}"), 80)),
-            Event::Turn(schedule) => bar.set_message(visible(schedule, 80)),
-            Event::Step { schedule, number, loss, iteration_ms: ms, tokens_per_second: speed } => {
-                if let Some(loss) = loss.filter(|_| lines) {
-                    bar.suspend(|| {
-                        self.remark(&format!(
-                            "step {number} {schedule:<18} loss {loss:.6}  {ms:.1} ms  {speed:.0} tokens/s"
-                        ));
-                    });
-                }
-                bar.inc(1);
-                busy.borrow().iter().for_each(Busy::done);
-            }
-            Event::End => {
-                bar.finish_and_clear();
-                busy.replace(None);
-            }
-        }
     }
 }

@@ -1,10 +1,11 @@
-//! Progress of a training on stderr: a bar on a terminal, else a line now and then.
+//! Progress of measurements and trainings on stderr: a bar on a terminal, else a line now and then.
 
-use super::progress::RemarkOptions;
+use super::progress::{Busy, RemarkOptions};
+use crate::experiment::Event;
 use crate::report::visible;
 use crate::training_loop::{LogLine, LoopEvent};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -16,6 +17,48 @@ const BETWEEN_LINES: Duration = Duration::from_secs(10);
 const MOST_SAMPLE: usize = 400;
 
 impl RemarkOptions {
+    /// Shows the events of a measurement: `bar` draws a bar on a terminal, `lines` prints a line per step.
+    pub fn observer(self, bar: bool, lines: bool) -> impl Fn(Event<'_>) {
+        let shown = bar && !self.quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} steps{left}");
+        let left = |state: &ProgressState, text: &mut dyn Write| {
+            if state.pos() > 0 {
+                let _ = write!(text, ", {} left", HumanDuration(state.eta()));
+            }
+        };
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
+        // Without a bar, the progress is a line now and then.
+        let busy: RefCell<Option<Busy>> = RefCell::new(None);
+        move |event| match event {
+            Event::Remark(text) => self.remark(text),
+            Event::Warning(warning) => self.warn(warning),
+            Event::Begin(steps) => {
+                bar.reset();
+                bar.set_length(steps);
+                busy.replace((!shown).then(|| self.busy("measuring", Some((steps, "steps")))));
+            }
+            Event::WarmUp(schedule) => bar.set_message(visible(&format!("warming up {schedule}"), 80)),
+            Event::Turn(schedule) => bar.set_message(visible(schedule, 80)),
+            Event::Step { schedule, number, loss, iteration_ms: ms, tokens_per_second: speed } => {
+                if let Some(loss) = loss.filter(|_| lines) {
+                    bar.suspend(|| {
+                        self.remark(&format!(
+                            "step {number} {schedule:<18} loss {loss:.6}  {ms:.1} ms  {speed:.0} tokens/s"
+                        ));
+                    });
+                }
+                bar.inc(1);
+                busy.borrow().iter().for_each(Busy::done);
+            }
+            Event::End => {
+                bar.finish_and_clear();
+                busy.replace(None);
+            }
+        }
+    }
+
     /// Shows the events of a training.
     pub fn watcher(self) -> impl Fn(LoopEvent<'_>) {
         let shown = !self.quiet && std::io::stderr().is_terminal();

@@ -9,7 +9,7 @@ use crate::cli::options::values::{Numbers, numbers, share, whole};
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::print;
 use crate::cli::terminal::progress::DetailOptions;
-use crate::cli::terminal::signals::{Decides, install_signal_handler};
+use crate::cli::terminal::stopping::{Decides, install_signal_handler};
 use crate::experiment::{self, Extent, Results, Training, TrainingConfig, Transfer};
 use crate::mesh::Mesh;
 use crate::ranks::{Ranks, refuse_ranks};

@@ -1,15 +1,19 @@
 //! `pipesim import`: profilers' traces of other programs become timelines.
 
-use super::profile::costs_of_steps;
 use crate::cli::Failure;
 use crate::cli::options::output::{DrawOptions, OneFile, WriteOptions, json, origin};
 use crate::cli::terminal::progress::RemarkOptions;
+use crate::cost::CostFile;
+use crate::diagnosis::{self, Fit, MeasuredStep};
 use crate::import::{ImportOptions, LabelRule, RankClock, Run, import};
 use crate::report::{self, Entry, Panel, Report, Table};
 use crate::timeline::{StepFigures, Timeline};
 use clap::Args;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+
+/// Most timelines whose prediction is compared with them.
+const MOST_FITS: usize = 5;
 
 #[derive(Args)]
 pub struct Import {
@@ -185,4 +189,25 @@ fn clocks(run: &Run) -> Option<Table> {
     let rows: Vec<Vec<String>> = run.clocks.iter().map(row).collect();
     let header = ["device", "rank", "clock ahead", "runs fast", "tied"];
     (rows.len() > 1).then(|| Table::new("Clocks, against the first device", &header, rows))
+}
+
+/// Returns the costs of steps of one run, and says how well they predict the first steps.
+///
+/// # Errors
+/// As [`diagnosis::costs`].
+pub fn costs_of_steps(steps: &[&Timeline], remarks: RemarkOptions) -> Result<CostFile, String> {
+    let costs = diagnosis::costs(steps).map_err(|error| error.to_string())?;
+    for timeline in steps.iter().take(MOST_FITS) {
+        let step = MeasuredStep::new(timeline).map_err(|error| error.to_string())?;
+        let fit = Fit::new(&step, &costs).map_err(|error| error.to_string())?;
+        let number = timeline.step.map_or_else(String::new, |step| format!(" step {step}"));
+        remarks.remark(&format!(
+            "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %; {}",
+            timeline.schedule,
+            100.0 * fit.makespan_error,
+            100.0 * fit.replay_error,
+            fit.best_in_words()
+        ));
+    }
+    Ok(costs)
 }

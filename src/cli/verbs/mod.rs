@@ -1,5 +1,6 @@
 //! The verbs, one file each: their options and what they do.
 
+#[cfg(feature = "training")]
 pub mod accuracy;
 pub mod check;
 pub mod compare;
@@ -10,9 +11,12 @@ pub mod export;
 pub mod import;
 pub mod plan;
 pub mod predict;
+#[cfg(feature = "training")]
 pub mod profile;
+#[cfg(feature = "training")]
 pub mod run;
 pub mod schedules;
 pub mod shell;
 pub mod tour;
+#[cfg(feature = "training")]
 pub mod train;

@@ -1,5 +1,6 @@
 //! `pipesim profile`: measure costs with one schedule and write a cost file.
 
+use super::import::costs_of_steps;
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cli::options::devices::DeviceOptions;
@@ -7,10 +8,8 @@ use crate::cli::options::output::{OneFile, json};
 use crate::cli::options::schedules::ScheduleOptions;
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{Numbers, numbers, whole};
-use crate::cli::terminal::progress::{DetailOptions, RemarkOptions};
-use crate::cli::terminal::signals::{Decides, install_signal_handler};
-use crate::cost::CostFile;
-use crate::diagnosis::{self, Fit, MeasuredStep};
+use crate::cli::terminal::progress::DetailOptions;
+use crate::cli::terminal::stopping::{Decides, install_signal_handler};
 use crate::experiment::{self, TrainingConfig};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
@@ -19,9 +18,6 @@ use crate::resolve::{self, OrderedGraph};
 use crate::timeline::Timeline;
 use clap::Args;
 use std::path::{Path, PathBuf};
-
-/// Most timelines whose prediction is compared with them.
-const MOST_FITS: usize = 5;
 
 #[derive(Args)]
 #[command(mut_arg("schedule", |one| one.help("The schedule to measure: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file [default: 1f1b]")))]
@@ -55,27 +51,6 @@ pub struct Profile {
     output: Option<PathBuf>,
     #[command(flatten)]
     details: DetailOptions,
-}
-
-/// Returns the costs of steps of one run, and says how well they predict the first steps.
-///
-/// # Errors
-/// As [`diagnosis::costs`].
-pub fn costs_of_steps(steps: &[&Timeline], remarks: RemarkOptions) -> Result<CostFile, String> {
-    let costs = diagnosis::costs(steps).map_err(|error| error.to_string())?;
-    for timeline in steps.iter().take(MOST_FITS) {
-        let step = MeasuredStep::new(timeline).map_err(|error| error.to_string())?;
-        let fit = Fit::new(&step, &costs).map_err(|error| error.to_string())?;
-        let number = timeline.step.map_or_else(String::new, |step| format!(" step {step}"));
-        remarks.remark(&format!(
-            "{}{number}: predicted from these costs {:+.1} %, replayed op by op {:+.1} %; {}",
-            timeline.schedule,
-            100.0 * fit.makespan_error,
-            100.0 * fit.replay_error,
-            fit.best_in_words()
-        ));
-    }
-    Ok(costs)
 }
 
 impl Profile {

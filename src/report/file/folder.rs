@@ -4,6 +4,7 @@ use crate::report::file::csv::{memory_csv, source_name};
 use crate::report::file::json::{figures, file_names};
 use crate::report::file::unfinished::{self, Unfinished, parent};
 use crate::report::{Output, OutputKind, Report, WriteError, html, trace_gz};
+#[cfg(unix)]
 use rustix::fs::Access;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -96,6 +97,7 @@ fn try_write(path: &Path) -> io::Result<()> {
     match fs::metadata(&target) {
         Ok(found) if found.is_dir() => return Err(io::Error::other("it is a folder")),
         Ok(found) => {
+            #[cfg(unix)]
             rustix::fs::access(&target, Access::WRITE_OK)?;
             if !found.is_file() {
                 return Ok(()); // to open a pipe would be to begin

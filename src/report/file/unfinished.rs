@@ -4,12 +4,13 @@
 //! A file has no name while it is written if the file system supports that. Named ones are locked while their program
 //! lives: the leftovers of a killed program have no lock, and the next writer removes them.
 
+#[cfg(unix)]
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+#[cfg(unix)]
+use std::os::{fd::AsRawFd, unix::fs::MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,7 +61,7 @@ impl Unfinished {
         let mut failure = io::Error::other("names for unfinished files are taken");
         for _ in 0..100 {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = folder.join(format!("{PREFIX}{}-{count}{SUFFIX}", std::process::id()));
+            let path = folder.join(format!("{PREFIX}{}-{count}{SUFFIX}", id()));
             let mut live = live();
             let file = match make(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -136,10 +137,21 @@ pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The number of this process; WebAssembly has only one.
+fn id() -> u32 {
+    if cfg!(unix) { std::process::id() } else { 0 }
+}
+
 /// Whether `path` still names this file or folder.
+#[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     let id = |found: &fs::Metadata| (found.dev(), found.ino());
     matches!((&file.metadata(), &fs::symlink_metadata(path)), (Ok(a), Ok(b)) if id(a) == id(b))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// Removes leftovers of killed programs from `folder`.
@@ -183,6 +195,7 @@ pub fn try_lock(folder: &Path) -> io::Result<Option<File>> {
 }
 
 /// Creates a file in `folder` without a name.
+#[cfg(unix)]
 fn nameless(folder: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(0o666))?);
@@ -219,7 +232,13 @@ pub fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
     file.rename(target)
 }
 
+#[cfg(not(unix))]
+fn nameless(_: &Path) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Gives a nameless file the name `target`.
+#[cfg(unix)]
 fn link(file: &File, target: &Path) -> io::Result<()> {
     let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = |to: &Path| rustix::fs::linkat(CWD, &nameless, CWD, to, AtFlags::SYMLINK_FOLLOW);
@@ -229,4 +248,9 @@ fn link(file: &File, target: &Path) -> io::Result<()> {
     // Only a name can replace another one: it gets a temporary one first.
     let made = |path: &Path| link(path).map_err(io::Error::from).and_then(|()| file.try_clone());
     Unfinished::new(parent(target), made)?.rename(target)
+}
+
+#[cfg(not(unix))]
+fn link(_: &File, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

@@ -2,6 +2,7 @@
 
 use crate::report::WriteError;
 use ab_glyph::{Font, FontRef, GlyphId, PxScale, point};
+#[cfg(not(target_family = "wasm"))]
 use plotters::style::{FontStyle, register_font};
 use plotters_backend::BackendTextStyle;
 use plotters_backend::text_anchor::{HPos, VPos};
@@ -19,6 +20,7 @@ impl Letters {
     /// Returns the built-in font, and makes it the one with which plotters measures texts.
     pub fn new() -> Result<Letters, WriteError> {
         let broken = || WriteError::Format("expected the built-in font to be usable, but it is not".to_string());
+        #[cfg(not(target_family = "wasm"))] // there plotters estimates
         register_font("sans-serif", FontStyle::Normal, BYTES).map_err(|_| broken())?;
         let font = FontRef::try_from_slice(BYTES).map_err(|_| broken())?;
         let units_per_em = font.units_per_em().filter(|&units| units > 0.0).ok_or_else(broken)?;

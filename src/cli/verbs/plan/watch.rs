@@ -3,16 +3,16 @@
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cli::terminal::progress::RemarkOptions;
+use crate::cli::terminal::signals;
 use crate::layout::ParallelConfig;
 use crate::plan::{Journal, Observer, Outcome, Plans, Question};
-use crate::ranks::signal_name;
+#[cfg(unix)]
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ const MOST_JOURNAL: u64 = 1 << 30;
 
 /// Follows a search.
 pub struct Watch {
+    #[cfg(unix)]
     bar: Mutex<Option<ProgressBar>>,
     begin: Instant,
     remarks: RemarkOptions,
@@ -60,14 +61,16 @@ impl Watch {
             journal = Some(Mutex::new(file));
         }
         let signal = Arc::new(AtomicUsize::new(0));
-        let asked = Arc::new(AtomicBool::new(false));
-        for number in [SIGHUP, SIGINT, SIGTERM] {
-            // a second signal ends the process
-            let _ = signal_hook::flag::register_conditional_shutdown(number, 128 + number, asked.clone());
-            let _ = signal_hook::flag::register(number, asked.clone());
-            let _ = signal_hook::flag::register_usize(number, signal.clone(), number as usize);
-        }
-        Ok(Watch { bar: Mutex::default(), begin: Instant::now(), remarks, signal, known, journal })
+        signals::note(&signal);
+        Ok(Watch {
+            #[cfg(unix)]
+            bar: Mutex::default(),
+            begin: Instant::now(),
+            remarks,
+            signal,
+            known,
+            journal,
+        })
     }
 
     /// Returns the results in the journal.
@@ -77,6 +80,7 @@ impl Watch {
 
     /// Ends the progress bar.
     pub fn done(&self) {
+        #[cfg(unix)]
         if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
             bar.finish_and_clear();
         }
@@ -88,7 +92,7 @@ impl Watch {
         if signal == 0 {
             return Ok(());
         }
-        let name = signal_name(signal as i32);
+        let name = signals::name(signal);
         let what = match (plans.is_stopped, plans.plans.is_empty()) {
             (true, true) => "no plan was found so far",
             (true, false) => "these plans are the best so far; others may be better",
@@ -105,16 +109,20 @@ impl Observer for Watch {
         if self.remarks.quiet || !std::io::stderr().is_terminal() || self.begin.elapsed() < PATIENCE {
             return;
         }
-        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = bar.get_or_insert_with(|| {
-            let style = ProgressStyle::with_template("{pos} of {len} layouts [{bar:30}] {msg}");
-            let bar = ProgressBar::with_draw_target(Some(all as u64), ProgressDrawTarget::stderr());
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        if let Some((seconds, layout)) = best {
-            bar.set_message(format!("best so far {seconds:.3} s: {layout}"));
+        #[cfg(unix)]
+        {
+            let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+            let bar = bar.get_or_insert_with(|| {
+                let style = ProgressStyle::with_template("{pos} of {len} layouts [{bar:30}] {msg}");
+                let bar = ProgressBar::with_draw_target(Some(all as u64), ProgressDrawTarget::stderr());
+                bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            });
+            if let Some((seconds, layout)) = best {
+                bar.set_message(format!("best so far {seconds:.3} s: {layout}"));
+            }
+            bar.set_position(decided as u64);
         }
-        bar.set_position(decided as u64);
+        let _ = (decided, all, best);
     }
 
     fn outcome(&self, number: u32, outcome: Outcome) {

@@ -11,7 +11,7 @@ pub fn cores() -> u32 {
 }
 
 /// Name of the processor.
-pub(super) fn processor() -> String {
+pub fn processor() -> String {
     let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown processor".to_string(), |(_, name)| name.trim().to_string())
@@ -27,7 +27,7 @@ pub fn free_memory_bytes() -> Option<u64> {
 }
 
 /// Returns the number of threads that this process may still start, and the name of the limit; `None` if the system does not tell.
-pub(super) fn free_threads() -> Option<(u64, &'static str)> {
+pub fn free_threads() -> Option<(u64, &'static str)> {
     let number = |path: &str| read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // A thread has four mappings: its stack, its signal stack, and a guard page for each.
     let mappings = || {
@@ -50,7 +50,7 @@ pub(super) fn free_threads() -> Option<(u64, &'static str)> {
 }
 
 /// Formats bytes, as in `3.2 GiB` and `12 MiB`.
-pub(super) fn in_words(bytes: u64) -> String {
+pub fn in_words(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     if mebibytes < 1024.0 { format!("{mebibytes:.0} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }
 }

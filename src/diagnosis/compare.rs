@@ -1,24 +1,24 @@
 //! Comparison of a predicted with a measured timeline.
 
-use super::Error;
-use crate::cost::CostTable;
-use crate::exec::StepRecord;
-use crate::graph::TaskGraph;
 use crate::op::Op;
 use crate::report::{Comparison, KindError};
-use crate::sim::replay;
 use crate::statistics::{median, quantile};
 use crate::timeline::{Queue, Timeline};
 use std::collections::BTreeMap;
+
+/// The timelines are of different schedules or in different units.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unlike(String);
 
 /// Compares two timelines of the same schedule op by op.
 ///
 /// # Errors
 /// The timelines differ in devices, chunks, micro-batches or unit.
-pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, Error> {
+pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, Unlike> {
     let shape = |t: &Timeline| (t.devices, t.chunks, t.microbatches, t.time_unit.clone());
     if shape(predicted) != shape(measured) {
-        return Err(Error::Usage(format!(
+        return Err(Unlike(format!(
             "expected two timelines of one schedule; found (devices, chunks, micro-batches, unit) {:?} and {:?}",
             shape(predicted),
             shape(measured)
@@ -41,7 +41,7 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, 
 }
 
 /// Returns predicted / measured - 1; 0 if nothing was measured.
-pub(super) fn ratio(predicted: f64, measured: f64) -> f64 {
+pub fn ratio(predicted: f64, measured: f64) -> f64 {
     if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
 }
 
@@ -87,39 +87,4 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
         sums[span.device as usize] += span.end_ns - span.start_ns;
     }
     sums.into_iter().map(|ns| ns as f64 / 1e6).collect()
-}
-
-/// Returns for each of `ops` ops how long its device summed gradients behind it in a step, waits for other replicas included: these
-/// are not part of the graph. Empty if none did.
-fn pauses(record: &StepRecord, ops: usize) -> Vec<u64> {
-    let mut pauses = Vec::new();
-    for device in &record.devices {
-        for pair in device.ops.windows(2) {
-            let is_between = |start: u64| (pair[0].end..pair[1].turn).contains(&start);
-            let ends = device.steps.iter().filter(|(_, start, _)| is_between(*start)).map(|&(.., end)| end);
-            if let Some(end) = ends.max() {
-                pauses.resize(ops, 0);
-                pauses[pair[0].index] = end.saturating_sub(pair[0].put_end);
-            }
-        }
-    }
-    pauses
-}
-
-/// Returns the makespan error when each step's own durations are fed back into the simulation, the median over steps.
-pub(super) fn self_replay(graph: &TaskGraph, costs: &CostTable, records: &[StepRecord]) -> f64 {
-    let replayed = |record: &StepRecord| {
-        let mut own = vec![0; graph.len()];
-        record.devices.iter().flat_map(|device| &device.ops).for_each(|op| own[op.index] = op.end - op.start);
-        let replayed = match pauses(record, graph.len()) {
-            pauses if pauses.is_empty() => replay(graph, costs, &own),
-            pauses => {
-                let mut costs = costs.clone();
-                costs.pauses = pauses;
-                replay(graph, &costs, &own)
-            }
-        };
-        ratio(replayed as f64, record.makespan_ns() as f64)
-    };
-    median(&records.iter().map(replayed).collect::<Vec<_>>())
 }
