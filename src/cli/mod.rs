@@ -1,6 +1,7 @@
 //! The command line: verbs and exit codes.
 
 mod allocator;
+mod explorer;
 mod failure;
 mod options;
 mod sandbox;
@@ -25,7 +26,7 @@ use terminal::{eprint, print, signals};
 use verbs::doctor;
 #[cfg(feature = "training")]
 use verbs::{accuracy, profile, run, train};
-use verbs::{check, compare, explain, export, import, plan, predict, schedules, shell, tour};
+use verbs::{check, compare, explain, explore, export, import, plan, predict, schedules, shell, tour};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -85,6 +86,8 @@ enum Verb {
     /// Show which devices and libraries work here, and how to fix the others
     #[cfg(feature = "cuda")]
     Doctor(doctor::Doctor),
+    /// Open the explorer: schedules in a browser, with sliders
+    Explore(explore::Explore),
     /// Print a shell-completion script
     #[command(after_help = shell::HELP)]
     Completions {
@@ -254,6 +257,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),
+        Verb::Explore(verb) => verb.run(),
         #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => print(&shell::script(shell)?),

@@ -7,6 +7,7 @@ pub mod compare;
 #[cfg(feature = "cuda")]
 pub mod doctor;
 pub mod explain;
+pub mod explore;
 pub mod export;
 pub mod import;
 pub mod plan;

@@ -8,6 +8,7 @@ use crate::dsl::{self, Description};
 use crate::report::{Report, number, percent};
 use crate::resolve::{self, Costs, Files, Resolved, Selection};
 use clap::Args;
+use serde_json::{Value, json};
 
 /// Devices and micro-batches of the drawings.
 const SMALL: (u32, u32) = (4, 8);
@@ -35,12 +36,12 @@ impl Schedules {
             }
             return print_text(&file.text);
         }
-        let mut all = Vec::new();
-        for name in dsl::names() {
-            all.push(dsl::describe(&dsl::named(name)?)?);
-        }
-        if self.json { print(&json(&all)) } else { print_folded(&table(&all)) }
+        if self.json { print(&format!("{:#}\n", list()?)) } else { print_folded(&table(&described()?)) }
     }
+}
+
+fn described() -> Result<Vec<Description>, Failure> {
+    Ok(dsl::names().into_iter().map(|name| dsl::describe(&dsl::named(name)?)).collect::<Result<_, _>>()?)
 }
 
 /// Finds the line `what: ..` in the documentation of a schedule's file.
@@ -105,15 +106,16 @@ fn card(d: &Description) -> Result<String, Failure> {
     Ok(text.lines().map(|line| format!("# {line}").trim_end().to_string() + "\n").collect())
 }
 
-fn json(all: &[Description]) -> String {
-    let list: Vec<_> = all
+/// Returns the list as JSON.
+pub fn list() -> Result<Value, Failure> {
+    let list: Vec<_> = described()?
         .iter()
         .map(|d| {
-            serde_json::json!({"name": d.name, "summary": d.summary, "placement": d.placement,
+            json!({"name": d.name, "summary": d.summary, "placement": d.placement,
                                "peak_activations": memory(d), "options": d.options, "bubble": said(d, "bubble"), "paper": paper(d)})
         })
         .collect();
-    format!("{:#}\n", serde_json::json!({"schema_version": 1, "schedules": list}))
+    Ok(json!({"schema_version": 1, "schedules": list}))
 }
 
 /// Formats two lines per schedule: its summary; its placement, memory and options.

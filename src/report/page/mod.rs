@@ -52,7 +52,7 @@ pub fn html(report: &Report) -> String {
 }
 
 /// Escapes JSON so that it cannot end its `<script>` element: `<`, `>`, `&` and line separators.
-fn inside_script(json: &str) -> String {
+pub fn inside_script(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         match c {

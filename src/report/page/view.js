@@ -106,12 +106,13 @@ function remember() {
     if (shown.workers) parts.push("workers");
     if (selected && selected.queue === 0) parts.push("op=" + panels.indexOf(selected.panel) + "." + encodeURIComponent(selected.panel.name(selected)));
     const hash = parts.length ? "#" + parts.join("&") : "#";
+    document.documentElement.dataset.view = hash; // for the explorer, in whose frame a page has no address
     if (hash !== (location.hash || "#")) try { history.replaceState(null, "", hash); } catch { /* some browsers forbid it for files */ }
   }, 150);
 }
 function recall() {
   let op = null, top = 0;
-  for (const part of location.hash.slice(1).split("&")) {
+  for (const part of (location.hash || document.documentElement.dataset.view || "").slice(1).split("&")) {
     const [key, value = ""] = part.split("=");
     if (key === "v") {
       const [from, to] = value.split(",").map(Number);

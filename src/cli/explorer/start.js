@@ -1,0 +1,123 @@
+// The form and the page's other controls.
+
+const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp", "mbs", "seq", "cap", "more", "ps", "ms", "model", "hardware", "delivery", "recompute"];
+
+// Asks anew, at most once per frame, after something changed.
+let asking = false;
+function ask() {
+  rememberState();
+  if (asking) return;
+  asking = true;
+  requestAnimationFrame(() => { asking = false; show(); });
+}
+
+function fillSchedules() {
+  const chosen = schedulesChosen(), own = Object.keys(files()).filter(name => /\.(star|csv)$/.test(name));
+  const names = [...own, ...facts.schedules.map(schedule => schedule.name)], given = chosen.filter(name => !names.includes(name));
+  byId("schedules").replaceChildren(...[...given, ...names].map(name => {
+    const input = make("input", { type: "checkbox", value: name }), known = facts.schedules.find(schedule => schedule.name === name);
+    input.checked = chosen.includes(name);
+    input.addEventListener("change", () => {
+      state.s = input.checked ? [...schedulesChosen(), name].join(",") : schedulesChosen().filter(other => other !== name).join(",");
+      ask();
+    });
+    return make("label", { title: known && known.summary }, input, name);
+  }));
+}
+
+// Writes the state into the form.
+function refill() {
+  for (const id of INPUTS) byId(id).value = state[id];
+  for (const range of document.querySelectorAll("input[type=range]")) range.value = parseFloat(state[range.dataset.of]) || 0;
+  for (const radio of document.querySelectorAll("input[name=mode]")) radio.checked = radio.value === state.mode;
+  byId("of-costs").hidden = state.mode === "hardware";
+  byId("of-hardware").hidden = state.mode !== "hardware";
+  byId("mine").value = state.mine;
+  byId("commandline").value = state.line;
+  colour(state.mine, 0);
+  fillSchedules();
+  ask();
+}
+
+function connectForm() {
+  for (const [id, names] of [["model", facts.models], ["hardware", facts.hardware]]) byId(id).append(...names.map(name => make("option", {}, name)));
+  byId("start").append(...facts.schedules.map(schedule => make("option", {}, schedule.name)));
+  for (const id of INPUTS) byId(id).addEventListener("input", () => {
+    state[id] = byId(id).value;
+    for (const range of document.querySelectorAll(`input[data-of="${id}"]`)) range.value = parseFloat(state[id]) || 0;
+    ask();
+  });
+  for (const range of document.querySelectorAll("input[type=range]")) range.addEventListener("input", () => {
+    state[range.dataset.of] = byId(range.dataset.of).value = range.value;
+    ask();
+  });
+  for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => { state.mode = radio.value; refill(); });
+  byId("controls").addEventListener("submit", event => event.preventDefault());
+  byId("console").addEventListener("submit", event => { event.preventDefault(); state.line = byId("commandline").value; rememberState(); show(); });
+  for (const tab of document.querySelectorAll("#tabs button")) tab.addEventListener("click", () => { state.view = tab.dataset.view; refill(); });
+  byId("tabs").addEventListener("keydown", event => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], tabs = [...document.querySelectorAll("#tabs button")];
+    if (!step) return;
+    const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
+    next.focus();
+    next.click();
+  });
+}
+
+function download(name, bytes) {
+  const link = make("a", { download: name, href: URL.createObjectURL(new Blob([bytes])) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+function connectTools() {
+  byId("stop").addEventListener("click", () => { stopAll(); byId("busy").hidden = true; });
+  byId("theme").addEventListener("click", () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    if (frame && frame.contentDocument) frame.contentDocument.documentElement.dataset.theme = document.documentElement.dataset.theme;
+    ask();
+  });
+  const copies = (id, what) => byId(id).addEventListener("click", async () => {
+    const said = byId(id), name = said.textContent;
+    try { await navigator.clipboard.writeText(what()); said.textContent = "copied"; } catch { prompt("Copy this:", what()); }
+    setTimeout(() => { said.textContent = name; }, 1500);
+  });
+  copies("copy", () => byId("command").textContent);
+  copies("link", () => { rememberState(); return location.href; });
+  byId("save").addEventListener("change", async event => {
+    const ending = event.target.value;
+    event.target.value = "";
+    if (!ending) return;
+    const args = ["predict", ...choice(schedulesChosen())], name = "timelines." + ending;
+    const result = await run("save", [...args, "-q", "-o", name], files());
+    if (!result) return;
+    if (result.files[name]) download(name, result.files[name]);
+    else byId("failure").textContent = result.err.trim();
+  });
+  const over = event => { event.preventDefault(); };
+  for (const kind of ["dragenter", "dragover"]) window.addEventListener(kind, over);
+  window.addEventListener("drop", async event => { event.preventDefault(); await take([...event.dataTransfer.files]); });
+  window.addEventListener("hashchange", () => { recallState(); refill(); });
+}
+
+const MOST_BYTES = 256 << 20;
+async function take(list) {
+  const refused = [];
+  for (const file of list) {
+    const name = file.name.replace(/[^\w.@+-]/g, "_").slice(-80);
+    if (!/\.(star|csv|json|toml|gz)$/.test(name)) refused.push(`${file.name}: expected .star, .csv, .json, .toml or .gz`);
+    else if (file.size > MOST_BYTES) refused.push(`${file.name}: expected at most ${MOST_BYTES >> 20} MiB, found ${Math.round(file.size / 1048576)}`);
+    else dropped[name] = new Uint8Array(await file.arrayBuffer());
+    if (/\.(star|csv)$/.test(name) && dropped[name] && !schedulesChosen().includes(name)) state.s = [...schedulesChosen(), name].join(",");
+    if (/\.json$/.test(name) && dropped[name]) state.view = "files";
+  }
+  refill();
+  if (refused.length) byId("failure").textContent = refused.join("\n");
+}
+
+recallState();
+connectForm();
+connectEditor();
+connectTools();
+refill();

@@ -1,0 +1,88 @@
+// What the program knew when it wrote this page: schedules, models, hardware; the token of the server, if one serves it.
+const facts = JSON.parse(document.getElementById("facts").textContent);
+
+// What is asked: fields, the address that holds them, and the command line that they make.
+
+// Each field: its place in the form, its default, and the option of the command line that it becomes.
+const MINE = "mine.star";
+const FIELDS = {
+  mode: { value: "costs" },
+  view: { value: "timeline" },
+  s: { value: "1f1b,zb-v" },
+  p: { value: "4", option: "--stages" },
+  m: { value: "8", option: "--micro" },
+  v: { value: "", option: "--chunks" },
+  F: { value: "1", cost: true },
+  I: { value: "1", cost: true },
+  W: { value: "1", cost: true },
+  comm: { value: "0", cost: true },
+  keep: { value: "1", cost: true },
+  per: { value: "" },
+  delivery: { value: "one-sided", option: "--delivery" },
+  cap: { value: "", option: "--memory-cap" },
+  model: { value: "llama-3-70b", option: "--model", hardware: true },
+  hardware: { value: "h100-sxm", option: "--hardware", hardware: true },
+  tp: { value: "8", option: "--tp", hardware: true },
+  dp: { value: "1", option: "--dp", hardware: true },
+  mbs: { value: "1", option: "--micro-batch-size", hardware: true },
+  seq: { value: "8192", option: "--seq", hardware: true },
+  recompute: { value: "none", option: "--recompute", hardware: true },
+  more: { value: "" },
+  mine: { value: "" },
+  ps: { value: "4..16*2" },
+  ms: { value: "8..64*2" },
+  line: { value: "plan --model llama-3-8b --hardware h100-sxm --gpus 16 --batch 64 --seq 8192" },
+};
+const state = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.value]));
+// Files that were dropped on the page, by name; they stay in this tab.
+const dropped = {};
+
+function recallState() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  for (const [name, field] of Object.entries(FIELDS)) state[name] = given.has(name) ? given.get(name).slice(0, 100000) : field.value;
+}
+let rememberingState = 0;
+function rememberState() {
+  clearTimeout(rememberingState);
+  rememberingState = setTimeout(() => {
+    const parts = new URLSearchParams();
+    for (const [name, field] of Object.entries(FIELDS)) if (state[name] !== field.value) parts.set(name, state[name]);
+    const hash = "#" + parts;
+    if (hash !== (location.hash || "#")) try { history.replaceState(null, "", hash); } catch { /* some browsers forbid it for files */ }
+  }, 200);
+}
+
+const schedulesChosen = () => state.s.split(",").filter(Boolean);
+
+// A command line's words: quotes hold words together, as in a shell.
+function words(line) {
+  const found = [];
+  for (const match of line.matchAll(/(?:"([^"]*)"|'([^']*)'|[^\s"']+)+/g)) found.push(match[0].replace(/"([^"]*)"|'([^']*)'/g, (_, a, b) => a ?? b));
+  return found;
+}
+const quoted = word => (/^[\w@%+=:,.\/*-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
+
+// The costs as --costs takes them; a unit (1ms) in one makes all others need one, which the program says.
+function costs() {
+  const parts = Object.keys(FIELDS).filter(name => FIELDS[name].cost && state[name].trim() !== "" && state[name] !== FIELDS[name].value).map(name => name + "=" + state[name].trim());
+  if (state.per.trim()) parts.push(state.per.trim());
+  return parts.join(",");
+}
+
+// The arguments that choose schedule, costs and machine. `names` are the schedules; `sizes` leaves out p and m.
+function choice(names, sizes = true, delivery = true) {
+  const args = [], onHardware = state.mode === "hardware";
+  if (sizes) args.push("--stages", state.p, "--micro", state.m);
+  if (names.length) args.push("-s", names.join(","));
+  for (const [name, field] of Object.entries(FIELDS)) {
+    if (!field.option || name === "p" || name === "m" || name === "delivery" && (!delivery || state[name] === field.value) || field.hardware && !onHardware) continue;
+    if (state[name].trim() !== "" && (field.hardware || state[name] !== field.value)) args.push(field.option, state[name].trim());
+  }
+  if (!onHardware && costs()) args.push("--costs", costs());
+  return [...args, ...words(state.more)];
+}
+
+// The files that a command line may read.
+const files = () => ({ ...dropped, ...(state.mine ? { [MINE]: state.mine } : {}) });
+
+const commandText = args => "pipesim " + args.map(quoted).join(" ");

@@ -1,0 +1,161 @@
+// What is shown: timelines in a frame, texts, the map over p and m, the gallery.
+
+const make = (tag, attributes = {}, ...inside) => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== undefined) node.setAttribute(name, value);
+  node.append(...inside);
+  return node;
+};
+const byId = id => document.getElementById(id);
+const text = bytes => new TextDecoder().decode(bytes);
+
+// The frame with the report. A new page loads behind the one that is seen, with its zoom and switches.
+let frame = null, coming = null;
+function showPage(html) {
+  const seen = frame && frame.contentDocument && frame.contentDocument.documentElement.dataset.view || "";
+  const theme = frame && frame.contentDocument && frame.contentDocument.documentElement.dataset.theme || document.documentElement.dataset.theme;
+  if (coming) coming.remove();
+  const next = coming = make("iframe", { title: "Timelines", class: "coming" });
+  const marks = ` data-view="${seen.replaceAll("&", "&amp;").replaceAll('"', "&quot;")}"` + (theme ? ` data-theme="${theme === "dark" ? "dark" : "light"}"` : "");
+  return new Promise(resolve => {
+    next.addEventListener("load", () => {
+      if (coming !== next) { resolve(false); return; }
+      coming = null;
+      if (frame) frame.remove();
+      frame = next;
+      next.classList.remove("coming");
+      resolve(true);
+    });
+    next.srcdoc = html.replace("<html lang=\"en\"", "<html lang=\"en\"" + marks);
+    byId("page").append(next);
+  });
+}
+
+function say(result, args) {
+  byId("failure").textContent = result.code && result.code !== 4 ? result.err.trim() : "";
+  byId("remarks").textContent = result.code && result.code !== 4 ? "" : result.err.trim();
+  byId("command").textContent = commandText(args);
+  byId("took").textContent = result.ms === undefined ? "" : Math.round(result.ms) + " ms";
+  markLine(result.code ? result.err : "");
+}
+
+// One view: runs what it needs, shows it. Each returns the arguments that it ran, for the command line.
+const views = {
+  async timeline() {
+    const args = ["predict", ...choice(schedulesChosen())];
+    const result = await run("timeline", [...args, "-q", "-o", "page.html", "--format", "json"], files());
+    if (!result) return;
+    if (result.files["page.html"]) await showPage(text(result.files["page.html"]));
+    say(result, args);
+    byId("said").textContent = result.code ? "" : summary(result.out);
+  },
+  async explain() {
+    const chosen = schedulesChosen(), args = ["explain", ...choice(chosen.slice(0, 1))];
+    const result = await run("text", args, files());
+    if (!result) return;
+    byId("text").textContent = result.out;
+    say(result, args);
+  },
+  async check() {
+    const args = ["check", "--stages", state.p, "--micro", state.m, ...(schedulesChosen().length ? ["-s", schedulesChosen().join(",")] : []), ...(state.v.trim() ? ["--chunks", state.v.trim()] : [])];
+    const result = await run("text", args, files());
+    if (!result) return;
+    byId("text").textContent = result.out + (result.out && result.code ? "\n" + result.err : "");
+    say(result, args);
+    if (result.out) byId("failure").textContent = "";
+  },
+  async map() {
+    const args = ["predict", "--stages", state.ps, "--micro", state.ms, ...choice(schedulesChosen(), false)];
+    const result = await run("text", [...args, "-q", "-o", "map.svg"], files());
+    if (!result) return;
+    const picture = result.files["map.svg"];
+    if (picture) byId("picture").replaceChildren(make("img", { alt: "Map over devices and micro-batches; its figures are in the table below.", src: URL.createObjectURL(new Blob([picture], { type: "image/svg+xml" })) }));
+    byId("text").textContent = result.out;
+    say(result, args);
+  },
+  async gallery() {
+    const shelf = byId("picture");
+    shelf.replaceChildren();
+    byId("text").textContent = "";
+    for (const schedule of facts.schedules) {
+      const use = make("button", { type: "button" }, "show " + schedule.name), box = make("figure", {}, make("figcaption", {}, make("b", {}, schedule.name), " ", schedule.summary, " ", ...(schedule.paper ? [make("a", { href: schedule.paper, rel: "noreferrer", target: "_blank" }, "paper")] : []), " ", use));
+      use.addEventListener("click", () => { state.s = schedule.name; state.view = "timeline"; refill(); });
+      shelf.append(box);
+    }
+    for (const [k, schedule] of facts.schedules.entries()) {
+      const args = ["predict", "--stages", "4", "--micro", "8", "-s", schedule.name];
+      const result = await run("gallery", [...args, "-q", "-o", "one.svg", "--no-notes"], {});
+      if (!result || state.view !== "gallery") return;
+      if (k === 0) say(result, args);
+      const picture = result.files["one.svg"];
+      shelf.children[k].prepend(picture ? make("img", { alt: "Timeline of " + schedule.name, loading: "lazy", src: URL.createObjectURL(new Blob([picture], { type: "image/svg+xml" })) }) : make("p", {}, result.err));
+    }
+  },
+  async tour() {
+    const args = ["tour"];
+    const result = await run("timeline", [...args, "-o", "tour.html"], {});
+    if (!result) return;
+    if (result.files["tour.html"]) await showPage(text(result.files["tour.html"]));
+    say(result, args);
+  },
+  async files() {
+    const list = byId("picture");
+    list.replaceChildren(make("p", {}, "Drop files anywhere on this page: schedules (.star, PyTorch's .csv) appear among the schedules; timelines and reports (.json) are compared here; cost files can be named under more options, as in --profile costs.json. Nothing leaves this machine."));
+    for (const name of Object.keys(dropped)) {
+      const away = make("button", { type: "button" }, "remove");
+      away.addEventListener("click", () => { delete dropped[name]; refill(); });
+      list.append(make("p", {}, make("code", {}, name), ` ${dropped[name].length.toLocaleString("en")} bytes `, away));
+    }
+    const timelines = Object.keys(dropped).filter(name => name.endsWith(".json"));
+    byId("text").textContent = "";
+    if (!timelines.length) return;
+    const args = ["compare", ...timelines];
+    const result = await run("timeline", [...args, "-q", "-o", "page.html"], files());
+    if (!result) return;
+    byId("text").textContent = result.out;
+    if (result.files["page.html"]) await showPage(text(result.files["page.html"]));
+    say(result, args);
+  },
+  async command() {
+    const args = words(state.line.replace(/^\s*pipesim\s+/, ""));
+    if (!args.length) return;
+    byId("text").textContent = "running …";
+    const result = await run("text", args, files());
+    if (!result) return;
+    byId("text").textContent = result.out;
+    say(result, args);
+    const list = byId("picture");
+    list.replaceChildren();
+    for (const [name, bytes] of Object.entries(result.files)) {
+      const link = make("a", { download: name.split("/").pop(), href: URL.createObjectURL(new Blob([bytes])) }, name);
+      list.append(make("p", {}, "wrote ", link));
+      if (name.endsWith(".svg")) list.append(make("img", { alt: name, src: URL.createObjectURL(new Blob([bytes], { type: "image/svg+xml" })) }));
+    }
+  },
+};
+
+// For those who do not see the timeline.
+function summary(json) {
+  try {
+    const { predictions } = JSON.parse(json), best = predictions.reduce((a, b) => (b.makespan < a.makespan ? b : a));
+    return predictions.map(one => `${one.schedule}: makespan ${+one.makespan.toPrecision(4)}, bubble ${(100 * one.bubble).toFixed(1)} percent`).join("; ") + ". Shortest: " + best.schedule + ".";
+  } catch { return ""; }
+}
+
+// Which parts of the page each view uses.
+const PARTS = { timeline: ["page"], explain: ["text"], check: ["text"], map: ["ranges", "picture", "text"], gallery: ["picture"], tour: ["page"], files: ["picture", "text", "page"], command: ["console", "picture", "text"] };
+let shownView = "";
+function show() {
+  const view = views[state.view] ? state.view : "timeline";
+  if (view !== shownView) {
+    for (const part of ["page", "text", "ranges", "picture", "console"]) byId(part).hidden = !PARTS[view].includes(part);
+    byId("picture").replaceChildren();
+    byId("text").textContent = "";
+    byId("failure").textContent = byId("remarks").textContent = "";
+    if (frame && (view === "tour" || shownView === "tour" || view === "files")) { frame.remove(); frame = null; }
+    for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.view === view));
+    shownView = view;
+  }
+  byId("busy").hidden = false;
+  return views[view]().finally(() => { byId("busy").hidden = true; });
+}
