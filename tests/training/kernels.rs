@@ -637,12 +637,12 @@ fn attention_in_float32() {
 
 #[test]
 fn attention_in_bfloat16_on_tensor_cores() {
-    attention(Precision::Bf16, &[16, 32, 48, 64, 80, 96, 128], "tensor cores");
+    attention(Precision::Bf16, &[16, 48, 64, 128], "tensor cores");
 }
 
 #[test]
 fn attention_in_bfloat16_on_cuda_cores() {
-    attention(Precision::Bf16, &[5, 12, 24, 100], "CUDA cores");
+    attention(Precision::Bf16, &[5, 100], "CUDA cores");
 }
 
 /// Scores of some hundreds: weights are 0 or 1, and the exponential of a score above the diagonal overflows. The

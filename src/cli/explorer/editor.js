@@ -28,6 +28,13 @@ function markLine(message) {
   colour(state.mine, wrongLine);
 }
 
+// Which communication the schedule runs with, beside it.
+async function judge() {
+  if (!state.mine) { byId("verdict").textContent = ""; return; }
+  const result = await run("verdict", ["check", "--stages", state.p, "--micro", state.m, "-s", MINE], files());
+  if (result) byId("verdict").textContent = result.out ? result.out.split("\n\n")[0] : "Not a schedule for these p and m.";
+}
+
 async function startFrom(name) {
   const result = await run("text", ["schedules", name], {});
   if (!result || result.code) return;

@@ -8,7 +8,7 @@ function ask() {
   rememberState();
   if (asking) return;
   asking = true;
-  requestAnimationFrame(() => { asking = false; show(); });
+  requestAnimationFrame(() => { asking = false; show(); judge(); });
 }
 
 function fillSchedules() {
@@ -115,6 +115,9 @@ async function take(list) {
   refill();
   if (refused.length) byId("failure").textContent = refused.join("\n");
 }
+
+// For the browser's console: await pipesim(["predict", "--stages", "4", "--micro", "8"]).
+window.pipesim = (args, files = {}) => run("console", args, files);
 
 recallState();
 connectForm();

@@ -119,6 +119,10 @@ const views = {
   async command() {
     const args = words(state.line.replace(/^\s*pipesim\s+/, ""));
     if (!args.length) return;
+    if (/^(run|train|profile|report|doctor)$/.test(args[0])) {
+      say({ code: 5, err: `error: ${args[0]} needs devices, which a page has not; run it with the pipesim program in a terminal` }, args);
+      return;
+    }
     byId("text").textContent = "running …";
     const result = await run("text", args, files());
     if (!result) return;

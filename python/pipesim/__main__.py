@@ -1,0 +1,5 @@
+"""``python -m pipesim``: the program."""
+
+from . import _main
+
+_main()

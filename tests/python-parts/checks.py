@@ -1,0 +1,97 @@
+"""Checks of the Python package against the program: python3 tests/python-parts/checks.py PIPESIM."""
+
+import doctest
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PIPESIM = os.environ["PIPESIM"] = str(Path(sys.argv.pop(1)).resolve())
+if not os.environ.get("PIPESIM_INSTALLED"):
+    sys.path.insert(0, str(ROOT / "python"))
+
+import pipesim as ps  # noqa: E402
+
+
+def native(*args):
+    return subprocess.run([PIPESIM, *args], capture_output=True, text=True, check=False)
+
+
+class Checks(unittest.TestCase):
+    def test_docstrings(self):
+        self.assertEqual(doctest.testmod(ps, extraglobs={"ps": ps}).failed, 0)
+
+    def test_results_are_the_programs_json(self):
+        dice = random.Random(3)
+        for schedule in ps.schedules()[::3]:
+            p = dice.choice([2, 4])
+            args = ["predict", "--stages", str(p), "--micro", str(2 * p), "-s", schedule.name, "--costs", "F=1,I=1.5,W=0.5,comm=0.25", "-q", "--format", "json"]
+            found = native(*args)
+            costs = {"F": 1, "I": 1.5, "W": 0.5, "comm": 0.25}
+            if found.returncode == 0:
+                self.assertEqual(ps.predict(schedule.name, p, 2 * p, costs=costs).json, json.loads(found.stdout)["predictions"][0])
+            else:
+                with self.assertRaises(ps.Error) as caught:
+                    ps.predict(schedule.name, p, 2 * p, costs=costs)
+                self.assertEqual(("error: " + str(caught.exception), caught.exception.code), (found.stderr.strip(), found.returncode))
+
+    def test_several_and_their_options(self):
+        both = ps.predict(["1f1b", "zb-v"], 4, 8, delivery="buffered(2)", memory_cap=4)
+        self.assertEqual([one.schedule for one in both], ["1f1b", "zb-v"])
+        self.assertEqual(both[0].per_device[0].peak_activations, 4)
+        self.assertEqual(ps.explain("1f1b", 2, 4).bounds.best, 15)
+        self.assertIn("1f1b", repr(both))
+
+    def test_errors_have_the_programs_text_and_kind(self):
+        with self.assertRaisesRegex(ps.UsageError, "no schedule is called|known"):
+            ps.predict("1f2b", 4, 8)
+        with self.assertRaisesRegex(ps.ScheduleError, "0F3 has no backward"):
+            ps.predict(ps.Schedule("def device(r, p, m):\n    return m * F + (m - 1) * B\n"), 2, 4)
+        with self.assertRaises(AttributeError):
+            ps.predict("1f1b", 2, 4).nonsense
+
+    def test_timelines_and_pictures(self):
+        prediction = ps.predict(ps.Schedule("def device(r, p, m):\n    return m * F + m * B\n", "mine"), 2, 2)
+        spans = [span for span in prediction.timeline if span["queue"] == "compute"]
+        self.assertEqual(len(spans), 8)
+        self.assertEqual(max(span["end"] for span in spans), prediction.makespan)
+        self.assertTrue(prediction._repr_svg_().startswith("<svg"))
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a.svg", "b.trace.json", "c.html", "d.png"):
+                prediction.save(Path(folder) / name)
+                self.assertGreater((Path(folder) / name).stat().st_size, 500)
+
+    def test_orders_come_from_torch_and_go_back(self):
+        class ScheduleInterleaved1F1B:  # what PyTorch's object has
+            def __init__(self, order):
+                self.pipeline_order = order
+
+        for name in ("1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v", "interleaved-zb"):
+            for p, m in ((2, 4), (4, 8)):
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "x.csv"
+                    self.assertEqual(native("export", "--stages", str(p), "--micro", str(m), "-s", name, "--to", "pytorch-csv", "-q", "-o", str(path)).returncode, 0)
+                    order = {rank: [cell or None for cell in line.split(",")] for rank, line in enumerate(path.read_text().splitlines())}
+                schedule = ps.from_torch(ScheduleInterleaved1F1B(order))
+                self.assertEqual(schedule.name, "Interleaved1F1B")
+                self.assertEqual(ps.predict(schedule, p, m).makespan, ps.predict(name, p, m).makespan, (name, p, m))
+        with self.assertRaisesRegex(ps.UsageError, "pipeline_order"):
+            ps.from_torch(object())
+
+    def test_a_plan_and_a_model(self):
+        found = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=4096)
+        self.assertGreater(len(found), 1)
+        self.assertTrue(ps.predict_model("llama-3-8b", "h100-sxm", stages=2, tp=4, micro=8, seq=4096).iteration_s > 0)
+
+    def test_a_training(self):
+        found = ps.run("1f1b", 2, 4, progress=False, blocks=2, channels=32, heads=2, seq=16, steps=2, warmup=1)
+        self.assertIn("1f1b", json.dumps(found.json))
+
+
+if __name__ == "__main__":
+    unittest.main()
