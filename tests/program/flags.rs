@@ -97,9 +97,11 @@ const VALUES: &[(&str, &str)] = &[
     ("overlap-slowdown", "1.5"),
     ("palette", "grey"),
     ("pipeline", "1"),
+    ("port", "8080"),
     ("precision", "bf16"),
     ("probe", "driver"),
     ("profile", "$D/other-costs.json"),
+    ("program", "$D/none.wasm"),
     ("quiet", ""),
     ("ranks", "3"),
     ("recompute", "full"),
@@ -411,6 +413,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "man", refused: "", same: &[] },
     Setting { command: "tour", refused: "", same: &[QUIET] },
     Setting { command: "tour -o tour.html", refused: "ascii output", same: &[] },
+    Setting { command: "explore --output explorer.html --program $D/explorer.wasm", refused: "port", same: &[] },
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
 ];
 
@@ -453,6 +456,7 @@ fn prepare() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("text", &"Once there was a cat. ".repeat(200));
+    write("explorer.wasm", "\0asm");
     write("other-text", &"A dog sat on a log, the dog. ".repeat(200));
     for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
         write(name, &costs(block));
