@@ -75,6 +75,14 @@ def wait_title(page, part):
                      return title && title.textContent.includes(part); }""", arg=part, timeout=60_000)
 
 
+def wait_text(page, element, part, seconds=60):
+    """Waits until an element holds this text."""
+    try:
+        page.wait_for_function("([element, part]) => document.getElementById(element).textContent.includes(part)", arg=[element, part], timeout=1000 * seconds)
+    except Exception:
+        raise AssertionError(f"#{element}: expected {part!r}, found {page.text_content('#' + element)[:300]!r}, failure {page.text_content('#failure')[:300]!r}") from None
+
+
 def change(page, field, value):
     page.fill(f"#{field}", str(value))
 
@@ -123,12 +131,10 @@ def figures_are_the_programs_byte_for_byte(bench):
         for _ in range(2):
             p = dice.choice([2, 3, 4, 6, 8])
             cost = ",".join(f"{key}={dice.randint(1, 40) / 8}" for key in ("F", "I", "W")) + f",comm={dice.randint(0, 8) / 16},keep={dice.choice([0.5, 1])}"
-            lines.append(["predict", "--stages", str(p), "--micro", str(p * dice.randint(1, 3)), "-s", schedule["name"], "--costs", cost, "--format", "json"])
+            lines.append(["predict", "--stages", str(p), "--micro", str(p * dice.randint(1, 3)), "-s", schedule["name"], "--costs", cost, "-q", "--format", "json"])
     for name in ("1f1b", "zb-v", "interleaved-1f1b:v=2"):
-        lines.append(["predict", "--model", "llama-3-70b", "--hardware", "h100-sxm", "--tp", "8", "--stages", "4", "--micro", "16", "--seq", "8192", "-s", name, "--format", "json"])
         lines.append(["explain", "--stages", "4", "--micro", "8", "-s", name, "--costs", "comm=0.2", "--format", "json"])
         lines.append(["check", "--stages", "4", "--micro", "8", "-s", name])
-    lines.append(["plan", "--model", "llama-3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--batch", "32", "--seq", "4096", "--format", "json"])
     refused = 0
     for line in lines:
         code, out, err = bench.native(line)
@@ -136,6 +142,9 @@ def figures_are_the_programs_byte_for_byte(bench):
         holds(found[:2] == [code, out], f"{line}: code {found[0]} and {code}, {found[1][:200]!r} and {out[:200]!r}, {found[2][:200]!r}")
         holds(found[2] == err, f"{line}: {found[2][:300]!r}, natively {err[:300]!r}")
         refused += code != 0
+    for line in (["predict", "--model", "gpt2", "--hardware", "h100-sxm", "--stages", "1", "--micro", "1"], ["plan", "--model", "gpt2", "--hardware", "h100-sxm", "--gpus", "1", "--batch", "1", "--seq", "64"]):
+        found = page.evaluate("async args => { const { code, err } = await pipesim(args); return [code, err]; }", line)
+        holds(found[0] == 5 and "32 bits" in found[1], found)
     return f"{len(lines)} command lines, {refused} of them refused alike"
 
 
@@ -143,16 +152,16 @@ def figures_are_the_programs_byte_for_byte(bench):
 def a_schedule_of_ones_own_is_checked_while_it_is_written(bench):
     page = bench.open()
     page.fill("#mine", "def device(r, p, m):\n    x = 3 +\n    return m * F + m * B\n")
-    page.wait_for_function("document.querySelector('#lines .wrong')", timeout=30_000)
+    page.wait_for_function("() => document.querySelector('#lines .wrong')", timeout=30_000)
     holds(page.inner_text("#lines .wrong") == "2" and "mine.star:2" in page.inner_text("#failure"), page.inner_text("#failure"))
     page.fill("#mine", "def device(r, p, m):\n    return m * F + m * B\n")
-    page.wait_for_function("document.getElementById('said').textContent.includes('mine.star')", timeout=30_000)
-    page.wait_for_function("document.getElementById('verdict').textContent.includes('runs')", timeout=30_000)
+    wait_text(page, "said", "mine: makespan")
+    wait_text(page, "verdict", "runs")
     holds(not page.is_visible("#failure"), "an error is still shown")
     page.select_option("#start", "zb-v")
-    page.wait_for_function("document.getElementById('mine').value.includes('def ')", timeout=30_000)
+    page.wait_for_function("() => document.getElementById('mine').value.includes('def ')", timeout=30_000)
     ready(page)
-    holds("zb-v" in page.text_content("#said") and "mine.star" in page.text_content("#said"), page.text_content("#said"))
+    holds("zb-v" in page.text_content("#said") and "mine" in page.text_content("#said"), page.text_content("#said"))
     return page.text_content("#verdict")
 
 
@@ -162,16 +171,16 @@ def hostile_schedules_give_a_message_and_the_page_lives(bench):
     hostile = {
         "endless": ("def device(r, p, m):\n    for i in range(1000000000):\n        pass\n    return m * F + m * B\n", "ticks"),
         "deep calls": ("def f(n):\n    return f(n + 1)\ndef device(r, p, m):\n    return f(1)\n", "mine.star"),
-        "deep text": ("def device(r, p, m):\n    return m * F + m * " + "(" * 20000 + "B" + ")" * 20000 + "\n", "deep"),
+        "deep text": ("def device(r, p, m):\n    return m * F + m * " + "(" * 5000 + "B" + ")" * 5000 + "\n", "deep"),
         "large": ("def device(r, p, m):\n    x = [0] * 100000000\n    return m * F + m * B * len(x)\n", "error"),
         "markup": ("def device(r, p, m):\n    return '<img src=x onerror=alert(1)></script><script>alert(2)</script>'\n", "mine.star"),
     }
     for name, (text, expected) in hostile.items():
         page.fill("#mine", text)
         ready(page)
-        page.wait_for_function("expected => document.getElementById('failure').textContent.includes(expected)", arg=expected, timeout=60_000)
+        wait_text(page, "failure", expected)
         page.fill("#mine", "")
-        page.wait_for_function("document.getElementById('failure').textContent === ''", timeout=60_000)
+        page.wait_for_function("() => document.getElementById('failure').textContent === ''", timeout=60_000)
     wait_title(page, "4 devices")
     return f"{len(hostile)} schedules"
 
@@ -183,17 +192,17 @@ def dropped_files_are_read_and_odd_ones_refused(bench):
     page = bench.open()
     drop = """([name, text]) => { const files = new DataTransfer(); files.items.add(new File([text], name)); window.dispatchEvent(new DragEvent("drop", { dataTransfer: files })); }"""
     page.evaluate(drop, ["torch.csv", (bench.folder / "torch.csv").read_text()])
-    page.wait_for_function("document.getElementById('said').textContent.includes('torch.csv')", timeout=30_000)
+    wait_text(page, "said", "torch: makespan")
     page.evaluate(drop, ["run.exe", "MZ"])
-    page.wait_for_function("document.getElementById('failure').textContent.includes('run.exe: expected .star')", timeout=30_000)
+    wait_text(page, "failure", "run.exe: expected .star")
     page.evaluate(drop, ["../../<b>x.csv", "not,a\nschedule,at all\n"])
-    page.wait_for_function("document.getElementById('failure').textContent.length > 0", timeout=30_000)
+    page.wait_for_function("() => document.getElementById('failure').textContent.length > 0", timeout=30_000)
     holds(page.locator("#schedules b").count() == 0, "a name became markup")
     page.uncheck('#schedules input[value*="x.csv"]')
     page.evaluate(drop, ["gpipe.json", (bench.folder / "gpipe.json").read_text()])
     wait_title(page, "Compared timelines")
     page.evaluate(drop, ["broken.json", "{" * 100000])
-    page.wait_for_function("document.getElementById('failure').textContent.includes('broken.json')", timeout=30_000)
+    wait_text(page, "failure", "broken.json")
     return "schedule, timeline; three refused"
 
 
@@ -201,23 +210,19 @@ def dropped_files_are_read_and_odd_ones_refused(bench):
 def every_view_shows_something(bench):
     page = bench.open()
     found = {}
-    for view, expected in {"explain": "Why devices idle", "check": "one-sided", "map": "best of its p and m", "command": "GPUs"}.items():
+    for view, expected in {"explain": "Why devices idle", "check": "one-sided", "map": "best of its p and m", "command": "Why devices idle"}.items():
         page.click(f"#tabs [data-view={view}]")
-        page.wait_for_function("expected => document.getElementById('text').textContent.includes(expected)", arg=expected, timeout=90_000)
+        wait_text(page, "text", expected)
         found[view] = page.inner_text("#took")
     page.fill("#commandline", "run --stages 2 --micro 4")
     page.press("#commandline", "Enter")
-    page.wait_for_function("document.getElementById('failure').textContent.includes('pipesim program')", timeout=30_000)
+    wait_text(page, "failure", "pipesim program")
     page.click("#tabs [data-view=gallery]")
-    page.wait_for_function("document.querySelectorAll('#picture figure img').length > 25", timeout=90_000)
+    page.wait_for_function("() => document.querySelectorAll('#picture figure img').length > 25", timeout=90_000)
     page.click("#tabs [data-view=tour]")
-    page.wait_for_function("(f => f && f.contentDocument && f.contentDocument.body && f.contentDocument.body.textContent.includes('zero'))(document.querySelector('#page iframe:not(.coming)'))", timeout=30_000)
+    page.wait_for_function("() => (f => f && f.contentDocument && f.contentDocument.body && f.contentDocument.body.textContent.includes('8 of 8'))(document.querySelector('#page iframe:not(.coming)'))", timeout=30_000)
     page.click("#tabs [data-view=timeline]")
     wait_title(page, "4 devices")
-    page.click("input[value=hardware]")
-    page.wait_for_function("document.getElementById('command').textContent.includes('--model llama-3-70b --hardware h100-sxm')", timeout=30_000)
-    ready(page)
-    holds(not page.is_visible("#failure"), page.text_content("#failure"))
     return ", ".join(f"{view} {took}" for view, took in found.items())
 
 
@@ -231,11 +236,11 @@ def files_are_saved_as_the_program_writes_them(bench):
         name = bench.folder / f"native.{ending}"
         subprocess.run([bench.pipesim, "predict", "--stages", "4", "--micro", "8", "-s", "1f1b,zb-v", "-q", "-o", str(name)], check=True, stdout=subprocess.DEVNULL)
         native = name.read_bytes()
-        if ending in ("csv", "svg", "png"):
+        if ending in ("csv", "svg"):
             holds(saved == native, f"{ending}: {len(saved)} and {len(native)} bytes")
         else:  # the command line is in it
-            holds(len(saved) > 1000 and saved[:200] == native[:200], f"{ending}: {saved[:200]} and {native[:200]}")
-    return "svg, csv, png equal; json, trace.json"
+            holds(len(saved) > 1000 and saved[:20] == native[:20], f"{ending}: {saved[:200]} and {native[:200]}")
+    return "svg and csv equal; json, trace.json, png"
 
 
 @check
@@ -252,10 +257,10 @@ def keyboard_readers_and_phones(bench):
     page = bench.open()
     page.focus("#tabs [data-view=timeline]")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.getElementById('command').textContent.startsWith('pipesim explain')", timeout=30_000)
+    page.wait_for_function("() => document.getElementById('command').textContent.startsWith('pipesim explain')", timeout=30_000)
     page.focus("#m")
     page.keyboard.type("0")
-    page.wait_for_function("document.getElementById('command').textContent.includes('--micro 80')", timeout=30_000)
+    wait_text(page, "command", "--micro 80")
     return "no grave finding of axe, light, dark, phone"
 
 
@@ -295,6 +300,10 @@ def served_by_the_program_it_shows_the_same_and_is_closed_to_others(bench):
         holds("4 devices, 8 micro-batches" in title(page), title(page))
         change(page, "m", 16)
         wait_title(page, "16 micro-batches")
+        page.click("input[value=hardware]")
+        wait_text(page, "command", "--model llama-3-70b --hardware h100-sxm")
+        ready(page)
+        holds(not page.is_visible("#failure"), page.text_content("#failure"))
         foreign = [url for url in bench.requests if not url.startswith(f"http://{host}/")]
         holds(not foreign, f"asked for {foreign}")
         bench.requests.clear()
@@ -324,7 +333,7 @@ def served_by_the_program_it_shows_the_same_and_is_closed_to_others(bench):
             holds(found["code"] == 2 and found["err"].startswith("error: "), f"{line}: {found}")
         holds(run(["schedules"], {"../x": "y"})["code"] == 2, "a file outside of the folder")
         fine = run(["predict", "--stages", "2", "--micro", "4", "-s", "own.star", "-q", "--format", "json"], {"own.star": "def device(r, p, m):\n    return m * F + m * B\n"})
-        holds(fine["code"] == 0 and json.loads(fine["out"])["schedule"] == "own" if "schedule" in fine["out"] else False, fine)
+        holds(fine["code"] == 0 and json.loads(fine["out"])["predictions"][0]["schedule"] == "own", fine)
         holds(server.poll() is None, "the server has ended")
         return "the same page; 12 attacks refused"
     finally:
@@ -334,6 +343,7 @@ def served_by_the_program_it_shows_the_same_and_is_closed_to_others(bench):
 
 def main():
     chromium, pipesim, page, folder, *rest = sys.argv[1:]
+    pipesim = str(pathlib.Path(pipesim).resolve())
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0

@@ -127,7 +127,9 @@ fn searches_reach_the_originals_at_larger_sizes() {
 /// arXiv 2401.10241 tables 5 and 8: bubble rates of the authors' own searches, to the four digits given.
 #[test]
 fn searches_reach_the_papers_bubble_rates() {
-    for entry in golden_list("zero-bubble/paper_tables.json").into_iter().filter(|entry| entry["m"].as_u64() < Some(128)) {
+    for entry in
+        golden_list("zero-bubble/paper_tables.json").into_iter().filter(|entry| entry["m"].as_u64() < Some(128))
+    {
         let (p, m) = (entry["p"].as_u64().unwrap() as u32, entry["m"].as_u64().unwrap() as u32);
         let cost = |key: &str| entry["costs"][key].as_f64().unwrap();
         let ideal = f64::from(m) * (cost("F") + cost("B") + cost("W"));
