@@ -50,7 +50,12 @@ impl StepEstimate {
     pub fn new(analytic: &Analytic, predicted: &Prediction<'_>) -> Result<StepEstimate, CostError> {
         let schedule = predicted.graph.schedule();
         let times = schedule.has_copies().then(|| predicted.op_times());
-        StepEstimate::timed(analytic, schedule, predicted.devices(), times.as_ref().map(|times| (&times.start[..], &times.end[..])))
+        StepEstimate::timed(
+            analytic,
+            schedule,
+            predicted.devices(),
+            times.as_ref().map(|times| (&times.start[..], &times.end[..])),
+        )
     }
 
     /// Returns the estimate of a step of `schedule` with this activity of devices.

@@ -38,7 +38,8 @@ impl Units {
         let op = schedule.ops()[index];
         let (slice, stage) = (op.slice_number(), op.stage() as usize);
         let unit = self.by_slice.get(slice).and_then(|stages| stages.get(stage)).copied().unwrap_or_default();
-        let SavedUnit { saved: SavedActivations { forward, input, in_forward, in_backward, at_end }, stub, keys } = unit;
+        let SavedUnit { saved: SavedActivations { forward, input, in_forward, in_backward, at_end }, stub, keys } =
+            unit;
         let bytes = i128::from;
         // The last slice's backward begins the gradients of the keys and values of all earlier ones.
         let is_last = slice + 1 == self.by_slice.len();
@@ -71,7 +72,13 @@ impl Units {
     }
 
     /// Returns the moment of `device` when `bytes` is largest. Copies begin and end at `times`; without them, at their place in the program.
-    pub fn peak(&self, schedule: &Schedule, device: u32, times: Option<Times<'_>>, bytes: impl Fn(Peak) -> u64) -> Peak {
+    pub fn peak(
+        &self,
+        schedule: &Schedule,
+        device: u32,
+        times: Option<Times<'_>>,
+        bytes: impl Fn(Peak) -> u64,
+    ) -> Peak {
         let (mut held, mut peak) = (0_i128, Peak::default());
         let (mut own, mut running) = (0_u64, 0_u64);
         for (index, is_end) in moments(schedule, device, times) {

@@ -168,8 +168,7 @@ impl Selection {
             Order::Open(open) => {
                 let table = match owner.filter(|costs| costs.analytic().is_some()) {
                     Some(costs) => {
-                        let table =
-                            costs.sliced_table(&open.name, &open.placement, &open.slices, self.microbatches);
+                        let table = costs.sliced_table(&open.name, &open.placement, &open.slices, self.microbatches);
                         table?.0
                     }
                     None => {

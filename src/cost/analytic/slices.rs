@@ -33,7 +33,11 @@ impl Analytic {
         let spans: Vec<TokenSpan> = spans.collect();
         let is_uneven = slices.are_equal() && spans.iter().any(|span| span.tokens != spans[0].tokens);
         if is_uneven || spans.iter().any(|span| span.tokens == 0) {
-            let of = if rows > 1 { format!(" of a multiple of {rows} tokens, for the ranks that share them") } else { String::new() };
+            let of = if rows > 1 {
+                format!(" of a multiple of {rows} tokens, for the ranks that share them")
+            } else {
+                String::new()
+            };
             let kind = if is_uneven { "equal slices" } else { "slices" };
             return Err(CostError(format!(
                 "expected the {sequence} tokens of --seq to divide into {count} {kind}{of}; choose another number of slices or --seq, or give \
@@ -153,10 +157,15 @@ impl Analytic {
         }
         let (is_cut, is_llm_c) = (schedule.slices().is_cut(), self.machine.stack.outputs_kept == 1.0);
         if schedule.is_beyond_microbatches() && is_llm_c {
-            return refuse("the stack llm.c keeps every output, without slices, recomputes and copies; take another --stack".to_string());
+            return refuse(
+                "the stack llm.c keeps every output, without slices, recomputes and copies; take another --stack"
+                    .to_string(),
+            );
         }
         if is_cut && layout.moe_overlap {
-            return refuse("--moe-overlap hides the exchange of whole micro-batches, not of slices; leave it out".to_string());
+            return refuse(
+                "--moe-overlap hides the exchange of whole micro-batches, not of slices; leave it out".to_string(),
+            );
         }
         if schedule.recomputes() && layout.recompute == Recompute::Full {
             return refuse(

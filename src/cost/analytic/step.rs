@@ -173,12 +173,7 @@ impl Analytic {
     ///
     /// # Errors
     /// As [`Analytic::step`] and [`Analytic::spans`].
-    pub fn step_of(
-        &self,
-        schedule: &Schedule,
-        stages: &[Stage],
-        devices: &[Activity],
-    ) -> Result<StepTime, CostError> {
+    pub fn step_of(&self, schedule: &Schedule, stages: &[Stage], devices: &[Activity]) -> Result<StepTime, CostError> {
         let (placement, split) = (&schedule.placement, schedule.splits_backward());
         if !schedule.is_beyond_microbatches() {
             return self.step(placement, stages, devices, split);
