@@ -138,6 +138,8 @@ const MORE: &[&str] = &[
     "operation_share",
     "link_efficiency",
     "network_efficiency",
+    "host_gbytes_per_s",
+    "host_efficiency",
 ];
 const LESS: &[&str] = &[
     "dispatch_interference",
@@ -152,6 +154,7 @@ const LESS: &[&str] = &[
     "link_latency_us",
     "network_latency_us",
     "dispatch_network_us",
+    "gpus_per_host_link",
 ];
 
 /// Fields for which neither holds: within a node a message has more bandwidth than in the network, but a longer latency; a price takes no
