@@ -211,23 +211,20 @@ impl MemoryModel {
             return DeviceMemory::new(device, self.states(&held).1, peak(ops, &left).held, buffers, 0);
         }
         let left: Vec<SavedActivations> = stages.iter().map(|stage| self.left(stage)).collect();
-        self.device_at(device, stages, schedule, &|fragments| {
-            peak_by(ops, &left, |peak| peak.total().saturating_add(fragments(peak)))
-        })
+        let peak = peak_by(ops, &left, |peak| self.taken(peak));
+        self.device_at(device, stages, schedule, peak)
     }
 
-    /// Returns the memory of `device` at its peak, which `most` finds with the bytes of fragmentation.
-    pub(super) fn device_at(
-        &self,
-        device: u32,
-        stages: &[Stage],
-        schedule: &Schedule,
-        most: &dyn Fn(&dyn Fn(Peak) -> u64) -> Peak,
-    ) -> DeviceMemory {
+    /// Returns the bytes of a moment, with fragmentation.
+    pub(super) fn taken(&self, peak: Peak) -> u64 {
+        peak.total().saturating_add(self.fragments(peak))
+    }
+
+    /// Returns the memory of `device` at its `peak`.
+    pub(super) fn device_at(&self, device: u32, stages: &[Stage], schedule: &Schedule, peak: Peak) -> DeviceMemory {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
         let (elements, states) = self.states(&held);
-        let peak = most(&|peak| self.fragments(peak));
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
         let bytes = if self.stack.reduced_bytes > 0.0 {

@@ -26,10 +26,8 @@ impl MemoryModel {
         // buffers are those of the longest slice
         let longest = slices.iter().max_by_key(|slice| slice.micro.tokens).unwrap_or(self);
         let device = |device: u32| {
-            let most = |fragments: &dyn Fn(super::Peak) -> u64| {
-                units.peak(schedule, device, times, |peak| peak.total().saturating_add(fragments(peak)))
-            };
-            longest.device_at(device, stages, schedule, &most)
+            let peak = units.peak(schedule, device, times, |peak| longest.taken(peak));
+            longest.device_at(device, stages, schedule, peak)
         };
         let per_device = (0..schedule.devices()).map(device).collect();
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
