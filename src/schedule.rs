@@ -349,6 +349,11 @@ impl Schedule {
         peak
     }
 
+    /// Whether op number `index` of [`Schedule::ops`] is a forward whose unit is recomputed.
+    pub(crate) fn is_recomputed(&self, index: usize) -> bool {
+        self.recomputed.contains(index)
+    }
+
     /// Returns by how much op number `index` of [`Schedule::ops`] changes what its device holds at its start, and at its end.
     pub(crate) fn change(&self, holding: &Holding, index: usize) -> (i128, i128) {
         holding.of(self.ops[index], self.recomputed.contains(index))

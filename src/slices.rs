@@ -10,6 +10,15 @@ pub struct Slices {
     total: u32,
 }
 
+/// A slice of a sequence, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenSpan {
+    /// Tokens before it.
+    pub before: u32,
+    /// Its tokens.
+    pub tokens: u32,
+}
+
 impl Default for Slices {
     fn default() -> Slices {
         Slices::equal(1)

@@ -48,7 +48,14 @@ impl StepEstimate {
     /// # Errors
     /// The layout cannot be split into the schedule's stages.
     pub fn new(analytic: &Analytic, predicted: &Prediction<'_>) -> Result<StepEstimate, CostError> {
-        StepEstimate::of(analytic, predicted.graph.schedule(), predicted.devices())
+        let schedule = predicted.graph.schedule();
+        let times = schedule.has_copies().then(|| predicted.op_times());
+        StepEstimate::timed(
+            analytic,
+            schedule,
+            predicted.devices(),
+            times.as_ref().map(|times| (&times.start[..], &times.end[..])),
+        )
     }
 
     /// Returns the estimate of a step of `schedule` with this activity of devices.
@@ -56,9 +63,19 @@ impl StepEstimate {
     /// # Errors
     /// As [`StepEstimate::new`].
     pub fn of(analytic: &Analytic, schedule: &Schedule, devices: &[Activity]) -> Result<StepEstimate, CostError> {
+        StepEstimate::timed(analytic, schedule, devices, None)
+    }
+
+    /// Returns the estimate of a step whose ops run at `times`, which memory depends on if there are copies.
+    fn timed(
+        analytic: &Analytic,
+        schedule: &Schedule,
+        devices: &[Activity],
+        times: Option<(&[u64], &[u64])>,
+    ) -> Result<StepEstimate, CostError> {
         let stages = analytic.stages(schedule.placement.stages())?;
         let layout = StageLayout::of(&stages);
-        let time_s = analytic.step(&schedule.placement, &stages, devices, schedule.splits_backward())?;
+        let time_s = analytic.step_of(schedule, &stages, devices)?;
         let iteration_s = time_s.iteration();
         let gpus = analytic.layout.gpus();
         let tokens_per_second = analytic.layout.tokens() as f64 / iteration_s;
@@ -78,7 +95,7 @@ impl StepEstimate {
             gpus,
             parameters: analytic.spec.parameters(),
             time_s,
-            memory: analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
+            memory: analytic.memory_of(&stages, schedule, times)?,
             misfit: None,
             layers: stages.iter().map(|stage| stage.layers()).collect(),
             stage_layout: layout.to_string(),

@@ -8,6 +8,7 @@ use crate::memory::Memory;
 use crate::open::Order;
 use crate::placement::Placement;
 use crate::resolve::{Selection, Variant};
+use crate::schedule::Schedule;
 use crate::step_estimate::{MOST_CHANGES, OutOfMemory, Suggestion};
 
 /// Maximum number of ops of all attempts.
@@ -113,7 +114,7 @@ pub fn suggest_fit(question: &FitRequest<'_>, graph: &TaskGraph, memory: &Memory
         device: fullest.device,
         bytes: fullest.total,
         capacity_bytes: memory.capacity_bytes,
-        remedy: question.remedy(),
+        remedy: question.remedy(graph.schedule()),
         fullest,
         gpus: question.analytic.layout.gpus(),
     })
@@ -129,7 +130,7 @@ struct Budget {
 impl FitRequest<'_> {
     /// Returns the fewest changes that fit, preferably without more GPUs and with tensor parallelism within a node; among
     /// several, the one with the least GPU time per step.
-    fn remedy(&self) -> Option<Suggestion> {
+    fn remedy(&self, schedule: &Schedule) -> Option<Suggestion> {
         let effort = self.effort();
         let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.pp.max(MOST_SEARCHED) };
         let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
@@ -140,7 +141,7 @@ impl FitRequest<'_> {
                 let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
                 (0..MOST_CHANGES).find_map(|_| {
                     level = level.iter().flat_map(|candidate| neighbours(candidate, reach)).collect();
-                    self.best(&level, &mut budget)
+                    self.best(&level, schedule, &mut budget)
                 })
             },
         )
@@ -157,13 +158,13 @@ impl FitRequest<'_> {
     }
 
     /// Returns the best layout that fits. Layouts with the least work are tried first; the rest only while they may be faster.
-    fn best(&self, level: &[Candidate], budget: &mut Budget) -> Option<Suggestion> {
+    fn best(&self, level: &[Candidate], schedule: &Schedule, budget: &mut Budget) -> Option<Suggestion> {
         let mut promising: Vec<(f64, &Candidate, Analytic)> = level
             .iter()
             .filter_map(|candidate| {
                 let layout = Some(candidate.layout.clone()).filter(|layout| layout.pp <= budget.devices)?;
                 let analytic = Analytic::new(self.analytic.model, self.analytic.machine.clone(), layout).ok()?;
-                Some((least_cost(&analytic)?, candidate, analytic))
+                Some((least_cost(&analytic, !schedule.is_beyond_microbatches())?, candidate, analytic))
             })
             .collect();
         promising.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -174,6 +175,7 @@ impl FitRequest<'_> {
             }
             let ParallelConfig { pp: devices, micro, .. } = analytic.layout;
             let ops = 2 * u64::from(devices) * u64::from(micro) * u64::from(self.selection.chunks.unwrap_or(1));
+            let ops = ops.saturating_mul(u64::from(schedule.slices().count()));
             if budget.tries == 0 || budget.ops < ops {
                 break;
             }
@@ -211,12 +213,12 @@ impl FitRequest<'_> {
 }
 
 /// Returns a lower bound of the GPU time of a step, in seconds; `None` if it cannot fit: the average memory of devices that run
-/// one micro-batch at a time is a lower bound of the peak.
-fn least_cost(analytic: &Analytic) -> Option<f64> {
+/// one micro-batch at a time is a lower bound of the peak, unless activations are recomputed or on the host.
+fn least_cost(analytic: &Analytic, is_whole: bool) -> Option<f64> {
     let devices = analytic.layout.pp;
     let memory = analytic.least_memory(&Placement::linear(devices))?;
     let total: u128 = memory.per_device.iter().map(|device| u128::from(device.total)).sum();
-    if total > u128::from(memory.capacity_bytes) * u128::from(devices) {
+    if is_whole && total > u128::from(memory.capacity_bytes) * u128::from(devices) {
         return None;
     }
     let stages = analytic.stages(devices).ok()?;

@@ -133,6 +133,8 @@ pub struct CostTable {
     pub vocabulary: VocabularyCosts,
     /// By stage: a copy of a unit's activation to or from the host, in ticks; for slices one such list after the other.
     copies: Vec<u64>,
+    /// By stage: computing a unit's forward again, in ticks; for slices one such list after the other. Empty: as long as `slice_costs` say.
+    repeats: Vec<u64>,
     /// Of F, I, W and B, indexed by [`Op::slot`]; for slices one such table after the other.
     times: Vec<OpTime>,
     /// Length of the table of one slice; 0 if all slices are alike.
@@ -230,6 +232,7 @@ impl CostTable {
     fn derived(&self, op: Op) -> OpTime {
         let lasting = |duration: u64| OpTime { duration, ..OpTime::default() };
         match op.kind() {
+            Kind::R if !self.repeats.is_empty() => lasting(self.of_unit(&self.repeats, op)),
             Kind::R => {
                 let forward = self.of(op.of_kind(Kind::F));
                 let share = self.slice_costs.recompute.to_f64();
@@ -237,7 +240,7 @@ impl CostTable {
                     if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
                 OpTime { duration, arrival: 0, ..forward }
             }
-            Kind::O | Kind::L => lasting(self.copy_ticks(op)),
+            Kind::O | Kind::L => lasting(self.of_unit(&self.copies, op)),
             Kind::S => lasting(self.vocabulary.forward + self.vocabulary.rest),
             Kind::IF => lasting(self.vocabulary.embed[0]),
             Kind::IB => lasting(self.vocabulary.embed[1]),
@@ -245,10 +248,10 @@ impl CostTable {
         }
     }
 
-    /// Returns how long a copy of an activation takes.
-    fn copy_ticks(&self, op: Op) -> u64 {
+    /// Returns the entry of a list by stage and slice for the unit of `op`.
+    fn of_unit(&self, ticks: &[u64], op: Op) -> u64 {
         let stages = if self.stride > 0 { self.stride / Op::SLOTS_PER_STAGE } else { 0 };
-        self.copies.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or(0)
+        ticks.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or(0)
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -282,6 +285,7 @@ impl CostTable {
             collectives: None,
             vocabulary: VocabularyCosts::default(),
             copies: Vec::new(),
+            repeats: Vec::new(),
             times,
             stride: 0,
         }
@@ -290,6 +294,22 @@ impl CostTable {
     /// Returns the costs with copies of activations to and from the host that last `ticks`, by stage.
     pub fn with_copies(self, copies: Vec<u64>) -> CostTable {
         CostTable { copies, ..self }
+    }
+
+    /// Returns the costs with forwards that are computed again in `ticks`, by stage.
+    pub fn with_repeats(self, repeats: Vec<u64>) -> CostTable {
+        CostTable { repeats, ..self }
+    }
+
+    /// Returns the costs of slices, of which `tables` has one after the other; what is not of ops is that of `whole`.
+    pub(crate) fn joined(whole: CostTable, tables: Vec<CostTable>, stride: usize) -> CostTable {
+        let mut joined = CostTable { times: Vec::new(), copies: Vec::new(), repeats: Vec::new(), stride, ..whole };
+        for table in tables {
+            joined.times.extend(table.times);
+            joined.copies.extend(table.copies);
+            joined.repeats.extend(table.repeats);
+        }
+        joined
     }
 
     /// Returns the costs with the time of each op replaced.
@@ -326,6 +346,7 @@ impl CostTable {
             times: self.times.iter().map(time).collect(),
             vocabulary: self.vocabulary.scaled(ticks),
             copies: self.copies.iter().map(|&copy| ticks(copy)).collect(),
+            repeats: self.repeats.iter().map(|&repeat| ticks(repeat)).collect(),
             speeds,
             puts,
             pauses,
@@ -368,7 +389,8 @@ impl CostTable {
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
         let collectives = self.collectives.as_ref().map(|times| times.map(ns));
-        let (vocabulary, copies) = (self.vocabulary.scaled(ns), self.copies.iter().map(|&copy| ns(copy)).collect());
+        let [copies, repeats] = [&self.copies, &self.repeats].map(|all| all.iter().map(|&ticks| ns(ticks)).collect());
+        let vocabulary = self.vocabulary.scaled(ns);
         let costs = CostTable {
             ticks_per_unit,
             time_unit,
@@ -377,6 +399,7 @@ impl CostTable {
             times,
             vocabulary,
             copies,
+            repeats,
             collectives,
             ..self.clone()
         };

@@ -9,7 +9,9 @@ mod experts;
 mod llm_c;
 mod model;
 mod peak;
+mod slices;
 mod states;
+mod units;
 
 pub use experts::MixtureMemory;
 pub use model::MemoryModel;

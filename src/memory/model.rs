@@ -17,12 +17,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a model's parts save and need under a layout, on one rank of a device.
 #[derive(Clone, Debug)]
 pub struct MemoryModel {
-    model: Config,
-    layout: ParallelConfig,
-    stack: Stack,
-    spec: ModelSpec,
-    micro: MicroBatch,
-    storage: Storage,
+    pub(super) model: Config,
+    pub(super) layout: ParallelConfig,
+    pub(super) stack: Stack,
+    pub(super) spec: ModelSpec,
+    /// Rows of a micro-batch or slice on a rank.
+    pub(super) micro: MicroBatch,
+    pub(super) storage: Storage,
+    /// Whether rows are a slice, whose keys and values later slices attend to.
+    pub(super) is_slice: bool,
 }
 
 impl MemoryModel {
@@ -31,7 +34,8 @@ impl MemoryModel {
         let storage = storage(model, layout, stack);
         // rows are per rank; keys cover the whole sequence
         let micro = MicroBatch { sequences: 1, tokens: layout.micro_tokens() as usize };
-        MemoryModel { model: *model, layout: layout.clone(), spec: model.spec(), stack: stack.clone(), micro, storage }
+        let (layout, stack, is_slice) = (layout.clone(), stack.clone(), false);
+        MemoryModel { model: *model, layout, spec: model.spec(), stack, micro, storage, is_slice }
     }
 
     /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
@@ -87,15 +91,39 @@ impl MemoryModel {
     fn part_left(&self, part: &Part, kind: Kind) -> u64 {
         let is_block = part.name != EMBEDDING && part.name != HEAD;
         let left = match (kind, self.layout.recompute) {
-            (Kind::F, Recompute::Full) if is_block => self.hidden(),
-            (Kind::F, Recompute::Parts(_)) if is_block => self.places(part).into_iter().sum(),
+            (Kind::F, Recompute::Full) if is_block => self.hidden() + self.attended(part),
+            (Kind::F, Recompute::Parts(parts)) if is_block => {
+                let is_narrow = parts.has(RecomputePart::LatentUp);
+                self.places(part).into_iter().sum::<u64>() + if is_narrow { self.attended(part) } else { 0 }
+            }
             (Kind::F, Recompute::Selective) if is_block && self.stack.selective_products == 1.0 => {
-                self.every_second(part)
+                self.every_second(part) + self.attended(part)
             }
             _ => part.left(kind, self.micro, &self.storage) as u64,
         };
         let embedding = part.name == EMBEDDING && kind == Kind::F;
         left.saturating_add(if embedding && self.stack.outputs_kept == 1.0 { self.hidden() } else { 0 })
+    }
+
+    /// Returns the bytes of a part's keys and values, which later slices attend to; 0 for whole micro-batches.
+    fn attended(&self, part: &Part) -> u64 {
+        let keys = part.operations.iter().map(|operation| operation.keys(self.micro, &self.storage) as u64);
+        if self.is_slice { keys.sum() } else { 0 }
+    }
+
+    /// Returns what F saves of a stage whose layers are computed again: their input, with slices also keys and values, and what embedding
+    /// and head save.
+    pub(super) fn stub(&self, stage: &Stage) -> u64 {
+        let kept = self.spec.held(stage).filter(|(part, _)| !part.is_layer());
+        let kept = kept.map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, Kind::F)));
+        let attended = self.spec.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.attended(part)));
+        let input = if stage.layers() > 0 { self.hidden() } else { 0 };
+        kept.chain(attended).chain([input, self.sent_on(stage)]).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes of a stage's output if software keeps it until the backward.
+    fn sent_on(&self, stage: &Stage) -> u64 {
+        if !stage.has(HEAD) && self.stack.keeps_outputs == 1.0 { self.hidden() } else { 0 }
     }
 
     /// Returns the bytes of a micro-batch's hidden state on a rank.
@@ -160,11 +188,10 @@ impl MemoryModel {
             let held = self.spec.held(stage).filter(|&(_, count)| count > 0);
             held.map(|(part, _)| self.working(part, kind)).max().unwrap_or(0)
         };
-        let sends_on = !stage.has(HEAD) && self.stack.keeps_outputs == 1.0;
         let gradient =
             embedding_elements(&self.spec, self.storage.tp).saturating_mul(u64::from(self.layout.precision.bytes()));
         SavedActivations {
-            forward: sum(Kind::F).saturating_add(if sends_on { self.hidden() } else { 0 }),
+            forward: sum(Kind::F).saturating_add(self.sent_on(stage)),
             input: sum(Kind::I),
             in_forward: most(Kind::F),
             in_backward: most(Kind::I),
@@ -174,18 +201,30 @@ impl MemoryModel {
 
     /// Returns the memory of `device` for `schedule`.
     pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
-        let placement = &schedule.placement;
-        let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-        let (elements, states) = self.states(&held);
-        let ops = schedule.program(device);
+        let (placement, ops) = (&schedule.placement, schedule.program(device));
         if self.stack.outputs_kept == 1.0 {
+            let held: Vec<&Stage> =
+                placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
             let left: Vec<SavedActivations> =
                 stages.iter().map(|stage| llm_c::left(&self.spec, stage, self.micro, self.keys())).collect();
             let buffers = llm_c::buffers(&self.spec, self.micro, self.keys(), placement.devices() > 1);
-            return DeviceMemory::new(device, states, peak(ops, &left).held, buffers, 0);
+            return DeviceMemory::new(device, self.states(&held).1, peak(ops, &left).held, buffers, 0);
         }
         let left: Vec<SavedActivations> = stages.iter().map(|stage| self.left(stage)).collect();
-        let peak = peak_by(ops, &left, |peak| peak.total().saturating_add(self.fragments(peak)));
+        let peak = peak_by(ops, &left, |peak| self.taken(peak));
+        self.device_at(device, stages, schedule, peak)
+    }
+
+    /// Returns the bytes of a moment, with fragmentation.
+    pub(super) fn taken(&self, peak: Peak) -> u64 {
+        peak.total().saturating_add(self.fragments(peak))
+    }
+
+    /// Returns the memory of `device` at its `peak`.
+    pub(super) fn device_at(&self, device: u32, stages: &[Stage], schedule: &Schedule, peak: Peak) -> DeviceMemory {
+        let placement = &schedule.placement;
+        let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
+        let (elements, states) = self.states(&held);
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
         let bytes = if self.stack.reduced_bytes > 0.0 {

@@ -4,8 +4,8 @@ use super::machine::refused;
 use super::{Costs, Error, Selection};
 use crate::balance::{Balance, Balanced, Problem, balance};
 use crate::cost::CostTable;
+use crate::cost::analytic::Analytic;
 use crate::graph::TaskGraph;
-use crate::memory::MemoryModel;
 use crate::model_spec::Stage;
 use crate::sim;
 
@@ -43,7 +43,8 @@ pub(super) fn balanced(
     // An order that depends on costs has to follow the new ones.
     let of_layers = costs.with_layers(found.layers.clone());
     let graph = again(&of_layers)?;
-    let table = of_layers.of_stages(&graph.schedule().placement, &Stage::of_layers(&found.layers))?;
+    let schedule = graph.schedule();
+    let table = of_layers.of_stages(&schedule.placement, &Stage::of_layers(&found.layers), schedule.slices())?;
     let (_, makespan) = makespan(selection, &graph, table)?;
     if found.fits_before && makespan >= found.makespan_before {
         let (layers, makespan) = (found.layers_before.clone(), found.makespan_before);
@@ -56,16 +57,14 @@ pub(super) fn balanced(
 fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Balanced, Error> {
     let (name, placement) = (&graph.schedule().name, &graph.schedule().placement);
     let start: Vec<usize> = costs.stages(name, placement)?.iter().map(|stage| stage.layers()).collect();
-    let table = |layers: &[usize]| costs.of_stages(placement, &Stage::of_layers(layers));
+    let slices = graph.schedule().slices();
+    let table = |layers: &[usize]| costs.of_stages(placement, &Stage::of_layers(layers), slices);
     // Errors under the initial split are errors of the request: a deadlock, an overflow.
     let (_, makespan_before) = makespan(selection, graph, table(&start)?)?;
     let step = |layers: &[usize]| makespan(selection, graph, table(layers).ok()?).ok();
-    let memory_model = costs.memory_model();
     let fits = |layers: &[usize]| {
-        let fits = |(memory_model, bytes): &(MemoryModel, u64)| {
-            memory_model.memory(*bytes, &Stage::of_layers(layers), graph.schedule()).fits
-        };
-        memory_model.as_ref().is_none_or(fits)
+        let memory = |analytic: &Analytic| analytic.memory_of(&Stage::of_layers(layers), graph.schedule(), None);
+        costs.analytic().is_none_or(|analytic| memory(analytic).is_ok_and(|memory| memory.fits))
     };
     // In the sweep a longer op never shortens a step; with queued messages it may.
     let is_plain = selection.machine.is_plain();

@@ -4,9 +4,9 @@ use super::Error;
 use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::epilogue::StepEpilogue;
-use crate::memory::MemoryModel;
 use crate::model_spec::{Stage, StageLayout};
 use crate::placement::Placement;
+use crate::slices::Slices;
 
 #[derive(Clone, Debug)]
 pub enum Costs {
@@ -120,14 +120,36 @@ impl Costs {
                 Ok((table, StepCosts::default()))
             }
             Costs::Measured(measured) => measured.table(name, placement, microbatches),
+            Costs::Analytic(_) => self.sliced_table(name, placement, &Slices::default(), microbatches),
+        }
+    }
+
+    /// Returns [`Costs::table`] of slices of micro-batches.
+    ///
+    /// # Errors
+    /// As [`Costs::table`], or a sequence that does not divide into the slices.
+    pub fn sliced_table(
+        &self,
+        name: &str,
+        placement: &Placement,
+        slices: &Slices,
+        microbatches: u32,
+    ) -> Result<(CostTable, StepCosts), Error> {
+        match self {
             Costs::Analytic(analytic) => {
                 let stages = self.stages(name, placement)?;
-                let after = analytic.after_ns(placement, &stages);
+                let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
+                let after = analytic.after_ns(placement, &stages, slices).map_err(named)?;
                 let steps = StepCosts::new(StepEpilogue::optimizers(placement.devices()), |node| {
                     (after[node.device as usize], 0)
                 });
                 // The estimate of the step adds the rest of the iteration.
-                Ok((analytic.table(placement, &stages)?, StepCosts { is_whole: false, ..steps }))
+                let table = analytic.table_of(placement, &stages, slices)?;
+                Ok((table, StepCosts { is_whole: false, ..steps }))
+            }
+            _ => {
+                let (table, steps) = self.table(name, placement, microbatches)?;
+                Ok((table.sliced(placement, slices, microbatches)?, steps))
             }
         }
     }
@@ -165,7 +187,7 @@ impl Costs {
     ///
     /// # Errors
     /// As [`Costs::table`].
-    pub fn of_stages(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, Error> {
+    pub fn of_stages(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<CostTable, Error> {
         match self {
             Costs::Given { costs, slow } => {
                 let layers: Vec<usize> = stages.iter().map(|stage| stage.layers()).collect();
@@ -175,7 +197,7 @@ impl Costs {
                 Ok(costs.table(placement, 1, slow)?)
             }
             Costs::Measured(Measured { file, size, .. }) => Ok(file.table(placement, stages, *size)?),
-            Costs::Analytic(analytic) => Ok(analytic.table(placement, stages)?),
+            Costs::Analytic(analytic) => Ok(analytic.table_of(placement, stages, slices)?),
         }
     }
 
@@ -187,14 +209,6 @@ impl Costs {
                 Costs::Analytic(analytic)
             }
             Costs::Given { costs, slow } => Costs::Given { costs: Box::new(costs.with_layers(Some(layers))), slow },
-        }
-    }
-
-    /// Returns the memory model and the bytes per device, if known.
-    pub fn memory_model(&self) -> Option<(MemoryModel, u64)> {
-        match self {
-            Costs::Analytic(analytic) => Some((analytic.memory_model(), analytic.machine.hardware.memory_bytes())),
-            _ => None,
         }
     }
 

@@ -33,6 +33,10 @@ impl Resolved {
     /// # Errors
     /// The machine cannot run the schedule.
     pub fn estimate(&self, analytic: &Analytic) -> Result<StepEstimate, Error> {
+        if self.graph.schedule().has_copies() {
+            let named = |error| refused(error, self.graph.schedule());
+            return Ok(StepEstimate::new(&analytic.as_resolved(self), &self.predict().map_err(named)?)?);
+        }
         let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref())
             .map_err(|error| refused(error, self.graph.schedule()))?;
         Ok(StepEstimate::of(&analytic.as_resolved(self), self.graph.schedule(), &step.devices)?)

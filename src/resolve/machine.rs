@@ -1,6 +1,7 @@
 //! Options of the simulated machine beyond costs, in time units, before the schedule is known.
 
 use super::Error;
+use crate::cost::analytic::Analytic;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::schedule::Schedule;
@@ -54,6 +55,13 @@ impl PlatformOptions {
         };
         let config = self.config(devices, &costs)?;
         Ok((costs, Some(config)))
+    }
+
+    /// Returns the options for a schedule: on hardware, devices share links to the host as its file says, unless that was given.
+    pub(super) fn beside(&self, analytic: Option<&Analytic>, schedule: &Schedule) -> PlatformOptions {
+        let shared = analytic.filter(|_| schedule.has_copies()).map(Analytic::devices_per_host_link);
+        let shared = shared.filter(|&devices| devices > 1);
+        PlatformOptions { devices_per_host_link: self.devices_per_host_link.or(shared), ..self.clone() }
     }
 
     /// Returns whether each device has its own processor.

@@ -58,7 +58,7 @@ impl Selection {
         if !variant.is_auto() {
             let graph = |costs: &Costs| {
                 let found = own.order_of(&variant)?;
-                own.settled::<Error>(&variant.base, found, &costs.of_orders(self.microbatches))
+                own.settled::<Error>(&variant.base, found, &costs.of_orders(self.microbatches), Some(costs))
             };
             return own.with_costs(graph(costs)?, costs, &graph);
         }
@@ -82,7 +82,7 @@ impl Selection {
     pub fn resolve_text(&self, name: &str, text: &str, costs: &Costs) -> Result<Resolved, Error> {
         let graph = |costs: &Costs| {
             let found = self.order_of_text(name, text)?;
-            self.settled::<Error>(name, found, &costs.of_orders(self.microbatches))
+            self.settled::<Error>(name, found, &costs.of_orders(self.microbatches), Some(costs))
         };
         self.with_costs(graph(costs)?, costs, &graph)
     }
@@ -94,6 +94,15 @@ impl Selection {
         again: &dyn Fn(&Costs) -> Result<OrderedGraph, Error>,
     ) -> Result<Resolved, Error> {
         let (OrderedGraph { mut graph, mut warnings, .. }, mut balance) = (settled, None);
+        if let Some(analytic) = costs.analytic() {
+            analytic.check(graph.schedule()).map_err(|error| Error::Usage(error.to_string()))?;
+            if self.balance && graph.schedule().has_copies() {
+                return Err(Error::Usage(format!(
+                    "{}: --balance knows no memory of copies to the host; leave it out",
+                    graph.schedule().name
+                )));
+            }
+        }
         if self.balance {
             let (other, found) = balanced(self, &graph, costs, &|costs| Ok(again(costs)?.graph))?;
             graph = other.unwrap_or(graph);
@@ -101,13 +110,10 @@ impl Selection {
         }
         let of_layers = balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
         let schedule = graph.schedule();
-        if let (Costs::Analytic(_), Some(op)) = (costs, schedule.beyond_microbatches()) {
-            return Err(Error::Usage(format!(
-                "--hardware predicts forwards and backwards of whole micro-batches, found {op}; give --costs or another schedule"
-            )));
-        }
-        let (table, steps) =
-            of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
+        let priced = of_layers.as_ref().unwrap_or(costs);
+        let (name, slices) = (&schedule.name, schedule.slices());
+        let (table, steps) = priced.sliced_table(name, &schedule.placement, slices, self.microbatches)?;
+        let table = costs.analytic().map_or(table.clone(), |analytic| analytic.with_shares(table, schedule));
         if self.overlap == Overlap::Streams && schedule.has_pairs() && table.pairs.is_none() {
             return Err(Error::Usage(without_sub_ops(costs)));
         }
@@ -120,10 +126,10 @@ impl Selection {
             let what = "--host-link-devices is about copies to the host, and there are none; give a schedule with some, such as pipeoffload";
             return Err(Error::Usage(what.to_string()));
         }
-        let table = table.sliced(&schedule.placement, schedule.slices(), self.microbatches)?;
+        let platform = self.machine.beside(costs.analytic(), schedule);
         let (costs, steps) = steps.begun_early(&graph, table);
         warnings.extend(self.above_cap(&graph, costs.keep));
-        let (costs, machine) = self.machine.equip(costs, schedule.devices())?;
+        let (costs, machine) = platform.equip(costs, schedule.devices())?;
         let setup = Setup { steps, memory_cap: self.memory_cap, machine };
         Ok(Resolved { graph, costs, setup, warnings, balance })
     }
@@ -140,7 +146,7 @@ impl Selection {
             let graph = graph.renamed(|_| variant.choosing(&name));
             return Ok(OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() });
         }
-        own.settled(&variant.base, own.order_of(&variant)?, costs)
+        own.settled(&variant.base, own.order_of(&variant)?, costs, None)
     }
 
     fn best<E: From<Error>>(&self, costs: Pricing<'_, E>, analytic: Option<&Analytic>) -> Result<Best, E> {
@@ -148,13 +154,28 @@ impl Selection {
         auto::best(self, costs, analytic)
     }
 
-    fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<OrderedGraph, E> {
+    /// Returns the graph of an order, which `costs` may decide; `owner` prices slices, if it is known.
+    fn settled<E: From<Error>>(
+        &self,
+        name: &str,
+        found: Found,
+        costs: Pricing<'_, E>,
+        owner: Option<&Costs>,
+    ) -> Result<OrderedGraph, E> {
         let Found { order, source, warnings } = found;
         let schedule = match self.capped(order) {
             Order::Fixed(schedule) => schedule,
             Order::Open(open) => {
-                let table = costs(&open.name, &open.placement)?;
-                let table = table.sliced(&open.placement, &open.slices, self.microbatches).map_err(Error::from)?;
+                let table = match owner.filter(|costs| costs.analytic().is_some()) {
+                    Some(costs) => {
+                        let table = costs.sliced_table(&open.name, &open.placement, &open.slices, self.microbatches);
+                        table?.0
+                    }
+                    None => {
+                        let table = costs(&open.name, &open.placement)?;
+                        table.sliced(&open.placement, &open.slices, self.microbatches).map_err(Error::from)?
+                    }
+                };
                 order_ops_with(
                     &open,
                     &table,

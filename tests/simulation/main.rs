@@ -28,6 +28,7 @@ mod plan;
 mod plots;
 mod report;
 mod shares;
+mod slice_costs;
 mod slices;
 mod stage_layouts;
 mod steps;

@@ -7,6 +7,7 @@ mod experts;
 mod machine;
 mod part;
 mod pass;
+mod slices;
 mod step;
 mod sub_ops;
 
@@ -49,14 +50,19 @@ impl Analytic {
                 layout.precision
             )));
         }
-        let spec = model.spec();
-        let attention = machine.stack.attention(&layout);
+        let analytic = Analytic { spec: model.spec(), model, machine, layout, passes: Vec::new() };
+        Ok(Analytic { passes: analytic.part_passes(0), ..analytic })
+    }
+
+    /// Returns the passes of every part, if there are `before` tokens of each sequence before those of the layout.
+    fn part_passes(&self, before: u32) -> Vec<Passes> {
+        let Analytic { model, spec, machine, layout, .. } = self;
+        let attention = machine.stack.attention(layout);
         let has_zeros = model.function == ActivationFunction::SquaredRelu;
         let zeros_speedup = if has_zeros { machine.hardware.zeros_speedup } else { 1.0 };
         let (experts, hidden) = (model.experts, spec.width as f64);
-        let parts = PartCosts { machine: &machine, layout: &layout, attention, experts, hidden, zeros_speedup };
-        let passes = spec.parts.iter().map(|part| parts.passes(part)).collect();
-        Ok(Analytic { model, spec, machine, layout, passes })
+        let parts = PartCosts { machine, layout, attention, experts, hidden, zeros_speedup, before };
+        spec.parts.iter().map(|part| parts.passes(part)).collect()
     }
 
     /// Returns the attention kernels.

@@ -16,6 +16,8 @@ pub struct PartCosts<'a> {
     pub hidden: f64,
     /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
     pub zeros_speedup: f64,
+    /// Tokens of each sequence before those of the layout: 0 unless these are a later slice.
+    pub before: u32,
 }
 
 /// Relative speeds of a product's three passes.
@@ -81,6 +83,11 @@ impl PartCosts<'_> {
     /// Returns the tokens per micro-batch on this GPU.
     fn tokens(&self) -> f64 {
         self.layout.micro_tokens() as f64
+    }
+
+    /// Returns the tokens of earlier slices on this GPU.
+    fn earlier_tokens(&self) -> f64 {
+        f64::from(self.layout.micro_batch_size) * f64::from(self.before) / f64::from(self.layout.cp)
     }
 
     fn tensor(&self) -> f64 {
@@ -278,12 +285,14 @@ impl PartCosts<'_> {
     fn add_attention(&self, sums: &mut Sums, [heads, groups, size, value]: [f64; 4], window: Option<Window>) {
         let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
-        let s = f64::from(self.layout.sequence);
-        let context = f64::from(self.layout.cp);
+        let (s, context) = (f64::from(self.layout.sequence), f64::from(self.layout.cp));
+        let (before, keys) = (self.before as usize, s + f64::from(self.before));
+        let earlier = self.earlier_tokens();
         let (forward, backward) = match self.attention {
             Attention::Flash => {
                 // queries times keys and scores times values; a causal mask halves both
-                let seen = Window::scores(window, self.layout.sequence as usize) as f64 / s;
+                let upto = |tokens: usize| Window::scores(window, tokens);
+                let seen = (upto(before + self.layout.sequence as usize) - upto(before)) as f64 / s;
                 let flops = 2.0 * n * seen * heads * (size + value) / t / 2.0;
                 let share = match stack.flash_kernels {
                     kernels if kernels < 2.0 => h.flash1_share,
@@ -298,8 +307,8 @@ impl PartCosts<'_> {
                 let precision = self.layout.precision.between_layers();
                 let product =
                     |columns, inner| machine.product(Shape { count, rows: s / context, columns, inner }, precision);
-                let products = product(s, size) + product(value, s);
-                let scores = count * s * s / context;
+                let products = product(keys, size) + product(value, keys);
+                let scores = count * s * keys / context;
                 let forward = products + machine.operation(stack.score_bytes * scores);
                 (forward, 2.0 * products + machine.operation(stack.score_backward_bytes * scores))
             }
@@ -307,11 +316,15 @@ impl PartCosts<'_> {
         sums.forward += forward;
         sums.input += backward;
         sums.attention = forward;
+        if earlier > 0.0 {
+            // gradients of the keys and values of earlier slices: written, read again and added to what is there
+            sums.input += machine.operation(3.0 * e * earlier * groups * (size + value) / t);
+        }
         if context > 1.0 {
             // keys and values of other ranks arrive during the attention to the previous ones
             let node = h.gpus_per_node;
             let group = Group::new(self.layout.cp, self.layout.tp, node);
-            let ring = machine.gather(group, e * n * context * groups * (size + value) / t);
+            let ring = machine.gather(group, e * (n + earlier) * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
     }

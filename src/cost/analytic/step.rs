@@ -8,6 +8,8 @@ use crate::metrics::Activity;
 use crate::model_spec::{MicroBatch, Stage};
 use crate::op::Kind;
 use crate::placement::{Chunk, Placement};
+use crate::schedule::Schedule;
+use crate::slices::Slices;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -163,17 +165,44 @@ impl Analytic {
         devices: &[Activity],
         split: bool,
     ) -> Result<StepTime, CostError> {
+        let pass = |device: u32| self.device_pass(placement, stages, device, split);
+        self.step_with((placement, stages, split), devices, &pass, self)
+    }
+
+    /// Returns [`Analytic::step`] of a schedule, which may go beyond whole micro-batches.
+    ///
+    /// # Errors
+    /// As [`Analytic::step`] and [`Analytic::spans`].
+    pub fn step_of(&self, schedule: &Schedule, stages: &[Stage], devices: &[Activity]) -> Result<StepTime, CostError> {
+        let (placement, split) = (&schedule.placement, schedule.splits_backward());
+        if !schedule.is_beyond_microbatches() {
+            return self.step(placement, stages, devices, split);
+        }
+        let slices = self.of_slices(schedule.slices())?;
+        let pass = |device: u32| self.pass_beyond(&slices, stages, schedule, device);
+        // the first slice goes back last
+        self.step_with((placement, stages, split), devices, &pass, slices.first().unwrap_or(self))
+    }
+
+    /// Returns the time of a step in which `pass` is what a device computes, and `last` has the costs of its last backward.
+    fn step_with(
+        &self,
+        (placement, stages, split): (&Placement, &[Stage], bool),
+        devices: &[Activity],
+        pass: &dyn Fn(u32) -> Pass,
+        last: &Analytic,
+    ) -> Result<StepTime, CostError> {
         let stack = &self.machine.stack;
         if devices.len() != placement.devices() as usize {
             return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
         }
         let busy = |device: &u32| devices[*device as usize].busy;
         let number = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
-        let pass = self.device_pass(placement, stages, number, split);
+        let pass = pass(number);
         // overlapped pairs may take less than the sum of their ops, and ops more if devices share a processor
         let lasted_busy = busy(&number) as f64 * 1e-9;
         let busiest = pass * if pass.total() > 0.0 { lasted_busy / pass.total() } else { 0.0 };
-        let after: Vec<After> = (0..placement.devices()).map(|device| self.after(placement, stages, device)).collect();
+        let after: Vec<After> = (0..placement.devices()).map(|device| last.after(placement, stages, device)).collect();
         // if the optimizer step is validated afterwards, a device starts the next step as soon as its own ends
         let overlaps = stack.step_overlaps > 0.0 && split;
         let lasted = |device: &Activity| {
@@ -214,10 +243,14 @@ impl Analytic {
     }
 
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
-    pub fn after_ns(&self, placement: &Placement, stages: &[Stage]) -> Vec<u64> {
-        let devices = 0..placement.devices();
-        let after = devices.map(|device| self.after(placement, stages, device));
-        after.map(|after| ((after.exchange + after.optimizer) * 1e9).round() as u64).collect()
+    ///
+    /// # Errors
+    /// As [`Analytic::spans`].
+    pub fn after_ns(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<Vec<u64>, CostError> {
+        let slices = self.of_slices(slices)?;
+        let last = slices.first().unwrap_or(self);
+        let after = (0..placement.devices()).map(|device| last.after(placement, stages, device));
+        Ok(after.map(|after| ((after.exchange + after.optimizer) * 1e9).round() as u64).collect())
     }
 
     /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.

@@ -1,0 +1,212 @@
+//! Costs beyond whole micro-batches: slices of sequences, forwards that are computed again, and copies to and from the host.
+
+use super::{Analytic, CostError, CostTable, Passes};
+use crate::cost::Summary;
+use crate::cost::analytic::pass::Pass;
+use crate::layout::{ParallelConfig, Recompute};
+use crate::memory::Memory;
+use crate::model_spec::Stage;
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+use crate::schedule::Schedule;
+use crate::slices::{Slices, TokenSpan};
+
+fn ns(seconds: f64) -> u64 {
+    (seconds * 1e9).round().clamp(0.0, 1e18) as u64
+}
+
+impl Analytic {
+    /// Returns the slices of a sequence in tokens: multiples of the ranks that share rows, in proportion to their lengths.
+    ///
+    /// # Errors
+    /// Equal slices that do not divide the sequence, or a slice without tokens.
+    pub(super) fn spans(&self, slices: &Slices) -> Result<Vec<TokenSpan>, CostError> {
+        let ParallelConfig { sequence, cp, tp, sequence_parallel, .. } = self.layout;
+        let (count, total) = (slices.count(), u64::from(slices.total()));
+        let rows = cp.max(1).saturating_mul(if sequence_parallel { tp.max(1) } else { 1 });
+        let bound = |slice: usize| {
+            let exact = u64::from(slices.before(slice)) * u64::from(sequence) / total;
+            if slice == count as usize { sequence } else { exact as u32 / rows * rows }
+        };
+        let bounds: Vec<u32> = (0..=count as usize).map(bound).collect();
+        let spans = bounds.windows(2).map(|pair| TokenSpan { before: pair[0], tokens: pair[1] - pair[0] });
+        let spans: Vec<TokenSpan> = spans.collect();
+        let is_uneven = slices.are_equal() && spans.iter().any(|span| span.tokens != spans[0].tokens);
+        if is_uneven || spans.iter().any(|span| span.tokens == 0) {
+            let of = if rows > 1 {
+                format!(" of a multiple of {rows} tokens, for the ranks that share them")
+            } else {
+                String::new()
+            };
+            let kind = if is_uneven { "equal slices" } else { "slices" };
+            return Err(CostError(format!(
+                "expected the {sequence} tokens of --seq to divide into {count} {kind}{of}; choose another number of slices or --seq, or give \
+                 their tokens with --slice-lengths"
+            )));
+        }
+        Ok(spans)
+    }
+
+    /// Returns the costs of one slice: those of shorter sequences, whose tokens also attend to earlier ones.
+    fn of_slice(&self, TokenSpan { before, tokens }: TokenSpan) -> Analytic {
+        let layout = ParallelConfig { sequence: tokens, ..self.layout.clone() };
+        let slice = Analytic { layout, ..self.clone() };
+        Analytic { passes: slice.part_passes(before), ..slice }
+    }
+
+    /// Returns the costs of each slice; of whole micro-batches if there is one.
+    ///
+    /// # Errors
+    /// As [`Analytic::spans`].
+    pub(super) fn of_slices(&self, slices: &Slices) -> Result<Vec<Analytic>, CostError> {
+        if !slices.is_cut() {
+            return Ok(vec![self.clone()]);
+        }
+        Ok(self.spans(slices)?.into_iter().map(|span| self.of_slice(span)).collect())
+    }
+
+    /// Returns what computes a stage's layers again, with their communication, as `--recompute full` does. Embedding and head are not
+    /// computed again.
+    fn repeated(&self, stage: &Stage) -> Pass {
+        let layers = self.spec.parts.iter().zip(&self.passes).filter(|(part, _)| part.is_layer());
+        let of = layers.map(|(part, passes): (_, &Passes)| passes.forward * stage.count(part.name) as f64);
+        of.fold(Pass::default(), |sum, pass| sum + pass)
+    }
+
+    /// Returns the seconds in which each stage's activation of a whole micro-batch is copied to or from the host. The GPUs of a stage that
+    /// share a link take turns.
+    fn copy_seconds(&self, stages: &[Stage]) -> Vec<f64> {
+        let (hardware, memory) = (&self.machine.hardware, self.memory_model());
+        let speed = hardware.host_gbytes_per_s * 1e9 * hardware.host_efficiency / self.stage_sharers();
+        stages.iter().map(|stage| if speed > 0.0 { memory.left(stage).forward as f64 / speed } else { 0.0 }).collect()
+    }
+
+    /// Returns the GPUs of a stage that share a link to the host.
+    fn stage_sharers(&self) -> f64 {
+        self.machine.hardware.gpus_per_host_link.min(self.layout.stage_gpus() as f64).max(1.0)
+    }
+
+    /// Returns the number of neighbouring pipeline devices that share links to the host.
+    pub fn devices_per_host_link(&self) -> u32 {
+        (self.machine.hardware.gpus_per_host_link / self.stage_sharers()).floor().max(1.0) as u32
+    }
+
+    /// Returns the costs of ops on `placement`, of slices, of forwards that are computed again, and of copies, in nanoseconds.
+    ///
+    /// # Errors
+    /// As [`Analytic::table`] and [`Analytic::spans`].
+    pub fn table_of(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<CostTable, CostError> {
+        let repeats = |costs: &Analytic| stages.iter().map(|stage| ns(costs.repeated(stage).total())).collect();
+        let whole = self.table(placement, stages)?;
+        if !slices.is_cut() {
+            let copies = self.copy_seconds(stages).into_iter().map(ns).collect();
+            return Ok(whole.with_repeats(repeats(self)).with_copies(copies));
+        }
+        let of = |costs: &Analytic| Ok(costs.table(placement, stages)?.with_repeats(repeats(costs)));
+        let tables = self.of_slices(slices)?.iter().map(of).collect::<Result<Vec<_>, CostError>>()?;
+        let sum = |of: fn(&Summary) -> f64| tables.iter().map(|table| of(&table.summary)).sum::<f64>();
+        let (f, i, w, b) = (sum(|s| s.F), sum(|s| s.I), sum(|s| s.W), sum(|s| s.B));
+        let comm = tables.iter().map(|table| table.summary.comm).fold(0.0, f64::max);
+        let summary = Summary { F: f, I: i, W: w, B: b, comm, ..whole.summary };
+        let micro = self.layout.micro.saturating_mul(slices.count());
+        let table = CostTable::joined(CostTable { summary, ..whole }, tables, placement.slots());
+        table.check_clock(placement, micro)?;
+        Ok(table)
+    }
+
+    /// Returns the costs with the shares of an activation that a recomputed unit keeps, and of keys and values.
+    pub fn with_shares(&self, table: CostTable, schedule: &Schedule) -> CostTable {
+        if !schedule.recomputes() && !schedule.slices().is_cut() {
+            return table;
+        }
+        let Ok(stages) = self.stages(schedule.placement.stages()) else { return table };
+        let [stub, kv] = self.memory_model().shares(&stages, schedule.slices().is_cut());
+        CostTable { keep: table.keep.with_stub(stub).with_kv(kv), ..table }
+    }
+
+    /// Returns the memory of `schedule`, whose ops run at `times`: by op, starts and ends. Only copies need them.
+    ///
+    /// # Errors
+    /// As [`Analytic::spans`].
+    pub fn memory_of(
+        &self,
+        stages: &[Stage],
+        schedule: &Schedule,
+        times: Option<(&[u64], &[u64])>,
+    ) -> Result<Memory, CostError> {
+        let (model, bytes) = (self.memory_model(), self.machine.hardware.memory_bytes());
+        if !schedule.is_beyond_microbatches() {
+            return Ok(model.memory(bytes, stages, schedule));
+        }
+        let spans = if schedule.slices().is_cut() { self.spans(schedule.slices())? } else { Vec::new() };
+        Ok(model.memory_beyond(bytes, stages, (schedule, &spans), times))
+    }
+
+    /// Rejects what has no costs or bytes on hardware.
+    ///
+    /// # Errors
+    /// What that is, and what to do.
+    pub fn check(&self, schedule: &Schedule) -> Result<(), CostError> {
+        let (layout, hardware, name) = (&self.layout, &self.machine.hardware, &schedule.name);
+        let refuse = |text: String| Err(CostError(format!("{name}: {text}")));
+        if schedule.shares_vocabulary() {
+            let op = schedule.beyond_microbatches().map(|op| op.to_string()).unwrap_or_default();
+            return refuse(format!(
+                "--hardware knows no passes of a shared vocabulary, found {op}; give --costs or another schedule"
+            ));
+        }
+        let (is_cut, is_llm_c) = (schedule.slices().is_cut(), self.machine.stack.outputs_kept == 1.0);
+        if schedule.is_beyond_microbatches() && is_llm_c {
+            return refuse(
+                "the stack llm.c keeps every output, without slices, recomputes and copies; take another --stack"
+                    .to_string(),
+            );
+        }
+        if is_cut && layout.moe_overlap {
+            return refuse(
+                "--moe-overlap hides the exchange of whole micro-batches, not of slices; leave it out".to_string(),
+            );
+        }
+        if schedule.recomputes() && layout.recompute == Recompute::Full {
+            return refuse(
+                "its R computes forwards again, and so does --recompute full; leave --recompute out, or take a schedule without R".to_string(),
+            );
+        }
+        if !schedule.has_copies() {
+            return Ok(());
+        }
+        if is_cut {
+            return refuse(
+                "--hardware knows no copies of slices, whose keys and values later slices need; give --costs, or a schedule without slices"
+                    .to_string(),
+            );
+        }
+        if hardware.host_gbytes_per_s <= 0.0 {
+            return refuse(format!(
+                "expected the bandwidth of {}'s link to the host, found none; set host_gbytes_per_s in a hardware file of your own",
+                hardware.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the sum of the passes of `device` in a step of `schedule`, over its slices and with forwards that are computed again.
+    pub(super) fn pass_beyond(&self, slices: &[Analytic], stages: &[Stage], schedule: &Schedule, device: u32) -> Pass {
+        let (placement, counts) = (&schedule.placement, schedule.counts());
+        let of = |op: Op| {
+            let (costs, stage) = (slices.get(op.slice_number())?, stages.get(op.stage() as usize)?);
+            let passes = costs.passes(stage);
+            let pass = match op.kind() {
+                Kind::F => passes.forward,
+                Kind::I => passes.input,
+                Kind::W => passes.weights,
+                Kind::B => passes.backward,
+                Kind::R => costs.repeated(stage),
+                _ => return None,
+            };
+            Some(pass * schedule.count_of(&counts, op) as f64)
+        };
+        let ops = schedule.op_classes().filter(|&op| placement.device_of(op) == device);
+        ops.filter_map(of).fold(Pass::default(), |sum, pass| sum + pass)
+    }
+}
