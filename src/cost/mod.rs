@@ -131,8 +131,8 @@ pub struct CostTable {
     pub slice_costs: SliceCosts,
     /// Costs of a vocabulary that all devices share.
     pub vocabulary: VocabularyCosts,
-    /// By stage: a copy of a unit's activation to or from the host, in ticks; for slices one such list after the other.
-    copies: Vec<u64>,
+    /// By stage: copies of a unit's activation to the host and from it, in ticks; for slices one such list after the other.
+    copies: Vec<[u64; 2]>,
     /// Of F, I, W and B, indexed by [`Op::slot`]; for slices one such table after the other.
     times: Vec<OpTime>,
     /// Length of the table of one slice; 0 if all slices are alike.
@@ -237,7 +237,8 @@ impl CostTable {
                     if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
                 OpTime { duration, arrival: 0, ..forward }
             }
-            Kind::O | Kind::L => lasting(self.copy_ticks(op)),
+            Kind::O => lasting(self.copy_ticks(op)[0]),
+            Kind::L => lasting(self.copy_ticks(op)[1]),
             Kind::S => lasting(self.vocabulary.forward + self.vocabulary.rest),
             Kind::IF => lasting(self.vocabulary.embed[0]),
             Kind::IB => lasting(self.vocabulary.embed[1]),
@@ -245,10 +246,10 @@ impl CostTable {
         }
     }
 
-    /// Returns how long a copy of an activation takes.
-    fn copy_ticks(&self, op: Op) -> u64 {
+    /// Returns how long copies of an activation to the host and from it take.
+    fn copy_ticks(&self, op: Op) -> [u64; 2] {
         let stages = if self.stride > 0 { self.stride / Op::SLOTS_PER_STAGE } else { 0 };
-        self.copies.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or(0)
+        self.copies.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or_default()
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -287,8 +288,8 @@ impl CostTable {
         }
     }
 
-    /// Returns the costs with copies of activations to and from the host that last `ticks`, by stage.
-    pub fn with_copies(self, copies: Vec<u64>) -> CostTable {
+    /// Returns the costs with copies of activations to the host and from it that last so many ticks, by stage.
+    pub fn with_copies(self, copies: Vec<[u64; 2]>) -> CostTable {
         CostTable { copies, ..self }
     }
 
@@ -325,7 +326,7 @@ impl CostTable {
             ticks_per_unit,
             times: self.times.iter().map(time).collect(),
             vocabulary: self.vocabulary.scaled(ticks),
-            copies: self.copies.iter().map(|&copy| ticks(copy)).collect(),
+            copies: self.copies.iter().map(|copy| copy.map(ticks)).collect(),
             speeds,
             puts,
             pauses,
@@ -368,7 +369,7 @@ impl CostTable {
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
         let collectives = self.collectives.as_ref().map(|times| times.map(ns));
-        let (vocabulary, copies) = (self.vocabulary.scaled(ns), self.copies.iter().map(|&copy| ns(copy)).collect());
+        let (vocabulary, copies) = (self.vocabulary.scaled(ns), self.copies.iter().map(|copy| copy.map(ns)).collect());
         let costs = CostTable {
             ticks_per_unit,
             time_unit,

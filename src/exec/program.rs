@@ -77,6 +77,17 @@ pub trait Backend: Send {
         output: Option<Self::Location>,
     ) -> Result<()>;
 
+    /// Begins the copy `op` to or from the host, number `index` of the graph, behind `number` computed ops. It runs next to them, after
+    /// the copies `after`.
+    fn copy(&mut self, _number: usize, (_index, op): (usize, Op), _after: &[usize]) -> Result<()> {
+        bail!("expected devices that copy to the host, found others ({op}): run another schedule")
+    }
+
+    /// Waits for copies to and from the host, by their numbers in the graph.
+    fn wait_for_copies(&mut self, _copies: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
     /// Copies this worker's part of a gradient to `place`.
     fn copy_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
@@ -220,6 +231,11 @@ impl<M: Backend> Program<M> {
         let at_once = graph.overlap() != Overlap::Runtime;
         let mut index = range.start;
         while index < range.end {
+            if !graph.op(index).kind().is_compute() {
+                self.copy(index, record)?;
+                index += 1;
+                continue;
+            }
             let last = if graph.op(index).opens_pair() { index + 1 } else { index };
             let mut turn = shared.watch.now_ns();
             let mut inputs = [None; 2];
@@ -249,8 +265,32 @@ impl<M: Backend> Program<M> {
         port.as_ref().and_then(|port| self.shared.buffers.message(self.number, port, step))
     }
 
-    /// Waits for the input of op `index`, and returns its location.
+    /// Returns the copies to and from the host that op `index` waits for.
+    fn copies_before(&self, index: usize) -> Vec<usize> {
+        let graph = &self.shared.plan.graph;
+        let waits = graph.waits(index).iter().map(|wait| wait.op as usize);
+        waits.filter(|&op| !graph.op(op).kind().is_compute()).collect()
+    }
+
+    /// Begins the copy `index`. What computes before it has ended, and the queue orders it after other copies.
+    fn copy(&mut self, index: usize, record: &mut DeviceRecord) -> Result<()> {
+        let (shared, after) = (self.shared.clone(), self.copies_before(index));
+        if let Some(fault) = &self.fault {
+            fault.strike(self.number, record.ops.len() + record.host_copies.len(), &shared.watch)?;
+        }
+        let turn = shared.watch.now_ns();
+        self.backend.copy(record.ops.len(), (index, shared.plan.graph.op(index)), &after)?;
+        // The backend knows its times once it has ended.
+        record.host_copies.push(OpRecord { index, turn, start: turn, end: turn, put_start: turn, put_end: turn });
+        Ok(())
+    }
+
+    /// Waits for what op `index` needs: copies from the host, and its input, whose location it returns.
     fn wait(&mut self, index: usize, step: u64) -> Result<Option<M::Location>> {
+        let copies = self.copies_before(index);
+        if !copies.is_empty() {
+            self.waiting(|program| program.backend.wait_for_copies(&copies))?;
+        }
         let port = &self.shared.plan.inputs[index];
         let Some(message) = self.crossing(port, step) else {
             return Ok(port.as_ref().and_then(|port| self.backend.local(port)));
@@ -284,7 +324,7 @@ impl<M: Backend> Program<M> {
     ) -> Result<()> {
         let shared = self.shared.clone();
         if let Some(fault) = &self.fault {
-            fault.strike(self.number, record.ops.len(), &shared.watch)?;
+            fault.strike(self.number, record.ops.len() + record.host_copies.len(), &shared.watch)?;
         }
         let port = &shared.plan.outputs[index];
         let output = match self.crossing(port, step) {

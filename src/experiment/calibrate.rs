@@ -1,6 +1,7 @@
 //! From measured steps to costs: the run of one schedule yields the atoms that predict every other.
 
 use super::contention::Neighbours;
+use super::copied::copy_costs;
 use super::sessions::open_sessions;
 use super::{Error, Extent, Observer, Role, Steps, Training, measure};
 use crate::cost::{
@@ -44,7 +45,12 @@ pub fn profile(
 }
 
 /// Returns the graph of `name` with `microbatches` micro-batches, of a size that the model of `training` splits into.
-fn graph_of(training: &Training, name: &str, selection: &Selection, microbatches: u32) -> Result<TaskGraph, Error> {
+pub(super) fn graph_of(
+    training: &Training,
+    name: &str,
+    selection: &Selection,
+    microbatches: u32,
+) -> Result<TaskGraph, Error> {
     let selection = Selection { microbatches, ..selection.clone() };
     let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
     training.stages(&graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
@@ -122,6 +128,8 @@ pub struct Calibrating<'a> {
     main: &'a Steps,
     /// The same schedule with micro-batches of other sizes, or cut into slices.
     sizes: Vec<&'a Steps>,
+    /// The same schedule with copies to the host.
+    copied: Option<&'a Steps>,
     /// Shared cores, and what devices that compute at the same time cost each other; `None` if no cores are shared.
     neighbours: Option<(u32, Neighbours)>,
 }
@@ -148,6 +156,7 @@ impl<'a> Calibrating<'a> {
                 .iter()
                 .filter(|run| matches!(run.role, Role::CalibratesSize(_) | Role::CalibratesSlices))
                 .collect(),
+            copied: of_role(Role::CalibratesCopies),
             neighbours: training.shares_cores().map(|cores| (cores, neighbours())),
         }
     }
@@ -183,6 +192,7 @@ impl<'a> Calibrating<'a> {
         if slices.len() > 1 {
             parts.splice(0..0, whole_costs(&parts));
         }
+        parts.extend(copy_costs(training, self.copied.unwrap_or(self.main), |record| self.pace(record))?);
         let contention = self.neighbours.as_ref();
         let mut costs = CostFile {
             schema_version: MEASURED_SCHEMA_VERSION,
@@ -350,7 +360,9 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
         record.devices.iter().flat_map(|device| &device.ops).for_each(|op| by_index[op.index] = Some(op));
         for op in by_index.iter().flatten() {
             puts.extend((op.put_end > op.put_start).then(|| op.put_end - op.put_start));
-            let producer = graph.transfer(op.index).and_then(|up| by_index[up]);
+            // One that waits for a copy, too, does not say how long it waited for the link.
+            let producer = graph.transfer(op.index).filter(|_| graph.waits(op.index).is_empty());
+            let producer = producer.and_then(|up| by_index[up]);
             if let Some(producer) = producer.filter(|producer| producer.put_end > op.turn) {
                 latencies.push(op.start.saturating_sub(producer.put_end));
             }

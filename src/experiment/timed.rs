@@ -78,7 +78,7 @@ impl Experiment {
         let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let timed = |number| Host::runner(number, Box::new(Timed::new(table.clone(), spin)), &shared, fault);
-        let runners = self.ranks.devices(devices).map(timed).collect();
+        let runners = self.ranks.devices(devices).map(timed).collect::<anyhow::Result<_>>()?;
         Ok(start_session(shared, runners, settings)?)
     }
 }

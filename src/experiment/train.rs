@@ -1,6 +1,7 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
 use super::calibrate::{calibrating_graphs, sliced_graphs};
+use super::copied::copied_graphs;
 use super::ordered::OrderCosts;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
@@ -94,8 +95,9 @@ impl Experiment {
             // Costs do not depend on the delivery.
             let selection = self.selection.without_options();
             let mut calibrating = calibrating_graphs(training, &self.calibrate_on, &selection)?;
-            let cut = runs.iter().map(|(graph, ..)| graph);
-            calibrating.extend(sliced_graphs(training, (&self.calibrate_on, &selection), cut)?);
+            let judged = || runs.iter().map(|(graph, ..)| graph);
+            calibrating.extend(sliced_graphs(training, (&self.calibrate_on, &selection), judged())?);
+            calibrating.extend(copied_graphs(training, (&self.calibrate_on, &selection), judged())?);
             runs.splice(0..0, calibrating.into_iter().map(|(graph, role)| (graph, Delivery::OneSided, role)));
         }
         let (mesh, cores) = (training.mesh(), cores());

@@ -218,7 +218,7 @@ impl Training {
         let Some(op) = beyond else { return Ok(()) };
         let where_to = match self.backend {
             Backend::Cpu => "run another schedule",
-            Backend::Cuda { .. } => "GPUs run whole micro-batches; use --device cpu",
+            Backend::Cuda { .. } => "GPUs run forwards and backwards of whole micro-batches; use --device cpu",
         };
         Err(Error::Schedule(format!(
             "devices of this kind cannot run {} ({}); predict works; {where_to}",
@@ -244,6 +244,7 @@ impl Training {
     /// interpolated.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
+        costs.require_copies(graph.schedule()).map_err(crate::resolve::Error::from)?;
         let size = (self.micro_batch.sequences as u32, self.micro_batch.tokens as u32);
         let has_line = costs.parts.iter().any(|part| (part.sequences, part.tokens) != costs.size());
         let at_size = has_line.then(|| costs.at_size(&self.spec(), self.micro_batch));
@@ -370,7 +371,7 @@ impl Training {
             module.average_over(mesh.data);
             let program = graph.schedule().program(mesh.device(worker)).iter();
             module.recompute(program.copied().filter(|op| op.kind() == Kind::R))?;
-            Ok(Host::runner(worker, Box::new(module), shared, self.training_config.fault))
+            Host::runner(worker, Box::new(module), shared, self.training_config.fault)
         };
         self.ranks.devices(shared.workers()).map(host).collect()
     }

@@ -108,6 +108,9 @@ impl Selection {
         }
         let (table, steps) =
             of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
+        if let Costs::Measured(measured) = costs {
+            measured.file.require_copies(schedule)?;
+        }
         if self.overlap == Overlap::Streams && schedule.has_pairs() && table.pairs.is_none() {
             return Err(Error::Usage(without_sub_ops(costs)));
         }
