@@ -82,8 +82,8 @@ impl CostFile {
             return Ok(());
         }
         Err(CostError(format!(
-            "{}: the cost file has no times of copies to the host; measure them with `pipesim profile -s 1f1b-offload`",
-            schedule.name
+            "{name}: the cost file has no times of copies to the host; measure them with `pipesim profile -s {name}`",
+            name = schedule.name
         )))
     }
 
