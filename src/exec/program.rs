@@ -222,7 +222,7 @@ impl<M: Backend> Program<M> {
         Program { number, device, backend, link, shared, steps: Vec::new(), fault }
     }
 
-    /// Runs the pipeline ops of a step, and in a step with an update the sums of gradients that may begin between them. An overlapped
+    /// Runs the pipeline ops of a step (a program begins with one that computes), and in a step with an update the sums of gradients that may begin between them. An overlapped
     /// pair waits for both inputs first, unless the graph specifies otherwise, and puts both outputs last.
     fn pipeline(&mut self, step: u64, updates: Option<u64>, record: &mut DeviceRecord) -> Result<()> {
         let shared = self.shared.clone();
@@ -231,11 +231,6 @@ impl<M: Backend> Program<M> {
         let at_once = graph.overlap() != Overlap::Runtime;
         let mut index = range.start;
         while index < range.end {
-            if !graph.op(index).kind().is_compute() {
-                self.copy(index, record)?;
-                index += 1;
-                continue;
-            }
             let last = if graph.op(index).opens_pair() { index + 1 } else { index };
             let mut turn = shared.watch.now_ns();
             let mut inputs = [None; 2];
@@ -249,13 +244,19 @@ impl<M: Backend> Program<M> {
                 self.compute(op, step, input, OpRecord { index: op, turn, ..OpRecord::default() }, record)?;
                 turn = shared.watch.now_ns();
             }
-            for op in index..=last {
+            let computed = index..=last;
+            index = last + 1;
+            // Copies begin before puts and sums of gradients, which may wait for other workers.
+            while index < range.end && !graph.op(index).kind().is_compute() {
+                self.copy(index, record)?;
+                index += 1;
+            }
+            for op in computed {
                 self.put(op, step, record)?;
             }
             for node in updates.map_or(0..0, |_| shared.plan.epilogue.behind(last)) {
                 self.sum(&shared.plan.epilogue.nodes()[node], updates.unwrap_or_default())?;
             }
-            index = last + 1;
         }
         Ok(())
     }

@@ -185,6 +185,14 @@ fn offloading_changes_no_bit_and_lowers_the_peak() {
         }
         assert!(found.2[0] < plain.2[0], "{text}: device 0 holds {} bytes, without copies {}", found.2[0], plain.2[0]);
     }
+    // Replicas sum gradients between ops.
+    let mut shared = crate::run::training(1, adamw(0.95, 0.01), None, false);
+    shared.training_config.mesh = Mesh { zero: true, ..Mesh::new(2, 2) };
+    shared.micro_batch.sequences = 1;
+    let found = losses(&train(&shared, &mut shared.session(&written("pipeoffload", "", 2, 4)).unwrap(), 4, 3));
+    for (ours, one) in found.into_iter().zip(one.iter().map(|&bits| f64::from_bits(bits))) {
+        assert!((ours - one).abs() < 1e-5, "replicas: {ours}, one device {one}");
+    }
 }
 
 #[test]
