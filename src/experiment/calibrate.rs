@@ -16,7 +16,7 @@ use crate::mesh::Mesh;
 use crate::model;
 use crate::model_spec::{BLOCK, EMBEDDING, MicroBatch, ModelSpec, Part, Stage};
 use crate::op::{Kind, Op};
-use crate::resolve::{self, Selection, unknown_costs};
+use crate::resolve::{self, Selection};
 use crate::schedule::Schedule;
 use crate::slices::Slices;
 use crate::statistics::typical;
@@ -44,19 +44,6 @@ pub fn profile(
     Ok((Calibrating::new(training, &runs).costs(training, sizes)?, ended))
 }
 
-/// Returns the graph of `name` with `microbatches` micro-batches, of a size that the model of `training` splits into.
-pub(super) fn graph_of(
-    training: &Training,
-    name: &str,
-    selection: &Selection,
-    microbatches: u32,
-) -> Result<TaskGraph, Error> {
-    let selection = Selection { microbatches, ..selection.clone() };
-    let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
-    training.stages(&graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
-    Ok(graph)
-}
-
 /// The calibrating schedule with the micro-batches of each of `sizes`: at most as many as fill the pipeline twice.
 pub(super) fn sized_graphs(
     sizes: &[Training],
@@ -65,7 +52,7 @@ pub(super) fn sized_graphs(
 ) -> Result<Vec<(TaskGraph, Role)>, Error> {
     let microbatches = selection.microbatches.min(2 * selection.devices);
     let of_size = |(number, training): (usize, &Training)| {
-        Ok((graph_of(training, name, selection, microbatches)?, Role::CalibratesSize(number)))
+        Ok((training.calibrating_graph(name, selection, microbatches)?, Role::CalibratesSize(number)))
     };
     sizes.iter().enumerate().map(of_size).collect()
 }
@@ -77,10 +64,10 @@ pub(super) fn calibrating_graphs(
     name: &str,
     selection: &Selection,
 ) -> Result<Vec<(TaskGraph, Role)>, Error> {
-    let graph = graph_of(training, name, selection, selection.microbatches)?;
+    let graph = training.calibrating_graph(name, selection, selection.microbatches)?;
     let has_neighbours = training.shares_cores().is_some() && graph.schedule().devices() > 1;
     let has_neighbours = has_neighbours && graph.schedule().beyond_microbatches().is_none();
-    let alone = has_neighbours.then(|| graph_of(training, name, selection, 1).ok()).flatten();
+    let alone = has_neighbours.then(|| training.calibrating_graph(name, selection, 1).ok()).flatten();
     let alone = alone.map(|graph| (graph, Role::CalibratesAlone));
     Ok([(graph, Role::Calibrates)].into_iter().chain(alone).collect())
 }
@@ -99,7 +86,7 @@ pub(super) fn sliced_graphs<'a>(
             continue;
         }
         cuts.push(slices);
-        let whole = graph_of(training, name, selection, microbatches)?;
+        let whole = training.calibrating_graph(name, selection, microbatches)?;
         if whole.schedule().slices().is_cut() {
             continue;
         }

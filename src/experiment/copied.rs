@@ -1,6 +1,5 @@
 //! Costs of copies to the host and back: the calibrating schedule with all of its activations offloaded, and time per byte.
 
-use super::calibrate::graph_of;
 use super::{Error, Role, Steps, Training};
 use crate::cost::PartCost;
 use crate::exec::StepRecord;
@@ -26,13 +25,13 @@ pub(super) fn copied_graphs<'a>(
         return Ok(Vec::new());
     }
     let microbatches = selection.microbatches.min(2 * selection.devices);
-    let own = graph_of(training, name, selection, microbatches)?;
+    let own = training.calibrating_graph(name, selection, microbatches)?;
     if own.schedule().has_copies() {
         return Ok(Vec::new());
     }
     let whole = match own.schedule().beyond_microbatches() {
         None => own,
-        Some(_) => graph_of(training, PLAIN, selection, microbatches)?,
+        Some(_) => training.calibrating_graph(PLAIN, selection, microbatches)?,
     };
     let copied = TaskGraph::new(copied(whole.schedule()));
     let copied = copied.map_err(|deadlock| Error::Schedule(format!("calibrating on copies of {name}: {deadlock}")))?;
