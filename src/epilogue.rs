@@ -263,9 +263,9 @@ fn complete(graph: &TaskGraph, device: u32, stage: u32) -> Option<usize> {
     (last + 1 < range.end).then_some(last)
 }
 
-/// Returns the first op of a device, from op `index` on, whose next op waits for another device; `None` if no later op does.
+/// Returns the first compute op of a device, from op `index` on, whose next one waits for another device; `None` if no later op does.
 fn before_wait(graph: &TaskGraph, index: usize) -> Option<usize> {
     let end = graph.schedule().range(graph.device_of(index)).end;
     let next = (index + 1..end).find(|&later| graph.transfer(later).is_some())?;
-    Some(graph.pair(next).map_or(next, |(first, _)| first) - 1)
+    graph.before(graph.pair(next).map_or(next, |(first, _)| first))
 }

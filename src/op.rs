@@ -137,9 +137,9 @@ impl Kind {
         self as usize >= Kind::S as usize
     }
 
-    /// Whether devices can run it: all kinds but copies and passes of a shared vocabulary.
+    /// Whether devices can run it: all kinds but passes of a shared vocabulary.
     pub fn is_executed(self) -> bool {
-        self.is_costed() || self == Kind::R
+        !self.is_vocabulary()
     }
 
     /// Whether costs are given or measured for it.

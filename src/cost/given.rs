@@ -338,7 +338,7 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * shares.whole,
         });
-        let table = table.with_copies(shares.parts.iter().map(|part| ticks(self.copy) * part).collect());
+        let table = table.with_copies(shares.parts.iter().map(|part| [ticks(self.copy) * part; 2]).collect());
         let table = self.with_vocabulary(table, |time| ticks(time) * shares.whole);
         let collectives = self.collectives_of(|time| shares.parts.iter().map(|part| ticks(time) * part).collect());
         Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })

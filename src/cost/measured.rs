@@ -24,7 +24,7 @@ const MAX_NS: u64 = 1 << 40;
 pub struct PartCost {
     /// Name of the part: `embedding`, `block` or `head`.
     pub part: String,
-    /// `F`, `I` or `W`.
+    /// `F`, `I`, `W`, or of copies of what F keeps `O` (to the host) and `L` (back).
     pub kind: String,
     /// Sequences per micro-batch.
     pub sequences: u32,
@@ -206,7 +206,7 @@ impl CostFile {
 
     /// Describes the first number or name out of range.
     fn fault(&self) -> Option<String> {
-        const KINDS: [&str; 3] = ["F", "I", "W"];
+        const KINDS: [&str; 5] = ["F", "I", "W", "O", "L"];
         let devices: BTreeSet<usize> = self.speeds.iter().map(|speed| speed.devices.len()).collect();
         let is_sound = self.contention.as_ref().is_none_or(Contention::is_sound);
         let factors = format!("factors that grow from 1000 to at most {} per mille", Contention::MOST);
@@ -241,7 +241,7 @@ impl CostFile {
             ),
             (!is_sound, format!("contention: expected one core or more, and {factors}")),
             (!Contention::grows(&self.link.per_mille), format!("link.per_mille: expected {factors}")),
-            (overheads != KINDS, format!("op_overhead_ns: expected F, I and W, found {}", overheads.join(", "))),
+            (overheads != KINDS[..3], format!("op_overhead_ns: expected F, I and W, found {}", overheads.join(", "))),
             (
                 stage_fault.is_some(),
                 stage_fault.map_or_else(String::new, |(stage, fault)| format!("stages[{stage}]: {fault}")),
@@ -260,7 +260,7 @@ impl CostFile {
         let mut seen = BTreeSet::new();
         let part_fault = |PartCost { part, kind, sequences, tokens, slice, .. }: &PartCost| {
             if ![EMBEDDING, BLOCK, HEAD].contains(&part.as_str()) || !KINDS.contains(&kind.as_str()) {
-                let expected = format!("F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}");
+                let expected = format!("F, I, W, O or L of {EMBEDDING}, {BLOCK} or {HEAD}");
                 return Some(format!("parts: expected {expected}, found {kind:?} of {part:?}"));
             }
             let size = format!("micro-batches of {sequences} x {tokens} tokens");
@@ -340,7 +340,7 @@ impl CostFile {
     ) -> CostFile {
         let mut costs = self.clone();
         for &name in parts {
-            for kind in [Kind::F, Kind::I, Kind::W] {
+            for kind in [Kind::F, Kind::I, Kind::W, Kind::O, Kind::L] {
                 let letter = kind.letter().to_string();
                 let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size, None).is_err())
                 else {
@@ -415,7 +415,7 @@ impl CostFile {
             speeds: self.speeds.clone(),
             contention: self.contention.clone(),
             puts: self.shared_puts(),
-            ..table
+            ..table.with_copies(self.copies(stages, size, slice))
         })
     }
 

@@ -4,6 +4,7 @@ use super::{CostError, CostFile, CostTable, PartCost, Summary};
 use crate::model_spec::{MicroBatch, ModelSpec, Part, Stage};
 use crate::op::Kind;
 use crate::placement::Placement;
+use crate::schedule::Schedule;
 
 /// Returns the share of attention in the FLOPs of a part, which grows with the square of the tokens.
 fn attention(part: &Part, kind: Kind, tokens: usize) -> f64 {
@@ -19,7 +20,7 @@ impl CostFile {
         let mut costs = self.clone();
         let size = (micro.sequences as u32, micro.tokens as u32);
         for part in &spec.parts {
-            for kind in [Kind::F, Kind::I, Kind::W] {
+            for kind in [Kind::F, Kind::I, Kind::W, Kind::O, Kind::L] {
                 let Ok(whole) = self.part(part.name, kind, size, None) else { continue };
                 let share = attention(part, kind, micro.tokens);
                 for slice in slice_bounds(slices) {
@@ -64,8 +65,37 @@ impl CostFile {
         let (f, i, w, b) = (sum(|s| s.F), sum(|s| s.I), sum(|s| s.W), sum(|s| s.B));
         let whole = self.table(placement, stages, size)?;
         let summary = Summary { F: f, I: i, W: w, B: b, ..whole.summary };
+        let copies = tables.iter().flat_map(|table| table.copies.iter().copied()).collect();
         let times = tables.into_iter().flat_map(|table| table.times).collect();
-        Ok(CostTable { summary, times, stride: placement.slots(), puts: None, ..whole })
+        Ok(CostTable { summary, times, copies, stride: placement.slots(), puts: None, ..whole })
+    }
+}
+
+impl CostFile {
+    /// Checks that times of copies to the host are known if `schedule` has some.
+    ///
+    /// # Errors
+    /// They were not measured.
+    pub fn require_copies(&self, schedule: &Schedule) -> Result<(), CostError> {
+        let letter = Kind::O.letter().to_string();
+        if !schedule.has_copies() || self.parts.iter().any(|part| part.kind == letter) {
+            return Ok(());
+        }
+        Err(CostError(format!(
+            "{name}: the cost file has no times of copies to the host; measure them with `pipesim profile -s {name}`",
+            name = schedule.name
+        )))
+    }
+
+    /// Returns the times of copies of each stage to the host and from it, in ns; none if they were not measured.
+    pub(super) fn copies(&self, stages: &[Stage], size: (u32, u32), slice: Option<[u32; 2]>) -> Vec<[u64; 2]> {
+        let of_part = |part: &str, kind| self.part(part, kind, size, slice).ok();
+        let of_stage = |stage: &Stage, kind| {
+            let parts = stage.counts().filter(|&(_, count)| count > 0);
+            parts.map(|(part, count)| Some(count as u64 * of_part(part, kind)?)).sum::<Option<u64>>()
+        };
+        let both = stages.iter().map(|stage| Some([of_stage(stage, Kind::O)?, of_stage(stage, Kind::L)?]));
+        both.collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 }
 

@@ -131,8 +131,8 @@ pub struct CostTable {
     pub slice_costs: SliceCosts,
     /// Costs of a vocabulary that all devices share.
     pub vocabulary: VocabularyCosts,
-    /// By stage: a copy of a unit's activation to or from the host, in ticks; for slices one such list after the other.
-    copies: Vec<u64>,
+    /// By stage: copies of a unit's activation to the host and from it, in ticks; for slices one such list after the other.
+    copies: Vec<[u64; 2]>,
     /// By stage: computing a unit's forward again, in ticks; for slices one such list after the other. Empty: as long as `slice_costs` say.
     repeats: Vec<u64>,
     /// Of F, I, W and B, indexed by [`Op::slot`]; for slices one such table after the other.
@@ -240,7 +240,8 @@ impl CostTable {
                     if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
                 OpTime { duration, arrival: 0, ..forward }
             }
-            Kind::O | Kind::L => lasting(self.of_unit(&self.copies, op)),
+            Kind::O => lasting(self.of_unit(&self.copies, op)[0]),
+            Kind::L => lasting(self.of_unit(&self.copies, op)[1]),
             Kind::S => lasting(self.vocabulary.forward + self.vocabulary.rest),
             Kind::IF => lasting(self.vocabulary.embed[0]),
             Kind::IB => lasting(self.vocabulary.embed[1]),
@@ -249,9 +250,9 @@ impl CostTable {
     }
 
     /// Returns the entry of a list by stage and slice for the unit of `op`.
-    fn of_unit(&self, ticks: &[u64], op: Op) -> u64 {
+    fn of_unit<T: Copy + Default>(&self, ticks: &[T], op: Op) -> T {
         let stages = if self.stride > 0 { self.stride / Op::SLOTS_PER_STAGE } else { 0 };
-        ticks.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or(0)
+        ticks.get(op.stage() as usize + stages * op.slice_number()).copied().unwrap_or_default()
     }
 
     /// Returns how long the device of op number `index` sums gradients before its next op.
@@ -291,8 +292,8 @@ impl CostTable {
         }
     }
 
-    /// Returns the costs with copies of activations to and from the host that last `ticks`, by stage.
-    pub fn with_copies(self, copies: Vec<u64>) -> CostTable {
+    /// Returns the costs with copies of activations to the host and from it that last so many ticks, by stage.
+    pub fn with_copies(self, copies: Vec<[u64; 2]>) -> CostTable {
         CostTable { copies, ..self }
     }
 
@@ -345,7 +346,7 @@ impl CostTable {
             ticks_per_unit,
             times: self.times.iter().map(time).collect(),
             vocabulary: self.vocabulary.scaled(ticks),
-            copies: self.copies.iter().map(|&copy| ticks(copy)).collect(),
+            copies: self.copies.iter().map(|copy| copy.map(ticks)).collect(),
             repeats: self.repeats.iter().map(|&repeat| ticks(repeat)).collect(),
             speeds,
             puts,
@@ -389,7 +390,8 @@ impl CostTable {
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
         let collectives = self.collectives.as_ref().map(|times| times.map(ns));
-        let [copies, repeats] = [&self.copies, &self.repeats].map(|all| all.iter().map(|&ticks| ns(ticks)).collect());
+        let copies = self.copies.iter().map(|copy| copy.map(ns)).collect();
+        let repeats = self.repeats.iter().map(|&ticks| ns(ticks)).collect();
         let vocabulary = self.vocabulary.scaled(ns);
         let costs = CostTable {
             ticks_per_unit,

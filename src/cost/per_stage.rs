@@ -171,7 +171,7 @@ impl GivenCosts {
         });
         let chunks = u64::from(placement.chunks().max(1));
         let copy = ticks(self.copy) * pieces / chunks;
-        let table = table.with_copies(vec![copy; placement.stages() as usize]);
+        let table = table.with_copies(vec![[copy; 2]; placement.stages() as usize]);
         let table = self.with_vocabulary(table, |time| ticks(time) * pieces);
         let collectives = self.collectives_of(|time| vec![ticks(time) * pieces; stages]);
         Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })

@@ -76,7 +76,7 @@ impl CostTable {
         // A copy takes as long as its slice.
         let of_slice = |slice: usize| table.copies.iter().map(move |&copy| (copy, slice));
         let copies = (0..slices.count() as usize).flat_map(of_slice);
-        let copies = copies.map(|(copy, slice)| part(copy, Kind::W, slice)).collect();
+        let copies = copies.map(|(copy, slice)| copy.map(|ticks| part(ticks, Kind::W, slice))).collect();
         Ok(CostTable { times, copies, stride: slots, ..table })
     }
 }

@@ -61,8 +61,11 @@ fn start_errors(
 fn per_kind(predicted: &Timeline, measured: &Timeline) -> Vec<KindError> {
     let means = |timeline: &Timeline| {
         let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for span in timeline.spans.iter().filter(|span| span.queue == Queue::Compute) {
-            let kind = span.pipeline_op().map_or_else(|| span.op.clone(), |op| op.kind().letter().to_string());
+        for span in timeline.spans.iter().filter(|span| matches!(span.queue, Queue::Compute | Queue::Copy)) {
+            let kind = span
+                .pipeline_op()
+                .or_else(|| span.copy_op())
+                .map_or_else(|| span.op.clone(), |op| op.kind().letter().to_string());
             let (sum, count) = sums.entry(kind).or_default();
             *sum += span.end_ns - span.start_ns;
             *count += 1;

@@ -3,7 +3,7 @@
 use super::device::{Batch, Device, State, Update};
 use crate::compute::{Compute, OptimizerShare, Stopwatch};
 use crate::epilogue::GradientSync;
-use crate::model::{Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
+use crate::model::{CopyWork, Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
 use crate::op::Op;
 use anyhow::Result;
 use std::any::Any;
@@ -41,6 +41,10 @@ impl<C: Compute + 'static> State for StageModule<C> {
     fn peak_held_bytes(&self) -> usize {
         StageModule::peak_held_bytes(self)
     }
+
+    fn held_changes(&self) -> Vec<(Op, i64)> {
+        StageModule::held_changes(self)
+    }
 }
 
 impl Device for StageModule<Cpu> {
@@ -59,6 +63,10 @@ impl Device for StageModule<Cpu> {
         self.run(op, input, output, &mut timer)?;
         laps.append(&mut timer.laps);
         Ok(())
+    }
+
+    fn copy(&mut self, op: Op) -> Result<CopyWork> {
+        StageModule::copy(self, op)
     }
 
     fn gradient(&mut self, gradient: GradientSync, into: &mut [f32]) -> Result<()> {

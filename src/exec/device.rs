@@ -3,7 +3,7 @@
 use crate::compute::OptimizerShare;
 use crate::cost::CostTable;
 use crate::epilogue::GradientSync;
-use crate::model::{AdamW, Parameters, PartTiming, Quantity, TensorPart};
+use crate::model::{AdamW, CopyWork, Parameters, PartTiming, Quantity, TensorPart};
 use crate::op::Op;
 use std::any::Any;
 use std::sync::Arc;
@@ -84,6 +84,11 @@ pub trait State {
     fn peak_held_bytes(&self) -> usize {
         0
     }
+
+    /// Changes of the memory held for backward passes in the last step, in order: by which op, and how many bytes.
+    fn held_changes(&self) -> Vec<(Op, i64)> {
+        Vec::new()
+    }
 }
 
 /// A device that computes on the calling thread: ops of its stages, and its part of the step ops.
@@ -105,6 +110,14 @@ pub trait Device: State + Send {
         output: Option<&mut [f32]>,
         laps: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()>;
+
+    /// Returns the copy of `op`, an OFFLOAD or RELOAD, for another thread to run while ops run here.
+    ///
+    /// # Errors
+    /// The device does not copy, or the op is out of order.
+    fn copy(&mut self, op: Op) -> anyhow::Result<CopyWork> {
+        anyhow::bail!("expected a device that copies to the host, found one that does not ({op}): run another schedule")
+    }
 
     /// Copies this worker's part of a gradient that other workers also hold to the beginning of `into`.
     fn gradient(&mut self, _gradient: GradientSync, _into: &mut [f32]) -> anyhow::Result<()> {
@@ -172,14 +185,27 @@ impl Device for Timed {
         _output: Option<&mut [f32]>,
         _laps: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()> {
-        let end = Instant::now() + Duration::from_nanos(self.costs.to_ns(self.costs.of(op).duration));
-        let sleep = end.saturating_duration_since(Instant::now()).saturating_sub(self.spin);
-        if !sleep.is_zero() {
-            std::thread::sleep(sleep);
-        }
-        while Instant::now() < end {
-            std::hint::spin_loop();
-        }
+        last(Duration::from_nanos(self.costs.to_ns(self.costs.of(op).duration)), self.spin);
         Ok(())
+    }
+
+    fn copy(&mut self, op: Op) -> anyhow::Result<CopyWork> {
+        let (duration, spin) = (Duration::from_nanos(self.costs.to_ns(self.costs.of(op).duration)), self.spin);
+        Ok(Box::new(move || {
+            last(duration, spin);
+            Ok(())
+        }))
+    }
+}
+
+/// Waits; spins for the last part of it.
+fn last(duration: Duration, spin: Duration) {
+    let end = Instant::now() + duration;
+    let sleep = end.saturating_duration_since(Instant::now()).saturating_sub(spin);
+    if !sleep.is_zero() {
+        std::thread::sleep(sleep);
+    }
+    while Instant::now() < end {
+        std::hint::spin_loop();
     }
 }

@@ -2,17 +2,18 @@
 
 use super::arena::Region;
 use super::device::{Batch, Device, State, Update};
+use super::host_queues::HostQueues;
 use super::link::Local;
 use super::plan::BufferUse;
 use super::program::{Backend, Program, Runner};
-use super::record::DeviceRecord;
+use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
 use crate::compute::OptimizerShare;
 use crate::epilogue::GradientSync;
 use crate::model::PartTiming;
 use crate::op::Op;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,19 +25,35 @@ pub struct Host {
     /// Times of the parts in this step, with the numbers of their ops.
     laps: Vec<(u32, PartTiming)>,
     squares: Vec<(usize, f64)>,
+    /// Where copies to and from the host run, if its program has some.
+    queues: Option<HostQueues>,
 }
 
 impl Host {
     /// Creates the device of worker `number` of a session, with its program.
+    ///
+    /// # Errors
+    /// The system does not allow the threads of copies to the host.
     pub fn runner(
         number: u32,
         device: Box<dyn Device>,
         shared: &Arc<Shared>,
         fault: Option<Fault>,
-    ) -> (u32, Box<dyn Runner>) {
-        let host = Host { number, device, shared: shared.clone(), laps: Vec::new(), squares: Vec::new() };
+    ) -> Result<(u32, Box<dyn Runner>)> {
+        let program = shared.plan.graph.schedule().program(shared.mesh.device(number));
+        let copies = program.iter().any(|op| !op.kind().is_compute());
+        let queues = copies.then(|| HostQueues::start(number, shared)).transpose()?;
+        let host = Host { number, device, shared: shared.clone(), laps: Vec::new(), squares: Vec::new(), queues };
         let link = Box::new(Local::new(number, shared.clone()));
-        (number, Box::new(Program::new(number, host, link, shared.clone(), fault)))
+        Ok((number, Box::new(Program::new(number, host, link, shared.clone(), fault))))
+    }
+}
+
+impl Host {
+    /// Notes that `computed` ops and all copies so far are done or in their queues.
+    fn note_done(&self, computed: usize) {
+        let copies = self.queues.as_ref().map_or(0, HostQueues::begun);
+        self.shared.watch.note_done(self.number, computed + copies);
     }
 }
 
@@ -46,6 +63,7 @@ impl Backend for Host {
 
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.laps.clear();
+        self.queues.iter_mut().for_each(HostQueues::begin);
         self.device.begin(batch)
     }
 
@@ -72,8 +90,19 @@ impl Backend for Host {
         let mut laps = Vec::new();
         self.device.compute(op, input, output, &mut laps)?;
         self.laps.extend(laps.into_iter().map(|lap| (number as u32, lap)));
-        self.shared.watch.note_done(self.number, number + 1);
+        self.note_done(number + 1);
         Ok(())
+    }
+
+    fn copy(&mut self, number: usize, (index, op): (usize, Op), after: &[usize]) -> Result<()> {
+        let work = self.device.copy(op)?;
+        self.queues.as_mut().context("expected queues for copies")?.add(op, index, after, work)?;
+        self.note_done(number);
+        Ok(())
+    }
+
+    fn wait_for_copies(&mut self, copies: &[usize]) -> Result<()> {
+        self.queues.as_mut().map_or(Ok(()), |queues| queues.wait(copies, &self.shared))
     }
 
     fn copy_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
@@ -125,6 +154,13 @@ impl Backend for Host {
 
     fn finish(&mut self, _sent: &BTreeMap<usize, [u64; 2]>, record: &mut DeviceRecord) -> Result<()> {
         record.laps = std::mem::take(&mut self.laps);
+        let copies: Vec<usize> = record.host_copies.iter().map(|copy| copy.index).collect();
+        self.wait_for_copies(&copies)?;
+        for copy in &mut record.host_copies {
+            let times = self.queues.as_ref().and_then(|queues| queues.times(copy.index));
+            let [start, end] = times.context("expected the times of a copy")?;
+            *copy = OpRecord { start, end, put_start: end, put_end: end, ..*copy };
+        }
         Ok(())
     }
 

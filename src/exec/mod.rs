@@ -1,7 +1,7 @@
 //! Executes a task graph on real devices, and measures it.
 //!
 //! `plan` assigns buffers to the messages of a graph; `shared` places them in an `arena` that threads or ranks share. A `session`
-//! has one thread per device, which runs the device's `program` in order on a backend: a `host`, which computes, or a `gpu`,
+//! has one thread per device, which runs the device's `program` in order on a backend: a `host`, which computes (and copies activations on `host_queues`), or a `gpu`,
 //! on which it only enqueues. A [`link`] moves messages, by put with signal wherever possible. The `watch` stops everything when
 //! a device hangs or dies. There is no barrier inside a step.
 
@@ -15,6 +15,7 @@ mod gpu;
 mod groups;
 mod heap;
 mod host;
+mod host_queues;
 pub mod link;
 mod message;
 mod piece;
@@ -35,6 +36,7 @@ pub use device::{Batch, Device, State, Timed, Update};
 pub use gpu::{Gpus, UNAVAILABLE};
 pub use groups::optimizer_share;
 pub use host::Host;
+pub use host_queues::COPY_THREADS;
 pub use message::Sizes;
 pub use plan::{BufferUse, Plan};
 pub use program::Runners;

@@ -77,6 +77,17 @@ pub trait Backend: Send {
         output: Option<Self::Location>,
     ) -> Result<()>;
 
+    /// Begins the copy `op` to or from the host, number `index` of the graph, behind `number` computed ops. It runs next to them, after
+    /// the copies `after`.
+    fn copy(&mut self, _number: usize, (_index, op): (usize, Op), _after: &[usize]) -> Result<()> {
+        bail!("expected devices that copy to the host, found others ({op}): run another schedule")
+    }
+
+    /// Waits for copies to and from the host, by their numbers in the graph.
+    fn wait_for_copies(&mut self, _copies: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
     /// Copies this worker's part of a gradient to `place`.
     fn copy_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
@@ -211,7 +222,7 @@ impl<M: Backend> Program<M> {
         Program { number, device, backend, link, shared, steps: Vec::new(), fault }
     }
 
-    /// Runs the pipeline ops of a step, and in a step with an update the sums of gradients that may begin between them. An overlapped
+    /// Runs the pipeline ops of a step (a program begins with one that computes), and in a step with an update the sums of gradients that may begin between them. An overlapped
     /// pair waits for both inputs first, unless the graph specifies otherwise, and puts both outputs last.
     fn pipeline(&mut self, step: u64, updates: Option<u64>, record: &mut DeviceRecord) -> Result<()> {
         let shared = self.shared.clone();
@@ -233,13 +244,19 @@ impl<M: Backend> Program<M> {
                 self.compute(op, step, input, OpRecord { index: op, turn, ..OpRecord::default() }, record)?;
                 turn = shared.watch.now_ns();
             }
-            for op in index..=last {
+            let computed = index..=last;
+            index = last + 1;
+            // Copies begin before puts and sums of gradients, which may wait for other workers.
+            while index < range.end && !graph.op(index).kind().is_compute() {
+                self.copy(index, record)?;
+                index += 1;
+            }
+            for op in computed {
                 self.put(op, step, record)?;
             }
             for node in updates.map_or(0..0, |_| shared.plan.epilogue.behind(last)) {
                 self.sum(&shared.plan.epilogue.nodes()[node], updates.unwrap_or_default())?;
             }
-            index = last + 1;
         }
         Ok(())
     }
@@ -249,8 +266,32 @@ impl<M: Backend> Program<M> {
         port.as_ref().and_then(|port| self.shared.buffers.message(self.number, port, step))
     }
 
-    /// Waits for the input of op `index`, and returns its location.
+    /// Returns the copies to and from the host that op `index` waits for.
+    fn copies_before(&self, index: usize) -> Vec<usize> {
+        let graph = &self.shared.plan.graph;
+        let waits = graph.waits(index).iter().map(|wait| wait.op as usize);
+        waits.filter(|&op| !graph.op(op).kind().is_compute()).collect()
+    }
+
+    /// Begins the copy `index`. What computes before it has ended, and the queue orders it after other copies.
+    fn copy(&mut self, index: usize, record: &mut DeviceRecord) -> Result<()> {
+        let (shared, after) = (self.shared.clone(), self.copies_before(index));
+        if let Some(fault) = &self.fault {
+            fault.strike(self.number, record.ops.len() + record.host_copies.len(), &shared.watch)?;
+        }
+        let turn = shared.watch.now_ns();
+        self.backend.copy(record.ops.len(), (index, shared.plan.graph.op(index)), &after)?;
+        // The backend knows its times once it has ended.
+        record.host_copies.push(OpRecord { index, turn, start: turn, end: turn, put_start: turn, put_end: turn });
+        Ok(())
+    }
+
+    /// Waits for what op `index` needs: copies from the host, and its input, whose location it returns.
     fn wait(&mut self, index: usize, step: u64) -> Result<Option<M::Location>> {
+        let copies = self.copies_before(index);
+        if !copies.is_empty() {
+            self.waiting(|program| program.backend.wait_for_copies(&copies))?;
+        }
         let port = &self.shared.plan.inputs[index];
         let Some(message) = self.crossing(port, step) else {
             return Ok(port.as_ref().and_then(|port| self.backend.local(port)));
@@ -284,7 +325,7 @@ impl<M: Backend> Program<M> {
     ) -> Result<()> {
         let shared = self.shared.clone();
         if let Some(fault) = &self.fault {
-            fault.strike(self.number, record.ops.len(), &shared.watch)?;
+            fault.strike(self.number, record.ops.len() + record.host_copies.len(), &shared.watch)?;
         }
         let port = &shared.plan.outputs[index];
         let output = match self.crossing(port, step) {

@@ -28,8 +28,11 @@ pub struct OpRecord {
 /// A device's part of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRecord {
-    /// In program order.
+    /// Ops that compute, in program order.
     pub ops: Vec<OpRecord>,
+    /// Copies to and from the host, in program order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_copies: Vec<OpRecord>,
     /// Times of the parts of the model, with the number of their op in program order.
     pub laps: Vec<(u32, PartTiming)>,
     /// Step ops: name, start, end, without waits for other devices.
@@ -149,7 +152,7 @@ impl DeviceRecord {
     /// Converts its times to times from `zero`.
     fn shift(&mut self, zero: u64) {
         let shift = |time: &mut u64| *time = time.saturating_sub(zero);
-        for OpRecord { turn, start, end, put_start, put_end, .. } in &mut self.ops {
+        for OpRecord { turn, start, end, put_start, put_end, .. } in self.ops.iter_mut().chain(&mut self.host_copies) {
             [turn, start, end, put_start, put_end].into_iter().for_each(shift);
         }
         self.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
@@ -284,7 +287,8 @@ fn spans(devices: &[DeviceRecord], graph: &TaskGraph) -> Vec<Span> {
     let mut spans = Vec::new();
     for (device, record) in devices.iter().enumerate() {
         let device = device as u32;
-        for (number, op) in record.ops.iter().enumerate() {
+        let first = schedule.range(device).start;
+        for op in record.ops.iter().chain(&record.host_copies) {
             let mut span = |queue, partner: Option<usize>, start_ns, end_ns| {
                 spans.push(Span {
                     device,
@@ -292,11 +296,15 @@ fn spans(devices: &[DeviceRecord], graph: &TaskGraph) -> Vec<Span> {
                     op: graph.op(op.index).to_string(),
                     partner: partner.map(|p| graph.op(p).to_string()),
                     peer: partner.map(|p| graph.device_of(p)),
-                    phase: schedule.phase(device, number).map(str::to_string),
+                    phase: schedule.phase(device, op.index - first).map(str::to_string),
                     start_ns,
                     end_ns,
                 });
             };
+            if !graph.op(op.index).kind().is_compute() {
+                span(Queue::Copy, None, op.start, op.end);
+                continue;
+            }
             if let Some(up) = graph.transfer(op.index) {
                 span(Queue::Receive, Some(up), op.turn, op.start);
             }

@@ -2,6 +2,7 @@
 //! measured.
 
 use super::calibrate::{calibrating_graphs, sized_graphs, sliced_graphs};
+use super::copied::copied_graphs;
 use super::recorded::{Recorded, TRAINING};
 use super::results::Setting;
 use super::sessions::open_sessions;
@@ -79,9 +80,10 @@ impl Accuracy {
         for (number, transfer) in self.transfers.iter().enumerate() {
             add(&transfer.selection, Role::Transferred(number))?;
         }
-        let cut = graphs[calibrating..].iter().map(|(graph, _)| graph);
-        let sliced = sliced_graphs(training, (&self.calibrate_on, &self.selection), cut)?;
-        graphs.splice(calibrating..calibrating, sliced);
+        let judged = || graphs[calibrating..].iter().map(|(graph, _)| graph);
+        let mut beyond = sliced_graphs(training, (&self.calibrate_on, &self.selection), judged())?;
+        beyond.extend(copied_graphs(training, (&self.calibrate_on, &self.selection), judged())?);
+        graphs.splice(calibrating..calibrating, beyond);
         Ok(graphs)
     }
 

@@ -1,6 +1,7 @@
 //! From measured steps to costs: the run of one schedule yields the atoms that predict every other.
 
 use super::contention::Neighbours;
+use super::copied::copy_costs;
 use super::sessions::open_sessions;
 use super::{Error, Extent, Observer, Role, Steps, Training, measure};
 use crate::cost::{
@@ -15,7 +16,7 @@ use crate::mesh::Mesh;
 use crate::model;
 use crate::model_spec::{BLOCK, EMBEDDING, MicroBatch, ModelSpec, Part, Stage};
 use crate::op::{Kind, Op};
-use crate::resolve::{self, Selection, unknown_costs};
+use crate::resolve::{self, Selection};
 use crate::schedule::Schedule;
 use crate::slices::Slices;
 use crate::statistics::typical;
@@ -43,14 +44,6 @@ pub fn profile(
     Ok((Calibrating::new(training, &runs).costs(training, sizes)?, ended))
 }
 
-/// Returns the graph of `name` with `microbatches` micro-batches, of a size that the model of `training` splits into.
-fn graph_of(training: &Training, name: &str, selection: &Selection, microbatches: u32) -> Result<TaskGraph, Error> {
-    let selection = Selection { microbatches, ..selection.clone() };
-    let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
-    training.stages(&graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
-    Ok(graph)
-}
-
 /// The calibrating schedule with the micro-batches of each of `sizes`: at most as many as fill the pipeline twice.
 pub(super) fn sized_graphs(
     sizes: &[Training],
@@ -59,7 +52,7 @@ pub(super) fn sized_graphs(
 ) -> Result<Vec<(TaskGraph, Role)>, Error> {
     let microbatches = selection.microbatches.min(2 * selection.devices);
     let of_size = |(number, training): (usize, &Training)| {
-        Ok((graph_of(training, name, selection, microbatches)?, Role::CalibratesSize(number)))
+        Ok((training.calibrating_graph(name, selection, microbatches)?, Role::CalibratesSize(number)))
     };
     sizes.iter().enumerate().map(of_size).collect()
 }
@@ -71,10 +64,10 @@ pub(super) fn calibrating_graphs(
     name: &str,
     selection: &Selection,
 ) -> Result<Vec<(TaskGraph, Role)>, Error> {
-    let graph = graph_of(training, name, selection, selection.microbatches)?;
+    let graph = training.calibrating_graph(name, selection, selection.microbatches)?;
     let has_neighbours = training.shares_cores().is_some() && graph.schedule().devices() > 1;
     let has_neighbours = has_neighbours && graph.schedule().beyond_microbatches().is_none();
-    let alone = has_neighbours.then(|| graph_of(training, name, selection, 1).ok()).flatten();
+    let alone = has_neighbours.then(|| training.calibrating_graph(name, selection, 1).ok()).flatten();
     let alone = alone.map(|graph| (graph, Role::CalibratesAlone));
     Ok([(graph, Role::Calibrates)].into_iter().chain(alone).collect())
 }
@@ -93,7 +86,7 @@ pub(super) fn sliced_graphs<'a>(
             continue;
         }
         cuts.push(slices);
-        let whole = graph_of(training, name, selection, microbatches)?;
+        let whole = training.calibrating_graph(name, selection, microbatches)?;
         if whole.schedule().slices().is_cut() {
             continue;
         }
@@ -122,6 +115,8 @@ pub struct Calibrating<'a> {
     main: &'a Steps,
     /// The same schedule with micro-batches of other sizes, or cut into slices.
     sizes: Vec<&'a Steps>,
+    /// The same schedule with copies to the host.
+    copied: Option<&'a Steps>,
     /// Shared cores, and what devices that compute at the same time cost each other; `None` if no cores are shared.
     neighbours: Option<(u32, Neighbours)>,
 }
@@ -148,6 +143,7 @@ impl<'a> Calibrating<'a> {
                 .iter()
                 .filter(|run| matches!(run.role, Role::CalibratesSize(_) | Role::CalibratesSlices))
                 .collect(),
+            copied: of_role(Role::CalibratesCopies),
             neighbours: training.shares_cores().map(|cores| (cores, neighbours())),
         }
     }
@@ -183,6 +179,7 @@ impl<'a> Calibrating<'a> {
         if slices.len() > 1 {
             parts.splice(0..0, whole_costs(&parts));
         }
+        parts.extend(copy_costs(training, self.copied.unwrap_or(self.main), |record| self.pace(record))?);
         let contention = self.neighbours.as_ref();
         let mut costs = CostFile {
             schema_version: MEASURED_SCHEMA_VERSION,
@@ -350,7 +347,9 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
         record.devices.iter().flat_map(|device| &device.ops).for_each(|op| by_index[op.index] = Some(op));
         for op in by_index.iter().flatten() {
             puts.extend((op.put_end > op.put_start).then(|| op.put_end - op.put_start));
-            let producer = graph.transfer(op.index).and_then(|up| by_index[up]);
+            // One that waits for a copy, too, does not say how long it waited for the link.
+            let producer = graph.transfer(op.index).filter(|_| graph.waits(op.index).is_empty());
+            let producer = producer.and_then(|up| by_index[up]);
             if let Some(producer) = producer.filter(|producer| producer.put_end > op.turn) {
                 latencies.push(op.start.saturating_sub(producer.put_end));
             }

@@ -5,19 +5,26 @@ use crate::activation::Keep;
 use crate::graph::TaskGraph;
 use crate::model_spec::{EMBEDDING, MicroBatch, Stage};
 use crate::op::{Kind, Op};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the ops of a stage keep for a micro-batch or its slice, in bytes.
 #[derive(Clone, Copy)]
-struct Kept {
+struct Kept<T = u64> {
     /// From F, or R, until I.
-    forward: u64,
+    forward: T,
     /// From an F that is recomputed until R.
-    stub: u64,
+    stub: T,
     /// From I until W.
-    input: u64,
+    input: T,
     /// Gradients of keys and values, from the backward of the last slice until that of the own one.
-    keys: u64,
+    keys: T,
+}
+
+impl<T> Kept<T> {
+    fn map<U>(self, to: impl Fn(T) -> U) -> Kept<U> {
+        let Kept { forward, stub, input, keys } = self;
+        Kept { forward: to(forward), stub: to(stub), input: to(input), keys: to(keys) }
+    }
 }
 
 /// Returns the bytes that the ops of each stage keep, by slice of these numbers of tokens.
@@ -47,38 +54,77 @@ impl Training {
     }
 }
 
-/// Returns the peak bytes that the ops of a worker of `device` keep for later ones.
+/// Returns the changes of the bytes that the ops of a worker of `device` keep for later ones, by op in the order in which they happen; a full
+/// backward is its two halves, as a CPU runs it. What an op takes, it takes at its start; what it returns, it returns at its end. With
+/// slices, an OFFLOAD first takes a copy of keys and values, which is returned after the RELOAD.
+///
+/// # Errors
+/// More slices than tokens.
+pub fn held_changes(
+    training: &Training,
+    graph: &TaskGraph,
+    device: u32,
+    stages: &[Stage],
+) -> Result<BTreeMap<Op, Vec<i64>>, Error> {
+    let slices = training.slices(graph)?;
+    let (kept, program) = (kept(training, stages, &slices), graph.schedule().program(device));
+    let recomputed: BTreeSet<Op> = program.iter().filter(|op| op.kind() == Kind::R).map(|op| op.alone()).collect();
+    let mut changes: BTreeMap<Op, Vec<i64>> = BTreeMap::new();
+    for op in program {
+        let (slice, of_stage) = (op.slice_number(), &kept[op.stage() as usize]);
+        let Kept { forward, stub, input, keys } = of_stage[slice].map(|bytes| bytes as i64);
+        // what the backward for the input changes: the last slice's begins the gradients of the keys of all earlier ones
+        let of_input = || {
+            let earlier: u64 = of_stage[..slice].iter().map(|kept| kept.keys).sum();
+            let (begun, used) = if slice + 1 == slices.len() { (earlier as i64, 0) } else { (0, keys) };
+            input + begun - forward - used
+        };
+        let mut add = |kind: Kind, bytes: &[i64]| changes.insert(op.of_kind(kind), bytes.to_vec());
+        match op.kind() {
+            Kind::F if recomputed.contains(&op.of_kind(Kind::R)) => add(Kind::F, &[stub]),
+            Kind::F => add(Kind::F, &[forward]),
+            Kind::R => add(Kind::R, &[forward - stub]),
+            Kind::I => add(Kind::I, &[of_input()]),
+            Kind::W => add(Kind::W, &[-input]),
+            Kind::B => {
+                add(Kind::I, &[of_input()]);
+                add(Kind::W, &[-input])
+            }
+            Kind::O if slices.len() > 1 => add(Kind::O, &[keys, -forward]),
+            Kind::O => add(Kind::O, &[-forward]),
+            Kind::L if slices.len() > 1 => add(Kind::L, &[forward, -keys]),
+            Kind::L => add(Kind::L, &[forward]),
+            Kind::S | Kind::IF | Kind::IB => None, // not executed
+        };
+    }
+    Ok(changes)
+}
+
+/// Returns the peak bytes that the ops of a worker of `device` keep for later ones. Copies to the host may end at any time, so what they
+/// return counts only when it comes back.
 ///
 /// # Errors
 /// More slices than tokens.
 pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Result<u64, Error> {
-    let slices = training.slices(graph)?;
-    let (kept, program) = (kept(training, stages, &slices), graph.schedule().program(device));
-    let recomputed: BTreeSet<Op> = program.iter().filter(|op| op.kind() == Kind::R).map(|op| op.alone()).collect();
-    let (mut held, mut most) = (0_u64, 0_u64);
-    for op in program {
-        let (slice, of_stage) = (op.slice_number(), &kept[op.stage() as usize]);
-        let Kept { forward, stub, input, keys } = of_stage[slice];
-        // what the backward for the input changes: the last slice's begins the gradients of the keys of all earlier ones
-        let after_input = |held: u64| {
-            let earlier: u64 = of_stage[..slice].iter().map(|kept| kept.keys).sum();
-            let (begun, used) = if slice + 1 == slices.len() { (earlier, 0) } else { (0, keys) };
-            (held + input + begun).saturating_sub(forward + used)
-        };
-        held = match op.kind() {
-            Kind::F if recomputed.contains(&op.of_kind(Kind::R)) => held + stub,
-            Kind::F => held + forward,
-            Kind::R => (held + forward).saturating_sub(stub),
-            Kind::I => after_input(held),
-            Kind::W => held.saturating_sub(input),
-            // a CPU runs a full backward as its two halves
-            Kind::B => {
-                most = most.max(after_input(held));
-                after_input(held).saturating_sub(input)
+    let changes = held_changes(training, graph, device, stages)?;
+    let (mut held, mut most, mut away) = (0_i64, 0_i64, BTreeSet::new());
+    for op in graph.schedule().program(device) {
+        let halves: &[Kind] = if op.kind() == Kind::B { &[Kind::I, Kind::W] } else { &[op.kind()] };
+        for half in halves.iter().map(|&kind| op.of_kind(kind)) {
+            let of_half = changes.get(&half).map_or(&[][..], |changes| changes);
+            held += match (half.kind(), of_half) {
+                (Kind::O, [keys, _]) => *keys,
+                (Kind::O | Kind::L, _) => 0,
+                _ => of_half.iter().sum(),
+            };
+            if half.kind() == Kind::O {
+                away.insert(half);
             }
-            Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => held, // not executed
-        };
-        most = most.max(held);
+            if half.kind().is_backward() && away.contains(&half.of_kind(Kind::O)) {
+                held += changes.get(&half.of_kind(Kind::L)).map_or(0, |of| of[1..].iter().sum());
+            }
+            most = most.max(held);
+        }
     }
-    Ok(most)
+    Ok(u64::try_from(most).unwrap_or(0))
 }

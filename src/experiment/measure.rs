@@ -119,6 +119,7 @@ impl<'a> ScheduleRun<'a> {
             Role::Judged | Role::Transferred(_) => name.to_string(),
             Role::Baseline => "one device".to_string(),
             Role::Calibrates => format!("{name} (calibrating)"),
+            Role::CalibratesCopies => format!("{name}, offloaded (calibrating)"),
             Role::CalibratesAlone => format!("{name}, one micro-batch (calibrating)"),
             Role::CalibratesSlices => {
                 format!("{name}, {} slices (calibrating)", self.steps.graph.schedule().slices().count())
@@ -296,7 +297,7 @@ fn told(steps: u32, half: Option<f64>, until: f64) -> String {
 struct Turns {
     extent: Extent,
     calibrating: Vec<usize>,
-    /// Runs that calibrate micro-batches of other sizes or slices, once per round.
+    /// Runs that calibrate micro-batches of other sizes, slices or copies, once per round.
     sizes: Vec<usize>,
     /// All other runs, each with its number of micro-batches.
     others: Vec<(usize, u32)>,
@@ -311,7 +312,10 @@ impl Turns {
             numbers(|role| matches!(role, Role::Calibrates | Role::CalibratesAlone)).collect();
         Turns {
             extent,
-            sizes: numbers(|role| matches!(role, Role::CalibratesSize(_) | Role::CalibratesSlices)).collect(),
+            sizes: numbers(|role| {
+                matches!(role, Role::CalibratesSize(_) | Role::CalibratesSlices | Role::CalibratesCopies)
+            })
+            .collect(),
             others: numbers(|role| !role.calibrates()).map(|number| (number, runs[number].microbatches())).collect(),
             microbatches: calibrating.first().map_or(0, |&main| runs[main].microbatches()),
             calibrating,

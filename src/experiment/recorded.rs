@@ -137,7 +137,8 @@ impl Recorded {
 /// Whether there are steps, all of them of `graph` and with possible times.
 fn fit(steps: &[StepRecord], graph: &TaskGraph) -> bool {
     let fits = |step: &StepRecord| {
-        let mut seen: Vec<usize> = step.devices.iter().flat_map(|device| &device.ops).map(|op| op.index).collect();
+        let ops = step.devices.iter().flat_map(|device| device.ops.iter().chain(&device.host_copies));
+        let mut seen: Vec<usize> = ops.map(|op| op.index).collect();
         seen.sort_unstable();
         step.devices.len() == graph.schedule().devices() as usize
             && seen.into_iter().eq(0..graph.len())
@@ -152,7 +153,11 @@ fn has_times(device: &DeviceRecord) -> bool {
     let grow = |times: &[u64]| times.is_sorted() && times.last().is_none_or(|&last| last <= MOST_NS);
     let ends: Vec<u64> = device.ops.iter().map(|op| op.end).collect();
     grow(&ends)
-        && device.ops.iter().all(|op| grow(&[op.turn, op.start, op.end]) && grow(&[op.put_start, op.put_end]))
+        && device
+            .ops
+            .iter()
+            .chain(&device.host_copies)
+            .all(|op| grow(&[op.turn, op.start, op.end]) && grow(&[op.put_start, op.put_end]))
         && device.steps.iter().all(|&(_, start, end)| grow(&[start, end]))
         && device.laps.iter().all(|(op, lap)| (*op as usize) < device.ops.len() && lap.duration_ns <= MOST_NS)
 }

@@ -2,6 +2,7 @@
 
 use super::held::most_held;
 use super::{Backend, Error, Training};
+use crate::exec::COPY_THREADS;
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::model_spec::{Part, Stage, Tensor, TiedSides};
@@ -26,7 +27,9 @@ pub(super) fn require_threads<'a>(
     mesh: Mesh,
     ranks: &Ranks,
 ) -> Result<(), Error> {
-    let needed: u64 = graphs.map(|graph| ranks.devices(mesh.world(graph.schedule().devices())).len() as u64).sum();
+    let each = |graph: &TaskGraph| if graph.schedule().has_copies() { 1 + COPY_THREADS as u64 } else { 1 };
+    let workers = |graph: &TaskGraph| ranks.devices(mesh.world(graph.schedule().devices())).len() as u64;
+    let needed: u64 = graphs.map(|graph| each(graph) * workers(graph)).sum();
     match free_threads() {
         Some((free, limit)) if needed + OTHER_THREADS > free => Err(Error::Environment(format!(
             "expected {needed} threads, one per device and schedule, found that the system allows {}: {limit}; ask for fewer \

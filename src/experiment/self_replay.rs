@@ -28,7 +28,8 @@ fn pauses(record: &StepRecord, ops: usize) -> Vec<u64> {
 pub(super) fn self_replay(graph: &TaskGraph, costs: &CostTable, records: &[StepRecord]) -> f64 {
     let replayed = |record: &StepRecord| {
         let mut own = vec![0; graph.len()];
-        record.devices.iter().flat_map(|device| &device.ops).for_each(|op| own[op.index] = op.end - op.start);
+        let ops = record.devices.iter().flat_map(|device| device.ops.iter().chain(&device.host_copies));
+        ops.for_each(|op| own[op.index] = op.end - op.start);
         let replayed = match pauses(record, graph.len()) {
             pauses if pauses.is_empty() => replay(graph, costs, &own),
             pauses => {

@@ -17,6 +17,8 @@ pub enum Role {
     CalibratesSize(usize),
     /// The costs of slices: the calibrating schedule with each op cut into slices.
     CalibratesSlices,
+    /// The costs of copies to the host: the calibrating schedule with all of its activations offloaded.
+    CalibratesCopies,
     /// Comparison with its prediction, which knows nothing of these steps.
     Judged,
     /// The same in another training than the one that calibrates, by its number.
@@ -28,7 +30,7 @@ pub enum Role {
 impl Role {
     /// Whether costs are made of the steps.
     pub fn calibrates(self) -> bool {
-        matches!(self, Role::Calibrates | Role::CalibratesAlone | Role::CalibratesSize(_) | Role::CalibratesSlices)
+        !matches!(self, Role::Judged | Role::Transferred(_) | Role::Baseline)
     }
 
     /// Returns which of the runs with these roles were asked for: all but those that calibrate; if all do, the first one.

@@ -4,14 +4,14 @@ use super::measure::in_turn;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
 use super::training::settings;
-use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps, cores};
+use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps};
 use crate::cost::CostTable;
 use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed, start_session};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::report::Report;
 use crate::sim::{self, Setup};
-use crate::system::provenance;
+use crate::system::{cores, provenance};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl Experiment {
         let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let timed = |number| Host::runner(number, Box::new(Timed::new(table.clone(), spin)), &shared, fault);
-        let runners = self.ranks.devices(devices).map(timed).collect();
+        let runners = self.ranks.devices(devices).map(timed).collect::<anyhow::Result<_>>()?;
         Ok(start_session(shared, runners, settings)?)
     }
 }

@@ -1,13 +1,14 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
 use super::calibrate::{calibrating_graphs, sliced_graphs};
+use super::copied::copied_graphs;
 use super::ordered::OrderCosts;
 use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
 use super::sessions::open_sessions;
 use super::{
     Backend, Calibrating, Calibration, Error, Event, Experiment, Iteration, Observer, Results, Role, ScheduleRun,
-    Steps, Training, cores, measure, silent,
+    Steps, Training, measure, silent,
 };
 use crate::activation::Keep;
 use crate::cost::CostFile;
@@ -16,6 +17,7 @@ use crate::graph::TaskGraph;
 use crate::mesh::Mesh;
 use crate::resolve::{self, Costs, Selection, unknown_costs};
 use crate::sim::Setup;
+use crate::system::cores;
 use std::cell::OnceCell;
 
 impl Experiment {
@@ -94,8 +96,9 @@ impl Experiment {
             // Costs do not depend on the delivery.
             let selection = self.selection.without_options();
             let mut calibrating = calibrating_graphs(training, &self.calibrate_on, &selection)?;
-            let cut = runs.iter().map(|(graph, ..)| graph);
-            calibrating.extend(sliced_graphs(training, (&self.calibrate_on, &selection), cut)?);
+            let judged = || runs.iter().map(|(graph, ..)| graph);
+            calibrating.extend(sliced_graphs(training, (&self.calibrate_on, &selection), judged())?);
+            calibrating.extend(copied_graphs(training, (&self.calibrate_on, &selection), judged())?);
             runs.splice(0..0, calibrating.into_iter().map(|(graph, role)| (graph, Delivery::OneSided, role)));
         }
         let (mesh, cores) = (training.mesh(), cores());

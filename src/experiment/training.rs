@@ -13,6 +13,7 @@ use crate::model::{self, Config, Parameters, StageModule, Tokens, WorkerShare};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
+use crate::resolve::{self, Selection, unknown_costs};
 use crate::system::{cores, provenance};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -218,7 +219,7 @@ impl Training {
         let Some(op) = beyond else { return Ok(()) };
         let where_to = match self.backend {
             Backend::Cpu => "run another schedule",
-            Backend::Cuda { .. } => "GPUs run whole micro-batches; use --device cpu",
+            Backend::Cuda { .. } => "GPUs run forwards and backwards of whole micro-batches; use --device cpu",
         };
         Err(Error::Schedule(format!(
             "devices of this kind cannot run {} ({}); predict works; {where_to}",
@@ -240,10 +241,24 @@ impl Training {
         split.map_err(|error| Error::Usage(format!("{error}{virtual_stages}")))
     }
 
+    /// Returns the graph of `name`, which calibrates, with `microbatches` micro-batches; the model splits into its stages.
+    pub(super) fn calibrating_graph(
+        &self,
+        name: &str,
+        selection: &Selection,
+        microbatches: u32,
+    ) -> Result<TaskGraph, Error> {
+        let selection = Selection { microbatches, ..selection.clone() };
+        let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
+        self.stages(&graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
+        Ok(graph)
+    }
+
     /// Returns the costs of the ops and step ops of `graph` by the parts of `costs`. From two micro-batch sizes, costs of others are
     /// interpolated.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
+        costs.require_copies(graph.schedule()).map_err(resolve::Error::from)?;
         let size = (self.micro_batch.sequences as u32, self.micro_batch.tokens as u32);
         let has_line = costs.parts.iter().any(|part| (part.sequences, part.tokens) != costs.size());
         let at_size = has_line.then(|| costs.at_size(&self.spec(), self.micro_batch));
@@ -251,7 +266,7 @@ impl Training {
         let slices = self.slices(graph)?;
         let sliced = (slices.len() > 1).then(|| costs.at_slices(&self.spec(), self.micro_batch, &slices));
         let costs = sliced.as_ref().unwrap_or(costs);
-        let mut table = costs.sliced_table(placement, &stages, size, &slices).map_err(crate::resolve::Error::from)?;
+        let mut table = costs.sliced_table(placement, &stages, size, &slices).map_err(resolve::Error::from)?;
         table.keep = self.keep_shares(graph, &stages, table.keep)?;
         let steps = costs.step_costs(placement, &stages, self.training_config.clip.is_some());
         Ok(steps.begun_early(graph, table))
@@ -370,7 +385,7 @@ impl Training {
             module.average_over(mesh.data);
             let program = graph.schedule().program(mesh.device(worker)).iter();
             module.recompute(program.copied().filter(|op| op.kind() == Kind::R))?;
-            Ok(Host::runner(worker, Box::new(module), shared, self.training_config.fault))
+            Host::runner(worker, Box::new(module), shared, self.training_config.fault)
         };
         self.ranks.devices(shared.workers()).map(host).collect()
     }

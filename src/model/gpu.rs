@@ -140,7 +140,7 @@ impl StageModule<Cuda> {
         }
         self.zero_gradients()?;
         self.compute.settle()?;
-        self.peak_held_bytes = 0;
+        self.held.forget();
         Ok(())
     }
 

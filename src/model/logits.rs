@@ -57,7 +57,7 @@ impl<'a> WholeModel<'a> {
         for stash in module.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
             stash.clear().for_each(|buffer| module.compute.give(buffer));
         }
-        module.held_bytes = 0;
+        module.held.end();
         let logits = module.compute.logits(0).context("expected logits")?;
         let vocabulary = self.parameters.config.vocabulary;
         Ok(logits[(found - 1) * vocabulary..found * vocabulary].to_vec())

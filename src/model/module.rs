@@ -1,6 +1,7 @@
 //! What one device holds of the model, and its pipeline ops: forward, backward for the input, backward for the weights.
 
 use super::catalog::{Catalog, Origin};
+use super::held::Held;
 use super::layers::{Layer, attention, compile};
 use super::parameters::Parameters;
 use super::shares::Shares;
@@ -77,8 +78,7 @@ pub struct StageModule<C: Compute> {
     rows_between: usize,
     /// Of a token's loss: the step's is the mean over all its tokens.
     pub(super) weight: f32,
-    pub(super) held_bytes: usize,
-    pub(super) peak_held_bytes: usize,
+    pub(super) held: Held,
 }
 
 /// What a worker shares with others.
@@ -245,8 +245,7 @@ impl<C: Compute> StageModule<C> {
             #[cfg(feature = "internals")]
             rows_between: workload.micro_batch.rows() / share.row_ranks(),
             weight: 1.0 / (workload.microbatches * workload.micro_batch.rows()) as f32,
-            held_bytes: 0,
-            peak_held_bytes: 0,
+            held: Held::default(),
         })
     }
 
@@ -296,12 +295,18 @@ impl<C: Compute> StageModule<C> {
     #[cfg(feature = "internals")]
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.held.bytes()
     }
 
-    /// The most that [`StageModule::held_bytes`] has been.
+    /// The most bytes that finished ops held for those still to come.
     pub fn peak_held_bytes(&self) -> usize {
-        self.peak_held_bytes
+        self.held.peak()
+    }
+
+    /// Changes of what finished ops hold in this step, or in the last one if it is over, in order: by which op, and how many bytes. A full
+    /// backward is its two halves.
+    pub fn held_changes(&self) -> Vec<(Op, i64)> {
+        self.held.of_step()
     }
 
     /// Makes the forwards of the units that `ops` recompute keep only what these need: the stage's input, and with slices keys and

@@ -133,7 +133,7 @@ impl<C: Compute> StageModule<C> {
     }
 
     /// Prepares the machine for an op of `slice`.
-    fn enter(&mut self, slice: usize) -> Result<()> {
+    pub(super) fn enter(&mut self, slice: usize) -> Result<()> {
         self.compute.enter()?;
         if self.slices > 1 { self.compute.enter_slice(slice) } else { Ok(()) }
     }
@@ -154,6 +154,7 @@ impl<C: Compute> StageModule<C> {
         check_presence(output.is_some(), !entry.layers.has(HEAD), "output")?;
         self.enter(slice)?;
         timer.start(Kind::F)?;
+        let taken = self.held.begin(op);
         let hidden = input.map(|input| self.compute.receive(input, self.spec.width)).transpose()?;
         let is_recomputed = self.recomputed.contains(&(op.stage(), unit));
         let keeping = if is_recomputed { Keeping::Stub { keys: self.slices > 1 } } else { Keeping::Everything };
@@ -162,7 +163,8 @@ impl<C: Compute> StageModule<C> {
             self.compute.send(hidden, output)?;
         }
         timer.finish()?;
-        self.keep(op.stage(), unit, if is_recomputed { Stash::Stub(left) } else { Stash::Forward(left) });
+        let kept = self.keep(op.stage(), unit, if is_recomputed { Stash::Stub(left) } else { Stash::Forward(left) });
+        self.held.took(taken, kept);
         Ok(())
     }
 
@@ -195,9 +197,9 @@ impl<C: Compute> StageModule<C> {
     fn recompute_unit(&mut self, op: Op, timer: &mut C::Timer) -> Result<()> {
         let (unit, slice) = self.at(op)?;
         let stash = &mut find(&mut self.stages, op.stage())?.stashes[unit];
-        let held = stash.bytes();
+        let held = stash.bytes() as i64;
         let mut stub = stash.take_stub().map_err(Error::msg)?;
-        self.held_bytes -= held;
+        let taken = self.held.begin(op);
         self.enter(slice)?;
         timer.start(Kind::R)?;
         let hidden = stub.first_mut().and_then(|part| part.first_mut()).and_then(Left::take_input);
@@ -206,7 +208,8 @@ impl<C: Compute> StageModule<C> {
         let rest = rest.flat_map(|(left, stub)| left.replace_stub(stub));
         rest.chain(hidden).for_each(|buffer| self.compute.give(buffer));
         timer.finish()?;
-        self.keep(op.stage(), unit, Stash::Forward(left));
+        let kept = self.keep(op.stage(), unit, Stash::Forward(left));
+        self.held.took(taken, kept - held);
         Ok(())
     }
 
@@ -219,13 +222,13 @@ impl<C: Compute> StageModule<C> {
     ) -> Result<()> {
         let (unit, slice) = self.at(op)?;
         self.enter(slice)?;
+        self.come_back(op, unit)?;
         let entry = find(&mut self.stages, op.stage())?;
         check_presence(gradient.is_some(), !entry.layers.has(HEAD), "gradient")?;
         check_presence(output.is_some(), !entry.layers.has(EMBEDDING), "output")?;
         let (earlier, own) = entry.stashes[unit - slice..].split_at_mut(slice);
-        let held = own[0].bytes();
+        let before = earlier.iter().chain(&own[..1]).map(Stash::bytes).sum::<usize>() as i64;
         let mut left = own[0].take_forward().map_err(Error::msg)?;
-        self.held_bytes -= held + earlier.iter().map(Stash::bytes).sum::<usize>();
         timer.start(Kind::I)?;
         let compute = &mut self.compute;
         let mut hidden = gradient.map(|gradient| compute.receive(gradient, self.spec.width)).transpose()?;
@@ -244,8 +247,9 @@ impl<C: Compute> StageModule<C> {
             compute.send(hidden, output)?;
         }
         timer.finish()?;
-        self.held_bytes += earlier.iter().map(Stash::bytes).sum::<usize>();
-        self.keep(op.stage(), unit, Stash::Weight(left));
+        let of_earlier = earlier.iter().map(Stash::bytes).sum::<usize>() as i64;
+        let kept = self.keep(op.stage(), unit, Stash::Weight(left));
+        self.held.change(op, of_earlier + kept - before);
         Ok(())
     }
 
@@ -255,7 +259,6 @@ impl<C: Compute> StageModule<C> {
         let entry = find(&mut self.stages, op.stage())?;
         let held = entry.stashes[unit].bytes();
         let left = entry.stashes[unit].take_weight().map_err(Error::msg)?;
-        self.held_bytes -= held;
         timer.start(Kind::W)?;
         for (repetition, of_part) in entry.repetitions.iter().zip(left).rev() {
             let (layers, groups) = (&self.layers[repetition.part], &repetition.groups);
@@ -263,21 +266,23 @@ impl<C: Compute> StageModule<C> {
             walk.backward_weight(&mut self.groups, of_part)?;
             timer.end(repetition.timed)?;
         }
+        self.held.change(op, -(held as i64));
         timer.finish()
     }
 
     /// Checks that an op's stage is here, and returns its unit and slice.
-    fn at(&mut self, op: Op) -> Result<(usize, usize)> {
+    pub(super) fn at(&mut self, op: Op) -> Result<(usize, usize)> {
         find(&mut self.stages, op.stage())?;
         self.unit(op)
     }
 
-    fn keep(&mut self, stage: u32, unit: usize, stash: Stash<C::Buffer>) {
-        self.held_bytes += stash.bytes();
-        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
+    /// Keeps what an op left. Returns its bytes.
+    fn keep(&mut self, stage: u32, unit: usize, stash: Stash<C::Buffer>) -> i64 {
+        let bytes = stash.bytes() as i64;
         if let Some(entry) = self.stages.get_mut(&stage) {
             entry.stashes[unit] = stash;
         }
+        bytes
     }
 }
 
@@ -287,7 +292,7 @@ fn part_of<B: Memory>(stash: &mut Stash<B>, number: usize) -> Result<&mut [Left<
 }
 
 /// The stage with this number.
-fn find<B>(stages: &mut BTreeMap<u32, HeldStage<B>>, stage: u32) -> Result<&mut HeldStage<B>> {
+pub(super) fn find<B>(stages: &mut BTreeMap<u32, HeldStage<B>>, stage: u32) -> Result<&mut HeldStage<B>> {
     let known: Vec<u32> = stages.keys().copied().collect();
     let Some(entry) = stages.get_mut(&stage) else {
         bail!("expected one of this device's stages, {known:?}, found {stage}: send the op to the device that has it");

@@ -16,7 +16,7 @@ impl<C: Compute> StageModule<C> {
         for stash in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
             stash.clear().for_each(|buffer| self.compute.give(buffer));
         }
-        self.held_bytes = 0;
+        self.held.end();
         self.tied_received = false;
         self.groups.iter_mut().try_for_each(|group| self.compute.zero(group))
     }

@@ -44,6 +44,17 @@ impl<B> Left<B> {
         [stub.input, stub.other, stub.keys].into_iter().flatten()
     }
 
+    /// Replaces each buffer by what `to` makes of it.
+    pub fn map(self, mut to: impl FnMut(B) -> B) -> Left<B> {
+        let [input, other, keys, added] = [self.input, self.other, self.keys, self.added].map(|one| one.map(&mut to));
+        Left { input, other, keys, added }
+    }
+
+    /// Keys and values that are kept apart from the input.
+    pub fn only_keys(&self) -> Option<&B> {
+        self.keys.as_ref()
+    }
+
     /// Where later slices find the keys and values.
     fn keys(&self) -> Result<&B> {
         some(self.keys.as_ref().or(self.input.as_ref()))
@@ -238,6 +249,21 @@ impl<C: Compute> Walk<'_, C> {
             stubs.push(Left { input, keys, ..Left::NOTHING });
         }
         Ok(stubs)
+    }
+
+    /// Takes out of what a forward left what stays on the device while the rest is on the host: what later slices added, and with
+    /// `keeps_keys` a copy of keys and values for them.
+    pub fn stay(self, left: &mut [Left<C::Buffer>], keeps_keys: bool) -> Result<Vec<Left<C::Buffer>>> {
+        let Walk { compute, layers, .. } = self;
+        let mut stays = Vec::with_capacity(left.len());
+        for (layer, left) in layers.iter().zip(left) {
+            let keys = match &layer.call {
+                Call::Attention(layer) if keeps_keys => Some(compute.keys_values(some(left.input.as_ref())?, layer)?),
+                _ => None,
+            };
+            stays.push(Left { keys, added: left.added.take(), ..Left::NOTHING });
+        }
+        Ok(stays)
     }
 
     /// Backward for the weights: adds this micro-batch's share to the gradients, with what the backward for the input left.

@@ -114,6 +114,9 @@ impl Selection {
         let (name, slices) = (&schedule.name, schedule.slices());
         let (table, steps) = priced.sliced_table(name, &schedule.placement, slices, self.microbatches)?;
         let table = costs.analytic().map_or(table.clone(), |analytic| analytic.with_shares(table, schedule));
+        if let Costs::Measured(measured) = costs {
+            measured.file.require_copies(schedule)?;
+        }
         if self.overlap == Overlap::Streams && schedule.has_pairs() && table.pairs.is_none() {
             return Err(Error::Usage(without_sub_ops(costs)));
         }

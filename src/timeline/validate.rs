@@ -142,10 +142,11 @@ impl Timeline {
     fn validate_ops(&self, place: &str) -> Result<(), TimelineError> {
         let here = if place.is_empty() { "the timeline" } else { place };
         let mut ops: Vec<(u32, u64, u64, usize, Op)> = Vec::new();
-        let mut kinds: BTreeMap<(u32, u32), [bool; Kind::ALL.len()]> = BTreeMap::new();
+        let mut kinds: BTreeMap<(u32, u32, usize), [bool; Kind::ALL.len()]> = BTreeMap::new();
         for (number, span) in self.spans.iter().enumerate() {
             let Some(op) = span.pipeline_op() else { continue };
-            let seen = &mut kinds.entry((op.stage(), op.microbatch())).or_default()[op.kind() as usize];
+            let seen =
+                &mut kinds.entry((op.stage(), op.microbatch(), op.slice_number())).or_default()[op.kind() as usize];
             ensure(!*seen, || self.of_span(place, number, "it occurs twice in the timeline"))?;
             *seen = true;
             ops.push((span.device, span.start_ns, span.end_ns, number, op));
@@ -172,11 +173,14 @@ impl Timeline {
         if !self.incomplete_devices.is_empty() {
             return Ok(()); // a trace was missing or cut off
         }
-        let expected = u64::from(self.devices) * u64::from(self.chunks) * u64::from(self.microbatches);
+        let expected = u64::from(self.devices)
+            * u64::from(self.chunks)
+            * u64::from(self.microbatches)
+            * self.slices.len().max(1) as u64;
         let found = kinds.values().filter(|kinds| whole(kinds)).count();
         ensure(found as u64 == expected && kinds.len() == found, || {
             let partial = kinds.iter().find(|(_, kinds)| !whole(kinds));
-            let which = partial.map_or_else(String::new, |((stage, microbatch), _)| {
+            let which = partial.map_or_else(String::new, |((stage, microbatch, _), _)| {
                 format!(", stage {stage} of micro-batch {microbatch} is incomplete")
             });
             format!(

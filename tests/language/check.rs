@@ -331,7 +331,7 @@ pub fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) ->
     let stages = graph.schedule().placement.stages();
     let settings = settings(delivery, timeout);
     let shared = shared(graph, settings);
-    let host = |device| Host::runner(device, Box::new(Courier { stages, step: 0 }), &shared, None);
+    let host = |device| Host::runner(device, Box::new(Courier { stages, step: 0 }), &shared, None).unwrap();
     let hosts = (0..graph.schedule().devices()).map(host).collect();
     let mut session = start_session(shared.clone(), hosts, settings).unwrap();
     let batch = Arc::default();

@@ -41,7 +41,9 @@ fn schedules(p: u32, stages: u32) -> Vec<&'static str> {
 
 #[test]
 fn two_ranks_give_pytorchs_losses_under_every_schedule() {
-    assert_eq!(trained(pipesim(), 2, &schedules(2, 4), "-n 2", STREAM), "local");
+    let beyond = ["seq1f1b:slices=2", "1f1b-recompute", "pipeoffload"];
+    let names: Vec<&str> = schedules(2, 4).into_iter().chain(beyond).collect();
+    assert_eq!(trained(pipesim(), 2, &names, "-n 2", STREAM), "local");
 }
 
 /// Eight sequences a step: in four micro-batches per replica, or in eight on tensor ranks. Ranks that share a worker's tensor group, and
@@ -84,6 +86,7 @@ fn ranks_that_end_properly_are_not_missed() {
 fn four_ranks_give_pytorchs_losses() {
     let names = schedules(4, 4);
     assert!(names.len() >= 5, "{names:?}");
+    let names: Vec<&str> = names.into_iter().chain(["1f1b-offload"]).collect();
     trained(pipesim(), 4, &names, &format!("-n 4 {OF_SAME}"), SAME);
 }
 

@@ -10,6 +10,7 @@ use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{Numbers, numbers, whole};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::stopping::{Decides, install_signal_handler};
+use crate::cost::CostFile;
 use crate::experiment::{self, TrainingConfig};
 use crate::graph::TaskGraph;
 use crate::mesh::Mesh;

@@ -1,6 +1,6 @@
 //! A CPU core, with the memory that its calls use again.
 
-use super::pool::Pool;
+use super::pool::{Memories, Pool};
 use crate::compute::{Attention, Collective, Memory, Workload};
 use crate::model_spec::Storage;
 use anyhow::{Result, ensure};
@@ -44,6 +44,8 @@ pub struct Cpu {
     /// By micro-batch, then by slice (n, V).
     pub(super) logits: Vec<Option<Vec<f32>>>,
     pub(super) pool: Pool,
+    /// Where copies to the host go.
+    host: Pool,
 }
 
 impl Memory for Vec<f32> {
@@ -85,6 +87,7 @@ impl Cpu {
             keep_logits: false,
             logits: vec![None; heads],
             pool: Pool::default(),
+            host: Pool::default(),
         })
     }
 
@@ -100,6 +103,11 @@ impl Cpu {
     /// one after the other.
     pub fn logits(&self, unit: u32) -> Option<&[f32]> {
         self.logits.get(unit as usize)?.as_deref()
+    }
+
+    /// The memory of its buffers, and that of the host, for copies by other threads.
+    pub fn memories(&self) -> Memories {
+        Memories { device: self.pool.clone(), host: self.host.clone() }
     }
 
     /// Rows of the slice.

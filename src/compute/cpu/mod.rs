@@ -10,3 +10,4 @@ mod tensor;
 
 pub use group::{Group, GroupState};
 pub use machine::{Cpu, STORAGE, storage};
+pub use pool::Memories;

@@ -99,7 +99,7 @@ impl Analytic {
         let repeats = |costs: &Analytic| stages.iter().map(|stage| ns(costs.repeated(stage).total())).collect();
         let whole = self.table(placement, stages)?;
         if !slices.is_cut() {
-            let copies = self.copy_seconds(stages).into_iter().map(ns).collect();
+            let copies = self.copy_seconds(stages).into_iter().map(|seconds| [ns(seconds); 2]).collect();
             return Ok(whole.with_repeats(repeats(self)).with_copies(copies));
         }
         let of = |costs: &Analytic| Ok(costs.table(placement, stages)?.with_repeats(repeats(costs)));
