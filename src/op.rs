@@ -51,6 +51,8 @@ struct Facts {
     letter: char,
     /// In the text of an op.
     name: &'static str,
+    /// What it does, in a few words.
+    title: &'static str,
     engine: Engine,
     /// Kinds of the same unit that must run first.
     needs: &'static [Kind],
@@ -64,24 +66,25 @@ const FACTS: [Facts; Kind::ALL.len()] = {
     use Engine::{Compute, FromHost, ToHost};
     use Kind::{B, F, I, IB, IF, L, O, R, S, W};
     const fn row(
-        (kind, letter, name, engine): (Kind, char, &'static str, Engine),
+        (kind, letter, name, title): (Kind, char, &'static str, &'static str),
+        engine: Engine,
         needs: &'static [Kind],
         excludes: &'static [Kind],
         change: Change,
     ) -> Facts {
-        Facts { kind, letter, name, engine, needs, excludes, change }
+        Facts { kind, letter, name, title, engine, needs, excludes, change }
     }
     [
-        row((F, 'F', "F", Compute), &[], &[F], (1, 0, 0)),
-        row((I, 'I', "I", Compute), &[F], &[I, B], (-1, 1, 0)),
-        row((W, 'W', "W", Compute), &[I], &[W], (0, -1, 0)),
-        row((B, 'B', "B", Compute), &[F], &[I, B], (-1, 0, 0)),
-        row((R, 'R', "R", Compute), &[F], &[R, I, B, O], (1, 0, -1)),
-        row((O, 'O', "OFFLOAD", ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
-        row((L, 'L', "RELOAD", FromHost), &[O], &[L, I, B], (1, 0, 0)),
-        row((S, 'S', "S", Compute), &[], &[S], (0, 0, 0)),
-        row((IF, 'E', "IF", Compute), &[], &[IF], (0, 0, 0)),
-        row((IB, 'G', "IB", Compute), &[], &[IB], (0, 0, 0)),
+        row((F, 'F', "F", "forward"), Compute, &[], &[F], (1, 0, 0)),
+        row((I, 'I', "I", "backward for the input"), Compute, &[F], &[I, B], (-1, 1, 0)),
+        row((W, 'W', "W", "backward for the weights"), Compute, &[I], &[W], (0, -1, 0)),
+        row((B, 'B', "B", "full backward"), Compute, &[F], &[I, B], (-1, 0, 0)),
+        row((R, 'R', "R", "recompute"), Compute, &[F], &[R, I, B, O], (1, 0, -1)),
+        row((O, 'O', "OFFLOAD", "offload"), ToHost, &[F], &[O, I, B, R], (-1, 0, 0)),
+        row((L, 'L', "RELOAD", "reload"), FromHost, &[O], &[L, I, B], (1, 0, 0)),
+        row((S, 'S', "S", "vocabulary head"), Compute, &[], &[S], (0, 0, 0)),
+        row((IF, 'E', "IF", "embedding (IF)"), Compute, &[], &[IF], (0, 0, 0)),
+        row((IB, 'G', "IB", "embedding's gradient (IB)"), Compute, &[], &[IB], (0, 0, 0)),
     ]
 };
 
@@ -108,6 +111,11 @@ impl Kind {
     /// Returns the kind's name in the text of an op: its letter, or what PyTorch would call a copy.
     pub fn name(self) -> &'static str {
         self.facts().name
+    }
+
+    /// Returns what it does, as legends say it after its letter.
+    pub fn title(self) -> &'static str {
+        self.facts().title
     }
 
     /// Returns the kind of a letter, or `None` for any other character.
