@@ -110,6 +110,7 @@ impl Asked<'_> {
             Draft::Fill { word, floating, cap } => {
                 Program::Fill { ops: expand(word, Some(*floating))?, floating: *floating, cap: *cap }
             }
+            Draft::Offload { word, chunks } => Program::Offload { ops: expand(word, None)?, chunks: *chunks },
             Draft::Greedy { priority, cap } => Program::Greedy { priority: priority.clone(), cap: *cap },
             Draft::Search { split, cap, start, .. } => {
                 let start = start.as_ref().map(|start| self.program(on, device, start).map(Box::new));

@@ -150,6 +150,22 @@ pub fn plan_offload(
     Ok(OffloadPlan { starts: times.start, ..plan })
 }
 
+/// Returns the schedule of `graph` with the copies of the plan for the first `chunks` chunks of every device. A copy lasts as long as `costs` say.
+///
+/// # Errors
+/// As [`plan_offload`].
+pub(crate) fn planned_offload(graph: &TaskGraph, costs: &CostTable, chunks: u32) -> Result<Schedule, OffloadRefused> {
+    let longest = |kinds: &[Kind]| {
+        let lasts = |op: Op| kinds.iter().map(|&kind| costs.of(op.of_kind(kind)).duration).sum::<u64>();
+        graph.schedule().placement.op_kinds().map(lasts).max().unwrap_or(0)
+    };
+    let (copy, compute) = (longest(&[Kind::O]), longest(&[Kind::F, Kind::I, Kind::W]));
+    if copy == 0 {
+        return Err(OffloadRefused("a plan of copies needs the time of a copy; give it as --costs copy=0.5".to_string()));
+    }
+    Ok(plan_offload(graph, costs, chunks, copy as f64 / compute.max(1) as f64)?.schedule(graph))
+}
+
 /// Rounds to two decimals, as the program does.
 fn rounded(time: f64) -> f64 {
     format!("{time:.2}").parse().unwrap_or(time)

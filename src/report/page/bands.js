@@ -26,7 +26,7 @@ const hasPhases = panels.some(p => p.phases.length);
 const explained = panels.some(p => p.explained);
 const causesOccurring = data.causes.map((_, c) => panels.some(p => p.gaps.some(gaps => gaps.cause.includes(c))));
 
-const classOf = code => Math.min(code, STEP);
+function classOf(code) { return Math.min(code, STEP); }
 
 function arrange() {
   bands = [];

@@ -98,6 +98,9 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                 out.truncate(out.trim_end_matches(' ').len());
                 out.push('\n');
                 for lane in lines.shown.iter().filter(|_| devices <= MOST_WITH_LANES) {
+                    if lines.beside[device][*lane].is_empty() {
+                        continue;
+                    }
                     let cells = lines.line(&lines.beside[device][*lane], &look, |mark, fits| mark.brief(fits));
                     let _ = writeln!(out, "{:pad$}{before}{cells}{after}", "", pad = label - 1);
                 }
