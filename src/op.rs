@@ -40,6 +40,17 @@ pub enum Engine {
     FromHost,
 }
 
+/// What a kind belongs to: which schedules have it, and who can run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// Forwards and backwards, which every schedule has.
+    Pass,
+    Recompute,
+    Offload,
+    /// Passes of a vocabulary that all devices share.
+    Vocabulary,
+}
+
 /// How much of a chunk's activation an op takes (at its start) or returns (at its end): whole ones, those of which only the share
 /// that W needs is left, and those of which only the stage's input is left.
 pub type Change = (i64, i64, i64);
@@ -53,6 +64,7 @@ struct Facts {
     name: &'static str,
     /// What it does, in a few words.
     title: &'static str,
+    family: Family,
     engine: Engine,
     /// Kinds of the same unit that must run first.
     needs: &'static [Kind],
@@ -64,27 +76,28 @@ struct Facts {
 /// All kinds, in the order in which they index tables.
 const FACTS: [Facts; Kind::ALL.len()] = {
     use Engine::{Compute, FromHost, ToHost};
+    use Family::{Offload, Pass, Recompute, Vocabulary};
     use Kind::{B, F, I, IB, IF, L, O, R, S, W};
     const fn row(
         (kind, letter, name, title): (Kind, char, &'static str, &'static str),
-        engine: Engine,
+        (family, engine): (Family, Engine),
         needs: &'static [Kind],
         excludes: &'static [Kind],
         change: Change,
     ) -> Facts {
-        Facts { kind, letter, name, title, engine, needs, excludes, change }
+        Facts { kind, letter, name, title, family, engine, needs, excludes, change }
     }
     [
-        row((F, 'F', "F", "forward"), Compute, &[], &[F], (1, 0, 0)),
-        row((I, 'I', "I", "backward for the input"), Compute, &[F], &[I, B], (-1, 1, 0)),
-        row((W, 'W', "W", "backward for the weights"), Compute, &[I], &[W], (0, -1, 0)),
-        row((B, 'B', "B", "full backward"), Compute, &[F], &[I, B], (-1, 0, 0)),
-        row((R, 'R', "R", "recompute"), Compute, &[F], &[R, I, B, O], (1, 0, -1)),
-        row((O, 'O', "OFFLOAD", "offload"), ToHost, &[F], &[O, I, B, R], (-1, 0, 0)),
-        row((L, 'L', "RELOAD", "reload"), FromHost, &[O], &[L, I, B], (1, 0, 0)),
-        row((S, 'S', "S", "vocabulary head"), Compute, &[], &[S], (0, 0, 0)),
-        row((IF, 'E', "IF", "embedding (IF)"), Compute, &[], &[IF], (0, 0, 0)),
-        row((IB, 'G', "IB", "embedding's gradient (IB)"), Compute, &[], &[IB], (0, 0, 0)),
+        row((F, 'F', "F", "forward"), (Pass, Compute), &[], &[F], (1, 0, 0)),
+        row((I, 'I', "I", "backward for the input"), (Pass, Compute), &[F], &[I, B], (-1, 1, 0)),
+        row((W, 'W', "W", "backward for the weights"), (Pass, Compute), &[I], &[W], (0, -1, 0)),
+        row((B, 'B', "B", "full backward"), (Pass, Compute), &[F], &[I, B], (-1, 0, 0)),
+        row((R, 'R', "R", "recompute"), (Recompute, Compute), &[F], &[R, I, B, O], (1, 0, -1)),
+        row((O, 'O', "OFFLOAD", "offload"), (Offload, ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
+        row((L, 'L', "RELOAD", "reload"), (Offload, FromHost), &[O], &[L, I, B], (1, 0, 0)),
+        row((S, 'S', "S", "vocabulary head"), (Vocabulary, Compute), &[], &[S], (0, 0, 0)),
+        row((IF, 'E', "IF", "embedding (IF)"), (Vocabulary, Compute), &[], &[IF], (0, 0, 0)),
+        row((IB, 'G', "IB", "embedding's gradient (IB)"), (Vocabulary, Compute), &[], &[IB], (0, 0, 0)),
     ]
 };
 
@@ -142,17 +155,23 @@ impl Kind {
     /// Whether it is about a device's share of the vocabulary.
     #[inline]
     pub fn is_vocabulary(self) -> bool {
-        self as usize >= Kind::S as usize
+        OF_VOCABULARY >> self as u32 & 1 == 1
+    }
+
+    /// Returns for how many of `microbatches` micro-batches a stage runs it: an S after the last does what is left of that.
+    #[inline]
+    pub fn count(self, microbatches: u32) -> u32 {
+        microbatches.saturating_add(u32::from(self == Kind::S))
     }
 
     /// Whether devices can run it: all kinds but copies and passes of a shared vocabulary.
     pub fn is_executed(self) -> bool {
-        self.is_costed() || self == Kind::R
+        matches!(self.facts().family, Family::Pass | Family::Recompute)
     }
 
     /// Whether costs are given or measured for it.
     pub fn is_costed(self) -> bool {
-        Kind::COSTED.contains(&self)
+        self.facts().family == Family::Pass
     }
 
     /// Whether the op computes the gradient that the previous stage waits for.
@@ -192,6 +211,16 @@ impl Kind {
         self.facts().change.0 > 0
     }
 }
+
+/// A bit per kind: whether it is of the vocabulary.
+const OF_VOCABULARY: u32 = {
+    let (mut bits, mut kind) = (0, 0);
+    while kind < FACTS.len() {
+        bits |= (matches!(FACTS[kind].family, Family::Vocabulary) as u32) << kind;
+        kind += 1;
+    }
+    bits
+};
 
 const _: () = {
     let mut kind = 0;
@@ -366,12 +395,12 @@ impl Op {
 
     /// Names what the op uses beyond forwards and backwards of whole micro-batches; empty if nothing.
     pub fn feature(self) -> &'static str {
-        match self.kind() {
-            kind if kind.is_costed() && self.slice().is_none() => "",
-            kind if kind.is_costed() => "slices",
-            Kind::R => "recomputes",
-            Kind::O | Kind::L => "offloads",
-            _ => "passes of a shared vocabulary",
+        match self.kind().facts().family {
+            Family::Pass if self.slice().is_none() => "",
+            Family::Pass => "slices",
+            Family::Recompute => "recomputes",
+            Family::Offload => "offloads",
+            Family::Vocabulary => "passes of a shared vocabulary",
         }
     }
 

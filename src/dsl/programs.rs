@@ -233,8 +233,7 @@ impl<'a> Expansion<'a> {
         };
         let unit = chunk.count(atom, self.slices)?;
         let op = Op::of_unit(atom.kind, chunk.stage, unit, self.slices.count()).in_direction(chunk.direction);
-        // S runs once more.
-        let kept = u64::from(op.microbatch()) < limit.saturating_add(u64::from(atom.kind == Kind::S));
+        let kept = u64::from(op.microbatch()) < limit.saturating_add(u64::from(atom.kind.count(0)));
         if self.opened {
             self.close_pair(op, kept)?;
         }

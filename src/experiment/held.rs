@@ -76,7 +76,7 @@ pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[
                 most = most.max(after_input(held));
                 after_input(held).saturating_sub(input)
             }
-            Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => held, // not executed
+            _ => held, // not executed
         };
         most = most.max(held);
     }

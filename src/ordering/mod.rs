@@ -146,7 +146,7 @@ fn offloaded_chunks(program: &Program) -> Option<u32> {
 /// Returns the rows of programs with planned copies, all of the first `chunks` chunks.
 fn offloaded_rows(open: &OpenSchedule, costs: &CostTable, chunks: u32) -> Result<Vec<Vec<Op>>, Error> {
     if let Some(device) = open.programs.iter().position(|program| offloaded_chunks(program) != Some(chunks)) {
-        let (found, expected) = ("something else", "a plan of copies");
+        let (found, expected) = ("another program", "a plan of copies of as many chunks");
         return Err(Error::Mixed { device: device as u32, found, expected });
     }
     let listed: Programs = open.programs.iter().map(|program| program.listed().to_vec()).collect();

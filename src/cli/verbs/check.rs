@@ -158,7 +158,8 @@ impl Check {
     fn table(&self, checks: &[Checked]) -> Table {
         let names: Vec<String> = self.deliveries().iter().map(Delivery::to_string).collect();
         let header = ["delivery".to_string()].into_iter().chain(checks.iter().map(|c| c.schedule.clone())).collect();
-        let word = |survives: Option<bool>| survives.map_or("none", |runs| if runs { "runs" } else { "deadlock" }).to_string();
+        let word =
+            |survives: Option<bool>| survives.map_or("none", |runs| if runs { "runs" } else { "deadlock" }).to_string();
         let mut rows: Vec<Vec<String>> = Vec::new();
         for (number, name) in names.into_iter().enumerate() {
             rows.push([name].into_iter().chain(checks.iter().map(|c| word(c.deliveries[number].survives))).collect());

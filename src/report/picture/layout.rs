@@ -332,8 +332,7 @@ fn block(
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
     ];
     let beside = lanes_in_use(panels.iter().flat_map(|p| &p.beside));
-    let count = |shown: &[bool]| shown.iter().filter(|&&shown| shown).count();
-    let band_height = heights.total(count(&lanes), count(&beside));
+    let band_height = heights.total(lanes.map(usize::from).iter().sum(), beside.map(usize::from).iter().sum());
     let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
     if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
         y += 7.0;
@@ -431,7 +430,13 @@ fn block(
 }
 
 /// Returns remarks on how the rows are drawn.
-fn remarks(panels: &[Prepared], forms: &[Option<(Form, f64)>], width: f64, height: f64, look: &Look) -> Vec<&'static str> {
+fn remarks(
+    panels: &[Prepared],
+    forms: &[Option<(Form, f64)>],
+    width: f64,
+    height: f64,
+    look: &Look,
+) -> Vec<&'static str> {
     let mut remarks = Vec::new();
     if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
         remarks.push(NO_REPEAT);
