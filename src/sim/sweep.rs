@@ -68,19 +68,19 @@ pub(super) fn sweep_rules(
     }
     let open = |_: usize, _: u32, free: u64| free;
     match (pauses, Gates::new(graph, machine.collectives), graph.schedule().is_beyond_microbatches()) {
-        ([], None, false) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, open, note),
-        (_, None, false) => sweep_pausing::<false>(graph, machine, lasts, pause, open, note),
-        (_, None, true) => sweep_pausing::<true>(graph, machine, lasts, pause, open, note),
+        ([], None, false) => sweep_pausing::<false, false>(graph, machine, lasts, |_| 0, open, note),
+        (_, None, false) => sweep_pausing::<false, false>(graph, machine, lasts, pause, open, note),
+        (_, None, true) => sweep_pausing::<true, false>(graph, machine, lasts, pause, open, note),
         (_, Some(mut gates), _) => {
             let gate = |index: usize, device: u32, free: u64| gates.pass(device, index, free, |_| ());
-            sweep_pausing::<true>(graph, machine, lasts, pause, gate, note)
+            sweep_pausing::<true, true>(graph, machine, lasts, pause, gate, note)
         }
     }
 }
 
 /// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op, and `gate(index, device, free)` when a
-/// device that is free at `free` may start an op. `BEYOND` says whether there may be slices, or kinds besides F, I, W and B.
-fn sweep_pausing<const BEYOND: bool>(
+/// device that is free at `free` may start an op, if `GATED`. `BEYOND` says whether there may be slices, or kinds besides F, I, W and B.
+fn sweep_pausing<const BEYOND: bool, const GATED: bool>(
     graph: &TaskGraph,
     Machine { rules, pairs, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
@@ -111,7 +111,9 @@ fn sweep_pausing<const BEYOND: bool>(
                 continue;
             }
             let ungated = free;
-            free = gate(index, device, free);
+            if GATED {
+                free = gate(index, device, free);
+            }
             if op.opens_pair() {
                 closes = true;
                 let second = ops[index + 1 - next];
@@ -139,7 +141,9 @@ fn sweep_pausing<const BEYOND: bool>(
             }
             let input = ready[rule.input + unit_number];
             let start = free.max(input);
-            activity.gated += free.saturating_sub(ungated.max(input));
+            if GATED {
+                activity.gated += free.saturating_sub(ungated.max(input));
+            }
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;
             ready[rule.output + unit_number] = end + rule.arrival;

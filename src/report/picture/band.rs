@@ -43,6 +43,16 @@ impl Heights {
         }
     }
 
+    /// Whether boxes of a class are drawn, if sends and waits for data are or not.
+    pub fn draws(&self, class: Class, waits: bool) -> bool {
+        match class {
+            Class::Send | Class::Receive => waits && self.lane > 0.0,
+            Class::Gather | Class::Reduce => self.stream > 0.0,
+            Class::Op(kind) => self.stream > 0.0 || kind.is_compute(),
+            Class::Step => true,
+        }
+    }
+
     /// Returns the height of a band with `lanes` communication lanes and `streams`.
     pub fn total(&self, lanes: usize, streams: usize) -> f64 {
         let memory = if self.memory > 0.0 { self.memory + 2.0 } else { 0.0 };

@@ -156,8 +156,8 @@ impl<'a> Prepared<'a> {
         let mut gaps = vec![Vec::new(); rows.len()];
         let ns = |time: f64| (time * panel.timeline.unit_ns as f64).round() as u64;
         for gap in panel.idle.iter().filter(|_| look.causes) {
-            let of_device = gaps.get_mut(gap.device as usize);
-            of_device.into_iter().for_each(|of_device| of_device.push((ns(gap.start), ns(gap.end), gap.cause)));
+            let gaps = gaps.get_mut(gap.device as usize);
+            gaps.into_iter().for_each(|gaps| gaps.push((ns(gap.start), ns(gap.end), gap.cause)));
         }
         let beside = lane_marks(panel, &rows);
         Prepared { panel, axis, rows, beside, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
@@ -187,12 +187,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
     let mut found = classes(report);
     let most = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
     let heights = Heights::new(most, false);
-    found.retain(|class| match class {
-        Class::Send | Class::Receive => report.look.waits && heights.lane > 0.0,
-        Class::Gather | Class::Reduce => heights.stream > 0.0,
-        Class::Op(kind) => heights.stream > 0.0 || kind.is_compute(),
-        Class::Step => true,
-    });
+    found.retain(|&class| heights.draws(class, report.look.waits));
     if found.is_empty() {
         return y;
     }
@@ -339,7 +334,6 @@ fn block(
         picture.text(to(SMALL, Anchor::End), frame.right, y - 1.0, text);
         y += 3.0;
     }
-    // Column heads go below the heading.
     y += if heights.compute < 8.0 {
         0.0
     } else if heights.phase > 0.0 && has_phases {
