@@ -452,7 +452,7 @@ fn passes_of_a_vocabulary_are_predicted_only() {
     for (line, code) in [("run --steps 1", 3), ("check --delivery pytorch", 2), ("export --to pytorch-csv", 3)] {
         fails(&format!("{line} {at}"), code, &["1f1b-vocab", "passes of"]);
     }
-    let found = json(&format!("check {at} --json"));
+    let found = json(&format!("check {at} --format json"));
     let verdicts = found["checks"][0]["deliveries"].as_array().unwrap();
     for verdict in verdicts {
         let delivery = verdict["delivery"].as_str().unwrap();
