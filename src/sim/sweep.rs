@@ -123,11 +123,11 @@ fn sweep_pausing<const BEYOND: bool, const GATED: bool>(
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
                 let streams = pairs.and_then(|pairs| pairs.of(*op, second));
                 let Pair { starts, ends } = Pair::new((graph.overlap(), streams), free, inputs, last);
-                activity.gated += free.saturating_sub(if graph.overlap().starts_together() {
-                    ungated.max(inputs[0]).max(inputs[1])
-                } else {
-                    ungated.max(inputs[0])
-                });
+                if GATED {
+                    let both = graph.overlap().starts_together();
+                    let possible = ungated.max(inputs[0]).max(if both { inputs[1] } else { 0 });
+                    activity.gated += free.saturating_sub(possible);
+                }
                 ready[rule.output + unit_number] = ends[1] + rule.arrival;
                 free = ends[1] + rule.after;
                 note(index, starts[0], ends[0], ends[1]);
