@@ -226,7 +226,7 @@ pub fn open(open: &OpenSchedule) {
 
 fn cap(program: &mut Program) -> Option<&mut f64> {
     match program {
-        Program::Fixed(_) => None,
+        Program::Fixed(_) | Program::Offload { .. } => None,
         Program::Fill { cap, .. } | Program::Greedy { cap, .. } | Program::Search { cap, .. } => cap.as_mut(),
     }
 }
@@ -245,6 +245,9 @@ fn settled(open: &OpenSchedule, order: &Schedule, keep: Keep) {
         match program {
             Program::Fixed(listed) => assert_eq!(ops, listed),
             Program::Fill { ops: listed, .. } => assert_eq!(without_weights(ops), without_weights(listed)),
+            Program::Offload { ops: listed, .. } => {
+                assert!(ops.iter().filter(|op| op.kind().is_compute()).eq(listed), "{ops:?}");
+            }
             Program::Greedy { priority, .. } => {
                 let halved = priority.contains(&Kind::I);
                 assert!(ops.iter().all(|op| op.kind() != if halved { Kind::B } else { Kind::I }), "{ops:?}");

@@ -3,6 +3,7 @@
 //! Each device and each communication queue is a party that processes its entries in a fixed order and waits if the next one is not
 //! possible yet. Progress of one party never takes away that of another, so the final state does not depend on the order of events:
 //! running each party as far as possible, and waking those that its progress may help, is an exact proof in time linear in the ops.
+//! Sums and broadcasts of a vocabulary that all devices share run on streams of their own, so only ops wait for them, under every delivery.
 //! Under one-sided delivery only cycles of the task graph could block, and a [`TaskGraph`] has none.
 
 use crate::deadlock::{Awaited, Deadlock, Party, Wait};
@@ -140,11 +141,17 @@ impl<'a> ProtocolState<'a> {
         inputs(self.graph, index).into_iter().flatten().filter(crosses).find(|&message| !self.arrived.contains(message))
     }
 
+    /// Returns an op on another device, besides those that make messages, that op number `index` waits for: of a vocabulary that all
+    /// devices share.
+    fn unmet(&self, index: usize) -> Option<usize> {
+        self.graph.waits(index).iter().map(|wait| wait.op as usize).find(|&awaited| !self.has_ended(awaited))
+    }
+
     fn run_device(&mut self, device: usize) {
         let end = self.graph.schedule().range(device as u32).end;
         while self.next[device] < end {
             let index = self.next[device];
-            if self.missing(index).is_some() {
+            if self.missing(index).is_some() || self.unmet(index).is_some() {
                 return;
             }
             self.next[device] += 1;
@@ -159,6 +166,8 @@ impl<'a> ProtocolState<'a> {
             self.full[route.channel] -= 1;
             self.wake_queue(route.send);
         }
+        let graph = self.graph;
+        graph.waiting(index).iter().for_each(|user| self.wake(graph.device_of(user.op as usize) as usize));
         for message in outputs(self.graph, index).into_iter().flatten() {
             if let Some(route) = self.lowering.route(self.graph.op(message)) {
                 self.wake_queue(route.send);
@@ -284,7 +293,10 @@ impl<'a> ProtocolState<'a> {
     fn awaits(&self, party: usize) -> (Awaited, usize) {
         let name = |entry: Entry| Awaited::Entry(entry.name(self.graph));
         let Some(queue) = party.checked_sub(self.next.len()) else {
-            let message = self.missing(self.next[party]).expect("only a missing input stops a device");
+            let Some(message) = self.missing(self.next[party]) else {
+                let awaited = self.unmet(self.next[party]).expect("only a missing input or op stops a device");
+                return (Awaited::Op(self.graph.op(awaited)), self.graph.device_of(awaited) as usize);
+            };
             let route = self.lowering.route(self.graph.op(message)).expect("it comes from another device");
             let buffered = self.lowering.slots().is_some();
             let entry = if buffered { Entry::send(message) } else { Entry::receive(message) };

@@ -152,6 +152,18 @@ impl Delivery {
     }
 }
 
+impl Delivery {
+    /// Returns why it cannot be that of `schedule`; `None` if it can.
+    pub fn refuses(self, schedule: &Schedule) -> Option<&'static str> {
+        match self {
+            _ if !schedule.shares_vocabulary() => None,
+            Delivery::PyTorch(_) => Some("PyTorch's runtime has no passes of a shared vocabulary"),
+            Delivery::Megatron => Some("Megatron-LM has no passes of a shared vocabulary"),
+            _ => None,
+        }
+    }
+}
+
 impl Single {
     fn of(schedule: &Schedule) -> Option<Single> {
         let all = schedule.microbatches as usize;

@@ -82,7 +82,6 @@ fn color(kind: Kind) -> &'static str {
         Kind::I => "lightsalmon",
         Kind::W => "palegreen",
         Kind::B => "plum",
-        Kind::R => "lightcyan",
-        Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => "lightgray",
+        _ => "lightgray",
     }
 }

@@ -95,7 +95,7 @@ impl Fsdp {
     /// # Errors
     /// Copies, a look-ahead that does not fit the devices, or a pair that needs more stages than may be active.
     pub fn sharding(&self, schedule: &Schedule) -> Result<Sharding, FsdpError> {
-        if let Some(copy) = schedule.ops().iter().find(|op| !op.kind().is_costed() && op.kind() != Kind::R) {
+        if let Some(copy) = schedule.ops().iter().find(|op| op.kind().is_vocabulary() || !op.kind().is_compute()) {
             return Err(FsdpError::Copies(copy.to_string()));
         }
         if let Lookahead::PerDevice(numbers) = &self.unshard_lookahead

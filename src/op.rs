@@ -40,6 +40,17 @@ pub enum Engine {
     FromHost,
 }
 
+/// What a kind belongs to: which schedules have it, and who can run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// Forwards and backwards, which every schedule has.
+    Pass,
+    Recompute,
+    Offload,
+    /// Passes of a vocabulary that all devices share.
+    Vocabulary,
+}
+
 /// How much of a chunk's activation an op takes (at its start) or returns (at its end): whole ones, those of which only the share
 /// that W needs is left, and those of which only the stage's input is left.
 pub type Change = (i64, i64, i64);
@@ -51,6 +62,9 @@ struct Facts {
     letter: char,
     /// In the text of an op.
     name: &'static str,
+    /// What it does, in a few words.
+    title: &'static str,
+    family: Family,
     engine: Engine,
     /// Kinds of the same unit that must run first.
     needs: &'static [Kind],
@@ -62,26 +76,28 @@ struct Facts {
 /// All kinds, in the order in which they index tables.
 const FACTS: [Facts; Kind::ALL.len()] = {
     use Engine::{Compute, FromHost, ToHost};
+    use Family::{Offload, Pass, Recompute, Vocabulary};
     use Kind::{B, F, I, IB, IF, L, O, R, S, W};
     const fn row(
-        (kind, letter, name, engine): (Kind, char, &'static str, Engine),
+        (kind, letter, name, title): (Kind, char, &'static str, &'static str),
+        (family, engine): (Family, Engine),
         needs: &'static [Kind],
         excludes: &'static [Kind],
         change: Change,
     ) -> Facts {
-        Facts { kind, letter, name, engine, needs, excludes, change }
+        Facts { kind, letter, name, title, family, engine, needs, excludes, change }
     }
     [
-        row((F, 'F', "F", Compute), &[], &[F], (1, 0, 0)),
-        row((I, 'I', "I", Compute), &[F], &[I, B], (-1, 1, 0)),
-        row((W, 'W', "W", Compute), &[I], &[W], (0, -1, 0)),
-        row((B, 'B', "B", Compute), &[F], &[I, B], (-1, 0, 0)),
-        row((R, 'R', "R", Compute), &[F], &[R, I, B, O], (1, 0, -1)),
-        row((O, 'O', "OFFLOAD", ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
-        row((L, 'L', "RELOAD", FromHost), &[O], &[L, I, B], (1, 0, 0)),
-        row((S, 'S', "S", Compute), &[], &[S], (0, 0, 0)),
-        row((IF, 'E', "IF", Compute), &[], &[IF], (0, 0, 0)),
-        row((IB, 'G', "IB", Compute), &[], &[IB], (0, 0, 0)),
+        row((F, 'F', "F", "forward"), (Pass, Compute), &[], &[F], (1, 0, 0)),
+        row((I, 'I', "I", "backward for the input"), (Pass, Compute), &[F], &[I, B], (-1, 1, 0)),
+        row((W, 'W', "W", "backward for the weights"), (Pass, Compute), &[I], &[W], (0, -1, 0)),
+        row((B, 'B', "B", "full backward"), (Pass, Compute), &[F], &[I, B], (-1, 0, 0)),
+        row((R, 'R', "R", "recompute"), (Recompute, Compute), &[F], &[R, I, B, O], (1, 0, -1)),
+        row((O, 'O', "OFFLOAD", "offload"), (Offload, ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
+        row((L, 'L', "RELOAD", "reload"), (Offload, FromHost), &[O], &[L, I, B], (1, 0, 0)),
+        row((S, 'S', "S", "vocabulary head"), (Vocabulary, Compute), &[], &[S], (0, 0, 0)),
+        row((IF, 'E', "IF", "embedding (IF)"), (Vocabulary, Compute), &[], &[IF], (0, 0, 0)),
+        row((IB, 'G', "IB", "embedding's gradient (IB)"), (Vocabulary, Compute), &[], &[IB], (0, 0, 0)),
     ]
 };
 
@@ -110,6 +126,11 @@ impl Kind {
         self.facts().name
     }
 
+    /// Returns what it does, as legends say it after its letter.
+    pub fn title(self) -> &'static str {
+        self.facts().title
+    }
+
     /// Returns the kind of a letter, or `None` for any other character.
     pub fn from_letter(letter: char) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.letter() == letter)
@@ -134,17 +155,23 @@ impl Kind {
     /// Whether it is about a device's share of the vocabulary.
     #[inline]
     pub fn is_vocabulary(self) -> bool {
-        self as usize >= Kind::S as usize
+        OF_VOCABULARY >> self as u32 & 1 == 1
+    }
+
+    /// Returns for how many of `microbatches` micro-batches a stage runs it: an S after the last does what is left of that.
+    #[inline]
+    pub fn count(self, microbatches: u32) -> u32 {
+        microbatches.saturating_add(u32::from(self == Kind::S))
     }
 
     /// Whether devices can run it: all kinds but passes of a shared vocabulary.
     pub fn is_executed(self) -> bool {
-        !self.is_vocabulary()
+        !matches!(self.facts().family, Family::Vocabulary)
     }
 
     /// Whether costs are given or measured for it.
     pub fn is_costed(self) -> bool {
-        Kind::COSTED.contains(&self)
+        self.facts().family == Family::Pass
     }
 
     /// Whether the op computes the gradient that the previous stage waits for.
@@ -184,6 +211,16 @@ impl Kind {
         self.facts().change.0 > 0
     }
 }
+
+/// A bit per kind: whether it is of the vocabulary.
+const OF_VOCABULARY: u32 = {
+    let (mut bits, mut kind) = (0, 0);
+    while kind < FACTS.len() {
+        bits |= (matches!(FACTS[kind].family, Family::Vocabulary) as u32) << kind;
+        kind += 1;
+    }
+    bits
+};
 
 const _: () = {
     let mut kind = 0;
@@ -358,12 +395,12 @@ impl Op {
 
     /// Names what the op uses beyond forwards and backwards of whole micro-batches; empty if nothing.
     pub fn feature(self) -> &'static str {
-        match self.kind() {
-            kind if kind.is_costed() && self.slice().is_none() => "",
-            kind if kind.is_costed() => "slices",
-            Kind::R => "recomputes",
-            Kind::O | Kind::L => "offloads",
-            _ => "passes of a shared vocabulary",
+        match self.kind().facts().family {
+            Family::Pass if self.slice().is_none() => "",
+            Family::Pass => "slices",
+            Family::Recompute => "recomputes",
+            Family::Offload => "offloads",
+            Family::Vocabulary => "passes of a shared vocabulary",
         }
     }
 

@@ -18,6 +18,12 @@ pub enum Program {
         floating: Kind,
         cap: Option<f64>,
     },
+    /// A fixed order of forwards, I's and W's of whole micro-batches, to which PipeOffload's planner adds copies of the activations of the
+    /// first `chunks` chunks to the host and back ([`plan_offload`](crate::simulation::plan_offload)).
+    Offload {
+        ops: Vec<Op>,
+        chunks: u32,
+    },
     /// List scheduling: of the ops that are ready, one of the first kind in `priority`, of the oldest micro-batch. Backwards are
     /// split if `priority` has `I`.
     Greedy {
@@ -36,7 +42,7 @@ impl Program {
     /// Returns the ops that it lists.
     pub fn listed(&self) -> &[Op] {
         match self {
-            Program::Fixed(ops) | Program::Fill { ops, .. } => ops,
+            Program::Fixed(ops) | Program::Fill { ops, .. } | Program::Offload { ops, .. } => ops,
             Program::Greedy { .. } | Program::Search { .. } => &[],
         }
     }
@@ -109,7 +115,7 @@ impl OpenSchedule {
     pub fn capped(mut self, limit: f64) -> OpenSchedule {
         fn lower(program: &mut Program, limit: f64) {
             match program {
-                Program::Fixed(_) => {}
+                Program::Fixed(_) | Program::Offload { .. } => {}
                 Program::Fill { cap, .. } | Program::Greedy { cap, .. } => *cap = Some(cap.unwrap_or(limit).min(limit)),
                 Program::Search { cap, start, .. } => {
                     *cap = Some(cap.unwrap_or(limit).min(limit));

@@ -109,7 +109,7 @@ impl ProgramCheck {
     /// micro-batch's does what is left of that.
     fn add_vocabulary(&mut self, op: Op) -> Result<(), OpError> {
         let number = op.kind() as usize - Kind::S as usize;
-        let (next, most) = (self.vocabulary[number], self.microbatches + u32::from(op.kind() == Kind::S));
+        let (next, most) = (self.vocabulary[number], op.kind().count(self.microbatches));
         if op.microbatch() != next || next >= most || op.slice().is_some() {
             let name = op.kind().name();
             return Err(OpError(match next {
@@ -212,8 +212,6 @@ fn refusal(op: Op, bits: u16) -> String {
             format!("{} and {offload}: an activation is either recomputed or offloaded", op.of_kind(Kind::R))
         }
         (Kind::L, _) => format!("{op} has no {offload} before it"),
-        (Kind::F | Kind::W | Kind::S | Kind::IF | Kind::IB, _) => {
-            format!("{op} has no {} before it", op.of_kind(Kind::I))
-        }
+        _ => format!("{op} has no {} before it", op.of_kind(Kind::I)),
     }
 }

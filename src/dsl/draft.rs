@@ -22,6 +22,8 @@ pub(super) enum Draft {
     Word(Word),
     /// The word's ops in order, with W's or R's when the device would idle.
     Fill { word: Word, floating: Kind, cap: Option<f64> },
+    /// The word's ops in order, with the copies of PipeOffload's plan.
+    Offload { word: Word, chunks: u32 },
     /// List scheduling by priority of kinds.
     Greedy { priority: Vec<Kind>, cap: Option<f64> },
     /// The best order that a search finds.
@@ -51,6 +53,7 @@ impl fmt::Display for DraftValue {
         let name = match self.draft {
             Draft::Word(_) => "word",
             Draft::Fill { .. } => "fill",
+            Draft::Offload { .. } => "offload_plan",
             Draft::Greedy { .. } => "greedy",
             Draft::Search { .. } => "search",
         };
@@ -106,6 +109,16 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         Ok(DraftValue { draft: Draft::Fill { word, floating, cap: positive(cap)? } })
     }
 
+    /// The word's ops in order, and copies of the activations of the first `chunks` chunks to the host and back, as PipeOffload's authors plan
+    /// them with the cost `copy`.
+    fn offload_plan<'v>(
+        #[starlark(require = pos)] word: Value<'v>,
+        #[starlark(default = 1)] chunks: u32,
+    ) -> starlark::Result<DraftValue> {
+        let Some(word) = as_word(word) else { return refuse(format!("expected offload_plan(word), found {word}")) };
+        Ok(DraftValue { draft: Draft::Offload { word, chunks } })
+    }
+
     /// Of the ops that are ready, runs one of the first kind in `priority`, of the oldest micro-batch.
     fn greedy<'v>(
         #[starlark(require = pos)] priority: UnpackList<Value<'v>>,
@@ -136,7 +149,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         let start = match start {
             NoneOr::None => None,
             NoneOr::Other(value) => match as_draft(value) {
-                Some(draft) if !matches!(draft, Draft::Search { .. }) => Some(Box::new(draft)),
+                Some(draft) if !matches!(draft, Draft::Search { .. } | Draft::Offload { .. }) => Some(Box::new(draft)),
                 _ => return refuse(format!("expected start = a word, fill(...) or greedy(...), found {value}")),
             },
         };

@@ -110,6 +110,7 @@ impl Asked<'_> {
             Draft::Fill { word, floating, cap } => {
                 Program::Fill { ops: expand(word, Some(*floating))?, floating: *floating, cap: *cap }
             }
+            Draft::Offload { word, chunks } => Program::Offload { ops: expand(word, None)?, chunks: *chunks },
             Draft::Greedy { priority, cap } => Program::Greedy { priority: priority.clone(), cap: *cap },
             Draft::Search { split, cap, start, .. } => {
                 let start = start.as_ref().map(|start| self.program(on, device, start).map(Box::new));
@@ -232,8 +233,7 @@ impl<'a> Expansion<'a> {
         };
         let unit = chunk.count(atom, self.slices)?;
         let op = Op::of_unit(atom.kind, chunk.stage, unit, self.slices.count()).in_direction(chunk.direction);
-        // S runs once more.
-        let kept = u64::from(op.microbatch()) < limit.saturating_add(u64::from(atom.kind == Kind::S));
+        let kept = u64::from(op.microbatch()) < limit.saturating_add(u64::from(atom.kind.count(0)));
         if self.opened {
             self.close_pair(op, kept)?;
         }

@@ -94,7 +94,7 @@ pub fn held_changes(
             Kind::O => add(Kind::O, &[-forward]),
             Kind::L if slices.len() > 1 => add(Kind::L, &[forward, -keys]),
             Kind::L => add(Kind::L, &[forward]),
-            Kind::S | Kind::IF | Kind::IB => None, // not executed
+            _ => None, // not executed
         };
     }
     Ok(changes)

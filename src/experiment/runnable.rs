@@ -4,6 +4,7 @@ use super::{Error, Event, Experiment, Observer, silent};
 use crate::check::check;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
+use crate::open::{Order, Program};
 use crate::placement::Placement;
 use crate::resolve::unknown_costs;
 use std::cell::Cell;
@@ -18,6 +19,15 @@ impl Experiment {
     /// # Errors
     /// A schedule deadlocks or does not resolve.
     pub fn refuse_early(&self) -> Result<(), Error> {
+        for name in &self.schedules {
+            let order = self.selection.order(name).map(|found| found.order);
+            if let Ok(Order::Open(open)) = order
+                && open.programs.iter().any(|program| matches!(program, Program::Offload { .. }))
+            {
+                let what = format!("{name}: devices cannot run offloads; predict works; run another schedule");
+                return Err(Error::Schedule(what));
+            }
+        }
         let known = |name: &String| {
             let undecided = Cell::new(false); // whether its order depends on costs
             let settled = self.selection.graph::<Error>(name, &|name, placement| {

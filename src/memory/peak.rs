@@ -73,7 +73,7 @@ pub fn peak_by<'a>(
                 [(before, now, in_backward), (now, now, at_end)]
             }
             Kind::R => [(now, now.saturating_sub(forward), in_forward), (now, now, 0)],
-            Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => [(now, now, 0); 2],
+            _ => [(now, now, 0); 2], // not executed
         };
         for (held, others, running) in moments {
             let moment = Peak { held, others, running };

@@ -155,7 +155,7 @@ impl StageModule<Cuda> {
                 Kind::I => &[Kind::I],
                 Kind::W => &[Kind::W],
                 Kind::B => &[Kind::I, Kind::W],
-                Kind::R | Kind::O | Kind::L | Kind::S | Kind::IF | Kind::IB => &[],
+                _ => &[], // not executed here
             };
             kinds.iter().map(move |&kind| (op.stage(), kind))
         });

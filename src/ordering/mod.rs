@@ -40,7 +40,7 @@ use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
-use crate::sim::sweep;
+use crate::sim::{OffloadRefused, planned_offload, sweep};
 use crate::slices::Slices;
 use list_schedule::{Course, Policy, Rank, list_schedule};
 pub use problem::Effort;
@@ -71,6 +71,9 @@ pub enum Error {
     /// More ops than the tables support.
     #[error("{stages} stages times {microbatches} micro-batches are too many to schedule; take fewer micro-batches")]
     TooLarge { stages: u32, microbatches: u32 },
+    /// No plan of copies.
+    #[error(transparent)]
+    Offload(#[from] OffloadRefused),
     /// As [`Schedule::validate`].
     #[error(transparent)]
     Invalid(#[from] Fault),
@@ -105,6 +108,9 @@ fn rows(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Ve
     if open.microbatches == 0 {
         return Ok(vec![Vec::new(); open.programs.len()]);
     }
+    if let Some(chunks) = open.programs.iter().find_map(offloaded_chunks) {
+        return offloaded_rows(open, costs, chunks);
+    }
     if let Some(op) = open.programs.iter().flat_map(Program::listed).find(|op| !op.feature().is_empty()) {
         return beyond_rows(open, costs, *op);
     }
@@ -132,9 +138,28 @@ fn beyond_rows(open: &OpenSchedule, costs: &CostTable, found: Op) -> Result<Vec<
     Ok(open.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
 }
 
+/// Returns how many chunks of a device go to the host, if a plan decides about copies.
+fn offloaded_chunks(program: &Program) -> Option<u32> {
+    if let Program::Offload { chunks, .. } = program { Some(*chunks) } else { None }
+}
+
+/// Returns the rows of programs with planned copies, all of the first `chunks` chunks.
+fn offloaded_rows(open: &OpenSchedule, costs: &CostTable, chunks: u32) -> Result<Vec<Vec<Op>>, Error> {
+    if let Some(device) = open.programs.iter().position(|program| offloaded_chunks(program) != Some(chunks)) {
+        let (found, expected) = ("another program", "a plan of copies of as many chunks");
+        return Err(Error::Mixed { device: device as u32, found, expected });
+    }
+    let listed: Programs = open.programs.iter().map(|program| program.listed().to_vec()).collect();
+    let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, listed);
+    schedule.validate()?;
+    let graph = TaskGraph::new(schedule)?;
+    let planned = planned_offload(&graph, costs, chunks)?;
+    Ok((0..planned.devices()).map(|device| planned.program(device).to_vec()).collect())
+}
+
 fn cap_of(program: &Program) -> Option<f64> {
     match program {
-        Program::Fixed(_) => None,
+        Program::Fixed(_) | Program::Offload { .. } => None,
         Program::Fill { cap, .. } | Program::Greedy { cap, .. } | Program::Search { cap, .. } => *cap,
     }
 }

@@ -139,7 +139,7 @@ fn splits_backward(order: &Order) -> bool {
     match order {
         Order::Fixed(schedule) => schedule.splits_backward(),
         Order::Open(open) => open.programs.iter().any(|program| match program {
-            Program::Fixed(ops) | Program::Fill { ops, .. } => split(ops),
+            Program::Fixed(ops) | Program::Fill { ops, .. } | Program::Offload { ops, .. } => split(ops),
             Program::Greedy { priority, .. } => priority.iter().any(|kind| *kind != Kind::F && *kind != Kind::B),
             Program::Search { split, .. } => *split,
         }),

@@ -29,6 +29,7 @@ pub use explain::explain;
 pub use gates::CollectiveSpan;
 pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, MemoryLevel, memory};
+pub(crate) use offload::planned_offload;
 pub use offload::{OffloadPlan, OffloadRefused, PlannedCopy, plan_offload};
 pub use predict::{Prediction, Setup, predict, replay};
 pub use prediction::{Interval, PredictionFigures, ShardingFigures, Spread};

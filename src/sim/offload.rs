@@ -8,12 +8,16 @@ use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::schedule::{Programs, Schedule};
+use std::collections::BTreeMap;
 
 /// A copy with the link to itself takes this share of one next to a copy in the other direction.
 const ALONE: f64 = 0.7;
 
 /// Activations whose backward starts within so many slots stay on the device.
 const LEAST_SLOTS: f64 = 6.0;
+
+/// Most slots of a step.
+const MOST_SLOTS: f64 = 1e7;
 
 /// Difference of times that counts as none.
 const NEAR: f64 = 1e-9;
@@ -135,6 +139,12 @@ pub fn plan_offload(
     let of = |ticks: &[u64]| ticks.iter().map(|&ticks| unit(ticks)).collect();
     let mut times = Times { graph, start: of(&swept.start), end: of(&swept.end) };
     (0..schedule.devices()).rev().for_each(|device| times.delay_warm_up(device, costs.summary.comm));
+    let until = times.end.iter().copied().fold(0.0, f64::max);
+    if until / slot > MOST_SLOTS {
+        return Err(OffloadRefused(format!(
+            "copies of {slot} are too short to be planned over a step of {until}; give a longer copy"
+        )));
+    }
     let devices = schedule.devices() as usize;
     let mut plan = OffloadPlan {
         to_host: vec![Vec::new(); devices],
@@ -148,6 +158,24 @@ pub fn plan_offload(
     }
     plan.peaks = (0..schedule.devices()).map(|device| plan.peaks_of(&times, device)).collect();
     Ok(OffloadPlan { starts: times.start, ..plan })
+}
+
+/// Returns the schedule of `graph` with the copies of the plan for the first `chunks` chunks of every device. A copy lasts as long as `costs` say.
+///
+/// # Errors
+/// As [`plan_offload`].
+pub(crate) fn planned_offload(graph: &TaskGraph, costs: &CostTable, chunks: u32) -> Result<Schedule, OffloadRefused> {
+    let longest = |kinds: &[Kind]| {
+        let lasts = |op: Op| kinds.iter().map(|&kind| costs.of(op.of_kind(kind)).duration).sum::<u64>();
+        graph.schedule().placement.op_kinds().map(lasts).max().unwrap_or(0)
+    };
+    let (copy, compute) = (longest(&[Kind::O]), longest(&[Kind::F, Kind::I, Kind::W]));
+    if copy == 0 {
+        return Err(OffloadRefused(
+            "a plan of copies needs the time of a copy; give it as --costs copy=0.5".to_string(),
+        ));
+    }
+    Ok(plan_offload(graph, costs, chunks, copy as f64 / compute.max(1) as f64)?.schedule(graph))
 }
 
 /// Rounds to two decimals, as the program does.
@@ -244,11 +272,11 @@ fn offloaded(times: &Times, device: u32, chunks: u32, slot: f64) -> Vec<Unit> {
     let graph = times.graph;
     let stages: Vec<u32> = graph.schedule().placement.stages_of(device).take(chunks as usize).collect();
     let range = graph.schedule().range(device);
-    let is_back = |op: Op, of: Op| op.kind().is_backward() && op.of_kind(Kind::F) == of.alone();
-    let backward = |of: Op| range.clone().find(|&index| is_back(graph.op(index), of));
+    let backwards = range.clone().filter(|&index| graph.op(index).kind().is_backward());
+    let backwards: BTreeMap<Op, usize> = backwards.map(|index| (graph.op(index).of_kind(Kind::F), index)).collect();
     let forwards = range.clone().filter(|&index| graph.op(index).kind() == Kind::F);
     let units = forwards.filter(|&index| stages.contains(&graph.op(index).stage())).filter_map(|forward| {
-        let backward = backward(graph.op(forward))?;
+        let backward = *backwards.get(&graph.op(forward).alone())?;
         Some(Unit { forward, backward, to_host: 0.0, from_host: 0.0 })
     });
     units.filter(|unit| times.back_by(unit.backward) - times.end[unit.forward] > LEAST_SLOTS * slot).collect()
@@ -260,8 +288,8 @@ fn assign(times: &Times, units: &mut [Unit], slots: &Slots, slot: f64) -> Result
     let refused = |unit: &Unit| times.graph.op(unit.forward).of_kind(Kind::O);
     let mut taken = vec![false; slots.to_host.len()];
     for unit in units.iter_mut() {
-        let free = (0..taken.len()).find(|&number| !taken[number] && slots.to_host[number] >= times.end[unit.forward]);
-        let free = free.ok_or_else(|| refused(unit))?;
+        let first = slots.to_host.partition_point(|&start| start < times.end[unit.forward]);
+        let free = (first..taken.len()).find(|&number| !taken[number]).ok_or_else(|| refused(unit))?;
         (taken[free], unit.to_host) = (true, slots.to_host[free]);
     }
     let mut order: Vec<usize> = (0..units.len()).collect();
@@ -270,8 +298,8 @@ fn assign(times: &Times, units: &mut [Unit], slots: &Slots, slot: f64) -> Result
     for number in order {
         let unit = &mut units[number];
         let by = times.back_by(unit.backward);
-        let fits = |number: &usize| !taken[*number] && slots.from_host[*number] + slot <= by;
-        let free = (0..taken.len()).rev().find(fits).ok_or_else(|| refused(unit))?;
+        let after = slots.from_host.partition_point(|&start| start + slot <= by);
+        let free = (0..after).rev().find(|&number| !taken[number]).ok_or_else(|| refused(unit))?;
         (taken[free], unit.from_host) = (true, slots.from_host[free]);
         if unit.from_host + NEAR < unit.to_host + slot {
             return Err(refused(unit));

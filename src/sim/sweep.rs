@@ -68,19 +68,19 @@ pub(super) fn sweep_rules(
     }
     let open = |_: usize, _: u32, free: u64| free;
     match (pauses, Gates::new(graph, machine.collectives), graph.schedule().is_beyond_microbatches()) {
-        ([], None, false) => sweep_pausing::<false>(graph, machine, lasts, |_| 0, open, note),
-        (_, None, false) => sweep_pausing::<false>(graph, machine, lasts, pause, open, note),
-        (_, None, true) => sweep_pausing::<true>(graph, machine, lasts, pause, open, note),
+        ([], None, false) => sweep_pausing::<false, false>(graph, machine, lasts, |_| 0, open, note),
+        (_, None, false) => sweep_pausing::<false, false>(graph, machine, lasts, pause, open, note),
+        (_, None, true) => sweep_pausing::<true, false>(graph, machine, lasts, pause, open, note),
         (_, Some(mut gates), _) => {
             let gate = |index: usize, device: u32, free: u64| gates.pass(device, index, free, |_| ());
-            sweep_pausing::<true>(graph, machine, lasts, pause, gate, note)
+            sweep_pausing::<true, true>(graph, machine, lasts, pause, gate, note)
         }
     }
 }
 
 /// [`sweep_rules`] where `pause(index)` returns how long a device sums gradients after an op, and `gate(index, device, free)` when a
-/// device that is free at `free` may start an op. `BEYOND` says whether there may be slices, or kinds besides F, I, W and B.
-fn sweep_pausing<const BEYOND: bool>(
+/// device that is free at `free` may start an op, if `GATED`. `BEYOND` says whether there may be slices, or kinds besides F, I, W and B.
+fn sweep_pausing<const BEYOND: bool, const GATED: bool>(
     graph: &TaskGraph,
     Machine { rules, pairs, begin, .. }: Machine<'_>,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
@@ -111,7 +111,9 @@ fn sweep_pausing<const BEYOND: bool>(
                 continue;
             }
             let ungated = free;
-            free = gate(index, device, free);
+            if GATED {
+                free = gate(index, device, free);
+            }
             if op.opens_pair() {
                 closes = true;
                 let second = ops[index + 1 - next];
@@ -121,11 +123,11 @@ fn sweep_pausing<const BEYOND: bool>(
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
                 let streams = pairs.and_then(|pairs| pairs.of(*op, second));
                 let Pair { starts, ends } = Pair::new((graph.overlap(), streams), free, inputs, last);
-                activity.gated += free.saturating_sub(if graph.overlap().starts_together() {
-                    ungated.max(inputs[0]).max(inputs[1])
-                } else {
-                    ungated.max(inputs[0])
-                });
+                if GATED {
+                    let both = graph.overlap().starts_together();
+                    let possible = ungated.max(inputs[0]).max(if both { inputs[1] } else { 0 });
+                    activity.gated += free.saturating_sub(possible);
+                }
                 ready[rule.output + unit_number] = ends[1] + rule.arrival;
                 free = ends[1] + rule.after;
                 note(index, starts[0], ends[0], ends[1]);
@@ -139,7 +141,9 @@ fn sweep_pausing<const BEYOND: bool>(
             }
             let input = ready[rule.input + unit_number];
             let start = free.max(input);
-            activity.gated += free.saturating_sub(ungated.max(input));
+            if GATED {
+                activity.gated += free.saturating_sub(ungated.max(input));
+            }
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;
             ready[rule.output + unit_number] = end + rule.arrival;

@@ -129,7 +129,7 @@ impl Timeline {
         }
         let Some(op) = span.pipeline_op() else { return Ok(()) };
         let stages = u64::from(devices) * u64::from(self.chunks);
-        if u64::from(op.stage()) >= stages || op.microbatch() >= self.microbatches + u32::from(op.kind() == Kind::S) {
+        if u64::from(op.stage()) >= stages || op.microbatch() >= op.kind().count(self.microbatches) {
             return Err(format!(
                 "op: expected a stage below {stages} and a micro-batch below {}, as in the header, found {op}",
                 self.microbatches

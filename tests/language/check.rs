@@ -237,6 +237,32 @@ fn is_a_circle(graph: &TaskGraph, delivery: Delivery, deadlock: &Deadlock, stand
     }
 }
 
+/// Passes of a shared vocabulary wait for all devices, under every delivery. Megatron-LM and PyTorch have none.
+#[test]
+fn verdicts_on_a_shared_vocabulary_are_those_of_a_cycle_search() {
+    let (mut dice, mut dead, mut proven, mut cycles) = (Dice(5), 0, 0, 0);
+    let sizes = [(2, 3, 1), (3, 3, 1), (4, 5, 1), (3, 4, 2), (4, 4, 2)];
+    for (p, m, barriers) in sizes.into_iter().flat_map(|size| std::iter::repeat_n(size, 30)) {
+        let name = format!("1f1b-vocab barriers={barriers}");
+        let whole = order(&name, p, m, None).unwrap().fixed().unwrap();
+        let mut rows: Vec<Vec<Op>> = (0..p).map(|device| whole.program(device).to_vec()).collect();
+        (0..dice.below(5)).for_each(|_| mutate(&mut rows, &mut dice));
+        let changed = schedule(&whole.placement, m, &rows);
+        let Some(changed) = changed.validate().is_ok().then_some(changed) else { continue };
+        let Ok(graph) = TaskGraph::new(changed) else {
+            cycles += 1;
+            continue;
+        };
+        for (delivery, verdict) in survives(&graph) {
+            assert_eq!(verdict.is_err(), has_cycle(&graph, delivery), "{delivery}: {:?}", graph.schedule());
+            (dead, proven) = (dead + usize::from(verdict.is_err()), proven + usize::from(verdict.is_ok()));
+            let is_framework = matches!(delivery, Delivery::PyTorch(_) | Delivery::Megatron);
+            assert_eq!(delivery.refuses(graph.schedule()).is_some(), is_framework, "{delivery}");
+        }
+    }
+    assert!(dead > 100 && proven > 100 && cycles > 5, "{dead} {proven} {cycles}");
+}
+
 #[test]
 fn verdicts_are_those_of_a_cycle_search_and_of_the_links_queues() {
     let (graphs, cycles) = mutated(2500, 1);

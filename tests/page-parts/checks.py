@@ -270,6 +270,34 @@ def the_card_explains_and_covers_no_row(bench):
 
 
 @check
+def copies_and_collectives_have_lanes_and_cards(bench):
+    told = []
+    for name, arguments, lanes in [
+        ("copies", "-p 2 -m 6 -s 1f1b-offload:ahead=1,least=2 --costs F=1,copy=0.6", {3: ("OFFLOAD", "O offload"), 4: ("RELOAD", "L reload")}),
+        ("collectives", "-p 2 -m 4 -s interleaved-1f1b --costs unshard=1,reduce=1 --max-active-stages 1", {5: ("UNSHARD", "u gather"), 6: ("REDUCE_GRAD", "r reduction")}),
+    ]:
+        bench.pages[name] = bench.made / f"{name}.html"
+        subprocess.run([bench.pipesim, "predict", *arguments.split(), "-q", "-o", str(bench.pages[name])], check=True, stdout=subprocess.DEVNULL)
+        page = bench.open(name)
+        del bench.pages[name]
+        box = canvas(page)
+        holds("step ops" not in page.inner_text("#classes"), "the legend calls them step ops")
+        for lane, (kind, legend) in lanes.items():
+            holds(legend in page.inner_text("#classes"), f"the legend has no {legend}")
+            start, end, axis = page.evaluate(f"""(() => {{ const panel = JSON.parse(document.getElementById("data").textContent).entries[0].panels[0], first = panel.rows[0][5][{lane}];
+                return [first[2] / panel.unitNs, (first[2] + first[3]) / panel.unitNs, panel.end]; }})()""")
+            x = box["x"] + 128 + (start + end) / 2 / axis * (box["width"] - 246)
+            for y in range(int(box["y"]) + 30, int(box["y"]) + 120, 3):
+                page.mouse.move(x, y)
+                if kind in card(page):
+                    break
+            text = card(page).replace("\n", " ")
+            holds(kind in text and legend in text and "device 0 of" in text and "duration" in text, f"{name}, lane {lane}: the card says {text!r}")
+            told.append(text.split(" ")[0])
+    return ", ".join(told)
+
+
+@check
 def gaps_name_their_causes(bench):
     """As the table of `explain` does, which is computed by itself."""
     page = bench.open("small")

@@ -1,6 +1,7 @@
 //! Where output goes: what a name means, places that cannot be written, folders that are written whole, colours, widths, and
 //! what strangers put into messages.
 
+use crate::cli::pipesim;
 use crate::support::PROGRAM;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -504,5 +505,36 @@ fn costs_of_any_size_are_the_same_in_files() {
                 assert!((a - b).abs() <= 1e-9 * a.abs(), "{unit} {figure}: {a} {b}");
             }
         }
+    }
+}
+
+/// Copies, collectives and passes of a vocabulary have names of their own, and the first two rows.
+#[test]
+fn what_is_no_forward_or_backward_is_drawn_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("x.svg");
+    let copies = "-s 1f1b-offload:ahead=1,least=2 --costs F=1,copy=0.6";
+    let gathers = "-s interleaved-1f1b --costs unshard=1,reduce=1 --max-active-stages 1";
+    let passes = "-s 1f1b-vocab --costs F=4,S=2,IF=1,IB=1";
+    for (asked, names, rows) in [
+        (copies, vec!["O offload", "L reload"], vec!["offload", "reload"]),
+        (
+            gathers,
+            vec!["u gather of parameters (UNSHARD)", "r reduction of gradients (REDUCE_GRAD)"],
+            vec!["gather", "reduce"],
+        ),
+        (passes, vec!["S vocabulary head", "E embedding (IF)", "G embedding's gradient (IB)"], vec![]),
+    ] {
+        let (code, drawn, _) = pipesim(&format!("predict -p 2 -m 4 {asked} -q -o {}", svg.display()));
+        assert_eq!(code, 0, "{asked}");
+        let svg = std::fs::read_to_string(&svg).unwrap().replace("&#39;", "'").replace("&apos;", "'");
+        for name in names {
+            assert!(drawn.contains(name) && svg.contains(&format!(">{name}<")), "{asked}: no {name}");
+        }
+        assert!(!drawn.contains("step ops") && !svg.contains(">step ops<"), "{asked}");
+        let of_device = drawn.lines().filter(|line| line.contains('│')).count();
+        // Device 0 has a line per row; the last device's activations stay where they are.
+        assert!(of_device >= 2 + rows.len() && (rows.is_empty() == (of_device == 2)), "{drawn}");
+        assert!(rows.iter().all(|row| svg.contains(&format!(">{row}<"))), "{asked}");
     }
 }

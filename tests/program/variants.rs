@@ -449,7 +449,42 @@ fn the_choice_of_auto_can_be_asked_for() {
 fn passes_of_a_vocabulary_are_predicted_only() {
     assert!(makespan("-p 2 -m 4 -s 1f1b-vocab --costs F=1,S=1") > makespan("-p 2 -m 4 -s 1f1b-vocab"));
     let at = "-p 2 -m 4 -s 1f1b-vocab";
-    for (line, code) in [("run --steps 1", 3), ("check", 2), ("export --to pytorch-csv", 3)] {
+    for (line, code) in [("run --steps 1", 3), ("check --delivery pytorch", 2), ("export --to pytorch-csv", 3)] {
         fails(&format!("{line} {at}"), code, &["1f1b-vocab", "passes of"]);
     }
+    let found = json(&format!("check {at} --format json"));
+    let verdicts = found["checks"][0]["deliveries"].as_array().unwrap();
+    for verdict in verdicts {
+        let delivery = verdict["delivery"].as_str().unwrap();
+        let has_none = delivery.starts_with("pytorch") || delivery == "megatron";
+        assert_eq!((verdict["survives"].is_null(), verdict["refused"].is_string()), (has_none, has_none));
+    }
+}
+
+/// The authors' own plan, a row of their program's output: p = 4, m = 8, v = 2, groups of 4, a copy of 0.2 of a chunk's F + I + W.
+#[test]
+fn the_planner_of_pipeoffload_can_be_asked_for() {
+    let all: Value = serde_json::from_str(include_str!("../golden/slices/offload.json")).unwrap();
+    let is_row = |case: &&Value| {
+        let numbers = ["p", "m", "v", "group", "offload_chunks"].map(|key| case[key].as_u64().unwrap());
+        numbers == [4, 8, 2, 4, 1] && case["offload_time"] == 0.2 && case["comm"] == 0.0
+    };
+    let case = all["cases"].as_array().unwrap().iter().find(is_row).unwrap();
+    let at = "-p 4 -m 8 -s pipeoffload:planned=1 --costs F=2,I=2,W=2,copy=1.2";
+    let (code, text, _) = pipesim(&format!("export {at} --to json"));
+    assert_eq!(code, 0);
+    let found: Value = serde_json::from_str(&text).unwrap();
+    for device in 0..4 {
+        let program = found["programs"][device].as_array().unwrap().iter().map(|op| op.as_str().unwrap());
+        for (key, name) in [("d2h", "OFFLOAD"), ("h2d_start", "RELOAD")] {
+            let mut theirs: Vec<&Value> = case[key][device].as_array().unwrap().iter().collect();
+            theirs.sort_by(|one, other| one[1].as_f64().unwrap().total_cmp(&other[1].as_f64().unwrap()));
+            let theirs: Vec<&str> = theirs.iter().map(|copy| copy[0].as_str().unwrap()).collect();
+            let ours: Vec<&str> = program.clone().filter(|op| op.contains(name)).collect();
+            assert_eq!(ours, theirs, "device {device}, {name}");
+        }
+    }
+    let peak = |line: &str| predicted(line)[0]["per_device"][0]["peak_activations"].as_f64().unwrap();
+    assert!(peak(at) < peak("-p 4 -m 8 -s group-interleaved --chunks 2 --costs F=2,I=2,W=2"));
+    fails("predict -p 4 -m 8 -s pipeoffload:planned=1", 3, &["needs the time of a copy", "copy=0.5"]);
 }

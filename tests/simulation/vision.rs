@@ -1,6 +1,7 @@
 //! How different readers see the palettes, computed: CIEDE2000 under normal sight, without red or green cones, and in grey. The
 //! colours are read from the data of a page.
 
+use pipesim::schedules::Kind;
 use pipesim::{Look, Palette, Report};
 use serde_json::Value;
 
@@ -40,9 +41,12 @@ fn classes(palette: Palette) -> Vec<(String, [Tone; 4])> {
     data(palette)["classes"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// F, I, W, B and step ops.
+/// All classes but those of thin lanes of messages: ops of every kind, step ops, gathers, reductions.
 fn ops(palette: Palette) -> Vec<(String, [Tone; 4])> {
-    classes(palette).into_iter().take(5).collect()
+    let ops = classes(palette).into_iter().filter(|(name, _)| name != "send" && name != "wait for data");
+    let ops: Vec<(String, [Tone; 4])> = ops.collect();
+    assert_eq!(ops.len(), Kind::ALL.len() + 3);
+    ops
 }
 
 /// Light that an sRGB number stands for, 0 to 1 (IEC 61966-2-1).

@@ -349,7 +349,9 @@ fn has_pairs(order: &Order) -> bool {
     match order {
         Order::Fixed(schedule) => schedule.has_pairs(),
         Order::Open(open) => open.programs.iter().any(|program| match program {
-            Program::Fixed(ops) | Program::Fill { ops, .. } => ops.iter().any(|op| op.opens_pair()),
+            Program::Fixed(ops) | Program::Fill { ops, .. } | Program::Offload { ops, .. } => {
+                ops.iter().any(|op| op.opens_pair())
+            }
             Program::Greedy { .. } | Program::Search { .. } => false,
         }),
     }

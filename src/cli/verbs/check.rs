@@ -53,7 +53,11 @@ struct Checked {
 #[derive(Serialize)]
 struct Verdict {
     delivery: String,
-    survives: bool,
+    /// `None` if the schedule cannot have this delivery.
+    survives: Option<bool>,
+    /// Why it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<&'static str>,
     /// Which device waits for which.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadlock: Option<String>,
@@ -62,11 +66,11 @@ struct Verdict {
 impl Check {
     pub fn run(&self) -> Result<(), Failure> {
         let graphs = self.schedules.graphs(&self.costs, self.details.remarks)?;
-        if let Some(graph) = graphs.iter().find(|graph| graph.schedule().shares_vocabulary()) {
-            return Err(Failure::Usage(format!(
-                "check: deliveries do not describe how passes of {} wait for all devices; leave it out, or predict it",
-                graph.schedule().name
-            )));
+        for (graph, delivery) in graphs.iter().flat_map(|graph| self.delivery.iter().map(move |of| (graph, of))) {
+            if let Some(why) = delivery.refuses(graph.schedule()) {
+                let name = &graph.schedule().name;
+                return Err(Failure::Usage(format!("--delivery {delivery}: {why} ({name}); leave one of the two out")));
+            }
         }
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
@@ -114,7 +118,12 @@ impl Check {
             let one = |(name, delivery): (&str, Delivery)| {
                 let delivery = delivery.to_string();
                 let verdict = checked.deliveries.iter().find(|verdict| verdict.delivery == delivery)?;
-                Some(format!("{name}: {}.", if verdict.survives { "runs" } else { "deadlocks" }))
+                let word = match verdict.survives {
+                    Some(true) => "runs",
+                    Some(false) => "deadlocks",
+                    None => "has no such ops",
+                };
+                Some(format!("{name}: {word}."))
             };
             let schedule = if checks.len() > 1 { format!("{:width$}", checked.schedule) } else { String::new() };
             format!("{schedule}{}\n", BY.into_iter().filter_map(one).collect::<Vec<_>>().join(" "))
@@ -124,8 +133,11 @@ impl Check {
 
     fn check(&self, graph: &TaskGraph) -> Checked {
         let verdict = |delivery: Delivery| {
-            let deadlock = check::check(graph, delivery).err().map(|deadlock| deadlock.to_string());
-            Verdict { delivery: delivery.to_string(), survives: deadlock.is_none(), deadlock }
+            let refused = delivery.refuses(graph.schedule());
+            let proof = refused.is_none().then(|| check::check(graph, delivery));
+            let survives = proof.as_ref().map(Result::is_ok);
+            let deadlock = proof.and_then(Result::err).map(|deadlock| deadlock.to_string());
+            Verdict { delivery: delivery.to_string(), survives, refused, deadlock }
         };
         let schedule = graph.schedule();
         Checked {
@@ -146,7 +158,8 @@ impl Check {
     fn table(&self, checks: &[Checked]) -> Table {
         let names: Vec<String> = self.deliveries().iter().map(Delivery::to_string).collect();
         let header = ["delivery".to_string()].into_iter().chain(checks.iter().map(|c| c.schedule.clone())).collect();
-        let word = |survives: bool| if survives { "runs" } else { "deadlock" }.to_string();
+        let word =
+            |survives: Option<bool>| survives.map_or("none", |runs| if runs { "runs" } else { "deadlock" }).to_string();
         let mut rows: Vec<Vec<String>> = Vec::new();
         for (number, name) in names.into_iter().enumerate() {
             rows.push([name].into_iter().chain(checks.iter().map(|c| word(c.deliveries[number].survives))).collect());
@@ -173,7 +186,8 @@ fn rows(checks: &[Checked]) -> String {
         let name = report::csv_cell(&checked.schedule);
         for verdict in &checked.deliveries {
             let delivery = report::csv_cell(&verdict.delivery);
-            text += &format!("{name},{delivery},{},{}\n", verdict.survives, checked.fewest_slots);
+            let survives = verdict.survives.map(|survives| survives.to_string()).unwrap_or_default();
+            text += &format!("{name},{delivery},{survives},{}\n", checked.fewest_slots);
         }
     }
     text

@@ -107,7 +107,7 @@ const NS_OF_SECOND: u128 = 1_000_000_000;
 
 /// Returns a thread's number: the queues in order, then further ones for overlapping spans of a queue.
 fn thread(queue: usize, lane: u32) -> u32 {
-    1 + queue as u32 + 4 * lane
+    1 + queue as u32 + 5 * lane
 }
 
 #[derive(Clone, Copy)]
@@ -196,7 +196,7 @@ fn stream_events(events: &mut Events, streams: &[StreamSpan], clock: Clock, (dev
         events.metadata("thread_name", process, Some(thread), json!({"name": category}));
         events.metadata("thread_sort_index", process, Some(thread), json!({"sort_index": thread}));
         for StreamSpan { kind, span, .. } in spans {
-            let mark = Mark { span, op: None, class: Class::of(span.queue, Some(*kind)), shade: 0, lane: 0, lanes: 1 };
+            let mark = Mark { span, op: None, class: Class::Op(*kind), shade: 0, lane: 0, lanes: 1 };
             slice(events, &mark, clock, &category, (process, thread));
         }
     }

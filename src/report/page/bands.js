@@ -18,7 +18,7 @@ for (const panel of panels) for (const queues of panel.queues) {
   if (queues[1].n) occurring[SEND] = true;
   if (queues[2].n) occurring[RECEIVE] = true;
 }
-for (const panel of panels) for (const stream of panel.streams.flat()) stream.cls.forEach(cls => { occurring[cls] = true; });
+for (const panel of panels) for (const lane of panel.lanes.flat()) lane.cls.forEach(cls => { occurring[cls] = true; });
 const hasBoth = panels.some(p => p.source === "predicted") && panels.some(p => p.source === "measured");
 const hasWorkers = panels.some(p => p.onRequest);
 const isVisible = panel => shown[panel.source] && (shown.workers || !panel.onRequest);
@@ -26,7 +26,7 @@ const hasPhases = panels.some(p => p.phases.length);
 const explained = panels.some(p => p.explained);
 const causesOccurring = data.causes.map((_, c) => panels.some(p => p.gaps.some(gaps => gaps.cause.includes(c))));
 
-function classOf(code) { return [FORWARD, INPUT, WEIGHT, BACKWARD, RECOMPUTE, OFFLOAD, RELOAD][code] ?? STEP; }
+function classOf(code) { return Math.min(code, STEP); }
 
 function arrange() {
   bands = [];
@@ -49,7 +49,7 @@ function arrange() {
         const band = { panel, device, top: y, high, peak, rowTop };
         if (hasPhases && shown.phases && high >= 8) y += 3;
         band.compute = y;
-        y = arrangeStreams(band, y + high);
+        y = arrangeLanes(band, y + high);
         const lane = high >= 14 ? 5 : 3;
         if (panel.hasSend && shown.classes[SEND]) { band.send = y + 0.5; y += lane; }
         if (panel.hasReceive && shown.classes[RECEIVE]) { band.receive = y + 0.5; y += lane; }

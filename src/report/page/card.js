@@ -9,6 +9,8 @@ function under(x, y) {
   const time = toTime(band.panel, x, width), near = toTime(band.panel, x + 1, width) - time;
   const part = band.memory && at >= band.memory - 1 ? "memory" : band.receive && at >= band.receive - 0.5 ? "receive" : band.send && at >= band.send - 0.5 ? "send" : "compute";
   if (part === "memory") return { band, time, part };
+  const beside = part === "compute" && inLane(band, at, time, near);
+  if (beside) return { band, time, part: "lane", beside };
   const queue = part === "compute" ? 0 : part === "send" ? 1 : 2, spans = band.panel.queues[band.device][queue];
   let best = null;
   for (let i = spans.from(time - near); i < spans.n && spans.start[i] <= time + near; i++) {
@@ -30,8 +32,9 @@ const shifted = (value, unit) => (value > 0 ? "+" : "") + quantity(value, unit);
 const placeOf = (panel, device) => "device " + device + " of " + panel.entry.name + (panel.entry.panels.length > 1 ? ", " + panel.title : "");
 
 // {title, facts, text} of what was found under a point.
-function describe({ band, time, part, ref }) {
+function describe({ band, time, part, ref, beside }) {
   const panel = band.panel;
+  if (beside) return describeInLane(panel, band.device, beside);
   if (ref) return describeOp(ref);
   if (part === "memory") {
     const { time: times, held: heights } = panel.memory[band.device];
@@ -174,9 +177,9 @@ function find(text, again) {
 }
 function notFound(name, typed) {
   const match = OP.exec(name);
-  if (!match) return `“${typed}” is no op’s name; names are stage, kind (F, I, W, B, R), micro-batch, slice: 0F3, with slices 0F3.1`;
+  if (!match) return `“${typed}” is no op’s name; names are stage, kind (${KINDS.join(", ")}), micro-batch, slice: 0F3, with slices 0F3.1`;
   const stages = Math.max(...panels.map(p => p.stages)), microbatches = Math.max(...panels.map(p => p.microbatches));
   if (+match[1] >= stages) return `${name}: not found; stages are 0 to ${stages - 1}`;
   if (+match[3] >= microbatches) return `${name}: not found; micro-batches are 0 to ${microbatches - 1}`;
-  return `${name}: not found; ` + (match[2] === "B" ? "backwards are split here, into I and W" : match[2] === "F" ? "no schedule shown has it" : "backwards are whole here, B");
+  return `${name}: not found; ` + (match[2] === "B" ? "backwards are split here, into I and W" : /^[IW]$/.test(match[2]) ? "backwards are whole here, B" : /LOAD$/.test(match[2]) ? "copies are in the lanes under the ops" : "no schedule shown has it");
 }

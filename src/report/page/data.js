@@ -1,11 +1,11 @@
 // The data: decoding, numbers for readers, what an op needs and unblocks.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const KINDS = ["F", "I", "W", "B", "R", "OFFLOAD", "RELOAD", "S", "IF", "IB"];
-// What boxes show of them.
-const OP_LETTERS = ["F", "I", "W", "B", "R", "O", "L", "S", "IF", "IB"];
-// Class numbers as in the legend, by kind of op.
-const [FORWARD, INPUT, WEIGHT, BACKWARD, STEP, SEND, RECEIVE, RECOMPUTE, OFFLOAD, RELOAD] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+// Kinds of op: their names, and what boxes show of them.
+const KINDS = data.kinds.map(kind => kind[0]), OP_LETTERS = data.kinds.map(kind => kind[1]);
+// Class numbers as in the legend: that of an op is its kind's.
+const [FORWARD, INPUT, WEIGHT, BACKWARD, RECOMPUTE] = [0, 1, 2, 3, 4];
+const STEP = KINDS.length, SEND = STEP + 1, RECEIVE = STEP + 2;
 // An op's name: stage, kind, micro-batch, slice.
 const OP = new RegExp("^(\\d+)(" + KINDS.join("|") + ")(\\d+)(?:\\.(\\d+))?$");
 const MISSING = "–";
@@ -118,7 +118,7 @@ class Panel {
       }
       return { time, held };
     });
-    this.streams = streamsOf(raw);
+    this.lanes = lanesOf(raw);
     delete this.rows;
     this.hasSend = this.queues.some(queues => queues[1].n);
     this.hasReceive = this.queues.some(queues => queues[2].n);
@@ -170,32 +170,32 @@ class Panel {
   // The ops whose outputs the op at `ref` needs: the rule of the pipeline, the same as the program's.
   needs(ref) {
     const spans = this.queues[ref.device][0], code = spans.code[ref.i], stage = spans.stage[ref.i], m = spans.microbatch[ref.i];
-    const backward = (s, unit) => this.compute(1, s, unit) || this.compute(3, s, unit), n = this.slices;
+    const backward = (s, unit) => this.compute(INPUT, s, unit) || this.compute(BACKWARD, s, unit), n = this.slices;
     const found = [];
-    if (code === 0 && stage > 0) found.push(this.compute(0, stage - 1, m));
-    if (code === 0 && m % n > 0) found.push(this.compute(0, stage, m - 1));
-    if (code === 1 || code === 3) {
+    if (code === FORWARD && stage > 0) found.push(this.compute(FORWARD, stage - 1, m));
+    if (code === FORWARD && m % n > 0) found.push(this.compute(FORWARD, stage, m - 1));
+    if (code === INPUT || code === BACKWARD) {
       if (stage + 1 < this.stages) found.push(backward(stage + 1, m));
       if (m % n < n - 1) found.push(backward(stage, m + 1));
-      found.push(this.compute(0, stage, m), this.compute(4, stage, m));
+      found.push(this.compute(FORWARD, stage, m), this.compute(RECOMPUTE, stage, m));
     }
-    if (code === 2) found.push(this.compute(1, stage, m));
-    if (code === 4) found.push(this.compute(0, stage, m));
+    if (code === WEIGHT) found.push(this.compute(INPUT, stage, m));
+    if (code === RECOMPUTE) found.push(this.compute(FORWARD, stage, m));
     return found.filter(Boolean);
   }
   unblocks(ref) {
     const spans = this.queues[ref.device][0], code = spans.code[ref.i], stage = spans.stage[ref.i], m = spans.microbatch[ref.i];
-    const backward = (s, unit) => this.compute(1, s, unit) || this.compute(3, s, unit), n = this.slices;
+    const backward = (s, unit) => this.compute(INPUT, s, unit) || this.compute(BACKWARD, s, unit), n = this.slices;
     const found = [];
-    if (code === 0) {
-      if (m % n < n - 1) found.push(this.compute(0, stage, m + 1));
-      if (stage + 1 < this.stages) found.push(this.compute(0, stage + 1, m));
-      else found.push(this.compute(4, stage, m) || backward(stage, m));
+    if (code === FORWARD) {
+      if (m % n < n - 1) found.push(this.compute(FORWARD, stage, m + 1));
+      if (stage + 1 < this.stages) found.push(this.compute(FORWARD, stage + 1, m));
+      else found.push(this.compute(RECOMPUTE, stage, m) || backward(stage, m));
     }
-    if (code === 4) found.push(backward(stage, m));
-    if ((code === 1 || code === 3) && stage > 0) found.push(backward(stage - 1, m));
-    if ((code === 1 || code === 3) && m % n > 0) found.push(backward(stage, m - 1));
-    if (code === 1) found.push(this.compute(2, stage, m));
+    if (code === RECOMPUTE) found.push(backward(stage, m));
+    if ((code === INPUT || code === BACKWARD) && stage > 0) found.push(backward(stage - 1, m));
+    if ((code === INPUT || code === BACKWARD) && m % n > 0) found.push(backward(stage, m - 1));
+    if (code === INPUT) found.push(this.compute(WEIGHT, stage, m));
     return found.filter(Boolean);
   }
   // When the output of `from` was at the device of `to`.

@@ -4,7 +4,7 @@ use crate::cost::gcd;
 use crate::op::{Kind, Op};
 use crate::report::scene::axis::Scale;
 use crate::report::scene::palette::{Class, hex};
-use crate::report::scene::rows::{Mark, Row, activations, rows, stream_marks};
+use crate::report::scene::rows::{Mark, Row, activations, lane_marks, lane_names, rows};
 use crate::report::text::{escape, plain};
 use crate::report::{Entry, Panel, Report};
 use crate::sim::{Cause, IdleSpan};
@@ -14,7 +14,7 @@ use std::fmt::Write;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPTS: [&str; 13] = [
-    include_str!("streams.js"),
+    include_str!("lanes.js"),
     include_str!("data.js"),
     include_str!("why.js"),
     include_str!("strip.js"),
@@ -67,6 +67,7 @@ pub fn inside_script(json: &str) -> String {
 
 fn data(report: &Report) -> String {
     let scale = Scale::of_all(report, f64::INFINITY, 0.0);
+    let kinds: Vec<Value> = Kind::ALL.map(|kind| json!([kind.name(), kind.letter()])).to_vec();
     let classes: Vec<Value> = Class::all()
         .into_iter()
         .map(|class| {
@@ -76,7 +77,7 @@ fn data(report: &Report) -> String {
                     Value::from([tone.color, tone.text, tone.ground, tone.line].map(hex).to_vec())
                 })
                 .collect();
-            json!({"name": class.name(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
+            json!({"name": class.name(), "letter": class.letter(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
         })
         .collect();
     let capped = report.panels().any(|panel| panel.memory_cap.is_some());
@@ -96,6 +97,8 @@ fn data(report: &Report) -> String {
         "tables": report.further_tables(),
         "start": first_view(report, &scale),
         "mixed": scale.is_mixed(),
+        "kinds": kinds,
+        "lanes": lane_names(),
         "classes": classes,
         "causes": causes,
         "why": look.causes,
@@ -163,12 +166,12 @@ fn workers_data(panel: &Panel, scale: &Scale) -> Vec<String> {
 }
 
 /// Writes a panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`, and a list
-/// per stream if pairs run on streams.
+/// per lane if anything runs beside the ops.
 ///
 /// A compute span is 8 numbers: code, stage, micro-batch, gap since the previous span's end, duration, phase, shade,
 /// lane. A send or receive span is 9: code, stage, micro-batch, gap, duration, partner's code, stage and micro-batch,
-/// peer. Times are ticks of `tick` ns, the greatest common divisor of all times. A code below 4 is a kind of op (F I W
-/// B); higher ones index the names. Missing phases, partners and peers are -1. Memory is pairs: ticks since the
+/// peer. Times are ticks of `tick` ns, the greatest common divisor of all times. A code is the number of a kind of op; higher ones index the
+/// names. Missing phases, partners and peers are -1. Memory is pairs: ticks since the
 /// previous change, activations held from then on. Idle is 7 numbers per gap: cause, ticks since the end of the
 /// previous gap, ticks, the op to blame (code, stage, micro-batch) and its device, -1 for none. `worker` names the worker of each device
 /// on a mesh, and says whether the page shows it only on request.
@@ -184,8 +187,9 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
             of.push(gap);
         }
     }
-    let streams = stream_marks(panel);
-    let of_devices = rows.iter().zip(&gaps).zip(&streams).map(|((row, gaps), streams)| {
+    let lanes = lane_marks(panel, &rows);
+    let has_lanes = lanes.iter().flatten().any(|marks| !marks.is_empty());
+    let of_devices = rows.iter().zip(&gaps).zip(&lanes).map(|((row, gaps), lanes)| {
         // Times may differ by more than the numbers of `json!` hold.
         let marks = row_data(row, tick, &mut names, &mut phases);
         let marks = marks.map(|numbers| serde_json::to_string(&numbers).unwrap_or_default());
@@ -197,12 +201,12 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
         };
         let memory: Vec<String> = curve.into_iter().map(level).collect();
         let idle = idle_data(gaps, t.unit_ns, tick, &mut names);
-        let streams = if panel.streams.is_empty() {
-            String::new()
+        let lanes = if has_lanes {
+            format!(",{}", json!(lanes.each_ref().map(|marks| lane_data(marks, &mut names))))
         } else {
-            format!(",{}", json!(streams.each_ref().map(|marks| stream_data(marks, &mut names))))
+            String::new()
         };
-        format!("[{},[{}],{}{streams}]", marks.join(","), memory.join(","), json!(idle))
+        format!("[{},[{}],{}{lanes}]", marks.join(","), memory.join(","), json!(idle))
     });
     let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
@@ -236,13 +240,13 @@ fn row_data<'a>(row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Na
     numbers
 }
 
-/// Returns a stream's sub-ops: class, name, ns since the end of the one before, ns.
-fn stream_data<'a>(marks: &[Mark<'a>], names: &mut Names<'a>) -> Vec<u64> {
+/// Returns a lane's boxes: class, name, ns since the end of the one before, ns.
+fn lane_data<'a>(marks: &[Mark<'a>], names: &mut Names<'a>) -> Vec<u64> {
     let mut previous = 0;
     let sub_op = |mark: &Mark<'a>| {
         let (start, end) = (mark.span.start_ns, mark.span.end_ns);
         let gap = start.saturating_sub(std::mem::replace(&mut previous, end));
-        [mark.class as u64, names.number(&mark.span.op) as u64, gap, end - start]
+        [mark.class.number() as u64, names.number(&mark.span.op) as u64, gap, end - start]
     };
     marks.iter().flat_map(sub_op).collect()
 }

@@ -20,7 +20,7 @@ function toggle(into, text, swatch, get, set) {
 
 // The ground of a swatch, hatched as pens hatch.
 function hatchCss(ink, ground, lines) {
-  const turns = { "/": [135], "\\": [45], "|": [90], "-": [0], x: [45, 135] }[lines] || [135];
+  const turns = { "/": [135], "\\": [45], "|": [90], "-": [0], x: [45, 135], "+": [0, 90] }[lines] || [135];
   return turns.map((turn, k) => `repeating-linear-gradient(${turn}deg, ${ink} 0 1.4px, ${k ? ground : turns.length > 1 ? "transparent" : ground} 1.4px 3.6px)`).join(", ");
 }
 

@@ -73,7 +73,7 @@ function labels(pen, band, width, dy, color) {
   if (band.device % step) return;
   if (band.top === band.rowTop) pen.text(12, base, band.high >= 13 && (width >= 700 || !hasBoth) ? "device " + band.device : String(band.device), color.text, size);
   if ((hasBoth || shown.workers) && band.panel.entry.panels.length > 1 && band.high >= 9) pen.text(GUTTER - 6, base - 0.5, band.panel.brief_, color.muted, 9.5, "right");
-  labelStreams(pen, band, dy, color);
+  labelLanes(pen, band, dy, color);
   const m = band.panel.metrics.per_device.find(d => d.device === band.device);
   if (!m || band.high < 8) return;
   const total = band.panel.metrics.makespan;
@@ -86,7 +86,7 @@ function paintBand(pen, band, width, dy, color) {
   const end = Math.min(right, toX(panel, panel.iteration, width)), begin = Math.max(left, toX(panel, 0, width));
   if (shown.idle && end > begin) pen.hatch(begin, band.compute + dy, end - begin, band.high, "idle");
   paintSpans(pen, band, queues[0], 0, band.compute + dy, band.high, width);
-  paintStreams(pen, band, width, dy);
+  paintLanes(pen, band, width, dy);
   if (band.send) paintSpans(pen, band, queues[1], 1, band.send + dy, band.lane, width);
   if (band.receive) paintSpans(pen, band, queues[2], 2, band.receive + dy, band.lane, width);
   if (band.memory) paintMemory(pen, band, width, dy, color);

@@ -24,7 +24,7 @@ function shorten(text, width, size) {
   return low ? text.slice(0, low) + "…" : "";
 }
 
-// Hatches by name: what is idle, each cause of it, and each shade of a class whose palette asks for one. Lines lie as / \ | - or x.
+// Hatches by name: what is idle, each cause of it, and each shade of a class whose palette asks for one. Lines lie as / \ | - x or +.
 function hatches(color) {
   const all = { idle: { ink: color.hatch, lines: "/", gap: 7 } };
   data.causes.forEach((cause, c) => { const rgb = causeRgb(cause, color.ground); all["cause" + c] = { ink: hexOf(rgb), ground: hexOf(mixed(rgbOf(color.ground), rgb, 0.3)), lines: cause.hatch, gap: 5, width: 1.8 }; });
@@ -34,7 +34,8 @@ function hatches(color) {
 // The lines of one tile, as [x1, y1, x2, y2]; they reach beyond it, so that tiles meet.
 function hatchLines(lines, s) {
   const rising = [-s, 0, s].map(shift => [shift - 1, s + 1, shift + s + 1, -1]), falling = [-s, 0, s].map(shift => [shift - 1, -1, shift + s + 1, s + 1]);
-  return { "/": rising, "\\": falling, x: rising.concat(falling), "|": [[s / 2, -1, s / 2, s + 1]], "-": [[-1, s / 2, s + 1, s / 2]] }[lines] || rising;
+  const upright = [[s / 2, -1, s / 2, s + 1]], level = [[-1, s / 2, s + 1, s / 2]];
+  return { "/": rising, "\\": falling, x: rising.concat(falling), "|": upright, "-": level, "+": upright.concat(level) }[lines] || rising;
 }
 
 class CanvasPen {

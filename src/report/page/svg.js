@@ -22,8 +22,8 @@ class SvgPen {
     // on x + y = c and on x - y = c
     if (lines === "/" || lines === "x") every(x + y, x + w + y + h, c => { const left = Math.max(x, c - y - h), right = Math.min(x + w, c - y); if (right > left) stroke(left, c - left, right, c - right); });
     if (lines === "\\" || lines === "x") every(x - y - h, x + w - y, c => { const left = Math.max(x, c + y), right = Math.min(x + w, c + y + h); if (right > left) stroke(left, left - c, right, right - c); });
-    if (lines === "|") every(x, x + w, at => stroke(at, y, at, y + h));
-    if (lines === "-") every(y, y + h, at => stroke(x, at, x + w, at));
+    if (lines === "|" || lines === "+") every(x, x + w, at => stroke(at, y, at, y + h));
+    if (lines === "-" || lines === "+") every(y, y + h, at => stroke(x, at, x + w, at));
     if (d.length) this.out.push(`<path fill="none" stroke="${ink}" stroke-width="${width}" d="${d.join("")}"/>`);
   }
   frame(x, y, w, h, color, width, dashed) {

@@ -124,7 +124,7 @@ function recall() {
     if (key === "why") shown.why = explained;
     if (key === "workers") shown.workers = hasWorkers;
     if (key === "off") for (const name of value.split(",")) {
-      if (/^c[0-6]$/.test(name)) shown.classes[+name[1]] = false;
+      if (/^c\d+$/.test(name) && +name.slice(1) < shown.classes.length) shown.classes[+name.slice(1)] = false;
       else if (typeof shown[name] === "boolean") shown[name] = false;
     }
     if (key === "op") { try { op = [panels[parseInt(value, 10)], decodeURIComponent(value.slice(value.indexOf(".") + 1))]; } catch { op = null; } }

@@ -1,12 +1,11 @@
 //! One band of a picture: a device's boxes, labels, communication lanes and activation curve.
 
-use crate::cost::pair::Stream;
 use crate::report::number::number;
 use crate::report::picture::blend::{Fill, Sliver, blend};
 use crate::report::picture::canvas::{Anchor, Ink, Picture, Rect, Style};
 use crate::report::scene::axis::{Axis, Part};
 use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{Form, Mark, Row, StreamMarks};
+use crate::report::scene::rows::{Form, LANES, LaneMarks, Mark, Row, lane_names};
 use crate::report::text;
 use crate::sim::Cause;
 use std::collections::BTreeMap;
@@ -23,7 +22,7 @@ pub struct Heights {
     pub phase: f64,
     pub compute: f64,
     pub lane: f64,
-    /// Lane of each stream, if the sub-ops of pairs are shown.
+    /// Lane of each stream of pairs, of copies and of collectives.
     pub stream: f64,
     pub memory: f64,
 }
@@ -44,6 +43,16 @@ impl Heights {
         }
     }
 
+    /// Whether boxes of a class are drawn, if sends and waits for data are or not.
+    pub fn draws(&self, class: Class, waits: bool) -> bool {
+        match class {
+            Class::Send | Class::Receive => waits && self.lane > 0.0,
+            Class::Gather | Class::Reduce => self.stream > 0.0,
+            Class::Op(kind) => self.stream > 0.0 || kind.is_compute(),
+            Class::Step => true,
+        }
+    }
+
     /// Returns the height of a band with `lanes` communication lanes and `streams`.
     pub fn total(&self, lanes: usize, streams: usize) -> f64 {
         let memory = if self.memory > 0.0 { self.memory + 2.0 } else { 0.0 };
@@ -55,10 +64,10 @@ impl Heights {
 pub struct Band<'a> {
     pub top: f64,
     pub heights: Heights,
-    /// Whether the lanes of sends, receives and copies exist.
-    pub lanes: [bool; 3],
-    /// Sub-ops by stream, and whether each stream has a lane.
-    pub streams: (&'a StreamMarks<'a>, [bool; 3]),
+    /// Whether the lanes of sends and receives exist.
+    pub lanes: [bool; 2],
+    /// What runs beside the ops, and whether each of its lanes exists.
+    pub beside: (&'a LaneMarks<'a>, [bool; LANES]),
     pub axis: &'a Axis,
     /// Left edge and width of the time axis.
     pub room: (f64, f64),
@@ -66,8 +75,8 @@ pub struct Band<'a> {
     pub end_ns: u64,
     /// Gaps with known causes, in ns.
     pub gaps: &'a [Gap],
-    /// How ops are named in their boxes.
-    pub form: Option<Form>,
+    /// How ops are named in their boxes, and the size of these texts.
+    pub form: Option<(Form, f64)>,
     /// (ns, units) after each change.
     pub memory: &'a [(u64, f64)],
     /// Activations at the top of the strip.
@@ -101,8 +110,11 @@ fn label_size(height: f64) -> f64 {
     (height * 0.56).clamp(4.0, 10.0)
 }
 
-/// Returns how ops are named in all boxes of a panel `width` wide with rows `height` high; none if no box has room.
-pub fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) -> Option<Form> {
+/// Slices, which are narrow, may be named in texts of this share of the usual size.
+const SMALLER: f64 = 0.7;
+
+/// Returns how ops are named in all boxes of a panel `width` wide with rows `height` high, and the size of these texts; none if no box has room.
+pub fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) -> Option<(Form, f64)> {
     let mut boxes = Vec::new();
     for mark in rows.iter().flat_map(|row| &row.compute) {
         let lasts = mark.span.end_ns.saturating_sub(mark.span.start_ns);
@@ -114,8 +126,12 @@ pub fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) ->
         boxes.extend(seen.filter(|&box_width| box_width >= LABELLED.0).map(|box_width| (op, box_width)));
     }
     let forms = [Form::Whole, Form::Kind, Form::Number];
-    let fits = |text: &str, box_width: &f64| text::pixels(text, label_size(height)) <= box_width - 2.0;
-    Form::fitting(&forms[usize::from(!stages)..], &boxes, fits)
+    let of_size = |size: f64| {
+        let fits = |text: &str, box_width: &f64| text::pixels(text, size) <= box_width - 2.0;
+        Form::fitting(&forms[usize::from(!stages)..], &boxes, fits).map(|form| (form, size))
+    };
+    let is_sliced = boxes.iter().any(|(op, _)| op.slice().is_some());
+    of_size(label_size(height)).or_else(|| of_size(label_size(height) * SMALLER).filter(|_| is_sliced))
 }
 
 pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
@@ -130,19 +146,23 @@ pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     let idle = band.seen(0, band.end_ns).map(|(left, right)| [left, top, right - left, h.compute]);
     picture.boxes(Ink::Idle, idle.collect());
     causes(picture, band, top);
-    boxes(picture, &row.compute, band, top, h.compute);
+    let form = band.form.map(|(form, _)| form);
+    let size = band.form.map_or(label_size(h.compute), |(_, size)| size);
+    boxes(picture, &row.compute, band, (top, h.compute), size, |mark, fits| mark.label(form, fits));
     top += h.compute;
-    for stream in Stream::ALL.into_iter().filter(|&stream| h.stream > 0.0 && band.streams.1[stream as usize]) {
-        boxes(picture, &band.streams.0[stream as usize], band, top + 0.5, h.stream - 0.5);
+    let (beside, in_use) = band.beside;
+    for lane in (0..LANES).filter(|&lane| h.stream > 0.0 && in_use[lane]) {
+        let size = label_size(h.stream);
+        boxes(picture, &beside[lane], band, (top + 0.5, h.stream - 0.5), size, |mark, fits| mark.brief(fits));
         if band.scaled {
             let style = Style { ink: Ink::Muted, size: 6.5, anchor: Anchor::End, bold: false };
-            picture.texts(style, vec![(band.room.0 - 3.0, top + h.stream - 3.0, stream.name().to_string())]);
+            picture.texts(style, vec![(band.room.0 - 3.0, top + h.stream - 3.0, lane_names()[lane].to_string())]);
         }
         top += h.stream;
     }
-    for (marks, shown) in [&row.send, &row.receive, &row.copy].into_iter().zip(band.lanes) {
+    for (marks, shown) in [&row.send, &row.receive].into_iter().zip(band.lanes) {
         if shown && h.lane > 0.0 {
-            boxes(picture, marks, band, top + 0.5, h.lane - 0.5);
+            boxes(picture, marks, band, (top + 0.5, h.lane - 0.5), 0.0, |_, _| None);
             top += h.lane;
         }
     }
@@ -247,9 +267,16 @@ impl Drawn {
     }
 }
 
-fn boxes(picture: &mut Picture, marks: &[Mark], band: &Band, top: f64, height: f64) {
+/// Draws the boxes of a row at `top`, `height` high, with texts of `size`; `label` names a box in a text that fits.
+fn boxes(
+    picture: &mut Picture,
+    marks: &[Mark],
+    band: &Band,
+    (top, height): (f64, f64),
+    size: f64,
+    label: impl Fn(&Mark, &dyn Fn(&str) -> bool) -> Option<String>,
+) {
     let mut drawn = Drawn::default();
-    let size = label_size(height);
     for part in band.axis.parts() {
         for together in overlapping(marks) {
             let seen = || {
@@ -277,7 +304,7 @@ fn boxes(picture: &mut Picture, marks: &[Mark], band: &Band, top: f64, height: f
                 drawn.rects.entry(Ink::Box(ink.0, ink.1)).or_default().push([left, y, width - gap, part]);
                 if part >= LABELLED.1
                     && width >= LABELLED.0
-                    && let Some(label) = mark.label(band.form, |text| text::pixels(text, size) <= width - 2.0)
+                    && let Some(label) = label(mark, &|text| text::pixels(text, size) <= width - 2.0)
                 {
                     let at = (left + (width - gap) / 2.0, y + part / 2.0 + size * 0.36, label);
                     drawn.labels.entry(ink).or_default().push(at);

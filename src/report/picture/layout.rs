@@ -1,5 +1,6 @@
 //! The layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
 
+use crate::op::Kind;
 use crate::report::file::csv::source_name;
 use crate::report::number::{number, percent, quantity, signed_percent};
 use crate::report::picture::band::{Band, Gap, Heights, draw, form};
@@ -7,7 +8,9 @@ use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
 use crate::report::picture::ruler::{Rows, bracket, left_out, ruler};
 use crate::report::scene::axis::{Axis, Scale};
 use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{Form, Row, StreamMarks, activations, classes, rows, runs_two_ways, stream_marks};
+use crate::report::scene::rows::{
+    Form, LaneMarks, Row, activations, classes, lane_marks, lanes_in_use, rows, runs_two_ways,
+};
 use crate::report::text::{fit_pixels, lines_of_pixels, pixels, plain};
 use crate::report::{Entry, Look, Panel, Report};
 use crate::sim::Cause;
@@ -133,7 +136,7 @@ struct Prepared<'a> {
     panel: &'a Panel,
     axis: &'a Axis,
     rows: Vec<Row<'a>>,
-    streams: Vec<StreamMarks<'a>>,
+    beside: Vec<LaneMarks<'a>>,
     memory: Vec<Vec<(u64, f64)>>,
     peak: f64,
     end_ns: u64,
@@ -153,11 +156,11 @@ impl<'a> Prepared<'a> {
         let mut gaps = vec![Vec::new(); rows.len()];
         let ns = |time: f64| (time * panel.timeline.unit_ns as f64).round() as u64;
         for gap in panel.idle.iter().filter(|_| look.causes) {
-            let of_device = gaps.get_mut(gap.device as usize);
-            of_device.into_iter().for_each(|of_device| of_device.push((ns(gap.start), ns(gap.end), gap.cause)));
+            let gaps = gaps.get_mut(gap.device as usize);
+            gaps.into_iter().for_each(|gaps| gaps.push((ns(gap.start), ns(gap.end), gap.cause)));
         }
-        let streams = stream_marks(panel);
-        Prepared { panel, axis, rows, streams, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
+        let beside = lane_marks(panel, &rows);
+        Prepared { panel, axis, rows, beside, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
     }
 }
 
@@ -182,7 +185,9 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
     let mut x = frame.margin;
     let (mut y, top) = (y + 2.0, y + 2.0);
     let mut found = classes(report);
-    found.retain(|class| report.look.waits || !matches!(class, Class::Send | Class::Receive));
+    let most = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
+    let heights = Heights::new(most, false);
+    found.retain(|&class| heights.draws(class, report.look.waits));
     if found.is_empty() {
         return y;
     }
@@ -207,7 +212,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
         x += width;
     };
     for class in found {
-        item(picture, Ink::Box(class, 0), class.name());
+        item(picture, Ink::Box(class, 0), &class.name());
     }
     let shown = || report.panels().flat_map(|panel| &panel.idle);
     let causes: BTreeSet<Cause> = shown().filter(|_| report.look.causes).map(|gap| gap.cause).collect();
@@ -218,8 +223,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
     for cause in causes {
         item(picture, Ink::Cause(cause), cause.name(capped));
     }
-    let most = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
-    if Heights::new(most, false).memory > 0.0 && held.top > 0.0 {
+    if heights.memory > 0.0 && held.top > 0.0 {
         item(picture, Ink::Memory, &format!("activations held, 0 to {}", number(held.top)));
         if let Some(cap) = held.cap {
             item(picture, Ink::Cap, &format!("cap {}", number(cap)));
@@ -233,7 +237,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
         (false, false) => "",
     };
     if !lighter.is_empty() {
-        item(picture, Ink::Box(Class::Forward, 2), lighter);
+        item(picture, Ink::Box(Class::Op(Kind::F), 2), lighter);
     }
     y.max(top) + 6.0
 }
@@ -318,21 +322,18 @@ fn block(
         heights.memory = 0.0;
     }
     let step = devices.div_ceil(MOST_DEVICES).max(1);
-    let lanes: [bool; 3] = [
+    let lanes: [bool; 2] = [
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
         look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
-        panels.iter().any(|p| p.rows.iter().any(|row| !row.copy.is_empty())),
     ];
-    let streams = [0, 1, 2].map(|stream| panels.iter().flat_map(|p| &p.streams).any(|row| !row[stream].is_empty()));
-    let count = |shown: &[bool]| shown.iter().filter(|&&shown| shown).count();
-    let band_height = heights.total(count(&lanes), count(&streams));
+    let beside = lanes_in_use(panels.iter().flat_map(|p| &p.beside));
+    let band_height = heights.total(lanes.map(usize::from).iter().sum(), beside.map(usize::from).iter().sum());
     let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
     if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
         y += 7.0;
         picture.text(to(SMALL, Anchor::End), frame.right, y - 1.0, text);
         y += 3.0;
     }
-    // Column heads go below the heading.
     y += if heights.compute < 8.0 {
         0.0
     } else if heights.phase > 0.0 && has_phases {
@@ -353,7 +354,7 @@ fn block(
     y += 2.0;
     let first_top = y;
     let first = picture.shapes.len();
-    let forms: Vec<Option<Form>> = panels
+    let forms: Vec<Option<(Form, f64)>> = panels
         .iter()
         .map(|p| form(&p.rows, p.axis, frame.right - frame.left, heights.compute, p.panel.timeline.chunks > 1))
         .collect();
@@ -365,7 +366,7 @@ fn block(
                 top: y,
                 heights,
                 lanes,
-                streams: (&prepared.streams[device], streams),
+                beside: (&prepared.beside[device], beside),
                 axis: prepared.axis,
                 room: frame.room(),
                 end_ns: prepared.end_ns,
@@ -423,7 +424,13 @@ fn block(
 }
 
 /// Returns remarks on how the rows are drawn.
-fn remarks(panels: &[Prepared], forms: &[Option<Form>], width: f64, height: f64, look: &Look) -> Vec<&'static str> {
+fn remarks(
+    panels: &[Prepared],
+    forms: &[Option<(Form, f64)>],
+    width: f64,
+    height: f64,
+    look: &Look,
+) -> Vec<&'static str> {
     let mut remarks = Vec::new();
     if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
         remarks.push(NO_REPEAT);

@@ -67,6 +67,7 @@ fn hatches(picture: &Picture) -> String {
             Hatch::Falling => (-45, false),
             Hatch::Level => (90, false),
             Hatch::Crossed => (45, true),
+            Hatch::Squared => (0, true),
         };
         let _ = write!(
             out,

@@ -4,25 +4,25 @@
 //! reader: with normal sight, without red or green cones, and in print without colours. The two chunks of a device
 //! differ by at least 9. Letters in the boxes say the rest. `tests/simulation/vision.rs` computes it.
 
-use crate::op::Kind;
+use crate::op::{Kind, Op};
 use crate::report::scene::look::Palette;
+use crate::sharding::CollectiveKind;
 use crate::sim::Cause;
-use crate::timeline::Queue;
+use crate::timeline::{Queue, Span};
 
 pub type Rgb = [u8; 3];
 
+/// What boxes of one colour show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    Forward,
-    BackwardInput,
-    BackwardWeight,
-    Backward,
+    Op(Kind),
     Step,
     Send,
     Receive,
-    Recompute,
-    Offload,
-    Reload,
+    /// Gathers of parameters between ops.
+    Gather,
+    /// Reductions of gradients between ops.
+    Reduce,
 }
 
 /// Lines over a box.
@@ -39,6 +39,8 @@ pub enum Hatch {
     Level,
     /// `/` and `\`
     Crossed,
+    /// `|` and `-`
+    Squared,
 }
 
 /// How a box is filled and labelled.
@@ -55,19 +57,19 @@ pub struct Tone {
     pub line: Rgb,
 }
 
-/// By class: stem in style sheets, name in legends, nearest of a terminal's eight colours.
-const LOOKS: [(Class, &str, &str, u8); 10] = [
-    (Class::Forward, "F", "F forward", 4),
-    (Class::BackwardInput, "I", "I backward for the input", 6),
-    (Class::BackwardWeight, "W", "W backward for the weights", 2),
-    (Class::Backward, "B", "B full backward", 3),
-    (Class::Step, "step", "step ops", 7),
-    (Class::Send, "send", "send", 1),
-    (Class::Receive, "receive", "wait for data", 5),
-    (Class::Recompute, "R", "R recompute", 4),
-    (Class::Offload, "O", "O offload", 7),
-    (Class::Reload, "L", "L reload", 6),
+const KINDS: usize = Kind::ALL.len();
+
+/// What is no op: stem in style sheets and name in legends.
+const OTHERS: [(Class, &str, &str); 5] = [
+    (Class::Step, "step", "step ops"),
+    (Class::Send, "send", "send"),
+    (Class::Receive, "receive", "wait for data"),
+    (Class::Gather, "gather", "u gather of parameters (UNSHARD)"),
+    (Class::Reduce, "reduce", "r reduction of gradients (REDUCE_GRAD)"),
 ];
+
+/// By class: the nearest of a terminal's eight colours.
+const NEAR: [u8; Class::COUNT] = [4, 6, 2, 3, 4, 3, 6, 5, 7, 7, 7, 1, 5, 2, 5];
 
 /// By class: the colours of the first and of the last chunk, and the hatch.
 type Tones = [(Rgb, Rgb, Hatch); Class::COUNT];
@@ -77,12 +79,17 @@ const DEFAULT: Tones = [
     ([0x10, 0x8a, 0x8a], [0x7c, 0xc4, 0xc4], Hatch::Plain),
     ([0x7d, 0xb5, 0x3c], [0xc8, 0xe5, 0xaa], Hatch::Falling),
     ([0xf7, 0xb2, 0x5a], [0xff, 0xfa, 0xf4], Hatch::Plain),
+    ([0x7d, 0x8f, 0xe0], [0xc4, 0xd0, 0xf6], Hatch::Upright),
+    ([0x8b, 0x65, 0x33], [0x8b, 0x65, 0x33], Hatch::Level),
+    ([0xb8, 0xa1, 0x91], [0xb8, 0xa1, 0x91], Hatch::Level),
+    ([0xe0, 0x8c, 0xc0], [0xe0, 0x8c, 0xc0], Hatch::Rising),
+    ([0x44, 0x60, 0x7c], [0x44, 0x60, 0x7c], Hatch::Squared),
+    ([0xb5, 0xcb, 0xe0], [0xb5, 0xcb, 0xe0], Hatch::Squared),
     ([0xa4, 0x9d, 0xbb], [0xa4, 0x9d, 0xbb], Hatch::Crossed),
     ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
     ([0x97, 0x5b, 0xc6], [0x97, 0x5b, 0xc6], Hatch::Plain),
-    ([0x7d, 0x8f, 0xe0], [0xc4, 0xd0, 0xf6], Hatch::Upright),
-    ([0xc4, 0x9a, 0x6c], [0xc4, 0x9a, 0x6c], Hatch::Level),
-    ([0xdf, 0xcd, 0xb4], [0xdf, 0xcd, 0xb4], Hatch::Level),
+    ([0x6f, 0xae, 0x8e], [0x6f, 0xae, 0x8e], Hatch::Upright),
+    ([0xb5, 0x8a, 0xc8], [0xb5, 0x8a, 0xc8], Hatch::Falling),
 ];
 
 /// Sky blue, reddish purple and orange are close to Okabe and Ito's palette.
@@ -91,12 +98,17 @@ const COLOUR_BLIND: Tones = [
     ([0x3f, 0x9c, 0xd3], [0x9f, 0xd4, 0xf3], Hatch::Rising),
     ([0xcc, 0x79, 0xa7], [0xe9, 0xc2, 0xd7], Hatch::Falling),
     ([0xe6, 0x9f, 0x00], [0xfd, 0xe3, 0xb4], Hatch::Plain),
+    ([0x7f, 0x9f, 0xd0], [0x7f, 0x9f, 0xd0], Hatch::Upright),
+    ([0x7d, 0x67, 0x40], [0x7d, 0x67, 0x40], Hatch::Level),
+    ([0xa9, 0xa3, 0x9b], [0xa9, 0xa3, 0x9b], Hatch::Level),
+    ([0x5c, 0x5a, 0x28], [0x5c, 0x5a, 0x28], Hatch::Crossed),
+    ([0xa2; 3], [0xa2; 3], Hatch::Squared),
+    ([0xf8; 3], [0xf8; 3], Hatch::Squared),
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0xd5, 0x5e, 0x00], [0xd5, 0x5e, 0x00], Hatch::Plain),
     ([0x6b, 0x6b, 0x6b], [0x6b, 0x6b, 0x6b], Hatch::Plain),
-    ([0x9a, 0xb8, 0xe0], [0x9a, 0xb8, 0xe0], Hatch::Upright),
-    ([0xc2, 0x9f, 0x6a], [0xc2, 0x9f, 0x6a], Hatch::Level),
-    ([0xe2, 0xd3, 0xb8], [0xe2, 0xd3, 0xb8], Hatch::Level),
+    ([0x23, 0x79, 0x54], [0x23, 0x79, 0x54], Hatch::Upright),
+    ([0x44, 0x60, 0x7c], [0x44, 0x60, 0x7c], Hatch::Squared),
 ];
 
 const GREY: Tones = [
@@ -104,12 +116,17 @@ const GREY: Tones = [
     ([0x98; 3], [0xcc; 3], Hatch::Rising),
     ([0xa4; 3], [0xd8; 3], Hatch::Falling),
     ([0xb4; 3], [0xf8; 3], Hatch::Plain),
+    ([0xa8; 3], [0xa8; 3], Hatch::Upright),
+    ([0x6c; 3], [0x6c; 3], Hatch::Level),
+    ([0xa5; 3], [0xa5; 3], Hatch::Level),
+    ([0xa4; 3], [0xa4; 3], Hatch::Squared),
+    ([0x58; 3], [0x58; 3], Hatch::Squared),
+    ([0xf8; 3], [0xf8; 3], Hatch::Squared),
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0x3c; 3], [0x3c; 3], Hatch::Plain),
     ([0x9a; 3], [0x9a; 3], Hatch::Plain),
-    ([0xb8; 3], [0xb8; 3], Hatch::Upright),
-    ([0xa8; 3], [0xa8; 3], Hatch::Level),
-    ([0xd4; 3], [0xd4; 3], Hatch::Level),
+    ([0x6c; 3], [0x6c; 3], Hatch::Upright),
+    ([0x6c; 3], [0x6c; 3], Hatch::Falling),
 ];
 
 /// Lines of causes of idle time, in the order of [`Cause::ALL`]. Gaps are hatched to tell them from ops.
@@ -141,7 +158,7 @@ impl Palette {
             Palette::Default => DEFAULT,
             Palette::ColourBlind => COLOUR_BLIND,
             Palette::Grey => GREY,
-        }[class as usize];
+        }[class.number()];
         let color = mix(first, last, [0.0, 0.39, 0.73, 1.0][usize::from(shade.min(3))]);
         let text = if contrast(color, WHITE) >= contrast(color, BLACK) { WHITE } else { BLACK };
         // Lines are never nearer to the text's colour than may be read.
@@ -174,7 +191,7 @@ fn ground(color: Rgb, line: Rgb, hatch: Hatch) -> Rgb {
 }
 
 impl Hatch {
-    /// Returns the mark in files: ``, `/`, `\`, `|`, `-` or `x`.
+    /// Returns the mark in files: ``, `/`, `\`, `|`, `-`, `x` or `+`.
     pub fn mark(self) -> &'static str {
         match self {
             Hatch::Plain => "",
@@ -183,6 +200,7 @@ impl Hatch {
             Hatch::Upright => "|",
             Hatch::Level => "-",
             Hatch::Crossed => "x",
+            Hatch::Squared => "+",
         }
     }
 
@@ -196,6 +214,7 @@ impl Hatch {
             Hatch::Upright => &[(1.0, 0.0)],
             Hatch::Level => &[(0.0, 1.0)],
             Hatch::Crossed => &[(D, D), (D, -D)],
+            Hatch::Squared => &[(1.0, 0.0), (0.0, 1.0)],
         }
     }
 }
@@ -245,42 +264,64 @@ fn nearest(rgb: Rgb) -> (u8, Rgb) {
 }
 
 impl Class {
-    pub const COUNT: usize = LOOKS.len();
+    pub const COUNT: usize = KINDS + OTHERS.len();
 
-    /// Returns every class, in the order of legends.
+    /// Returns every class, in the order of legends and of [`Class::number`].
     pub fn all() -> [Class; Class::COUNT] {
-        LOOKS.map(|(class, ..)| class)
+        std::array::from_fn(|number| match number.checked_sub(KINDS) {
+            None => Class::Op(Kind::ALL[number]),
+            Some(other) => OTHERS[other].0,
+        })
     }
 
-    /// Returns the class of a span on `queue` whose op has a `kind`.
-    pub fn of(queue: Queue, kind: Option<Kind>) -> Class {
-        match (queue, kind) {
+    /// Returns its number, below [`Class::COUNT`]; that of an op is its kind's.
+    pub fn number(self) -> usize {
+        let at = |class| OTHERS.iter().position(|other| other.0 == class).unwrap_or_default();
+        if let Class::Op(kind) = self { kind as usize } else { KINDS + at(self) }
+    }
+
+    /// Returns the class of a span whose name is that of `op`.
+    pub fn of(span: &Span, op: Option<Op>) -> Class {
+        match (span.queue, op) {
             (Queue::Send, _) => Class::Send,
             (Queue::Receive, _) => Class::Receive,
-            (Queue::Compute, Some(Kind::F)) => Class::Forward,
-            (Queue::Compute, Some(Kind::I)) => Class::BackwardInput,
-            (Queue::Compute, Some(Kind::W)) => Class::BackwardWeight,
-            (Queue::Compute, Some(Kind::B)) => Class::Backward,
-            (Queue::Compute, Some(Kind::R)) => Class::Recompute,
-            (Queue::Copy, Some(Kind::L)) | (Queue::Compute, Some(Kind::L)) => Class::Reload,
-            (Queue::Copy, _) | (Queue::Compute, Some(Kind::O)) => Class::Offload,
-            (Queue::Compute, None | Some(Kind::S | Kind::IF | Kind::IB)) | (Queue::Collective, _) => Class::Step,
+            (Queue::Collective, _) if span.op.ends_with(CollectiveKind::ReduceGrad.name()) => Class::Reduce,
+            (Queue::Collective, _) => Class::Gather,
+            (Queue::Compute | Queue::Copy, Some(op)) => Class::Op(op.kind()),
+            (Queue::Copy, None) => Class::Op(Kind::O),
+            (Queue::Compute, None) => Class::Step,
+        }
+    }
+
+    /// Letter in boxes; `None` for what has a name or no letter.
+    pub fn letter(self) -> Option<char> {
+        match self {
+            Class::Op(kind) => Some(kind.letter()),
+            Class::Gather => Some('u'),
+            Class::Reduce => Some('r'),
+            Class::Step | Class::Send | Class::Receive => None,
         }
     }
 
     /// Stem of style sheet classes.
-    pub fn stem(self) -> &'static str {
-        LOOKS[self as usize].1
+    pub fn stem(self) -> String {
+        match self {
+            Class::Op(kind) => kind.letter().to_string(),
+            _ => OTHERS[self.number() - KINDS].1.to_string(),
+        }
     }
 
     /// Name in legends.
-    pub fn name(self) -> &'static str {
-        LOOKS[self as usize].2
+    pub fn name(self) -> String {
+        match self {
+            Class::Op(kind) => format!("{} {}", kind.letter(), kind.title()),
+            _ => OTHERS[self.number() - KINDS].2.to_string(),
+        }
     }
 
     /// Nearest of a terminal's eight colours.
     pub fn near(self) -> u8 {
-        LOOKS[self as usize].3
+        NEAR[self.number()]
     }
 }
 

@@ -1,7 +1,7 @@
 //! A timeline sorted into rows: the compute, send and receive boxes of each device, with class, shade and lane.
 
 use crate::cost::pair::Stream;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::report::scene::palette::{Class, shade};
 use crate::report::{Panel, Report};
 use crate::sim::StreamSpan;
@@ -70,6 +70,16 @@ fn unit(op: Op) -> String {
 }
 
 impl Mark<'_> {
+    /// Returns the label of a box in a lane of its own: letter and number, else the number; a sub-op's name or the first letter.
+    pub fn brief(&self, fits: impl Fn(&str) -> bool) -> Option<String> {
+        let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
+        let number = self.op.map_or_else(|| digits(&self.span.op), unit);
+        match self.class.letter().filter(|_| !number.is_empty()) {
+            Some(letter) => [format!("{letter}{number}"), number].into_iter().find(|text| fits(text)),
+            None => self.label(None, fits),
+        }
+    }
+
     /// Returns the box's label if it fits; a step op's is its name or the first letter.
     pub fn label(&self, form: Option<Form>, fits: impl Fn(&str) -> bool) -> Option<String> {
         match self.op {
@@ -87,21 +97,23 @@ impl Mark<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Row<'a> {
     pub compute: Vec<Mark<'a>>,
-    /// With the collectives, which use the links to other devices, too.
     pub send: Vec<Mark<'a>>,
     pub receive: Vec<Mark<'a>>,
     /// Copies to and from the host.
     pub copy: Vec<Mark<'a>>,
+    /// Gathers and reductions between ops.
+    pub collective: Vec<Mark<'a>>,
 }
 
 impl<'a> Row<'a> {
     /// Returns the queues in the order of the timeline's schema.
-    pub fn queues(&self) -> [(Queue, &[Mark<'a>]); 4] {
+    pub fn queues(&self) -> [(Queue, &[Mark<'a>]); 5] {
         [
             (Queue::Compute, &self.compute),
             (Queue::Send, &self.send),
             (Queue::Receive, &self.receive),
             (Queue::Copy, &self.copy),
+            (Queue::Collective, &self.collective),
         ]
     }
 
@@ -125,23 +137,24 @@ pub fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
     for span in &timeline.spans {
         let Some(row) = rows.get_mut(span.device as usize) else { continue };
         let op: Option<Op> = span.op.parse().ok();
-        let class = Class::of(span.queue, op.map(Op::kind));
+        let class = Class::of(span, op);
         let marks = match span.queue {
             Queue::Compute => &mut row.compute,
-            Queue::Send | Queue::Collective => &mut row.send,
+            Queue::Send => &mut row.send,
             Queue::Receive => &mut row.receive,
             Queue::Copy => &mut row.copy,
+            Queue::Collective => &mut row.collective,
         };
         marks.push(Mark { span, op, class, shade: 0, lane: 0, lanes: 1 });
     }
     let two_ways = runs_two_ways(&rows);
     for row in &mut rows {
         let stages = stages_by_chunk(row, two_ways);
-        for mark in &mut row.compute {
+        for mark in row.compute.iter_mut().chain(&mut row.copy) {
             let chunk = mark.op.and_then(|op| stages.iter().position(|&stage| stage == op.stage()));
             mark.shade = chunk.map_or(0, |chunk| shade(chunk, stages.len()));
         }
-        for marks in [&mut row.compute, &mut row.send, &mut row.receive, &mut row.copy] {
+        for marks in [&mut row.compute, &mut row.send, &mut row.receive, &mut row.copy, &mut row.collective] {
             marks.sort_by_key(|mark| (mark.span.start_ns, mark.span.end_ns));
             assign_lanes(marks);
         }
@@ -149,20 +162,50 @@ pub fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
     rows
 }
 
-/// Sub-ops of a device by stream, by start.
-pub type StreamMarks<'a> = [Vec<Mark<'a>>; Stream::ALL.len()];
+/// Number of lanes under a device's ops.
+pub const LANES: usize = Stream::ALL.len() + QUEUES.len();
 
-/// Returns the sub-ops of every device.
-pub fn stream_marks(panel: &Panel) -> Vec<StreamMarks<'_>> {
-    let mut rows: Vec<StreamMarks> = vec![StreamMarks::default(); panel.timeline.devices as usize];
+/// What runs on a queue of its own, after the streams.
+const QUEUES: [(&str, Class); 4] = [
+    ("offload", Class::Op(Kind::O)),
+    ("reload", Class::Op(Kind::L)),
+    ("gather", Class::Gather),
+    ("reduce", Class::Reduce),
+];
+
+/// Boxes under a device's ops by lane, by start: the sub-ops of each stream, the copies of each direction, gathers, reductions.
+pub type LaneMarks<'a> = [Vec<Mark<'a>>; LANES];
+
+/// Returns the names of the lanes.
+pub fn lane_names() -> [&'static str; LANES] {
+    std::array::from_fn(|lane| Stream::ALL.get(lane).map_or_else(|| QUEUES[lane - Stream::ALL.len()].0, |s| s.name()))
+}
+
+/// Returns the lanes of every device.
+pub fn lane_marks<'a>(panel: &'a Panel, rows: &[Row<'a>]) -> Vec<LaneMarks<'a>> {
+    let mut lanes: Vec<LaneMarks> = vec![LaneMarks::default(); rows.len()];
     for StreamSpan { stream, kind, span } in &panel.streams {
-        let class = Class::of(span.queue, Some(*kind));
-        if let Some(row) = rows.get_mut(span.device as usize) {
-            row[*stream as usize].push(Mark { span, op: None, class, shade: 0, lane: 0, lanes: 1 });
+        let mark = Mark { span, op: None, class: Class::Op(*kind), shade: 0, lane: 0, lanes: 1 };
+        if let Some(of) = lanes.get_mut(span.device as usize) {
+            of[*stream as usize].push(mark);
         }
     }
-    rows.iter_mut().flatten().for_each(|marks| marks.sort_by_key(|mark| (mark.span.start_ns, mark.span.end_ns)));
-    rows
+    for (of, row) in lanes.iter_mut().zip(rows) {
+        for mark in row.copy.iter().chain(&row.collective) {
+            let queue = QUEUES.iter().position(|queue| queue.1 == mark.class).unwrap_or_default();
+            of[Stream::ALL.len() + queue].push(*mark);
+        }
+    }
+    for of in &mut lanes {
+        of.iter_mut().for_each(|marks| marks.sort_by_key(|mark| (mark.span.start_ns, mark.span.end_ns)));
+        of[Stream::ALL.len()..].iter_mut().for_each(|marks| assign_lanes(marks));
+    }
+    lanes
+}
+
+/// Returns which lanes are in use.
+pub fn lanes_in_use<'a, 'b: 'a>(lanes: impl Iterator<Item = &'a LaneMarks<'b>> + Clone) -> [bool; LANES] {
+    std::array::from_fn(|lane| lanes.clone().any(|of| !of[lane].is_empty()))
 }
 
 /// Whether a stage runs on more than one device, as in bidirectional schedules.
@@ -224,12 +267,10 @@ pub fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
 pub fn classes(report: &Report) -> Vec<Class> {
     let mut found = Class::all().map(|_| false);
     for span in report.panels().flat_map(|panel| &panel.timeline.spans) {
-        let kind =
-            if matches!(span.queue, Queue::Compute | Queue::Copy) { span.op.parse().ok().map(Op::kind) } else { None };
-        found[Class::of(span.queue, kind) as usize] = true;
+        found[Class::of(span, span.op.parse().ok()).number()] = true;
     }
     for sub_op in report.panels().flat_map(|panel| &panel.streams) {
-        found[Class::of(sub_op.span.queue, Some(sub_op.kind)) as usize] = true;
+        found[Class::Op(sub_op.kind).number()] = true;
     }
-    Class::all().into_iter().filter(|&class| found[class as usize]).collect()
+    Class::all().into_iter().filter(|class| found[class.number()]).collect()
 }

@@ -41,7 +41,7 @@ type Piece = (Option<usize>, f64, f64);
 /// Returns the cells of a line; `color` is that of a mark.
 pub fn cells(marks: &[Mark], axis: &Axis, count: usize, means: Abilities, color: impl Fn(usize) -> Rgb) -> Vec<Cell> {
     let pieces = pieces(marks, axis, count as f64);
-    let class = |what: Option<usize>| what.map_or(IDLE, |i| marks[i].class as usize);
+    let class = |what: Option<usize>| what.map_or(IDLE, |i| marks[i].class.number());
     // By class: time minus cells shown so far.
     let mut owed = [0.0; IDLE + 1];
     let mark = axis.mark().map(|(from, to)| (from * count as f64, to * count as f64));

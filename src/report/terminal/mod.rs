@@ -4,13 +4,14 @@
 
 mod cells;
 
+use crate::cost::pair::Stream;
 use crate::report::number::{percent, quantity, trimmed};
 use crate::report::picture::layout::{NO_LETTERS, NO_REPEAT};
 use crate::report::picture::ruler::repeats;
 use crate::report::scene::axis::{Axis, Scale};
 use crate::report::scene::look::Palette;
 use crate::report::scene::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
-use crate::report::scene::rows::{Form, Mark, Row, classes, rows};
+use crate::report::scene::rows::{Form, LANES, LaneMarks, Mark, Row, classes, lane_marks, lanes_in_use, rows};
 use crate::report::terminal::cells::{Abilities, Cell, cells};
 use crate::report::text::{columns, fit, plain};
 use crate::report::{Panel, Report};
@@ -18,6 +19,9 @@ use std::fmt::Write;
 
 /// Beyond this many devices, only every n-th is drawn.
 const MOST_DEVICES: usize = 64;
+
+/// Up to this many devices, copies and collectives have lines of their own.
+const MOST_WITH_LANES: usize = 16;
 
 /// Width of the mark for hidden time, in cells.
 const BREAK: f64 = 2.0;
@@ -70,6 +74,8 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
         for device in (0..devices).step_by(step) {
             for (n, lines) in panels.iter().enumerate() {
                 let Some(row) = lines.rows.get(device) else { continue };
+                let edges = [(lines.axis.began(), ["<", "‹"]), (lines.axis.goes_on(), [">", "›"])];
+                let [before, after] = edges.map(|(cut, edge)| if cut { edge[usize::from(!ascii)] } else { bar });
                 let number = if n == 0 { device.to_string() } else { String::new() };
                 let which = match (both, panels.len(), n) {
                     (false, ..) => "",
@@ -77,9 +83,7 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                     (true, _, 0) => " p",
                     (true, ..) => " m",
                 };
-                let cells = lines.line(&row.compute, &look);
-                let [before, after] = [(lines.axis.began(), ["<", "‹"]), (lines.axis.goes_on(), [">", "›"])]
-                    .map(|(cut, edge)| if cut { edge[usize::from(!ascii)] } else { bar });
+                let cells = lines.line(&row.compute, &look, |mark, fits| mark.label(lines.form, fits));
                 let _ = write!(out, "{number:>digits$}{which} {before}{cells}{after}");
                 let m = &lines.panel.metrics;
                 if busy > 0
@@ -93,6 +97,13 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                 }
                 out.truncate(out.trim_end_matches(' ').len());
                 out.push('\n');
+                for lane in lines.shown.iter().filter(|_| devices <= MOST_WITH_LANES) {
+                    if lines.beside[device][*lane].is_empty() {
+                        continue;
+                    }
+                    let cells = lines.line(&lines.beside[device][*lane], &look, |mark, fits| mark.brief(fits));
+                    let _ = writeln!(out, "{:pad$}{before}{cells}{after}", "", pad = label - 1);
+                }
             }
         }
         if step > 1 {
@@ -158,6 +169,9 @@ struct Lines<'a> {
     rows: Vec<Row<'a>>,
     /// How ops are named.
     form: Option<Form>,
+    beside: Vec<LaneMarks<'a>>,
+    /// Lanes with a line of their own: copies and collectives.
+    shown: Vec<usize>,
 }
 
 impl<'a> Lines<'a> {
@@ -175,11 +189,19 @@ impl<'a> Lines<'a> {
         let forms: &[Form] =
             if look.colored() { &[Form::Kind, Form::Number, Form::Letter] } else { &[Form::Kind, Form::Letter] };
         let form = Form::fitting(forms, &boxes, |text, &room| text.len() <= room);
-        Lines { panel, axis, rows, form }
+        let beside = lane_marks(panel, &rows);
+        let in_use = lanes_in_use(beside.iter());
+        let shown = (Stream::ALL.len()..LANES).filter(|&lane| in_use[lane]).collect();
+        Lines { panel, axis, rows, form, beside, shown }
     }
 
-    /// Draws one device's cells.
-    fn line(&self, marks: &[Mark], look: &Pens) -> String {
+    /// Draws one line's cells; `label` names a box in a text that fits.
+    fn line(
+        &self,
+        marks: &[Mark],
+        look: &Pens,
+        label: impl Fn(&Mark, &dyn Fn(&str) -> bool) -> Option<String>,
+    ) -> String {
         // Boxes of at least a cell start and end with one, so that labels fit; smaller ones share cells.
         let wide = self.axis.typical() * look.cells as f64 >= 1.0;
         let blocks = look.colored() && !look.ascii;
@@ -189,7 +211,7 @@ impl<'a> Lines<'a> {
         let mut at = 0;
         for run in cells.chunk_by(|a, b| a == b) {
             if let Cell::One(Some(i)) = run[0] {
-                let label = marks[i].label(self.form, |text| text.is_ascii() && text.len() <= run.len());
+                let label = label(&marks[i], &|text| text.is_ascii() && text.len() <= run.len());
                 let label = label.unwrap_or_default();
                 let offset = if look.colored() { (run.len() - label.len()) / 2 } else { 0 };
                 label.chars().enumerate().for_each(|(j, c)| text[at + offset + j] = Some(c));
@@ -232,8 +254,8 @@ fn lettered(marks: &[Mark], cells: &[Cell], text: &[Option<char>], look: &Pens) 
 }
 
 fn letter(mark: &Mark) -> char {
-    match mark.op {
-        Some(op) => op.kind().letter(),
+    match mark.class.letter() {
+        Some(letter) => letter,
         None => mark.span.op.chars().find(char::is_ascii_alphanumeric).unwrap_or('s').to_ascii_lowercase(),
     }
 }
@@ -359,8 +381,15 @@ fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: 
         out.push_str(text);
         used += wide;
     };
-    for class in classes(report).into_iter().filter(|class| !matches!(class, Class::Send | Class::Receive)) {
-        item(class.name(), Some(class));
+    let has_lanes = report.panels().all(|panel| panel.timeline.devices as usize <= MOST_WITH_LANES);
+    let is_drawn = |class: &Class| match class {
+        Class::Send | Class::Receive => false,
+        Class::Gather | Class::Reduce => has_lanes,
+        Class::Op(kind) => has_lanes || kind.is_compute(),
+        Class::Step => true,
+    };
+    for class in classes(report).into_iter().filter(is_drawn) {
+        item(&class.name(), Some(class));
     }
     item(idle, None);
     if (0..report.entries.len()).flat_map(|i| scale.axes(i)).any(Axis::goes_on) {
