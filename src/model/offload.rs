@@ -72,7 +72,7 @@ impl StageModule<Cpu> {
                 bail!("expected an activation on the host, found none: run OFFLOAD before {op}");
             };
             held.change(op, bytes(&there));
-            parcel.put(Whereabouts::Device(moved(there, |buffer| memories.from_host(buffer))));
+            parcel.put(Whereabouts::Device(moved(there, |buffer| memories.to_device(buffer))));
             Ok(())
         }))
     }

@@ -38,7 +38,7 @@ impl Memories {
     }
 
     /// Moves a buffer of the host to the device.
-    pub fn from_host(&self, buffer: Vec<f32>) -> Vec<f32> {
+    pub fn to_device(&self, buffer: Vec<f32>) -> Vec<f32> {
         moved(buffer, &self.host, &self.device)
     }
 }

@@ -57,7 +57,7 @@ impl Analytic {
     /// Returns the costs of each slice; of whole micro-batches if there is one.
     ///
     /// # Errors
-    /// As [`Analytic::spans`].
+    /// Equal slices that do not divide the sequence, or a slice without tokens.
     pub(super) fn of_slices(&self, slices: &Slices) -> Result<Vec<Analytic>, CostError> {
         if !slices.is_cut() {
             return Ok(vec![self.clone()]);
@@ -94,7 +94,7 @@ impl Analytic {
     /// Returns the costs of ops on `placement`, of slices, of forwards that are computed again, and of copies, in nanoseconds.
     ///
     /// # Errors
-    /// As [`Analytic::table`] and [`Analytic::spans`].
+    /// As [`Analytic::table`]; equal slices that do not divide the sequence, or a slice without tokens.
     pub fn table_of(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<CostTable, CostError> {
         let repeats = |costs: &Analytic| stages.iter().map(|stage| ns(costs.repeated(stage).total())).collect();
         let whole = self.table(placement, stages)?;
@@ -127,7 +127,7 @@ impl Analytic {
     /// Returns the memory of `schedule`, whose ops run at `times`: by op, starts and ends. Only copies need them.
     ///
     /// # Errors
-    /// As [`Analytic::spans`].
+    /// Equal slices that do not divide the sequence, or a slice without tokens.
     pub fn memory_of(
         &self,
         stages: &[Stage],

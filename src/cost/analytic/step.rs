@@ -172,7 +172,7 @@ impl Analytic {
     /// Returns [`Analytic::step`] of a schedule, which may go beyond whole micro-batches.
     ///
     /// # Errors
-    /// As [`Analytic::step`] and [`Analytic::spans`].
+    /// As [`Analytic::step`]; equal slices that do not divide the sequence, or a slice without tokens.
     pub fn step_of(&self, schedule: &Schedule, stages: &[Stage], devices: &[Activity]) -> Result<StepTime, CostError> {
         let (placement, split) = (&schedule.placement, schedule.splits_backward());
         if !schedule.is_beyond_microbatches() {
@@ -245,7 +245,7 @@ impl Analytic {
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
     ///
     /// # Errors
-    /// As [`Analytic::spans`].
+    /// Equal slices that do not divide the sequence, or a slice without tokens.
     pub fn after_ns(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<Vec<u64>, CostError> {
         let slices = self.of_slices(slices)?;
         let last = slices.first().unwrap_or(self);
