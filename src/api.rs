@@ -110,9 +110,10 @@ pub mod simulation {
 /// Measured steps: what made them long, and costs for predictions of others.
 pub mod measured {
     pub use crate::diagnosis::{
-        DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, Unlike, compare, costs,
-        findings, stage_times, trend,
+        DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, costs, findings,
+        stage_times, trend,
     };
+    pub use crate::report::{Unlike, compare};
 }
 
 /// Pictures, tables and report folders.

@@ -26,7 +26,7 @@ pub enum Error {
     Timeline(#[from] timeline::TimelineError),
     /// Timelines that cannot be compared.
     #[error(transparent)]
-    Unlike(#[from] crate::diagnosis::Unlike),
+    Unlike(#[from] report::Unlike),
     /// Traces that cannot be imported.
     #[cfg(feature = "pictures")]
     #[error(transparent)]

@@ -70,6 +70,11 @@ pub fn nearest_median(points: &[(f64, f64)]) -> usize {
     nearest.map_or(0, |(number, _)| number)
 }
 
+/// Returns predicted / measured - 1; 0 if nothing was measured.
+pub fn relative_error(predicted: f64, measured: f64) -> f64 {
+    if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,6 @@
 //! and messages can be replayed with changes ([`Replay`]), its mean costs predict other schedules ([`costs`]), and [`findings`] ranks what
 //! was unusual in it.
 
-mod compare;
 mod costs;
 mod finding;
 mod fit;
@@ -12,7 +11,6 @@ mod measured_step;
 mod replay;
 mod trend;
 
-pub use compare::{Unlike, compare, ratio};
 pub use costs::costs;
 pub use finding::{Finding, StageTime, findings, stage_times};
 pub use fit::{DeliveryFit, Fit};

@@ -3,13 +3,12 @@
 use super::self_replay::self_replay;
 use super::{Error, Errors, Iteration, Measurement, Outcome, Steps, Training, Verdict, noise};
 use crate::cost::{CostFile, CostTable};
-use crate::diagnosis;
 use crate::exec::StepRecord;
 use crate::model_spec::transformer::Style;
-use crate::report::{Entry, Panel, Report, Table};
+use crate::report::{self, Entry, Panel, Report, Table};
 use crate::sim::event::EventError;
 use crate::sim::{self, Prediction, Setup};
-use crate::statistics::LEAST_FOR_CI95;
+use crate::statistics::{LEAST_FOR_CI95, relative_error};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -164,8 +163,8 @@ impl Results {
             iteration: predicted.iteration.map(|_| median_step.iteration_ns() as f64 / 1e6),
             period: period_ms.map(|period| period.median),
         };
-        let error_of = |predicted: Option<f64>, measured: Option<f64>| Some(diagnosis::ratio(predicted?, measured?));
-        let mut error = diagnosis::compare(&panel.timeline, &timeline).unwrap_or_default();
+        let error_of = |predicted: Option<f64>, measured: Option<f64>| Some(relative_error(predicted?, measured?));
+        let mut error = report::compare(&panel.timeline, &timeline).unwrap_or_default();
         error.steps = Some(run.records.len());
         error.noise = noise(&step_makespans_ms);
         error.iteration = error_of(predicted.iteration, measured.iteration);

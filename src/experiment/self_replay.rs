@@ -1,11 +1,10 @@
 //! A step simulated again with its own durations.
 
 use crate::cost::CostTable;
-use crate::diagnosis::ratio;
 use crate::exec::StepRecord;
 use crate::graph::TaskGraph;
 use crate::sim::replay;
-use crate::statistics::median;
+use crate::statistics::{median, relative_error};
 
 /// Returns for each of `ops` ops how long its device summed gradients behind it in a step, waits for other replicas included: these
 /// are not part of the graph. Empty if none did.
@@ -38,7 +37,7 @@ pub(super) fn self_replay(graph: &TaskGraph, costs: &CostTable, records: &[StepR
                 replay(graph, &costs, &own)
             }
         };
-        ratio(replayed as f64, record.makespan_ns() as f64)
+        relative_error(replayed as f64, record.makespan_ns() as f64)
     };
     median(&records.iter().map(replayed).collect::<Vec<_>>())
 }

@@ -7,6 +7,7 @@
 //! (`picture`), the HTML page (`page`) and the drawing in a terminal (`terminal`). `plot` draws charts and heat maps of
 //! figures, `table` the figures as text; `file` knows formats by their endings.
 
+mod compare;
 mod file;
 mod number;
 mod page;
@@ -20,6 +21,7 @@ mod table;
 mod terminal;
 mod text;
 
+pub use compare::{Unlike, compare};
 #[cfg(feature = "pictures")]
 pub use file::claim::ClaimedFolder;
 pub use file::csv::{csv, field as csv_cell};

@@ -6,7 +6,7 @@ use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
 use crate::cli::options::threshold::{Figures, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::TimeUnit;
-use crate::diagnosis::{compare, trend};
+use crate::diagnosis::trend;
 use crate::report::{self, Entry, Panel, Report, steps_table};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
@@ -137,7 +137,7 @@ fn paired(timelines: Vec<Timeline>) -> Report {
                 .extend(trend(timeline).map(|trend| steps_table(&timeline.schedule, &timeline.time_unit, &trend)));
         }
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
-            entry.error = compare(&predicted.timeline, &measured.timeline).ok();
+            entry.error = report::compare(&predicted.timeline, &measured.timeline).ok();
         }
     }
     Report { title: "Compared timelines".to_string(), entries, extra_tables, ..Report::default() }

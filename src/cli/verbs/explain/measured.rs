@@ -7,8 +7,8 @@ use crate::advice::{Advisor, What};
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cost::{CostFile, TimeUnit};
-use crate::diagnosis::{self, Fit, MeasuredStep, compare, findings, stage_times, trend};
-use crate::report::{Entry, Panel};
+use crate::diagnosis::{self, Fit, MeasuredStep, findings, stage_times, trend};
+use crate::report::{self, Entry, Panel};
 use crate::resolve::{Costs, Resolved, Selection, Variant};
 use crate::sim::{self, Setup};
 use crate::timeline::Timeline;
@@ -79,7 +79,7 @@ impl Explain {
         let (expected, found) = (Panel::predicted(&predicted), Panel::new(timeline.clone(), timeline.metrics()));
         let entry = Entry {
             name: timeline.schedule.clone(),
-            error: compare(&expected.timeline, timeline).ok(),
+            error: report::compare(&expected.timeline, timeline).ok(),
             predicted: Some(expected),
             measured: Some(Panel { idle, ..found }),
             notes: explained.sentences.clone(),

@@ -2,7 +2,7 @@
 
 use crate::op::Op;
 use crate::report::{Comparison, KindError};
-use crate::statistics::{median, quantile};
+use crate::statistics::{median, quantile, relative_error};
 use crate::timeline::{Queue, Timeline};
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, 
     let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
     let (p, m) = (predicted.metrics(), measured.metrics());
     let mut error = Comparison {
-        makespan: ratio(p.makespan, m.makespan),
+        makespan: relative_error(p.makespan, m.makespan),
         bubble: 100.0 * (p.bubble - m.bubble),
         ..Comparison::default()
     };
@@ -38,11 +38,6 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, 
     error.wait_ms_per_device = per_device_ms(measured, Queue::Receive);
     error.transfer_ms_per_device = per_device_ms(measured, Queue::Send);
     Ok(error)
-}
-
-/// Returns predicted / measured - 1; 0 if nothing was measured.
-pub fn ratio(predicted: f64, measured: f64) -> f64 {
-    if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
 }
 
 fn start_errors(
