@@ -292,7 +292,7 @@ impl CostTable {
         }
     }
 
-    /// Returns the costs with copies of activations to the host and from it that last so many ticks, by stage.
+    /// Returns the costs with these times of copies: by stage, ticks to the host and from it.
     pub fn with_copies(self, copies: Vec<[u64; 2]>) -> CostTable {
         CostTable { copies, ..self }
     }

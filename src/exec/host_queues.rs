@@ -27,7 +27,7 @@ struct Copy {
     work: CopyWork,
 }
 
-/// What a queue's thread is told.
+/// A message to the thread of a queue.
 enum Message {
     /// A step begins, and numbers with it.
     Begin,

@@ -36,7 +36,7 @@ pub use file::trace::trace_gz;
 #[cfg(feature = "pictures")]
 pub use file::unfinished::{Unfinished, remove_unfinished};
 pub use number::{gibibytes, number, off_by, percent, plus_minus, quantity};
-pub use page::{html, inside_script};
+pub use page::{filled, html, inside_script};
 #[cfg(feature = "pictures")]
 #[cfg(feature = "pictures")]
 pub use picture::png::png;

@@ -634,10 +634,32 @@ def make(pipesim, folder):
     return pages
 
 
+def run_checks(checks, bench, wanted):
+    """Runs the checks, all or those whose names have one of the wanted parts; returns how many fail."""
+    failed = 0
+    for one in checks:
+        name = one.__name__.replace("_", " ")
+        if wanted and not any(part in one.__name__ for part in wanted):
+            continue
+        begun = time.monotonic()
+        try:
+            found = one(bench)
+            holds(not bench.wrong, f"the page complains: {bench.wrong[:3]}")
+            holds(not bench.requests, f"the page asks for {bench.requests[:3]}")
+            print(f"ok      {name} ({time.monotonic() - begun:.1f} s): {found}", flush=True)
+        except Exception as error:  # a check that breaks is one that fails; the others still run
+            failed += 1
+            print(f"FAILED  {name}: {error}", flush=True)
+            if not isinstance(error, AssertionError):
+                traceback.print_exc()
+            bench.wrong, bench.requests = [], []
+        bench.close()
+    return failed
+
+
 def main():
     chromium, pipesim, made, *rest = sys.argv[1:]
     made = pathlib.Path(made)
-    failed = 0
     with sync_playwright() as driver:
         # root has no sandbox
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -648,23 +670,7 @@ def main():
         if rest[:1] == ["--screenshots"]:
             screenshots(bench, pathlib.Path(rest[1]))
             return 0
-        for one in CHECKS:
-            name = one.__name__.replace("_", " ")
-            if wanted and not any(part in one.__name__ for part in wanted):
-                continue
-            begun = time.monotonic()
-            try:
-                found = one(bench)
-                holds(not bench.wrong, f"the page complains: {bench.wrong[:3]}")
-                holds(not bench.requests, f"the page asks for {bench.requests[:3]}")
-                print(f"ok      {name} ({time.monotonic() - begun:.1f} s): {found}", flush=True)
-            except Exception as error:  # a check that breaks is one that fails; the others still run
-                failed += 1
-                print(f"FAILED  {name}: {error}", flush=True)
-                if not isinstance(error, AssertionError):
-                    traceback.print_exc()
-                bench.wrong, bench.requests = [], []
-            bench.close()
+        failed = run_checks(CHECKS, bench, wanted)
         browser.close()
     return 1 if failed else 0
 

@@ -13,12 +13,13 @@ import statistics
 import subprocess
 import sys
 import time
-import traceback
 import urllib.error
 import urllib.request
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
+
+from checks import holds, run_checks
 
 WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 CHECKS = []
@@ -27,11 +28,6 @@ CHECKS = []
 def check(function):
     CHECKS.append(function)
     return function
-
-
-def holds(truth, what):
-    if not truth:
-        raise AssertionError(what)
 
 
 class Bench:
@@ -346,28 +342,12 @@ def main():
     pipesim = str(pathlib.Path(pipesim).resolve())
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    failed = 0
     with sync_playwright() as driver:
         # root has no sandbox
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         bench = Bench(browser, pipesim, pathlib.Path(page).resolve(), folder)
         wanted = rest[1:] if rest[:1] == ["--only"] else None
-        for one in CHECKS:
-            if wanted and not any(part in one.__name__ for part in wanted):
-                continue
-            begun, name = time.monotonic(), one.__name__.replace("_", " ")
-            try:
-                found = one(bench)
-                holds(not bench.wrong, f"the page complains: {bench.wrong[:3]}")
-                holds(not bench.requests, f"the page asks for {bench.requests[:3]}")
-                print(f"ok      {name} ({time.monotonic() - begun:.1f} s): {found}", flush=True)
-            except Exception as error:  # a check that breaks is one that fails; the others still run
-                failed += 1
-                print(f"FAILED  {name}: {error}", flush=True)
-                if not isinstance(error, AssertionError):
-                    traceback.print_exc()
-                bench.wrong, bench.requests = [], []
-            bench.close()
+        failed = run_checks(CHECKS, bench, wanted)
         browser.close()
     return 1 if failed else 0
 

@@ -1,12 +1,12 @@
 //! The explorer: a page that runs command lines of this program while its controls move.
 //!
-//! The page only builds command lines and shows what comes of them, so its figures are those of the command line, byte for byte. They
-//! run as WebAssembly inside the page (the program built for `wasm32-wasip1`), or in the program that serves it ([`server`]).
+//! The page only builds command lines and shows their output, so its figures are those of the command line. The command lines run as
+//! WebAssembly inside the page (the program built for `wasm32-wasip1`), or in the program that serves it ([`server`]).
 
 #[cfg(unix)]
 pub mod server;
 
-use crate::report::inside_script;
+use crate::report::{filled, inside_script};
 use crate::{hardware, model_spec};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -34,7 +34,7 @@ pub enum Engine<'a> {
     Served(&'a str),
 }
 
-/// Returns the page, which opens from disk in any browser unless it is served. `schedules` is the list of `pipesim schedules --json`.
+/// Returns the page, which opens from disk unless it is served. `schedules` is the list of `pipesim schedules --json`.
 ///
 /// # Errors
 /// The module cannot be compressed.
@@ -61,12 +61,5 @@ pub fn page(engine: &Engine<'_>, schedules: &Value) -> io::Result<String> {
         ("{{program}}", &program),
         ("{{script}}", &SCRIPTS.concat()),
     ];
-    let (mut out, mut rest) = (String::new(), PAGE);
-    for (mark, text) in parts {
-        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
-        out.push_str(before);
-        out.push_str(text);
-        rest = after;
-    }
-    Ok(out + rest)
+    Ok(filled(PAGE, &parts))
 }

@@ -54,7 +54,7 @@ impl Analytic {
         Ok(Analytic { passes: analytic.part_passes(0), ..analytic })
     }
 
-    /// Returns the passes of every part, if there are `before` tokens of each sequence before those of the layout.
+    /// Returns the passes of every part for a slice: `before` tokens of each sequence come before those of the layout.
     fn part_passes(&self, before: u32) -> Vec<Passes> {
         let Analytic { model, spec, machine, layout, .. } = self;
         let attention = machine.stack.attention(layout);

@@ -16,7 +16,7 @@ pub struct PartCosts<'a> {
     pub hidden: f64,
     /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
     pub zeros_speedup: f64,
-    /// Tokens of each sequence before those of the layout: 0 unless these are a later slice.
+    /// Number of tokens of each sequence that come before those of the layout; 0 except for later slices.
     pub before: u32,
 }
 

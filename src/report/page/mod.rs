@@ -33,22 +33,24 @@ const SCRIPTS: [&str; 13] = [
 pub fn html(report: &Report) -> String {
     let title = if report.headline().is_empty() { "pipesim report" } else { report.headline() };
     let parts = [
-        ("{{title}}", escape(title)),
-        ("{{style}}", STYLE.to_string()),
-        ("{{data}}", inside_script(&data(report))),
-        ("{{script}}", SCRIPTS.concat()),
+        ("{{title}}", &*escape(title)),
+        ("{{style}}", STYLE),
+        ("{{data}}", &inside_script(&data(report))),
+        ("{{script}}", &SCRIPTS.concat()),
     ];
-    // Placeholders are looked for in the template only, so inserted text cannot contain one.
-    let mut out = String::new();
-    let mut rest = PAGE;
-    for (mark, text) in &parts {
+    filled(PAGE, &parts)
+}
+
+/// Fills the placeholders of a template, in their order. They are looked for in the template only, so inserted text cannot contain one.
+pub fn filled(template: &str, parts: &[(&str, &str)]) -> String {
+    let (mut out, mut rest) = (String::new(), template);
+    for (mark, text) in parts {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         out.push_str(before);
         out.push_str(text);
         rest = after;
     }
-    out.push_str(rest);
-    out
+    out + rest
 }
 
 /// Escapes JSON so that it cannot end its `<script>` element: `<`, `>`, `&` and line separators.
