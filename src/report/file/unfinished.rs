@@ -164,7 +164,11 @@ fn sweep(folder: &Path) {
             continue;
         }
         let path = entry.path();
-        if File::open(&path).is_ok_and(|left| left.try_lock().is_ok() && is_at(&left, &path)) {
+        // Locked until it is removed: its program may just have made it, and be about to lock it.
+        if let Ok(left) = File::open(&path)
+            && left.try_lock().is_ok()
+            && is_at(&left, &path)
+        {
             remove(&path);
         }
     }
