@@ -18,21 +18,23 @@ pub struct IntervalClass<'a> {
     pub hardware: &'a str,
 }
 
-/// Intervals by class, and the machines that the fit has seen.
+/// The machines that the fits have seen, by kind of model, and intervals by class.
 struct Intervals {
-    machines: Vec<String>,
+    machines: BTreeMap<String, Vec<String>>,
     classes: BTreeMap<String, [f64; 2]>,
 }
 
 static INTERVALS: LazyLock<Intervals> = LazyLock::new(|| {
     let table = TEXT.parse::<Table>().unwrap_or_default();
-    let names = table.get("machines").and_then(Value::as_array).into_iter().flatten();
+    let names = |value: &Value| -> Option<Vec<String>> {
+        value.as_array()?.iter().map(|name| name.as_str().map(str::to_string)).collect()
+    };
     let pair = |value: &Value| {
         let pair: Vec<f64> = value.as_array()?.iter().filter_map(Value::as_float).collect();
         <[f64; 2]>::try_from(pair).ok()
     };
     Intervals {
-        machines: names.filter_map(Value::as_str).map(str::to_string).collect(),
+        machines: table.iter().filter_map(|(key, value)| Some((key.clone(), names(value)?))).collect(),
         classes: table.iter().filter_map(|(key, value)| Some((key.clone(), pair(value)?))).collect(),
     }
 });
@@ -41,7 +43,8 @@ impl IntervalClass<'_> {
     /// Returns the key in the file: `dense-16-bits`, `mixture-8-bits`, `dense-other-machine`, ...
     pub fn key(self) -> String {
         let kind = if self.is_mixture { "mixture" } else { "dense" };
-        let class = match INTERVALS.machines.iter().any(|machine| machine == self.hardware) {
+        let seen = INTERVALS.machines.get(&format!("{kind}-machines"));
+        let class = match seen.is_some_and(|seen| seen.iter().any(|machine| machine == self.hardware)) {
             false => "other-machine",
             true if self.is_narrow => "8-bits",
             true => "16-bits",

@@ -4,41 +4,35 @@ use crate::support::root;
 use pipesim::models::IntervalClass;
 use pipesim::{ParallelConfig, Precision};
 use pipesim_validation::fit::LeftOutRatios;
-use pipesim_validation::left_out::{Class, factors, intervals, measured, read_ratios};
+use pipesim_validation::left_out::{Class, KINDS, Kind, factors, intervals, measured, read_ratios};
 use pipesim_validation::{Row, read};
 use std::collections::BTreeSet;
 
-fn rows() -> Vec<Row> {
-    read(include_str!("../golden/throughputs/measured.json")).unwrap().0
-}
-
-fn ratios() -> Vec<LeftOutRatios> {
-    read_ratios(&root().join("reports/published")).unwrap()
+fn rows(kind: Kind) -> (Vec<Row>, Vec<LeftOutRatios>) {
+    let text = std::fs::read_to_string(root().join(kind.table)).unwrap();
+    (read(&text).unwrap().0, read_ratios(&root().join(kind.folder)).unwrap())
 }
 
 /// The intervals in the program are those of the committed ratios, one per row of the table whose order is not searched.
 #[test]
 fn intervals_follow_from_left_out_rows() {
-    let (rows, ratios) = (rows(), ratios());
-    let fixed = rows.iter().filter(|row| !["zb-1p", "zb-2p", "v-half"].contains(&row.schedule()));
-    assert_eq!(
-        fixed.map(|row| &row.id).collect::<Vec<_>>(),
-        ratios.iter().map(|ratios| &ratios.id).collect::<Vec<_>>()
-    );
     let committed = std::fs::read_to_string(root().join("hardware/intervals.toml")).unwrap();
-    let made = intervals(&rows, &ratios);
-    let dense = |text: &str| -> Vec<String> {
-        let lines = text.lines().filter(|line| line.starts_with("dense") || line.starts_with("machines"));
-        lines.map(str::to_string).collect()
-    };
-    assert_eq!(dense(&committed), dense(&made));
+    for kind in KINDS {
+        let (rows, ratios) = rows(kind);
+        let fixed = rows.iter().filter(|row| !["zb-1p", "zb-2p", "v-half"].contains(&row.schedule()));
+        assert_eq!(
+            fixed.map(|row| &row.id).collect::<Vec<_>>(),
+            ratios.iter().map(|ratios| &ratios.id).collect::<Vec<_>>()
+        );
+        assert!(committed.contains(&intervals(kind, &rows, &ratios)), "{}", kind.name);
+    }
 }
 
 /// Of rows whose group, or whose machine, neither the fit nor the interval has seen, about 90 % are inside.
 #[test]
 fn intervals_cover_nine_of_ten_unseen_rows() {
-    let (rows, ratios) = (rows(), ratios());
-    for (key, class) in Class::ALL {
+    for (kind, (key, class)) in KINDS.into_iter().flat_map(|kind| Class::ALL.map(|class| (kind, class))) {
+        let (rows, ratios) = rows(kind);
         let name = |row: &Row| if class == Class::OtherMachine { row.gpu.clone() } else { row.group.clone() };
         let (mut inside, mut all) = (0.0, 0.0);
         for left_out in rows.iter().map(name).collect::<BTreeSet<String>>() {
@@ -50,8 +44,8 @@ fn intervals_cover_nine_of_ten_unseen_rows() {
             }
         }
         let coverage = inside / all;
-        println!("{key}: {:.1} %", 100.0 * coverage);
-        assert!((0.85..=0.95).contains(&coverage), "{key}: {coverage}");
+        println!("{}-{key}: {:.1} %", kind.name, 100.0 * coverage);
+        assert!((0.85..=0.95).contains(&coverage), "{}-{key}: {coverage}", kind.name);
     }
 }
 

@@ -15,17 +15,25 @@ pub const COVERAGE: f64 = 0.9;
 const HEAD: &str = "\
 # 90 % intervals of measured / predicted iteration times of published steps, with constants fitted without them: without the group of
 # the same publication, model, precision and GPU; for other machines, without their GPU, where each GPU has the same weight. Written by
-# `cargo run --release -p pipesim-validation -- left-out`; the rows are in reports/published/left_out.json.
+# `cargo run --release -p pipesim-validation -- left-out`; the rows are in reports/published*/left_out.json.
 ";
 
-/// Mixtures: another table.
-const MIXTURES: &str = "
-# Mixtures of experts: rounded errors with one group of the 148 rows left out; long upwards, since software of 2025 took up to three times
-# as long. Coverage was not checked.
-mixture-16-bits = [0.8, 1.7]
-mixture-8-bits = [0.83, 1.5]
-mixture-other-machine = [0.7, 2.0]
-";
+/// Published steps of one kind of model, to which the kind's own constants are fitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Start of the names in the file of intervals.
+    pub name: &'static str,
+    /// The table.
+    pub table: &'static str,
+    /// The folder with the page and the ratios.
+    pub folder: &'static str,
+}
+
+/// All kinds, with paths from the repository's root.
+pub const KINDS: [Kind; 2] = [
+    Kind { name: "dense", table: "tests/golden/throughputs/measured.json", folder: "reports/published" },
+    Kind { name: "mixture", table: "tests/golden/moe/rows.json", folder: "reports/published-mixtures" },
+];
 
 /// A row's measured over predicted time and its weight.
 pub type Measured = (f64, f64);
@@ -42,9 +50,9 @@ pub enum Class {
 }
 
 impl Class {
-    /// All classes with their keys in the file.
+    /// All classes with the ends of their names in the file.
     pub const ALL: [(&'static str, Class); 3] =
-        [("dense-16-bits", Class::Wide), ("dense-8-bits", Class::Narrow), ("dense-other-machine", Class::OtherMachine)];
+        [("16-bits", Class::Wide), ("8-bits", Class::Narrow), ("other-machine", Class::OtherMachine)];
 
     fn includes(self, row: &Row) -> bool {
         match self {
@@ -79,33 +87,38 @@ pub fn factors(measured: &[Measured]) -> [f64; 2] {
     [quantile(measured, rest), quantile(measured, 1.0 - rest)]
 }
 
-/// Returns the file of intervals.
-pub fn intervals(rows: &[Row], ratios: &[LeftOutRatios]) -> String {
+/// Returns a kind's part of the file of intervals.
+pub fn intervals(kind: Kind, rows: &[Row], ratios: &[LeftOutRatios]) -> String {
     let machines: BTreeSet<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
-    let mut text = format!("{HEAD}machines = {:?}\n\n", machines.into_iter().collect::<Vec<_>>());
+    let mut text = format!("{}-machines = {:?}\n", kind.name, machines.into_iter().collect::<Vec<_>>());
     for (key, class) in Class::ALL {
         let [low, high] = factors(&measured(rows, ratios, class));
-        let _ = writeln!(text, "{key} = [{low:.3}, {high:.3}]");
+        let _ = writeln!(text, "{}-{key} = [{low:.3}, {high:.3}]", kind.name);
     }
-    text + MIXTURES
+    text
 }
 
-/// Fits, predicts each row of a fixed order without its like, and writes the ratios to `folder` and the intervals to `intervals_file`.
+/// Fits each kind's constants, predicts each row of a fixed order without its like, and writes the ratios to the kind's folder and the
+/// intervals to `hardware/intervals.toml`, all below `root`, the repository.
 ///
 /// # Errors
 /// A table that cannot be read, or files that cannot be written.
-pub fn write(text: &str, folder: &Path, intervals_file: &Path) -> Result<()> {
-    let (rows, _) = read(text)?;
-    let ratios = CrossValidation::new(text, true)?.left_out()?;
-    let lines: Vec<String> = ratios.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-    let json = format!("[\n{}\n]\n", lines.join(",\n"));
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    for (path, text) in
-        [(folder.join("left_out.json"), json), (intervals_file.to_path_buf(), intervals(&rows, &ratios))]
-    {
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("wrote {}", path.display());
+pub fn write(root: &Path) -> Result<()> {
+    let mut file = HEAD.to_string();
+    for kind in KINDS {
+        let table = root.join(kind.table);
+        let text = std::fs::read_to_string(&table).with_context(|| format!("cannot read {}", table.display()))?;
+        let ratios = CrossValidation::new(&text, true)?.left_out()?;
+        let lines: Vec<String> = ratios.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        replace(&root.join(kind.folder).join("left_out.json"), &format!("[\n{}\n]\n", lines.join(",\n")))?;
+        file += &format!("\n{}", intervals(kind, &read(&text)?.0, &ratios));
     }
+    replace(&root.join("hardware/intervals.toml"), &file)
+}
+
+fn replace(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("wrote {}", path.display());
     Ok(())
 }
 

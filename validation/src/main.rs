@@ -30,17 +30,12 @@ enum Verb {
         #[arg(long)]
         fixed: bool,
     },
-    /// Predict every row of a fixed order by a fit without rows like it; write the ratios, and the intervals of predictions that follow
+    /// Predict every published step of a fixed order by a fit without steps like it; write the ratios, and the intervals of predictions
+    /// that follow
     LeftOut {
-        /// Table: a list of rows in JSON
-        #[arg(default_value = "tests/golden/throughputs/measured.json")]
-        table: PathBuf,
-        /// Folder to write the ratios to
-        #[arg(long, short, default_value = "reports/published")]
-        output: PathBuf,
-        /// File to write the intervals to
-        #[arg(long, default_value = "hardware/intervals.toml")]
-        intervals: PathBuf,
+        /// The repository's root
+        #[arg(default_value = ".")]
+        root: PathBuf,
     },
     /// Predict a measured grid of layouts: which run out of memory, and how long steps are
     Layouts {
@@ -67,7 +62,7 @@ fn main() -> Result<()> {
     match Verb::parse() {
         Verb::Published { table, output } => published(&table, &output),
         Verb::Fit { table, left_out, fixed } => fit::CrossValidation::new(&text(&table)?, fixed)?.print(left_out),
-        Verb::LeftOut { table, output, intervals } => left_out::write(&text(&table)?, &output, &intervals),
+        Verb::LeftOut { root } => left_out::write(&root),
         Verb::Layouts { table } => layouts::print(&text(&table)?),
         Verb::Regret { table } => {
             print!("{}", regret::page(&text(&table)?)?);
