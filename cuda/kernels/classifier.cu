@@ -25,12 +25,30 @@ __device__ inline SoftmaxSum warp_combine(SoftmaxSum value) {
     return value;
 }
 
+constexpr int CLASSIFIER_AT_ONCE = 2; // reads of a thread that are under way together
+
+// Calls body(start, x) with the row's elements start..start+8, several groups read before the first is worked on.
+template <typename Body> __device__ inline void for_each_of_row(const act* row, int count, Body body) {
+    const size_t step = size_t(blockDim.x) * ELEMENTS;
+    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < count; start += CLASSIFIER_AT_ONCE * step) {
+        float x[CLASSIFIER_AT_ONCE][ELEMENTS];
+#pragma unroll
+        for (int r = 0; r < CLASSIFIER_AT_ONCE; r++) {
+            load_elements(x[r], row, start + r * step, count);
+        }
+#pragma unroll
+        for (int r = 0; r < CLASSIFIER_AT_ONCE; r++) {
+            if (start + r * step < count) {
+                body(start + r * step, x[r]);
+            }
+        }
+    }
+}
+
 // The sum over one row, read once: each thread keeps its largest value so far and rescales its sum when that grows.
-__device__ inline SoftmaxSum row_sum(const act* row, int V, size_t first) {
+__device__ inline SoftmaxSum row_sum(const act* row, int V) {
     SoftmaxSum total = {-INFINITE, 0.0f};
-    for (size_t start = first; start < V; start += size_t(blockDim.x) * ELEMENTS) {
-        float x[ELEMENTS];
-        load_elements(x, row, start, V);
+    for_each_of_row(row, V, [&](size_t start, float(&x)[ELEMENTS]) {
         SoftmaxSum part = {-INFINITE, 0.0f};
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
@@ -43,7 +61,7 @@ __device__ inline SoftmaxSum row_sum(const act* row, int V, size_t first) {
             part.sum += power_of_two(x[i] * LOG2_E - shift);
         }
         total = combine(total, part);
-    }
+    });
     return total;
 }
 
@@ -53,7 +71,7 @@ __device__ inline SoftmaxSum whole_row_sum(const act* row, int V) {
     SHARED(float, largest, WARP);
     SHARED(float, sums, WARP);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
-    const SoftmaxSum total = warp_combine(row_sum(row, V, size_t(threadIdx.x) * ELEMENTS));
+    const SoftmaxSum total = warp_combine(row_sum(row, V));
     if (lane == 0) {
         largest[warp] = total.largest;
         sums[warp] = total.sum;
@@ -75,16 +93,14 @@ KERNEL(classifier_forward, 512, 2)
         losses[blockIdx.x] = logf(total.sum) + total.largest - target_logit;
     }
     const float factor = weight / total.sum, shift = total.largest * LOG2_E;
-    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < Vp; start += size_t(blockDim.x) * ELEMENTS) {
-        float x[ELEMENTS];
-        load_elements(x, row, start, Vp);
+    for_each_of_row(row, Vp, [&](size_t start, float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;
             x[i] -= start + i == target ? weight : 0.0f;
         }
         store_elements(row, x, start, Vp);
-    }
+    });
 }
 
 // For tensor-parallel ranks that share the vocabulary: logits[n, Vp] has V ids from `first`. Computes for each row the
@@ -131,16 +147,14 @@ KERNEL(classifier_gradient, 512, 2)
     if (threadIdx.x == 0) {
         losses[at] = logf(sums[at]) - sums[n + at];
     }
-    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < Vp; start += size_t(blockDim.x) * ELEMENTS) {
-        float x[ELEMENTS];
-        load_elements(x, row, start, Vp);
+    for_each_of_row(row, Vp, [&](size_t start, float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;
             x[i] -= start + i == target && target < unsigned(V) ? weight : 0.0f;
         }
         store_elements(row, x, start, Vp);
-    }
+    });
 }
 
 // out[1] = the mean of losses[n], summed in double precision.

@@ -186,6 +186,48 @@ __device__ inline double block_sum(double value) {
     return warp_sum(lane < warps ? sums[lane] : 0.0);
 }
 
+constexpr int GROUP_WARPS = 8; // of a block of add_group_sums
+
+// targets[v][C] += the sums over G of partial[G, vectors, C], for 32 columns a block of 256 threads. A warp takes every
+// eighth group. To be called once in a kernel.
+template <int vectors>
+__device__ inline void add_group_sums(float* const (&targets)[vectors], const float* partial, int G, int C) {
+    SHARED(float, sums, vectors * GROUP_WARPS * WARP);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, column = blockIdx.x * WARP + lane;
+    float own[vectors];
+#pragma unroll
+    for (int v = 0; v < vectors; v++) {
+        own[v] = 0.0f;
+    }
+    if (column < C) {
+#pragma unroll 4
+        for (int group = warp; group < G; group += GROUP_WARPS) {
+#pragma unroll
+            for (int v = 0; v < vectors; v++) {
+                own[v] += partial[(size_t(group) * vectors + v) * C + column];
+            }
+        }
+    }
+#pragma unroll
+    for (int v = 0; v < vectors; v++) {
+        sums[(v * GROUP_WARPS + warp) * WARP + lane] = own[v];
+    }
+    __syncthreads();
+    if (warp < vectors && column < C) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int other = 0; other < GROUP_WARPS; other++) {
+            sum += sums[(warp * GROUP_WARPS + other) * WARP + lane];
+        }
+        float* target = targets[0]; // an index into the array would put it into local memory
+#pragma unroll
+        for (int v = 1; v < vectors; v++) {
+            target = warp == v ? targets[v] : target;
+        }
+        target[column] += sum;
+    }
+}
+
 // ---- tensor cores ---------------------------------------------------------------------------------------------------
 //
 // A warp multiplies tiles: c (16, 8) += a (16, 16) b (16, 8), a and b in bfloat16, c in float32. With row = lane / 4

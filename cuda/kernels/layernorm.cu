@@ -4,6 +4,7 @@
 
 constexpr int LAYERNORM_WARPS = 4;     // of a block; each takes a row
 constexpr int LAYERNORM_COLUMNS = 128; // of a block of layernorm_backward_sums, one a thread
+constexpr int LAYERNORM_AT_ONCE = 2;   // rows of layernorm_backward whose reads are under way together
 
 // Calls body(start) for the starts of this lane's groups of eight channels.
 template <typename Body> __device__ inline void for_each_group(int C, Body body) {
@@ -58,6 +59,83 @@ KERNEL(layernorm_forward, LAYERNORM_WARPS * WARP, 8)
         statistics[2 * row] = mean;
         statistics[2 * row + 1] = scale;
     }
+}
+
+// layernorm_backward_sums and layernorm_backward_input in one pass, which reads gradient and input once, for C up to 4096.
+// A block takes ceil(n / G) rows in their order, a thread eight channels of them; out may be gradient, residual or input.
+// launch: grid (G), block (C / 8 rounded up to a multiple of 32, 32 to 512)
+KERNEL(layernorm_backward, 512, 1)
+(act* out, float* partial, const act* gradient, const act* input, const float* statistics, const act* weight,
+ const act* residual, int n, int C, int G) {
+    constexpr int WARPS = 512 / WARP, ROWS = LAYERNORM_AT_ONCE;
+    SHARED(float, totals, 2 * 2 * ROWS * WARPS); // of warps: for two rounds in turn, so that one barrier a round is enough
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    const size_t start = size_t(threadIdx.x) * ELEMENTS, rows = (size_t(n) + G - 1) / G;
+    const size_t begin = blockIdx.x * rows, end = begin + rows < size_t(n) ? begin + rows : size_t(n);
+    float w[ELEMENTS], weight_sums[ELEMENTS], bias_sums[ELEMENTS];
+    load_elements(w, weight, start, C);
+#pragma unroll
+    for (int i = 0; i < ELEMENTS; i++) {
+        weight_sums[i] = bias_sums[i] = 0.0f;
+    }
+    float* own = totals;
+    for (size_t row = begin; row < end; row += ROWS) {
+        float g[ROWS][ELEMENTS], normal[ROWS][ELEMENTS], scale[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const size_t count = row + r < end ? C : 0; // zeros beyond the last row, as beyond the last channel
+            load_elements(g[r], gradient + (row + r) * C, start, count);
+            load_elements(normal[r], input + (row + r) * C, start, count);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const bool here = row + r < end;
+            const float mean = here ? statistics[2 * (row + r)] : 0.0f;
+            scale[r] = here ? statistics[2 * (row + r) + 1] : 0.0f;
+            float sum = 0.0f, normal_sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < ELEMENTS; i++) {
+                normal[r][i] = (normal[r][i] - mean) * scale[r];
+                weight_sums[i] += g[r][i] * normal[r][i];
+                bias_sums[i] += g[r][i];
+                g[r][i] *= w[i];
+                sum += g[r][i];
+                normal_sum += g[r][i] * normal[r][i];
+            }
+            sum = warp_sum(sum), normal_sum = warp_sum(normal_sum);
+            if (lane == 0) {
+                own[2 * r * WARPS + warp] = sum;
+                own[(2 * r + 1) * WARPS + warp] = normal_sum;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float first = 0.0f, second = 0.0f;
+            for (int other = 0; other < warps; other++) {
+                first += own[2 * r * WARPS + other];
+                second += own[(2 * r + 1) * WARPS + other];
+            }
+            first /= C, second /= C;
+            const size_t count = row + r < end ? C : 0;
+            float result[ELEMENTS];
+#pragma unroll
+            for (int i = 0; i < ELEMENTS; i++) {
+                result[i] = 0.0f;
+            }
+            if (residual != nullptr) {
+                load_elements(result, residual + (row + r) * C, start, count);
+            }
+#pragma unroll
+            for (int i = 0; i < ELEMENTS; i++) {
+                result[i] += (g[r][i] - first - normal[r][i] * second) * scale[r];
+            }
+            store_elements(out + (row + r) * C, result, start, count);
+        }
+        own = totals + (own == totals ? 2 * ROWS * WARPS : 0);
+    }
+    store_elements(partial + size_t(blockIdx.x) * 2 * C, weight_sums, start, C);
+    store_elements(partial + size_t(blockIdx.x) * 2 * C + C, bias_sums, start, C);
 }
 
 // out = residual + the gradient of the input; residual may be null, out may be gradient, residual or input.
@@ -131,27 +209,10 @@ KERNEL(layernorm_backward_sums, LAYERNORM_COLUMNS, 8)
     }
 }
 
-// dweight[C] and dbias[C] += the sums over G. A warp takes every fourth group, for 32 columns.
-// launch: grid (ceil(C / 32)), block (128)
-KERNEL(layernorm_backward_weight, LAYERNORM_WARPS * WARP, 8)
+// dweight[C] and dbias[C] += the sums over G.
+// launch: grid (ceil(C / 32)), block (256)
+KERNEL(layernorm_backward_weight, GROUP_WARPS * WARP, 4)
 (float* dweight, float* dbias, const float* partial, int G, int C) {
-    SHARED(float, sums, 2 * LAYERNORM_WARPS * WARP);
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int column = blockIdx.x * WARP + lane;
-    float weight_sum = 0.0f, bias_sum = 0.0f;
-    if (column < C) {
-#pragma unroll 4
-        for (int group = warp; group < G; group += LAYERNORM_WARPS) {
-            weight_sum += partial[size_t(group) * 2 * C + column];
-            bias_sum += partial[size_t(group) * 2 * C + C + column];
-        }
-    }
-    sums[threadIdx.x] = weight_sum;
-    sums[LAYERNORM_WARPS * WARP + threadIdx.x] = bias_sum;
-    __syncthreads();
-    if (warp < 2 && column < C) {
-        const float* own = sums + warp * LAYERNORM_WARPS * WARP + lane;
-        float* target = warp == 0 ? dweight : dbias;
-        target[column] += (own[0] + own[WARP]) + (own[2 * WARP] + own[3 * WARP]);
-    }
+    float* const targets[2] = {dweight, dbias};
+    add_group_sums(targets, partial, G, C);
 }

@@ -99,17 +99,9 @@ KERNEL(rmsnorm_backward_sums, LAYERNORM_COLUMNS, 8)
     }
 }
 
-// dweight[C] += the sums over G, in their order.
-// launch: grid (ceil(C / 128)), block (128)
-KERNEL(rmsnorm_backward_weight, LAYERNORM_COLUMNS, 8)(float* dweight, const float* partial, int G, int C) {
-    const int column = blockIdx.x * LAYERNORM_COLUMNS + threadIdx.x;
-    if (column >= C) {
-        return;
-    }
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int group = 0; group < G; group++) {
-        sum += partial[size_t(group) * C + column];
-    }
-    dweight[column] += sum;
+// dweight[C] += the sums over G.
+// launch: grid (ceil(C / 32)), block (256)
+KERNEL(rmsnorm_backward_weight, GROUP_WARPS * WARP, 4)(float* dweight, const float* partial, int G, int C) {
+    float* const targets[1] = {dweight};
+    add_group_sums(targets, partial, G, C);
 }

@@ -104,9 +104,6 @@ const TILE: usize = 64;
 const TILE_BLOCK: usize = 128;
 /// Rows per block of `attention_backward_mean`, eight lanes each.
 const MEAN_ROWS: usize = 16;
-/// Columns per block of `bias_backward_weight`, and groups of rows that its threads form.
-const BIAS_COLUMNS: usize = 16;
-const BIAS_GROUPS: usize = 64;
 
 /// Returns all kernels as one translation unit of CUDA C++ without includes. Compiler messages name the files of [`SOURCES`].
 pub fn text(precision: Precision) -> String {
@@ -125,9 +122,20 @@ pub fn text(precision: Precision) -> String {
     text
 }
 
-/// Number of groups of rows for [`layernorm_backward_sums`], its argument G.
-pub const fn layernorm_groups(rows: usize) -> usize {
-    clamp(rows.div_ceil(32), 128) as usize
+/// Number of groups of rows whose gradients of weight and bias a norm sums by themselves: argument G of [`layernorm_backward`]. About
+/// four blocks for each multiprocessor of the largest GPUs.
+pub const fn norm_groups(rows: usize) -> usize {
+    clamp(rows.div_ceil(32), 512) as usize
+}
+
+/// Number of groups of rows for [`bias_backward_sums`], its argument G.
+pub const fn bias_groups(rows: usize) -> usize {
+    clamp(rows.div_ceil(256), 64) as usize
+}
+
+/// Whether [`layernorm_backward`] supports this many channels; otherwise [`layernorm_backward_sums`] and [`layernorm_backward_input`] do.
+pub const fn has_one_pass(channels: usize) -> bool {
+    channels <= 512 * ELEMENTS
 }
 
 /// Defines the kernels in alphabetical order: the launch of each by its integer arguments, and the list of names.
@@ -173,10 +181,11 @@ kernels! {
         attention(precision, [sequences, tokens, heads, size], [3, 5])
     }
 
-    /// `bias_backward_weight(dbias, gradient, n, OC)`
-    bias_backward_weight(_, _rows, channels) {
-        Launch::new([channels.div_ceil(BIAS_COLUMNS), 1], BIAS_COLUMNS * BIAS_GROUPS)
-    }
+    /// `bias_backward_sums(partial, gradient, n, OC, G)`
+    bias_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], 2 * COLUMNS) }
+
+    /// `bias_backward_weight(dbias, partial, G, OC)`
+    bias_backward_weight(_, _groups, channels) { group_sums(channels) }
 
     /// `cast(out, in, count)`
     cast(_, count) { elementwise(count) }
@@ -229,6 +238,9 @@ kernels! {
     /// `heads_spread(wide, fused, n, stride, start, blocks, size, pieces, piece)`
     heads_spread(_, rows, _stride, _start, _blocks, _size, _pieces, _piece) { row_each(rows) }
 
+    /// `layernorm_backward(out, partial, gradient, input, statistics, weight, residual_or_null, n, C, G)`
+    layernorm_backward(_, _rows, channels, groups) { Launch::new([groups, 1], row_threads(channels)) }
+
     /// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
     layernorm_backward_input(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
 
@@ -236,7 +248,7 @@ kernels! {
     layernorm_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS) }
 
     /// `layernorm_backward_weight(dweight, dbias, partial, G, C)`
-    layernorm_backward_weight(_, _groups, channels) { Launch::new([channels.div_ceil(WARP), 1], WARPS * WARP) }
+    layernorm_backward_weight(_, _groups, channels) { group_sums(channels) }
 
     /// `layernorm_forward(out, statistics, input, weight, bias, n, C)`
     layernorm_forward(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
@@ -263,7 +275,7 @@ kernels! {
     rmsnorm_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS) }
 
     /// `rmsnorm_backward_weight(dweight, partial, G, C)`
-    rmsnorm_backward_weight(_, _groups, channels) { Launch::new([channels.div_ceil(COLUMNS), 1], COLUMNS) }
+    rmsnorm_backward_weight(_, _groups, channels) { group_sums(channels) }
 
     /// `rmsnorm_forward(out, statistics, input, weight, n, C, epsilon)`
     rmsnorm_forward(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
@@ -275,10 +287,19 @@ kernels! {
     swiglu_forward(_, rows, _width) { row_each(rows) }
 }
 
+/// Sums of groups of rows, 32 columns per block, eight warps each.
+fn group_sums(channels: usize) -> Launch {
+    Launch::new([channels.div_ceil(WARP), 1], 8 * WARP)
+}
+
 /// One row of logits per block.
 fn logits(rows: usize, padded_vocabulary: usize) -> Launch {
-    let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
-    Launch::new([rows, 1], threads.clamp(WARP, 512))
+    Launch::new([rows, 1], row_threads(padded_vocabulary))
+}
+
+/// Threads of a block for a row, eight elements each.
+fn row_threads(columns: usize) -> usize {
+    columns.div_ceil(ELEMENTS).next_multiple_of(WARP).clamp(WARP, 512)
 }
 
 /// One row per block.

@@ -516,35 +516,45 @@ fn layernorm_backward(
 ) {
     let precision = emulator.precision;
     let (c, n) = (operands.weight.len(), operands.statistics.len() / 2);
-    let groups = kernel::layernorm_groups(n);
+    let groups = kernel::norm_groups(n);
     let before: Vec<f32> = Random::new(5).values(2 * c, 1.0);
-    let [found, weight_gradient, bias_gradient] = emulator.twice(|| {
-        let found = emulator.outputs(n * c);
+    let run = |one_pass: bool| {
+        let (found, partial) = (emulator.outputs(n * c), Buffer::output_floats(groups * 2 * c));
         let [gradient, input, weight] =
             [operands.gradient, operands.input, operands.weight].map(|values| emulator.acts(values));
         let statistics = Buffer::from_floats(operands.statistics);
         let residual = residual.map(|values| emulator.acts(values));
-        let buffers = [&found, &gradient, &input, &statistics, &weight];
-        let launch = kernel::layernorm_backward_input(precision, n, c);
         let residual = residual.as_ref().map_or(Null, Argument::Buffer);
-        emulator.launch("layernorm_backward_input", launch, &buffers, &[residual, Int(n), Int(c)]);
-
-        let partial = Buffer::output_floats(groups * 2 * c);
-        let buffers = [&partial, &gradient, &input, &statistics];
-        let launch = kernel::layernorm_backward_sums(precision, n, c, groups);
-        emulator.launch("layernorm_backward_sums", launch, &buffers, &[Int(n), Int(c), Int(groups)]);
-
+        let sizes = [Int(n), Int(c), Int(groups)];
+        if one_pass {
+            let launch = kernel::layernorm_backward(precision, n, c, groups);
+            let rest = [&[residual], &sizes[..]].concat();
+            let buffers = [&found, &partial, &gradient, &input, &statistics, &weight];
+            emulator.launch("layernorm_backward", launch, &buffers, &rest);
+        } else {
+            let buffers = [&found, &gradient, &input, &statistics, &weight];
+            let launch = kernel::layernorm_backward_input(precision, n, c);
+            emulator.launch("layernorm_backward_input", launch, &buffers, &[&[residual], &sizes[..2]].concat());
+            let buffers = [&partial, &gradient, &input, &statistics];
+            let launch = kernel::layernorm_backward_sums(precision, n, c, groups);
+            emulator.launch("layernorm_backward_sums", launch, &buffers, &sizes);
+        }
         let (dw, db) = (Buffer::from_floats(&before[..c]), Buffer::from_floats(&before[c..]));
         let launch = kernel::layernorm_backward_weight(precision, groups, c);
         emulator.launch("layernorm_backward_weight", launch, &[&dw, &db, &partial], &[Int(groups), Int(c)]);
         [found, dw, db]
-    });
-    let name = label("layernorm_backward_input", precision);
-    compare(&name, shape, &emulator.read(&found), out, emulator.tolerance());
+    };
+    let mut weights = Vec::new();
+    for (one_pass, name) in [(false, "layernorm_backward_input"), (true, "layernorm_backward")] {
+        let [found, weight_gradient, bias_gradient] = emulator.twice(|| run(one_pass));
+        compare(&label(name, precision), shape, &emulator.read(&found), out, emulator.tolerance());
+        weights.push([weight_gradient.floats(), bias_gradient.floats()]);
+    }
+    assert_eq!(weights[0], weights[1], "{shape}: both sum the same rows in the same order");
     let expected: Vec<f32> = before.iter().zip(sums).map(|(a, b)| a + b).collect();
     let name = label("layernorm_backward_weight", precision);
-    compare(&name, shape, &weight_gradient.floats(), &expected[..c], TOLERANCE);
-    compare(&name, shape, &bias_gradient.floats(), &expected[c..], TOLERANCE);
+    compare(&name, shape, &weights[1][0], &expected[..c], TOLERANCE);
+    compare(&name, shape, &weights[1][1], &expected[c..], TOLERANCE);
 }
 
 const ATTENTION_TOKENS: [usize; 8] = [1, 7, 33, 64, 65, 96, 128, 130];
@@ -728,13 +738,18 @@ fn bias() {
     let mut random = Random::new(15);
     for precision in PRECISIONS {
         let emulator = emulator(precision);
-        for (n, channels) in [(1, 8), (7, 20), (65, 48), (130, 33), (1030, 96), (513, 1)] {
+        for (n, channels) in [(1, 8), (7, 20), (65, 48), (130, 33), (1030, 136), (513, 1)] {
             let gradient = emulator.rounded(random.values(n * channels, 1.0));
             let mut expected = random.values(channels, 1.0);
+            let groups = kernel::bias_groups(n);
             let [found] = emulator.twice(|| {
                 let (found, gradient) = (Buffer::from_floats(&expected), emulator.acts(&gradient));
-                let launch = kernel::bias_backward_weight(precision, n, channels);
-                emulator.launch("bias_backward_weight", launch, &[&found, &gradient], &[Int(n), Int(channels)]);
+                let partial = Buffer::output_floats(groups * channels);
+                let launch = kernel::bias_backward_sums(precision, n, channels, groups);
+                let sizes = [Int(n), Int(channels), Int(groups)];
+                emulator.launch("bias_backward_sums", launch, &[&partial, &gradient], &sizes);
+                let launch = kernel::bias_backward_weight(precision, groups, channels);
+                emulator.launch("bias_backward_weight", launch, &[&found, &partial], &[Int(groups), Int(channels)]);
                 [found]
             });
             reference::bias_backward_weight(&mut expected, &gradient);

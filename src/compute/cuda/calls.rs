@@ -166,11 +166,7 @@ impl Compute for Cuda {
         };
         let (operations, out) = (&mut self.operations, out.address());
         let sums = match layer.kind {
-            NormKind::Layer => {
-                let sums = operations.layernorm_backward_sums(operands, dimensions)?;
-                operations.layernorm_backward_input(out, operands, others, dimensions)?;
-                sums
-            }
+            NormKind::Layer => operations.layernorm_backward(out, operands, others, dimensions)?,
             NormKind::RootMeanSquare => {
                 let sums = operations.rmsnorm_backward_sums(operands, dimensions)?;
                 operations.rmsnorm_backward_input(out, operands, others, dimensions)?;

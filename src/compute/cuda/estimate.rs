@@ -72,7 +72,8 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     // I adds sums, independent of the number of tokens, to what F keeps.
     let kept = |stage| spec.left(stage, Kind::F, micro, &storage) + spec.left(stage, Kind::I, empty, &storage);
     let activations = demand.in_flight * held().map(kept).sum::<usize>();
-    let running = n * (3 * spec.widest() * act + size_of::<f32>() * (spec.heads() + 1));
+    let bias_sums = size_of::<f32>() * kernel::bias_groups(n) * spec.widest();
+    let running = n * (3 * spec.widest() * act + size_of::<f32>() * (spec.heads() + 1)) + bias_sums;
     let tokens = 4 * demand.microbatches * (5 * n + 2);
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
@@ -98,7 +99,7 @@ pub fn parameter_bytes<'a>(
 /// Returns how a GPU stores activations of micro-batches of `rows` tokens. Token ids are stored with the step's batch.
 pub fn storage(precision: Precision, rows: usize, sharing: Sharing) -> Storage {
     let Sharing { ranks: tp, row_ranks: sp, .. } = sharing;
-    let partial_sums = kernel::layernorm_groups(rows / sp);
+    let partial_sums = kernel::norm_groups(rows / sp);
     Storage { tp, sp, ..Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums) }
 }
 

@@ -110,6 +110,7 @@ impl Cuda {
             products: Products::new(gpu, precision)?,
             pool: Pool::new(gpu.context()),
             timing: KernelTimer::default(),
+            one_pass: true,
         };
         let Workload { micro_batch, microbatches, vocabulary, has_embedding, has_head, attention, .. } = workload;
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
@@ -163,6 +164,12 @@ impl Cuda {
     /// Times every kernel and product from now on.
     pub fn time_kernels(&mut self) {
         self.operations.timing.start();
+    }
+
+    #[cfg(feature = "internals")]
+    /// Takes the kernels that newer ones replaced, to compare their times.
+    pub fn take_predecessors(&mut self) {
+        self.operations.one_pass = false;
     }
 
     #[cfg(feature = "internals")]

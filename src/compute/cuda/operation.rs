@@ -20,6 +20,8 @@ pub(super) struct Operations {
     pub(super) products: Products,
     pub(super) pool: Pool,
     pub(super) timing: KernelTimer,
+    /// Whether the backward of a LayerNorm reads its operands once, where the kernel can.
+    pub(super) one_pass: bool,
 }
 
 /// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
@@ -175,24 +177,26 @@ impl Operations {
         launch!(self, layernorm_forward(out, statistics, input, weight, bias; n, c))
     }
 
-    pub(super) fn layernorm_backward_input(
-        &self,
+    /// `out` = the gradient of the input (+ `residual`, unless it is null). Returns the gradients of weight and bias, summed over
+    /// groups of rows: (G, 2, C), G = [`kernel::norm_groups`].
+    pub(super) fn layernorm_backward(
+        &mut self,
         out: Address,
         operands: NormOperands,
         [weight, residual]: [Address; 2],
         [n, c]: [usize; 2],
-    ) -> Result<()> {
+    ) -> Result<Buffer> {
         let NormOperands { gradient, input, statistics } = operands;
-        launch!(self, layernorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))
-    }
-
-    /// Returns the gradients of weight and bias, summed over groups of rows: (G, 2, C), G = [`kernel::layernorm_groups`].
-    pub(super) fn layernorm_backward_sums(&mut self, operands: NormOperands, [n, c]: [usize; 2]) -> Result<Buffer> {
-        let NormOperands { gradient, input, statistics } = operands;
-        let groups = kernel::layernorm_groups(n);
-        let sums = self.floats(groups * 2 * c)?;
-        launch!(self, layernorm_backward_sums(sums.address(), gradient, input, statistics; n, c, groups))?;
-        Ok(sums)
+        let groups = kernel::norm_groups(n);
+        let buffer = self.floats(groups * 2 * c)?;
+        let sums = buffer.address();
+        if self.one_pass && kernel::has_one_pass(c) {
+            launch!(self, layernorm_backward(out, sums, gradient, input, statistics, weight, residual; n, c, groups))?;
+        } else {
+            launch!(self, layernorm_backward_sums(sums, gradient, input, statistics; n, c, groups))?;
+            launch!(self, layernorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))?;
+        }
+        Ok(buffer)
     }
 
     pub(super) fn layernorm_backward_weight(
@@ -201,7 +205,7 @@ impl Operations {
         sums: Address,
         [n, c]: [usize; 2],
     ) -> Result<()> {
-        launch!(self, layernorm_backward_weight(weight, bias, sums; kernel::layernorm_groups(n), c))
+        launch!(self, layernorm_backward_weight(weight, bias, sums; kernel::norm_groups(n), c))
     }
 
     pub(super) fn rmsnorm_forward(
@@ -225,17 +229,17 @@ impl Operations {
         launch!(self, rmsnorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))
     }
 
-    /// Returns the gradient of the weight, summed over groups of rows: (G, C), G = [`kernel::layernorm_groups`].
+    /// Returns the gradient of the weight, summed over groups of rows: (G, C), G = [`kernel::norm_groups`].
     pub(super) fn rmsnorm_backward_sums(&mut self, operands: NormOperands, [n, c]: [usize; 2]) -> Result<Buffer> {
         let NormOperands { gradient, input, statistics } = operands;
-        let groups = kernel::layernorm_groups(n);
+        let groups = kernel::norm_groups(n);
         let sums = self.floats(groups * c)?;
         launch!(self, rmsnorm_backward_sums(sums.address(), gradient, input, statistics; n, c, groups))?;
         Ok(sums)
     }
 
     pub(super) fn rmsnorm_backward_weight(&self, weight: Address, sums: Address, [n, c]: [usize; 2]) -> Result<()> {
-        launch!(self, rmsnorm_backward_weight(weight, sums; kernel::layernorm_groups(n), c))
+        launch!(self, rmsnorm_backward_weight(weight, sums; kernel::norm_groups(n), c))
     }
 
     /// Rotates the first `heads` heads of `rows` in place.
@@ -446,7 +450,12 @@ impl Operations {
         if bias == Address::NULL {
             return Ok(());
         }
-        launch!(self, bias_backward_weight(bias, gradient; sizes.rows, sizes.outputs))
+        let groups = kernel::bias_groups(sizes.rows);
+        let sums = self.floats(groups * sizes.outputs)?;
+        launch!(self, bias_backward_sums(sums.address(), gradient; sizes.rows, sizes.outputs, groups))?;
+        launch!(self, bias_backward_weight(bias, sums.address(); groups, sizes.outputs))?;
+        self.pool.give([sums]);
+        Ok(())
     }
 }
 
