@@ -29,8 +29,9 @@ impl<T> Kept<T> {
 
 /// Returns the bytes that the ops of each stage keep, by slice of these numbers of tokens.
 fn kept(training: &Training, stages: &[Stage], slices: &[usize]) -> Vec<Vec<Kept>> {
-    let (spec, storage) = (training.spec(), training.storage());
+    let spec = training.spec();
     let of_slice = |stage: &Stage, tokens: usize| {
+        let storage = training.storage_of(tokens);
         let micro = MicroBatch { tokens, ..training.micro_batch };
         let left = |kind| spec.left(stage, kind, micro, &storage) as u64;
         let keys = if slices.len() > 1 { spec.keys(stage, micro, &storage) as u64 } else { 0 };

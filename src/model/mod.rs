@@ -29,6 +29,8 @@ mod walk;
 pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE, storage};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
+#[cfg(feature = "cuda")]
+pub use gpu::SliceOps;
 pub use executable::{check_executable, check_executable_keys, dropouts};
 pub use logits::WholeModel;
 pub use module::{StageModule, WorkerShare, workload};

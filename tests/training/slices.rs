@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// Seq1F1B with every unit recomputed before its backward.
-const SEQ1F1B: &str = "
+pub const SEQ1F1B: &str = "
 def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
@@ -22,7 +22,7 @@ def device(r, p, m, slices = 4):
 ";
 
 /// Seq1F1B-ZB with every unit recomputed before its backward.
-const SEQ1F1B_ZB: &str = "
+pub const SEQ1F1B_ZB: &str = "
 def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
@@ -32,7 +32,7 @@ def device(r, p, m, slices = 4):
 ";
 
 /// The graph of a schedule's text, or of a known one's name, with options such as `slices=3`.
-fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
+pub fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
     if !text.contains("def") {
         return graph(format!("{text} {options}").trim(), p, m, None).expect("a schedule");
     }
@@ -43,7 +43,7 @@ fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
 }
 
 /// Losses and parameters as bits after three steps, and the peak bytes that each worker held, which are as predicted.
-fn outcome(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<u64>) {
+pub fn outcome(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<u64>) {
     let mut session = training.session(graph).unwrap();
     let losses = losses(&train(training, &mut session, m, 3));
     let (mesh, stages) = (training.mesh(), training.stages(graph).unwrap());
@@ -115,7 +115,7 @@ fn most(changes: &[(Op, i64)]) -> i64 {
 
 /// Losses and parameters as bits after four steps of a schedule with copies, and the least peak of each worker over the steps: copies may be late on
 /// a busy machine. Checks that bytes change as predicted, and that the timeline has the copies, each where its waits allow.
-fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<i64>) {
+pub fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<i64>) {
     let mut session = training.session(graph).unwrap();
     let (stages, devices) = (training.stages(graph).unwrap(), graph.schedule().devices());
     let (mut bits, mut least) = (Vec::new(), vec![i64::MAX; devices as usize]);
@@ -158,7 +158,7 @@ fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, 
 }
 
 /// Seq1F1B whose slices but the last go to the host.
-const SEQ1F1B_OFFLOAD: &str = "
+pub const SEQ1F1B_OFFLOAD: &str = "
 def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
