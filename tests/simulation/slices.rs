@@ -5,8 +5,8 @@ use crate::support::{Dice, cells, costs_of, golden_json, graph, metrics, predict
 use pipesim::graphs::standard_deliveries;
 use pipesim::internals::sim::event::{Record, simulate};
 use pipesim::internals::sim::sweep_lasting;
-use pipesim::simulation::{Config, Processor};
-use pipesim::{Costs, Delivery, Kind, Op, Placement, Schedule, Selection, Slices, TaskGraph, check};
+use pipesim::simulation::{Config, Processor, Timeline};
+use pipesim::{Costs, Delivery, GivenCosts, Kind, Op, Placement, Schedule, Selection, Slices, TaskGraph, check};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -398,4 +398,27 @@ fn one_slice_is_the_whole_micro_batch() {
     assert_eq!(ops("seq1f1b-zb slices=1"), ops("zb-h1"));
     let whole: Schedule = graph("seq1f1b slices=1", 4, 8, None).unwrap().schedule().clone();
     assert!(whole.beyond_microbatches().is_none() && whole.units() == 8);
+}
+
+/// Slices, recomputes, copies and their shares of memory survive a timeline's file.
+#[test]
+fn timelines_are_read_back() {
+    for (asked, costs) in [
+        ("seq1f1b:slices=4", "attention=0.5,kv=0.1"),
+        ("1f1b-recompute", "stub=0.1"),
+        ("1f1b-offload:ahead=1", "copy=0.4"),
+        ("seq1f1b-zb:slices=3", "attention=0.3"),
+    ] {
+        let costs = Costs::given(costs.parse::<GivenCosts>().unwrap());
+        let resolved = Selection::new(4, 8).resolve(asked, &costs).unwrap();
+        let made = resolved.predict().unwrap().timeline();
+        let read = Timeline::from_json(&serde_json::to_string(&made).unwrap()).unwrap();
+        assert_eq!(read, made, "{asked}");
+        assert_eq!(read.slices.len(), if asked.starts_with("seq1f1b") { resolved.graph.slices() as usize } else { 0 });
+        let mut ops: Vec<Op> = read.ops().map(|(op, _)| op).collect();
+        ops.extend(read.spans.iter().filter_map(|span| span.copy_op()));
+        let mut expected: Vec<Op> = resolved.graph.schedule().ops().to_vec();
+        (ops.sort_unstable(), expected.sort_unstable());
+        assert_eq!(ops, expected, "{asked}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::llama::Case;
 use crate::run::{adamw, graph, losses, train, training, values};
-use crate::support::{checkpoint, debug_state, golden_losses, golden_settings, relative_distance};
+use crate::support::{Dice, checkpoint, costs_of, debug_state, golden_losses, golden_settings, relative_distance};
 use pipesim::internals::compute::{Alone, Collective};
 use pipesim::internals::experiment::{Training, held_changes, most_held};
 use pipesim::internals::graph::TaskGraph;
@@ -10,6 +10,7 @@ use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::{Parameters, Quantity, StageModule, Stopwatch};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::timeline::Queue;
+use pipesim::simulation::OpTimes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -194,6 +195,48 @@ fn offloading_changes_no_bit_and_lowers_the_peak() {
     let found = losses(&train(&shared, &mut shared.session(&written("pipeoffload", "", 2, 4)).unwrap(), 4, 3));
     for (ours, one) in found.into_iter().zip(one.iter().map(|&bits| f64::from_bits(bits))) {
         assert!((ours - one).abs() < 1e-5, "replicas: {ours}, one device {one}");
+    }
+}
+
+/// The most that `device` holds if its ops and copies run at the simulated times of random costs.
+fn most_simulated(graph: &TaskGraph, changes: &BTreeMap<Op, Vec<i64>>, device: u32, costs: &str) -> i64 {
+    let costs = costs_of(graph, costs);
+    let times = OpTimes::swept(graph, &costs);
+    let mut all = Vec::new();
+    for index in graph.schedule().range(device) {
+        let op = graph.op(index).alone();
+        let halves: &[Kind] = if op.kind() == Kind::B { &[Kind::I, Kind::W] } else { &[op.kind()] };
+        for &bytes in halves.iter().flat_map(|&kind| &changes[&op.of_kind(kind)]) {
+            all.push((if bytes > 0 { times.start[index] } else { times.end[index] }, bytes));
+        }
+    }
+    all.sort_unstable();
+    most(&all.into_iter().map(|(_, bytes)| (Op::new(Kind::F, 0, 0), bytes)).collect::<Vec<_>>())
+}
+
+/// Offloads count as returned once they must have ended, and not before: no copy is too slow or too fast for the bound.
+#[test]
+fn the_bound_on_what_is_held_credits_offloads() {
+    let training = training(8, adamw(0.95, 0.01), None, false);
+    let mut dice = Dice(3);
+    for (text, plain, p) in [("1f1b-offload ahead=1", "1f1b", 4), ("pipeoffload", "pipeoffload offloaded=0", 2)] {
+        let (graph, plain) = (written(text, "", p, 8), written(plain, "", p, 8));
+        let stages = training.stages(&graph).unwrap();
+        let mut credited = false;
+        for device in 0..p {
+            let changes = held_changes(&training, &graph, device, &stages).unwrap();
+            let bound = most_held(&training, &graph, device, &stages).unwrap() as i64;
+            let without = most_held(&training, &plain, device, &stages).unwrap() as i64;
+            assert!(bound <= without, "{text}, device {device}: {bound} bytes, without copies {without}");
+            credited |= bound < without;
+            for _ in 0..50 {
+                let [f, b, copy] = [1 + dice.below(9), 1 + dice.below(9), 1 + dice.below(40)];
+                let costs = format!("F={f},B={b},copy={}", copy as f64 / 10.0);
+                let held = most_simulated(&graph, &changes, device, &costs);
+                assert!(held <= bound, "{text}, device {device}, {costs}: holds {held} of {bound} bytes");
+            }
+        }
+        assert!(credited, "{text}");
     }
 }
 
