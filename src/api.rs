@@ -98,11 +98,11 @@ pub mod simulation {
     pub use crate::metrics::{Activity, DeviceMetrics, Metrics, Reference, TypicalSpeed};
     pub use crate::sim::event::{Config, Each, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
-        Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime, SlowOps,
+        Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
         Interval, MemoryCurve, MemoryLevel, OffloadPlan, OffloadRefused, OpTimes, Piece, PlannedCopy, Prediction,
-        PredictionFigures, Sensitivity, Setup, ShardingFigures, Spread, StepSpan, StreamSpan, Successive, bounds,
-        bounds_at_own_peaks, critical_path, explain, memory, plan_offload, predict, replay, sensitivities, slacks,
-        sweep,
+        PredictionFigures, Sensitivity, Setup, ShardingFigures, SlowOps, Spread, StepSpan, StreamSpan, Successive,
+        bounds, bounds_at_own_peaks, critical_path, explain, memory, plan_offload, predict, replay, sensitivities,
+        slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};
 }

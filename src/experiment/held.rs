@@ -1,9 +1,9 @@
 //! The memory that ops keep for later ones, predicted.
 
+use super::leaving::Leaving;
 use super::{Error, Training};
 use crate::activation::Keep;
 use crate::graph::TaskGraph;
-use super::leaving::Leaving;
 use crate::model_spec::{EMBEDDING, MicroBatch, Stage};
 use crate::op::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};

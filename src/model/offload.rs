@@ -4,11 +4,11 @@ use super::module::StageModule;
 use super::ops::find;
 use super::stash::{LeftByPart, Parcel, Stash, Whereabouts};
 use super::walk::{Left, Walk};
+#[cfg(feature = "cuda")]
+use crate::compute::Store as _;
 use crate::compute::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::compute::cuda::{Cuda, Direction};
-#[cfg(feature = "cuda")]
-use crate::compute::Store as _;
 use crate::compute::{Compute, Memory};
 use crate::op::{Kind, Op};
 use anyhow::{Error, Result, bail};

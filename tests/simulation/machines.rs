@@ -220,12 +220,19 @@ const WHOLE: usize = 2;
 /// precision's peak, and none gets slower if one number improves.
 #[test]
 fn better_machines_are_never_slower_nor_faster_than_their_peak() {
-    let names =
-        ["1f1b", "gpipe", "interleaved-1f1b", "dualpipe", "zb-h1", "zb-v", "1f1b-offload", "pipeoffload", "1f1b-recompute"];
-    let graphs: Vec<TaskGraph> = names
-        .iter()
-        .map(|name| Selection::new(4, 8).resolve(name, &Costs::default()).unwrap().graph)
-        .collect();
+    let names = [
+        "1f1b",
+        "gpipe",
+        "interleaved-1f1b",
+        "dualpipe",
+        "zb-h1",
+        "zb-v",
+        "1f1b-offload",
+        "pipeoffload",
+        "1f1b-recompute",
+    ];
+    let graphs: Vec<TaskGraph> =
+        names.iter().map(|name| Selection::new(4, 8).resolve(name, &Costs::default()).unwrap().graph).collect();
     let bases: Vec<Hardware> = hardware_names().map(|name| hardware(name).unwrap()).collect();
     let step = |hardware: &Hardware, layout: &ParallelConfig, graph: &TaskGraph| {
         let analytic = analytic(hardware.clone(), layout.clone());

@@ -653,7 +653,8 @@ fn attention_in_bfloat16_on_cuda_cores() {
 fn attention_of_the_queries_of_a_slice() {
     let (b, t, first, heads) = (2, 130, 70, 2);
     let mut random = Random::new(14);
-    for (precision, size) in [(Precision::F32, 16), (Precision::F32, 64), (Precision::Bf16, 32), (Precision::Bf16, 20)] {
+    for (precision, size) in [(Precision::F32, 16), (Precision::F32, 64), (Precision::Bf16, 32), (Precision::Bf16, 20)]
+    {
         let emulator = emulator(precision);
         let (shape, c) = (Shape { sequences: b, tokens: t, heads, groups: heads, size }, heads * size);
         let (ints, what) = ([Int(b), Int(t), Int(first), Int(heads), Int(size)], format!("{shape:?} from {first} on"));
@@ -664,7 +665,10 @@ fn attention_of_the_queries_of_a_slice() {
         let mut gradient = emulator.rounded(random.values(b * t * c, 1.0));
         // what belongs to rows before the slice is 0: queries, gradients, log-sums, means
         let is_query = |i: usize| i % (3 * c) < c;
-        qkv.iter_mut().enumerate().filter(|&(i, _)| before(i, 3 * c) && is_query(i)).for_each(|(_, value)| *value = 0.0);
+        qkv.iter_mut()
+            .enumerate()
+            .filter(|&(i, _)| before(i, 3 * c) && is_query(i))
+            .for_each(|(_, value)| *value = 0.0);
         gradient.iter_mut().enumerate().filter(|&(i, _)| before(i, c)).for_each(|(_, value)| *value = 0.0);
         let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
         reference::attention_forward(&mut out, &mut log_sums, &qkv, shape);
@@ -680,7 +684,13 @@ fn attention_of_the_queries_of_a_slice() {
         let found = emulator.read(&found);
         compare(&name("attention_forward"), &what, &rows(&found, c), &rows(&out, c), tolerance);
         assert!(found[..c * 64].iter().all(|&value| value == 0.0), "tiles before the slice are not written");
-        compare(&name("log sums"), &what, &rows(&sums.floats(), 1), &rows(&log_sums, 1), emulator.float32_of_exponentials());
+        compare(
+            &name("log sums"),
+            &what,
+            &rows(&sums.floats(), 1),
+            &rows(&log_sums, 1),
+            emulator.float32_of_exponentials(),
+        );
 
         let out = emulator.rounded(out);
         let mut expected = vec![0.0; b * t * 3 * c];

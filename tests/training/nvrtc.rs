@@ -111,7 +111,12 @@ type Ceiling = (&'static str, fn(Precision) -> kernel::Launch, [usize; 4], usize
 const CEILINGS: [Ceiling; 40] = [
     ("adamw_update", |p| kernel::adamw_update(p, COUNT), [64, 80, 64, 80], 0),
     ("add", |p| kernel::add(p, COUNT), [40, 40, 40, 40], 0),
-    ("attention_backward_keys", |p| kernel::attention_backward_keys(p, 32, 1024, 0, 16, 128), [256, 256, 256, 256], 1024),
+    (
+        "attention_backward_keys",
+        |p| kernel::attention_backward_keys(p, 32, 1024, 0, 16, 128),
+        [256, 256, 256, 256],
+        1024,
+    ),
     ("attention_backward_mean", |p| kernel::attention_backward_mean(p, 32, 1024, 12, 64), [48, 56, 48, 56], 0),
     (
         "attention_backward_queries",

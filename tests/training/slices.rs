@@ -214,21 +214,33 @@ fn most_simulated(graph: &TaskGraph, changes: &BTreeMap<Op, Vec<i64>>, device: u
     most(&all.into_iter().map(|(_, bytes)| (Op::new(Kind::F, 0, 0), bytes)).collect::<Vec<_>>())
 }
 
+/// B3 waits until all four offloads have ended, so the next four forwards find room. Then the same without copies.
+const LAST_FIRST: [&str; 2] = [
+    "def device(r, p, m):\n    back = L(0) + B(0) + L(1) + B(1) + L(2) + B(2)\n    return 4 * (F + O) + L(3) + B(3) + 4 * F + B(4) + B(5) + B(6) + B(7) + back\n",
+    "def device(r, p, m):\n    return 4 * F + B(3) + 4 * F + B(4) + B(5) + B(6) + B(7) + B(0) + B(1) + B(2)\n",
+];
+
 /// Offloads count as returned once they must have ended, and not before: no copy is too slow or too fast for the bound.
 #[test]
 fn the_bound_on_what_is_held_credits_offloads() {
     let training = training(8, adamw(0.95, 0.01), None, false);
     let mut dice = Dice(3);
-    for (text, plain, p) in [("1f1b-offload ahead=1", "1f1b", 4), ("pipeoffload", "pipeoffload offloaded=0", 2)] {
+    let [last_first, plain] = LAST_FIRST;
+    let cases = [
+        ("1f1b-offload ahead=1", "1f1b", 4, false),
+        ("pipeoffload offloaded=2", "pipeoffload offloaded=0", 2, false),
+        (last_first, plain, 1, true),
+    ];
+    for (text, plain, p, is_credited) in cases {
         let (graph, plain) = (written(text, "", p, 8), written(plain, "", p, 8));
         let stages = training.stages(&graph).unwrap();
-        let mut credited = false;
         for device in 0..p {
             let changes = held_changes(&training, &graph, device, &stages).unwrap();
             let bound = most_held(&training, &graph, device, &stages).unwrap() as i64;
             let without = most_held(&training, &plain, device, &stages).unwrap() as i64;
             assert!(bound <= without, "{text}, device {device}: {bound} bytes, without copies {without}");
-            credited |= bound < without;
+            // elsewhere all forwards before the first backward may run before a copy ends
+            assert!(!is_credited || 7 * bound < 5 * without, "{bound} bytes, without copies {without}");
             for _ in 0..50 {
                 let [f, b, copy] = [1 + dice.below(9), 1 + dice.below(9), 1 + dice.below(40)];
                 let costs = format!("F={f},B={b},copy={}", copy as f64 / 10.0);
@@ -236,7 +248,6 @@ fn the_bound_on_what_is_held_credits_offloads() {
                 assert!(held <= bound, "{text}, device {device}, {costs}: holds {held} of {bound} bytes");
             }
         }
-        assert!(credited, "{text}");
     }
 }
 

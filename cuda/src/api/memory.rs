@@ -281,9 +281,8 @@ impl Pool {
 
     /// Returns how many more buffers of each size the pool needs so that these moves allocate nothing.
     pub fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
-        let free = |bytes| {
-            self.free.get(&bytes).map_or(0, Vec::len) + self.leaving.get(&bytes).map_or(0, VecDeque::len)
-        };
+        let free =
+            |bytes| self.free.get(&bytes).map_or(0, Vec::len) + self.leaving.get(&bytes).map_or(0, VecDeque::len);
         most_taken(moves).into_iter().map(|(bytes, most)| (bytes, most.saturating_sub(free(bytes)))).collect()
     }
 

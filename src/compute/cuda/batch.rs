@@ -26,8 +26,8 @@ impl Batch {
     /// Allocates memory for the tokens of a step: inputs for the embedding, targets for the head.
     pub(super) fn new(gpu: &Arc<Gpu>, workload: &Workload) -> Result<Batch> {
         let (tokens, units) = (step_tokens(workload), workload.microbatches * workload.slice_count());
-        let words = if workload.has_embedding { 4 * tokens + units } else { 0 }
-            + if workload.has_head { tokens } else { 0 };
+        let words =
+            if workload.has_embedding { 4 * tokens + units } else { 0 } + if workload.has_head { tokens } else { 0 };
         let staging =
             || -> Result<(Pinned, Event)> { Ok((Pinned::new(gpu.context(), words * WORD)?, gpu.events().untimed()?)) };
         Ok(Batch {

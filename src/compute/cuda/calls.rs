@@ -4,8 +4,8 @@ use super::estimate::check_address;
 use super::operation::{FusedShape, NormOperands};
 use super::{Activations, Cuda, EventTimer, Group};
 use crate::compute::{
-    Activated, Attended, Attention, Classified, Classifier, Compute, Earlier, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side,
+    Activated, Attended, Attention, Classified, Classifier, Compute, Earlier, Embedded, Embedding, Function, Linear,
+    Multiplied, Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side,
 };
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::Address;

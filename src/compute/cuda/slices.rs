@@ -113,7 +113,8 @@ impl Cuda {
         earlier: &mut [Earlier<Activations>],
     ) -> Result<()> {
         let Attended { gradient, fused, output, kept } = operands;
-        let (shape, heads) = (self.prefix(layer), [self.workload.micro_batch.sequences * layer.heads, self.per_float()]);
+        let (shape, heads) =
+            (self.prefix(layer), [self.workload.micro_batch.sequences * layer.heads, self.per_float()]);
         let (rows, width) = (shape.sequences * shape.tokens, layer.heads * layer.size);
         let own = FusedShape { tokens: self.positions().len(), first: 0, ..shape };
         let means = self.operations.attention_means([gradient.address(), output.address()], &own)?;
