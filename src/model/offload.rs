@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// A copy, for a thread that copies.
 pub type CopyWork = Box<dyn FnOnce() -> Result<()> + Send>;
 
+/// What goes to the host, and where it is put.
+type Leaving<B> = (LeftByPart<B>, Parcel<B>);
+
 /// Bytes of all buffers.
 fn bytes<B: Memory>(left: &LeftByPart<B>) -> i64 {
     left.iter().flatten().flat_map(Left::each).map(Memory::bytes).sum::<usize>() as i64
@@ -119,7 +122,7 @@ impl StageModule<Cuda> {
 impl<C: Compute> StageModule<C> {
     /// Takes out what the forward of a unit left, to be copied to the host and put into the parcel. With slices, copies of keys and
     /// values stay.
-    fn leaving(&mut self, op: Op) -> Result<(LeftByPart<C::Buffer>, Parcel<C::Buffer>)> {
+    fn leaving(&mut self, op: Op) -> Result<Leaving<C::Buffer>> {
         let (unit, slice) = self.at(op)?;
         self.enter(slice)?;
         let entry = find(&mut self.stages, op.stage())?;

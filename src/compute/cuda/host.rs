@@ -13,12 +13,15 @@ pub enum Direction {
     FromHost,
 }
 
+/// Pinned memory, with the end of the copy that still reads it.
+type Free = (Pinned, Option<Arc<Event>>);
+
 /// The streams of copies, and pinned memory to use again.
 pub(super) struct HostCopies {
     to_host: Stream,
     from_host: Stream,
-    /// By size, oldest first, with the end of the copy that still reads it.
-    free: BTreeMap<usize, VecDeque<(Pinned, Option<Arc<Event>>)>>,
+    /// By size, oldest first.
+    free: BTreeMap<usize, VecDeque<Free>>,
     /// What the copy that has begun frees at its end: memory of the device.
     leaving: Vec<Buffer>,
     /// The same of the host.

@@ -211,8 +211,8 @@ impl Backend for Accelerator {
     }
 
     fn wait_for_copies(&mut self, copies: &[usize]) -> Result<()> {
-        let ends = copies.iter().filter_map(|number| self.copies.get(number));
-        Ok(ends.map(|[_, end]| self.gpu.compute.wait(end)).collect::<Result<_, _>>()?)
+        let mut ends = copies.iter().filter_map(|number| self.copies.get(number));
+        Ok(ends.try_for_each(|[_, end]| self.gpu.compute.wait(end))?)
     }
 
     fn copy_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
