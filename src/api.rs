@@ -100,9 +100,9 @@ pub mod simulation {
     pub use crate::sim::{
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Held, Idle, IdleReport, IdleSpan, IdleTime,
         Interval, MemoryCurve, MemoryLevel, OffloadPlan, OffloadRefused, OpTimes, Piece, PlannedCopy, Prediction,
-        PredictionFigures, Sensitivity, Setup, ShardingFigures, Spread, StepSpan, StreamSpan, Successive, bounds,
-        bounds_at_own_peaks, critical_path, explain, memory, plan_offload, predict, replay, sensitivities, slacks,
-        sweep,
+        PredictionFigures, Sensitivity, Setup, ShardingFigures, SlowOps, Spread, StepSpan, StreamSpan, Successive,
+        bounds, bounds_at_own_peaks, critical_path, explain, memory, plan_offload, predict, replay, sensitivities,
+        slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers};
 }

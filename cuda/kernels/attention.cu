@@ -5,6 +5,10 @@
 // The forward keeps one number a row, log_sums[B, NH, T] = log sum exp(scores), and the backward recomputes the
 // weights. HS is at most 128. bfloat16 runs on tensor cores where HS is a multiple of 16. Results start at multiples of
 // 16 bytes; whatever else may start anywhere, but is read faster from there.
+//
+// Queries may be those of a slice: the rows from `first` on. Tiles of queries that end before it are left out, and what
+// belongs to their rows is neither read nor written. Rows before `first` in its own tile are: their queries, gradients,
+// log-sums and means must be 0, so that they add nothing to the gradients of keys and values.
 
 constexpr int FORWARD_BLOCKS = 3; // on a multiprocessor
 constexpr int BACKWARD_BLOCKS = 2;
@@ -19,11 +23,11 @@ constexpr int BACKWARD_BLOCKS = 2;
 #endif
 
 // out[B, T, C] and log_sums. One block a tile of 64 queries, the last tile first.
-// launch: grid (ceil(T / 64) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
+// launch: grid ((ceil(T / 64) - first / 64) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
 KERNEL(attention_forward, TILE_THREADS, FORWARD_BLOCKS)
-(act* out, float* log_sums, const act* qkv, int B, int T, int NH, int HS) {
+(act* out, float* log_sums, const act* qkv, int B, int T, int first, int NH, int HS) {
     DYNAMIC_SHARED(shared);
-    const Head head = head_of_block(T, NH, HS, true);
+    const Head head = head_of_block(T, first, NH, HS, true);
 #define SCALAR(SIZE) scalar_forward<SIZE>(out, log_sums, qkv, head, shared)
 #define TENSOR(SIZE) tensor_forward<SIZE>(out, log_sums, qkv, head, shared)
     CHOOSE_PATH(HS, SCALAR, TENSOR)
@@ -62,9 +66,9 @@ KERNEL(attention_backward_mean, 128, 8)
 // launch: grid (ceil(T / 64) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
 KERNEL(attention_backward_keys, TILE_THREADS, BACKWARD_BLOCKS)
 (act* qkv_gradient, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B, int T,
- int NH, int HS) {
+ int first, int NH, int HS) {
     DYNAMIC_SHARED(shared);
-    const Head head = head_of_block(T, NH, HS, false);
+    const Head head = head_of_block(T, first, NH, HS, false);
     const AttentionOperands operands = {gradient, qkv, log_sums, means};
 #ifdef PIPESIM_BF16
     SHARED(float2, numbers, 2 * TILE);
@@ -77,12 +81,12 @@ KERNEL(attention_backward_keys, TILE_THREADS, BACKWARD_BLOCKS)
 }
 
 // The third of queries of qkv_gradient. One block a tile of 64 queries, the last tile first.
-// launch: as attention_backward_keys
+// launch: grid as attention_forward, block (128), shared bytes: src/cuda/kernel.rs
 KERNEL(attention_backward_queries, TILE_THREADS, BACKWARD_BLOCKS)
 (act* qkv_gradient, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B, int T,
- int NH, int HS) {
+ int first, int NH, int HS) {
     DYNAMIC_SHARED(shared);
-    const Head head = head_of_block(T, NH, HS, true);
+    const Head head = head_of_block(T, first, NH, HS, true);
     const AttentionOperands operands = {gradient, qkv, log_sums, means};
 #define SCALAR(SIZE) scalar_backward_queries<SIZE>(qkv_gradient, operands, head, shared)
 #define TENSOR(SIZE) tensor_backward_queries<SIZE>(qkv_gradient, operands, head, shared)

@@ -13,6 +13,7 @@ constexpr int TILE_THREADS = 128;
 // Where the rows of one head of one sequence lie, and how large all is. C = NH HS.
 struct Head {
     int T, size, tile;  // tokens, size of the head, this block's tile of rows
+    int start;          // the first tile of queries; those before it are left out
     size_t C;
     size_t projection;  // of the first query in qkv[B, T, 3C]; its key comes C later, its value 2C
     size_t output;      // of the first row in the output[B, T, C]
@@ -20,16 +21,21 @@ struct Head {
     float scale;        // 1 / sqrt(HS)
 };
 
-// The head and the tile of block blockIdx.x; tiles in descending order if `reversed`: blocks with most work come first.
-__device__ inline Head head_of_block(int T, int NH, int HS, bool reversed) {
-    const unsigned tiles = (unsigned(T) + TILE - 1) / TILE;
+// The head and the tile of block blockIdx.x. Tiles are those of all keys, or, if `of_queries`, those of the queries from
+// the tile of row `first` on, in descending order: blocks with most work come first.
+__device__ inline Head head_of_block(int T, int first, int NH, int HS, bool of_queries) {
+    const unsigned all = (unsigned(T) + TILE - 1) / TILE, start = unsigned(first) / TILE;
+    const unsigned tiles = of_queries ? all - start : all;
     const unsigned tile = blockIdx.x % tiles, index = blockIdx.x / tiles;
     const size_t sequence = index / NH, head = index % NH, C = size_t(NH) * HS;
-    return Head{T, HS, int(reversed ? tiles - 1 - tile : tile), C, sequence * T * 3 * C + head * HS,
+    return Head{T, HS, int(of_queries ? all - 1 - tile : tile), int(start), C, sequence * T * 3 * C + head * HS,
                 sequence * T * C + head * HS, size_t(index) * T, 1.0f / sqrtf(float(HS))};
 }
 
 __device__ inline int tiles_of(const Head& head) { return (head.T + TILE - 1) / TILE; }
+
+// The first tile of queries that see a tile of keys.
+__device__ inline int first_queries(const Head& head) { return head.tile > head.start ? head.tile : head.start; }
 
 // Elements from one row of a tile in shared memory to the next.
 __device__ inline int tile_stride(int size) { return (size + 3) / 4 * 4 + 4; }
@@ -263,7 +269,7 @@ __device__ inline void scalar_backward_keys(act* qkv_gradient, const AttentionOp
     float4 key_sums[4][Chunks<SIZE>::COUNT], value_sums[4][Chunks<SIZE>::COUNT];
     clear(key_sums);
     clear(value_sums);
-    for (int tile = head.tile; tile < tiles_of(head); tile++) {
+    for (int tile = first_queries(head); tile < tiles_of(head); tile++) {
         __syncthreads();
         load_tile(queries, source, 3 * head.C, tile * TILE, head.T, head.size);
         load_tile(gradients, operands.gradient + head.output, head.C, tile * TILE, head.T, head.size);

@@ -248,12 +248,13 @@ __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionO
     const float scale = head.scale * LOG2_E;
     copy_tile<SIZE>(keys, source + head.C, 3 * head.C, first, head.T, head.size);
     copy_tile<SIZE>(values, source + 2 * head.C, 3 * head.C, first, head.T, head.size);
-    copy_queries<SIZE>(pairs + head.tile % 2 * 2 * ALL, numbers + head.tile % 2 * TILE, operands, head.tile, head);
+    const int start = first_queries(head);
+    copy_queries<SIZE>(pairs + start % 2 * 2 * ALL, numbers + start % 2 * TILE, operands, start, head);
     copy_commit();
     float key_sums[TensorTile<SIZE>::COLUMNS][4], value_sums[TensorTile<SIZE>::COLUMNS][4];
     clear(key_sums);
     clear(value_sums);
-    for (int tile = head.tile; tile < tiles_of(head); tile++) {
+    for (int tile = start; tile < tiles_of(head); tile++) {
         const bf16* const queries = pairs + tile % 2 * 2 * ALL;
         const bf16* const gradients = queries + ALL;
         const float2* const log_sums = numbers + tile % 2 * TILE;

@@ -72,7 +72,7 @@ const MAX_GRID_X: usize = (1 << 31) - 1;
 const MAX_GRID_Y: usize = (1 << 16) - 1;
 
 /// Names and texts of the source files, in the order of the translation unit.
-pub const SOURCES: [(&str, &str); 15] = [
+pub const SOURCES: [(&str, &str); 16] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
     ("attention_tensor.cuh", include_str!("../kernels/attention_tensor.cuh")),
@@ -87,6 +87,7 @@ pub const SOURCES: [(&str, &str); 15] = [
     ("optimizer.cu", include_str!("../kernels/optimizer.cu")),
     ("residual.cu", include_str!("../kernels/residual.cu")),
     ("rmsnorm.cu", include_str!("../kernels/rmsnorm.cu")),
+    ("slices.cu", include_str!("../kernels/slices.cu")),
     ("swiglu.cu", include_str!("../kernels/swiglu.cu")),
 ];
 
@@ -160,9 +161,9 @@ kernels! {
     /// `add(out, other, count)`
     add(_, count) { elementwise(count) }
 
-    /// `attention_backward_keys(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
-    attention_backward_keys(precision, sequences, tokens, heads, size) {
-        attention(precision, [sequences, tokens, heads, size], [4, 6])
+    /// `attention_backward_keys(qkv_gradient, gradient, qkv, log_sums, means, B, T, first, NH, HS)`
+    attention_backward_keys(precision, sequences, tokens, _first, heads, size) {
+        attention(precision, [sequences, tokens.div_ceil(TILE), heads, size], [4, 6])
     }
 
     /// `attention_backward_mean(means, gradient, output, B, T, NH, HS)`
@@ -171,14 +172,14 @@ kernels! {
         Launch::new([rows.div_ceil(MEAN_ROWS), 1], 8 * MEAN_ROWS)
     }
 
-    /// `attention_backward_queries(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
-    attention_backward_queries(precision, sequences, tokens, heads, size) {
-        attention(precision, [sequences, tokens, heads, size], [4, 6])
+    /// `attention_backward_queries(qkv_gradient, gradient, qkv, log_sums, means, B, T, first, NH, HS)`
+    attention_backward_queries(precision, sequences, tokens, first, heads, size) {
+        attention(precision, [sequences, query_tiles(tokens, first), heads, size], [4, 6])
     }
 
-    /// `attention_forward(out, log_sums, qkv, B, T, NH, HS)`
-    attention_forward(precision, sequences, tokens, heads, size) {
-        attention(precision, [sequences, tokens, heads, size], [3, 5])
+    /// `attention_forward(out, log_sums, qkv, B, T, first, NH, HS)`
+    attention_forward(precision, sequences, tokens, first, heads, size) {
+        attention(precision, [sequences, query_tiles(tokens, first), heads, size], [3, 5])
     }
 
     /// `bias_backward_sums(partial, gradient, n, OC, G)`
@@ -280,6 +281,15 @@ kernels! {
     /// `rmsnorm_forward(out, statistics, input, weight, n, C, epsilon)`
     rmsnorm_forward(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
 
+    /// `slice_gather(wide, source, n, t, T, position, stride, has_queries, NH, G, HS)`
+    slice_gather(_, rows, _tokens, _whole, _position, _stride, _has_queries, _heads, _groups, _size) { row_each(rows) }
+
+    /// `slice_reduce(out, wide, other_or_null, n, t, T, position, has_queries, NH, G, HS)`
+    slice_reduce(_, rows, _tokens, _whole, _position, _has_queries, _heads, _groups, _size) { row_each(rows) }
+
+    /// `strided_copy(out, in, count, length, out_stride, in_stride)`
+    strided_copy(_, count, _length, _out_stride, _in_stride) { elementwise(count) }
+
     /// `swiglu_backward(values, gradient, n, F)`
     swiglu_backward(_, rows, _width) { row_each(rows) }
 
@@ -316,10 +326,15 @@ pub const fn on_tensor_cores(precision: Precision, size: usize) -> bool {
     matches!(precision, Precision::Bf16) && size.is_multiple_of(16) && size <= MAX_HEAD_SIZE
 }
 
-/// One block per tile of queries (or keys) of one head. `tiles` is the number of tiles that a block keeps in shared memory: on CUDA
+/// Tiles of the queries from row `first` on.
+fn query_tiles(tokens: usize, first: usize) -> usize {
+    tokens.div_ceil(TILE).saturating_sub(first / TILE)
+}
+
+/// One block per tile of queries (or keys), of which a head of a sequence has `blocks`. `tiles` is the number of tiles that a block keeps in shared memory: on CUDA
 /// cores (besides one of weights), and on tensor cores.
-fn attention(precision: Precision, [sequences, tokens, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
-    let blocks = tokens.div_ceil(TILE).saturating_mul(heads).saturating_mul(sequences);
+fn attention(precision: Precision, [sequences, blocks, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
+    let blocks = blocks.saturating_mul(heads).saturating_mul(sequences);
     let bytes = if on_tensor_cores(precision, size) {
         tiles[1] * TILE * (size.next_multiple_of(32) + 8) * 2
     } else {

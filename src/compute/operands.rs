@@ -288,4 +288,30 @@ impl Workload {
             None => 0..self.micro_batch.tokens,
         }
     }
+
+    /// Rows of a slice of a micro-batch.
+    pub fn slice_rows(&self, slice: usize) -> usize {
+        self.micro_batch.sequences * self.positions(slice).len()
+    }
+
+    /// The range of a slice's tokens among those of a step that [`Workload::in_order`] has ordered.
+    pub fn slice_tokens(&self, microbatch: usize, slice: usize) -> Range<usize> {
+        let micro = self.micro_batch;
+        let start = microbatch * micro.rows() + micro.sequences * self.positions(slice).start;
+        start..start + self.slice_rows(slice)
+    }
+
+    /// Appends a step's tokens, micro-batch by micro-batch and sequence by sequence, to `into`: of each micro-batch slice by slice.
+    pub fn in_order(&self, tokens: &[u32], into: &mut Vec<u32>) {
+        if self.slice_count() == 1 {
+            return into.extend_from_slice(tokens);
+        }
+        let micro = self.micro_batch;
+        for microbatch in tokens.chunks(micro.rows()) {
+            for slice in 0..self.slice_count() {
+                let sequences = microbatch.chunks(micro.tokens);
+                sequences.for_each(|sequence| into.extend_from_slice(&sequence[self.positions(slice)]));
+            }
+        }
+    }
 }

@@ -67,14 +67,14 @@ pub(super) fn copy_costs(
     steps: &Steps,
     pace: impl Fn(&StepRecord) -> f64,
 ) -> Result<Vec<PartCost>, Error> {
-    let (graph, spec, storage) = (&*steps.graph, training.spec(), training.storage());
+    let (graph, spec) = (&*steps.graph, training.spec());
     if !graph.schedule().has_copies() {
         return Ok(Vec::new());
     }
     let (stages, slices) = (training.stages(graph)?, training.slices(graph)?);
     let bytes = |op: Op| {
         let micro = MicroBatch { tokens: slices[op.slice_number()], ..training.micro_batch };
-        spec.left(&stages[op.stage() as usize], Kind::F, micro, &storage).max(1) as f64
+        spec.left(&stages[op.stage() as usize], Kind::F, micro, &training.storage_of(micro.tokens)).max(1) as f64
     };
     let mut per_byte: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
     for record in &steps.records {
@@ -85,6 +85,7 @@ pub(super) fn copy_costs(
         }
     }
     let size = training.micro_batch;
+    let storage = training.storage_of(size.tokens);
     let of_kind = |(kind, per_byte): (Kind, Vec<f64>)| {
         let (typical, samples) = (median(&per_byte), per_byte.len() as u64);
         let of_part = |part: &crate::model_spec::Part| PartCost {

@@ -1,5 +1,6 @@
 //! The memory that ops keep for later ones, predicted.
 
+use super::leaving::Leaving;
 use super::{Error, Training};
 use crate::activation::Keep;
 use crate::graph::TaskGraph;
@@ -29,8 +30,9 @@ impl<T> Kept<T> {
 
 /// Returns the bytes that the ops of each stage keep, by slice of these numbers of tokens.
 fn kept(training: &Training, stages: &[Stage], slices: &[usize]) -> Vec<Vec<Kept>> {
-    let (spec, storage) = (training.spec(), training.storage());
+    let spec = training.spec();
     let of_slice = |stage: &Stage, tokens: usize| {
+        let storage = training.storage_of(tokens);
         let micro = MicroBatch { tokens, ..training.micro_batch };
         let left = |kind| spec.left(stage, kind, micro, &storage) as u64;
         let keys = if slices.len() > 1 { spec.keys(stage, micro, &storage) as u64 } else { 0 };
@@ -100,28 +102,30 @@ pub fn held_changes(
     Ok(changes)
 }
 
-/// Returns the peak bytes that the ops of a worker of `device` keep for later ones. Copies to the host may end at any time, so what they
-/// return counts only when it comes back.
+/// Returns the peak bytes that the ops of a worker of `device` keep for later ones, however long copies to the host take: see
+/// [`super::leaving`].
 ///
 /// # Errors
 /// More slices than tokens.
 pub fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Result<u64, Error> {
     let changes = held_changes(training, graph, device, stages)?;
-    let (mut held, mut most, mut away) = (0_i64, 0_i64, BTreeSet::new());
+    let (mut held, mut most, mut leaving) = (0_i64, 0_i64, Leaving::default());
     for op in graph.schedule().program(device) {
         let halves: &[Kind] = if op.kind() == Kind::B { &[Kind::I, Kind::W] } else { &[op.kind()] };
         for half in halves.iter().map(|&kind| op.of_kind(kind)) {
             let of_half = changes.get(&half).map_or(&[][..], |changes| changes);
-            held += match (half.kind(), of_half) {
-                (Kind::O, [keys, _]) => *keys,
-                (Kind::O | Kind::L, _) => 0,
-                _ => of_half.iter().sum(),
-            };
-            if half.kind() == Kind::O {
-                away.insert(half);
-            }
-            if half.kind().is_backward() && away.contains(&half.of_kind(Kind::O)) {
-                held += changes.get(&half.of_kind(Kind::L)).map_or(0, |of| of[1..].iter().sum());
+            match (half.kind(), of_half) {
+                // with slices, keys and values stay until the backward
+                (Kind::O, [keys @ .., forward]) => {
+                    leaving.offload(half, -forward);
+                    held += keys.iter().sum::<i64>();
+                }
+                (Kind::L, _) => held += leaving.reload(half),
+                _ => {
+                    held -= leaving.used(half);
+                    let back = half.kind().is_backward().then(|| changes.get(&half.of_kind(Kind::L))).flatten();
+                    held += of_half.iter().chain(back.map_or(&[][..], |back| &back[1..])).sum::<i64>();
+                }
             }
             most = most.max(held);
         }

@@ -14,6 +14,7 @@ mod copied;
 mod error;
 mod hardware;
 mod held;
+mod leaving;
 mod measure;
 mod model_source;
 mod ordered;

@@ -1,5 +1,6 @@
 //! Costs that decide the order of a schedule, measured if none are given.
 
+use super::runnable::refuse_planned;
 use super::{Error, Event, Extent, Observer, Training, profile, silent};
 use crate::cost::{CostFile, CostTable};
 use crate::placement::Placement;
@@ -76,6 +77,7 @@ pub fn graph_of(
     given: Option<&CostFile>,
     observer: Observer<'_>,
 ) -> Result<OrderedGraph, Error> {
+    refuse_planned(selection, name)?;
     let costs = given.map(|file| Costs::measured(file.clone(), training.training_config.layers.clone()));
     let (given_costs, calibrating) = (costs.as_ref(), (CALIBRATING, selection));
     let costs = OrderCosts { training, given: given_costs, calibrating, warmup: WARMUP, measured: OnceCell::new() };

@@ -6,11 +6,27 @@ use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
 use crate::placement::Placement;
-use crate::resolve::unknown_costs;
+use crate::resolve::{Selection, unknown_costs};
 use std::cell::Cell;
 
 /// Returns the costs of the named schedule on a placement, for orders that depend on costs.
 pub(super) type Pricing<'a> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, Error>;
+
+/// Refuses a schedule whose copies are planned by costs, before anything is measured: only schedules that copy measure the time of a copy.
+///
+/// # Errors
+/// The copies of `name` are planned.
+pub(super) fn refuse_planned(selection: &Selection, name: &str) -> Result<(), Error> {
+    match selection.order(name).map(|found| found.order) {
+        Ok(Order::Open(open)) if open.programs.iter().any(|program| matches!(program, Program::Offload { .. })) => {
+            Err(Error::Schedule(format!(
+                "{name}: devices cannot run copies that are planned by costs (offload_plan); predict works; take offload(word, ...), or leave \
+                 planned out"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
 
 impl Experiment {
     /// Checks, before anything is measured, that no schedule deadlocks under the link's delivery, as far as orders are known without
@@ -19,15 +35,7 @@ impl Experiment {
     /// # Errors
     /// A schedule deadlocks or does not resolve.
     pub fn refuse_early(&self) -> Result<(), Error> {
-        for name in &self.schedules {
-            let order = self.selection.order(name).map(|found| found.order);
-            if let Ok(Order::Open(open)) = order
-                && open.programs.iter().any(|program| matches!(program, Program::Offload { .. }))
-            {
-                let what = format!("{name}: devices cannot run offloads; predict works; run another schedule");
-                return Err(Error::Schedule(what));
-            }
-        }
+        self.schedules.iter().try_for_each(|name| refuse_planned(&self.selection, name))?;
         let known = |name: &String| {
             let undecided = Cell::new(false); // whether its order depends on costs
             let settled = self.selection.graph::<Error>(name, &|name, placement| {

@@ -210,19 +210,12 @@ impl Training {
         slices.map_err(|error| Error::Usage(format!("{error} tokens; raise --seq, or ask for fewer slices")))
     }
 
-    /// Checks that these devices can run the ops of `graph`.
-    fn check_ops(&self, graph: &TaskGraph) -> Result<(), Error> {
-        let beyond = graph.schedule().ops().iter().find(|op| match self.backend {
-            Backend::Cpu => !op.kind().is_executed(),
-            Backend::Cuda { .. } => op.slice().is_some() || !op.kind().is_costed(),
-        });
+    /// Checks that devices can run the ops of `graph`.
+    fn check_ops(graph: &TaskGraph) -> Result<(), Error> {
+        let beyond = graph.schedule().ops().iter().find(|op| !op.kind().is_executed());
         let Some(op) = beyond else { return Ok(()) };
-        let where_to = match self.backend {
-            Backend::Cpu => "run another schedule",
-            Backend::Cuda { .. } => "GPUs run forwards and backwards of whole micro-batches; use --device cpu",
-        };
         Err(Error::Schedule(format!(
-            "devices of this kind cannot run {} ({}); predict works; {where_to}",
+            "devices cannot run {} ({}); predict works; run another schedule",
             op.feature(),
             op.alone()
         )))
@@ -230,7 +223,7 @@ impl Training {
 
     /// Returns the layers of each stage of `graph`.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
-        self.check_ops(graph)?;
+        Training::check_ops(graph)?;
         self.slices(graph)?;
         let (stages, devices) = (graph.schedule().placement.stages() as usize, graph.schedule().devices());
         let virtual_stages = match stages / devices.max(1) as usize {
@@ -353,7 +346,7 @@ impl Training {
                     &shared,
                     (link, *delivery),
                     &self.parameters,
-                    self.micro_batch,
+                    (self.micro_batch, &self.slices(graph)?),
                     &held,
                     self.training_config.fault,
                 )?
@@ -430,14 +423,19 @@ impl Training {
     }
 
     /// How a worker stores what ops keep for later ones.
-    pub(super) fn storage(&self) -> Storage {
+    fn storage(&self) -> Storage {
+        self.storage_of(self.micro_batch.tokens)
+    }
+
+    /// The same for slices of `tokens` tokens.
+    pub(super) fn storage_of(&self, tokens: usize) -> Storage {
         let mesh = self.mesh();
         match &self.backend {
             Backend::Cpu => {
                 let storage = model::storage(self.config().vocabulary_multiple, mesh.tensor as usize);
                 Storage { sp: mesh.row_ranks() as usize, ..storage }
             }
-            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows(), mesh),
+            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.sequences * tokens, mesh),
         }
     }
 

@@ -2,24 +2,37 @@
 
 use super::module::{StageModule, WorkerShare, workload};
 use super::parameters::Parameters;
+use super::stash::Stash;
 #[cfg(feature = "internals")]
 use crate::compute::cuda::AloneOnDevice;
 use crate::compute::cuda::{
-    Cuda, Demand, DeviceCollective, EventTimer, Group, Numbers, Sharing, check_kernel_sizes, check_memory,
+    Cuda, Demand, DeviceCollective, EventTimer, Group, Numbers, Sharing, Traffic, check_kernel_sizes, check_memory,
 };
 use crate::compute::{Store, TensorShare};
 use crate::epilogue::GradientSync;
 use crate::model_spec::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
-use pipesim_cuda::Gpu;
-use pipesim_cuda::api::Buffer;
+use pipesim_cuda::api::{Address, Buffer};
 use pipesim_cuda::kernel::Precision;
+use pipesim_cuda::{Event, Gpu};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Limit of pending work on the stream while ops warm up.
 const MOST_WARMING: u64 = 256;
+
+/// What a schedule asks for beyond forwards and backwards of whole micro-batches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SliceOps<'a> {
+    /// Tokens per sequence of each slice; empty for whole sequences.
+    pub slices: &'a [usize],
+    /// The recomputes of the module's stages.
+    pub recomputed: &'a [Op],
+    /// Whether activations are copied to the host.
+    pub has_copies: bool,
+}
 
 impl StageModule<Cuda> {
     #[cfg(feature = "internals")]
@@ -37,7 +50,7 @@ impl StageModule<Cuda> {
         precision: Precision,
     ) -> Result<StageModule<Cuda>> {
         let alone: Box<dyn DeviceCollective> = Box::new(AloneOnDevice);
-        StageModule::on_gpu_rank(gpu, parameters, stages, sizes, precision, alone)
+        StageModule::on_gpu_rank(gpu, parameters, stages, (sizes, SliceOps::default()), precision, alone)
     }
 
     /// A module on `gpu` with one tensor-parallel rank's share of each layer: see [`StageModule::on_gpu`]. All ranks run the same ops
@@ -46,14 +59,14 @@ impl StageModule<Cuda> {
         gpu: &Arc<Gpu>,
         parameters: &Parameters,
         stages: &[(u32, model_spec::Stage)],
-        sizes: [usize; 3],
+        (sizes, ops): ([usize; 3], SliceOps<'_>),
         precision: Precision,
         share: impl Into<WorkerShare<dyn DeviceCollective>>,
     ) -> Result<StageModule<Cuda>> {
         let (config, spec) = (&parameters.config, parameters.config.spec());
         let WorkerShare { ranks, shares_rows, optimizer } = share.into();
         let share = TensorShare { rank: ranks.rank(), size: ranks.size(), shares_rows };
-        let workload = workload(config, stages, sizes, share, optimizer)?;
+        let workload = workload(config, stages, sizes, share, optimizer)?.sliced(ops.slices)?;
         let [sequences, tokens, microbatches] = sizes;
         check_kernel_sizes(config, [sequences, tokens])?;
         let sharing = Sharing { ranks: share.size, row_ranks: share.row_ranks(), optimizers: optimizer.members };
@@ -61,7 +74,11 @@ impl StageModule<Cuda> {
         check_memory(gpu, &spec, stages, &demand)?;
         let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), ranks)?;
         let mut module = StageModule::new(compute, parameters, stages, &workload)?;
-        module.warm_up(microbatches * sequences * tokens).context("running every op once")?;
+        module.recompute(ops.recomputed.iter().copied())?;
+        if ops.has_copies {
+            module.compute.allow_copies()?;
+        }
+        module.warm_up(microbatches * sequences * tokens, ops.has_copies).context("running every op once")?;
         module.compute.wake();
         Ok(module)
     }
@@ -95,9 +112,14 @@ impl StageModule<Cuda> {
         self.groups.iter().map(Group::bytes_held).sum()
     }
 
-    /// Bytes of a hidden state: what stages hand to each other.
+    /// Bytes of a hidden state, with slices of the longest: what stages hand to each other.
     pub fn hidden_bytes(&self) -> usize {
-        self.compute.rows_between() * self.width() * self.compute.activation_bytes()
+        self.compute.most_rows_between() * self.width() * self.compute.activation_bytes()
+    }
+
+    /// Whether all copies to and from the host are done.
+    pub fn has_copied(&self) -> Result<bool> {
+        self.compute.has_copied()
     }
 
     /// The GPU that it is on.
@@ -111,8 +133,8 @@ impl StageModule<Cuda> {
         self.compute.products()
     }
 
-    /// Runs every op of every stage once, on tokens 0 and zero hidden states, and records what each takes from the pool.
-    fn warm_up(&mut self, tokens: usize) -> Result<()> {
+    /// Runs every kind of op of every stage and slice once, on tokens 0 and zero hidden states, and records what each takes from the pool.
+    fn warm_up(&mut self, tokens: usize, has_copies: bool) -> Result<()> {
         let tokens = vec![0; tokens];
         self.begin(&tokens, &tokens)?;
         let gpu = self.gpu().clone();
@@ -126,22 +148,89 @@ impl StageModule<Cuda> {
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;
         let [from, to] = [hidden[0].address(), hidden[1].address()];
         let stages: Vec<(u32, model_spec::Stage)> = self.held().map(|(id, stage)| (id, stage.clone())).collect();
+        let recomputed = std::mem::take(&mut self.recomputed);
         for (stage, layers) in stages {
             let (has_before, has_after) = (!layers.has(EMBEDDING), !layers.has(HEAD));
-            self.compute.watch();
-            self.forward(stage, 0, has_before.then_some(from), has_after.then_some(to), &mut marks)?;
-            self.compute.watched(stage, Kind::F);
-            self.compute.watch();
-            self.backward_input(stage, 0, has_after.then_some(from), has_before.then_some(to), &mut marks)?;
-            self.compute.watched(stage, Kind::I);
-            self.compute.watch();
-            self.backward_weight(stage, 0, &mut marks)?;
-            self.compute.watched(stage, Kind::W);
+            let (input, output) = (has_before.then_some(from), has_after.then_some(to));
+            let (gradient, into) = (has_after.then_some(from), has_before.then_some(to));
+            let count = self.slices as u32;
+            let ops = |kind| (0..count).map(move |slice| Op::of_unit(kind, stage, slice, count));
+            for op in ops(Kind::F) {
+                self.watched_run(op, input, output, &mut marks)?;
+            }
+            for op in ops(Kind::I).rev() {
+                self.watched_run(op, gradient, into, &mut marks)?;
+                self.watched_run(op.of_kind(Kind::W), None, None, &mut marks)?;
+            }
+            if recomputed.iter().any(|&(of, _)| of == stage) {
+                self.recompute(ops(Kind::R))?;
+                for op in ops(Kind::F) {
+                    self.watched_run(op, input, output, &mut marks)?;
+                }
+                for op in ops(Kind::R).rev() {
+                    self.watched_run(op, None, None, &mut marks)?;
+                    self.run(op.of_kind(Kind::B), gradient, into, &mut marks)?;
+                }
+                self.recomputed.clear();
+            }
+            if has_copies {
+                for op in ops(Kind::F) {
+                    self.run(op, input, output, &mut marks)?;
+                }
+                for op in ops(Kind::O).rev() {
+                    let out = self.watched_copy(op, &[])?;
+                    let back = self.watched_copy(op.of_kind(Kind::L), &[out])?;
+                    gpu.compute.wait(&back)?;
+                    self.watched_run(op.of_kind(Kind::I), gradient, into, &mut marks)?;
+                    self.run(op.of_kind(Kind::W), None, None, &mut marks)?;
+                }
+            }
         }
+        self.recomputed = recomputed;
         self.zero_gradients()?;
         self.compute.settle()?;
         self.held.forget();
         Ok(())
+    }
+
+    /// Runs an op, and records what it takes from the pool.
+    fn watched_run(
+        &mut self,
+        op: Op,
+        input: Option<Address>,
+        output: Option<Address>,
+        marks: &mut EventTimer,
+    ) -> Result<()> {
+        let unit = self.unit(op)?;
+        let is_away = self.is_away(op, unit.0);
+        self.compute.watch();
+        self.run(op, input, output, marks)?;
+        self.compute.watched(self.traffic(op, unit, is_away));
+        Ok(())
+    }
+
+    /// The same of a copy. Returns its end.
+    fn watched_copy(&mut self, op: Op, after: &[Arc<Event>]) -> Result<Arc<Event>> {
+        let unit = self.unit(op)?;
+        self.compute.watch();
+        let [_, end] = self.enqueue_copy(op, after)?;
+        self.compute.watched(self.traffic(op, unit, false));
+        Ok(end)
+    }
+
+    /// Whether the activation of a unit went to the host.
+    fn is_away(&self, op: Op, unit: usize) -> bool {
+        self.stages.get(&op.stage()).is_some_and(|stage| matches!(stage.stashes[unit], Stash::Away(..)))
+    }
+
+    /// What an op takes from the pool, which it shares with others; its activation may have been on the host.
+    fn traffic(&self, op: Op, (unit, slice): (usize, usize), was_away: bool) -> Traffic {
+        let is_beyond = match op.kind() {
+            Kind::F => self.recomputed.contains(&(op.stage(), unit)),
+            Kind::I => was_away,
+            _ => false,
+        };
+        Traffic { stage: op.stage(), kind: op.kind(), slice, is_beyond }
     }
 
     /// Allocates everything that a step of these ops, in this order, takes from the pool. Ops of other devices' stages are ignored.
@@ -149,16 +238,19 @@ impl StageModule<Cuda> {
     /// # Errors
     /// There is too little memory: the error has the numbers.
     pub fn reserve(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<()> {
-        let calls = ops.into_iter().flat_map(|op| {
+        let (mut all, mut away) = (Vec::new(), BTreeSet::new());
+        for op in ops.into_iter().map(Op::alone) {
             let kinds: &[Kind] = match op.kind() {
-                Kind::F => &[Kind::F],
-                Kind::I => &[Kind::I],
-                Kind::W => &[Kind::W],
                 Kind::B => &[Kind::I, Kind::W],
-                _ => &[], // not executed here
+                _ => &[op.kind()],
             };
-            kinds.iter().map(move |&kind| (op.stage(), kind))
-        });
-        self.compute.reserve(calls)
+            let unit = self.unit(op)?;
+            if op.kind() == Kind::O {
+                away.insert((op.stage(), unit.0));
+            }
+            let was_away = away.contains(&(op.stage(), unit.0));
+            all.extend(kinds.iter().map(|&kind| self.traffic(op.of_kind(kind), unit, was_away)));
+        }
+        self.compute.reserve(all.into_iter())
     }
 }

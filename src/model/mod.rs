@@ -30,6 +30,8 @@ pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE, storage};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use crate::model_spec::transformer::Config;
 pub use executable::{check_executable, check_executable_keys, dropouts};
+#[cfg(feature = "cuda")]
+pub use gpu::SliceOps;
 pub use logits::WholeModel;
 pub use module::{StageModule, WorkerShare, workload};
 pub use offload::CopyWork;

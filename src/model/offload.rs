@@ -4,13 +4,24 @@ use super::module::StageModule;
 use super::ops::find;
 use super::stash::{LeftByPart, Parcel, Stash, Whereabouts};
 use super::walk::{Left, Walk};
+#[cfg(feature = "cuda")]
+use crate::compute::Store as _;
 use crate::compute::cpu::Cpu;
+#[cfg(feature = "cuda")]
+use crate::compute::cuda::{Cuda, Direction};
 use crate::compute::{Compute, Memory};
 use crate::op::{Kind, Op};
 use anyhow::{Error, Result, bail};
+#[cfg(feature = "cuda")]
+use pipesim_cuda::Event;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 
 /// A copy, for a thread that copies.
 pub type CopyWork = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// What goes to the host, and where it is put.
+type Leaving<B> = (LeftByPart<B>, Parcel<B>);
 
 /// Bytes of all buffers.
 fn bytes<B: Memory>(left: &LeftByPart<B>) -> i64 {
@@ -20,6 +31,25 @@ fn bytes<B: Memory>(left: &LeftByPart<B>) -> i64 {
 /// Moves all buffers.
 fn moved<B>(left: LeftByPart<B>, mut to: impl FnMut(B) -> B) -> LeftByPart<B> {
     left.into_iter().map(|part| part.into_iter().map(|left| left.map(&mut to)).collect()).collect()
+}
+
+/// The same, until one fails.
+#[cfg(feature = "cuda")]
+fn try_moved<B>(left: LeftByPart<B>, mut to: impl FnMut(B) -> Result<B>) -> Result<LeftByPart<B>> {
+    let mut all = Vec::with_capacity(left.len());
+    for part in left {
+        let moved = part.into_iter().map(|left| left.try_map(&mut to)).collect::<Result<Vec<_>>>();
+        all.push(moved?);
+    }
+    Ok(all)
+}
+
+/// Takes out of a parcel what is on the host.
+fn on_host<B>(parcel: &Parcel<B>, op: Op) -> Result<LeftByPart<B>> {
+    let Whereabouts::Host(there) = parcel.take() else {
+        bail!("expected an activation on the host, found none: run OFFLOAD before {op}");
+    };
+    Ok(there)
 }
 
 impl StageModule<Cpu> {
@@ -37,6 +67,62 @@ impl StageModule<Cpu> {
     }
 
     fn offload(&mut self, op: Op) -> Result<CopyWork> {
+        let (left, parcel) = self.leaving(op)?;
+        let (memories, held, leaving) = (self.compute.memories(), self.held.clone(), bytes(&left));
+        Ok(Box::new(move || {
+            parcel.put(Whereabouts::Host(moved(left, |buffer| memories.to_host(buffer))));
+            held.change(op, -leaving);
+            Ok(())
+        }))
+    }
+
+    fn reload(&mut self, op: Op) -> Result<CopyWork> {
+        let parcel = self.parcel(op)?;
+        let (memories, held) = (self.compute.memories(), self.held.clone());
+        Ok(Box::new(move || {
+            let there = on_host(&parcel, op)?;
+            held.change(op, bytes(&there));
+            parcel.put(Whereabouts::Device(moved(there, |buffer| memories.to_device(buffer))));
+            Ok(())
+        }))
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl StageModule<Cuda> {
+    /// Enqueues the copy of `op`, an OFFLOAD or RELOAD, behind everything computed so far and the copies that end at `after`: see
+    /// `StageModule::<Cpu>::copy`. Its memory is returned to work that waits for its end. Returns its start and end.
+    ///
+    /// # Errors
+    /// The stage is not here, the op is out of order, or the GPU failed.
+    pub fn enqueue_copy(&mut self, op: Op, after: &[Arc<Event>]) -> Result<[Arc<Event>; 2]> {
+        self.compute.enter()?;
+        match op.kind() {
+            Kind::O => {
+                let (left, parcel) = self.leaving(op)?;
+                let leaving = bytes(&left);
+                let start = self.compute.begin_copy(Direction::ToHost, after)?;
+                parcel.put(Whereabouts::Host(try_moved(left, |buffer| self.compute.to_host(buffer))?));
+                self.held.change(op, -leaving);
+                Ok([Arc::new(start), self.compute.end_copy(Direction::ToHost)?])
+            }
+            Kind::L => {
+                let parcel = self.parcel(op)?;
+                let there = on_host(&parcel, op)?;
+                self.held.change(op, bytes(&there));
+                let start = self.compute.begin_copy(Direction::FromHost, after)?;
+                parcel.put(Whereabouts::Device(try_moved(there, |buffer| self.compute.to_device(buffer))?));
+                Ok([Arc::new(start), self.compute.end_copy(Direction::FromHost)?])
+            }
+            _ => bail!("expected OFFLOAD or RELOAD, found {op}: run it on the device"),
+        }
+    }
+}
+
+impl<C: Compute> StageModule<C> {
+    /// Takes out what the forward of a unit left, to be copied to the host and put into the parcel. With slices, copies of keys and
+    /// values stay.
+    fn leaving(&mut self, op: Op) -> Result<Leaving<C::Buffer>> {
         let (unit, slice) = self.at(op)?;
         self.enter(slice)?;
         let entry = find(&mut self.stages, op.stage())?;
@@ -53,32 +139,18 @@ impl StageModule<Cpu> {
         }
         let parcel = Parcel::leaving();
         entry.stashes[unit] = Stash::Away(stays, parcel.clone());
-        let (memories, held, leaving) = (self.compute.memories(), self.held.clone(), bytes(&left));
-        Ok(Box::new(move || {
-            parcel.put(Whereabouts::Host(moved(left, |buffer| memories.to_host(buffer))));
-            held.change(op, -leaving);
-            Ok(())
-        }))
+        Ok((left, parcel))
     }
 
-    fn reload(&mut self, op: Op) -> Result<CopyWork> {
+    /// Returns where what went to the host is.
+    fn parcel(&mut self, op: Op) -> Result<Parcel<C::Buffer>> {
         let (unit, _) = self.at(op)?;
         let Stash::Away(_, parcel) = &find(&mut self.stages, op.stage())?.stashes[unit] else {
             bail!("expected an activation that goes to the host, found none: run OFFLOAD before {op}");
         };
-        let (parcel, memories, held) = (parcel.clone(), self.compute.memories(), self.held.clone());
-        Ok(Box::new(move || {
-            let Whereabouts::Host(there) = parcel.take() else {
-                bail!("expected an activation on the host, found none: run OFFLOAD before {op}");
-            };
-            held.change(op, bytes(&there));
-            parcel.put(Whereabouts::Device(moved(there, |buffer| memories.to_device(buffer))));
-            Ok(())
-        }))
+        Ok(parcel.clone())
     }
-}
 
-impl<C: Compute> StageModule<C> {
     /// Puts together what came back from the host for the unit of `op` and what stayed, if it went there.
     pub(super) fn come_back(&mut self, op: Op, unit: usize) -> Result<()> {
         let stash = &mut find(&mut self.stages, op.stage())?.stashes[unit];

@@ -103,6 +103,7 @@ impl<C: Compute> StageModule<C> {
         self.run(Op::new(Kind::F, stage, microbatch), input, output, timer)
     }
 
+    #[cfg(feature = "internals")]
     /// Backward for the input of `stage` for a whole micro-batch: see [`StageModule::run`].
     pub fn backward_input(
         &mut self,
@@ -115,6 +116,7 @@ impl<C: Compute> StageModule<C> {
         self.run(Op::new(Kind::I, stage, microbatch), gradient, output, timer)
     }
 
+    #[cfg(feature = "internals")]
     /// Backward for the weights: adds a whole micro-batch's share to the gradients of the stage's parameters.
     pub fn backward_weight(&mut self, stage: u32, microbatch: u32, timer: &mut C::Timer) -> Result<()> {
         self.run(Op::new(Kind::W, stage, microbatch), None, None, timer)

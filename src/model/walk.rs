@@ -50,6 +50,13 @@ impl<B> Left<B> {
         Left { input, other, keys, added }
     }
 
+    /// The same, until one fails.
+    #[cfg(feature = "cuda")]
+    pub fn try_map(self, mut to: impl FnMut(B) -> Result<B>) -> Result<Left<B>> {
+        let mut of = |one: Option<B>| one.map(&mut to).transpose();
+        Ok(Left { input: of(self.input)?, other: of(self.other)?, keys: of(self.keys)?, added: of(self.added)? })
+    }
+
     /// Keys and values that are kept apart from the input.
     pub fn only_keys(&self) -> Option<&B> {
         self.keys.as_ref()

@@ -2,7 +2,9 @@
 
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
+use crate::op::Kind;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Why a device idles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -83,6 +85,17 @@ impl Cause {
             Cause::Straggler => "ops before what it waits for took longer than they do on average",
         }
     }
+}
+
+/// Which ops are slow under imbalance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowOps {
+    /// Those of some stages.
+    #[default]
+    Stages,
+    /// Those of some slices of the sequence, on all stages.
+    Slices,
+    Both,
 }
 
 /// An idle interval of one device with one cause, in ticks.
@@ -185,6 +198,9 @@ pub struct IdleReport {
     pub total: IdleTime,
     pub per_device: Vec<IdleTime>,
     pub idle: Vec<IdleSpan>,
+    /// Which ops are slow under imbalance.
+    #[serde(skip)]
+    pub slow: SlowOps,
 }
 
 impl Explanation {
@@ -218,6 +234,38 @@ impl Explanation {
             total: time(&self.total()),
             per_device: self.devices.iter().map(time).collect(),
             idle: self.idle.iter().map(span).collect(),
+            slow: self.slow_ops(graph, costs),
+        }
+    }
+
+    /// Returns which ops are slow under imbalance: an op exceeds the average of its kind by what its slice exceeds it on average
+    /// over stages, and by its stage's share.
+    fn slow_ops(&self, graph: &TaskGraph, costs: &CostTable) -> SlowOps {
+        let (schedule, counts) = (graph.schedule(), graph.schedule().counts());
+        if !schedule.slices().is_cut() {
+            return SlowOps::Stages;
+        }
+        let mut means: BTreeMap<(Kind, Option<usize>), (f64, f64)> = BTreeMap::new(); // by kind and slice: sum, number
+        for op in schedule.op_classes() {
+            let number = counts[schedule.class(op)] as f64;
+            for slice in [None, Some(op.slice_number())] {
+                let mean = means.entry((op.kind(), slice)).or_default();
+                *mean = (mean.0 + number * costs.of(op).duration as f64, mean.1 + number);
+            }
+        }
+        let mean = |key| means.get(&key).map_or(0.0, |(sum, number)| sum / f64::max(*number, 1.0));
+        let (mut all, mut of_slices) = (0, 0);
+        for idle in self.idle.iter().filter(|idle| idle.cause == Cause::Imbalance) {
+            let Some(op) = idle.op.map(|index| graph.op(index)) else { continue };
+            let of_slice = mean((op.kind(), Some(op.slice_number())));
+            let (slice, stage) = (of_slice - mean((op.kind(), None)), costs.of(op).duration as f64 - of_slice);
+            all += idle.end - idle.start;
+            of_slices += if slice > stage { idle.end - idle.start } else { 0 };
+        }
+        match (3 * of_slices > all, 3 * of_slices > 2 * all) {
+            (_, true) => SlowOps::Slices,
+            (true, false) => SlowOps::Both,
+            (false, false) => SlowOps::Stages,
         }
     }
 }

@@ -27,7 +27,7 @@ pub use critical::{
 };
 pub use explain::explain;
 pub use gates::CollectiveSpan;
-pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime};
+pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime, SlowOps};
 pub use memory::{MemoryCurve, MemoryLevel, memory};
 pub(crate) use offload::planned_offload;
 pub use offload::{OffloadPlan, OffloadRefused, PlannedCopy, plan_offload};

@@ -15,6 +15,7 @@
 #include "../../cuda/kernels/optimizer.cu"
 #include "../../cuda/kernels/residual.cu"
 #include "../../cuda/kernels/rmsnorm.cu"
+#include "../../cuda/kernels/slices.cu"
 #include "../../cuda/kernels/swiglu.cu"
 #ifdef EXTRA_KERNELS // a file with more kernels, listed by its macro EXTRA_ENTRIES, to try the emulator itself
 #include EXTRA_KERNELS
@@ -92,6 +93,9 @@ const Kernel KERNELS[] = {
     ENTRY(rmsnorm_backward_sums),
     ENTRY(rmsnorm_backward_weight),
     ENTRY(rmsnorm_forward),
+    ENTRY(slice_gather),
+    ENTRY(slice_reduce),
+    ENTRY(strided_copy),
     ENTRY(swiglu_backward),
     ENTRY(swiglu_forward),
 #ifdef EXTRA_ENTRIES

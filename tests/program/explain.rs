@@ -337,3 +337,20 @@ fn assumed_costs_are_said() {
         makespan("-p 4 -m 16 -s zb-v --costs F=18.5,I=13.5,W=13.5")
     );
 }
+
+#[test]
+fn slow_slices_are_not_called_slow_stages() {
+    let told = |line: &str| {
+        let (code, out, err) = pipesim(&format!("explain -q -p 4 -m 8 {line}"));
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    let (slices, stages) = ("imbalance (waiting for slices", "imbalance (waiting for slow stages)");
+    // Attention makes later slices longer on all stages alike.
+    let attention = told("-s seq1f1b:slices=4 --costs attention=0.5");
+    assert!(attention.contains(slices) && !attention.contains(stages), "{attention}");
+    // Equal slices, and one stage that is slower.
+    let straggler = told("-s seq1f1b:slices=4 --straggler 2=1.4");
+    assert!(straggler.contains(stages) && !straggler.contains(slices), "{straggler}");
+    assert!(told("-s 1f1b --straggler 2=1.4").contains(stages));
+}

@@ -401,3 +401,18 @@ fn what_does_not_fit_is_refused() {
     let left: Vec<_> = fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["run"], "what was refused leaves nothing behind");
 }
+
+#[test]
+fn copies_planned_by_costs_are_refused_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    for verb in ["train", "run"] {
+        let line = format!("{verb} {MODEL} --device cpu -p 2 -m 4 -s pipeoffload:planned=1 --steps 1 -o @/out");
+        let (code, out, err) = pipesim(&line, folder.path());
+        assert_eq!(code, Some(3), "{err}");
+        assert!(
+            out.is_empty() && err.contains("pipeoffload:planned=1: devices cannot run copies that are planned"),
+            "{err}"
+        );
+        assert!(!err.contains("measur"), "{err}");
+    }
+}

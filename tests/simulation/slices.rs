@@ -5,8 +5,8 @@ use crate::support::{Dice, cells, costs_of, golden_json, graph, metrics, predict
 use pipesim::graphs::standard_deliveries;
 use pipesim::internals::sim::event::{Record, simulate};
 use pipesim::internals::sim::sweep_lasting;
-use pipesim::simulation::{Config, Processor};
-use pipesim::{Costs, Delivery, Kind, Op, Placement, Schedule, Selection, Slices, TaskGraph, check};
+use pipesim::simulation::{Config, Processor, Timeline};
+use pipesim::{Costs, Delivery, GivenCosts, Kind, Op, Placement, Schedule, Selection, Slices, TaskGraph, check};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -190,26 +190,29 @@ fn recomputes_fill_gaps() {
     }
 }
 
-/// What one device may run next by the rules of the reference, restated: an op's needs within its own device.
-fn is_ready(done: &BTreeSet<Op>, op: Op, n: u32, recomputed: bool) -> bool {
+/// What one device may run next by the rules of the reference, restated: an op's needs within its own device. `again` is the kind of
+/// op that brings the activation of its unit back.
+fn is_ready(done: &BTreeSet<Op>, op: Op, n: u32, again: Option<Kind>) -> bool {
     let q = op.slice().unwrap_or(0);
     let slice = |kind, q| done.contains(&if n > 1 { op.of_kind(kind).on_slice(q) } else { op.of_kind(kind) });
     let back = |q| slice(Kind::I, q) || slice(Kind::B, q);
+    let slice_again = |q| again.is_none_or(|kind| slice(kind, q));
     match op.kind() {
         Kind::F => q == 0 || slice(Kind::F, q - 1),
         Kind::W => slice(Kind::I, q),
-        Kind::R => slice(Kind::F, q),
-        _ => slice(Kind::F, q) && (!recomputed || slice(Kind::R, q)) && (q + 1 == n || back(q + 1)),
+        Kind::R | Kind::O => slice(Kind::F, q),
+        Kind::L => slice(Kind::O, q),
+        _ => slice(Kind::F, q) && slice_again(q) && (q + 1 == n || back(q + 1)),
     }
 }
 
 /// Ops of one device in an order that its own rules allow; `ready` says what else an op needs.
 fn random_row(dice: &mut Dice, ops: &[Op], n: u32) -> Vec<Op> {
-    let recomputed: BTreeSet<Op> = ops.iter().filter(|op| op.kind() == Kind::R).copied().collect();
+    let all: BTreeSet<Op> = ops.iter().copied().collect();
+    let again = |op: &Op| [Kind::R, Kind::L].into_iter().find(|&kind| all.contains(&op.of_kind(kind)));
     let (mut done, mut row) = (BTreeSet::new(), Vec::new());
     while row.len() < ops.len() {
-        let fits =
-            |op: &&Op| !done.contains(*op) && is_ready(&done, **op, n, recomputed.contains(&op.of_kind(Kind::R)));
+        let fits = |op: &&Op| !done.contains(*op) && is_ready(&done, **op, n, again(op));
         let fitting: Vec<Op> = ops.iter().filter(fits).copied().collect();
         // Prefer old micro-batches, so that many of the programs do not deadlock.
         let few = fitting.len().min(1 + dice.below(4));
@@ -220,7 +223,7 @@ fn random_row(dice: &mut Dice, ops: &[Op], n: u32) -> Vec<Op> {
     row
 }
 
-/// A program for each device, by chance: split or whole backwards, recomputed or not, by unit.
+/// A program for each device, by chance: split or whole backwards, recomputed, offloaded or neither, by unit.
 fn random_programs(dice: &mut Dice) -> (Placement, u32, u32, Vec<Vec<Op>>) {
     let (p, v) = (1 + dice.below(4) as u32, 1 + dice.below(2) as u32);
     let placement = if dice.below(2) == 0 { Placement::looped("loop", p, v) } else { Placement::zigzag("V", p, v) };
@@ -231,8 +234,8 @@ fn random_programs(dice: &mut Dice) -> (Placement, u32, u32, Vec<Vec<Op>>) {
             for stage in 0..placement.stages() {
                 let f = Op::of_unit(Kind::F, stage, i * n + q, n);
                 let backward: &[Kind] = if dice.below(2) == 0 { &[Kind::B] } else { &[Kind::I, Kind::W] };
-                let recompute: &[Kind] = if dice.below(2) == 0 { &[Kind::R] } else { &[] };
-                let kinds = [&[Kind::F], recompute, backward].concat();
+                let again: &[Kind] = [&[Kind::R][..], &[Kind::R], &[Kind::O, Kind::L], &[]][dice.below(4)];
+                let kinds = [&[Kind::F], again, backward].concat();
                 ops[placement.device_of(f) as usize].extend(kinds.into_iter().map(|kind| f.of_kind(kind)));
             }
         }
@@ -272,13 +275,14 @@ fn finishes(placement: &Placement, rows: &[Vec<Op>]) -> bool {
 
 #[test]
 fn a_thousand_random_programs() {
-    let (mut stuck, mut cut, mut recomputed) = (0, 0, 0);
+    let (mut stuck, mut cut, mut recomputed, mut copied) = (0, 0, 0, 0);
     for seed in 0..1000 {
         let mut dice = Dice(seed);
         let (placement, m, n, rows) = random_programs(&mut dice);
         let schedule = valid_schedule(&placement, m, &rows);
         assert_eq!(schedule.slices().count(), n, "seed {seed}");
         (cut, recomputed) = (cut + usize::from(n > 1), recomputed + usize::from(schedule.recomputes()));
+        copied += usize::from(schedule.has_copies());
         let finishes = finishes(&placement, &rows);
         let graph = match TaskGraph::new(schedule) {
             Ok(graph) => graph,
@@ -289,7 +293,8 @@ fn a_thousand_random_programs() {
             }
         };
         assert!(finishes, "seed {seed} deadlocks");
-        let costs = format!("F=1.{},I=0.{},W=2,comm=0.3,attention=0.{}", seed % 7, 1 + seed % 9, seed % 4);
+        let costs =
+            format!("F=1.{},I=0.{},W=2,comm=0.3,attention=0.{},copy=0.{}", seed % 7, 1 + seed % 9, seed % 4, seed % 8);
         let ops = times(&graph, &costs);
         needs_are_kept(&graph, &ops, seed);
         // What the checker proves to deadlock under a delivery gets stuck in the engine, and nothing else does.
@@ -304,7 +309,10 @@ fn a_thousand_random_programs() {
         let found = predict(&graph, &costs).metrics;
         assert!(found.lower_bound.unwrap() <= found.makespan + 1e-9, "seed {seed}: {found:?}");
     }
-    assert!(stuck > 50 && stuck < 900 && cut > 600 && recomputed > 600, "{stuck} {cut} {recomputed}");
+    assert!(
+        stuck > 50 && stuck < 900 && cut > 600 && recomputed > 600 && copied > 400,
+        "{stuck} {cut} {recomputed} {copied}"
+    );
 }
 
 /// Every op starts after what the reference says it waits for.
@@ -325,9 +333,10 @@ fn needs_are_kept(graph: &TaskGraph, times: &[(u64, u64)], seed: u64) {
                 needs.push(op.of_kind(Kind::F));
                 needs.extend(if op.stage() < last { backs(op.on_stage(op.stage() + 1)).to_vec() } else { vec![] });
                 needs.extend(if q + 1 < n { backs(op.on_slice(q + 1)).to_vec() } else { vec![] });
-                needs.push(op.of_kind(Kind::R));
+                needs.extend([op.of_kind(Kind::R), op.of_kind(Kind::L)]);
             }
-            Kind::R => needs.push(op.of_kind(Kind::F)),
+            Kind::R | Kind::O => needs.push(op.of_kind(Kind::F)),
+            Kind::L => needs.push(op.of_kind(Kind::O)),
             _ => needs.push(op.of_kind(Kind::I)),
         }
         for need in needs.into_iter().filter_map(index) {
@@ -398,4 +407,27 @@ fn one_slice_is_the_whole_micro_batch() {
     assert_eq!(ops("seq1f1b-zb slices=1"), ops("zb-h1"));
     let whole: Schedule = graph("seq1f1b slices=1", 4, 8, None).unwrap().schedule().clone();
     assert!(whole.beyond_microbatches().is_none() && whole.units() == 8);
+}
+
+/// Slices, recomputes, copies and their shares of memory survive a timeline's file.
+#[test]
+fn timelines_are_read_back() {
+    for (asked, costs) in [
+        ("seq1f1b:slices=4", "attention=0.5,kv=0.1"),
+        ("1f1b-recompute", "stub=0.1"),
+        ("1f1b-offload:ahead=1", "copy=0.4"),
+        ("seq1f1b-zb:slices=3", "attention=0.3"),
+    ] {
+        let costs = Costs::given(costs.parse::<GivenCosts>().unwrap());
+        let resolved = Selection::new(4, 8).resolve(asked, &costs).unwrap();
+        let made = resolved.predict().unwrap().timeline();
+        let read = Timeline::from_json(&serde_json::to_string(&made).unwrap()).unwrap();
+        assert_eq!(read, made, "{asked}");
+        assert_eq!(read.slices.len(), if asked.starts_with("seq1f1b") { resolved.graph.slices() as usize } else { 0 });
+        let mut ops: Vec<Op> = read.ops().map(|(op, _)| op).collect();
+        ops.extend(read.spans.iter().filter_map(|span| span.copy_op()));
+        let mut expected: Vec<Op> = resolved.graph.schedule().ops().to_vec();
+        (ops.sort_unstable(), expected.sort_unstable());
+        assert_eq!(ops, expected, "{asked}");
+    }
 }

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 #[path = "cuda_mesh.rs"]
 mod mesh;
+#[path = "cuda_slices.rs"]
+mod slices;
 #[path = "cuda_times.rs"]
 mod times;
 

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 
 /// How the workers of a mesh are GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Workers {
+pub(super) enum Workers {
     /// A GPU each.
     Gpus,
     /// Slices of one GPU.
@@ -31,7 +31,7 @@ enum Workers {
 }
 
 /// With as many hardware queues, and blocks of NCCL, as the program asks for.
-const GPUS: &[(&str, &str)] = &[
+pub(super) const GPUS: &[(&str, &str)] = &[
     ("EMULATOR_DEVICES", "8"),
     ("EMULATOR_PINNED_ONLY", "1"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
@@ -40,7 +40,7 @@ const GPUS: &[(&str, &str)] = &[
 const SLICES: &[(&str, &str)] = &[("EMULATOR_DEVICES", "1"), ("EMULATOR_MULTIPROCESSORS", "64")];
 
 /// `training`, which has a mesh, with `p` pipeline devices of GPUs over `link`.
-fn on_gpus(training: Training, p: u32, workers: Workers, link: &str, bfloat16: bool) -> Training {
+pub(super) fn on_gpus(training: Training, p: u32, workers: Workers, link: &str, bfloat16: bool) -> Training {
     let world = training.mesh().world(p);
     let slices = (workers == Workers::Slices).then_some(world);
     let gpus = Gpus::open(&training.ranks, world, slices, bfloat16).unwrap();

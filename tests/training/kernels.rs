@@ -590,11 +590,11 @@ fn attention_on(
     let gradient = emulator.rounded(random.values(b * t * c, 1.0));
     let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
     reference::attention_forward(&mut out, &mut log_sums, &qkv, dimensions);
-    let ints = [Int(b), Int(t), Int(heads), Int(size)];
+    let ints = [Int(b), Int(t), Int(0), Int(heads), Int(size)];
     let [found, sums] = emulator.twice(|| {
         let (found, sums) = (emulator.outputs(b * t * c), Buffer::output_floats(b * heads * t));
         let qkv = emulator.acts_at(&qkv, offset);
-        let launch = kernel::attention_forward(precision, b, t, heads, size);
+        let launch = kernel::attention_forward(precision, b, t, 0, heads, size);
         emulator.launch("attention_forward", launch, &[&found, &sums, &qkv], &ints);
         [found, sums]
     });
@@ -611,10 +611,11 @@ fn attention_on(
         let [gradient, qkv, out] = [&gradient, &qkv, &out].map(|values| emulator.acts_at(values, offset));
         let log_sums = Buffer::from_floats(&log_sums);
         let launch = kernel::attention_backward_mean(precision, b, t, heads, size);
-        emulator.launch("attention_backward_mean", launch, &[&means, &gradient, &out], &ints);
+        let whole = [Int(b), Int(t), Int(heads), Int(size)];
+        emulator.launch("attention_backward_mean", launch, &[&means, &gradient, &out], &whole);
         for (name, launch) in [
-            ("attention_backward_keys", kernel::attention_backward_keys(precision, b, t, heads, size)),
-            ("attention_backward_queries", kernel::attention_backward_queries(precision, b, t, heads, size)),
+            ("attention_backward_keys", kernel::attention_backward_keys(precision, b, t, 0, heads, size)),
+            ("attention_backward_queries", kernel::attention_backward_queries(precision, b, t, 0, heads, size)),
         ] {
             emulator.launch(name, launch, &[&found, &gradient, &qkv, &log_sums, &means], &ints);
         }
@@ -657,6 +658,80 @@ fn attention_in_bfloat16_on_cuda_cores() {
 
 /// Scores of some hundreds: weights are 0 or 1, and the exponential of a score above the diagonal overflows. The
 /// scores' rounding errors are as much larger, in both computations.
+/// Queries from row 70 of 130 on: the same rows of a whole attention, and the gradients that they alone give.
+#[test]
+fn attention_of_the_queries_of_a_slice() {
+    let (b, t, first, heads) = (2, 130, 70, 2);
+    let mut random = Random::new(14);
+    for (precision, size) in [(Precision::F32, 16), (Precision::F32, 64), (Precision::Bf16, 32), (Precision::Bf16, 20)]
+    {
+        let emulator = emulator(precision);
+        let (shape, c) = (Shape { sequences: b, tokens: t, heads, groups: heads, size }, heads * size);
+        let (ints, what) = ([Int(b), Int(t), Int(first), Int(heads), Int(size)], format!("{shape:?} from {first} on"));
+        let name = |name: &str| format!("{} of a slice", label(name, precision));
+        let tolerance = emulator.tolerance_of_exponentials();
+        let before = |row: usize, width: usize| row / width % t < first;
+        let mut qkv = emulator.rounded(random.values(b * t * 3 * c, 1.5));
+        let mut gradient = emulator.rounded(random.values(b * t * c, 1.0));
+        // what belongs to rows before the slice is 0: queries, gradients, log-sums, means
+        let is_query = |i: usize| i % (3 * c) < c;
+        qkv.iter_mut()
+            .enumerate()
+            .filter(|&(i, _)| before(i, 3 * c) && is_query(i))
+            .for_each(|(_, value)| *value = 0.0);
+        gradient.iter_mut().enumerate().filter(|&(i, _)| before(i, c)).for_each(|(_, value)| *value = 0.0);
+        let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
+        reference::attention_forward(&mut out, &mut log_sums, &qkv, shape);
+        let found = emulator.acts(&vec![0.0; b * t * c]);
+        let sums = Buffer::from_floats(&vec![0.0; b * heads * t]);
+        let input = emulator.acts(&qkv);
+        let launch = kernel::attention_forward(precision, b, t, first, heads, size);
+        emulator.launch("attention_forward", launch, &[&found, &sums, &input], &ints);
+        let rows = |all: &[f32], width: usize| -> Vec<f32> {
+            let own = all.iter().enumerate().filter(|&(i, _)| !before(i, width));
+            own.map(|(_, &value)| value).collect()
+        };
+        let found = emulator.read(&found);
+        compare(&name("attention_forward"), &what, &rows(&found, c), &rows(&out, c), tolerance);
+        assert!(found[..c * 64].iter().all(|&value| value == 0.0), "tiles before the slice are not written");
+        compare(
+            &name("log sums"),
+            &what,
+            &rows(&sums.floats(), 1),
+            &rows(&log_sums, 1),
+            emulator.float32_of_exponentials(),
+        );
+
+        let out = emulator.rounded(out);
+        let mut expected = vec![0.0; b * t * 3 * c];
+        let operands = reference::Attention { gradient: &gradient, qkv: &qkv, output: &out, log_sums: &log_sums };
+        reference::attention_backward(&mut expected, operands, shape);
+        log_sums.iter_mut().enumerate().filter(|&(i, _)| before(i, 1)).for_each(|(_, value)| *value = 0.0);
+        let (found, means) = (emulator.acts(&vec![0.0; b * t * 3 * c]), Buffer::output_floats(b * heads * t));
+        let [gradient, qkv, out] = [&gradient, &qkv, &out].map(|values| emulator.acts(values));
+        let log_sums = Buffer::from_floats(&log_sums);
+        let launch = kernel::attention_backward_mean(precision, b, t, heads, size);
+        let whole = [Int(b), Int(t), Int(heads), Int(size)];
+        emulator.launch("attention_backward_mean", launch, &[&means, &gradient, &out], &whole);
+        for (name, launch) in [
+            ("attention_backward_keys", kernel::attention_backward_keys(precision, b, t, first, heads, size)),
+            ("attention_backward_queries", kernel::attention_backward_queries(precision, b, t, first, heads, size)),
+        ] {
+            emulator.launch(name, launch, &[&found, &gradient, &qkv, &log_sums, &means], &ints);
+        }
+        let found = emulator.read(&found);
+        for third in 0..3 {
+            let part = |all: &[f32]| -> Vec<f32> { all.chunks(c).skip(third).step_by(3).flatten().copied().collect() };
+            let (mut found, mut expected) = (part(&found), part(&expected));
+            if third == 0 {
+                (found, expected) = (rows(&found, c), rows(&expected, c));
+            }
+            compare(&name(&format!("attention_backward, third {third}")), &what, &found, &expected, tolerance);
+        }
+    }
+    report("attention");
+}
+
 #[test]
 fn attention_to_a_single_key() {
     for (precision, size, path) in [
@@ -1160,14 +1235,14 @@ fn grids_and_shared_memory_stay_within_limits() {
             for launch in
                 [kernel::attention_forward, kernel::attention_backward_keys, kernel::attention_backward_queries]
             {
-                let launch = launch(precision, 3, 1000, 5, size);
+                let launch = launch(precision, 3, 1000, 0, 5, size);
                 assert_eq!(launch.grid, [3 * 16 * 5, 1, 1]);
                 assert!(launch.shared_bytes <= MAX_SHARED_BYTES, "{precision:?} {size}: {}", launch.shared_bytes);
             }
         }
         for launch in [
             kernel::add(precision, usize::MAX),
-            kernel::attention_forward(precision, usize::MAX, usize::MAX, usize::MAX, 64),
+            kernel::attention_forward(precision, usize::MAX, usize::MAX, 0, usize::MAX, 64),
             kernel::embedding_backward_token(precision, usize::MAX, usize::MAX, 0, 1),
             kernel::layernorm_backward_sums(precision, 0, usize::MAX, usize::MAX),
         ] {

@@ -2,7 +2,7 @@
 
 use crate::llama::Case;
 use crate::run::{adamw, graph, losses, train, training, values};
-use crate::support::{checkpoint, debug_state, golden_losses, golden_settings, relative_distance};
+use crate::support::{Dice, checkpoint, costs_of, debug_state, golden_losses, golden_settings, relative_distance};
 use pipesim::internals::compute::{Alone, Collective};
 use pipesim::internals::experiment::{Training, held_changes, most_held};
 use pipesim::internals::graph::TaskGraph;
@@ -10,11 +10,12 @@ use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::{Parameters, Quantity, StageModule, Stopwatch};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::timeline::Queue;
+use pipesim::simulation::OpTimes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// Seq1F1B with every unit recomputed before its backward.
-const SEQ1F1B: &str = "
+pub const SEQ1F1B: &str = "
 def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
@@ -22,7 +23,7 @@ def device(r, p, m, slices = 4):
 ";
 
 /// Seq1F1B-ZB with every unit recomputed before its backward.
-const SEQ1F1B_ZB: &str = "
+pub const SEQ1F1B_ZB: &str = "
 def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
@@ -32,7 +33,7 @@ def device(r, p, m, slices = 4):
 ";
 
 /// The graph of a schedule's text, or of a known one's name, with options such as `slices=3`.
-fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
+pub fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
     if !text.contains("def") {
         return graph(format!("{text} {options}").trim(), p, m, None).expect("a schedule");
     }
@@ -43,7 +44,7 @@ fn written(text: &str, options: &str, p: u32, m: u32) -> Arc<TaskGraph> {
 }
 
 /// Losses and parameters as bits after three steps, and the peak bytes that each worker held, which are as predicted.
-fn outcome(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<u64>) {
+pub fn outcome(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<u64>) {
     let mut session = training.session(graph).unwrap();
     let losses = losses(&train(training, &mut session, m, 3));
     let (mesh, stages) = (training.mesh(), training.stages(graph).unwrap());
@@ -115,7 +116,7 @@ fn most(changes: &[(Op, i64)]) -> i64 {
 
 /// Losses and parameters as bits after four steps of a schedule with copies, and the least peak of each worker over the steps: copies may be late on
 /// a busy machine. Checks that bytes change as predicted, and that the timeline has the copies, each where its waits allow.
-fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<i64>) {
+pub fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>, Vec<i64>) {
     let mut session = training.session(graph).unwrap();
     let (stages, devices) = (training.stages(graph).unwrap(), graph.schedule().devices());
     let (mut bits, mut least) = (Vec::new(), vec![i64::MAX; devices as usize]);
@@ -158,7 +159,7 @@ fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, 
 }
 
 /// Seq1F1B whose slices but the last go to the host.
-const SEQ1F1B_OFFLOAD: &str = "
+pub const SEQ1F1B_OFFLOAD: &str = "
 def device(r, p, m, slices = 4):
     units = m * slices
     warmup = min(p - 1 - r + slices - 1, units)
@@ -194,6 +195,59 @@ fn offloading_changes_no_bit_and_lowers_the_peak() {
     let found = losses(&train(&shared, &mut shared.session(&written("pipeoffload", "", 2, 4)).unwrap(), 4, 3));
     for (ours, one) in found.into_iter().zip(one.iter().map(|&bits| f64::from_bits(bits))) {
         assert!((ours - one).abs() < 1e-5, "replicas: {ours}, one device {one}");
+    }
+}
+
+/// The most that `device` holds if its ops and copies run at the simulated times of random costs.
+fn most_simulated(graph: &TaskGraph, changes: &BTreeMap<Op, Vec<i64>>, device: u32, costs: &str) -> i64 {
+    let costs = costs_of(graph, costs);
+    let times = OpTimes::swept(graph, &costs);
+    let mut all = Vec::new();
+    for index in graph.schedule().range(device) {
+        let op = graph.op(index).alone();
+        let halves: &[Kind] = if op.kind() == Kind::B { &[Kind::I, Kind::W] } else { &[op.kind()] };
+        for &bytes in halves.iter().flat_map(|&kind| &changes[&op.of_kind(kind)]) {
+            all.push((if bytes > 0 { times.start[index] } else { times.end[index] }, bytes));
+        }
+    }
+    all.sort_unstable();
+    most(&all.into_iter().map(|(_, bytes)| (Op::new(Kind::F, 0, 0), bytes)).collect::<Vec<_>>())
+}
+
+/// B3 waits until all four offloads have ended, so the next four forwards find room. Then the same without copies.
+const LAST_FIRST: [&str; 2] = [
+    "def device(r, p, m):\n    back = L(0) + B(0) + L(1) + B(1) + L(2) + B(2)\n    return 4 * (F + O) + L(3) + B(3) + 4 * F + B(4) + B(5) + B(6) + B(7) + back\n",
+    "def device(r, p, m):\n    return 4 * F + B(3) + 4 * F + B(4) + B(5) + B(6) + B(7) + B(0) + B(1) + B(2)\n",
+];
+
+/// Offloads count as returned once they must have ended, and not before: no copy is too slow or too fast for the bound.
+#[test]
+fn the_bound_on_what_is_held_credits_offloads() {
+    let training = training(8, adamw(0.95, 0.01), None, false);
+    let mut dice = Dice(3);
+    let [last_first, plain] = LAST_FIRST;
+    let cases = [
+        ("1f1b-offload ahead=1", "1f1b", 4, false),
+        ("pipeoffload offloaded=2", "pipeoffload offloaded=0", 2, false),
+        (last_first, plain, 1, true),
+    ];
+    for (text, plain, p, is_credited) in cases {
+        let (graph, plain) = (written(text, "", p, 8), written(plain, "", p, 8));
+        let stages = training.stages(&graph).unwrap();
+        for device in 0..p {
+            let changes = held_changes(&training, &graph, device, &stages).unwrap();
+            let bound = most_held(&training, &graph, device, &stages).unwrap() as i64;
+            let without = most_held(&training, &plain, device, &stages).unwrap() as i64;
+            assert!(bound <= without, "{text}, device {device}: {bound} bytes, without copies {without}");
+            // elsewhere all forwards before the first backward may run before a copy ends
+            assert!(!is_credited || 7 * bound < 5 * without, "{bound} bytes, without copies {without}");
+            for _ in 0..50 {
+                let [f, b, copy] = [1 + dice.below(9), 1 + dice.below(9), 1 + dice.below(40)];
+                let costs = format!("F={f},B={b},copy={}", copy as f64 / 10.0);
+                let held = most_simulated(&graph, &changes, device, &costs);
+                assert!(held <= bound, "{text}, device {device}, {costs}: holds {held} of {bound} bytes");
+            }
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Device memory, pinned host memory, and a pool of reusable device buffers.
 
 use super::driver::call;
-use super::{Address, Context, Fault, ProcessHandle};
+use super::{Address, Context, Event, Fault, ProcessHandle, Stream};
 use anyhow::{Context as _, Result, bail};
 use cudarc::driver::sys;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -149,6 +149,11 @@ impl Pinned {
         Ok(Pinned { context: context.clone(), address: pointer.expose_provenance(), bytes })
     }
 
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns the address of a range of bytes. Panics if the range is out of bounds.
     pub(super) fn pointer(&self, range: Range<usize>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is beyond {} bytes", self.bytes);
@@ -181,10 +186,12 @@ impl Drop for Pinned {
 }
 
 /// Reusable buffers by size, most recently returned first. All buffers of a pool are used on one stream: a buffer returned while
-/// work on it is still enqueued is only given to work enqueued later.
+/// work on it is still enqueued is only given to work enqueued later. Work of another stream waits for what this one has enqueued.
 pub struct Pool {
     context: Arc<Context>,
     free: BTreeMap<usize, Vec<Buffer>>,
+    /// Those in use on another stream until an event, oldest first.
+    leaving: BTreeMap<usize, VecDeque<(Buffer, Arc<Event>)>>,
     /// Moves since [`Pool::watch`], in order.
     seen: Option<Vec<Move>>,
 }
@@ -196,17 +203,61 @@ pub enum Move {
     Give(usize),
 }
 
+impl Move {
+    /// The same move of where the bytes are copied to.
+    pub fn reversed(&self) -> Move {
+        match *self {
+            Move::Take(bytes) => Move::Give(bytes),
+            Move::Give(bytes) => Move::Take(bytes),
+        }
+    }
+}
+
+/// Returns by size how many buffers these moves take at most at once.
+pub fn most_taken(moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
+    let mut held: BTreeMap<usize, (usize, usize)> = BTreeMap::new(); // by size: now, most
+    for step in moves {
+        match step {
+            Move::Take(bytes) => {
+                let (now, most) = held.entry(bytes).or_default();
+                *now += 1;
+                *most = (*most).max(*now);
+            }
+            Move::Give(bytes) => {
+                let (now, _) = held.entry(bytes).or_default();
+                *now = now.saturating_sub(1);
+            }
+        }
+    }
+    held.into_iter().map(|(bytes, (_, most))| (bytes, most)).collect()
+}
+
 impl Pool {
     pub fn new(context: &Arc<Context>) -> Pool {
-        Pool { context: context.clone(), free: BTreeMap::new(), seen: None }
+        Pool { context: context.clone(), free: BTreeMap::new(), leaving: BTreeMap::new(), seen: None }
     }
 
-    /// Takes an uninitialised buffer.
-    pub fn take(&mut self, bytes: usize) -> Result<Buffer> {
+    /// Takes an uninitialised buffer for work on `stream`, which waits for another stream if only buffers are left that are in use
+    /// there.
+    pub fn take(&mut self, bytes: usize, stream: &Stream) -> Result<Buffer> {
         self.seen.iter_mut().for_each(|seen| seen.push(Move::Take(bytes)));
-        match self.free.get_mut(&bytes).and_then(Vec::pop) {
-            Some(buffer) => Ok(buffer),
+        if let Some(buffer) = self.free.get_mut(&bytes).and_then(Vec::pop) {
+            return Ok(buffer);
+        }
+        match self.leaving.get_mut(&bytes).and_then(VecDeque::pop_front) {
+            Some((buffer, event)) => {
+                stream.wait(&event)?;
+                Ok(buffer)
+            }
             None => Buffer::new(&self.context, bytes),
+        }
+    }
+
+    /// Returns buffers that are in use on another stream until `event`.
+    pub fn give_after(&mut self, buffers: impl IntoIterator<Item = Buffer>, event: &Arc<Event>) {
+        for buffer in buffers {
+            self.seen.iter_mut().for_each(|seen| seen.push(Move::Give(buffer.bytes)));
+            self.leaving.entry(buffer.bytes).or_default().push_back((buffer, event.clone()));
         }
     }
 
@@ -230,22 +281,9 @@ impl Pool {
 
     /// Returns how many more buffers of each size the pool needs so that these moves allocate nothing.
     pub fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
-        let mut held: BTreeMap<usize, (usize, usize)> = BTreeMap::new(); // by size: now, most
-        for step in moves {
-            match step {
-                Move::Take(bytes) => {
-                    let (now, most) = held.entry(bytes).or_default();
-                    *now += 1;
-                    *most = (*most).max(*now);
-                }
-                Move::Give(bytes) => {
-                    let (now, _) = held.entry(bytes).or_default();
-                    *now = now.saturating_sub(1);
-                }
-            }
-        }
-        let free = |bytes| self.free.get(&bytes).map_or(0, Vec::len);
-        held.into_iter().map(|(bytes, (_, most))| (bytes, most.saturating_sub(free(bytes)))).collect()
+        let free =
+            |bytes| self.free.get(&bytes).map_or(0, Vec::len) + self.leaving.get(&bytes).map_or(0, VecDeque::len);
+        most_taken(moves).into_iter().map(|(bytes, most)| (bytes, most.saturating_sub(free(bytes)))).collect()
     }
 
     /// Allocates this many free buffers of each size.

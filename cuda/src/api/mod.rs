@@ -21,7 +21,7 @@ pub use context::Context;
 pub use driver::{Api, Fault, FunctionHandle, ModuleHandle, StreamHandle, Unloadable, driver_version};
 pub use event::{Event, Events, ProcessHandle};
 pub use management::{GpuState, Managed, REASONS};
-pub use memory::{Buffer, Imported, Move, Pinned, Pool, Unsupported, mib};
+pub use memory::{Buffer, Imported, Move, Pinned, Pool, Unsupported, mib, most_taken};
 pub use nvtx::Range;
 pub use products::{Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape, Workspace};
 pub use stream::{Argument, Stream};

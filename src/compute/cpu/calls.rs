@@ -47,7 +47,7 @@ impl Compute for Cpu {
                 "expected {what} below the vocabulary's {vocabulary}, found {beyond:?}: use data or a tokenizer that fits the model"
             );
             into.clear();
-            slices::in_order(&self.workload, from, into);
+            self.workload.in_order(from, into);
         }
         Ok(())
     }

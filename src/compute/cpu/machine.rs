@@ -112,7 +112,7 @@ impl Cpu {
 
     /// Rows of the slice.
     pub(super) fn rows(&self) -> usize {
-        self.workload.micro_batch.sequences * self.positions().len()
+        self.workload.slice_rows(self.slice)
     }
 
     /// Rows between products: with sequence parallelism those of this rank.
@@ -132,9 +132,7 @@ impl Cpu {
 
     /// The range of the slice of `microbatch` in a step's tokens, which are in the order of slices.
     pub(super) fn tokens(&self, microbatch: usize) -> Range<usize> {
-        let micro = self.workload.micro_batch;
-        let start = microbatch * micro.rows() + micro.sequences * self.positions().start;
-        start..start + self.rows()
+        self.workload.slice_tokens(microbatch, self.slice)
     }
 
     pub(super) fn shape(&self, layer: &Attention) -> attention::Shape {

@@ -1,24 +1,10 @@
 //! Slices of sequences on a CPU: keys and values of earlier slices, and the gradients that later slices add to them.
 
 use super::machine::Cpu;
-use crate::compute::{Attended, Attention, Earlier, Workload};
+use crate::compute::{Attended, Attention, Earlier};
 use anyhow::{Context as _, Result, ensure};
 use cpu_kernels::attention::{self, Cached, Shape};
 use cpu_kernels::vector;
-
-/// Appends a step's tokens, micro-batch by micro-batch and sequence by sequence, to `into`: of each micro-batch slice by slice.
-pub(super) fn in_order(workload: &Workload, tokens: &[u32], into: &mut Vec<u32>) {
-    if workload.slice_count() == 1 {
-        return into.extend_from_slice(tokens);
-    }
-    let micro = workload.micro_batch;
-    for microbatch in tokens.chunks(micro.rows()) {
-        for slice in 0..workload.slice_count() {
-            let sequences = microbatch.chunks(micro.tokens);
-            sequences.for_each(|sequence| into.extend_from_slice(&sequence[workload.positions(slice)]));
-        }
-    }
-}
 
 /// Copies the keys and values of fused rows.
 pub(super) fn copy_keys(keys: &mut [f32], fused: &[f32], layer: &Attention) {

@@ -1,7 +1,8 @@
 //! Memory of one step on a device: its tokens, with the index by which the token embedding's gradient is summed in order, and
-//! what runs once per step. The index of a micro-batch is made when its backward pass is enqueued, while the GPU computes.
+//! what runs once per step. The index of a micro-batch's slice is made when its backward pass is enqueued, while the GPU computes.
 
 use super::operation::{MOST_NORM_GROUPS, TokenIndex};
+use crate::compute::Workload;
 use anyhow::{Context as _, Result, ensure};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::api::{Address, Buffer, Event, Pinned};
@@ -11,11 +12,7 @@ use std::sync::Arc;
 /// still read the other.
 pub(super) struct Batch {
     gpu: Arc<Gpu>,
-    microbatches: usize,
-    rows: usize,
-    vocabulary: usize,
-    embedding: bool,
-    head: bool,
+    workload: Workload,
     device: Buffer,
     staging: [(Pinned, Event); 2],
     turn: usize,
@@ -26,23 +23,16 @@ pub(super) struct Batch {
 const WORD: usize = size_of::<u32>();
 
 impl Batch {
-    /// Allocates memory for steps of `microbatches` micro-batches of `rows` tokens: inputs for the embedding, targets for the head.
-    pub(super) fn new(
-        gpu: &Arc<Gpu>,
-        [microbatches, rows, vocabulary]: [usize; 3],
-        [embedding, head]: [bool; 2],
-    ) -> Result<Batch> {
+    /// Allocates memory for the tokens of a step: inputs for the embedding, targets for the head.
+    pub(super) fn new(gpu: &Arc<Gpu>, workload: &Workload) -> Result<Batch> {
+        let (tokens, units) = (step_tokens(workload), workload.microbatches * workload.slice_count());
         let words =
-            microbatches * if embedding { 4 * rows + 1 } else { 0 } + if head { microbatches * rows } else { 0 };
+            if workload.has_embedding { 4 * tokens + units } else { 0 } + if workload.has_head { tokens } else { 0 };
         let staging =
             || -> Result<(Pinned, Event)> { Ok((Pinned::new(gpu.context(), words * WORD)?, gpu.events().untimed()?)) };
         Ok(Batch {
             gpu: gpu.clone(),
-            microbatches,
-            rows,
-            vocabulary,
-            embedding,
-            head,
+            workload: workload.clone(),
             device: Buffer::new(gpu.context(), words * WORD)?,
             staging: [staging()?, staging()?],
             turn: 0,
@@ -53,30 +43,31 @@ impl Batch {
     /// Enqueues the upload of a step's tokens behind the uses of the previous step's. Waits only if the host is more than one step
     /// ahead.
     pub(super) fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
-        for (what, wanted, tokens) in [("inputs", self.embedding, inputs), ("targets", self.head, targets)] {
-            let expected = self.microbatches * self.rows;
+        let Workload { has_embedding, has_head, vocabulary, .. } = self.workload;
+        let expected = step_tokens(&self.workload);
+        for (what, wanted, tokens) in [("inputs", has_embedding, inputs), ("targets", has_head, targets)] {
             ensure!(
                 !wanted || tokens.len() == expected,
                 "expected {expected} {what} per step, found {}: pass all micro-batches one after the other",
                 tokens.len()
             );
-            let beyond = tokens.iter().find(|&&token| wanted && token as usize >= self.vocabulary);
+            let beyond = tokens.iter().find(|&&token| wanted && token as usize >= vocabulary);
             ensure!(
                 beyond.is_none(),
                 "expected {what} below the vocabulary's {}, found {beyond:?}: use data or a tokenizer that fits the model",
-                self.vocabulary
+                vocabulary
             );
         }
         self.turn = 1 - self.turn;
         self.staging[self.turn].1.synchronize()?;
         self.tokens.clear();
-        let mut words = Vec::with_capacity(2 * self.microbatches * self.rows);
-        if self.head {
-            words.extend(targets);
+        let mut words = Vec::with_capacity(2 * expected);
+        if has_head {
+            self.workload.in_order(targets, &mut words);
         }
-        if self.embedding {
-            words.extend(inputs);
-            self.tokens.extend(inputs);
+        if has_embedding {
+            self.workload.in_order(inputs, &mut self.tokens);
+            words.extend(&self.tokens);
         }
         self.upload(0, &words)
     }
@@ -92,30 +83,32 @@ impl Batch {
 
     /// Word of the first input token.
     fn first_input(&self) -> usize {
-        if self.head { self.microbatches * self.rows } else { 0 }
+        if self.workload.has_head { step_tokens(&self.workload) } else { 0 }
     }
 
-    /// Address of the input tokens (B, T) of a micro-batch.
-    pub(super) fn inputs(&self, microbatch: usize) -> Address {
-        self.word(self.first_input() + microbatch * self.rows)
+    /// Address of the input tokens (B, T) of a micro-batch's slice.
+    pub(super) fn inputs(&self, microbatch: usize, slice: usize) -> Address {
+        self.word(self.first_input() + self.workload.slice_tokens(microbatch, slice).start)
     }
 
-    /// Address of the targets (B, T) of a micro-batch.
-    pub(super) fn targets(&self, microbatch: usize) -> Address {
-        self.word(microbatch * self.rows)
+    /// Address of the targets (B, T) of a micro-batch's slice.
+    pub(super) fn targets(&self, microbatch: usize, slice: usize) -> Address {
+        self.word(self.workload.slice_tokens(microbatch, slice).start)
     }
 
-    /// Returns the index of a micro-batch's input tokens, whose upload it enqueues: ids, starts, order.
-    pub(super) fn index(&mut self, microbatch: usize) -> Result<TokenIndex> {
-        let rows = self.rows;
-        let tokens = self.tokens.get(microbatch * rows..(microbatch + 1) * rows);
+    /// Returns the index of the input tokens of a micro-batch's slice, whose upload it enqueues: ids, starts, order.
+    pub(super) fn index(&mut self, microbatch: usize, slice: usize) -> Result<TokenIndex> {
+        let range = self.workload.slice_tokens(microbatch, slice);
+        let rows = range.len();
+        let tokens = self.tokens.get(range.clone());
         let (mut words, mut starts, order) = sorted(tokens.context("expected a step's inputs, found none")?);
         let distinct = words.len();
         words.resize(rows, 0);
         starts.resize(rows + 1, 0);
         words.extend(starts);
         words.extend(order);
-        let first = self.first_input() + self.microbatches * rows + microbatch * (3 * rows + 1);
+        let unit = microbatch * self.workload.slice_count() + slice;
+        let first = self.first_input() + step_tokens(&self.workload) + 3 * range.start + unit;
         self.upload(first, &words)?;
         Ok(TokenIndex {
             ids: self.word(first),
@@ -128,6 +121,11 @@ impl Batch {
     fn word(&self, index: usize) -> Address {
         self.device.address().offset(index * WORD)
     }
+}
+
+/// Tokens of a step.
+fn step_tokens(workload: &Workload) -> usize {
+    workload.microbatches * workload.micro_batch.rows()
 }
 
 /// Returns the distinct tokens in ascending order, the start of each token's positions (and the end of the last), and the
@@ -167,13 +165,13 @@ pub(super) struct Step {
 pub(super) const DOUBLE: usize = size_of::<f64>();
 
 impl Step {
-    pub(super) fn new(gpu: &Arc<Gpu>, parts: usize, microbatches: usize) -> Result<Step> {
+    pub(super) fn new(gpu: &Arc<Gpu>, parts: usize, losses: usize) -> Result<Step> {
         let context = gpu.context();
         Ok(Step {
             partial: Buffer::new(context, MOST_NORM_GROUPS * DOUBLE)?,
             norms: Buffer::new(context, parts * DOUBLE)?,
             host_norms: Pinned::new(context, parts * DOUBLE)?,
-            host_losses: Pinned::new(context, microbatches * size_of::<f32>())?,
+            host_losses: Pinned::new(context, losses * size_of::<f32>())?,
             norms_done: gpu.events().untimed()?,
             squared: 0,
             scale: Buffer::new(context, size_of::<f32>())?,

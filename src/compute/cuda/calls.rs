@@ -4,8 +4,8 @@ use super::estimate::check_address;
 use super::operation::{FusedShape, NormOperands};
 use super::{Activations, Cuda, EventTimer, Group};
 use crate::compute::{
-    Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
-    Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side,
+    Activated, Attended, Attention, Classified, Classifier, Compute, Earlier, Embedded, Embedding, Function, Linear,
+    Multiplied, Norm, NormKind, Normalized, Reduction, Rotation, Rows, Side,
 };
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::Address;
@@ -42,7 +42,7 @@ impl Cuda {
 
     fn shape(&self, layer: &Attention) -> FusedShape {
         let (micro, &Attention { heads, size, .. }) = (self.workload.micro_batch, layer);
-        FusedShape { sequences: micro.sequences, tokens: micro.tokens, heads, size }
+        FusedShape { sequences: micro.sequences, tokens: self.positions().len(), first: 0, heads, size }
     }
 }
 
@@ -61,6 +61,11 @@ impl Compute for Cuda {
             self.ranks.begin()?;
         }
         self.batch.begin(inputs, targets)
+    }
+
+    fn enter_slice(&mut self, slice: usize) -> Result<()> {
+        self.slice = slice;
+        Ok(())
     }
 
     fn take(&mut self, rows: Rows, width: usize, output: Option<&Address>) -> Result<Activations> {
@@ -101,9 +106,11 @@ impl Compute for Cuda {
     /// Ids are stored with the step's batch, so nothing is kept.
     fn embed(&mut self, out: &mut Activations, layer: Embedding<&Group>, microbatch: usize) -> Result<Activations> {
         let Embedding { width, first, tokens, positions } = layer;
-        let positions = positions.filter(|_| self.adds_whole()).map_or(Address::NULL, |group| group.tensor(0));
-        let (ids, table) = (self.batch.inputs(microbatch), tokens.tensor(0));
-        let (dimensions, held) = ([self.rows(), self.workload.micro_batch.tokens, width], tokens.length(0) / width);
+        let (of_slice, number) = (self.positions(), self.operations.precision.bytes());
+        let begin = |group: &Group| group.tensor(0).offset(of_slice.start * width * number);
+        let positions = positions.filter(|_| self.adds_whole()).map_or(Address::NULL, begin);
+        let (ids, table) = (self.batch.inputs(microbatch, self.slice), tokens.tensor(0));
+        let (dimensions, held) = ([self.rows(), of_slice.len(), width], tokens.length(0) / width);
         self.sum(out, width, |this, out| {
             this.operations.embedding_forward([out, ids, table, positions], dimensions, [first, held])
         })?;
@@ -118,14 +125,15 @@ impl Compute for Cuda {
     ) -> Result<()> {
         let Embedding { width, first, tokens, positions } = layer;
         let gathered = self.gathered(operands.gradient, width)?;
-        let (index, gradient) =
-            (self.batch.index(microbatch)?, gathered.as_ref().unwrap_or(operands.gradient).address());
+        let index = self.batch.index(microbatch, self.slice)?;
+        let gradient = gathered.as_ref().unwrap_or(operands.gradient).address();
         let (into, held) = (tokens.gradient(0, Side::Own), tokens.length(0) / width);
         self.operations.embedding_backward_token(into, gradient, index, width, [first, held])?;
         if let Some(positions) = positions {
-            let micro = self.workload.micro_batch;
-            let dimensions = [micro.sequences, micro.tokens, width];
-            self.operations.embedding_backward_position([positions.gradient(0, Side::Own), gradient], dimensions)?;
+            let of_slice = self.positions();
+            let dimensions = [self.workload.micro_batch.sequences, of_slice.len(), width];
+            let into = positions.gradient(0, Side::Own).offset(of_slice.start * width * size_of::<f32>());
+            self.operations.embedding_backward_position([into, gradient], dimensions)?;
         }
         self.give_gathered(gathered);
         Ok(())
@@ -310,11 +318,12 @@ impl Compute for Cuda {
     }
 
     fn rotate(&mut self, fused: &mut Activations, layer: &Rotation, backwards: bool) -> Result<()> {
+        let tables = self.rotations.as_ref().context("expected frequencies of rotary positions, found none")?;
+        let (pairs, of_slice) = (self.workload.frequencies.len(), self.positions());
         let [cosines, sines] =
-            self.rotations.as_ref().context("expected frequencies of rotary positions, found none")?;
-        let pairs = self.workload.frequencies.len();
-        let dimensions = [self.rows(), self.workload.micro_batch.tokens, layer.heads, pairs, layer.fused];
-        self.operations.heads_rotate([fused.address(), cosines.address(), sines.address()], dimensions, backwards)
+            tables.each_ref().map(|table| table.address().offset(of_slice.start * pairs * size_of::<f32>()));
+        let dimensions = [self.rows(), of_slice.len(), layer.heads, pairs, layer.fused];
+        self.operations.heads_rotate([fused.address(), cosines, sines], dimensions, backwards)
     }
 
     /// With fewer heads of keys than of queries, each is repeated for the queries that share it.
@@ -348,6 +357,31 @@ impl Compute for Cuda {
         Ok(())
     }
 
+    fn keys_values(&mut self, fused: &Activations, layer: &Attention) -> Result<Activations> {
+        self.copy_keys(fused, layer)
+    }
+
+    fn slice_attention(
+        &mut self,
+        out: &mut Activations,
+        layer: &Attention,
+        fused: &Activations,
+        earlier: &[&Activations],
+    ) -> Result<Activations> {
+        self.attention_to_slices(out, layer, fused, earlier)
+    }
+
+    fn slice_attention_input(
+        &mut self,
+        out: &mut Activations,
+        layer: &Attention,
+        operands: Attended<Activations>,
+        later: Option<&Activations>,
+        earlier: &mut [Earlier<Activations>],
+    ) -> Result<()> {
+        self.attention_to_slices_input(out, layer, operands, later, earlier)
+    }
+
     fn classify(
         &mut self,
         group: &Group,
@@ -368,10 +402,11 @@ impl Compute for Cuda {
         if self.is_shared() {
             self.classify_share(logits.address(), losses.address(), layer, microbatch, weight)?;
         } else {
-            let places = [logits.address(), losses.address(), self.batch.targets(microbatch)];
+            let places = [logits.address(), losses.address(), self.batch.targets(microbatch, self.slice)];
             self.operations.classifier_forward(places, weight, [rows, layer.vocabulary, layer.rows])?;
         }
-        let loss = self.losses.address().offset(microbatch * size_of::<f32>());
+        let unit = microbatch * self.workload.slice_count() + self.slice;
+        let loss = self.losses.address().offset(unit * size_of::<f32>());
         self.operations.loss_mean(loss, losses.address(), rows)?;
         self.operations.pool.give([losses]);
         Ok(logits)
@@ -413,11 +448,18 @@ impl Compute for Cuda {
     }
 
     fn losses(&mut self) -> Result<Vec<f32>> {
-        let mut losses = vec![0.0; self.workload.microbatches];
+        let slices = self.workload.slice_count();
+        let mut losses = vec![0.0_f32; self.workload.microbatches * slices];
         let (compute, bytes) = (&self.operations.gpu.compute, 0..size_of_val(&losses[..]));
         compute.download(&self.step.host_losses, bytes, self.losses.address())?;
         compute.synchronize()?;
         self.step.host_losses.read(0, &mut losses);
-        Ok(losses)
+        if slices == 1 {
+            return Ok(losses);
+        }
+        // the mean of each slice counts by its tokens
+        let share = |slice| self.workload.slice_rows(slice) as f64 / self.workload.micro_batch.rows() as f64;
+        let mean = |of: &[f32]| of.iter().enumerate().map(|(slice, &loss)| f64::from(loss) * share(slice)).sum::<f64>();
+        Ok(losses.chunks(slices).map(|of| mean(of) as f32).collect())
     }
 }

@@ -7,8 +7,10 @@ mod calls;
 mod collective;
 mod estimate;
 mod group;
+mod host;
 mod operation;
 mod share;
+mod slices;
 mod timing;
 
 pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
@@ -18,6 +20,7 @@ pub use estimate::{
     stage_gradient_bytes, storage, tied_gradient_bytes,
 };
 pub use group::Group;
+pub use host::Direction;
 pub use timing::EventTimer;
 
 use super::{Attention, Memory, Workload};
@@ -26,12 +29,14 @@ use crate::op::Kind;
 use anyhow::{Result, ensure};
 use batch::{Batch, Step};
 use cpu_kernels::rotary;
+use host::HostCopies;
 use operation::{FusedShape, Operations};
-use pipesim_cuda::api::{Address, Buffer, Move, Pool, Unsupported, mib};
+use pipesim_cuda::api::{Address, Buffer, Move, Pinned, Pool, Unsupported, mib};
 use pipesim_cuda::blas::Products;
 use pipesim_cuda::kernel::Precision;
 use pipesim_cuda::{Gpu, Kernels};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use timing::KernelTimer;
 
@@ -46,11 +51,25 @@ pub struct Cuda {
     /// Cosines and sines (T, size / 2) of rotary positions, if the model has them.
     rotations: Option<[Buffer; 2]>,
     batch: Batch,
-    /// Loss of each micro-batch.
+    /// The slice that calls are for.
+    slice: usize,
+    /// Loss of each slice of each micro-batch.
     losses: Buffer,
     step: Step,
-    /// By stage and kind: what an op takes from the pool and gives back.
-    moves: BTreeMap<(u32, Kind), Vec<Move>>,
+    /// Queues of copies to and from the host, once there are copies.
+    host: Option<HostCopies>,
+    /// What ops take from the pool and give back.
+    moves: BTreeMap<Traffic, Vec<Move>>,
+}
+
+/// Ops that take the same from the pool and give the same back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Traffic {
+    pub stage: u32,
+    pub kind: Kind,
+    pub slice: usize,
+    /// Whether it is a forward that keeps only what recomputing it needs, or a backward whose activation was on the host.
+    pub is_beyond: bool,
 }
 
 /// Activations on a GPU, or nothing.
@@ -59,6 +78,8 @@ pub enum Activations {
     Pooled(Buffer),
     /// In the caller's memory.
     Placed(Address),
+    /// On the host, where no call can use them.
+    Away(Pinned),
 }
 
 impl Activations {
@@ -67,6 +88,7 @@ impl Activations {
         match self {
             Activations::Pooled(buffer) => buffer.address(),
             Activations::Placed(address) => *address,
+            Activations::Away(_) => Address::NULL,
         }
     }
 }
@@ -76,6 +98,7 @@ impl Memory for Activations {
         match self {
             Activations::Pooled(buffer) => buffer.bytes(),
             Activations::Placed(_) => 0,
+            Activations::Away(pinned) => pinned.bytes(),
         }
     }
 }
@@ -112,9 +135,10 @@ impl Cuda {
             timing: KernelTimer::default(),
             one_pass: true,
         };
-        let Workload { micro_batch, microbatches, vocabulary, has_embedding, has_head, attention, .. } = workload;
+        let Workload { micro_batch, microbatches, attention, .. } = workload;
+        let units = microbatches * workload.slice_count();
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
-        operations.allow_attention(&FusedShape { sequences, tokens, heads, size })?;
+        operations.allow_attention(&FusedShape { sequences, tokens, first: 0, heads, size })?;
         let rotations = match &workload.frequencies[..] {
             [] => None,
             frequencies => {
@@ -129,9 +153,11 @@ impl Cuda {
         };
         Ok(Cuda {
             rotations,
-            batch: Batch::new(gpu, [microbatches, micro_batch.rows(), vocabulary], [has_embedding, has_head])?,
-            losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
-            step: Step::new(gpu, squares, microbatches)?,
+            batch: Batch::new(gpu, &workload)?,
+            slice: 0,
+            losses: Buffer::new(gpu.context(), units * size_of::<f32>())?,
+            step: Step::new(gpu, squares, units)?,
+            host: None,
             moves: BTreeMap::new(),
             workload,
             operations,
@@ -150,8 +176,14 @@ impl Cuda {
         self.operations.precision.bytes()
     }
 
+    /// Rows of the slice.
     fn rows(&self) -> usize {
-        self.workload.micro_batch.rows()
+        self.workload.slice_rows(self.slice)
+    }
+
+    /// The positions of the slice's tokens in their sequences.
+    fn positions(&self) -> Range<usize> {
+        self.workload.positions(self.slice)
     }
 
     #[cfg(feature = "internals")]
@@ -184,9 +216,9 @@ impl Cuda {
         self.operations.pool.watch();
     }
 
-    /// Ends the recording: it was of `kind` of `stage`.
-    pub fn watched(&mut self, stage: u32, kind: Kind) {
-        self.moves.insert((stage, kind), self.operations.pool.seen());
+    /// Ends the recording: it was of an op like these.
+    pub fn watched(&mut self, ops: Traffic) {
+        self.moves.insert(ops, self.operations.pool.seen());
     }
 
     /// Ends a warm-up: losses are 0, and everything enqueued is done.
@@ -198,13 +230,36 @@ impl Cuda {
     }
 
     /// Allocates everything that these ops, in this order, take from the pool, because an allocation during a step could wait for the
-    /// device. Unrecorded ops are ignored.
+    /// device. Unrecorded ops are ignored. What a copy to the host returns counts from the end of the op after it: later ops wait for
+    /// the copy if they need the memory.
     ///
     /// # Errors
     /// There is too little memory: the error has the numbers.
-    pub fn reserve(&mut self, ops: impl Iterator<Item = (u32, Kind)>) -> Result<()> {
-        let moves = ops.filter_map(|op| self.moves.get(&op)).flatten().copied();
-        let lacking = self.operations.pool.lacking(moves);
+    pub fn reserve(&mut self, ops: impl Iterator<Item = Traffic>) -> Result<()> {
+        let (mut moves, mut late, mut on_host) = (Vec::new(), Vec::new(), Vec::new());
+        for op in ops {
+            let of_op = self.moves.get(&op).map_or(&[][..], |moves| moves);
+            let (takes, gives): (Vec<Move>, Vec<Move>) = of_op.iter().partition(|step| matches!(step, Move::Take(_)));
+            match op.kind {
+                Kind::O => {
+                    on_host.extend(gives.iter().map(Move::reversed));
+                    moves.extend(takes);
+                    late.extend(gives);
+                }
+                Kind::L => {
+                    on_host.extend(takes.iter().map(Move::reversed));
+                    moves.extend(takes);
+                }
+                _ => {
+                    moves.extend(of_op);
+                    moves.append(&mut late);
+                }
+            }
+        }
+        if let Some(host) = &mut self.host {
+            host.reserve(self.operations.gpu.context(), &on_host)?;
+        }
+        let lacking = self.operations.pool.lacking(moves.into_iter());
         let bytes: usize = lacking.iter().map(|(bytes, count)| bytes * count).sum();
         let (free, total) = self.operations.gpu.memory()?;
         ensure!(

@@ -37,7 +37,9 @@ pub(super) struct TokenIndex {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FusedShape {
     pub(super) sequences: usize,
+    /// Keys per sequence; queries are those from token `first` on.
     pub(super) tokens: usize,
+    pub(super) first: usize,
     pub(super) heads: usize,
     pub(super) size: usize,
 }
@@ -116,25 +118,25 @@ impl Operations {
 
     /// Takes a buffer for `count` activations.
     pub(super) fn activations(&mut self, count: usize) -> Result<Buffer> {
-        self.pool.take(count * self.precision.bytes())
+        self.pool.take(count * self.precision.bytes(), &self.gpu.compute)
     }
 
     /// Takes a buffer for `count` float32 numbers.
     pub(super) fn floats(&mut self, count: usize) -> Result<Buffer> {
-        self.pool.take(count * size_of::<f32>())
+        self.pool.take(count * size_of::<f32>(), &self.gpu.compute)
     }
 
     /// Allows the attention kernels the shared memory that they need for this shape.
     pub(super) fn allow_attention(&self, shape: &FusedShape) -> Result<()> {
-        let FusedShape { sequences, tokens, heads, size } = *shape;
-        type Table = fn(Precision, usize, usize, usize, usize) -> Launch;
+        let FusedShape { sequences, tokens, first, heads, size } = *shape;
+        type Table = fn(Precision, usize, usize, usize, usize, usize) -> Launch;
         let tables: [(&str, Table); 3] = [
             ("attention_forward", kernel::attention_forward),
             ("attention_backward_keys", kernel::attention_backward_keys),
             ("attention_backward_queries", kernel::attention_backward_queries),
         ];
         tables.iter().try_for_each(|(name, table)| {
-            self.kernels.allow(name, table(self.precision, sequences, tokens, heads, size))
+            self.kernels.allow(name, table(self.precision, sequences, tokens, first, heads, size))
         })
     }
 
@@ -280,8 +282,8 @@ impl Operations {
     }
 
     pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &FusedShape) -> Result<()> {
-        let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
-        launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, size))
+        let FusedShape { sequences: b, tokens: t, first, heads, size } = *shape;
+        launch!(self, attention_forward(out, log_sums, qkv; b, t, first, heads, size))
     }
 
     /// Computes `out` (n, 3C) from the gradient of the attention's output, its operands and its output.
@@ -291,14 +293,40 @@ impl Operations {
         [gradient, qkv, output, log_sums]: [Address; 4],
         shape: &FusedShape,
     ) -> Result<()> {
-        let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
-        let buffer = self.floats(b * t * heads)?;
-        let means = buffer.address();
-        launch!(self, attention_backward_mean(means, gradient, output; b, t, heads, size))?;
-        launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
-        launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
+        let buffer = self.attention_means([gradient, output], shape)?;
+        self.attention_gradients(out, [gradient, qkv, log_sums, buffer.address()], shape)?;
         self.pool.give([buffer]);
         Ok(())
+    }
+
+    /// Returns the inner products (B, NH, T) of the rows of an output's heads with their gradients.
+    pub(super) fn attention_means(&mut self, [gradient, output]: [Address; 2], shape: &FusedShape) -> Result<Buffer> {
+        let FusedShape { sequences: b, tokens: t, heads, size, .. } = *shape;
+        let means = self.floats(b * t * heads)?;
+        launch!(self, attention_backward_mean(means.address(), gradient, output; b, t, heads, size))?;
+        Ok(means)
+    }
+
+    /// Computes `out` (n, 3C) from the gradient of the attention's output, its operands and the means.
+    pub(super) fn attention_gradients(
+        &self,
+        out: Address,
+        [gradient, qkv, log_sums, means]: [Address; 4],
+        shape: &FusedShape,
+    ) -> Result<()> {
+        let FusedShape { sequences: b, tokens: t, first, heads, size } = *shape;
+        launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, first, heads, size))?;
+        launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, first, heads, size))
+    }
+
+    /// Copies runs of `length` elements, `count` elements in all, between places where runs begin at these distances.
+    pub(super) fn strided_copy(
+        &self,
+        [out, input]: [Address; 2],
+        count: usize,
+        [length, to, from]: [usize; 3],
+    ) -> Result<()> {
+        launch!(self, strided_copy(out, input; size count, length, to, from))
     }
 
     /// Computes `losses` (n), and replaces `logits` (n, Vp) by their gradient.

@@ -27,8 +27,14 @@ impl Cuda {
     }
 
     /// Returns the number of rows between products; with sequence parallelism, only this rank's.
-    pub fn rows_between(&self) -> usize {
+    pub(super) fn rows_between(&self) -> usize {
         self.rows() / self.workload.tensor.row_ranks()
+    }
+
+    /// The same of the longest slice.
+    pub fn most_rows_between(&self) -> usize {
+        let rows = (0..self.workload.slice_count()).map(|slice| self.workload.slice_rows(slice)).max();
+        rows.unwrap_or(0) / self.workload.tensor.row_ranks()
     }
 
     /// Enables collective calls. A warm-up skips them because members warm up one after the other.
@@ -167,7 +173,7 @@ impl Cuda {
         let sums = self.floats(2 * rows)?;
         let floats =
             |buffer: &Activations, count| Numbers { address: buffer.address(), count, precision: Precision::F32 };
-        let targets = self.batch.targets(microbatch);
+        let targets = self.batch.targets(microbatch, self.slice);
         let sizes = [layer.first, rows, layer.vocabulary, layer.rows];
         let places = [largest.address(), local.address(), logits, targets];
         self.operations.classifier_share(places, sizes)?;

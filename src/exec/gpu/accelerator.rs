@@ -28,6 +28,9 @@ use std::time::Duration;
 /// the enqueuing thread in a call that cannot be aborted.
 const MOST_ENQUEUED: u64 = 512;
 
+/// Limit of pending copies to and from the host, each of all buffers of an op.
+const MOST_COPIES: usize = 4;
+
 /// How long the thread sleeps between two looks at the GPU.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -54,6 +57,10 @@ pub struct Accelerator {
     next_clock: Option<Clock>,
     /// Number of ops done.
     done: usize,
+    /// Start and end of this step's copies to and from the host, by their numbers in the graph.
+    copies: BTreeMap<usize, [Arc<Event>; 2]>,
+    /// By number of computed ops done: the position in the program.
+    positions: Vec<usize>,
 }
 
 impl Accelerator {
@@ -75,6 +82,8 @@ impl Accelerator {
                 place.insert(Buffer::new(gpu.context(), module.hidden_bytes())?);
             }
         }
+        let computed = range.clone().filter(|&index| plan.graph.op(index).kind().is_compute());
+        let positions = computed.map(|index| index - range.start).chain([range.len()]).collect();
         // Created now, so that few are created in a step.
         gpu.events().reserve(5 * range.len())?;
         let mut marks = EventTimer::new(&gpu);
@@ -100,6 +109,8 @@ impl Accelerator {
             clock,
             next_clock,
             done,
+            copies: BTreeMap::new(),
+            positions,
         };
         Ok((number, Box::new(Program::new(number, accelerator, link, shared, fault))))
     }
@@ -115,7 +126,7 @@ impl Accelerator {
             self.done += 1;
         }
         if self.done > before {
-            self.shared.watch.note_done(self.number, self.done);
+            self.shared.watch.note_done(self.number, self.positions[self.done]);
             self.shared.watch.note_wait(self.number, true);
         }
         Ok(())
@@ -158,6 +169,7 @@ impl Backend for Accelerator {
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.gpu.make_current()?;
         self.marks.clear();
+        self.copies.clear();
         self.done = 0;
         self.module.begin(&batch.inputs, &batch.targets)?;
         // In the order of groups on every device, behind the tensor-parallel ranks.
@@ -183,6 +195,24 @@ impl Backend for Accelerator {
         self.note_done()?;
         self.marks.op(number as u32);
         self.module.run(op, input, output, &mut self.marks)
+    }
+
+    fn copy(&mut self, _number: usize, (index, op): (usize, Op), after: &[usize]) -> Result<()> {
+        let pending = |this: &Accelerator| -> Result<usize> {
+            let recent = this.copies.values().rev().take(MOST_COPIES);
+            recent.map(|[_, end]| Ok(usize::from(!end.is_done()?))).sum()
+        };
+        self.wait_until(|this| Ok(pending(this)? < MOST_COPIES))?;
+        let end = |number: &usize| self.copies.get(number).map(|[_, end]| end.clone());
+        let after: Vec<Arc<Event>> = after.iter().filter_map(end).collect();
+        let times = self.module.enqueue_copy(op, &after)?;
+        self.copies.insert(index, times);
+        Ok(())
+    }
+
+    fn wait_for_copies(&mut self, copies: &[usize]) -> Result<()> {
+        let mut ends = copies.iter().filter_map(|number| self.copies.get(number));
+        Ok(ends.try_for_each(|[_, end]| self.gpu.compute.wait(end))?)
     }
 
     fn copy_gradient(&mut self, gradient: GradientSync, place: Address) -> Result<()> {
@@ -233,7 +263,7 @@ impl Backend for Accelerator {
                     return Ok(false);
                 }
             }
-            is_done()
+            Ok(this.module.has_copied()? && is_done()?)
         })
     }
 
@@ -257,6 +287,11 @@ impl Backend for Accelerator {
             let turn = if waits { before.min(start) } else { start };
             *op = OpRecord { index: op.index, turn, start, end, put_start, put_end };
             before = end;
+        }
+        for copy in &mut record.host_copies {
+            let [start, end] = self.copies.get(&copy.index).context("every copy has its events")?;
+            let (start, end) = (clock.ns(start)?, clock.ns(end)?);
+            *copy = OpRecord { start, end, put_start: end, put_end: end, ..*copy };
         }
         record.laps = self.marks.laps()?;
         record.clock_uncertainty_ns = clock.uncertainty_ns;

@@ -11,8 +11,9 @@ use super::sums::{WorkerSums, sums};
 use crate::compute::cuda::{Sharing, parameter_bytes, stage_gradient_bytes, storage, tied_gradient_bytes};
 use crate::delivery::Delivery;
 use crate::mesh::Mesh;
-use crate::model::{Parameters, StageModule, WorkerShare};
+use crate::model::{Parameters, SliceOps, StageModule, WorkerShare};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
+use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
@@ -169,7 +170,7 @@ impl Gpus {
         shared: &Arc<Shared>,
         (link, delivery): (&LinkKind, Delivery),
         parameters: &Parameters,
-        MicroBatch { sequences, tokens }: MicroBatch,
+        (MicroBatch { sequences, tokens }, slices): (MicroBatch, &[usize]),
         held: &dyn Fn(u32) -> Vec<(u32, Stage)>,
         fault: Option<Fault>,
     ) -> Result<Runners> {
@@ -185,6 +186,10 @@ impl Gpus {
             let WorkerSums { tensor, data, guard } = sums.remove(&worker).context("groups of every worker")?;
             let optimizer = optimizer_share(&shared.plan.graph.schedule().placement, shared.mesh, worker);
             let share = WorkerShare { ranks: tensor, shares_rows: shared.mesh.sequence_parallel, optimizer };
+            let program = shared.plan.graph.schedule().program(shared.mesh.device(worker)).iter();
+            let recomputed: Vec<Op> = program.copied().filter(|op| op.kind() == Kind::R).map(|op| op.alone()).collect();
+            let has_copies = shared.plan.graph.schedule().has_copies();
+            let sizes = (sizes, SliceOps { slices, recomputed: &recomputed, has_copies });
             let mut module = StageModule::on_gpu_rank(&gpu, parameters, &held(worker), sizes, self.precision, share)?;
             module.average_over(shared.mesh.data);
             Accelerator::runner(worker, module, link, (data, guard), shared, fault)

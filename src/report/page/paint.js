@@ -141,13 +141,14 @@ function paintGaps(pen, panel, gaps, scale, shift, y, high, right) {
 function formOf(panel, band, width) {
   const high = band ? band.high : 11, size = Math.min(12, high * 0.62), room = panel.brief / panel.end * plotWidth(width) / (view.to - view.from);
   const digits = number => "0".repeat(String(Math.max(0, number - 1)).length), m = digits(panel.microbatches) + (panel.slices > 1 ? "." + digits(panel.slices) : "");
-  const forms = panel.chunks > 1 ? [digits(panel.stages) + "W" + m, "W" + m, m] : ["W" + m, m];
-  const at = forms.findIndex(text => textWidth(text, size) <= room - 2.5);
-  const parts = forms.length - (at < 0 ? forms.length - 1 : at);
+  // By number of parts: micro-batch, with its slice, after the letter, after the stage.
+  const forms = [digits(panel.microbatches), m, "W" + m, digits(panel.stages) + "W" + m];
+  const tried = [...(panel.chunks > 1 ? [3] : []), 2, 1, ...(panel.slices > 1 ? [0] : [])];
+  const at = tried.findIndex(parts => textWidth(forms[parts], size) <= room - 2.5), parts = tried[at < 0 ? tried.length - 1 : at];
   return { parts, size, fits: high >= 9 && at >= 0, blended: room < NARROW };
 }
 function label(panel, spans, i, room, { parts, size }) {
-  const code = spans.code[i], m = panel.unitName(spans.microbatch[i]), named = panel.names[code - KINDS.length];
+  const code = spans.code[i], unit = panel.unitName(spans.microbatch[i]), m = parts > 0 ? unit : String(unit).split(".")[0], named = panel.names[code - KINDS.length];
   const tries = code >= KINDS.length ? [named, named.slice(0, 1)] : [(parts > 2 ? spans.stage[i] : "") + (parts > 1 ? OP_LETTERS[code] : "") + m];
   return tries.find(text => textWidth(text, size) <= room);
 }

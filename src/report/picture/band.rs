@@ -125,7 +125,7 @@ pub fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) ->
         let seen = axis.seen(mark.span.start_ns, mark.span.end_ns).map(|(left, right)| (right - left) * width);
         boxes.extend(seen.filter(|&box_width| box_width >= LABELLED.0).map(|box_width| (op, box_width)));
     }
-    let forms = [Form::Whole, Form::Kind, Form::Number];
+    let forms = [Form::Whole, Form::Kind, Form::Number, Form::Microbatch];
     let of_size = |size: f64| {
         let fits = |text: &str, box_width: &f64| text::pixels(text, size) <= box_width - 2.0;
         Form::fitting(&forms[usize::from(!stages)..], &boxes, fits).map(|form| (form, size))

@@ -30,8 +30,10 @@ pub enum Form {
     Whole,
     /// `F3`.
     Kind,
-    /// `3`.
+    /// `3`, with slices `3.1`.
     Number,
+    /// `3`, for all slices of it.
+    Microbatch,
     /// `F`.
     Letter,
 }
@@ -58,6 +60,7 @@ impl Form {
             Form::Whole => op.to_string(),
             Form::Kind => format!("{}{}", op.kind().letter(), unit(op)),
             Form::Number => unit(op),
+            Form::Microbatch => op.microbatch().to_string(),
             Form::Letter => op.kind().letter().to_string(),
         }
     }

@@ -4,7 +4,7 @@ use super::explained::Explained;
 use crate::advice::{Change, LEAST, What};
 use crate::cost::pair::PairFigures;
 use crate::report::{number, percent, quantity};
-use crate::sim::Sensitivity;
+use crate::sim::{Sensitivity, SlowOps};
 use std::collections::BTreeMap;
 
 /// Most causes, and schedules of equal makespan, that are named.
@@ -53,12 +53,17 @@ impl Explained {
             true => "memory cap (a forward was ready, but above --memory-cap)",
             false => "own peak (a forward was ready, but above what the device ever holds)",
         };
+        let imbalance = match self.idle.slow {
+            SlowOps::Stages => "imbalance (waiting for slow stages)",
+            SlowOps::Slices => "imbalance (waiting for slices that take longer than others)",
+            SlowOps::Both => "imbalance (waiting for slow stages and slices)",
+        };
         let mut causes = [
             (total.fill, "fill (before first ops)"),
             (total.drain, "drain (after last ops)"),
             (total.dependence, "dependence (waiting for ops elsewhere)"),
             (total.communication, "exposed communication (waiting for messages)"),
-            (total.imbalance, "imbalance (waiting for slow stages)"),
+            (total.imbalance, imbalance),
             (total.memory, memory),
             (total.order, "order (a later op would have fitted)"),
             (total.host, "host delays (all that an op needed was there)"),
