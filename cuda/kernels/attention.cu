@@ -10,16 +10,25 @@
 // belongs to their rows is neither read nor written. Rows before `first` in its own tile are: their queries, gradients,
 // log-sums and means must be 0, so that they add nothing to the gradients of keys and values.
 
-constexpr int FORWARD_BLOCKS = 3; // on a multiprocessor
-constexpr int BACKWARD_BLOCKS = 2;
+// A program that defines PIPESIM_HEAD_SIZE runs with heads of this size only: a kernel then contains one path, and takes
+// the registers of that path instead of the largest.
+#ifdef PIPESIM_HEAD_SIZE
+#define HEAD_SIZE(HS) PIPESIM_HEAD_SIZE
+constexpr bool NARROW = TENSOR_CORES && PIPESIM_HEAD_SIZE % 16 == 0 && PIPESIM_HEAD_SIZE <= 64;
+#else
+#define HEAD_SIZE(HS) HS
+constexpr bool NARROW = false;
+#endif
+constexpr int FORWARD_BLOCKS = NARROW ? 4 : 3; // on a multiprocessor
+constexpr int BACKWARD_BLOCKS = NARROW ? 3 : 2;
 
 // Calls `run<SIZE>` of the path that the precision and the size of the heads choose.
 #ifdef PIPESIM_BF16
 #define CHOOSE_PATH(HS, scalar, tensor) \
-    if (HS % 16 != 0) { scalar(0); } else if (HS <= 32) { tensor(32); } else if (HS <= 64) { tensor(64); } \
-    else if (HS <= 96) { tensor(96); } else { tensor(128); }
+    if (HEAD_SIZE(HS) % 16 != 0) { scalar(0); } else if (HEAD_SIZE(HS) <= 32) { tensor(32); } \
+    else if (HEAD_SIZE(HS) <= 64) { tensor(64); } else if (HEAD_SIZE(HS) <= 96) { tensor(96); } else { tensor(128); }
 #else
-#define CHOOSE_PATH(HS, scalar, tensor) if (HS == 64) { scalar(64); } else { scalar(0); }
+#define CHOOSE_PATH(HS, scalar, tensor) if (HEAD_SIZE(HS) == 64) { scalar(64); } else { scalar(0); }
 #endif
 
 // out[B, T, C] and log_sums. One block a tile of 64 queries, the last tile first.
@@ -71,10 +80,10 @@ KERNEL(attention_backward_keys, TILE_THREADS, BACKWARD_BLOCKS)
     const Head head = head_of_block(T, first, NH, HS, false);
     const AttentionOperands operands = {gradient, qkv, log_sums, means};
 #ifdef PIPESIM_BF16
-    SHARED(float2, numbers, 2 * TILE);
+    SHARED(float4, numbers, TILE); // as float4, so that copies of 16 bytes may start at its beginning
 #endif
 #define SCALAR(SIZE) scalar_backward_keys<SIZE>(qkv_gradient, operands, head, shared)
-#define TENSOR(SIZE) tensor_backward_keys<SIZE>(qkv_gradient, operands, head, shared, numbers)
+#define TENSOR(SIZE) tensor_backward_keys<SIZE>(qkv_gradient, operands, head, shared, (float2*)numbers)
     CHOOSE_PATH(HS, SCALAR, TENSOR)
 #undef SCALAR
 #undef TENSOR

@@ -218,18 +218,27 @@ __device__ inline float of_column(const float2* numbers, int part, int n, int i)
     return i % 2 == 0 ? pair.x : pair.y;
 }
 
-// Queries' tile, gradients' tile, and of each query LOG2_E times its log-sum (infinity beyond the last) and its mean.
+// Queries' tile, gradients' tile, and of each query its log-sum and its mean: all 0 beyond the last query, whose gradient
+// is 0, too. The copies are under way until copy_wait(), if whole groups of four numbers lie at multiples of 16 bytes.
 template <int SIZE>
 __device__ inline void copy_queries(bf16* target, float2* pairs, const AttentionOperands& operands, int tile,
                                     const Head& head) {
     copy_tile<SIZE>(target, operands.qkv + head.projection, 3 * head.C, tile * TILE, head.T, head.size);
     copy_tile<SIZE>(target + TensorTile<SIZE>::AREA, operands.gradient + head.output, head.C, tile * TILE, head.T,
                     head.size);
+    constexpr int GROUPS = TILE / 4; // of four numbers: of the log-sums, then of the means
     float* const numbers = (float*)pairs;
-    if (threadIdx.x < TILE) {
+    const float* const sources[2] = {operands.log_sums + head.row, operands.means + head.row};
+    if (head.T % 4 == 0 && is_aligned(sources[0]) && is_aligned(sources[1])) {
+        const int query = tile * TILE + threadIdx.x % GROUPS * 4;
+        const float* const source = threadIdx.x < GROUPS ? sources[0] : sources[1];
+        if (threadIdx.x < 2 * GROUPS) {
+            copy_async(numbers + threadIdx.x * 4, query < head.T ? source + query : source, query < head.T);
+        }
+    } else if (threadIdx.x < TILE) {
         const int query = tile * TILE + threadIdx.x;
-        numbers[threadIdx.x] = query < head.T ? operands.log_sums[head.row + query] * LOG2_E : INFINITE;
-        numbers[TILE + threadIdx.x] = query < head.T ? operands.means[head.row + query] : 0.0f;
+        numbers[threadIdx.x] = query < head.T ? sources[0][query] : 0.0f;
+        numbers[TILE + threadIdx.x] = query < head.T ? sources[1][query] : 0.0f;
     }
 }
 
@@ -274,7 +283,7 @@ __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionO
             for (int n = 0; n < COUNT; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    weights[n][i] = power_of_two(weights[n][i] * scale - of_column(log_sums, part, n, i));
+                    weights[n][i] = power_of_two(weights[n][i] * scale - of_column(log_sums, part, n, i) * LOG2_E);
                 }
             }
             if (tile == head.tile) {

@@ -39,23 +39,23 @@ pub enum Origin {
 /// Architectures of PTX for a device that NVRTC does not know, newest first.
 const PTX_TARGETS: [u32; 2] = [90, 80];
 
-/// Returns the kernels for devices of this compute capability. A process generates them once.
+/// Returns the kernels for devices of this compute capability, and for heads of this size or of any. A process generates them once.
 ///
 /// # Errors
 /// There are no precompiled kernels and no NVRTC, or compilation fails: the error carries the compiler's messages.
-pub fn kernels(precision: Precision, capability: (u32, u32)) -> Result<Arc<Code>> {
-    type Made = BTreeMap<(Precision, (u32, u32)), Arc<Code>>;
+pub fn kernels(precision: Precision, capability: (u32, u32), head_size: Option<usize>) -> Result<Arc<Code>> {
+    type Made = BTreeMap<(Precision, (u32, u32), Option<usize>), Arc<Code>>;
     static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(code) = made.get(&(precision, capability)) {
+    if let Some(code) = made.get(&(precision, capability, head_size)) {
         return Ok(code.clone());
     }
-    let code = Arc::new(make(precision, capability)?);
-    made.insert((precision, capability), code.clone());
+    let code = Arc::new(make(precision, capability, head_size)?);
+    made.insert((precision, capability, head_size), code.clone());
     Ok(code)
 }
 
-fn make(precision: Precision, capability: (u32, u32)) -> Result<Code> {
+fn make(precision: Precision, capability: (u32, u32), head_size: Option<usize>) -> Result<Code> {
     let architecture = capability.0 * 10 + capability.1;
     if let Some(folder) = variable("PIPESIM_KERNELS") {
         let path = folder.join(file_name(precision, architecture));
@@ -70,7 +70,7 @@ fn make(precision: Precision, capability: (u32, u32)) -> Result<Code> {
     }
     let compiler = Nvrtc::load()
         .context("compiling the kernels; to use precompiled ones instead, set PIPESIM_KERNELS to their folder")?;
-    compile(&compiler, &kernel::text(precision), precision, architecture)
+    compile(&compiler, &kernel::text(precision, head_size), precision, architecture)
         .with_context(|| format!("compiling the kernels ({}) for sm_{architecture}", &precision.suffix()[1..]))
 }
 
@@ -199,8 +199,13 @@ pub struct Kernels {
 
 impl Kernels {
     /// Finds or compiles the code for the device and loads every kernel.
-    pub fn load(context: &Arc<Context>, facts: &Facts, precision: Precision) -> Result<Kernels> {
-        let code = kernels(precision, facts.capability)?;
+    pub fn load(
+        context: &Arc<Context>,
+        facts: &Facts,
+        precision: Precision,
+        head_size: Option<usize>,
+    ) -> Result<Kernels> {
+        let code = kernels(precision, facts.capability, head_size)?;
         context.make_current()?;
         let api = context.api;
         let module =

@@ -106,9 +106,10 @@ const TILE_BLOCK: usize = 128;
 /// Rows per block of `attention_backward_mean`, eight lanes each.
 const MEAN_ROWS: usize = 16;
 
-/// Returns all kernels as one translation unit of CUDA C++ without includes. Compiler messages name the files of [`SOURCES`].
-pub fn text(precision: Precision) -> String {
-    let mut text = String::new();
+/// Returns all kernels as one translation unit of CUDA C++ without includes. With a `head_size` the attention kernels support only
+/// heads of this size, and take fewer registers. Compiler messages name the files of [`SOURCES`].
+pub fn text(precision: Precision, head_size: Option<usize>) -> String {
+    let mut text = head_size.map_or_else(String::new, |size| format!("#define PIPESIM_HEAD_SIZE {size}\n"));
     if precision == Precision::Bf16 {
         text.push_str("#define PIPESIM_BF16\n");
     }

@@ -947,17 +947,17 @@ fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
     let cache = folder.path().to_string_lossy().to_string();
     child(name, &[("PIPESIM_CACHE", &cache)], || {
         if let Some(path) = std::env::var_os("PIPESIM_KERNELS") {
-            let error = format!("{:#}", kernels(Precision::F32, (9, 0)).unwrap_err());
+            let error = format!("{:#}", kernels(Precision::F32, (9, 0), None).unwrap_err());
             assert!(error.contains("sm_90_f32.cubin") && error.contains("unset PIPESIM_KERNELS"), "{error}");
             std::fs::write(Path::new(&path).join("sm_90_bf16.cubin"), b"ready").unwrap();
-            assert_eq!(kernels(Precision::Bf16, (9, 0)).unwrap().image, b"ready");
+            assert_eq!(kernels(Precision::Bf16, (9, 0), None).unwrap().image, b"ready");
             return;
         }
         let files = || std::fs::read_dir(std::env::var("PIPESIM_CACHE").unwrap()).unwrap().count();
-        let made = kernels(Precision::Bf16, (9, 0)).unwrap();
+        let made = kernels(Precision::Bf16, (9, 0), None).unwrap();
         assert_eq!((made.origin.clone(), files()), (Origin::Compiled, 1));
         // the same process remembers; another finds it in the cache
-        assert_eq!(kernels(Precision::Bf16, (9, 0)).unwrap(), made);
+        assert_eq!(kernels(Precision::Bf16, (9, 0), None).unwrap(), made);
         let again = again("cuda::the_cache_is_read").output().unwrap();
         assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stdout));
     });
@@ -968,7 +968,7 @@ fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
 #[test]
 #[ignore = "a part of compiled_kernels_come_from_the_cache_and_from_a_folder"]
 fn the_cache_is_read() {
-    assert!(matches!(kernels(Precision::Bf16, (9, 0)).unwrap().origin, Origin::Cache(_)));
+    assert!(matches!(kernels(Precision::Bf16, (9, 0), None).unwrap().origin, Origin::Cache(_)));
 }
 
 #[test]

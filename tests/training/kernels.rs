@@ -77,7 +77,7 @@ fn emulator(precision: Precision) -> &'static Emulator {
         PRECISIONS.map(|precision| {
             if on_gpu() {
                 let gpu = Gpu::whole(Driver::open().unwrap(), 0).unwrap();
-                let kernels = Kernels::load(gpu.context(), gpu.facts(), precision).unwrap();
+                let kernels = Kernels::load(gpu.context(), gpu.facts(), precision, None).unwrap();
                 return Emulator { place: Place::Gpu(Box::new((gpu, kernels))), precision };
             }
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -1255,7 +1255,7 @@ fn grids_and_shared_memory_stay_within_limits() {
 #[test]
 fn the_text_includes_nothing_and_holds_every_kernel() {
     for precision in PRECISIONS {
-        let text = kernel::text(precision);
+        let text = kernel::text(precision, None);
         assert!(!text.contains("#include"));
         assert_eq!(text.contains("#define PIPESIM_BF16"), precision == Precision::Bf16);
         for name in kernel::NAMES {

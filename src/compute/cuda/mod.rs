@@ -129,7 +129,7 @@ impl Cuda {
         let operations = Operations {
             gpu: gpu.clone(),
             precision,
-            kernels: Kernels::load(gpu.context(), gpu.facts(), precision)?,
+            kernels: Kernels::load(gpu.context(), gpu.facts(), precision, Some(workload.attention.size))?,
             products: Products::new(gpu, precision)?,
             pool: Pool::new(gpu.context()),
             timing: KernelTimer::default(),
