@@ -8,7 +8,7 @@ use super::{Activations, Cuda};
 use crate::compute::{Attended, Attention, Compute as _, Earlier, Memory as _};
 use anyhow::{Result, ensure};
 use pipesim_cuda::Precision;
-use pipesim_cuda::api::Address;
+use pipesim_cuda::api::{Address, Argument};
 use pipesim_cuda::kernel;
 
 impl Operations {
