@@ -427,7 +427,8 @@ fn timelines_are_read_back() {
         let mut ops: Vec<Op> = read.ops().map(|(op, _)| op).collect();
         ops.extend(read.spans.iter().filter_map(|span| span.copy_op()));
         let mut expected: Vec<Op> = resolved.graph.schedule().ops().to_vec();
-        (ops.sort_unstable(), expected.sort_unstable());
+        ops.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(ops, expected, "{asked}");
     }
 }

@@ -1,7 +1,6 @@
-//! Copies of activations to pinned memory of the host and back, on two streams next to compute: one per direction, each in order.
+//! Two streams for copies to pinned memory of the host and back, next to compute: one per direction, each in order.
 
-use super::{Activations, Cuda};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use pipesim_cuda::api::{Buffer, Context, Event, Move, Pinned, Stream, most_taken};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,22 +13,29 @@ pub enum Direction {
 }
 
 /// Pinned memory, with the end of the copy that still reads it.
-type Free = (Pinned, Option<Arc<Event>>);
+pub(super) type Free = (Pinned, Option<Arc<Event>>);
 
 /// The streams of copies, and pinned memory to use again.
 pub(super) struct HostCopies {
-    to_host: Stream,
-    from_host: Stream,
+    pub(super) to_host: Stream,
+    pub(super) from_host: Stream,
     /// By size, oldest first.
-    free: BTreeMap<usize, VecDeque<Free>>,
+    pub(super) free: BTreeMap<usize, VecDeque<Free>>,
     /// What the copy that has begun frees at its end: memory of the device.
-    leaving: Vec<Buffer>,
+    pub(super) leaving: Vec<Buffer>,
     /// The same of the host.
-    read: Vec<Pinned>,
+    pub(super) read: Vec<Pinned>,
 }
 
 impl HostCopies {
-    fn stream(&self, direction: Direction) -> &Stream {
+    /// Creates the streams.
+    pub(super) fn new(context: &Arc<Context>) -> Result<HostCopies> {
+        let stream = || Stream::new(context);
+        let (free, leaving, read) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Ok(HostCopies { to_host: stream()?, from_host: stream()?, free, leaving, read })
+    }
+
+    pub(super) fn stream(&self, direction: Direction) -> &Stream {
         match direction {
             Direction::ToHost => &self.to_host,
             Direction::FromHost => &self.from_host,
@@ -37,7 +43,7 @@ impl HostCopies {
     }
 
     /// Takes pinned memory for the stream to the host.
-    fn take(&mut self, context: &Arc<Context>, bytes: usize) -> Result<Pinned> {
+    pub(super) fn take(&mut self, context: &Arc<Context>, bytes: usize) -> Result<Pinned> {
         let Some((pinned, read)) = self.free.get_mut(&bytes).and_then(VecDeque::pop_front) else {
             return Ok(Pinned::new(context, bytes)?);
         };
@@ -54,70 +60,5 @@ impl HostCopies {
             }
         }
         Ok(())
-    }
-}
-
-impl Cuda {
-    fn host(&mut self) -> Result<&mut HostCopies> {
-        self.host.as_mut().context("expected streams for copies to the host, found none: create the module with copies")
-    }
-
-    /// Creates the streams of copies.
-    pub fn allow_copies(&mut self) -> Result<()> {
-        let context = self.operations.gpu.context();
-        let stream = || Stream::new(context);
-        let (free, leaving, read) = (BTreeMap::new(), Vec::new(), Vec::new());
-        self.host = Some(HostCopies { to_host: stream()?, from_host: stream()?, free, leaving, read });
-        Ok(())
-    }
-
-    /// Begins a copy behind everything on the compute stream and the events `after`. Returns its start.
-    pub fn begin_copy(&mut self, direction: Direction, after: &[Arc<Event>]) -> Result<Event> {
-        let (gpu, computed) = (self.operations.gpu.clone(), self.operations.gpu.events().untimed()?);
-        gpu.compute.record(&computed)?;
-        let stream = self.host()?.stream(direction);
-        stream.wait(&computed)?;
-        after.iter().try_for_each(|event| stream.wait(event))?;
-        Ok(gpu.mark(stream)?)
-    }
-
-    /// Copies a buffer to the host.
-    pub fn to_host(&mut self, buffer: Activations) -> Result<Activations> {
-        let Activations::Pooled(buffer) = buffer else { return Ok(buffer) };
-        let context = self.operations.gpu.context().clone();
-        let host = self.host()?;
-        let pinned = host.take(&context, buffer.bytes())?;
-        host.to_host.download(&pinned, 0..buffer.bytes(), buffer.address())?;
-        host.leaving.push(buffer);
-        Ok(Activations::Away(pinned))
-    }
-
-    /// Copies a buffer back from the host.
-    pub fn to_device(&mut self, buffer: Activations) -> Result<Activations> {
-        let Activations::Away(pinned) = buffer else { return Ok(buffer) };
-        let host = self.host.as_mut().context("expected streams for copies to the host, found none")?;
-        let buffer = self.operations.pool.take(pinned.bytes(), &host.from_host)?;
-        host.from_host.upload(buffer.address(), &pinned, 0..buffer.bytes())?;
-        host.read.push(pinned);
-        Ok(Activations::Pooled(buffer))
-    }
-
-    /// Ends a copy. Returns its end.
-    pub fn end_copy(&mut self, direction: Direction) -> Result<Arc<Event>> {
-        let gpu = self.operations.gpu.clone();
-        let host = self.host()?;
-        let end = Arc::new(gpu.mark(host.stream(direction))?);
-        for pinned in std::mem::take(&mut host.read) {
-            host.free.entry(pinned.bytes()).or_default().push_back((pinned, Some(end.clone())));
-        }
-        let leaving = std::mem::take(&mut host.leaving);
-        self.operations.pool.give_after(leaving, &end);
-        Ok(end)
-    }
-
-    /// Whether all copies are done.
-    pub fn has_copied(&self) -> Result<bool> {
-        let Some(host) = &self.host else { return Ok(true) };
-        Ok(host.to_host.is_done()? && host.from_host.is_done()?)
     }
 }

@@ -8,6 +8,7 @@ mod collective;
 mod estimate;
 mod group;
 mod host;
+mod offload;
 mod operation;
 mod share;
 mod slices;

@@ -319,16 +319,6 @@ impl Operations {
         launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, first, heads, size))
     }
 
-    /// Copies runs of `length` elements, `count` elements in all, between places where runs begin at these distances.
-    pub(super) fn strided_copy(
-        &self,
-        [out, input]: [Address; 2],
-        count: usize,
-        [length, to, from]: [usize; 3],
-    ) -> Result<()> {
-        launch!(self, strided_copy(out, input; size count, length, to, from))
-    }
-
     /// Computes `losses` (n), and replaces `logits` (n, Vp) by their gradient.
     pub(super) fn classifier_forward(
         &self,

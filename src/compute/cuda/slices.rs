@@ -3,13 +3,20 @@
 //! The attention kernels get the slice and everything before it as rows of fused queries, keys and values (B, before + T, 3C), in
 //! which the queries of earlier slices are 0, and compute the tiles of the slice's queries only.
 
-use super::operation::{FusedShape, at, int, launch};
+use super::operation::{FusedShape, Operations, at, int, launch};
 use super::{Activations, Cuda};
 use crate::compute::{Attended, Attention, Compute as _, Earlier, Memory as _};
 use anyhow::{Result, ensure};
 use pipesim_cuda::Precision;
-use pipesim_cuda::api::Address;
+use pipesim_cuda::api::{Address, Argument};
 use pipesim_cuda::kernel;
+
+impl Operations {
+    /// Copies runs of `length` elements, `count` elements in all, between places where runs begin at these distances.
+    fn strided_copy(&self, [out, input]: [Address; 2], count: usize, [length, to, from]: [usize; 3]) -> Result<()> {
+        launch!(self, strided_copy(out, input; size count, length, to, from))
+    }
+}
 
 impl Cuda {
     /// The whole attention of the slice: its keys, and the first of its queries.
