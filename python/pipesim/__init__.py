@@ -301,6 +301,14 @@ class Spans(Sequence):
     def __repr__(self) -> str:
         return f"Spans({len(self)} spans of {len({row['device'] for row in self._rows})} devices)"
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Returns the spans as an Arrow stream, so that ``polars.DataFrame(timeline)`` and ``pyarrow.table(timeline)`` take them."""
+        from . import _arrow
+
+        formats = {"device": "l", "stage": "l", "microbatch": "l", "start": "g", "end": "g"}
+        names = self._rows[0] if self._rows else formats
+        return _arrow.stream({name: formats.get(name, "u") for name in names}, self._rows)
+
     def to_pandas(self) -> Any:
         """Returns a pandas data frame with a row per span."""
         return _pandas(self._rows)

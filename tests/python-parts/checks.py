@@ -1,6 +1,11 @@
-"""Checks of the Python package against the program: python3 tests/python-parts/checks.py PIPESIM."""
+"""Checks of the Python package against the program: python3 tests/python-parts/checks.py PIPESIM.
 
+With PIPESIM_INSTALLED=1 they check the package that is installed, which finds its own program; otherwise the repository's.
+"""
+
+import ctypes
 import doctest
+import importlib.util
 import json
 import os
 import random
@@ -12,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPESIM = os.environ["PIPESIM"] = str(Path(sys.argv.pop(1)).resolve())
-if not os.environ.get("PIPESIM_INSTALLED"):
+if os.environ.get("PIPESIM_INSTALLED"):
+    del os.environ["PIPESIM"]  # the package finds its own program
+else:
     sys.path.insert(0, str(ROOT / "python"))
 
 import pipesim as ps  # noqa: E402
@@ -65,6 +72,33 @@ class Checks(unittest.TestCase):
             for name in ("a.svg", "b.trace.json", "c.html", "d.png"):
                 prediction.save(Path(folder) / name)
                 self.assertGreater((Path(folder) / name).stat().st_size, 500)
+
+    def test_timelines_are_arrow_streams(self):
+        from pipesim import _arrow
+
+        timeline = ps.predict("zb-v", 2, 4, costs={"comm": 0.1}).timeline
+        capsule = timeline.__arrow_c_stream__()
+        address = _arrow._pointer(id(capsule), b"arrow_array_stream")
+        stream = ctypes.cast(address, ctypes.POINTER(_arrow._Stream)).contents
+        schema, batch, end = _arrow._Schema(), _arrow._Array(), _arrow._Array()
+        self.assertEqual([stream.get_schema(stream, schema), stream.get_next(stream, batch), stream.get_next(stream, end)], [0, 0, 0])
+        names = [schema.children[k].contents.name.decode() for k in range(schema.n_children)]
+        self.assertEqual((names, batch.length, bool(end.release)), (list(timeline[0]), len(timeline), False))
+        starts = batch.children[names.index("start")].contents.buffers[1]
+        self.assertEqual(list((ctypes.c_double * len(timeline)).from_address(starts)), [span["start"] for span in timeline])
+        schema.release(schema)
+        batch.release(batch)
+        del stream, capsule
+        self.assertEqual(_arrow._kept, {}, "memory is not given back")
+
+    @unittest.skipUnless(importlib.util.find_spec("polars") and importlib.util.find_spec("pyarrow"), "polars and pyarrow are not installed")
+    def test_data_frames_take_timelines(self):
+        import polars
+        import pyarrow
+
+        timeline = ps.predict("zb-v", 2, 4, costs={"comm": 0.1}).timeline
+        self.assertEqual(polars.DataFrame(timeline).to_dicts(), list(timeline))
+        self.assertEqual(pyarrow.table(timeline).to_pylist(), list(timeline))
 
     def test_orders_come_from_torch_and_go_back(self):
         class ScheduleInterleaved1F1B:  # what PyTorch's object has
