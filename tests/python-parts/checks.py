@@ -117,6 +117,20 @@ class Checks(unittest.TestCase):
         with self.assertRaisesRegex(ps.UsageError, "pipeline_order"):
             ps.from_torch(object())
 
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_orders_of_pytorchs_own_schedules_come_back(self):
+        from torch.distributed.pipelining import schedules
+
+        for name in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"):
+            for p, m in ((p, m * p) for p in (2, 3, 4, 8) for m in (2, 3, 4)):
+                stages = [ps._Stage(chunk * p, 2 * p, p) for chunk in range(2)]
+                own = getattr(schedules, "Schedule" + name)(stages, m)
+                back = ps.from_torch(own).to_torch(stages, m).pipeline_order
+                orders = [[[str(action) for action in one[rank] if action is not None] for rank in sorted(one)] for one in (own.pipeline_order, back)]
+                self.assertEqual(*orders, (name, p, m))
+        with self.assertRaisesRegex(ps.UsageError, "one stage per device"):
+            ps.from_torch(schedules.Schedule1F1B, 2, 4)
+
     def test_a_plan_and_a_model(self):
         found = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=4096)
         self.assertGreater(len(found), 1)
