@@ -14,6 +14,7 @@ needed; pandas or polars is imported when a data frame is asked for, torch when 
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -301,6 +302,14 @@ class Spans(Sequence):
     def __repr__(self) -> str:
         return f"Spans({len(self)} spans of {len({row['device'] for row in self._rows})} devices)"
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Returns the spans as an Arrow stream, so that ``polars.DataFrame(timeline)`` and ``pyarrow.table(timeline)`` take them."""
+        from . import _arrow
+
+        formats = {"device": "l", "stage": "l", "microbatch": "l", "start": "g", "end": "g"}
+        names = self._rows[0] if self._rows else formats
+        return _arrow.stream({name: formats.get(name, "u") for name in names}, self._rows)
+
     def to_pandas(self) -> Any:
         """Returns a pandas data frame with a row per span."""
         return _pandas(self._rows)
@@ -403,8 +412,9 @@ def from_torch(schedule: Any, devices: int | None = None, microbatches: int | No
             raise TypeError("expected devices and microbatches besides a class")
         return _from_class(schedule, devices, microbatches, options)
     order = getattr(schedule, "pipeline_order_with_comms", None) or getattr(schedule, "pipeline_order", None)
-    if not order:
-        raise UsageError(f"expected a schedule with a pipeline_order, found {type(schedule).__name__}; PyTorch's schedules of one stage have none: name it, as in '1f1b'")
+    # The order that PyTorch 2.15's Schedule1F1B tells of itself lacks 1F0, so those of schedules of one stage are not used.
+    if not order or hasattr(schedule, "_stage"):
+        raise UsageError(f"expected a schedule with a pipeline_order, found {type(schedule).__name__}, which has one stage per device; name the built-in one instead, as in '1f1b'")
     rows = [",".join("" if action is None else str(action) for action in order[rank]) for rank in sorted(order)]
     return Schedule("\n".join(rows) + "\n", type(schedule).__name__.removeprefix("Schedule") or "torch", "csv")
 
@@ -420,6 +430,8 @@ class _Stage:
 
 
 def _from_class(kind: type, devices: int, microbatches: int, options: Mapping[str, Any]) -> Schedule:
+    if "stage" in inspect.signature(kind).parameters:
+        return from_torch(kind(_Stage(0, devices, devices), microbatches))
     chunks = options.get("chunks", 2)
     stages = [_Stage(chunk * devices, devices * chunks, devices) for chunk in range(chunks)]
     return from_torch(kind(stages, microbatches))

@@ -401,7 +401,7 @@ fn step_rates(
         let held = placement.stages_of(device as u32);
         spec.device_elements(held.map(|stage| &stages[stage as usize]).collect::<Vec<_>>(), |elements| elements)
     };
-    let all = devices.clone().map(parameters).sum::<usize>().max(1) as f64;
+    let all = devices.clone().map(parameters).sum::<u64>().max(1) as f64;
     // Proportional to the number of parameters.
     let rate = |op: StepOp| total(&|node| node.op == op) / all;
     let any = |op: StepOp| {

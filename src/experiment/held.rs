@@ -34,8 +34,8 @@ fn kept(training: &Training, stages: &[Stage], slices: &[usize]) -> Vec<Vec<Kept
     let of_slice = |stage: &Stage, tokens: usize| {
         let storage = training.storage_of(tokens);
         let micro = MicroBatch { tokens, ..training.micro_batch };
-        let left = |kind| spec.left(stage, kind, micro, &storage) as u64;
-        let keys = if slices.len() > 1 { spec.keys(stage, micro, &storage) as u64 } else { 0 };
+        let left = |kind| spec.left(stage, kind, micro, &storage);
+        let keys = if slices.len() > 1 { spec.keys(stage, micro, &storage) } else { 0 };
         let edge = (spec.edge(micro) * storage.activation_bytes / storage.sp.max(1)) as u64;
         let stub = if stage.has(EMBEDDING) { 0 } else { edge } + keys;
         Kept { forward: left(Kind::F), stub, input: left(Kind::I), keys }

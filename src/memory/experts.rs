@@ -74,7 +74,7 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
     let mut saved = [0_u64; 3];
     let mut after_norm = false;
     for (operation, split, place) in places(part) {
-        let left = |operation: &Operation| operation.left(Kind::F, micro, storage, split) as u64;
+        let left = |operation: &Operation| operation.left(Kind::F, micro, storage, split);
         let all = left(operation);
         let whole = place != Place::Attention && is_mixture && repeats(RecomputePart::Mixture);
         saved[place as usize] += match *operation {
@@ -93,7 +93,7 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
             }
             Operation::Attention { .. } => {
                 // scores or their sums, and queries, keys and values, which latent attention computes again from narrow rows
-                let sums = operation.left(Kind::F, micro, &Storage { activation_bytes: 0, ..*storage }, None) as u64;
+                let sums = operation.left(Kind::F, micro, &Storage { activation_bytes: 0, ..*storage }, None);
                 let sums_saved = if repeats(RecomputePart::CoreAttention) { 0 } else { sums };
                 sums_saved + if repeats(RecomputePart::LatentUp) { 0 } else { all - sums }
             }

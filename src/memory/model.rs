@@ -33,7 +33,7 @@ impl MemoryModel {
     pub fn new(model: &Config, layout: &ParallelConfig, stack: &Stack) -> MemoryModel {
         let storage = storage(model, layout, stack);
         // rows are per rank; keys cover the whole sequence
-        let micro = MicroBatch { sequences: 1, tokens: layout.micro_tokens() as usize };
+        let micro = MicroBatch { sequences: 1, tokens: usize::try_from(layout.micro_tokens()).unwrap_or(usize::MAX) };
         let (layout, stack, is_slice) = (layout.clone(), stack.clone(), false);
         MemoryModel { model: *model, layout, spec: model.spec(), stack, micro, storage, is_slice }
     }
@@ -99,7 +99,7 @@ impl MemoryModel {
             (Kind::F, Recompute::Selective) if is_block && self.stack.selective_products == 1.0 => {
                 self.every_second(part) + self.attended(part)
             }
-            _ => part.left(kind, self.micro, &self.storage) as u64,
+            _ => part.left(kind, self.micro, &self.storage),
         };
         let embedding = part.name == EMBEDDING && kind == Kind::F;
         left.saturating_add(if embedding && self.stack.outputs_kept == 1.0 { self.hidden() } else { 0 })
@@ -107,7 +107,7 @@ impl MemoryModel {
 
     /// Returns the bytes of a part's keys and values, which later slices attend to; 0 for whole micro-batches.
     fn attended(&self, part: &Part) -> u64 {
-        let keys = part.operations.iter().map(|operation| operation.keys(self.micro, &self.storage) as u64);
+        let keys = part.operations.iter().map(|operation| operation.keys(self.micro, &self.storage));
         if self.is_slice { keys.sum() } else { 0 }
     }
 
@@ -128,12 +128,12 @@ impl MemoryModel {
 
     /// Returns the bytes of a micro-batch's hidden state on a rank.
     fn hidden(&self) -> u64 {
-        self.rows_of(self.spec.width, self.storage.activation_bytes, self.storage.sp)
+        self.rows_of(self.spec.width as u64, self.storage.activation_bytes, self.storage.sp)
     }
 
     /// Returns the bytes of a micro-batch's rows of `width` elements of `bytes`, shared by `ranks`.
-    fn rows_of(&self, width: usize, bytes: usize, ranks: usize) -> u64 {
-        (self.micro.rows() as u64).saturating_mul(width as u64).saturating_mul(bytes as u64).div_ceil(ranks as u64)
+    fn rows_of(&self, width: u64, bytes: usize, ranks: usize) -> u64 {
+        (self.micro.rows() as u64).saturating_mul(width).saturating_mul(bytes as u64).div_ceil(ranks as u64)
     }
 
     /// Returns what a block saves that keeps its input, the attention's output and every second product's.
@@ -141,9 +141,10 @@ impl MemoryModel {
         let Storage { activation_bytes: bytes, tp, sp, .. } = self.storage;
         let kept = part.with_splits().map(|(operation, split)| match *operation {
             Operation::Product { outputs, .. } => {
-                self.rows_of(outputs, bytes, if split.is_some_and(|split| split.axis == 1) { sp } else { tp }) / 2
+                self.rows_of(outputs as u64, bytes, if split.is_some_and(|split| split.axis == 1) { sp } else { tp })
+                    / 2
             }
-            Operation::Attention { heads, value, .. } => self.rows_of(heads * value, bytes, tp),
+            Operation::Attention { heads, value, .. } => self.rows_of(heads as u64 * value as u64, bytes, tp),
             _ => 0,
         });
         kept.fold(self.hidden(), u64::saturating_add)
@@ -154,16 +155,14 @@ impl MemoryModel {
         let Storage { activation_bytes: bytes, tp, sp, keys, .. } = self.storage;
         let gradients = part.with_splits().map(|(operation, _)| match *operation {
             Operation::Classify { .. } => {
-                let logits =
-                    operation.left(Kind::F, self.micro, &Storage { logit_bytes: 1, ..self.storage }, None) as u64;
-                let width =
-                    operation.left(Kind::F, self.micro, &Storage { logit_bytes: 0, ..self.storage }, None) as u64;
+                let logits = operation.left(Kind::F, self.micro, &Storage { logit_bytes: 1, ..self.storage }, None);
+                let width = operation.left(Kind::F, self.micro, &Storage { logit_bytes: 0, ..self.storage }, None);
                 (logits - width).saturating_mul(self.stack.logit_working_bytes as u64)
             }
             Operation::Attention { heads, .. } if self.stack.attention(&self.layout) == Attention::Plain => {
-                2 * self.rows_of(heads * keys, bytes, tp)
+                2 * self.rows_of(heads as u64 * keys as u64, bytes, tp)
             }
-            _ => 2 * self.rows_of(operation.widest(), bytes, if operation.has_split_rows() { tp } else { sp }),
+            _ => 2 * self.rows_of(operation.widest() as u64, bytes, if operation.has_split_rows() { tp } else { sp }),
         });
         let gradients = gradients.max().unwrap_or(0);
         if kind == Kind::F {
@@ -173,7 +172,7 @@ impl MemoryModel {
             score_bytes: score_bytes(&self.model, &self.layout, &self.stack, Recompute::None),
             ..self.storage
         };
-        let again = (part.left(Kind::F, self.micro, &whole) as u64).saturating_sub(self.part_left(part, Kind::F));
+        let again = part.left(Kind::F, self.micro, &whole).saturating_sub(self.part_left(part, Kind::F));
         gradients.saturating_add(again)
     }
 

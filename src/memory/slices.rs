@@ -36,7 +36,7 @@ impl MemoryModel {
     /// Returns the memory model of a slice, whose tokens also attend to earlier ones.
     fn of_slice(&self, TokenSpan { before, tokens }: TokenSpan) -> MemoryModel {
         let rows = u64::from(self.layout.micro_batch_size) * u64::from(tokens) / u64::from(self.layout.cp.max(1));
-        let micro = MicroBatch { sequences: 1, tokens: rows as usize };
+        let micro = MicroBatch { sequences: 1, tokens: usize::try_from(rows).unwrap_or(usize::MAX) };
         let storage = Storage { keys: (before + tokens) as usize, ..self.storage };
         MemoryModel { micro, storage, is_slice: true, ..self.clone() }
     }
@@ -48,7 +48,7 @@ impl MemoryModel {
     }
 
     fn keys_of(&self, stage: &Stage) -> u64 {
-        self.spec.keys(stage, self.micro, &self.storage) as u64
+        self.spec.keys(stage, self.micro, &self.storage)
     }
 
     /// Returns the mean shares of what F saves on `stages` that it keeps if the unit is recomputed, and of keys and values.

@@ -17,6 +17,11 @@ impl MicroBatch {
     pub fn rows(&self) -> usize {
         self.sequences * self.tokens
     }
+
+    /// Returns [`MicroBatch::rows`] of a micro-batch that need not fit this machine's memory.
+    fn wide_rows(&self) -> u64 {
+        (self.sequences as u64).saturating_mul(self.tokens as u64)
+    }
 }
 
 /// How saved activations are stored, and which share of them one rank holds.
@@ -152,7 +157,7 @@ impl Operation {
         if kind == Kind::B {
             return self.flops(Kind::I, micro) + self.flops(Kind::W, micro);
         }
-        let product = |a: usize, b: usize| 2 * micro.rows() as u128 * a as u128 * b as u128;
+        let product = |a: usize, b: usize| 2 * u128::from(micro.wide_rows()) * a as u128 * b as u128;
         match (*self, kind) {
             (Operation::Product { inputs, outputs, .. }, _) => product(inputs, outputs),
             (Operation::Classify { width, vocabulary }, _) => product(width, vocabulary),
@@ -162,7 +167,7 @@ impl Operation {
             (Operation::Attention { heads, size, value, window, .. }, Kind::F | Kind::I) => {
                 let scores = micro.sequences as u128 * heads as u128 * Window::scores(window, micro.tokens);
                 let products = if kind == Kind::F { 2 } else { 4 };
-                products * scores * (size + value) as u128
+                products * scores * (size as u128 + value as u128)
             }
             _ => 0,
         }
@@ -171,11 +176,13 @@ impl Operation {
     /// Returns the bytes that F saves for I, or I for W; 0 for other kinds. F saves the input of every operation (the output of
     /// an attention is the input of the next product); I saves exactly the operands of W: inputs of products and gradients of
     /// their outputs. `split` is how ranks share a product's weight.
-    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<&Split>) -> usize {
-        let rows = micro.rows();
+    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<&Split>) -> u64 {
+        let rows = micro.wide_rows();
         let &Storage { activation_bytes: bytes, tp, sp, .. } = storage;
-        let shared =
-            |width: usize, bytes: usize, ranks: usize| rows.saturating_mul(width).saturating_mul(bytes).div_ceil(ranks);
+        let wide = |width: u64, bytes: usize, ranks: usize| {
+            rows.saturating_mul(width).saturating_mul(bytes as u64).div_ceil(ranks as u64)
+        };
+        let shared = |width: usize, bytes: usize, ranks: usize| wide(width as u64, bytes, ranks);
         // of the axis that ranks share a rank has its pieces; the other one is that of rows between products
         let held = |axis: usize, width: usize| match split {
             Some(split) if split.axis == axis => shared(split.length(0, tp), bytes, 1),
@@ -183,15 +190,19 @@ impl Operation {
             _ => shared(width, bytes, sp),
         };
         // of the copies of rows; each expert-tensor rank has all copies
-        let copies = |width: usize, ranks: usize| shared(width, bytes, sp).saturating_mul(storage.etp).div_ceil(ranks);
-        let ids = rows.saturating_mul(storage.id_bytes);
+        let copies = |width: usize, ranks: usize| {
+            shared(width, bytes, sp).saturating_mul(storage.etp as u64).div_ceil(ranks as u64)
+        };
+        let ids = rows.saturating_mul(storage.id_bytes as u64);
         match (*self, kind) {
             (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, sp)),
             (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, sp)),
             (Operation::Norm { width, statistics, .. }, Kind::F) => {
                 shared(width, bytes + storage.norm_bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
             }
-            (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
+            (Operation::Norm { width, vectors, .. }, Kind::I) => {
+                storage.partial_sums as u64 * vectors as u64 * width as u64 * FLOAT as u64
+            }
             (Operation::Product { inputs, .. }, Kind::F) => held(1, inputs),
             (Operation::Product { inputs, outputs, .. }, Kind::I) => held(1, inputs).saturating_add(held(0, outputs)),
             (Operation::Attention { heads, groups, size, value, .. }, Kind::F) => {
@@ -199,7 +210,7 @@ impl Operation {
                 let operands = shared(heads * size + groups.max(tp) * (size + value), bytes, tp);
                 let rest = match storage.score_bytes {
                     0 => shared(heads, FLOAT, tp),
-                    score => shared(heads.saturating_mul(storage.keys), score, tp),
+                    score => wide((heads as u64).saturating_mul(storage.keys as u64), score, tp),
                 };
                 operands.saturating_add(rest)
             }
@@ -238,11 +249,12 @@ impl Operation {
     }
 
     /// Returns the bytes of the keys and values that F saves for a micro-batch.
-    pub fn keys(&self, micro: MicroBatch, storage: &Storage) -> usize {
+    pub fn keys(&self, micro: MicroBatch, storage: &Storage) -> u64 {
         let &Storage { activation_bytes: bytes, tp, .. } = storage;
         match *self {
             Operation::Attention { groups, size, value, .. } => {
-                micro.rows().saturating_mul(groups.max(tp) * (size + value)).saturating_mul(bytes).div_ceil(tp)
+                let elements = micro.wide_rows().saturating_mul((groups.max(tp) * (size + value)) as u64);
+                elements.saturating_mul(bytes as u64).div_ceil(tp as u64)
             }
             _ => 0,
         }

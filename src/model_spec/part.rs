@@ -156,8 +156,8 @@ impl Part {
     }
 
     /// Returns the number of elements of the tensors, including shared ones.
-    pub fn elements(&self) -> usize {
-        self.tensors().map(Tensor::elements).sum::<u128>() as usize
+    pub fn elements(&self) -> u128 {
+        self.tensors().map(Tensor::elements).sum()
     }
 
     /// Returns the parameters of one repetition in tensors that `counts` and that are not shared from another part, without
@@ -181,9 +181,9 @@ impl Part {
     }
 
     /// Returns the bytes that one repetition saves for a micro-batch: F for I, or I for W.
-    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage) -> usize {
+    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage) -> u64 {
         let left = self.with_splits().map(|(operation, split)| operation.left(kind, micro, storage, split));
-        left.fold(0, usize::saturating_add)
+        left.fold(0, u64::saturating_add)
     }
 
     /// Returns the operations, each product with how ranks share its weight: the k-th product uses the k-th matrix.

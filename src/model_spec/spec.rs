@@ -108,20 +108,21 @@ impl ModelSpec {
     }
 
     /// Returns the bytes that a stage saves for a micro-batch: F for I, or I for W.
-    pub fn left(&self, stage: &Stage, kind: Kind, micro: MicroBatch, storage: &Storage) -> usize {
-        let left = self.held(stage).map(|(part, count)| count.saturating_mul(part.left(kind, micro, storage)));
-        left.fold(0, usize::saturating_add)
+    pub fn left(&self, stage: &Stage, kind: Kind, micro: MicroBatch, storage: &Storage) -> u64 {
+        let left = self.held(stage).map(|(part, count)| (count as u64).saturating_mul(part.left(kind, micro, storage)));
+        left.fold(0, u64::saturating_add)
     }
 
     /// Returns the bytes of the keys and values that F of a stage saves for a micro-batch.
-    pub fn keys(&self, stage: &Stage, micro: MicroBatch, storage: &Storage) -> usize {
-        let of = |part: &Part| part.operations.iter().map(|operation| operation.keys(micro, storage)).sum::<usize>();
-        self.held(stage).map(|(part, count)| count * of(part)).fold(0, usize::saturating_add)
+    pub fn keys(&self, stage: &Stage, micro: MicroBatch, storage: &Storage) -> u64 {
+        let of = |part: &Part| part.operations.iter().map(|operation| operation.keys(micro, storage)).sum::<u64>();
+        self.held(stage).map(|(part, count)| count as u64 * of(part)).fold(0, u64::saturating_add)
     }
 
     /// Returns the fraction of what F saves that I saves for W, over the whole model.
     pub fn keep(&self, micro: MicroBatch, storage: &Storage) -> f64 {
-        let left = |kind| self.parts.iter().map(|part| part.count * part.left(kind, micro, storage)).sum::<usize>();
+        let left =
+            |kind| self.parts.iter().map(|part| part.count as u64 * part.left(kind, micro, storage)).sum::<u64>();
         (left(Kind::I) as f64 / left(Kind::F).max(1) as f64).min(1.0)
     }
 
@@ -132,15 +133,15 @@ impl ModelSpec {
 
     /// Returns the elements of a tensor that two parts share, whose gradient two devices exchange; 0 if there is none. `stored`
     /// maps the elements of a tensor to those allocated.
-    pub fn tied_elements(&self, stored: impl Fn(usize) -> usize) -> usize {
+    pub fn tied_elements(&self, stored: impl Fn(u64) -> u64) -> u64 {
         let tied = self.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
-        tied.map(|tensor| stored(tensor.elements() as usize)).sum()
+        tied.map(|tensor| stored(tensor.elements() as u64)).sum()
     }
 
     /// Returns the elements of a stage's gradients; both parts that share a tensor have their own gradient.
-    pub fn gradient_elements(&self, stage: &Stage, stored: impl Fn(usize) -> usize) -> usize {
-        let of = |part: &Part| part.tensors().map(|tensor| stored(tensor.elements() as usize)).sum::<usize>();
-        self.held(stage).map(|(part, count)| count * of(part)).sum()
+    pub fn gradient_elements(&self, stage: &Stage, stored: impl Fn(u64) -> u64) -> u64 {
+        let of = |part: &Part| part.tensors().map(|tensor| stored(tensor.elements() as u64)).sum::<u64>();
+        self.held(stage).map(|(part, count)| count as u64 * of(part)).sum()
     }
 
     /// Returns the elements of a stage's gradients on the tensor-parallel rank that holds most, the first of `ranks`.
@@ -159,9 +160,9 @@ impl ModelSpec {
     pub fn device_elements<'a>(
         &self,
         stages: impl IntoIterator<Item = &'a Stage> + Clone,
-        stored: impl Fn(usize) -> usize,
-    ) -> usize {
-        let all: usize = stages.clone().into_iter().map(|stage| self.gradient_elements(stage, &stored)).sum();
+        stored: impl Fn(u64) -> u64,
+    ) -> u64 {
+        let all: u64 = stages.clone().into_iter().map(|stage| self.gradient_elements(stage, &stored)).sum();
         match self.outline().tied_sides(stages) {
             TiedSides::Both => all - self.tied_elements(stored),
             _ => all,

@@ -1,6 +1,11 @@
-"""Checks of the Python package against the program: python3 tests/python-parts/checks.py PIPESIM."""
+"""Checks of the Python package against the program: python3 tests/python-parts/checks.py PIPESIM.
 
+With PIPESIM_INSTALLED=1 they check the package that is installed, which finds its own program; otherwise the repository's.
+"""
+
+import ctypes
 import doctest
+import importlib.util
 import json
 import os
 import random
@@ -12,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPESIM = os.environ["PIPESIM"] = str(Path(sys.argv.pop(1)).resolve())
-if not os.environ.get("PIPESIM_INSTALLED"):
+if os.environ.get("PIPESIM_INSTALLED"):
+    del os.environ["PIPESIM"]  # the package finds its own program
+else:
     sys.path.insert(0, str(ROOT / "python"))
 
 import pipesim as ps  # noqa: E402
@@ -66,6 +73,33 @@ class Checks(unittest.TestCase):
                 prediction.save(Path(folder) / name)
                 self.assertGreater((Path(folder) / name).stat().st_size, 500)
 
+    def test_timelines_are_arrow_streams(self):
+        from pipesim import _arrow
+
+        timeline = ps.predict("zb-v", 2, 4, costs={"comm": 0.1}).timeline
+        capsule = timeline.__arrow_c_stream__()
+        address = _arrow._pointer(id(capsule), b"arrow_array_stream")
+        stream = ctypes.cast(address, ctypes.POINTER(_arrow._Stream)).contents
+        schema, batch, end = _arrow._Schema(), _arrow._Array(), _arrow._Array()
+        self.assertEqual([stream.get_schema(stream, schema), stream.get_next(stream, batch), stream.get_next(stream, end)], [0, 0, 0])
+        names = [schema.children[k].contents.name.decode() for k in range(schema.n_children)]
+        self.assertEqual((names, batch.length, bool(end.release)), (list(timeline[0]), len(timeline), False))
+        starts = batch.children[names.index("start")].contents.buffers[1]
+        self.assertEqual(list((ctypes.c_double * len(timeline)).from_address(starts)), [span["start"] for span in timeline])
+        schema.release(schema)
+        batch.release(batch)
+        del stream, capsule
+        self.assertEqual(_arrow._kept, {}, "memory is not given back")
+
+    @unittest.skipUnless(importlib.util.find_spec("polars") and importlib.util.find_spec("pyarrow"), "polars and pyarrow are not installed")
+    def test_data_frames_take_timelines(self):
+        import polars
+        import pyarrow
+
+        timeline = ps.predict("zb-v", 2, 4, costs={"comm": 0.1}).timeline
+        self.assertEqual(polars.DataFrame(timeline).to_dicts(), list(timeline))
+        self.assertEqual(pyarrow.table(timeline).to_pylist(), list(timeline))
+
     def test_orders_come_from_torch_and_go_back(self):
         class ScheduleInterleaved1F1B:  # what PyTorch's object has
             def __init__(self, order):
@@ -82,6 +116,20 @@ class Checks(unittest.TestCase):
                 self.assertEqual(ps.predict(schedule, p, m).makespan, ps.predict(name, p, m).makespan, (name, p, m))
         with self.assertRaisesRegex(ps.UsageError, "pipeline_order"):
             ps.from_torch(object())
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_orders_of_pytorchs_own_schedules_come_back(self):
+        from torch.distributed.pipelining import schedules
+
+        for name in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"):
+            for p, m in ((p, m * p) for p in (2, 3, 4, 8) for m in (2, 3, 4)):
+                stages = [ps._Stage(chunk * p, 2 * p, p) for chunk in range(2)]
+                own = getattr(schedules, "Schedule" + name)(stages, m)
+                back = ps.from_torch(own).to_torch(stages, m).pipeline_order
+                orders = [[[str(action) for action in one[rank] if action is not None] for rank in sorted(one)] for one in (own.pipeline_order, back)]
+                self.assertEqual(*orders, (name, p, m))
+        with self.assertRaisesRegex(ps.UsageError, "one stage per device"):
+            ps.from_torch(schedules.Schedule1F1B, 2, 4)
 
     def test_a_plan_and_a_model(self):
         found = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=4096)

@@ -105,7 +105,7 @@ fn a_device_stores_the_tied_embedding_once() {
     let [first, last]: [_; 2] = spec.split(2, None).unwrap().try_into().unwrap();
     let same = |elements| elements;
     assert_eq!(spec.device_elements([&first, &last], same), 124_475_904);
-    let apart: usize = [&first, &last].map(|stage| spec.device_elements([stage], same)).iter().sum();
+    let apart: u64 = [&first, &last].map(|stage| spec.device_elements([stage], same)).iter().sum();
     assert_eq!(apart, 124_475_904 + 50304 * 768);
     assert_eq!(spec.tied_elements(same), 50304 * 768);
 }

@@ -49,7 +49,7 @@ impl Pipeline {
             shards,
             device_of_stage: devices.to_vec(),
             microbatches,
-            tied_elements: parameters.config.spec().tied_elements(|elements| elements),
+            tied_elements: parameters.config.spec().tied_elements(|elements| elements) as usize,
         }
     }
 

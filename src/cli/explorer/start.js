@@ -27,12 +27,9 @@ function fillSchedules() {
 
 // Writes the state into the form.
 function refill() {
-  if (!facts.token) state.mode = "costs"; // WebAssembly has 32 bits, models have more
   for (const id of INPUTS) byId(id).value = state[id];
   for (const range of document.querySelectorAll("input[type=range]")) range.value = parseFloat(state[range.dataset.of]) || 0;
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.checked = radio.value === state.mode;
-  byId("needs-program").hidden = Boolean(facts.token);
-  document.querySelector("input[value=hardware]").disabled = !facts.token;
   byId("of-costs").hidden = state.mode === "hardware";
   byId("of-hardware").hidden = state.mode !== "hardware";
   byId("mine").value = state.mine;

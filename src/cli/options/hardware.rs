@@ -93,13 +93,6 @@ pub fn spellings(precision: Precision) -> &'static str {
 
 /// Finds a model by name or reads its file; `sequence` is --seq.
 pub fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Failure> {
-    if usize::BITS < u64::BITS {
-        return Err(Failure::Environment(
-            "a model on hardware has numbers beyond 32 bits, which are all that WebAssembly counts with; run it with the pipesim program, or \
-             open the page with pipesim explore"
-                .to_string(),
-        ));
-    }
     if name.ends_with(".json") || name.contains('/') {
         if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
             return Err(Failure::Usage(model_spec::unknown(last)));

@@ -71,7 +71,7 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     let empty = MicroBatch { sequences: 0, ..micro };
     // I adds sums, independent of the number of tokens, to what F keeps.
     let kept = |stage| spec.left(stage, Kind::F, micro, &storage) + spec.left(stage, Kind::I, empty, &storage);
-    let activations = demand.in_flight * held().map(kept).sum::<usize>();
+    let activations = demand.in_flight * held().map(kept).sum::<u64>() as usize;
     let bias_sums = size_of::<f32>() * kernel::bias_groups(n) * spec.widest();
     let running = n * (3 * spec.widest() * act + size_of::<f32>() * (spec.heads() + 1)) + bias_sums;
     let tokens = 4 * demand.microbatches * (5 * n + 2);

@@ -20,7 +20,7 @@ pub struct Traffic {
 
 /// Returns the expected number of `bins` equal bins that `draws` independent draws hit.
 fn hit(bins: f64, draws: f64) -> f64 {
-    bins * (1.0 - (1.0 - 1.0 / bins.max(1.0)).powf(draws))
+    bins * (1.0 - libm::pow(1.0 - 1.0 / bins.max(1.0), draws))
 }
 
 /// Returns the expected number of `nodes` nodes that hold the experts of a token. A router that chooses groups of experts first

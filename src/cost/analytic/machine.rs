@@ -95,7 +95,7 @@ impl Platform {
         if !group.crosses() {
             return links;
         }
-        let congestion = 1.0 + h.network_congestion * (group.ranks / group.in_node).log2();
+        let congestion = 1.0 + h.network_congestion * libm::log2(group.ranks / group.in_node);
         links.min(h.network_gbps_per_gpu * 1e9 / 8.0 * h.network_efficiency * group.in_node / congestion)
     }
 
@@ -106,8 +106,8 @@ impl Platform {
         }
         let h = &self.hardware;
         let nodes = group.ranks / group.in_node;
-        let hops = if tree { 2.0 * nodes.log2() } else { nodes - 1.0 };
-        (h.link_latency_us * group.in_node.max(1.0).log2() + h.network_latency_us * hops) * 1e-6
+        let hops = if tree { 2.0 * libm::log2(nodes) } else { nodes - 1.0 };
+        (h.link_latency_us * libm::log2(group.in_node.max(1.0)) + h.network_latency_us * hops) * 1e-6
     }
 
     /// Returns the time of an all-gather or reduce-scatter of `bytes` in total.
@@ -127,7 +127,7 @@ impl Platform {
     pub fn reduce(&self, group: Group, bytes: f64) -> f64 {
         let h = &self.hardware;
         if h.reduce_gbytes_per_s > 0.0 && !group.crosses() && group.ranks > 1.0 {
-            let latency = h.reduce_latency_us * 1e-6 * group.ranks.log2();
+            let latency = h.reduce_latency_us * 1e-6 * libm::log2(group.ranks);
             return latency + ring_share(group) * bytes / (h.reduce_gbytes_per_s * 1e9);
         }
         self.ring(group, bytes, self.bandwidth(group))

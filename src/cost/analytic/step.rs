@@ -239,7 +239,7 @@ impl Analytic {
 
     /// Returns the number of doublings of GPUs beyond a node.
     pub(super) fn doublings(&self) -> f64 {
-        (self.layout.gpus() as f64 / 8.0).max(1.0).log2()
+        libm::log2((self.layout.gpus() as f64 / 8.0).max(1.0))
     }
 
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
