@@ -124,7 +124,6 @@ ON_HARDWARE = (
     "--model llama-3-8b --hardware h100-sxm --stages 2 --tp 4 --micro 8 --seq 8192 -s 1f1b,zb-v",
     "--model llama-3-70b --hardware h100-sxm --stages 4 --tp 8 --dp 2 --micro 16 --seq 8192 --sequence-parallel --zero 1 -s 1f1b,interleaved-1f1b --recompute selective",
     "--model gpt3-175b --hardware a100-sxm-80gb --stages 8 --tp 8 --micro 16 --seq 2048 -s zb-h1 --attention plain",
-    "--model deepseek-v3 --hardware h100-sxm --stages 8 --ep 8 --dp 8 --micro 16 --seq 4096 -s dualpipe-v",
     "--model gpt2-xl --hardware rtx-4090 --stack llm.c --precision fp32 --stages 2 --micro 4 --seq 1024 -s 1f1b",
     "--model llama-3-8b --hardware h100-sxm --stages 4 --micro 8 --seq 131072 -s slimpipe --memory-cap 80GiB",
 )
