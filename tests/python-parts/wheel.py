@@ -34,7 +34,7 @@ def packed(program: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in files.items():
             entry = zipfile.ZipInfo(name)
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (0o755 if "/scripts/" in name else 0o644) << 16
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (0o100755 if "/scripts/" in name else 0o100644) << 16
             archive.writestr(entry, data)
     return wheel
 
