@@ -156,38 +156,3 @@ impl fmt::Display for Mesh {
         write!(f, "--tp {} --dp {}{sequence}{zero}", self.tensor, self.data)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn workers_are_in_megatrons_order() {
-        let mesh = Mesh::new(2, 3);
-        let mut number = 0;
-        for device in 0..4 {
-            for data in 0..3 {
-                for tensor in 0..2 {
-                    let at = Coordinate { device, data, tensor };
-                    assert_eq!(mesh.worker(at), number);
-                    assert_eq!(mesh.coordinate(number), at);
-                    assert_eq!(mesh.worker_of(mesh.device(number), mesh.copy(number)), number);
-                    assert_eq!((mesh.replica_of(mesh.copy(number)), mesh.tensor_of(mesh.copy(number))), (data, tensor));
-                    assert!(mesh.tensor_group(number).contains(&number));
-                    number += 1;
-                }
-            }
-        }
-        assert_eq!(mesh.world(4), number);
-        assert_eq!(mesh.tensor_group(9), 8..10);
-    }
-
-    #[test]
-    fn a_mesh_is_named_without_the_degrees_that_it_lacks() {
-        let mesh = Mesh::new(2, 2);
-        assert_eq!(mesh.in_words(2), "2 stages x 2 replicas x 2 tensor ranks = 8 workers");
-        assert_eq!(Mesh::new(1, 2).in_words(1), "1 stage x 2 replicas = 2 workers");
-        assert_eq!(mesh.name(5), "device 1, replica 0, tensor rank 1");
-        assert_eq!(Mesh::default().name(5), "device 5");
-    }
-}

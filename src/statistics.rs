@@ -74,26 +74,3 @@ pub fn nearest_median(points: &[(f64, f64)]) -> usize {
 pub fn relative_error(predicted: f64, measured: f64) -> f64 {
     if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn by_hand() {
-        assert_eq!(typical(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1000]), 5);
-        assert_eq!((typical(&[]), typical(&[7])), (0, 7));
-        assert_eq!(
-            (midmean(&[1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 1e9]), midmean(&[2.0]), midmean(&[])),
-            (5.0, 2.0, 0.0)
-        );
-        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[1.0, 2.0]), median(&[])), (2.0, 1.5, 0.0));
-        assert_eq!(nearest_median(&[(9.0, 1.0), (10.0, 5.0), (11.0, 5.0), (10.0, 9.0)]), 1);
-        // the first figure alone decides, however far the second is off; the second between equals
-        assert_eq!(nearest_median(&[(1.0, 5.0), (2.0, 9.0), (9.0, 5.0), (3.0, 5.0), (0.0, 5.0)]), 1);
-        assert_eq!((nearest_median(&[(2.0, 1.0), (4.0, 3.0), (5.0, 4.0), (0.0, 9.0)]), nearest_median(&[])), (1, 0));
-        assert_eq!(median_ci95(&[5.0, 1.0, 3.0]), [1.0, 5.0]);
-        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(median_ci95(&hundred), [40.0, 61.0]); // the tabulated ranks for n = 100
-    }
-}

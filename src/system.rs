@@ -141,14 +141,3 @@ fn date() -> String {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_system_says_how_much_memory_is_free() {
-        assert!(free_memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
-        assert_eq!(limit("Max nonsense"), None);
-    }
-}

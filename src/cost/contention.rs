@@ -46,23 +46,3 @@ impl Contention {
         self.of(devices).last().is_some_and(|&last| last > ALONE)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_beyond_those_measured_take_turns() {
-        let measured = Contention { cores: 2, per_mille: vec![1000, 1100] };
-        assert_eq!(measured.of(4), [1000, 1100, 1650, 2200]);
-        assert_eq!(measured.of(1), [1000]);
-        let wide = Contention { cores: 8, per_mille: vec![1000, 1100] };
-        assert_eq!(wide.of(4), [1000, 1100, 1100, 1100]);
-        assert!(measured.matters(2) && !measured.matters(1));
-        assert!(!Contention { cores: 2, per_mille: vec![1000, 1000] }.matters(2));
-        assert!(measured.is_sound());
-        for wrong in [vec![999], vec![1000, 900], vec![1000, 100_001]] {
-            assert!(!Contention { cores: 2, per_mille: wrong }.is_sound());
-        }
-    }
-}

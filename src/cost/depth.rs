@@ -4,8 +4,10 @@ use super::gcd;
 
 /// Stage times after another cut, in ticks that are finer by `scale`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Recut {
+pub struct Recut {
+    /// Ticks of each stage.
     pub times: Vec<u64>,
+    /// Number of ticks per tick of the times before.
     pub scale: u64,
 }
 
@@ -15,7 +17,7 @@ pub(super) fn scale(own: &[u64]) -> Option<u64> {
 }
 
 /// Returns sizes, in equal pieces of the model, of `from` stages that cover it evenly, and of `to` such stages.
-pub(super) fn even(from: usize, to: usize) -> [Vec<u64>; 2] {
+pub fn even(from: usize, to: usize) -> [Vec<u64>; 2] {
     let common = gcd(from as u64, to as u64).max(1);
     [vec![to as u64 / common; from], vec![from as u64 / common; to]]
 }
@@ -25,7 +27,7 @@ pub(super) fn even(from: usize, to: usize) -> [Vec<u64>; 2] {
 /// A layer takes the same share of its stage's time as the others. What the first and the last stage take beyond the (lower) median of the
 /// inner stages' layers is that of the embedding and the head, and stays in the first and the last stage. `None` if the numbers of layers
 /// differ or times overflow.
-pub(super) fn recut(times: &[u64], own: &[u64], new: &[u64]) -> Option<Recut> {
+pub fn recut(times: &[u64], own: &[u64], new: &[u64]) -> Option<Recut> {
     let scale = scale(own)?;
     if own == new {
         let times = times.iter().map(|time| time.checked_mul(scale)).collect::<Option<_>>()?;
@@ -64,36 +66,4 @@ pub(super) fn recut(times: &[u64], own: &[u64], new: &[u64]) -> Option<Recut> {
         }
     }
     Some(Recut { times, scale })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_same_cut_takes_the_same_time() {
-        assert_eq!(recut(&[5, 7, 9], &[2, 3, 4], &[2, 3, 4]), Some(Recut { times: vec![60, 84, 108], scale: 12 }));
-        assert_eq!(recut(&[5, 7], &[1, 1], &[1, 2]), None, "another number of layers");
-    }
-
-    #[test]
-    fn a_moved_layer_takes_its_share_along() {
-        // Stage 1 is slow: 20 for two layers, the others 10 for two.
-        let cut = recut(&[10, 20, 10, 10], &[2, 2, 2, 2], &[3, 1, 2, 2]).unwrap();
-        assert_eq!(cut, Recut { times: vec![40, 20, 20, 20], scale: 2 });
-    }
-
-    #[test]
-    fn embedding_and_head_stay() {
-        // Layers take 5; the head takes 8.
-        let cut = recut(&[10, 10, 10, 18], &[2, 2, 2, 2], &[2, 2, 3, 1]).unwrap();
-        assert_eq!(cut, Recut { times: vec![20, 20, 30, 26], scale: 2 });
-        let [own, new] = even(4, 8);
-        let cut = recut(&[10, 10, 10, 18], &own, &new).unwrap();
-        assert_eq!(cut, Recut { times: [5, 5, 5, 5, 5, 5, 5, 13].map(|time| 2 * time).to_vec(), scale: 2 });
-        let [own, new] = even(4, 2);
-        assert_eq!(recut(&[10, 10, 10, 18], &own, &new).unwrap().times, [20, 28]);
-        let [own, new] = even(2, 3);
-        assert_eq!(recut(&[30, 60], &own, &new).unwrap(), Recut { times: vec![60, 90, 120], scale: 3 });
-    }
 }

@@ -23,6 +23,7 @@ mod unit;
 
 pub use contention::Contention;
 pub use decimal::Decimal;
+pub use depth::{Recut, even, recut};
 pub use error::CostError;
 pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use layer_cost::{EndCost, LayerCost};

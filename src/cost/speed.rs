@@ -76,19 +76,3 @@ fn work_of(stretches: &[(u64, u64)]) -> u128 {
         .map(|(&(end, slowness), start)| u128::from(end - start) * square / bounded(slowness))
         .sum()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn half_speed_doubles_and_the_step_repeats() {
-        let speed = Slowdown { devices: vec![vec![(100, TYPICAL), (200, 2 * TYPICAL)]] };
-        assert_eq!(speed.stretch(0, 0, 50), 50);
-        assert_eq!(speed.stretch(0, 100, 30), 60);
-        assert_eq!(speed.stretch(0, 50, 70), 50 + 40);
-        assert_eq!(speed.stretch(0, 180, 30), 20 + 20, "wraps into the fast part");
-        assert_eq!(speed.stretch(3, 300, 10), 20, "other devices and later times are taken modulo");
-        assert_eq!(Slowdown::default().stretch(0, 5, 7), 7);
-    }
-}

@@ -35,7 +35,8 @@ pub struct Finding {
 pub type Asked = Result<Finding, Finding>;
 
 impl Finding {
-    pub(super) fn ok(found: impl Into<String>) -> Finding {
+    /// Returns the finding that all is well.
+    pub fn ok(found: impl Into<String>) -> Finding {
         Finding { status: Status::Ok, found: found.into(), fix: None }
     }
 
@@ -126,7 +127,7 @@ impl Need {
     }
 
     /// Decides from the findings whether it can be used.
-    pub(super) fn verdict(self, rows: &[Row]) -> Verdict {
+    pub fn verdict(self, rows: &[Row]) -> Verdict {
         let row = |probe: &&str| rows.iter().find(|row| row.name == *probe);
         let needed = self.needed().iter().filter_map(row).find(|row| row.finding.status != Status::Ok);
         let unbroken = self.unbroken().iter().filter_map(row).find(|row| row.finding.status == Status::Broken);
@@ -165,54 +166,4 @@ pub struct Verdict {
     /// The probe that rules it out, with its status.
     #[serde(skip)]
     pub blocked_by: Option<(&'static str, Status)>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rows that are ok, except those listed.
-    fn rows(unwell: &[(&str, Status)]) -> Vec<Row> {
-        let row = |name: &'static str| {
-            let status = unwell.iter().find(|(other, _)| *other == name).map_or(Status::Ok, |(_, status)| *status);
-            let fix = (status != Status::Ok).then(|| format!("mend {name}"));
-            let finding = Finding { status, found: "this".to_string(), fix };
-            Row { name, finding, duration_ms: 0.0 }
-        };
-        super::super::PROBES.iter().map(|probe| row(probe.name)).collect()
-    }
-
-    fn usable(unwell: &[(&str, Status)]) -> Vec<&'static str> {
-        let rows = rows(unwell);
-        Need::ALL.into_iter().filter(|need| need.verdict(&rows).usable).map(Need::name).collect()
-    }
-
-    #[test]
-    fn what_can_be_used_follows_from_what_was_found() {
-        assert_eq!(usable(&[]), ["cuda", "nvshmem", "nccl", "mpi"]);
-        for status in [Status::Missing, Status::Broken, Status::Unknown] {
-            assert_eq!(usable(&[("driver", status)]), ["mpi"]);
-            assert_eq!(usable(&[("devices", status)]), ["mpi"]);
-            assert_eq!(usable(&[("nvrtc", status)]), ["mpi"]);
-            assert_eq!(usable(&[("cublaslt", status)]), ["mpi"]);
-            assert_eq!(usable(&[("nvshmem", status)]), ["cuda", "nccl", "mpi"]);
-            assert_eq!(usable(&[("nccl", status)]), ["cuda", "nvshmem", "mpi"]);
-            assert_eq!(usable(&[("mpi", status)]), ["cuda", "nvshmem", "nccl"]);
-            for probe in ["nvlink", "green-contexts", "locked-memory", "processor"] {
-                assert_eq!(usable(&[(probe, status)]), ["cuda", "nvshmem", "nccl", "mpi"], "{probe}");
-            }
-        }
-        // Unknown is acceptable: one GPU has no peers, and one machine needs no Slurm. Broken is not: wrong bytes, hidden peers.
-        assert_eq!(usable(&[("peer-access", Status::Unknown)]), ["cuda", "nvshmem", "nccl", "mpi"]);
-        assert_eq!(usable(&[("peer-access", Status::Broken)]), ["cuda", "mpi"]);
-        assert_eq!(usable(&[("slurm", Status::Broken)]), ["cuda", "mpi"]);
-        assert_eq!(usable(&[("shared-memory", Status::Broken)]), ["cuda"]);
-    }
-
-    #[test]
-    fn the_first_thing_in_the_way_is_named_with_what_to_do() {
-        let rows = rows(&[("driver", Status::Missing), ("devices", Status::Unknown)]);
-        assert_eq!(Need::Cuda.verdict(&rows).because, "driver is missing: this; mend driver");
-        assert_eq!(Need::Mpi.verdict(&rows).because, "mpi is ok");
-    }
 }

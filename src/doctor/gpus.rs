@@ -126,7 +126,8 @@ pub(super) fn green_contexts() -> Asked {
     Ok(Finding::ok(format!("GPU 0 splits into 2 slices of {each} multiprocessors")))
 }
 
-const BYTES: usize = 16 << 20;
+/// Bytes of a copy between two GPUs.
+pub const COPIED_BYTES: usize = 16 << 20;
 const TIMES: u32 = 8;
 
 /// With more pairs than this the row gives their range instead of each.
@@ -142,15 +143,18 @@ pub(super) fn peer_access() -> Asked {
     Ok(peer_finding(&copies(driver)?))
 }
 
+/// A copy of [`COPIED_BYTES`] bytes from one GPU to another.
 #[derive(Clone, Copy, Debug)]
-struct Copied {
-    from: usize,
-    to: usize,
+pub struct Copied {
+    /// Ordinal of the source.
+    pub from: usize,
+    /// Ordinal of the target.
+    pub to: usize,
     /// Whether the first GPU accesses the second's memory directly; else the driver copies through the host.
-    direct: bool,
+    pub direct: bool,
     /// Number of bytes that arrived wrong.
-    wrong: usize,
-    gigabytes_per_second: f64,
+    pub wrong: usize,
+    pub gigabytes_per_second: f64,
 }
 
 impl std::fmt::Display for Copied {
@@ -158,13 +162,13 @@ impl std::fmt::Display for Copied {
         let Copied { from, to, direct, wrong, gigabytes_per_second } = self;
         let way = if *direct { "direct" } else { "through the host" };
         write!(f, "{from} to {to} {way} {gigabytes_per_second:.1} GB/s")?;
-        if *wrong > 0 { write!(f, ", {wrong} of {BYTES} bytes wrong") } else { Ok(()) }
+        if *wrong > 0 { write!(f, ", {wrong} of {COPIED_BYTES} bytes wrong") } else { Ok(()) }
     }
 }
 
 fn copies(driver: &'static Driver) -> Result<Vec<Copied>> {
     let gpus = (0..driver.devices()).map(|ordinal| Gpu::whole(driver, ordinal)).collect::<Result<Vec<_>>>()?;
-    let memory = |gpu: &Gpu| Ok((Buffer::new(gpu.context(), BYTES)?, Pinned::new(gpu.context(), BYTES)?));
+    let memory = |gpu: &Gpu| Ok((Buffer::new(gpu.context(), COPIED_BYTES)?, Pinned::new(gpu.context(), COPIED_BYTES)?));
     let mut memories = gpus.iter().map(memory).collect::<Result<Vec<_>>>()?;
     let apart = pipesim_cuda::enable_peers(driver, &gpus.iter().collect::<Vec<_>>())?;
     let sent = pattern();
@@ -179,7 +183,7 @@ fn copies(driver: &'static Driver) -> Result<Vec<Copied>> {
             let (gpu, (buffer, pinned)) = (&gpus[number], &mut memories[number]);
             gpu.make_current()?;
             pinned.write(0, bytes);
-            gpu.send.upload(buffer.address(), pinned, 0..BYTES)?;
+            gpu.send.upload(buffer.address(), pinned, 0..COPIED_BYTES)?;
             gpu.send.synchronize()?;
         }
         let copy = |times: u32| -> Result<f64> {
@@ -188,28 +192,28 @@ fn copies(driver: &'static Driver) -> Result<Vec<Copied>> {
             for _ in 0..times {
                 let target = (memories[to].0.address(), &**gpus[to].context());
                 let source = (memories[from].0.address(), &**gpus[from].context());
-                gpus[from].send.copy_peer(target, source, BYTES)?;
+                gpus[from].send.copy_peer(target, source, COPIED_BYTES)?;
             }
             gpus[from].send.synchronize()?;
             Ok(begin.elapsed().as_secs_f64())
         };
         copy(1)?;
         let (buffer, pinned) = &memories[to];
-        let mut received = vec![0; BYTES];
+        let mut received = vec![0; COPIED_BYTES];
         gpus[to].make_current()?;
-        gpus[to].send.download(pinned, 0..BYTES, buffer.address())?;
+        gpus[to].send.download(pinned, 0..COPIED_BYTES, buffer.address())?;
         gpus[to].send.synchronize()?;
         pinned.read(0, &mut received);
         let wrong = sent.iter().zip(&received).filter(|(sent, received)| sent != received).count();
-        let gigabytes_per_second = BYTES as f64 * f64::from(TIMES) / copy(TIMES)?.max(1e-9) / 1e9;
+        let gigabytes_per_second = COPIED_BYTES as f64 * f64::from(TIMES) / copy(TIMES)?.max(1e-9) / 1e9;
         copies.push(Copied { from, to, direct: !apart.contains(&(from, to)), wrong, gigabytes_per_second });
     }
     Ok(copies)
 }
 
 /// Bytes without repetition, so that a shifted copy is detected: SplitMix64 (Steele, Lea, Flood 2014).
-fn pattern() -> Vec<u8> {
-    let mut bytes = vec![0; BYTES];
+pub fn pattern() -> Vec<u8> {
+    let mut bytes = vec![0; COPIED_BYTES];
     let mut state = 0u64;
     for word in bytes.chunks_exact_mut(8) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -220,7 +224,8 @@ fn pattern() -> Vec<u8> {
     bytes
 }
 
-fn peer_finding(copies: &[Copied]) -> Finding {
+/// Evaluates the copies between all pairs of GPUs.
+pub fn peer_finding(copies: &[Copied]) -> Finding {
     let list = |copies: &[&Copied]| copies.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let wrong: Vec<&Copied> = copies.iter().filter(|copied| copied.wrong > 0).collect();
     if !wrong.is_empty() {
@@ -236,40 +241,4 @@ fn peer_finding(copies: &[Copied]) -> Finding {
     let (slowest, fastest) = (speeds.clone().fold(f64::INFINITY, f64::min), speeds.fold(0.0, f64::max));
     let direct = copies.iter().filter(|copied| copied.direct).count();
     Finding::ok(format!("{direct} of {} pairs direct, {slowest:.1} to {fastest:.1} GB/s", copies.len()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::finding::Status;
-    use super::*;
-
-    fn copied(from: usize, to: usize, direct: bool, wrong: usize, gigabytes_per_second: f64) -> Copied {
-        Copied { from, to, direct, wrong, gigabytes_per_second }
-    }
-
-    #[test]
-    fn a_wrong_byte_is_broken_and_a_way_through_the_host_is_not() {
-        let well = [copied(0, 1, true, 0, 24.94), copied(1, 0, false, 0, 6.0)];
-        assert_eq!(peer_finding(&well), Finding::ok("0 to 1 direct 24.9 GB/s; 1 to 0 through the host 6.0 GB/s"));
-        let ill = peer_finding(&[well[0], copied(1, 0, true, 3, 24.9)]);
-        assert_eq!(ill.status, Status::Broken);
-        assert_eq!(ill.found, "1 to 0 direct 24.9 GB/s, 3 of 16777216 bytes wrong");
-        assert!(ill.fix.is_some());
-    }
-
-    #[test]
-    fn many_pairs_are_reported_as_a_range() {
-        let pairs: Vec<Copied> = (0..12).map(|n| copied(n, n + 1, n > 0, 0, 100.0 + n as f64)).collect();
-        assert_eq!(peer_finding(&pairs), Finding::ok("11 of 12 pairs direct, 100.0 to 111.0 GB/s"));
-    }
-
-    #[test]
-    fn a_copy_shifted_by_a_page_is_wrong_almost_everywhere() {
-        let bytes = pattern();
-        assert_eq!(bytes.len(), BYTES);
-        // The generator's first word from seed 0, as published.
-        assert_eq!(bytes[..8], 0xe220_a839_7b1d_cdaf_u64.to_le_bytes());
-        let same = bytes.iter().zip(&bytes[4096..]).filter(|(one, other)| one == other).count();
-        assert!(same < BYTES / 128, "{same}");
-    }
 }

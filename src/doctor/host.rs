@@ -31,7 +31,8 @@ pub(super) fn mpi() -> Finding {
     mpi_finding(launcher, HAS_MPI, environment)
 }
 
-fn mpi_finding(launcher: Option<String>, built: bool, environment: impl Fn(&str) -> Option<String>) -> Finding {
+/// Evaluates the version of a launcher, if one is found, and whether this program is `built` with MPI.
+pub fn mpi_finding(launcher: Option<String>, built: bool, environment: impl Fn(&str) -> Option<String>) -> Finding {
     let mut found = vec![launcher.clone().unwrap_or_else(|| "no mpirun, mpiexec or srun on the PATH".to_string())];
     let ranks = RANKS.into_iter().find_map(|(name, by)| Some((environment(name)?, name, by)));
     if let Some((ranks, name, by)) = ranks {
@@ -70,7 +71,7 @@ pub(super) fn slurm() -> Finding {
 }
 
 /// Evaluates the environment on a machine with `gpus` GPUs.
-fn slurm_finding(environment: impl Fn(&str) -> Option<String>, gpus: usize) -> Finding {
+pub fn slurm_finding(environment: impl Fn(&str) -> Option<String>, gpus: usize) -> Finding {
     let number = |name: &str| environment(name).and_then(|value| value.parse::<usize>().ok());
     let visible = environment("CUDA_VISIBLE_DEVICES");
     let shown = visible.as_ref().map_or(gpus, |list| list.split(',').filter(|name| *name != "-1").count());
@@ -126,7 +127,7 @@ pub(super) fn shared_memory() -> Finding {
 }
 
 /// Evaluates the output of `df -Pk`: a header, then device, size, used, free (KiB).
-fn shared_memory_finding(text: &str) -> Finding {
+pub fn shared_memory_finding(text: &str) -> Finding {
     let fields: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
     let (Some(size), Some(free)) = (number(1), number(3)) else {
@@ -151,7 +152,7 @@ pub(super) fn locked_memory() -> Finding {
 }
 
 /// Evaluates `/proc/self/limits`: name, soft limit, hard limit, unit.
-fn locked_memory_finding(text: &str) -> Finding {
+pub fn locked_memory_finding(text: &str) -> Finding {
     let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().next());
     match soft.map(|soft| (soft, soft.parse::<u64>())) {
@@ -193,67 +194,4 @@ fn features() -> Vec<&'static str> {
 #[cfg(not(target_arch = "x86_64"))]
 fn features() -> Vec<&'static str> {
     if cfg!(target_arch = "aarch64") { vec!["NEON"] } else { Vec::new() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::finding::Status;
-    use super::*;
-
-    fn variables<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
-        |name| pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_string())
-    }
-
-    #[test]
-    fn slurm_hides_peers_with_gpus_per_task_and_with_one_visible_gpu_a_rank() {
-        let status = |pairs: &[(&str, &str)], gpus| slurm_finding(variables(pairs), gpus).status;
-        let job = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "4")];
-        assert_eq!(status(&job, 4), Status::Ok);
-        assert_eq!(status(&[job[0], job[1], ("SLURM_GPUS_PER_TASK", "1")], 4), Status::Broken);
-        assert_eq!(status(&[job[0], job[1], ("SLURM_TRES_PER_TASK", "cpu:2,gres/gpu:1")], 4), Status::Broken);
-        assert_eq!(status(&[job[0], job[1], ("SLURM_TRES_PER_TASK", "cpu=2")], 4), Status::Ok);
-        assert_eq!(status(&[job[0], job[1], ("CUDA_VISIBLE_DEVICES", "2")], 4), Status::Broken);
-        assert_eq!(status(&[job[0], job[1], ("CUDA_VISIBLE_DEVICES", "0,1,2,3")], 8), Status::Ok);
-        // One task a machine hides nothing from another of the same machine.
-        let spread = [job[0], job[1], ("SLURM_JOB_NUM_NODES", "4"), ("SLURM_GPUS_PER_TASK", "1")];
-        assert_eq!(status(&spread, 4), Status::Ok);
-        assert_eq!(status(&[("OMPI_COMM_WORLD_SIZE", "2"), ("CUDA_VISIBLE_DEVICES", "1")], 2), Status::Broken);
-        // Who shows one GPU to one process means it so.
-        assert_eq!(status(&[("CUDA_VISIBLE_DEVICES", "1")], 2), Status::Ok);
-        assert_eq!(status(&[], 0), Status::Ok);
-    }
-
-    #[test]
-    fn mpi_wants_a_launcher_and_a_build_that_has_it() {
-        let none = variables(&[]);
-        assert_eq!(mpi_finding(Some("mpirun (Open MPI) 4.1.4".to_string()), true, &none).status, Status::Ok);
-        let without = mpi_finding(Some("mpirun (Open MPI) 4.1.4".to_string()), false, &none);
-        assert_eq!(without.found, "mpirun (Open MPI) 4.1.4, this build does not have MPI");
-        assert!(without.fix.is_some_and(|fix| fix.contains("--features mpi")));
-        assert_eq!(mpi_finding(None, true, &none).status, Status::Missing);
-        let started = mpi_finding(None, true, variables(&[("OMPI_COMM_WORLD_SIZE", "4")]));
-        assert!(started.found.contains("started by Open MPI (OMPI_COMM_WORLD_SIZE=4)"), "{}", started.found);
-    }
-
-    #[test]
-    fn shared_memory_of_a_containers_default_size_is_too_little() {
-        let text = |size: u64, free: u64| {
-            format!("Filesystem 1024-blocks Used Available Capacity Mounted on\nshm {size} 0 {free} 0% /dev/shm\n")
-        };
-        assert_eq!(shared_memory_finding(&text(65536, 65536)).status, Status::Broken);
-        let well = shared_memory_finding(&text(12 << 20, 11 << 20));
-        assert_eq!(well, Finding::ok("/dev/shm is writable, 11 GiB of 12 GiB free"));
-        assert_eq!(shared_memory_finding("").status, Status::Unknown);
-    }
-
-    #[test]
-    fn the_limit_of_locked_memory_is_read_from_the_kernels_table() {
-        let line =
-            |soft: &str| format!("Max processes 1 1 processes\nMax locked memory         {soft}  unlimited  bytes\n");
-        assert_eq!(locked_memory_finding(&line("unlimited")), Finding::ok("unlimited"));
-        assert_eq!(locked_memory_finding(&line("8388608")).status, Status::Unknown);
-        assert!(locked_memory_finding(&line("8388608")).found.starts_with("8 MiB"));
-        assert_eq!(locked_memory_finding(&line("2147483648")), Finding::ok("2048 MiB"));
-        assert_eq!(locked_memory_finding("").status, Status::Unknown);
-    }
 }

@@ -10,6 +10,8 @@ mod host;
 mod libraries;
 
 pub use finding::{Asked, Finding, Need, NoSuchName, Row, Status, Verdict};
+pub use gpus::{COPIED_BYTES, Copied, pattern, peer_finding};
+pub use host::{locked_memory_finding, mpi_finding, shared_memory_finding, slurm_finding};
 
 use child::NVSHMEM;
 use serde::Serialize;

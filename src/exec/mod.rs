@@ -33,6 +33,8 @@ mod watch;
 
 pub use collective::TensorGroup;
 pub use device::{Batch, Device, State, Timed, Update};
+#[cfg(feature = "cuda")]
+pub use gpu::places as gpu_places;
 pub use gpu::{Gpus, UNAVAILABLE};
 pub use groups::optimizer_share;
 pub use host::Host;

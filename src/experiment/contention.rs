@@ -27,14 +27,14 @@ type Shares = Vec<f64>;
 
 /// Speed of a device while 1, 2, .. devices compute, as a share of its speed alone.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Neighbours {
+pub struct Neighbours {
     speeds: Vec<f64>,
 }
 
 impl Neighbours {
     /// Estimates the speeds from pairs of steps measured next to each other: one in which devices compute at the same time, and
     /// one in which each op runs alone.
-    pub(super) fn of(devices: usize, pairs: &[[(&TaskGraph, &StepRecord); 2]]) -> Neighbours {
+    pub fn of(devices: usize, pairs: &[[(&TaskGraph, &StepRecord); 2]]) -> Neighbours {
         let samples: Vec<(f64, Shares)> = pairs.iter().flat_map(|&[among, alone]| samples(among, alone)).collect();
         let mut speeds = vec![1.0; devices];
         for _ in 0..PASSES {
@@ -55,17 +55,17 @@ impl Neighbours {
     }
 
     /// Returns neighbours that cost nothing.
-    pub(super) fn none(devices: usize) -> Neighbours {
+    pub fn none(devices: usize) -> Neighbours {
         Neighbours { speeds: vec![1.0; devices] }
     }
 
     /// Duration of an op while 1, 2, .. devices compute, per mille of its duration alone.
-    pub(super) fn contention(&self) -> Vec<u32> {
+    pub fn contention(&self) -> Vec<u32> {
         self.speeds.iter().map(|speed| (1000.0 / speed).round() as u32).collect()
     }
 
     /// The share of its duration that each op of a step would have taken alone, by device and op.
-    pub(super) fn alone(&self, record: &StepRecord) -> Vec<Vec<f64>> {
+    pub fn alone(&self, record: &StepRecord) -> Vec<Vec<f64>> {
         let share = |shares: &Shares| shares.iter().zip(&self.speeds).map(|(share, speed)| share * speed).sum();
         let of_device = |device: &Vec<Shares>| device.iter().map(share).collect();
         computing(record, self.speeds.len()).iter().map(of_device).collect()
@@ -114,58 +114,4 @@ fn computing(record: &StepRecord, most: usize) -> Vec<Vec<Shares>> {
     };
     let of_device = |ops: &[crate::exec::OpRecord]| ops.iter().map(|op| shares(op.start, op.end)).collect();
     record.devices.iter().map(|device| of_device(&device.ops)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cost::{CostTable, OpTime, Summary};
-    use crate::exec::{DeviceRecord, OpRecord};
-    use crate::op::{Kind, Op};
-    use crate::resolve::{self, Selection, unknown_costs};
-    use crate::sim::event::{Config, Processor, Record, simulate};
-
-    /// A step of `schedule` in the event engine: `unit` ticks per op alone, twice as many per B, slowed down by `contention`.
-    fn step(schedule: &str, shape: (u32, u32), contention: &[u32], unit: u64) -> (TaskGraph, StepRecord) {
-        let graph = Selection::new(shape.0, shape.1).graph::<resolve::Error>(schedule, &unknown_costs).unwrap().graph;
-        let cost = |op: Op| OpTime { duration: unit * if op.kind() == Kind::B { 2 } else { 1 }, ..OpTime::default() };
-        let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep: 1.0 };
-        let costs = CostTable::new(&graph.schedule().placement, (1e6, "ms", 1_000_000), summary, cost);
-        let processor = Processor { devices: (0..shape.0).collect(), cores: shape.0, contention: contention.to_vec() };
-        let config = Config { processors: vec![processor], ..Config::default() };
-        let mut record = Record::new(&graph);
-        simulate(&graph, &costs, &config, &mut record).unwrap();
-        let mut devices = vec![DeviceRecord::default(); shape.0 as usize];
-        for (index, &(start, end)) in record.ops.iter().enumerate() {
-            let op = OpRecord { index, turn: start, start, end, put_start: end, put_end: end };
-            devices[graph.device_of(index) as usize].ops.push(op);
-        }
-        devices.iter_mut().for_each(|device| device.ops.sort_by_key(|op| op.start));
-        (graph, StepRecord { devices, ..StepRecord::default() })
-    }
-
-    #[test]
-    fn contention_is_recovered_from_steps_of_a_machine_that_drifts() {
-        for (schedule, p) in [("1f1b", 2), ("gpipe", 2), ("zb-h1", 2), ("1f1b", 4), ("zb-h1", 3)] {
-            for contention in [[1000; 4], [1000, 1250, 1400, 1400], [1000, 1100, 1650, 2200]] {
-                let contention = &contention[..p as usize];
-                let steps = [1000, 1050, 1100]
-                    .map(|unit| (step(schedule, (p, 8), contention, unit), step(schedule, (p, 1), contention, unit)));
-                let pairs: Vec<_> =
-                    steps.iter().map(|(among, alone)| [(&among.0, &among.1), (&alone.0, &alone.1)]).collect();
-                let found = Neighbours::of(p as usize, &pairs);
-                for (expected, found) in contention.iter().zip(found.contention()) {
-                    assert!(expected.abs_diff(found) <= 3, "{schedule} {p}: {found}, expected {expected}");
-                }
-                let (graph, record) = &steps[0].0;
-                for (device, shares) in record.devices.iter().zip(&found.alone(record)) {
-                    for (op, share) in device.ops.iter().zip(shares) {
-                        let alone = (op.end - op.start) as f64 * share;
-                        let units = if graph.op(op.index).kind() == Kind::B { 2.0 } else { 1.0 };
-                        assert!((alone - 1000.0 * units).abs() < 8.0 * units, "{schedule}: {alone}");
-                    }
-                }
-            }
-        }
-    }
 }

@@ -38,6 +38,7 @@ mod weights;
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
 pub use config::TrainingConfig;
+pub use contention::Neighbours;
 pub use error::Error;
 pub use hardware::measured_hardware;
 pub use held::{held_changes, most_held};
@@ -49,7 +50,7 @@ pub use requirements::{require_session, state_bytes};
 pub use results::{Calibration, Results};
 pub use steps::{Role, Steps};
 pub use training::{Backend, Training};
-pub use verdict::{MOST_NOISE, Verdict, noise};
+pub use verdict::{Judged, MOST_NOISE, Verdict, judge, noise};
 
 use crate::delivery::Delivery;
 use crate::ranks::Ranks;

@@ -97,21 +97,3 @@ impl Steps {
         others.records.iter().flat_map(|other| self.around(other)).collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::resolve::{self, Selection, unknown_costs};
-
-    #[test]
-    fn a_step_is_between_its_neighbours_in_time() {
-        let graph = Arc::new(Selection::new(2, 2).graph::<resolve::Error>("1f1b", &unknown_costs).unwrap().graph);
-        let steps = |times: &[u64]| {
-            let record = |&at_ns: &u64| StepRecord { at_ns, ..StepRecord::default() };
-            Steps { records: times.iter().map(record).collect(), ..Steps::new(graph.clone(), Role::Calibrates) }
-        };
-        let calibrating = steps(&[0, 10, 20]);
-        assert_eq!(calibrating.around_all(&steps(&[1, 11, 25])), [0, 1, 1, 2, 2, 2]);
-        assert_eq!(steps(&[]).around_all(&calibrating), [] as [usize; 0]);
-    }
-}

@@ -35,14 +35,15 @@ pub struct Verdict {
 
 /// The figures of one schedule that are judged.
 #[derive(Clone, Debug, Default)]
-struct Judged {
-    name: String,
+pub struct Judged {
+    /// Name in texts.
+    pub name: String,
     /// Predicted / measured - 1, of the medians.
-    error: f64,
+    pub error: f64,
     /// The predicted makespan, in ms.
-    predicted_ms: f64,
+    pub predicted_ms: f64,
     /// Predicted and measured makespan of each step, in ms.
-    steps: Vec<[f64; 2]>,
+    pub steps: Vec<[f64; 2]>,
 }
 
 /// Returns the noise of `steps`, pairs of predicted and measured times: half the 95 % interval of predicted / measured (below six
@@ -72,39 +73,40 @@ impl Verdict {
             steps: outcome.step_makespans_ms.clone(),
         };
         let judged: Vec<Judged> = outcomes.iter().map(judged).collect();
-        (!judged.is_empty()).then(|| Verdict::judge(&judged))
+        (!judged.is_empty()).then(|| judge(&judged))
     }
+}
 
-    fn judge(all: &[Judged]) -> Verdict {
-        let known: Option<Vec<f64>> = all.iter().map(|one| noise(&one.steps)).collect();
-        let noise = known.map(|known| median(&known));
-        let [predicted_order, measured_order] = match all {
-            [_] => [None, None],
-            _ => [
-                Some(order(all, |one| one.predicted_ms, |_, _| TIE)),
-                noise.map(|_| order(all, Judged::median_ms, measured_tie)),
-            ],
-        };
-        let steady = noise.is_some_and(|noise| noise <= MOST_NOISE);
-        let finding = match noise {
-            None => "Too few steps to judge: the noise shows from 3 steps of each schedule on.".to_string(),
-            Some(noise) if steady => agreement(all, noise),
-            Some(noise) => unsteady(all, noise),
-        };
-        let orders = predicted_order.as_ref().map(|predicted| match &measured_order {
-            Some(measured) if measured == predicted => format!(" Predicted order: {predicted}; measured: the same."),
-            Some(measured) => format!(" Predicted order: {predicted}; measured: {measured}."),
-            None => format!(" Predicted order: {predicted}."),
-        });
-        let steps = all.iter().map(|one| one.steps.len()).min().unwrap_or(0);
-        let advice = match noise {
-            None => format!(" Ask for `--steps {LEAST_FOR_CI95}` or more."),
-            Some(_) if steady => String::new(),
-            Some(_) => format!(" Try an idle machine or `--steps {}`.", 4 * steps),
-        };
-        let text = [finding, orders.unwrap_or_default(), advice].concat();
-        Verdict { steady, text, noise, most_noise: MOST_NOISE, predicted_order, measured_order }
-    }
+/// Judges schedules that were measured together; without any, there are too few steps.
+pub fn judge(all: &[Judged]) -> Verdict {
+    let known: Option<Vec<f64>> = all.iter().map(|one| noise(&one.steps)).collect();
+    let noise = known.map(|known| median(&known));
+    let [predicted_order, measured_order] = match all {
+        [_] => [None, None],
+        _ => [
+            Some(order(all, |one| one.predicted_ms, |_, _| TIE)),
+            noise.map(|_| order(all, Judged::median_ms, measured_tie)),
+        ],
+    };
+    let steady = noise.is_some_and(|noise| noise <= MOST_NOISE);
+    let finding = match noise {
+        None => "Too few steps to judge: the noise shows from 3 steps of each schedule on.".to_string(),
+        Some(noise) if steady => agreement(all, noise),
+        Some(noise) => unsteady(all, noise),
+    };
+    let orders = predicted_order.as_ref().map(|predicted| match &measured_order {
+        Some(measured) if measured == predicted => format!(" Predicted order: {predicted}; measured: the same."),
+        Some(measured) => format!(" Predicted order: {predicted}; measured: {measured}."),
+        None => format!(" Predicted order: {predicted}."),
+    });
+    let steps = all.iter().map(|one| one.steps.len()).min().unwrap_or(0);
+    let advice = match noise {
+        None => format!(" Ask for `--steps {LEAST_FOR_CI95}` or more."),
+        Some(_) if steady => String::new(),
+        Some(_) => format!(" Try an idle machine or `--steps {}`.", 4 * steps),
+    };
+    let text = [finding, orders.unwrap_or_default(), advice].concat();
+    Verdict { steady, text, noise, most_noise: MOST_NOISE, predicted_order, measured_order }
 }
 
 impl Judged {
@@ -166,91 +168,4 @@ fn order(all: &[Judged], ms: impl Fn(&Judged) -> f64, tie: fn(&Judged, &Judged) 
         text += &one.name;
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A schedule predicted to take `predicted_ms`, whose steps took `measured` each.
-    fn one(name: &str, predicted_ms: f64, measured: &[f64]) -> Judged {
-        let steps: Vec<[f64; 2]> = measured.iter().map(|&measured| [predicted_ms, measured]).collect();
-        let error = predicted_ms / median(measured) - 1.0;
-        Judged { name: name.to_string(), error, predicted_ms, steps }
-    }
-
-    #[test]
-    fn noise_is_half_the_range_of_few_steps_and_half_the_interval_of_more() {
-        assert_eq!(noise(&[[2.0, 2.0], [2.0, 1.0], [2.0, 4.0]]), Some(0.75)); // 1, 2 and 0.5 of what was measured
-        assert_eq!(noise(&[[1.0, 1.0], [1.0, 2.0]]), None);
-        // A machine that slows down, and predictions that know: no noise.
-        assert_eq!(noise(&[[1.0, 2.0], [2.0, 4.0], [4.0, 8.0]]), Some(0.0));
-        // the tabulated ranks 40 and 61 of 100: 1.40 and 1.61 around 1.505
-        let hundred: Vec<[f64; 2]> = (1..=100).map(|step| [100.0 + f64::from(step), 100.0]).collect();
-        assert!((noise(&hundred).unwrap() - 0.105 / 1.505).abs() < 1e-12);
-    }
-
-    #[test]
-    fn a_steady_machine_is_judged() {
-        let all = [
-            one("naive", 198.0, &[200.0, 201.2, 198.8]),
-            one("gpipe", 100.0, &[100.4, 100.0, 99.6]),
-            one("1f1b", 100.5, &[100.9, 100.5, 100.1]),
-            one("zb-v", 87.3, &[90.0, 90.9, 89.1]),
-        ];
-        let Verdict { steady, text, noise, predicted_order, measured_order, .. } = Verdict::judge(&all);
-        assert!(steady && noise.unwrap() < 0.01, "{noise:?}");
-        assert_eq!(predicted_order.as_deref(), Some("zb-v < gpipe ≈ 1f1b < naive"));
-        assert_eq!(predicted_order, measured_order);
-        assert_eq!(
-            text,
-            "Predictions agree with the measurement: mean error 1.0 %, largest zb-v 3.0 % too short, noise ± 0.5 %. Predicted order: \
-             zb-v < gpipe ≈ 1f1b < naive; measured: the same."
-        );
-    }
-
-    #[test]
-    fn errors_beyond_noise_and_limit_are_said_to_differ() {
-        let off = [one("a", 120.0, &[100.0, 100.0, 101.0]), one("b", 110.0, &[110.0, 110.0, 110.0])];
-        let verdict = Verdict::judge(&off);
-        assert!(verdict.steady);
-        assert_eq!(
-            verdict.text,
-            "Predictions differ from the measurement: mean error 10.0 %, largest a 20.0 % too long, noise ± 0.2 %. Predicted order: \
-             b < a; measured: a < b."
-        );
-        // 6 % within a noise of 10 %: nothing can be said against it, as long as the others are quiet
-        let noisy = one("c", 106.0, &[91.0, 100.0, 110.0]);
-        let all = [noisy, one("d", 10.0, &[10.0; 3]), one("e", 30.0, &[30.0; 3])];
-        let verdict = Verdict::judge(&all);
-        assert!(verdict.steady && verdict.text.starts_with("Predictions agree"), "{}", verdict.text);
-    }
-
-    #[test]
-    fn an_unsteady_machine_is_not_judged() {
-        let all = [one("1f1b", 2500.0, &[1900.0, 2500.0, 3100.0]), one("naive", 4000.0, &[3500.0, 4000.0, 4500.0])];
-        let verdict = Verdict::judge(&all);
-        assert!(!verdict.steady && verdict.noise.unwrap() > MOST_NOISE);
-        assert!(
-            verdict.text.starts_with(
-                "This machine was too unsteady to judge: 3 steps of 1f1b took 1,900 ms to 3,100 ms (noise of all \
-             schedules ± 19 %, at most ± 5.0 % can be judged). Predicted order: 1f1b < naive; measured: "
-            ),
-            "{}",
-            verdict.text
-        );
-        assert!(verdict.text.ends_with(" Try an idle machine or `--steps 12`."), "{}", verdict.text);
-    }
-
-    #[test]
-    fn one_schedule_has_no_order_and_few_steps_no_noise() {
-        let verdict = Verdict::judge(&[one("1f1b", 101.0, &[100.0; 6])]);
-        assert_eq!(verdict.text, "The prediction agrees with the measurement: 1.0 % too long, noise ± 0.0 %.");
-        let verdict = Verdict::judge(&[one("a", 1.0, &[1.0]), one("b", 2.0, &[2.0])]);
-        assert!(!verdict.steady && verdict.noise.is_none() && verdict.measured_order.is_none());
-        assert_eq!(
-            verdict.text,
-            "Too few steps to judge: the noise shows from 3 steps of each schedule on. Predicted order: a < b. Ask for `--steps 6` or more."
-        );
-    }
 }

@@ -36,6 +36,6 @@ pub use logits::WholeModel;
 pub use module::{StageModule, WorkerShare, workload};
 pub use offload::CopyWork;
 pub use parameters::{Parameters, TensorPart};
-pub use rates::{Product, Rates, rates};
+pub use rates::{Product, Rates, TOKENS as PRODUCT_TOKENS, WIDTH as PRODUCT_WIDTH, fit as fit_product, rates};
 pub use stages::{check_held, check_sizes};
 pub use tokens::{Tokenizer, Tokens};

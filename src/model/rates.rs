@@ -35,9 +35,9 @@ pub struct Product {
 }
 
 /// Width of a layer.
-const WIDTH: usize = 768;
+pub const WIDTH: usize = 768;
 /// Tokens of a micro-batch, for products and operations between them.
-const TOKENS: [usize; 4] = [32, 64, 128, 256];
+pub const TOKENS: [usize; 4] = [32, 64, 128, 256];
 /// Number of measurements of each operation, after a warm-up; their median is used.
 const TIMES: usize = 7;
 /// Number of weights that a core uses in turn, so that no cache holds the next one, as in a stage.
@@ -87,7 +87,7 @@ fn products(barrier: &Barrier, tokens: usize) -> [f64; 3] {
 
 /// Fits the model of a product to measured ones, by least relative squares. W also reads and writes its gradients, at `traffic`
 /// bytes per second.
-fn fit(measured: &[(usize, [f64; 3])], traffic: f64) -> Product {
+pub fn fit(measured: &[(usize, [f64; 3])], traffic: f64) -> Product {
     let (narrow, wide) = (WIDTH as f64, 4.0 * WIDTH as f64);
     let accumulation = 2.0 * 8.0 * narrow * wide / traffic;
     let mut normal = [[0.0; 3]; 3];
@@ -204,27 +204,4 @@ pub fn rates(cores: u32) -> Rates {
         (1..cores).for_each(|_| drop(scope.spawn(|| here(&barrier))));
         here(&barrier)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A fit to times computed by the model returns its numbers.
-    #[test]
-    fn a_fit_finds_the_numbers_that_made_the_times() {
-        let (speed, depth, rows, traffic) = (8e10, 40.0, 20.0, 2e10);
-        let (narrow, wide) = (WIDTH as f64, 4.0 * WIDTH as f64);
-        let one = |rows_of: f64, inner: f64| 1.0 + depth / inner + rows / rows_of;
-        let measured = TOKENS.map(|tokens| {
-            let (n, each) = (tokens as f64, 2.0 * tokens as f64 * narrow * wide / speed);
-            let forward = each * (one(n, narrow) + one(n, wide));
-            let weight = each * (one(narrow, n) + one(wide, n)) + 16.0 * narrow * wide / traffic;
-            (tokens, [forward, forward, weight])
-        });
-        let found = fit(&measured, traffic);
-        for (found, expected) in [(found.speed, speed), (found.depth, depth), (found.rows, rows)] {
-            assert!((found / expected - 1.0).abs() < 1e-3, "{found} {expected}");
-        }
-    }
 }

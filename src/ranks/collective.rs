@@ -26,11 +26,11 @@ pub(crate) struct AllGather {
 
 /// All communicators of the run, with the same numbers in every rank.
 #[derive(Debug, Default)]
-pub(super) struct Communicators(Mutex<Vec<Vec<u32>>>);
+pub struct Communicators(Mutex<Vec<Vec<u32>>>);
 
 impl Communicators {
     /// Returns a communicator for each of `groups`, no two the same, and the ranks of those that do not exist yet.
-    pub(super) fn number(&self, groups: &[Vec<u32>]) -> (Vec<usize>, Vec<Vec<u32>>) {
+    pub fn number(&self, groups: &[Vec<u32>]) -> (Vec<usize>, Vec<Vec<u32>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (had, mut numbers) = (known.len(), Vec::with_capacity(groups.len()));
         for group in groups {
@@ -41,21 +41,5 @@ impl Communicators {
             }));
         }
         (numbers, known[had..].to_vec())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_groups_have_communicators_of_their_own_which_the_next_session_uses_again() {
-        let communicators = Communicators::default();
-        let both = vec![0, 1];
-        let groups = [both.clone(), both.clone(), vec![1, 2]];
-        assert_eq!(communicators.number(&groups), (vec![0, 1, 2], groups.to_vec()));
-        assert_eq!(communicators.number(&groups[1..]), (vec![0, 2], Vec::new()));
-        let three = vec![both.clone(); 3];
-        assert_eq!(communicators.number(&three), (vec![0, 1, 3], vec![both]));
     }
 }

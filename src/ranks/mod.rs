@@ -22,17 +22,19 @@ mod started;
 mod stop;
 
 use crate::mesh::Mesh;
-use collective::Communicators;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use clock::Alignment;
+pub use clock::{Alignment, ROUNDS as CLOCK_ROUNDS};
 pub(crate) use collective::AllGather;
+pub use collective::Communicators;
 pub use launch::{Ended, launch};
 pub use lost::{Lost, Patience, RanksError};
 pub use role::{Role, refuse_ranks, role};
+pub use socket::Frame;
+pub use started::started;
 pub use stop::{Stop, signal_name};
 
 pub const HAS_MPI: bool = cfg!(feature = "mpi");

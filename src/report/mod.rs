@@ -38,6 +38,7 @@ pub use file::unfinished::{Unfinished, remove_unfinished};
 pub use number::{gibibytes, number, off_by, percent, plus_minus, quantity};
 pub use page::{filled, html, inside_script};
 #[cfg(feature = "pictures")]
+pub use picture::blend::{Fill, Sliver, blend};
 #[cfg(feature = "pictures")]
 pub use picture::png::png;
 #[cfg(feature = "pictures")]

@@ -68,21 +68,3 @@ impl LearningRate {
         (minimum + share * (peak - minimum)) as f32
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn warms_up_and_falls() {
-        let cosine = LearningRate { peak: 1.0, minimum: 0.1, decay: Decay::Cosine, warmup_steps: 4 };
-        let rates: Vec<f32> = (0..14).map(|step| cosine.at(step, 14)).collect();
-        assert_eq!(rates[..5], [0.25, 0.5, 0.75, 1.0, 1.0]);
-        assert!((rates[9] - 0.55).abs() < 1e-6, "half way: {}", rates[9]);
-        assert!(rates[4..].is_sorted_by(|a, b| a > b) && rates[13] > 0.1);
-        let linear = LearningRate { decay: Decay::Linear, ..cosine };
-        assert!((linear.at(9, 14) - 0.55).abs() < 1e-6);
-        assert_eq!(LearningRate { decay: Decay::Constant, ..cosine }.at(13, 14), 1.0);
-        assert!(cosine.check(3).is_err() && cosine.check(4).is_ok());
-    }
-}

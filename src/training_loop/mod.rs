@@ -17,3 +17,4 @@ pub use learning_rate::{Decay, LearningRate};
 pub use log::{LOG, LogLine};
 pub use run::{Ended, LoopEvent, TrainingLoop, Watcher};
 pub use sampling::Sampling;
+pub use trend::Trend;

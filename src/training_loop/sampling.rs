@@ -40,7 +40,7 @@ impl Sampling {
     }
 
     /// Chooses a token by its logit and a uniformly distributed number; `None` if all logits are NaN.
-    fn choose(&self, logits: &[f32], uniform: f64) -> Option<u32> {
+    pub fn choose(&self, logits: &[f32], uniform: f64) -> Option<u32> {
         let mut order: Vec<usize> = (0..logits.len()).filter(|&id| !logits[id].is_nan()).collect();
         // of equal ones the first, as PyTorch's argmax
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -55,21 +55,5 @@ impl Sampling {
             left < 0.0
         });
         u32::try_from(chosen.map_or(first, |(&id, _)| id)).ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chooses_by_weight_among_the_likeliest() {
-        let logits = [0.0, 2.0_f32.ln(), f32::NAN, 2.0_f32.ln(), -9.0];
-        assert_eq!(Sampling::default().choose(&logits, 0.99), Some(1));
-        let warm = Sampling { temperature: Some(1.0), top_k: Some(3), seed: 0 };
-        let chosen = [0.0, 0.39, 0.41, 0.79, 0.81, 0.999].map(|uniform| warm.choose(&logits, uniform).unwrap());
-        assert_eq!(chosen, [1, 1, 3, 3, 0, 0]);
-        assert_eq!(Sampling { top_k: Some(1), ..warm }.choose(&logits, 0.99), Some(1));
-        assert_eq!(warm.choose(&[f32::NAN], 0.5), None);
     }
 }

@@ -42,28 +42,3 @@ impl Trend {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn warning(losses: &[f64]) -> Option<String> {
-        let mut trend = Trend::default();
-        losses.iter().for_each(|&loss| trend.add(loss));
-        trend.warning(256) // ln 256 = 5.5452
-    }
-
-    #[test]
-    fn a_loss_that_ends_above_its_start_or_above_guessing_is_told() {
-        assert_eq!(warning(&[5.5, 4.0, 3.0, 2.5]), None);
-        assert_eq!(warning(&[2.0, 2.1, 2.0, 2.2]), None, "batches differ");
-        assert_eq!(warning(&[9.0]), None, "one step tells nothing");
-        assert!(warning(&[2.0, 2.0, 3.0, 3.0]).unwrap().starts_with("the loss rose from 2.0000 to 3.0000"));
-        assert!(warning(&[9.0, 9.0, 8.0, 8.0]).unwrap().contains("above 5.5452"));
-        // of long runs the means of ten
-        let falling: Vec<f64> = (0..100).map(|step| 5.0 - f64::from(step) * 0.03).collect();
-        assert_eq!(warning(&falling), None);
-        let rising: Vec<f64> = falling.iter().rev().copied().collect();
-        assert!(warning(&rising).unwrap().starts_with("the loss rose from 2.0300 to 4.8650"));
-    }
-}

@@ -32,7 +32,7 @@ struct Source {
 pub struct Imports(BTreeMap<Names, Source>);
 
 impl Imports {
-    /// Reads `src/`; what only tests use is left out.
+    /// Reads `src/`.
     pub fn read() -> Imports {
         let folder = root().join("src");
         let read = |path: PathBuf| {
@@ -40,7 +40,7 @@ impl Imports {
             let mut module: Names = file.split('/').map(str::to_string).collect();
             module.pop_if(|last| ["mod", "lib"].contains(&last.as_str()));
             let text = fs::read_to_string(&path).unwrap();
-            let tokens = tokens(text.split("#[cfg(test)]\nmod ").next().unwrap());
+            let tokens = tokens(&text);
             let (imports, paths) = names(&tokens);
             (module, Source { file: path.strip_prefix(root()).unwrap().display().to_string(), imports, paths })
         };

@@ -14,6 +14,7 @@ fn this_machine_is_one_of_the_machines() {
     assert!(code == 0 && out.is_empty() && err.contains("predict --hardware"), "{err}");
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.lines().any(|line| line == "base = \"cpu\""), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("memory_gib = ")), "the system says what is free: {text}");
     let two = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     for key in ["reduce_latency_us = ", "reduce_gbytes_per_s = ", "exchange_gbytes_per_s = "] {
         assert!(!two || text.lines().any(|line| line.starts_with(key)), "{key}: {text}");

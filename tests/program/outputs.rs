@@ -100,6 +100,19 @@ fn a_dash_is_stdout() {
     assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
 }
 
+/// A report has the same bytes wherever it is written.
+#[test]
+fn the_command_in_a_report_names_no_output() {
+    let folder = TempDir::new().unwrap();
+    let outputs = "-o a.json --output b.json --output=c.json -od.json";
+    let (code, _, err) = shell(&format!("$P {SMALL} {outputs} --overlap-slowdown 1.1"), folder.path());
+    assert_eq!(code, 0, "{err}");
+    let files = ["a", "b", "c", "d"].map(|name| fs::read(folder.path().join(format!("{name}.json"))).unwrap());
+    assert!(files.iter().all(|bytes| *bytes == files[0]));
+    let report: Value = serde_json::from_slice(&files[0]).unwrap();
+    assert_eq!(report["provenance"]["command"], format!("pipesim {SMALL} --overlap-slowdown 1.1"));
+}
+
 #[test]
 fn one_place_is_named_once() {
     let folder = TempDir::new().unwrap();

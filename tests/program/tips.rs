@@ -1,6 +1,8 @@
 //! What the program says to input that others' habits, or a slip, produce: the tip that helps, and none that misleads.
 
 use crate::cli::{fails, json, pipesim};
+use pipesim::internals::cli;
+use std::collections::BTreeSet;
 
 #[test]
 fn a_hundred_inputs_get_the_tip_that_helps() {
@@ -200,5 +202,44 @@ fn a_picture_is_not_suggested_to_those_who_write_one() {
     for name in ["big.csv", "big.tex"] {
         let (code, _, err) = pipesim(&format!("{large} -o {}", folder.path().join(name).display()));
         assert!(code == 0 && !err.contains(SUGGESTED), "{err}");
+    }
+}
+
+/// Suggested options exist, and names of other programs are not ours: finds rows that a new option makes useless.
+#[test]
+fn tables_name_options_that_some_verb_has() {
+    let mut program = cli::command();
+    program.build();
+    let below = |verb: &clap::Command| -> Vec<clap::Command> {
+        verb.get_subcommands().filter(|verb| verb.get_name() != "help").cloned().collect()
+    };
+    let verbs: Vec<clap::Command> =
+        below(&program).into_iter().flat_map(|verb| [below(&verb), vec![verb]].concat()).collect();
+    let has = |verb: &clap::Command, option: &str| {
+        let mut shown = verb.get_arguments().filter(|argument| !argument.is_hide_set());
+        shown.any(|argument| {
+            argument.get_long() == Some(option) || argument.get_all_aliases().unwrap_or_default().contains(&option)
+        })
+    };
+    let some_verb_has = |option: &str| verbs.iter().any(|verb| has(verb, option));
+    let foreign: toml::Table = include_str!("../../src/cli/options/foreign.toml").parse().unwrap();
+    let table = |name: &str| foreign[name].as_table().unwrap();
+    let mut seen = BTreeSet::new();
+    for (options, names) in table("flags") {
+        for option in options.split(' ') {
+            assert!(some_verb_has(option) && table("meanings").contains_key(option), "--{option}");
+        }
+        for name in names.as_str().unwrap().split(' ') {
+            assert!(seen.insert(name), "{name} is listed twice");
+            assert!(!verbs.iter().all(|verb| has(verb, name)), "every verb has --{name}");
+        }
+    }
+    table("values").keys().for_each(|option| assert!(some_verb_has(option), "no verb has --{option}"));
+    for (here, names) in table("verbs") {
+        let verb = here.split(' ').nth(1).unwrap();
+        assert!(verb.starts_with('-') || program.find_subcommand(verb).is_some(), "{here}");
+        for name in names.as_str().unwrap().split(' ') {
+            assert!(program.find_subcommand(name).is_none(), "{name} is a verb");
+        }
     }
 }

@@ -4,6 +4,7 @@ mod analytic;
 mod choice;
 mod claims;
 mod costs;
+mod cuts;
 mod event;
 mod exactness;
 mod experts;
@@ -33,6 +34,7 @@ mod slices;
 mod stage_layouts;
 mod steps;
 mod successive;
+mod validation;
 mod vision;
 
 #[path = "../support/mod.rs"]

@@ -2,6 +2,7 @@
 
 use crate::report::{all, sample};
 use pipesim::Report;
+use pipesim::internals::report::{Sliver, blend};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -261,4 +262,14 @@ fn no_text_lies_on_another() {
         found.len(),
         found.into_iter().take(40).collect::<Vec<_>>().join("\n")
     );
+}
+
+#[test]
+fn stripes_that_can_be_seen_stay() {
+    let ink = |i: u32| if i % 4 < 2 { 255 } else { 0 };
+    let sliver = |i: u32| {
+        let left = f64::from(i) * 1.5;
+        Sliver { left, right: left + 1.5, height: 1.0, color: [ink(i), 255 - ink(i), 0], ink: ink(i) }
+    };
+    assert_eq!(blend(&(0..100).map(sliver).collect::<Vec<_>>()).len(), 50);
 }

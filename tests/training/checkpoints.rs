@@ -8,7 +8,7 @@ use pipesim::internals::training_loop::Sampling;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
@@ -216,4 +216,28 @@ fn logits_of_a_checkpoint_are_those_of_transformers() {
         &stored["logits"],
         &folder.display().to_string(),
     );
+}
+
+#[test]
+fn every_element_but_the_padding_is_stored_once() {
+    let gpt2 = Config::gpt(257, 16, 3, 2, 8);
+    for config in [gpt2, Config { tied: false, ..gpt2 }] {
+        let stored = stored_tensors(&config).unwrap();
+        let count: usize = stored.iter().map(|tensor| tensor.range.len()).sum();
+        assert_eq!(count as u128, config.spec().parameters());
+        assert!(stored.iter().all(|tensor| tensor.shape.iter().product::<usize>() == tensor.range.len()));
+        assert_eq!(stored[4].name, "transformer.h.2.ln_1.weight");
+        let names: BTreeSet<&str> = stored.iter().map(|tensor| &*tensor.name).collect();
+        assert_eq!(names.len(), stored.len());
+    }
+}
+
+#[test]
+fn rows_of_products_become_columns_of_the_file() {
+    let config = Config::gpt(5, 4, 1, 1, 2);
+    let stored = stored_tensors(&config).unwrap();
+    let qkv = stored.iter().find(|tensor| tensor.name.ends_with("c_attn.weight")).unwrap();
+    assert_eq!(qkv.shape, [2, 6]);
+    // element (input 1, output 4) of the file is element (output 4, input 1) here
+    assert_eq!(qkv.place(6 + 4), 4 * 2 + 1);
 }

@@ -4,12 +4,13 @@ use crate::support::{golden, golden_losses};
 use pipesim::internals::delivery::{ChannelOptions, Delivery};
 use pipesim::internals::exec::{Following, StepRecord};
 use pipesim::internals::experiment::{
-    Accuracy, Backend, Error, Event, Experiment, Extent, Steps, TrainingConfig, Transfer, silent,
+    Accuracy, Backend, Error, Event, Experiment, Extent, Role, Steps, TrainingConfig, Transfer, silent,
 };
 use pipesim::internals::model::AdamW;
 use pipesim::internals::ranks::Ranks;
-use pipesim::internals::resolve::Selection;
+use pipesim::internals::resolve::{self, Selection, unknown_costs};
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// The golden model of setting C under two schedules on two devices.
 fn experiment() -> Experiment {
@@ -149,4 +150,16 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
     }
     let judged = accuracy.judge(&training, "local", &slower).unwrap();
     assert!(found.outcomes.iter().zip(&judged.outcomes).all(|(a, b)| a.predicted != b.predicted));
+}
+
+#[test]
+fn a_step_is_between_its_neighbours_in_time() {
+    let graph = Arc::new(Selection::new(2, 2).graph::<resolve::Error>("1f1b", &unknown_costs).unwrap().graph);
+    let steps = |times: &[u64]| {
+        let record = |&at_ns: &u64| StepRecord { at_ns, ..StepRecord::default() };
+        Steps { records: times.iter().map(record).collect(), ..Steps::new(graph.clone(), Role::Calibrates) }
+    };
+    let calibrating = steps(&[0, 10, 20]);
+    assert_eq!(calibrating.around_all(&steps(&[1, 11, 25])), [0, 1, 1, 2, 2, 2]);
+    assert_eq!(steps(&[]).around_all(&calibrating), [] as [usize; 0]);
 }

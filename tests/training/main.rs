@@ -3,6 +3,7 @@
 mod check;
 mod checkpoints;
 mod cuda;
+mod doctor;
 mod elf;
 mod emulator_driver;
 mod experiment;
@@ -10,14 +11,17 @@ mod headers;
 mod kernels;
 mod libraries;
 mod llama;
+mod measurements;
 mod mesh;
 mod model;
 mod nvrtc;
 mod pipeline;
+mod ranks;
 mod reference;
 mod run;
 mod slices;
 mod tensor;
+mod training_loop;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -9,7 +9,7 @@ use pipesim::internals::compute::Collective;
 use pipesim::internals::exec::{Settings, Shared, Sizes, TensorGroup};
 use pipesim::internals::experiment::{Training, most_held, state_bytes};
 use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::mesh::Mesh;
+use pipesim::internals::mesh::{Coordinate, Mesh};
 use pipesim::internals::model::{Cpu, Parameters, Quantity, StageModule};
 use pipesim::internals::ranks::Ranks;
 use pipesim::internals::schedule::Schedule;
@@ -401,4 +401,34 @@ fn two_slots_and_one_signal_are_enough_for_collective_calls() {
         assert!(every_interleaving_is_sound(members, 4, 2), "{members} members");
         assert!(!every_interleaving_is_sound(members, 4, 1), "one slot would be overwritten");
     }
+}
+
+#[test]
+fn workers_are_in_megatrons_order() {
+    let mesh = Mesh::new(2, 3);
+    let mut number = 0;
+    for device in 0..4 {
+        for data in 0..3 {
+            for tensor in 0..2 {
+                let at = Coordinate { device, data, tensor };
+                assert_eq!(mesh.worker(at), number);
+                assert_eq!(mesh.coordinate(number), at);
+                assert_eq!(mesh.worker_of(mesh.device(number), mesh.copy(number)), number);
+                assert_eq!((mesh.replica_of(mesh.copy(number)), mesh.tensor_of(mesh.copy(number))), (data, tensor));
+                assert!(mesh.tensor_group(number).contains(&number));
+                number += 1;
+            }
+        }
+    }
+    assert_eq!(mesh.world(4), number);
+    assert_eq!(mesh.tensor_group(9), 8..10);
+}
+
+#[test]
+fn a_mesh_is_named_without_the_degrees_that_it_lacks() {
+    let mesh = Mesh::new(2, 2);
+    assert_eq!(mesh.in_words(2), "2 stages x 2 replicas x 2 tensor ranks = 8 workers");
+    assert_eq!(Mesh::new(1, 2).in_words(1), "1 stage x 2 replicas = 2 workers");
+    assert_eq!(mesh.name(5), "device 1, replica 0, tensor rank 1");
+    assert_eq!(Mesh::default().name(5), "device 5");
 }

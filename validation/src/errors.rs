@@ -144,16 +144,3 @@ pub fn pairs(rows: &[RowPrediction]) -> (usize, usize) {
     }
     (right, all)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Errors;
-
-    #[test]
-    fn rows_count_by_their_weight() {
-        let errors = Errors::of(&[(0.1, 1.0), (-0.3, 1.0), (0.2, 2.0)]);
-        assert_eq!((errors.rows, errors.weight, errors.median), (3, 4.0, 0.2));
-        assert!((errors.mean - 0.2).abs() < 1e-12 && (errors.bias - 0.05).abs() < 1e-12);
-        assert_eq!(Errors::of(&[]), Errors::default());
-    }
-}

@@ -252,15 +252,3 @@ fn without_outputs(given: Vec<String>) -> Vec<String> {
     }
     rest
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn provenance_leaves_outputs_out() {
-        let given = "predict -p 4 -o a.svg --output b --output=c -od -q --overlap-slowdown 1.1".split(' ');
-        let rest = without_outputs(given.map(str::to_string).collect());
-        assert_eq!(rest.join(" "), "predict -p 4 -q --overlap-slowdown 1.1");
-    }
-}

@@ -209,34 +209,3 @@ fn unknown_value(option: &str, value: &str, valid: &[String]) -> Option<String> 
     let like = nearest(value, &valid).into_iter().filter(|name| same_numbers(value, name));
     did_you_mean(&like.collect::<Vec<_>>(), "")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    /// Suggested options exist, and names of other programs are not ours: finds rows that a new option makes useless.
-    #[test]
-    fn tables_name_options_that_some_verb_has() {
-        let mut program = crate::cli::command();
-        program.build();
-        let verbs = verbs(&program);
-        let some_verb_has = |option: &str| verbs.iter().any(|verb| has(verb, option));
-        let mut seen = BTreeSet::new();
-        for (options, names) in &FOREIGN.flags {
-            for option in options.split(' ') {
-                assert!(some_verb_has(option) && FOREIGN.meanings.contains_key(option), "--{option}");
-            }
-            for name in names.split(' ') {
-                assert!(seen.insert(name), "{name} is listed twice");
-                assert!(!verbs.iter().all(|verb| has(verb, name)), "every verb has --{name}");
-            }
-        }
-        FOREIGN.values.keys().for_each(|option| assert!(some_verb_has(option), "no verb has --{option}"));
-        for (here, names) in &FOREIGN.verbs {
-            let verb = here.split(' ').nth(1).unwrap();
-            assert!(verb.starts_with('-') || program.find_subcommand(verb).is_some(), "{here}");
-            names.split(' ').for_each(|name| assert!(program.find_subcommand(name).is_none(), "{name} is a verb"));
-        }
-    }
-}

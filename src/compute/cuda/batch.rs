@@ -178,15 +178,3 @@ impl Step {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_are_sorted_by_token_then_by_place() {
-        let (ids, starts, order) = sorted(&[7, 3, 7, 0, 3, 7]);
-        assert_eq!((ids, starts, order), (vec![0, 3, 7], vec![0, 1, 3, 6], vec![3, 1, 4, 0, 2, 5]));
-        assert_eq!(sorted(&[5]), (vec![5], vec![0, 1], vec![0]));
-    }
-}

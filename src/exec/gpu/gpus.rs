@@ -206,7 +206,7 @@ fn sharing(mesh: Mesh, optimizers: usize) -> Sharing {
 ///
 /// Devices of a machine take its GPUs in order, `slices` devices per GPU. A rank that sees only its own GPUs, as some launchers
 /// arrange it, counts by itself.
-fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Result<Vec<(u32, u32)>> {
+pub fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Result<Vec<(u32, u32)>> {
     let each = slices.unwrap_or(1);
     let (here, own) = (ranks.devices_here(devices), ranks.devices(devices));
     let room = u64::from(visible) * u64::from(each);
@@ -224,18 +224,4 @@ fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Res
         (index / each, index % each)
     };
     Ok(own.map(place).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gpu_a_device_or_several() {
-        let ranks = Ranks::alone();
-        assert_eq!(places(&ranks, 2, None, 4).unwrap(), [(0, 0), (1, 0)]);
-        assert_eq!(places(&ranks, 4, Some(2), 2).unwrap(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
-        assert!(places(&ranks, 4, None, 2).unwrap_err().to_string().contains("at most 2 devices"));
-        assert!(places(&ranks, 3, Some(2), 1).is_err());
-    }
 }

@@ -168,24 +168,3 @@ fn queues(asked: Delivery) -> Option<Delivery> {
         _ => None,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_says_who_goes_with_whom() {
-        assert_eq!(
-            LinkKind::legal_pairs(),
-            "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (one rank \
-             per device), nccl (one GPU per device), local (through the hosts' memory), and mpi under mpirun."
-        );
-        let ranks = Ranks::alone();
-        let on = |gpus| Setting { gpus, ranks: &ranks, devices: 2, slices: None };
-        assert_eq!(LinkKind::best(&on(true)).unwrap().name, "copy");
-        assert_eq!(LinkKind::best(&on(false)).unwrap().name, "local");
-        let nccl = LINKS.iter().find(|link| link.name == "nccl").unwrap();
-        let why = "--link nccl: these devices use --link local or mpi; leave --link out";
-        assert_eq!(nccl.check(&on(false)), Err(Refusal::of(why)));
-    }
-}

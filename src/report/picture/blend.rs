@@ -251,18 +251,3 @@ fn rounded(light: Light, width: f64, owed: &mut Light) -> [u8; 4] {
     }
     if opacity == 0.0 { [0; 4] } else { [ink[0] as u8, ink[1] as u8, ink[2] as u8, opacity as u8] }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stripes_that_can_be_seen_stay() {
-        let ink = |i: u32| if i % 4 < 2 { 255 } else { 0 };
-        let sliver = |i: u32| {
-            let left = f64::from(i) * 1.5;
-            Sliver { left, right: left + 1.5, height: 1.0, color: [ink(i), 255 - ink(i), 0], ink: ink(i) }
-        };
-        assert_eq!(blend(&(0..100).map(sliver).collect::<Vec<_>>()).len(), 50);
-    }
-}
