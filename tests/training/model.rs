@@ -276,7 +276,7 @@ fn ops_leave_behind_what_the_description_says() {
         let mut shard = StageModule::on_cpu(&parameters, &stages, [2, 16, 1]).unwrap();
         shard.begin(&tokens, &tokens).unwrap();
         let micro = MicroBatch { sequences: 2, tokens: 16 };
-        let left = |kind| config.spec().left(&stages[0].1, kind, micro, &STORAGE);
+        let left = |kind| config.spec().left(&stages[0].1, kind, micro, &STORAGE) as usize;
         shard.forward(0, 0, None, None, &mut Stopwatch::default()).unwrap();
         assert_eq!(shard.held_bytes(), left(Kind::F));
         shard.backward_input(0, 0, None, None, &mut Stopwatch::default()).unwrap();

@@ -226,7 +226,7 @@ fn ranks_hold_what_the_description_says() {
             let (micro, storage) =
                 (MicroBatch { sequences: batch, tokens: seq }, storage(config.vocabulary_multiple, layout.ranks));
             let storage = Storage { sp: if layout.shares_rows { layout.ranks } else { 1 }, ..storage };
-            let left = |kind| config.spec().left(&stage, kind, micro, &storage);
+            let left = |kind| config.spec().left(&stage, kind, micro, &storage) as usize;
             let run = |rank: &mut Pipeline| {
                 rank.begin((&inputs, &targets));
                 rank.forward(0, (&inputs, &targets));
