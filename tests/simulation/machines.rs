@@ -104,7 +104,7 @@ fn copies_of_stages_add_up_their_gradients() {
 }
 
 fn per_layer(analytic: &Analytic) -> u128 {
-    analytic.spec.parts.iter().find(|part| part.name == "block").unwrap().elements() as u128
+    analytic.spec.parts.iter().find(|part| part.name == "block").unwrap().elements()
 }
 
 /// Fields of which more is better, and of which less is better.
