@@ -102,7 +102,7 @@ impl StageModule<Cuda> {
                 let (left, parcel) = self.leaving(op)?;
                 let leaving = bytes(&left);
                 let start = self.compute.begin_copy(Direction::ToHost, after)?;
-                parcel.put(Whereabouts::Host(try_moved(left, |buffer| self.compute.to_host(buffer))?));
+                parcel.put(Whereabouts::Host(try_moved(left, |buffer| self.compute.copy_out(buffer))?));
                 self.held.change(op, -leaving);
                 Ok([Arc::new(start), self.compute.end_copy(Direction::ToHost)?])
             }
@@ -111,7 +111,7 @@ impl StageModule<Cuda> {
                 let there = on_host(&parcel, op)?;
                 self.held.change(op, bytes(&there));
                 let start = self.compute.begin_copy(Direction::FromHost, after)?;
-                parcel.put(Whereabouts::Device(try_moved(there, |buffer| self.compute.to_device(buffer))?));
+                parcel.put(Whereabouts::Device(try_moved(there, |buffer| self.compute.copy_back(buffer))?));
                 Ok([Arc::new(start), self.compute.end_copy(Direction::FromHost)?])
             }
             _ => bail!("expected OFFLOAD or RELOAD, found {op}: run it on the device"),

@@ -28,7 +28,7 @@ impl Cuda {
     }
 
     /// Copies a buffer to the host.
-    pub fn to_host(&mut self, buffer: Activations) -> Result<Activations> {
+    pub fn copy_out(&mut self, buffer: Activations) -> Result<Activations> {
         let Activations::Pooled(buffer) = buffer else { return Ok(buffer) };
         let context = self.operations.gpu.context().clone();
         let host = self.host()?;
@@ -39,7 +39,7 @@ impl Cuda {
     }
 
     /// Copies a buffer back from the host.
-    pub fn to_device(&mut self, buffer: Activations) -> Result<Activations> {
+    pub fn copy_back(&mut self, buffer: Activations) -> Result<Activations> {
         let Activations::Away(pinned) = buffer else { return Ok(buffer) };
         let host = self.host.as_mut().context("expected streams for copies to the host, found none")?;
         let buffer = self.operations.pool.take(pinned.bytes(), &host.from_host)?;
