@@ -64,7 +64,8 @@ fn its_first_parts_run_through_on_the_stand_ins() {
     symlink(std::env::current_exe().unwrap(), programs.join("training")).unwrap();
 
     // what takes longest stays out: these are other tests of this program
-    let parts = ["doctor", "slices", "times", "throughput", "connections", "exits", "ranks", "sanitizer"];
+    let parts =
+        ["doctor", "slices", "times", "throughput", "connections", "exits", "steps", "sharing", "ranks", "sanitizer"];
     let mut command = check();
     command.args(parts).arg(&out).env("PIPESIM_GPU_PACK", &pack).env("PIPESIM_GPU_QUICK", "1");
     command.env("EMULATOR_DEVICES", "1").env("EMULATOR_MULTIPROCESSORS", "64").env("EMULATOR_TIMEOUT", "120");
@@ -88,6 +89,11 @@ fn its_first_parts_run_through_on_the_stand_ins() {
         found["times"][1].contains("(40.8), attention forward ") && found["times"][1].contains("rest "),
         "{found:?}"
     );
+    assert!(
+        found["times"][1].contains("LayerNorm backward in one pass: ") && found["times"][1].contains("DRAM bytes: ")
+    );
+    assert!(found["steps"][1].contains("2 sequences: 1f1b ") && found["steps"][1].contains("4 steps in a row: 1f1b "));
+    assert!(found["sharing"][1].starts_with("taking turns: 1f1b "), "{found:?}");
     assert!(found["exits"][1].starts_with("3 runs, exit code 0 each time"), "{found:?}");
     let ranks = &found["ranks"][1];
     assert_eq!(
@@ -96,6 +102,13 @@ fn its_first_parts_run_through_on_the_stand_ins() {
         "{ranks}"
     );
     assert!(std::fs::metadata(out.join("gpu-check.tar.gz")).unwrap().len() > 1000);
+
+    // results are taken in once, without what is of use to the check alone
+    let taken = folder.path().join("taken");
+    let import = || check().arg("import").arg(out.join("gpu-check.tar.gz")).arg(&taken).output().unwrap().status.code();
+    assert_eq!((import(), import()), (Some(0), Some(5)));
+    let text = std::fs::read_to_string(taken.join("README.md")).unwrap();
+    assert!(text.contains("| part |") && taken.join("times/lines.txt").is_file() && !taken.join("times/done").exists());
 
     // the summary has all parts, in the order of the help; what is done is not done again
     let summary = std::fs::read_to_string(out.join("summary.md")).unwrap();
