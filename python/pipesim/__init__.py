@@ -14,6 +14,7 @@ needed; pandas or polars is imported when a data frame is asked for, torch when 
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 import os
@@ -251,9 +252,21 @@ class _Several(Record):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.all!r})"
 
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{key: value for key, value in one.json.items() if not isinstance(value, (dict, list))} for one in self.all]
+
     def to_pandas(self) -> Any:
         """Returns a pandas data frame with a row each, of plain fields."""
-        return _pandas([{key: value for key, value in one.json.items() if not isinstance(value, (dict, list))} for one in self.all])
+        return _pandas(self._rows())
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: a table of the plain fields with a row each, and the picture if there is one."""
+        rows = self._rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [names, *([f"{value:.6g}" if isinstance(value, float) else value for value in map(row.get, names)] for row in rows)]
+        lines = ["".join(f"<td>{html.escape('' if cell is None else str(cell))}</td>" for cell in line) for line in cells]
+        table = "".join(f"<tr>{line}</tr>" for line in lines).replace("<td>", "<th>", len(names)).replace("</td>", "</th>", len(names))
+        return f"<table>{table}</table>{self._repr_svg_() or ''}"
 
 
 class Predictions(_Several):

@@ -3,9 +3,12 @@
 With PIPESIM_INSTALLED=1 they check the package that is installed, which finds its own program; otherwise the repository's.
 """
 
+import ast
+import contextlib
 import ctypes
 import doctest
 import importlib.util
+import io
 import json
 import os
 import random
@@ -72,6 +75,27 @@ class Checks(unittest.TestCase):
             for name in ("a.svg", "b.trace.json", "c.html", "d.png"):
                 prediction.save(Path(folder) / name)
                 self.assertGreater((Path(folder) / name).stat().st_size, 500)
+
+    def test_several_are_a_table_in_notebooks(self):
+        shown = ps.predict(["1f1b", "zb-v"], 2, 4)._repr_html_()
+        self.assertEqual((shown.count("<tr>"), "<th>makespan</th>" in shown, "<td>zb-v</td>" in shown), (3, True, True))
+        self.assertIn("<svg", shown)
+        self.assertNotIn("<svg", ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)._repr_html_())
+
+    def test_the_notebook_prints_what_it_shows(self):
+        notebook = json.loads((ROOT / "docs/pipesim.ipynb").read_text(encoding="utf-8"))
+        names, printed = {}, 0
+        for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
+            *lines, last = ast.parse("".join(cell["source"])).body
+            told = io.StringIO()
+            with contextlib.redirect_stdout(told):
+                exec(compile(ast.Module(lines, []), "cell", "exec"), names)
+                shown = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else exec(compile(ast.Module([last], []), "cell", "exec"), names)
+            found = told.getvalue() + ("" if shown is None else repr(shown))
+            expected = ["".join(output.get("text") or output["data"]["text/plain"]) for output in cell["outputs"]]
+            self.assertEqual(found.strip(), "".join(expected).strip())
+            printed += bool(found)
+        self.assertGreater(printed, 4)
 
     def test_timelines_are_arrow_streams(self):
         from pipesim import _arrow
