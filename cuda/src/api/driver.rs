@@ -386,8 +386,9 @@ impl Api {
 /// First driver that assigns hardware queues to green contexts: CUDA 13.1.
 const QUEUES_VERSION: u32 = 13010;
 
-/// Number of streams of a slice: compute, send, receive.
-const STREAMS: u32 = 3;
+/// Number of streams of a slice: compute, send, receive, the idle one that reads the clock, and two that copy activations to the host and
+/// back. With fewer queues the idle stream could stand behind one that waits.
+const STREAMS: u32 = 6;
 
 /// `CUdevResource` as plain words, also for kinds that the bindings do not know.
 #[repr(C, align(8))]
