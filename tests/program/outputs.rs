@@ -104,13 +104,13 @@ fn a_dash_is_stdout() {
 #[test]
 fn the_command_in_a_report_names_no_output() {
     let folder = TempDir::new().unwrap();
-    let outputs = "-o a.json --output b.json --output=c.json -od.json";
+    let outputs = "-o a.trace.json --output b.trace.json --output=c.trace.json -od.trace.json";
     let (code, _, err) = shell(&format!("$P {SMALL} {outputs} --overlap-slowdown 1.1"), folder.path());
     assert_eq!(code, 0, "{err}");
-    let files = ["a", "b", "c", "d"].map(|name| fs::read(folder.path().join(format!("{name}.json"))).unwrap());
+    let files = ["a", "b", "c", "d"].map(|name| fs::read(folder.path().join(format!("{name}.trace.json"))).unwrap());
     assert!(files.iter().all(|bytes| *bytes == files[0]));
     let report: Value = serde_json::from_slice(&files[0]).unwrap();
-    assert_eq!(report["provenance"]["command"], format!("pipesim {SMALL} --overlap-slowdown 1.1"));
+    assert_eq!(report["otherData"]["provenance"]["command"], format!("pipesim {SMALL} --overlap-slowdown 1.1"));
 }
 
 #[test]

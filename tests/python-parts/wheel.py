@@ -1,4 +1,4 @@
-"""Packs the Python package with a program that is built already, and installs it: wheel.py PIPESIM FOLDER.
+"""Packs the Python package with a program that is built already, and installs it: wheel.py FOLDER PIPESIM.
 
 FOLDER gets the wheel, laid out as maturin lays it out, and a fresh virtual environment `installed` with it. So the suite checks what
 pip installs without building the program twice.
@@ -31,16 +31,16 @@ def packed(program: Path, folder: Path) -> Path:
     record = [f"{name},sha256={sums[name]},{len(data)}" for name, data in files.items()] + [f"{information}/RECORD,,"]
     files[f"{information}/RECORD"] = ("\n".join(record) + "\n").encode()
     wheel = folder / f"pipesim-{version}-{tag}.whl"
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(wheel, "w") as archive:
         for name, data in files.items():
             entry = zipfile.ZipInfo(name)
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (0o100755 if "/scripts/" in name else 0o100644) << 16
+            entry.external_attr = (0o100755 if "/scripts/" in name else 0o100644) << 16
             archive.writestr(entry, data)
     return wheel
 
 
 def main() -> None:
-    program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    folder, program = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     wheel = packed(program, folder)
     venv.create(folder / "installed", clear=True, with_pip=True)
