@@ -1,5 +1,6 @@
 #include "common.cuh"
 #include "attention_scalar.cuh"
+#include "attention_tile.cuh"
 #include "attention_tensor.cuh"
 // Causal self-attention on the fused projection qkv[B, T, 3C], C = NH HS: softmax(q k^T / sqrt(HS)) v, of each head.
 // The forward keeps one number a row, log_sums[B, NH, T] = log sum exp(scores), and the backward recomputes the
@@ -38,7 +39,7 @@ KERNEL(attention_forward, TILE_THREADS, FORWARD_BLOCKS)
     DYNAMIC_SHARED(shared);
     const Head head = head_of_block(T, first, NH, HS, true);
 #define SCALAR(SIZE) scalar_forward<SIZE>(out, log_sums, qkv, head, shared)
-#define TENSOR(SIZE) tensor_forward<SIZE>(out, log_sums, qkv, head, shared)
+#define TENSOR(SIZE) tensor_forward<SIZE, 1>(out, log_sums, qkv, head, shared)
     CHOOSE_PATH(HS, SCALAR, TENSOR)
 #undef SCALAR
 #undef TENSOR
@@ -83,7 +84,7 @@ KERNEL(attention_backward_keys, TILE_THREADS, BACKWARD_BLOCKS)
     SHARED(float4, numbers, TILE); // as float4, so that copies of 16 bytes may start at its beginning
 #endif
 #define SCALAR(SIZE) scalar_backward_keys<SIZE>(qkv_gradient, operands, head, shared)
-#define TENSOR(SIZE) tensor_backward_keys<SIZE>(qkv_gradient, operands, head, shared, (float2*)numbers)
+#define TENSOR(SIZE) tensor_backward_keys<SIZE, 1>(qkv_gradient, operands, head, shared, (float2*)numbers)
     CHOOSE_PATH(HS, SCALAR, TENSOR)
 #undef SCALAR
 #undef TENSOR
@@ -98,8 +99,54 @@ KERNEL(attention_backward_queries, TILE_THREADS, BACKWARD_BLOCKS)
     const Head head = head_of_block(T, first, NH, HS, true);
     const AttentionOperands operands = {gradient, qkv, log_sums, means};
 #define SCALAR(SIZE) scalar_backward_queries<SIZE>(qkv_gradient, operands, head, shared)
-#define TENSOR(SIZE) tensor_backward_queries<SIZE>(qkv_gradient, operands, head, shared)
+#define TENSOR(SIZE) tensor_backward_queries<SIZE, 1>(qkv_gradient, operands, head, shared)
     CHOOSE_PATH(HS, SCALAR, TENSOR)
 #undef SCALAR
+#undef TENSOR
+}
+
+// The same with two bands a warp, so with tiles of 128 queries, or keys, for bfloat16 and heads of at most 64 channels
+// whose size is a multiple of 16, from the first query on: same operands, same bits. No other sizes may be launched.
+// launch: grid (ceil(T / 128) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
+#ifdef PIPESIM_BF16
+#define WIDE(HS, tensor) if (HEAD_SIZE(HS) <= 32) { tensor(32); } else if (HEAD_SIZE(HS) <= 64) { tensor(64); }
+#else
+#define WIDE(HS, tensor)
+#endif
+constexpr int WIDE_BANDS = 2;
+constexpr int WIDE_BLOCKS = 2; // on a multiprocessor
+
+KERNEL(attention_forward_wide, TILE_THREADS, WIDE_BLOCKS)
+(act* out, float* log_sums, const act* qkv, int B, int T, int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, 0, NH, HS, true, WIDE_BANDS * TILE);
+#define TENSOR(SIZE) tensor_forward<SIZE, WIDE_BANDS>(out, log_sums, qkv, head, shared)
+    WIDE(HS, TENSOR)
+#undef TENSOR
+}
+
+KERNEL(attention_backward_keys_wide, TILE_THREADS, WIDE_BLOCKS)
+(act* qkv_gradient, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B, int T,
+ int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, 0, NH, HS, false, WIDE_BANDS * TILE);
+    const AttentionOperands operands = {gradient, qkv, log_sums, means};
+#ifdef PIPESIM_BF16
+    SHARED(float4, numbers, TILE);
+#endif
+#define TENSOR(SIZE) \
+    tensor_backward_keys<SIZE, WIDE_BANDS>(qkv_gradient, operands, head, shared, (float2*)numbers)
+    WIDE(HS, TENSOR)
+#undef TENSOR
+}
+
+KERNEL(attention_backward_queries_wide, TILE_THREADS, WIDE_BLOCKS)
+(act* qkv_gradient, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B, int T,
+ int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, 0, NH, HS, true, WIDE_BANDS * TILE);
+    const AttentionOperands operands = {gradient, qkv, log_sums, means};
+#define TENSOR(SIZE) tensor_backward_queries<SIZE, WIDE_BANDS>(qkv_gradient, operands, head, shared)
+    WIDE(HS, TENSOR)
 #undef TENSOR
 }

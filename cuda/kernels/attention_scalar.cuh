@@ -21,10 +21,10 @@ struct Head {
     float scale;        // 1 / sqrt(HS)
 };
 
-// The head and the tile of block blockIdx.x. Tiles are those of all keys, or, if `of_queries`, those of the queries from
-// the tile of row `first` on, in descending order: blocks with most work come first.
-__device__ inline Head head_of_block(int T, int first, int NH, int HS, bool of_queries) {
-    const unsigned all = (unsigned(T) + TILE - 1) / TILE, start = unsigned(first) / TILE;
+// The head and the tile of `rows` of block blockIdx.x. Tiles are those of all keys, or, if `of_queries`, those of the
+// queries from the tile of row `first` on, in descending order: blocks with most work come first.
+__device__ inline Head head_of_block(int T, int first, int NH, int HS, bool of_queries, int rows = TILE) {
+    const unsigned all = (unsigned(T) + rows - 1) / rows, start = unsigned(first) / rows;
     const unsigned tiles = of_queries ? all - start : all;
     const unsigned tile = blockIdx.x % tiles, index = blockIdx.x / tiles;
     const size_t sequence = index / NH, head = index % NH, C = size_t(NH) * HS;

@@ -1,161 +1,87 @@
 #include "common.cuh"
 // The same attention on tensor cores, for bfloat16 and heads whose size is a multiple of 16.
 //
-// A block takes a tile of 64 rows, each of its four warps 16 of them. Tiles lie in shared memory as bfloat16, in rows
-// of the head's size rounded up to 32 (SIZE, filled with zeros), plus 8 so that the rows of a matrix lie in different
-// banks. The tile that comes next is copied while this one is worked on. Scores and sums stay in registers: the layout
-// of a product is that of the left operand of the next (see multiply_tile), so that weights never pass through shared
-// memory.
+// The tile that comes next is copied while this one is worked on. Scores and sums stay in registers: the layout of a
+// product is that of the left operand of the next (see multiply_tile), so that weights never pass through shared memory.
+// The order of every sum is the same for one band per warp and for two (see attention_tile.cuh), and so are the bits.
 #pragma once
-#include "attention_scalar.cuh"
+#include "attention_tile.cuh"
 
 #ifdef PIPESIM_BF16
 
-constexpr int TILE_COLUMNS = TILE / 8; // products of a row of tiles
+// Of a tile of keys and the warp's queries, in a block whose queries begin at `first`: whether any query sees any key, and
+// whether some query does not see all keys. With one band a warp sees all of each tile but the block's last.
+template <int BANDS> __device__ inline bool sees_keys(int first, int tile) {
+    return BANDS == 1 || tile * TILE <= first + band_start<BANDS>(BANDS - 1) + 15;
+}
+template <int BANDS> __device__ inline bool is_cut_off(int first, int tile) {
+    return tile * TILE + TILE - 1 > first + band_start<BANDS>(0);
+}
 
-template <int SIZE> struct TensorTile {
-    static constexpr int STRIDE = SIZE + 8;
-    static constexpr int AREA = TILE * STRIDE;
-    static constexpr int STEPS = SIZE / 16;    // of the sum over the head's size
-    static constexpr int COLUMNS = SIZE / 8;   // products of a row of results
-};
+// The last tile of keys that a block's queries see.
+template <int BANDS> __device__ inline int last_keys(const Head& head) {
+    const int last = head.tile * BANDS + BANDS - 1;
+    return BANDS == 1 || last < tiles_of(head) ? last : tiles_of(head) - 1;
+}
 
-// Copies a tile as load_tile does; the copy is under way until copy_wait().
-template <int SIZE>
-__device__ inline void copy_tile(bf16* tile, const bf16* source, size_t source_stride, int first, int rows, int size) {
-    constexpr int GROUPS = SIZE == 96 ? 16 : SIZE / ELEMENTS; // of a row, rounded up to a power of two
-    constexpr int ROWS = TILE_THREADS / GROUPS;               // that the block copies at a time
-    if (is_aligned(source)) {
-        const int start = threadIdx.x / GROUPS, column = threadIdx.x % GROUPS * ELEMENTS;
-        const int end = column < size ? rows - first : 0; // of the rows that are copied
-        bf16* target = tile + start * TensorTile<SIZE>::STRIDE + column;
-        const bf16* from = source + size_t(first + start) * source_stride + column;
-#pragma unroll 1
-        for (int row = start; row < TILE; row += ROWS) {
-            if (SIZE != 96 || column < SIZE) {
-                copy_async(target, row < end ? from : source, row < end);
-            }
-            target += ROWS * TensorTile<SIZE>::STRIDE;
-            from += ROWS * source_stride;
+// One tile of keys of the forward: scores become weights, and what was summed so far is scaled to the largest score.
+template <int SIZE, int BANDS>
+__device__ inline void softmax_rows(float (&scores)[BANDS][TILE_COLUMNS][4],
+                                    float (&sums)[BANDS][TensorTile<SIZE>::COLUMNS][4], float (&largest)[BANDS][2],
+                                    float (&totals)[BANDS][2], float scale) {
+#pragma unroll
+    for (int row = 0; row < 2 * BANDS; row++) {
+        const int band = row / 2, half = row % 2;
+        float most = -INFINITE;
+#pragma unroll
+        for (int n = 0; n < TILE_COLUMNS; n++) {
+            most = fmaxf(most, fmaxf(scores[band][n][2 * half], scores[band][n][2 * half + 1]));
         }
-    } else {
-#pragma unroll 1
-        for (int i = threadIdx.x; i < TILE * SIZE; i += TILE_THREADS) {
-            const int row = i / SIZE, column = i % SIZE;
-            const bool inside = first + row < rows && column < size;
-            tile[row * TensorTile<SIZE>::STRIDE + column] =
-                inside ? source[size_t(first + row) * source_stride + column] : bf16{0};
-        }
-    }
-}
-
-// The left operand of a product: rows first.. (16) and columns 16 step.. of a tile.
-template <int SIZE> __device__ inline void load_left(unsigned (&a)[4], const bf16* tile, int first, int step) {
-    const int lane = threadIdx.x % WARP;
-    load_matrices<false>(a, tile + (first + lane % 16) * TensorTile<SIZE>::STRIDE + 16 * step + lane / 16 * 8);
-}
-
-// The right operands of two products whose columns are rows first.. and first + 8.. of a tile: b[0..2] and b[2..4].
-template <int SIZE> __device__ inline void load_right(unsigned (&b)[4], const bf16* tile, int first, int step) {
-    const int lane = threadIdx.x % WARP;
-    const int row = first + lane / 16 * 8 + lane % 8, column = 16 * step + lane / 8 % 2 * 8;
-    load_matrices<false>(b, tile + row * TensorTile<SIZE>::STRIDE + column);
-}
-
-// The right operands of two products whose columns are columns first.. and first + 8.. of a tile, summed over rows 16
-// step...
-template <int SIZE> __device__ inline void load_right_columns(unsigned (&b)[4], const bf16* tile, int first, int step) {
-    const int lane = threadIdx.x % WARP;
-    load_matrices<true>(b, tile + (16 * step + lane % 16) * TensorTile<SIZE>::STRIDE + first + lane / 16 * 8);
-}
-
-template <int COUNT> __device__ inline void clear(float (&sums)[COUNT][4]) {
+        most = fmaxf(largest[band][half], warp_max<4>(most) * scale);
+        const float shrink = power_of_two(largest[band][half] - most);
+        largest[band][half] = most;
+        totals[band][half] *= shrink;
 #pragma unroll
-    for (int n = 0; n < COUNT; n++) {
-        sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
-    }
-}
-
-// products = the warp's 16 rows of the left tile times rows first.. of the right one, eight a product.
-template <int SIZE, int COUNT>
-__device__ inline void multiply_rows(float (&products)[COUNT][4], const bf16* left, const bf16* right, int first) {
-    clear(products);
+        for (int n = 0; n < TILE_COLUMNS; n++) {
 #pragma unroll
-    for (int step = 0; step < TensorTile<SIZE>::STEPS; step++) {
-        unsigned a[4];
-        load_left<SIZE>(a, left, threadIdx.x / WARP * 16, step);
-#pragma unroll
-        for (int n = 0; n < COUNT; n += 2) {
-            unsigned b[4];
-            load_right<SIZE>(b, right, first + 8 * n, step);
-            multiply_tile(products[n], a, b[0], b[1]);
-            multiply_tile(products[n + 1], a, b[2], b[3]);
-        }
-    }
-}
-
-// sums += weights, rounded to bfloat16, times rows first.. of a tile.
-template <int SIZE, int COUNT>
-__device__ inline void accumulate_rows(float (&sums)[TensorTile<SIZE>::COLUMNS][4], const float (&weights)[COUNT][4],
-                                       const bf16* tile, int first) {
-#pragma unroll
-    for (int step = 0; step < COUNT / 2; step++) {
-        const float(&low)[4] = weights[2 * step];
-        const float(&high)[4] = weights[2 * step + 1];
-        const unsigned a[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
-                               pack(high[2], high[3])};
-#pragma unroll
-        for (int n = 0; n < TensorTile<SIZE>::COLUMNS; n += 2) {
-            unsigned b[4];
-            load_right_columns<SIZE>(b, tile, 8 * n, first / 16 + step);
-            multiply_tile(sums[n], a, b[0], b[1]);
-            multiply_tile(sums[n + 1], a, b[2], b[3]);
-        }
-    }
-}
-
-// Row and column within a tile of element i of product n.
-__device__ inline int product_row(int i) { return threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + i / 2 * 8; }
-__device__ inline int product_column(int n, int i) { return 8 * n + threadIdx.x % 4 * 2 + i % 2; }
-
-// Writes a result's rows first.., which lie `stride` apart: those of the upper half of the warp's rows times `upper`.
-template <int SIZE>
-__device__ inline void store_rows(bf16* target, size_t stride, const float (&sums)[TensorTile<SIZE>::COLUMNS][4],
-                                  float upper, float lower, int first, const Head& head) {
-#pragma unroll
-    for (int n = 0; n < TensorTile<SIZE>::COLUMNS; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            const int row = first + product_row(i), column = product_column(n, i);
-            if (row < head.T && column < head.size) {
-                const float factor = i == 0 ? upper : lower;
-                *(uint1*)(target + row * stride + column) = uint1{pack(sums[n][i] * factor, sums[n][i + 1] * factor)};
+            for (int i = 2 * half; i < 2 * half + 2; i++) {
+                scores[band][n][i] = power_of_two(scores[band][n][i] * scale - most);
+                totals[band][half] += scores[band][n][i];
             }
         }
+#pragma unroll
+        for (int n = 0; n < TensorTile<SIZE>::COLUMNS; n++) {
+            sums[band][n][2 * half] *= shrink, sums[band][n][2 * half + 1] *= shrink;
+        }
     }
 }
 
-template <int SIZE>
+template <int SIZE, int BANDS>
 __device__ inline void tensor_forward(bf16* out, float* log_sums, const bf16* qkv, const Head& head,
                                       unsigned char* shared) {
     constexpr int ALL = TensorTile<SIZE>::AREA;
     bf16* const queries = (bf16*)shared;
-    bf16* const pairs = queries + ALL; // two times keys and values
+    bf16* const pairs = queries + BANDS * ALL; // two times keys and values
     const bf16* source = qkv + head.projection;
     const size_t stride = 3 * head.C;
-    const int first = head.tile * TILE;
+    const int first = head.tile * TILE * BANDS, last = last_keys<BANDS>(head);
     const float scale = head.scale * LOG2_E;
-    copy_tile<SIZE>(queries, source, stride, first, head.T, head.size);
+    copy_tile<SIZE, BANDS>(queries, source, stride, first, head.T, head.size);
     copy_tile<SIZE>(pairs, source + head.C, stride, 0, head.T, head.size);
     copy_tile<SIZE>(pairs + ALL, source + 2 * head.C, stride, 0, head.T, head.size);
     copy_commit();
-    float sums[TensorTile<SIZE>::COLUMNS][4];
+    unsigned kept[TensorTile<SIZE>::STEPS][BANDS][4]; // the warp's queries, unless they are read again for every tile
+    float sums[BANDS][TensorTile<SIZE>::COLUMNS][4], largest[BANDS][2], totals[BANDS][2];
     clear(sums);
-    float largest[2] = {-INFINITE, -INFINITE}, totals[2] = {0.0f, 0.0f};
-    for (int tile = 0; tile <= head.tile; tile++) {
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+        largest[band][0] = largest[band][1] = -INFINITE;
+        totals[band][0] = totals[band][1] = 0.0f;
+    }
+    for (int tile = 0; tile <= last; tile++) {
         const bf16* const keys = pairs + tile % 2 * 2 * ALL;
         const bf16* const values = keys + ALL;
-        if (tile < head.tile) {
+        if (tile < last) {
             bf16* const next = pairs + (tile + 1) % 2 * 2 * ALL;
             copy_tile<SIZE>(next, source + head.C, stride, (tile + 1) * TILE, head.T, head.size);
             copy_tile<SIZE>(next + ALL, source + 2 * head.C, stride, (tile + 1) * TILE, head.T, head.size);
@@ -163,53 +89,46 @@ __device__ inline void tensor_forward(bf16* out, float* log_sums, const bf16* qk
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        float scores[TILE_COLUMNS][4];
-        multiply_rows<SIZE>(scores, queries, keys, 0);
-        if (tile == head.tile) {
+        if (sees_keys<BANDS>(first, tile)) {
+            float scores[BANDS][TILE_COLUMNS][4];
+            if (BANDS == 1) {
+                multiply_rows<SIZE>(scores, queries, keys, 0);
+            } else {
+                if (tile == 0) {
+                    load_rows<SIZE>(kept, queries);
+                }
+                multiply_kept_rows<SIZE>(scores, kept, keys);
+            }
+            if (BANDS == 1 ? tile == last : is_cut_off<BANDS>(first, tile)) {
+                const int ahead = BANDS == 1 ? 0 : first - tile * TILE; // of the block's rows to the tile's keys
 #pragma unroll
-            for (int n = 0; n < TILE_COLUMNS; n++) {
+                for (int band = 0; band < BANDS; band++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    scores[n][i] = product_column(n, i) <= product_row(i) ? scores[n][i] : -INFINITE;
+                    for (int n = 0; n < TILE_COLUMNS; n++) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            const bool seen = product_column(n, i) <= ahead + product_row<BANDS>(band, i);
+                            scores[band][n][i] = seen ? scores[band][n][i] : -INFINITE;
+                        }
+                    }
                 }
             }
+            softmax_rows<SIZE>(scores, sums, largest, totals, scale);
+            accumulate_rows<SIZE>(sums, scores, values, 0);
         }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float most = -INFINITE;
-#pragma unroll
-            for (int n = 0; n < TILE_COLUMNS; n++) {
-                most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
-            }
-            most = fmaxf(largest[half], warp_max<4>(most) * scale);
-            const float shrink = power_of_two(largest[half] - most);
-            largest[half] = most;
-            totals[half] *= shrink;
-#pragma unroll
-            for (int n = 0; n < TILE_COLUMNS; n++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    scores[n][i] = power_of_two(scores[n][i] * scale - most);
-                    totals[half] += scores[n][i];
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < TensorTile<SIZE>::COLUMNS; n++) {
-                sums[n][2 * half] *= shrink, sums[n][2 * half + 1] *= shrink;
-            }
-        }
-        accumulate_rows<SIZE>(sums, scores, values, 0);
         __syncthreads(); // before these keys and values are overwritten
     }
+    float factors[BANDS][2];
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        totals[half] = warp_sum<4>(totals[half]);
-        const int query = first + product_row(2 * half);
+    for (int row = 0; row < 2 * BANDS; row++) {
+        const int band = row / 2, half = row % 2, query = first + product_row<BANDS>(band, 2 * half);
+        const float total = warp_sum<4>(totals[band][half]);
         if (threadIdx.x % 4 == 0 && query < head.T) {
-            log_sums[head.row + query] = (largest[half] + log2f(totals[half])) * LN_2;
+            log_sums[head.row + query] = (largest[band][half] + log2f(total)) * LN_2;
         }
+        factors[band][half] = 1.0f / total;
     }
-    store_rows<SIZE>(out + head.output, head.C, sums, 1.0f / totals[0], 1.0f / totals[1], first, head);
+    store_rows<SIZE>(out + head.output, head.C, sums, factors, first, head);
 }
 
 // The number of column (n, i) of a part of a tile, of numbers that lie in pairs.
@@ -242,28 +161,26 @@ __device__ inline void copy_queries(bf16* target, float2* pairs, const Attention
     }
 }
 
-// Rows are keys, columns queries, as in scalar_backward_keys; large heads take half a tile of queries at a time, so
-// that all sums fit into registers.
-template <int SIZE>
+// Rows are keys, columns queries, as in scalar_backward_keys.
+template <int SIZE, int BANDS>
 __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionOperands& operands, const Head& head,
                                             unsigned char* shared, float2* numbers) {
     constexpr int ALL = TensorTile<SIZE>::AREA;
-    constexpr int COUNT = SIZE > 64 ? TILE_COLUMNS / 2 : TILE_COLUMNS;
+    constexpr int COUNT = SIZE > 64 || BANDS > 1 ? TILE_COLUMNS / 2 : TILE_COLUMNS; // what leaves all sums in registers
     bf16* const keys = (bf16*)shared;
-    bf16* const values = keys + ALL;
-    bf16* const pairs = values + ALL; // two times queries and gradients
+    bf16* const values = keys + BANDS * ALL;
+    bf16* const pairs = values + BANDS * ALL; // two times queries and gradients
     const bf16* source = operands.qkv + head.projection;
-    const int first = head.tile * TILE;
+    const int first = head.tile * TILE * BANDS, begin = first_queries(head) * BANDS;
     const float scale = head.scale * LOG2_E;
-    copy_tile<SIZE>(keys, source + head.C, 3 * head.C, first, head.T, head.size);
-    copy_tile<SIZE>(values, source + 2 * head.C, 3 * head.C, first, head.T, head.size);
-    const int start = first_queries(head);
-    copy_queries<SIZE>(pairs + start % 2 * 2 * ALL, numbers + start % 2 * TILE, operands, start, head);
+    copy_tile<SIZE, BANDS>(keys, source + head.C, 3 * head.C, first, head.T, head.size);
+    copy_tile<SIZE, BANDS>(values, source + 2 * head.C, 3 * head.C, first, head.T, head.size);
+    copy_queries<SIZE>(pairs + begin % 2 * 2 * ALL, numbers + begin % 2 * TILE, operands, begin, head);
     copy_commit();
-    float key_sums[TensorTile<SIZE>::COLUMNS][4], value_sums[TensorTile<SIZE>::COLUMNS][4];
+    float key_sums[BANDS][TensorTile<SIZE>::COLUMNS][4], value_sums[BANDS][TensorTile<SIZE>::COLUMNS][4];
     clear(key_sums);
     clear(value_sums);
-    for (int tile = start; tile < tiles_of(head); tile++) {
+    for (int tile = begin; tile < tiles_of(head); tile++) {
         const bf16* const queries = pairs + tile % 2 * 2 * ALL;
         const bf16* const gradients = queries + ALL;
         const float2* const log_sums = numbers + tile % 2 * TILE;
@@ -275,33 +192,48 @@ __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionO
         copy_commit();
         copy_wait<1>();
         __syncthreads();
+        const int ahead = tile * TILE - first; // of the tile's queries to the block's keys
+        const bool is_seen = BANDS == 1 || ahead + TILE > band_start<BANDS>(0);
+        const bool is_cut = ahead < band_start<BANDS>(BANDS - 1) + 15;
 #pragma unroll 1
-        for (int part = 0; part < TILE; part += 8 * COUNT) {
-            float weights[COUNT][4], slopes[COUNT][4];
+        for (int part = is_seen ? 0 : TILE; part < TILE; part += 8 * COUNT) {
+            float weights[BANDS][COUNT][4], slopes[BANDS][COUNT][4];
             multiply_rows<SIZE>(weights, keys, queries, part);
 #pragma unroll
-            for (int n = 0; n < COUNT; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    weights[n][i] = power_of_two(weights[n][i] * scale - of_column(log_sums, part, n, i) * LOG2_E);
-                }
-            }
-            if (tile == head.tile) {
+            for (int band = 0; band < BANDS; band++) {
 #pragma unroll
                 for (int n = 0; n < COUNT; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        weights[n][i] = product_row(i) <= part + product_column(n, i) ? weights[n][i] : 0.0f;
+                        float& weight = weights[band][n][i];
+                        weight = power_of_two(weight * scale - of_column(log_sums, part, n, i) * LOG2_E);
+                    }
+                }
+            }
+            if (is_cut) {
+#pragma unroll
+                for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+                    for (int n = 0; n < COUNT; n++) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            const bool seen = product_row<BANDS>(band, i) <= ahead + part + product_column(n, i);
+                            weights[band][n][i] = seen ? weights[band][n][i] : 0.0f;
+                        }
                     }
                 }
             }
             accumulate_rows<SIZE>(value_sums, weights, gradients, part);
             multiply_rows<SIZE>(slopes, values, gradients, part);
 #pragma unroll
-            for (int n = 0; n < COUNT; n++) {
+            for (int band = 0; band < BANDS; band++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    slopes[n][i] = weights[n][i] * (slopes[n][i] - of_column(means, part, n, i));
+                for (int n = 0; n < COUNT; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float slope = slopes[band][n][i] - of_column(means, part, n, i);
+                        slopes[band][n][i] = weights[band][n][i] * slope;
+                    }
                 }
             }
             accumulate_rows<SIZE>(key_sums, slopes, queries, part);
@@ -309,41 +241,40 @@ __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionO
         __syncthreads(); // before these queries are overwritten
     }
     bf16* target = qkv_gradient + head.projection;
-    store_rows<SIZE>(target + head.C, 3 * head.C, key_sums, head.scale, head.scale, first, head);
-    store_rows<SIZE>(target + 2 * head.C, 3 * head.C, value_sums, 1.0f, 1.0f, first, head);
+    store_scaled<SIZE>(target + head.C, 3 * head.C, key_sums, head.scale, first, head);
+    store_scaled<SIZE>(target + 2 * head.C, 3 * head.C, value_sums, 1.0f, first, head);
 }
 
 // Rows are queries, columns keys, as in scalar_backward_queries.
-template <int SIZE>
+template <int SIZE, int BANDS>
 __device__ inline void tensor_backward_queries(bf16* qkv_gradient, const AttentionOperands& operands, const Head& head,
                                                unsigned char* shared) {
     constexpr int ALL = TensorTile<SIZE>::AREA;
-    constexpr int COUNT = SIZE > 64 ? TILE_COLUMNS / 2 : TILE_COLUMNS;
+    constexpr int COUNT = SIZE > 64 ? TILE_COLUMNS / 2 : TILE_COLUMNS; // what leaves all sums in registers
     bf16* const queries = (bf16*)shared;
-    bf16* const gradients = queries + ALL;
-    bf16* const pairs = gradients + ALL; // two times keys and values
+    bf16* const gradients = queries + BANDS * ALL;
+    bf16* const pairs = gradients + BANDS * ALL; // two times keys and values
     const bf16* source = operands.qkv + head.projection;
     const size_t stride = 3 * head.C;
-    const int first = head.tile * TILE;
+    const int first = head.tile * TILE * BANDS, last = last_keys<BANDS>(head);
     const float scale = head.scale * LOG2_E;
-    copy_tile<SIZE>(queries, source, stride, first, head.T, head.size);
-    copy_tile<SIZE>(gradients, operands.gradient + head.output, head.C, first, head.T, head.size);
+    copy_tile<SIZE, BANDS>(queries, source, stride, first, head.T, head.size);
+    copy_tile<SIZE, BANDS>(gradients, operands.gradient + head.output, head.C, first, head.T, head.size);
     copy_tile<SIZE>(pairs, source + head.C, stride, 0, head.T, head.size);
     copy_tile<SIZE>(pairs + ALL, source + 2 * head.C, stride, 0, head.T, head.size);
     copy_commit();
-    float sums[TensorTile<SIZE>::COLUMNS][4];
+    float sums[BANDS][TensorTile<SIZE>::COLUMNS][4], log_sums[BANDS][2], means[BANDS][2];
     clear(sums);
-    float log_sums[2], means[2];
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int query = first + product_row(2 * half);
-        log_sums[half] = query < head.T ? operands.log_sums[head.row + query] * LOG2_E : INFINITE;
-        means[half] = query < head.T ? operands.means[head.row + query] : 0.0f;
+    for (int row = 0; row < 2 * BANDS; row++) {
+        const int band = row / 2, half = row % 2, query = first + product_row<BANDS>(band, 2 * half);
+        log_sums[band][half] = query < head.T ? operands.log_sums[head.row + query] * LOG2_E : INFINITE;
+        means[band][half] = query < head.T ? operands.means[head.row + query] : 0.0f;
     }
-    for (int tile = 0; tile <= head.tile; tile++) {
+    for (int tile = 0; tile <= last; tile++) {
         const bf16* const keys = pairs + tile % 2 * 2 * ALL;
         const bf16* const values = keys + ALL;
-        if (tile < head.tile) {
+        if (tile < last) {
             bf16* const next = pairs + (tile + 1) % 2 * 2 * ALL;
             copy_tile<SIZE>(next, source + head.C, stride, (tile + 1) * TILE, head.T, head.size);
             copy_tile<SIZE>(next + ALL, source + 2 * head.C, stride, (tile + 1) * TILE, head.T, head.size);
@@ -351,25 +282,33 @@ __device__ inline void tensor_backward_queries(bf16* qkv_gradient, const Attenti
         copy_commit();
         copy_wait<1>();
         __syncthreads();
+        const int ahead = first - tile * TILE; // of the block's rows to the tile's keys
 #pragma unroll 1
-        for (int part = 0; part < TILE; part += 8 * COUNT) {
-            float weights[COUNT][4], slopes[COUNT][4];
+        for (int part = sees_keys<BANDS>(first, tile) ? 0 : TILE; part < TILE; part += 8 * COUNT) {
+            float weights[BANDS][COUNT][4], slopes[BANDS][COUNT][4];
             multiply_rows<SIZE>(weights, queries, keys, part);
             multiply_rows<SIZE>(slopes, gradients, values, part);
 #pragma unroll
-            for (int n = 0; n < COUNT; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float weight = power_of_two(weights[n][i] * scale - log_sums[i / 2]);
-                    slopes[n][i] = weight * (slopes[n][i] - means[i / 2]);
-                }
-            }
-            if (tile == head.tile) {
+            for (int band = 0; band < BANDS; band++) {
 #pragma unroll
                 for (int n = 0; n < COUNT; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        slopes[n][i] = part + product_column(n, i) <= product_row(i) ? slopes[n][i] : 0.0f;
+                        const float weight = power_of_two(weights[band][n][i] * scale - log_sums[band][i / 2]);
+                        slopes[band][n][i] = weight * (slopes[band][n][i] - means[band][i / 2]);
+                    }
+                }
+            }
+            if (is_cut_off<BANDS>(first, tile)) {
+#pragma unroll
+                for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+                    for (int n = 0; n < COUNT; n++) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            const bool seen = part + product_column(n, i) <= ahead + product_row<BANDS>(band, i);
+                            slopes[band][n][i] = seen ? slopes[band][n][i] : 0.0f;
+                        }
                     }
                 }
             }
@@ -377,6 +316,6 @@ __device__ inline void tensor_backward_queries(bf16* qkv_gradient, const Attenti
         }
         __syncthreads(); // before these keys and values are overwritten
     }
-    store_rows<SIZE>(qkv_gradient + head.projection, stride, sums, head.scale, head.scale, first, head);
+    store_scaled<SIZE>(qkv_gradient + head.projection, stride, sums, head.scale, first, head);
 }
 #endif

@@ -275,6 +275,7 @@ template <bool transposed> __device__ inline void load_matrices(unsigned (&regis
                      : "r"(shared) : "memory");
     }
 #else
+    count_matrix_read();
     const WarpRegisters<2> all =
         exchange_registers<2>(ALL_LANES, {{unsigned(size_t(address)), unsigned(size_t(address) >> 32)}});
     const int row = threadIdx.x % WARP / 4, pair = threadIdx.x % 4 * 2;

@@ -112,12 +112,13 @@ impl Products {
         self.multiply(stream, shape, Operands { a: weight, b: gradient, c: out, d: out, bias: Address::NULL, kept })
     }
 
-    /// `out` (OC, IC), float32, += `gradient` (n, OC)ᵀ `input` (n, IC).
+    /// `out` (OC, IC), float32, += `gradient` (n, OC)ᵀ `input` (n, IC), and `bias` (OC), float32, = the sum of the rows of `gradient`,
+    /// unless it is null.
     pub fn backward_weight(
         &mut self,
         stream: StreamHandle,
         sizes: Sizes,
-        BackwardWeight { out, gradient, input }: BackwardWeight,
+        BackwardWeight { out, gradient, input, bias }: BackwardWeight,
     ) -> Result<bool> {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
@@ -127,9 +128,9 @@ impl Products {
             d: Layout { element: Element::F32, rows: inputs, columns: outputs },
             transposed: [false, true],
             adds: true,
-            epilogue: Epilogue::None,
+            epilogue: if bias == Address::NULL { Epilogue::None } else { Epilogue::BiasGradient },
         };
-        let operands = Operands { a: input, b: gradient, c: out, d: out, bias: Address::NULL, kept: Address::NULL };
+        let operands = Operands { a: input, b: gradient, c: out, d: out, bias, kept: Address::NULL };
         self.multiply(stream, shape, operands)
     }
 
@@ -187,6 +188,8 @@ pub struct BackwardWeight {
     pub out: Address,
     pub gradient: Address,
     pub input: Address,
+    /// (OC), or null.
+    pub bias: Address,
 }
 
 impl Drop for Products {

@@ -72,9 +72,10 @@ const MAX_GRID_X: usize = (1 << 31) - 1;
 const MAX_GRID_Y: usize = (1 << 16) - 1;
 
 /// Names and texts of the source files, in the order of the translation unit.
-pub const SOURCES: [(&str, &str); 16] = [
+pub const SOURCES: [(&str, &str); 17] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
+    ("attention_tile.cuh", include_str!("../kernels/attention_tile.cuh")),
     ("attention_tensor.cuh", include_str!("../kernels/attention_tensor.cuh")),
     ("attention.cu", include_str!("../kernels/attention.cu")),
     ("bias.cu", include_str!("../kernels/bias.cu")),
@@ -103,6 +104,11 @@ const WARP: usize = 32;
 /// Queries, or keys, per tile of the attention kernels; four warps process a tile.
 const TILE: usize = 64;
 const TILE_BLOCK: usize = 128;
+/// The same of the wide attention kernels.
+const WIDE_TILE: usize = 2 * TILE;
+/// Columns per block of `bias_backward_columns`, and groups of rows that its threads form.
+const NARROW_COLUMNS: usize = 16;
+const NARROW_GROUPS: usize = 64;
 /// Rows per block of `attention_backward_mean`, eight lanes each.
 const MEAN_ROWS: usize = 16;
 
@@ -167,6 +173,11 @@ kernels! {
         attention(precision, [sequences, tokens.div_ceil(TILE), heads, size], [4, 6])
     }
 
+    /// `attention_backward_keys_wide(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_keys_wide(_, sequences, tokens, heads, size) {
+        wide_attention([sequences, tokens, heads, size], 8)
+    }
+
     /// `attention_backward_mean(means, gradient, output, B, T, NH, HS)`
     attention_backward_mean(_, sequences, tokens, heads, _size) {
         let rows = sequences.saturating_mul(tokens).saturating_mul(heads);
@@ -178,9 +189,22 @@ kernels! {
         attention(precision, [sequences, query_tiles(tokens, first), heads, size], [4, 6])
     }
 
+    /// `attention_backward_queries_wide(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_queries_wide(_, sequences, tokens, heads, size) {
+        wide_attention([sequences, tokens, heads, size], 8)
+    }
+
     /// `attention_forward(out, log_sums, qkv, B, T, first, NH, HS)`
     attention_forward(precision, sequences, tokens, first, heads, size) {
         attention(precision, [sequences, query_tiles(tokens, first), heads, size], [3, 5])
+    }
+
+    /// `attention_forward_wide(out, log_sums, qkv, B, T, NH, HS)`
+    attention_forward_wide(_, sequences, tokens, heads, size) { wide_attention([sequences, tokens, heads, size], 6) }
+
+    /// `bias_backward_columns(dbias, gradient, n, OC)`
+    bias_backward_columns(_, _rows, channels) {
+        Launch::new([channels.div_ceil(NARROW_COLUMNS), 1], NARROW_COLUMNS * NARROW_GROUPS)
     }
 
     /// `bias_backward_sums(partial, gradient, n, OC, G)`
@@ -194,6 +218,9 @@ kernels! {
 
     /// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
     classifier_forward(_, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
+
+    /// `classifier_forward_single(logits, losses, targets, weight, n, V, Vp)`
+    classifier_forward_single(_, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
 
     /// `classifier_gradient(logits, losses, sums, largest, targets, weight, first, n, V, Vp)`
     classifier_gradient(_, _first, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
@@ -327,17 +354,38 @@ pub const fn on_tensor_cores(precision: Precision, size: usize) -> bool {
     matches!(precision, Precision::Bf16) && size.is_multiple_of(16) && size <= MAX_HEAD_SIZE
 }
 
+/// Whether the wide attention kernels support heads of this size.
+pub const fn has_wide_attention(precision: Precision, size: usize) -> bool {
+    on_tensor_cores(precision, size) && size <= 64
+}
+
+/// Blocks of a wide attention kernel.
+pub const fn wide_attention_blocks([sequences, tokens, heads]: [usize; 3]) -> usize {
+    tokens.div_ceil(WIDE_TILE).saturating_mul(heads).saturating_mul(sequences)
+}
+
 /// Tiles of the queries from row `first` on.
 fn query_tiles(tokens: usize, first: usize) -> usize {
     tokens.div_ceil(TILE).saturating_sub(first / TILE)
 }
 
-/// One block per tile of queries (or keys), of which a head of a sequence has `blocks`. `tiles` is the number of tiles that a block keeps in shared memory: on CUDA
-/// cores (besides one of weights), and on tensor cores.
+/// One block per wide tile of queries (or keys). `tiles` is the number of tiles of 64 rows that a block keeps in shared memory.
+fn wide_attention([sequences, tokens, heads, size]: [usize; 4], tiles: usize) -> Launch {
+    let blocks = wide_attention_blocks([sequences, tokens, heads]);
+    Launch::new([blocks, 1], TILE_BLOCK).with_shared_bytes(tiles * tensor_tile_bytes(size))
+}
+
+/// Shared memory of a tile of 64 rows of bfloat16.
+const fn tensor_tile_bytes(size: usize) -> usize {
+    TILE * (size.next_multiple_of(32) + 8) * 2
+}
+
+/// One block per tile of queries (or keys), of which a head of a sequence has `blocks`. `tiles` is the number of tiles that a block
+/// keeps in shared memory: on CUDA cores (besides one of weights), and on tensor cores.
 fn attention(precision: Precision, [sequences, blocks, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
     let blocks = blocks.saturating_mul(heads).saturating_mul(sequences);
     let bytes = if on_tensor_cores(precision, size) {
-        tiles[1] * TILE * (size.next_multiple_of(32) + 8) * 2
+        tiles[1] * tensor_tile_bytes(size)
     } else {
         (tiles[0] * TILE * (size.next_multiple_of(4) + 4) + TILE * (TILE + 4)) * 4
     };

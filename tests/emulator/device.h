@@ -348,6 +348,10 @@ template <int count> inline WarpRegisters<count> exchange_registers(unsigned mas
     return {emulator::meet(mask, emulator::Exchange::Tile, mine)};
 }
 
+// Reads of four matrices (8, 8) from shared memory, 512 bytes a warp, by launches from this thread of the host.
+static thread_local uint64_t matrix_reads = 0;
+inline void count_matrix_read() { matrix_reads += emulator::lane() == 0; }
+
 inline void emulate_copy_async(void* target, const void* source, bool whole) {
     emulator::Thread& self = *emulator::machine->current;
     std::memset(target, 0xff, 16); // until it is waited for

@@ -59,13 +59,18 @@ const Kernel KERNELS[] = {
     ENTRY(adamw_update),
     ENTRY(add),
     ENTRY(attention_backward_keys),
+    ENTRY(attention_backward_keys_wide),
     ENTRY(attention_backward_mean),
     ENTRY(attention_backward_queries),
+    ENTRY(attention_backward_queries_wide),
     ENTRY(attention_forward),
+    ENTRY(attention_forward_wide),
+    ENTRY(bias_backward_columns),
     ENTRY(bias_backward_sums),
     ENTRY(bias_backward_weight),
     ENTRY(cast),
     ENTRY(classifier_forward),
+    ENTRY(classifier_forward_single),
     ENTRY(classifier_gradient),
     ENTRY(classifier_rescale),
     ENTRY(classifier_share),
@@ -107,6 +112,7 @@ const Kernel KERNELS[] = {
 
 static thread_local bool seed_given = false;
 static thread_local uint64_t seed_of_thread = 0;
+static thread_local uint64_t only_first = 0, only_count = 0; // the blocks that run; 0: all
 
 // 0 is the natural order.
 static uint64_t seed() {
@@ -259,7 +265,10 @@ static void run_grid(Machine& m) {
     const bool natural = random == 0;
     set_order(m, random, natural);
     const Index grid = m.grid_dimensions;
-    const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+    const uint64_t all = uint64_t(grid.x) * grid.y * grid.z, blocks = only_count != 0 ? only_count : all;
+    if (only_first + blocks > all) {
+        fail(&m.threads[0], "blocks beyond the grid are to run");
+    }
     // a permutation of the blocks: i times a number prime to their count, plus another
     uint64_t factor = 1;
     const uint64_t offset = natural ? 0 : next(random) % blocks;
@@ -269,7 +278,7 @@ static void run_grid(Machine& m) {
         } while (common_divisor(factor, blocks) != 1);
     }
     for (uint64_t i = 0; i < blocks; i++) {
-        const uint64_t index = uint64_t(((unsigned __int128)i * factor + offset) % blocks);
+        const uint64_t index = only_first + uint64_t(((unsigned __int128)i * factor + offset) % blocks);
         m.block = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y), unsigned(index / grid.x / grid.y)};
         run_block(m);
     }
@@ -350,3 +359,13 @@ EXPORT void emulator_seed(unsigned long long seed) {
     emulator::seed_given = true;
     emulator::seed_of_thread = seed;
 }
+
+// Of launches from this thread of the host, only `count` blocks from number `first` on run, or all if `count` is 0: so a
+// test sees the last blocks of a grid whose operands no machine has memory for.
+EXPORT void emulator_blocks(unsigned long long first, unsigned long long count) {
+    emulator::only_first = count != 0 ? first : 0;
+    emulator::only_count = count;
+}
+
+// How often warps have read four matrices from shared memory since the last call, in launches from this thread of the host.
+EXPORT unsigned long long emulator_matrix_reads() { return std::exchange(matrix_reads, 0); }

@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+#[path = "cuda_choices.rs"]
+mod choices;
 #[path = "cuda_mesh.rs"]
 mod mesh;
 #[path = "cuda_slices.rs"]
@@ -43,7 +45,7 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     let words = String::from_utf8_lossy(&words);
     assert!(output.status.success(), "the child failed: {}\n{words}", output.status);
     assert!(words.contains("1 passed"), "the child ran no test:\n{words}");
-    let prefixes = ["skipped on a GPU", "epilogue ", "kernel ", "group "];
+    let prefixes = ["skipped on a GPU", "epilogue ", "kernel ", "group ", "choice "];
     let told = words.lines().filter(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)));
     told.for_each(|line| println!("{line}"));
 }

@@ -44,21 +44,6 @@ fn print(times: &BTreeMap<&'static str, Vec<u64>>) -> BTreeMap<&'static str, f64
     groups
 }
 
-/// Prints the time per micro-batch of the kernels whose names begin with `name`, of a choice and of what it replaced.
-fn print_choice(
-    choice: &str,
-    name: &str,
-    new: &BTreeMap<&'static str, Vec<u64>>,
-    old: &BTreeMap<&'static str, Vec<u64>>,
-) {
-    let ms = |times: &BTreeMap<&'static str, Vec<u64>>| -> f64 {
-        let all = times.iter().filter(|(kernel, _)| kernel.starts_with(name)).flat_map(|(_, times)| times);
-        all.sum::<u64>() as f64 / 1e6 / TIMES as f64
-    };
-    let (new, old) = (ms(new), ms(old));
-    println!("choice {choice}: {new:.3} ms, before {old:.3} ms, {:.2} times", new / old);
-}
-
 #[test]
 fn every_kernel_is_timed() {
     child("times::every_kernel_is_timed", &[], || {
@@ -86,16 +71,6 @@ fn every_kernel_is_timed() {
         (0..TIMES).for_each(|_| micro_batch(&mut module));
         let times = module.compute().kernel_times().unwrap();
         let groups = print(&times);
-        module.compute().take_predecessors();
-        micro_batch(&mut module);
-        module.compute().time_kernels();
-        (0..TIMES).for_each(|_| micro_batch(&mut module));
-        print_choice(
-            "LayerNorm backward in one pass",
-            "layernorm_backward",
-            &times,
-            &module.compute().kernel_times().unwrap(),
-        );
         // GPT-2 has 2 norms and 4 products per block, one of each for the head
         let calls = |name: &str| times.get(name).map_or(0, Vec::len) / TIMES;
         let (blocks, norms) = (config.layers, 2 * config.layers + 1);

@@ -8,6 +8,8 @@
 //! With `PIPESIM_TEST_GPU=1` the same launches go to GPU 0, by the driver and the code that training uses, buffers with
 //! their guards; twice as well, and again with the same bits. Shapes and tolerances are the same but for [`EXPONENTIALS`].
 
+mod choices;
+
 use crate::reference;
 use crate::support::{Dice, on_gpu, root, skipped_on_gpu};
 use std::collections::BTreeMap;
@@ -53,6 +55,8 @@ enum Place {
 #[derive(Clone, Copy)]
 enum Argument<'a> {
     Buffer(&'a Buffer),
+    /// An address on the emulator.
+    Address(u64),
     Null,
     Int(usize),
     Count(usize),
@@ -126,6 +130,7 @@ impl Emulator {
             .iter()
             .map(|argument| match *argument {
                 Argument::Buffer(buffer) => buffer.address(),
+                Argument::Address(address) => address,
                 Null => 0,
                 Int(value) => u64::from(i32::try_from(value).unwrap().cast_unsigned()),
                 Count(value) => value as u64,
@@ -150,6 +155,23 @@ impl Emulator {
             let function = library.get::<unsafe extern "C" fn(c_ulonglong)>(b"emulator_seed").unwrap();
             function(seed);
         }
+    }
+
+    /// Of launches on the emulator, only `count` blocks from number `first` on run from now on; all if `count` is 0.
+    fn blocks(&self, first: usize, count: usize) {
+        let Place::Cpu(library) = &self.place else { panic!("expected the kernels on the CPU") };
+        // SAFETY: the function takes integers and sets them for this thread.
+        unsafe {
+            let function = library.get::<unsafe extern "C" fn(c_ulonglong, c_ulonglong)>(b"emulator_blocks").unwrap();
+            function(first as c_ulonglong, count as c_ulonglong);
+        }
+    }
+
+    /// How often warps on the emulator have read four matrices, 512 bytes, from shared memory since the last call.
+    fn matrix_reads(&self) -> u64 {
+        let Place::Cpu(library) = &self.place else { panic!("expected the kernels on the CPU") };
+        // SAFETY: the function takes nothing and returns a count of this thread.
+        unsafe { library.get::<unsafe extern "C" fn() -> c_ulonglong>(b"emulator_matrix_reads").unwrap()() }
     }
 
     /// What `work` leaves in the buffers that it returns; the same bits in two orders of the threads.
@@ -244,6 +266,7 @@ fn launch_there((gpu, kernels): &(Gpu, Kernels), name: &str, launch: Launch, arg
                 let (_, place) = places.entry(buffer.address()).or_insert_with(|| (buffer, upload(buffer.all())));
                 pipesim_cuda::Argument::Address(place.address().offset(buffer.start))
             }
+            Argument::Address(_) => unreachable!("a test with addresses on the emulator is skipped on a GPU"),
             Null => pipesim_cuda::Argument::Address(pipesim_cuda::Address::NULL),
             Int(value) => pipesim_cuda::Argument::Int(i32::try_from(value).unwrap()),
             Count(value) => pipesim_cuda::Argument::Size(value),
@@ -1239,6 +1262,14 @@ fn grids_and_shared_memory_stay_within_limits() {
                 assert_eq!(launch.grid, [3 * 16 * 5, 1, 1]);
                 assert!(launch.shared_bytes <= MAX_SHARED_BYTES, "{precision:?} {size}: {}", launch.shared_bytes);
             }
+        }
+        for launch in [
+            kernel::attention_forward_wide,
+            kernel::attention_backward_keys_wide,
+            kernel::attention_backward_queries_wide,
+        ] {
+            let launch = launch(precision, 3, 1000, 5, 64);
+            assert!(launch.grid == [3 * 8 * 5, 1, 1] && launch.shared_bytes <= MAX_SHARED_BYTES, "{launch:?}");
         }
         for launch in [
             kernel::add(precision, usize::MAX),

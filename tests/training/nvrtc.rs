@@ -108,13 +108,19 @@ type Ceiling = (&'static str, fn(Precision) -> kernel::Launch, [usize; 4], usize
 
 /// What they took when this was written. A kernel that takes more has fewer warps at work at a time: raise a number only with a
 /// measurement that says why.
-const CEILINGS: [Ceiling; 42] = [
+const CEILINGS: [Ceiling; 47] = [
     ("adamw_update", |p| kernel::adamw_update(p, COUNT), [64, 80, 64, 80], 0),
     ("add", |p| kernel::add(p, COUNT), [40, 40, 40, 40], 0),
     (
         "attention_backward_keys",
         |p| kernel::attention_backward_keys(p, 32, 1024, 0, 16, 128),
         [256, 256, 256, 256],
+        1024,
+    ),
+    (
+        "attention_backward_keys_wide",
+        |p| kernel::attention_backward_keys_wide(p, 32, 1024, 12, 64),
+        [8, 8, 256, 256],
         1024,
     ),
     ("attention_backward_mean", |p| kernel::attention_backward_mean(p, 32, 1024, 12, 64), [48, 56, 48, 56], 0),
@@ -124,11 +130,20 @@ const CEILINGS: [Ceiling; 42] = [
         [256, 256, 224, 256],
         0,
     ),
+    (
+        "attention_backward_queries_wide",
+        |p| kernel::attention_backward_queries_wide(p, 32, 1024, 12, 64),
+        [8, 8, 256, 256],
+        0,
+    ),
     ("attention_forward", |p| kernel::attention_forward(p, 32, 1024, 0, 16, 128), [168, 168, 168, 168], 0),
+    ("attention_forward_wide", |p| kernel::attention_forward_wide(p, 32, 1024, 12, 64), [8, 8, 240, 248], 0),
+    ("bias_backward_columns", |p| kernel::bias_backward_columns(p, 32768, 3072), [48, 48, 40, 40], 4096),
     ("bias_backward_sums", |p| kernel::bias_backward_sums(p, 32768, 3072, 64), [64; 4], 8192),
     ("bias_backward_weight", |p| kernel::bias_backward_weight(p, 64, 3072), [24; 4], 1024),
     ("cast", |p| kernel::cast(p, COUNT), [32, 40, 24, 32], 0),
     ("classifier_forward", |p| kernel::classifier_forward(p, 32768, 50257, 50304), [56; 4], 256),
+    ("classifier_forward_single", |p| kernel::classifier_forward_single(p, 32768, 50257, 50304), [56; 4], 256),
     ("classifier_gradient", |p| kernel::classifier_gradient(p, 0, 32768, 25128, 25152), [56, 64, 56, 64], 0),
     ("classifier_rescale", |p| kernel::classifier_rescale(p, 0, 32768, 25128), [32, 32, 32, 32], 0),
     ("classifier_share", |p| kernel::classifier_share(p, 0, 32768, 25128, 25152), [40; 4], 256),
@@ -164,7 +179,7 @@ const CEILINGS: [Ceiling; 42] = [
 ];
 
 /// Bytes of local memory of a thread; all other kernels have none.
-const STACKS: [(&str, &str, usize); 1] = [("attention_forward_bf16", "sm_90", 8)];
+const STACKS: [(&str, &str, usize); 1] = [("attention_backward_queries_wide_bf16", "sm_80", 16)];
 
 /// Registers for sm_90 in bfloat16 of kernels for heads of 64 channels only: with 128 threads a block, four blocks of the first and
 /// three of the others fit a multiprocessor, where of those for all sizes three and two do.

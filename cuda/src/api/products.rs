@@ -128,6 +128,8 @@ pub enum Epilogue {
     BiasGelu,
     /// Multiplies by the derivative of GELU at the stored sum.
     GeluBackward,
+    /// Stores, instead of adding to, the sum of each column of op(B) as bias.
+    BiasGradient,
 }
 
 /// D = op(A) op(B) + beta C, all column-major.
@@ -229,6 +231,7 @@ impl Lt {
                 Epilogue::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
                 Epilogue::BiasGelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                 Epilogue::GeluBackward => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+                Epilogue::BiasGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
             };
             self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
             // The heuristic checks the alignment of these pointers; the workspace is a placeholder until the product runs.
@@ -268,7 +271,7 @@ impl Lt {
     /// Sets the addresses of the epilogue's operands.
     fn point(&self, product: &Product, bias: Address, kept: Address) -> Result<(), ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        if matches!(product.epilogue, Epilogue::Bias | Epilogue::BiasGelu) {
+        if matches!(product.epilogue, Epilogue::Bias | Epilogue::BiasGelu | Epilogue::BiasGradient) {
             self.set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
         }
         if matches!(product.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {

@@ -4,16 +4,21 @@
 
 mod batch;
 mod calls;
+mod choices;
 mod collective;
 mod estimate;
 mod group;
 mod host;
+mod linear;
 mod offload;
 mod operation;
 mod share;
 mod slices;
 mod timing;
 
+#[cfg(feature = "internals")]
+pub use choices::Alternative;
+pub use choices::{BiasGradient, Choices};
 pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 
 pub use estimate::{
@@ -127,6 +132,7 @@ impl Cuda {
             found.1
         );
         gpu.make_current()?;
+        let choices = Choices::default();
         let operations = Operations {
             gpu: gpu.clone(),
             precision,
@@ -134,7 +140,7 @@ impl Cuda {
             products: Products::new(gpu, precision)?,
             pool: Pool::new(gpu.context()),
             timing: KernelTimer::default(),
-            one_pass: true,
+            choices,
         };
         let Workload { micro_batch, microbatches, attention, .. } = workload;
         let units = microbatches * workload.slice_count();
@@ -200,9 +206,19 @@ impl Cuda {
     }
 
     #[cfg(feature = "internals")]
-    /// Takes the kernels that newer ones replaced, to compare their times.
-    pub fn take_predecessors(&mut self) {
-        self.operations.one_pass = false;
+    /// Takes other kernels, to compare their times.
+    pub fn choose(&mut self, choices: Choices) -> Result<()> {
+        let Workload { micro_batch, attention, .. } = &self.workload;
+        let operations = &mut self.operations;
+        if choices.own_head_size != operations.choices.own_head_size {
+            operations.gpu.compute.synchronize()?;
+            let (gpu, size) = (&operations.gpu, choices.own_head_size.then_some(attention.size));
+            operations.kernels = Kernels::load(gpu.context(), gpu.facts(), operations.precision, size)?;
+        }
+        operations.choices = choices;
+        let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
+        let shape = FusedShape { sequences: *sequences, tokens: *tokens, first: 0, heads: *heads, size: *size };
+        operations.allow_attention(&shape)
     }
 
     #[cfg(feature = "internals")]

@@ -1,13 +1,14 @@
 //! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
 //! the kernels' files.
 
+use super::choices::Choices;
 use super::timing::KernelTimer;
 use crate::compute::AdamW;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
-use pipesim_cuda::api::{Address, Argument, Buffer, Epilogue, Pool, StreamHandle};
-use pipesim_cuda::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
+use pipesim_cuda::api::{Address, Argument, Buffer, Pool, StreamHandle};
+use pipesim_cuda::blas::Products;
 use pipesim_cuda::kernel::{self, Launch, Precision};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,8 +21,7 @@ pub(super) struct Operations {
     pub(super) products: Products,
     pub(super) pool: Pool,
     pub(super) timing: KernelTimer,
-    /// Whether the backward of a LayerNorm reads its operands once, where the kernel can.
-    pub(super) one_pass: bool,
+    pub(super) choices: Choices,
 }
 
 /// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
@@ -96,18 +96,13 @@ macro_rules! launch {
 
 pub(super) use launch;
 
-/// Names of products among timed kernels.
-const FORWARD: &str = "product forward";
-const INPUT: &str = "product backward for the input";
-const WEIGHT: &str = "product backward for the weights";
-
 impl Operations {
     pub(super) fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
         self.timing.around(name, &self.gpu, || self.kernels.launch(&self.gpu.compute, name, launch, arguments))
     }
 
     /// Enqueues a product. Returns false if the library has no algorithm for it.
-    fn product(
+    pub(super) fn product(
         &mut self,
         name: &'static str,
         work: impl FnOnce(&mut Products, StreamHandle) -> Result<bool>,
@@ -137,6 +132,18 @@ impl Operations {
         ];
         tables.iter().try_for_each(|(name, table)| {
             self.kernels.allow(name, table(self.precision, sequences, tokens, first, heads, size))
+        })?;
+        if !kernel::has_wide_attention(self.precision, size) {
+            return Ok(());
+        }
+        type WideTable = fn(Precision, usize, usize, usize, usize) -> Launch;
+        let tables: [(&str, WideTable); 3] = [
+            ("attention_forward_wide", kernel::attention_forward_wide),
+            ("attention_backward_keys_wide", kernel::attention_backward_keys_wide),
+            ("attention_backward_queries_wide", kernel::attention_backward_queries_wide),
+        ];
+        tables.iter().try_for_each(|(name, table)| {
+            self.kernels.allow(name, table(self.precision, sequences, tokens, heads, size))
         })
     }
 
@@ -192,7 +199,7 @@ impl Operations {
         let groups = kernel::norm_groups(n);
         let buffer = self.floats(groups * 2 * c)?;
         let sums = buffer.address();
-        if self.one_pass && kernel::has_one_pass(c) {
+        if self.choices.one_pass_norm && kernel::has_one_pass(c) {
             launch!(self, layernorm_backward(out, sums, gradient, input, statistics, weight, residual; n, c, groups))?;
         } else {
             launch!(self, layernorm_backward_sums(sums, gradient, input, statistics; n, c, groups))?;
@@ -281,8 +288,21 @@ impl Operations {
         launch!(self, swiglu_backward(values, gradient; n, width))
     }
 
+    /// Whether an attention takes wide tiles: of whole sequences, with enough blocks for the device.
+    fn is_wide(&self, shape: &FusedShape) -> bool {
+        let FusedShape { sequences, tokens, first, heads, size } = *shape;
+        let blocks = kernel::wide_attention_blocks([sequences, tokens, heads]);
+        let most = self.gpu.multiprocessors() as usize;
+        first == 0
+            && kernel::has_wide_attention(self.precision, size)
+            && self.choices.wide_attention.is_some_and(|least| blocks >= least * most)
+    }
+
     pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &FusedShape) -> Result<()> {
         let FusedShape { sequences: b, tokens: t, first, heads, size } = *shape;
+        if self.is_wide(shape) {
+            return launch!(self, attention_forward_wide(out, log_sums, qkv; b, t, heads, size));
+        }
         launch!(self, attention_forward(out, log_sums, qkv; b, t, first, heads, size))
     }
 
@@ -315,6 +335,10 @@ impl Operations {
         shape: &FusedShape,
     ) -> Result<()> {
         let FusedShape { sequences: b, tokens: t, first, heads, size } = *shape;
+        if self.is_wide(shape) {
+            launch!(self, attention_backward_keys_wide(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
+            return launch!(self, attention_backward_queries_wide(out, gradient, qkv, log_sums, means; b, t, heads, size));
+        }
         launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, first, heads, size))?;
         launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, first, heads, size))
     }
@@ -327,8 +351,9 @@ impl Operations {
         [n, v, vp]: [usize; 3],
     ) -> Result<()> {
         let launch = kernel::classifier_forward(self.precision, n, v, vp);
+        let name = if self.choices.paired_reads { "classifier_forward" } else { "classifier_forward_single" };
         let arguments = [at(logits), at(losses), at(targets), Argument::Float(weight), int(n), int(v), int(vp)];
-        self.run("classifier_forward", launch, &arguments)
+        self.run(name, launch, &arguments)
     }
 
     pub(super) fn loss_mean(&self, out: Address, losses: Address, n: usize) -> Result<()> {
@@ -382,103 +407,7 @@ impl Operations {
         arguments.extend(numbers.map(Argument::Float));
         self.run("adamw_update", kernel::adamw_update(self.precision, what.count), &arguments)
     }
-
-    /// `out` = `input` `weight`ᵀ + `bias` (+ `residual`). `bias` may be null.
-    pub(super) fn linear_forward(
-        &mut self,
-        [out, input]: [Address; 2],
-        [weight, bias]: [Address; 2],
-        residual: Option<Address>,
-        sizes: Sizes,
-    ) -> Result<()> {
-        let epilogue = if bias == Address::NULL { Epilogue::None } else { Epilogue::Bias };
-        let operands = Forward { out, input, weight, bias, residual, kept: Address::NULL };
-        if self.product(FORWARD, |products, stream| products.forward(stream, sizes, epilogue, operands))? {
-            return Ok(());
-        }
-        if let Some(residual) = residual {
-            let operands = Forward { residual: None, ..operands };
-            if self.product(FORWARD, |products, stream| products.forward(stream, sizes, epilogue, operands))? {
-                return self.residual(out, residual, sizes.rows * sizes.outputs);
-            }
-        }
-        unsupported("forward", sizes)
-    }
-
-    /// `out` = gelu(`kept`), `kept` = `input` `weight`ᵀ + `bias`. In bfloat16 one product computes both if possible.
-    pub(super) fn linear_gelu_forward(
-        &mut self,
-        [out, kept, input]: [Address; 3],
-        [weight, bias]: [Address; 2],
-        sizes: Sizes,
-    ) -> Result<()> {
-        let operands = Forward { out, input, weight, bias, residual: None, kept };
-        if self.precision == Precision::Bf16
-            && sizes.outputs.is_multiple_of(KEPT_STRIDE)
-            && self
-                .product(FORWARD, |products, stream| products.forward(stream, sizes, Epilogue::BiasGelu, operands))?
-        {
-            return Ok(());
-        }
-        self.linear_forward([kept, input], [weight, bias], None, sizes)?;
-        launch!(self, gelu_forward(out, kept; size sizes.rows * sizes.outputs))
-    }
-
-    /// `out` (n, IC) = `gradient` (n, OC) `weight`
-    pub(super) fn linear_backward_input(&mut self, [out, gradient, weight]: [Address; 3], sizes: Sizes) -> Result<()> {
-        let operands = BackwardInput { out, gradient, weight, kept: Address::NULL };
-        let none = Epilogue::None;
-        match self.product(INPUT, |products, stream| products.backward_input(stream, sizes, none, operands))? {
-            true => Ok(()),
-            false => unsupported("backward for the input", sizes),
-        }
-    }
-
-    /// `out` (n, IC) = `gradient` (n, OC) `weight`, times the derivative of GELU at `kept` (n, IC).
-    pub(super) fn linear_gelu_backward_input(
-        &mut self,
-        [out, gradient, weight, kept]: [Address; 4],
-        sizes: Sizes,
-    ) -> Result<()> {
-        let operands = BackwardInput { out, gradient, weight, kept };
-        if self.precision == Precision::Bf16
-            && sizes.inputs.is_multiple_of(KEPT_STRIDE)
-            && self.product(INPUT, |products, stream| {
-                products.backward_input(stream, sizes, Epilogue::GeluBackward, operands)
-            })?
-        {
-            return Ok(());
-        }
-        self.linear_backward_input([out, gradient, weight], sizes)?;
-        // In place: `out` times the derivative of GELU at `kept`.
-        launch!(self, gelu_backward_input(out, out, kept; size sizes.rows * sizes.inputs))
-    }
-
-    /// `weight` (OC, IC) += `gradient`ᵀ `input`; `bias` (OC) += column sums of `gradient`, unless it is null.
-    pub(super) fn linear_backward_weight(
-        &mut self,
-        [weight, bias]: [Address; 2],
-        [gradient, input]: [Address; 2],
-        sizes: Sizes,
-    ) -> Result<()> {
-        let operands = BackwardWeight { out: weight, gradient, input };
-        if !self.product(WEIGHT, |products, stream| products.backward_weight(stream, sizes, operands))? {
-            return unsupported("backward for the weights", sizes);
-        }
-        if bias == Address::NULL {
-            return Ok(());
-        }
-        let groups = kernel::bias_groups(sizes.rows);
-        let sums = self.floats(groups * sizes.outputs)?;
-        launch!(self, bias_backward_sums(sums.address(), gradient; sizes.rows, sizes.outputs, groups))?;
-        launch!(self, bias_backward_weight(bias, sums.address(); groups, sizes.outputs))?;
-        self.pool.give([sums]);
-        Ok(())
-    }
 }
-
-/// Required multiple of the row length of GELU's kept input, in elements: see `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`.
-const KEPT_STRIDE: usize = 8;
 
 /// Number of groups in which a squared norm is summed. It depends on `count` alone, so that every device sums in the same order.
 pub(super) fn norm_groups(count: usize) -> usize {
@@ -487,10 +416,3 @@ pub(super) fn norm_groups(count: usize) -> usize {
 
 /// Upper limit of [`norm_groups`].
 pub(super) const MOST_NORM_GROUPS: usize = 1024;
-
-fn unsupported(what: &str, sizes: Sizes) -> Result<()> {
-    bail!(
-        "expected cuBLASLt to support the {what} of {sizes:?}, found no algorithm: choose channels that are a multiple of 8, or \
-         float32"
-    )
-}

@@ -1,0 +1,134 @@
+//! Kernels and what they replace, in a whole micro-batch: their gradients agree, and their times are printed side by side. With
+//! `PIPESIM_TEST_LARGE`, as `tests/gpu choices` sets it, of GPT-2 124M in bfloat16, 32 sequences of 1024 tokens; without, of a small
+//! model, whose times mean nothing.
+
+use super::{child, driver, on_gpu};
+use pipesim::internals::compute::cuda::{Alternative, Choices, Cuda, EventTimer};
+use pipesim::internals::model::{Config, Parameters, Quantity, StageModule};
+use pipesim_cuda::{Gpu, Precision};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Timed micro-batches in a row, and changes between the two sides: each is timed before and after the other.
+const TIMES: usize = 3;
+const ROUNDS: usize = 2;
+
+/// Alternatives that compute the same in the same order.
+const SAME_BITS: [&str; 3] =
+    ["attention with wide tiles", "attention for one head size", "classifier with paired reads"];
+
+/// A model on one GPU, and its tokens.
+struct Trial {
+    module: StageModule<Cuda>,
+    config: Config,
+    tokens: Vec<u32>,
+    marks: EventTimer,
+}
+
+/// Durations in nanoseconds of the calls of each kernel.
+type Times = BTreeMap<&'static str, Vec<u64>>;
+
+impl Trial {
+    fn new(config: Config, [sequences, tokens]: [usize; 2]) -> Trial {
+        let parameters = Parameters::random(&config, 7).unwrap();
+        let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
+        let stage = config.spec().split(1, None).unwrap().remove(0);
+        let sizes = [sequences, tokens, 1];
+        let module = StageModule::on_gpu(&gpu, &parameters, &[(0, stage)], sizes, Precision::Bf16).unwrap();
+        let token = |i: usize| (i as u32).wrapping_mul(2_654_435_761) % config.vocabulary as u32;
+        let tokens = (0..sequences * tokens).map(token).collect();
+        Trial { module, tokens, marks: EventTimer::new(&gpu), config }
+    }
+
+    fn micro_batch(&mut self) {
+        let Trial { module, tokens, marks, .. } = self;
+        marks.clear();
+        module.begin(tokens, tokens).unwrap();
+        module.forward(0, 0, None, None, marks).unwrap();
+        module.backward_input(0, 0, None, None, marks).unwrap();
+        module.backward_weight(0, 0, marks).unwrap();
+    }
+
+    /// The gradients of one micro-batch.
+    fn gradients(&mut self) -> Parameters {
+        self.micro_batch();
+        let mut gradients = Parameters::zeros(&self.config).unwrap();
+        self.module.export(&mut gradients, Quantity::Gradients).unwrap();
+        gradients
+    }
+
+    /// Adds to `times` those of some micro-batches with these kernels, after one that is not timed.
+    fn time(&mut self, choices: Choices, times: &mut Times) {
+        self.module.compute().choose(choices).unwrap();
+        self.micro_batch();
+        self.module.compute().time_kernels();
+        (0..TIMES).for_each(|_| self.micro_batch());
+        for (name, more) in self.module.compute().kernel_times().unwrap() {
+            times.entry(name).or_default().extend(more);
+        }
+    }
+}
+
+/// Milliseconds per micro-batch of the kernels of an alternative, and their launches.
+fn of_alternative(alternative: &Alternative, times: &Times) -> (f64, usize) {
+    let is_part = |name: &str| alternative.kernels.iter().any(|begin| name.starts_with(begin));
+    let all: Vec<u64> =
+        times.iter().filter(|(name, _)| is_part(name)).flat_map(|(_, times)| times.iter().copied()).collect();
+    let count = TIMES * ROUNDS;
+    (all.iter().sum::<u64>() as f64 / 1e6 / count as f64, all.len() / count)
+}
+
+#[test]
+fn every_choice_is_timed_next_to_its_predecessor() {
+    child("choices::every_choice_is_timed_next_to_its_predecessor", &[], || {
+        let mut trial = match std::env::var_os("PIPESIM_TEST_LARGE").is_some() {
+            true => Trial::new(Config::gpt(50257, 1024, 12, 12, 768), [32, 1024]),
+            false => Trial::new(Config::gpt(131, 136, 1, 2, 32), [1, 136]),
+        };
+        println!("\nchoices");
+        for alternative in Choices::alternatives() {
+            let (mut before, mut after) = (Times::new(), Times::new());
+            for _ in 0..ROUNDS {
+                trial.time(alternative.before, &mut before);
+                trial.time(alternative.after, &mut after);
+            }
+            let ((old, old_calls), (new, calls)) =
+                (of_alternative(&alternative, &before), of_alternative(&alternative, &after));
+            println!(
+                "choice {}: {new:.3} ms in {calls} launches, before {old:.3} ms in {old_calls}, {:.2} times",
+                alternative.name,
+                new / old
+            );
+            let differ = before.keys().ne(after.keys()) || old_calls != calls;
+            assert!(differ || alternative.name == "attention for one head size", "{}: {after:?}", alternative.name);
+        }
+    });
+}
+
+#[test]
+fn every_choice_gives_the_gradients_of_its_predecessor() {
+    child("choices::every_choice_gives_the_gradients_of_its_predecessor", &[], || {
+        let gradients = |choices| {
+            let mut trial = Trial::new(Config::gpt(131, 136, 1, 2, 32), [1, 136]);
+            trial.module.compute().choose(choices).unwrap();
+            let found = trial.gradients();
+            (found, trial.module.products())
+        };
+        for Alternative { name, before, after, .. } in Choices::alternatives() {
+            let ((expected, _), (found, products)) = (gradients(before), gradients(after));
+            let mut tensors = 0;
+            for (expected, found) in expected.tensors.iter().zip(&found.tensors) {
+                if SAME_BITS.contains(&name) && !on_gpu() {
+                    assert_eq!(expected, found, "{name}");
+                }
+                let most = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 2e-2 * most;
+                assert!(expected.iter().zip(found).all(near), "{name}");
+                tensors += usize::from(most > 0.0);
+            }
+            assert!(tensors > 10, "{name}: {tensors} tensors have gradients");
+            let summed = products.iter().any(|(product, done)| product.starts_with("BiasGradient added,") && *done);
+            assert!(on_gpu() || summed == (name == "biases in products"), "{name}: {products:?}");
+        }
+    });
+}
