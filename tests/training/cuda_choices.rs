@@ -85,7 +85,7 @@ fn every_choice_is_timed_next_to_its_predecessor() {
             true => Trial::new(Config::gpt(50257, 1024, 12, 12, 768), [32, 1024]),
             false => Trial::new(Config::gpt(131, 136, 1, 2, 32), [1, 136]),
         };
-        println!("\nchoices");
+        println!("\nchoice and predecessor, per micro-batch"); // a harness puts its own words in front of the first line
         for alternative in Choices::alternatives() {
             let (mut before, mut after) = (Times::new(), Times::new());
             for _ in 0..ROUNDS {
