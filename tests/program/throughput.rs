@@ -48,7 +48,7 @@ fn predictions_of_the_throughput_page_are_those_of_its_commands() {
         }
         sections += 1;
     }
-    assert!(commands.is_empty() && sections >= 18, "{sections}");
+    assert!(commands.is_empty() && sections >= 20, "{sections}");
 }
 
 /// The intervals are those of the file for the kind of model and the precision.
