@@ -154,6 +154,7 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
         lt::cublasComputeType_t { CUBLAS_COMPUTE_32F }
         lt::cublasLtEpilogue_t {
             CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
+            CUBLASLT_EPILOGUE_BGRADB,
         }
         lt::cublasLtMatmulDescAttributes_t {
             CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB, CUBLASLT_MATMUL_DESC_EPILOGUE,
