@@ -294,7 +294,7 @@ impl Workload {
         self.micro_batch.sequences * self.positions(slice).len()
     }
 
-    /// The range of a slice's tokens among those of a step that [`Workload::in_order`] has ordered.
+    /// The range of a slice's tokens in a step's tokens, in the order of [`Workload::in_order`].
     pub fn slice_tokens(&self, microbatch: usize, slice: usize) -> Range<usize> {
         let micro = self.micro_batch;
         let start = microbatch * micro.rows() + micro.sequences * self.positions(slice).start;

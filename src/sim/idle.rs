@@ -90,10 +90,10 @@ impl Cause {
 /// Which ops are slow under imbalance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowOps {
-    /// Those of some stages.
+    /// The ops of some stages are slower than the others.
     #[default]
     Stages,
-    /// Those of some slices of the sequence, on all stages.
+    /// The ops of some slices of the sequence are slower, on all stages.
     Slices,
     Both,
 }

@@ -57,7 +57,7 @@ impl Trial {
         gradients
     }
 
-    /// Adds to `times` those of some micro-batches with these kernels, after one that is not timed.
+    /// Times some micro-batches with these kernels, after one that is not timed, and adds the result to `times`.
     fn time(&mut self, choices: Choices, times: &mut Times) {
         self.module.compute().choose(choices).unwrap();
         self.micro_batch();

@@ -8,7 +8,7 @@ use crate::slices::{SEQ1F1B, SEQ1F1B_OFFLOAD, SEQ1F1B_ZB, offloaded, outcome, wr
 use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::SliceOps;
 
-/// Loss and gradients of the whole model on one GPU, by slices of `slices` tokens, of which those of even micro-batches are
+/// Loss and gradients of the whole model on one GPU, by slices of `slices` tokens, where slices of even micro-batches are
 /// recomputed, and the others go to the host.
 fn by_slices(
     parameters: &Parameters,

@@ -274,7 +274,7 @@ fn tensor_ranks_and_replicas_run_slices_and_recompute() {
     }
 }
 
-/// Loss and gradients of the whole model on one CPU, by slices of `slices` tokens, of which those of even micro-batches are recomputed.
+/// Loss and gradients of the whole model on one CPU, by slices of `slices` tokens, where slices of even micro-batches are recomputed.
 fn by_slices(
     parameters: &Parameters,
     (inputs, targets): (&[u32], &[u32]),

@@ -34,7 +34,7 @@ impl Cuda {
         Ok(keys)
     }
 
-    /// Copies the rows of a slice to those of all slices so far; queries only if the slice is this one.
+    /// Copies a slice's keys and values into the rows of all slices so far, and its queries if it is the current slice.
     fn gather(&mut self, wide: Address, source: &Activations, slice: usize, layer: &Attention) -> Result<()> {
         let (rows, of_slice) = (self.workload.slice_rows(slice), self.workload.positions(slice));
         let number = self.operations.precision.bytes();
@@ -66,7 +66,7 @@ impl Cuda {
         Ok(wide)
     }
 
-    /// Copies rows of the slice's queries (`runs`, T, `width`) to those of all keys (`runs`, before + T, `width`), 0 before the slice.
+    /// Copies the slice's query rows (`runs`, T, `width`) into rows for all keys (`runs`, before + T, `width`); earlier rows are 0.
     fn spread(&mut self, wide: &Activations, own: Address, [runs, width]: [usize; 2]) -> Result<()> {
         let (of_slice, number) = (self.positions(), self.operations.precision.bytes());
         self.operations.gpu.compute.clear(wide.address(), wide.bytes())?;
@@ -152,7 +152,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Reduces the gradients of all slices so far to those of one: with its queries if it is this one. Adds `other`.
+    /// Extracts one slice's gradients from the gradients of all slices so far, with queries if it is the current slice. Adds `other`.
     fn reduce(&self, [out, wide, other]: [Address; 3], slice: usize, layer: &Attention) -> Result<()> {
         let (rows, of_slice) = (self.workload.slice_rows(slice), self.workload.positions(slice));
         let (own, &Attention { heads, groups, size }) = (usize::from(slice == self.slice), layer);
