@@ -152,7 +152,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Extracts one slice's gradients from the gradients of all slices so far, with queries if it is the current slice. Adds `other`.
+    /// Takes one slice's gradients from the gradients of all slices so far and adds up repeated heads. Includes queries if the slice is
+    /// the current one. Adds `other`.
     fn reduce(&self, [out, wide, other]: [Address; 3], slice: usize, layer: &Attention) -> Result<()> {
         let (rows, of_slice) = (self.workload.slice_rows(slice), self.workload.positions(slice));
         let (own, &Attention { heads, groups, size }) = (usize::from(slice == self.slice), layer);
