@@ -261,13 +261,14 @@ impl Ranks {
 
     /// Returns the bytes of every rank, by rank. All ranks must call this together, in the same order.
     pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, Audience::All, self.patience)
+        self.exchange_within(bytes, self.patience.most)
     }
 
     /// Returns the bytes of every rank, by rank, on rank 0, and empty ones on the others. All ranks must call this together; they
     /// wait for each other as long as they are alive.
     pub fn gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, Audience::First, Patience { most: ENDLESS, ..self.patience })
+        let patience = Patience { most: ENDLESS, ..self.patience };
+        self.wire.exchange(bytes, Audience::First, patience).map_err(|lost| self.name(lost))
     }
 
     /// Returns the bytes of rank 0. All ranks must call this together; they wait for rank 0 as long as it is alive, whatever it does
@@ -279,7 +280,8 @@ impl Ranks {
 
     /// As [`Ranks::exchange`], but waits at most `most` for ranks that are alive.
     pub fn exchange_within(&self, bytes: Vec<u8>, most: Duration) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, Audience::All, Patience { most, ..self.patience })
+        let patience = Patience { most, ..self.patience };
+        self.wire.exchange(bytes, Audience::All, patience).map_err(|lost| self.name(lost))
     }
 
     /// The request to end the run early.
@@ -295,15 +297,28 @@ impl Ranks {
 
     /// Returns the rank that died or hangs, if any.
     pub fn lost(&self) -> Option<Lost> {
-        let lost = self.wire.lost()?;
+        self.wire.lost().map(|lost| self.name(lost))
+    }
+
+    /// Names the rank that died or is stopped where `lost` does not.
+    fn name(&self, lost: Lost) -> Lost {
         if lost.dead.is_some() || !self.under_mpi() {
-            return Some(lost);
+            return lost;
         }
-        // MPI tells nobody which rank died; the ranks of this machine can be seen.
-        let is_here = |rank: usize| self.machines[rank] == self.machines[self.rank as usize];
-        let ended = (0..self.processes.len()).find(|&rank| is_here(rank) && has_ended(self.processes[rank]));
+        // MPI tells nobody which rank died, or which one it waits for; the ranks of this machine can be seen.
+        let here =
+            |&rank: &usize| rank != self.rank as usize && self.machines[rank] == self.machines[self.rank as usize];
+        let find = |is_so: fn(char) -> bool| {
+            (0..self.processes.len()).filter(here).find(|&rank| is_so(state(self.processes[rank])))
+        };
         let dead = |rank: usize| Lost::dead(rank as u32, &format!("(process {}) died", self.processes[rank]));
-        Some(ended.map_or(lost, dead))
+        let stopped = |rank: usize| Lost {
+            dead: Some(rank as u32),
+            ..Lost::silent(&format!("rank {rank}"), self.patience.silence)
+        };
+        let seen =
+            find(|state| matches!(state, 'Z' | 'X')).map(dead).or_else(|| find(|state| state == 'T').map(stopped));
+        seen.unwrap_or(lost)
     }
 
     /// Tells the others that this rank ends, with the text and exit code of its error, if any.
@@ -380,10 +395,11 @@ fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
     }
 }
 
-/// Whether a process of this machine has ended, even if nobody has asked for its exit code yet.
-fn has_ended(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
-    stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X'])))
+/// Returns the state of a process of this machine, as in `/proc/PID/stat`: `T` if it is stopped, `Z` or `X` if it has ended, even if
+/// nobody has asked for its exit code yet.
+fn state(process: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok();
+    stat.map_or('X', |stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('X'))
 }
 
 /// Returns a name that all processes of one running machine have in common, and no others. Containers on one machine do not share
