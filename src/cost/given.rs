@@ -141,7 +141,7 @@ impl FromStr for GivenCosts {
         let [comm, copy] = [get("comm", costs.comm), get("copy", costs.copy)];
         let has_pieces = PIECES.iter().any(|(key, _)| given.contains_key(key));
         let pieces = has_pieces.then(|| PIECES.map(|(key, usual)| get(key, Decimal::whole(usual))));
-        let vocabulary = ["S", "S_rest", "IF", "IB", "barrier"].map(|key| get(key, Decimal::whole(0)));
+        let vocabulary = VOCABULARY.map(|key| get(key, Decimal::whole(0)));
         Ok(GivenCosts {
             durations,
             comm,
@@ -161,6 +161,9 @@ impl FromStr for GivenCosts {
 
 /// The keys of what a layout places besides decoder layers, with their defaults.
 const PIECES: [(&str, u32); 3] = [("embedding", 0), ("mtp", 1), ("loss", 0)];
+
+/// The keys of what a shared vocabulary costs.
+const VOCABULARY: [&str; 5] = ["S", "S_rest", "IF", "IB", "barrier"];
 
 /// The keys of collectives.
 const COLLECTIVES: [&str; 2] = ["unshard", "reduce"];
@@ -239,23 +242,25 @@ impl GivenCosts {
         let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
         let [f, i, w, b] = [0, 1, 2, 3].map(|kind| self.written(kind));
         let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
-        let copy = self.copy.to_f64();
-        let copy = if copy > 0.0 { format!(", copy = {copy}") } else { String::new() };
         let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
-        let assumed = assumed_in_words(&self.assumed);
+        let (more, assumed) = (self.unusual(), assumed_in_words(&self.assumed));
+        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{more}{assumed}")
+    }
+
+    /// Describes the other costs, those that have not their default: `, attention = 0.4`.
+    fn unusual(&self) -> String {
         let SliceCosts { attention, attention_input, stub, kv, recompute } = self.slices;
-        let shares = [
-            ("attention", attention, 0),
-            ("attention_I", attention_input, 0),
-            ("stub", stub, 0),
-            ("kv", kv, 0),
-            ("recompute", recompute, 1),
-        ];
-        let given = shares.into_iter().filter(|(_, share, usual)| *share != Decimal::whole(*usual));
-        let given: String = given.map(|(name, share, _)| format!(", {name} = {}", share.to_f64())).collect();
-        format!(
-            "costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{copy}{given}{assumed}"
-        )
+        let shares = [attention, attention_input, stub, kv, recompute];
+        let names = SHARES[1..].iter().zip(shares).map(|(&name, share)| (name, share, u32::from(name == "recompute")));
+        let times = [("copy", self.copy, 0)].into_iter();
+        let times = times.chain(VOCABULARY.into_iter().zip(self.vocabulary).map(|(name, time)| (name, time, 0)));
+        let gathers =
+            COLLECTIVES.into_iter().zip(self.collectives.into_iter().flatten()).map(|(name, time)| (name, time, 0));
+        let pieces = PIECES.into_iter().zip(self.pieces.into_iter().flatten());
+        let pieces = pieces.map(|((name, usual), layers)| (name, layers, usual));
+        let all = times.chain(gathers).chain(names).chain(pieces);
+        let unusual = all.filter(|(_, value, usual)| *value != Decimal::whole(*usual));
+        unusual.map(|(name, value, _)| format!(", {name} = {}", value.to_f64())).collect()
     }
 
     /// Describes the assumptions and the resulting costs; `None` without assumptions.

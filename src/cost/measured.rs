@@ -490,7 +490,8 @@ fn of_ratio(ns: u128, (numerator, denominator): (u32, u32)) -> u64 {
 
 /// Returns the value at `x` on the line through the two nearest points, or in proportion to a single one; `None` without points.
 fn along(mut known: Vec<(f64, f64)>, x: f64) -> Option<f64> {
-    known.sort_by(|a, b| (a.0 / x).ln().abs().total_cmp(&(b.0 / x).ln().abs()));
+    let far = |size: f64| libm::log(size / x).abs();
+    known.sort_by(|a, b| far(a.0).total_cmp(&far(b.0)));
     match known[..] {
         [] => None,
         [(x0, y0), (x1, y1), ..] if x0 != x1 => Some((y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(0.0)),

@@ -11,7 +11,7 @@ pub fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
-    let magnitude = value.abs().log10().floor() as i32;
+    let magnitude = libm::log10(value.abs()).floor() as i32;
     if !(-6..15).contains(&magnitude) {
         return format!("{value:.3e}");
     }
@@ -104,8 +104,8 @@ pub fn spacing(length: f64, count: usize) -> (f64, usize) {
         return (1.0, 0);
     }
     let raw = length / count.max(1) as f64;
-    let base = 10f64.powf(raw.log10().floor());
+    let base = libm::pow(10.0, libm::log10(raw).floor());
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|f| f * base >= raw * 0.999).unwrap_or(10.0);
     let step = factor * base;
-    (step, (-step.log10().floor()).clamp(0.0, 9.0) as usize)
+    (step, (-libm::log10(step).floor()).clamp(0.0, 9.0) as usize)
 }

@@ -180,7 +180,7 @@ impl PartCosts<'_> {
         let host = unit * stack.mixture_layer_ms * narrow;
         let full = if self.layout.recompute == Recompute::Full { host } else { 0.0 };
         let host_again = full + unit * stack.recompute_launch_ms * self.launches_again();
-        let waits = |host: f64, gpu: f64| gpu.hypot(host) - gpu;
+        let waits = |host: f64, gpu: f64| libm::hypot(gpu, host) - gpu;
         // recomputation that repeats an exchange runs alone
         let alone = if again.experts > 0.0 { again } else { Pass::default() };
         let ops = self.sub_ops(passes, sums, alone);

@@ -175,7 +175,7 @@ impl Page {
             let period = PERIOD;
             // The point of the line nearest to the centre, and half a diagonal to either side.
             let (cx, cy) = ((left + right) / 2.0, (top + bottom) / 2.0);
-            let half = (right - left).hypot(bottom - top) / 2.0 + period;
+            let half = libm::hypot(right - left, bottom - top) / 2.0 + period;
             for number in (first / period).floor() as i64..=(last / period).ceil() as i64 {
                 let off = (number as f64 + 0.5) * period - (cx * dx + cy * dy);
                 let (x, y) = (cx + off * dx, cy + off * dy);
@@ -332,7 +332,7 @@ impl DrawingBackend for Page {
         let point = |number: u32| {
             let turn = f64::from(number) * std::f64::consts::TAU / 32.0;
             let at = |centre: i32, share: f64| centre + (f64::from(radius) * share).round() as i32;
-            (at(x, turn.cos()), at(y, turn.sin()))
+            (at(x, libm::cos(turn)), at(y, libm::sin(turn)))
         };
         let line = (!fill).then(|| style.stroke_width());
         self.path((0..=32).map(point), style.color(), line);

@@ -381,7 +381,7 @@ impl<'a> Range<'a> {
             return (decades.map(f64::from).collect(), 0);
         }
         let (from, to) =
-            if self.axis.log { (10f64.powf(self.from), 10f64.powf(self.to)) } else { (self.from, self.to) };
+            if self.axis.log { (libm::pow(10.0, self.from), libm::pow(10.0, self.to)) } else { (self.from, self.to) };
         let (step, decimals) = spacing(to - from, 5);
         let ticks = (from / step).ceil() as i64..=(to / step).floor() as i64;
         (ticks.take(100).map(|tick| self.at(tick as f64 * step)).collect(), decimals)
@@ -392,12 +392,12 @@ impl<'a> Range<'a> {
     }
 
     fn at(&self, value: f64) -> f64 {
-        if self.axis.log { value.max(f64::MIN_POSITIVE).log10() } else { value }
+        if self.axis.log { libm::log10(value.max(f64::MIN_POSITIVE)) } else { value }
     }
 
     fn label(&self, at: f64) -> String {
         if self.axis.log || self.axis.ticks.is_some() {
-            return number(if self.axis.log { 10f64.powf(at) } else { at });
+            return number(if self.axis.log { libm::pow(10.0, at) } else { at });
         }
         trimmed(at, self.decimals)
     }

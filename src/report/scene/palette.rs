@@ -333,7 +333,7 @@ pub fn mix(a: Rgb, b: Rgb, share: f64) -> Rgb {
 /// Returns the linear light of an sRGB number, 0 to 1 (IEC 61966-2-1).
 pub fn linear(number: u8) -> f64 {
     let value = f64::from(number) / 255.0;
-    if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    if value <= 0.04045 { value / 12.92 } else { libm::pow((value + 0.055) / 1.055, 2.4) }
 }
 
 /// Relative luminance, 0 to 1.
@@ -351,7 +351,7 @@ pub fn contrast(a: Rgb, b: Rgb) -> f64 {
 /// Returns the grey of the same luminance.
 pub fn grey(color: Rgb) -> Rgb {
     let light = luminance(color);
-    let value = if light <= 0.003_130_8 { 12.92 * light } else { 1.055 * light.powf(1.0 / 2.4) - 0.055 };
+    let value = if light <= 0.003_130_8 { 12.92 * light } else { 1.055 * libm::pow(light, 1.0 / 2.4) - 0.055 };
     [(value * 255.0).round() as u8; 3]
 }
 

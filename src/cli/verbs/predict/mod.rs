@@ -263,7 +263,7 @@ impl Predict {
             true if drawn => Report::drawn(results),
             true => Report::figures(results),
         };
-        if self.costs.costs_per.is_some() {
+        if self.costs.costs.is_some() || self.costs.costs_per.is_some() {
             report.subtitle = self.costs.given().described();
         }
         if compared {
