@@ -25,10 +25,10 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Generic, Iterable, Iterator, Mapping, Sequence, TypeVar, Union, overload
 
 __all__ = [
-    "Check", "Error", "EnvironmentFailure", "Explanation", "Hang", "Plans", "Prediction", "Predictions", "Record", "Schedule",
+    "Check", "Error", "EnvironmentFailure", "Explanation", "Hang", "Plan", "Plans", "Prediction", "Predictions", "Record", "Schedule",
     "ScheduleError", "Spans", "UsageError", "check", "compare", "explain", "from_torch", "plan", "predict", "predict_model", "run",
     "schedules",
 ]  # fmt: skip
@@ -216,15 +216,87 @@ def _wrapped(value: Any) -> Any:
 
 
 class Prediction(Record):
-    """The predicted step of one schedule: ``makespan``, ``bubble`` (a share), ``per_device``, ... (see the page "File formats")."""
+    """The predicted step of one schedule; the page "File formats" defines the fields. Times are in ``time_unit`` unless named ``_s``
+    (seconds); ``bubble``, ``mfu`` and the like are shares. Fields after ``per_device`` are those of a model on hardware."""
+
+    schedule: str
+    devices: int
+    chunks: int
+    microbatches: int
+    time_unit: str
+    costs: Record
+    makespan: float
+    span: float
+    ideal: float
+    bubble: float
+    span_bubble: float
+    bubble_over_ideal: float
+    efficiency: float
+    lower_bound: float
+    gap_to_bound: float
+    lower_bound_if_split: float
+    per_device: list[Record]
+    iteration_s: float
+    iteration_interval_s: list[float]
+    tokens_per_second: float
+    tokens_per_second_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    gpus: int
+    parameters: int
+    time_s: Record
+    memory: Record
+    memory_bytes: int
+    misfit: Record
+    layers: list[int]
+    stage_layout: str
+    modules: list[list[str]]
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    micro_batch_size: int
 
 
 class Explanation(Record):
-    """Why devices idle: ``idle``, ``bounds``, ``sensitivities``, ..."""
+    """Why devices idle, and what would shorten the step; times are in ``time_unit``."""
+
+    schedule: str
+    devices: int
+    microbatches: int
+    time_unit: str
+    makespan: float
+    span: float
+    ideal: float
+    bubble: float
+    span_bubble: float
+    bubble_over_ideal: float
+    efficiency: float
+    lower_bound: float
+    gap_to_bound: float
+    lower_bound_if_split: float
+    per_device: list[Record]
+    bounds: Record
+    bounds_at_own_peaks: Record
+    idle: Record
+    slack: list[Record]
+    critical_path: list[Record]
+    sensitivities: list[Record]
+    memory: list[Record]
+    sentences: list[str]
+    advice: Record
 
 
 class Check(Record):
-    """Which deliveries a schedule runs with: ``deliveries``, ``fewest_slots``."""
+    """Which deliveries a schedule runs with."""
+
+    schedule: str
+    devices: int
+    chunks: int
+    microbatches: int
+    ops: int
+    fewest_slots: int
+    deliveries: list[Record]
 
     @property
     def survives(self) -> dict[str, bool]:
@@ -232,20 +304,27 @@ class Check(Record):
         return {one["delivery"]: one["survives"] for one in self.json["deliveries"]}
 
 
-class _Several(Record):
+R = TypeVar("R", bound=Record)
+
+
+class _Several(Record, Generic[R]):
     _list: str
-    _kind: type[Record]
+    _kind: type[R]
 
     @property
-    def all(self) -> list[Any]:
+    def all(self) -> list[R]:
         return [self._kind(one) for one in self.json[self._list]]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[R]:
         return iter(self.all)
 
     def __len__(self) -> int:
         return len(self.json[self._list])
 
+    @overload
+    def __getitem__(self, key: int) -> R: ...
+    @overload
+    def __getitem__(self, key: Union[slice, str]) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
         return self.all[key] if isinstance(key, (int, slice)) else super().__getitem__(key)
 
@@ -269,7 +348,7 @@ class _Several(Record):
         return f"<table>{table}</table>{self._repr_svg_() or ''}"
 
 
-class Predictions(_Several):
+class Predictions(_Several[Prediction]):
     """Predictions of several schedules."""
 
     _list, _kind = "predictions", Prediction
@@ -280,10 +359,39 @@ class Predictions(_Several):
         return min(self.all, key=lambda one: one.json["makespan"])
 
 
-class Plans(_Several):
+class Plan(Record):
+    """A layout of a model; ``command`` predicts it in full."""
+
+    schedule: str
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    ep: int
+    micro_batch_size: int
+    microbatches: int
+    chunks: int
+    recompute: str
+    stage_layout: str
+    zero: int
+    sequence_parallel: bool
+    layers: list[int]
+    iteration_s: float
+    iteration_interval_s: list[float]
+    tokens_per_second_per_gpu: float
+    mfu: float
+    memory_bytes: int
+    time_s: Record
+    tie: bool
+    command: str
+    flags: Record
+
+
+class Plans(_Several[Plan]):
     """The best layouts of a model, best first."""
 
-    _list, _kind = "plans", Record
+    _list, _kind = "plans", Plan
 
 
 def _pandas(rows: list[dict[str, Any]]) -> Any:
@@ -348,7 +456,17 @@ def _ask(verb: str, schedules: Any, options: Mapping[str, Any], kind: type[Recor
     return Predictions(out, again, texts) if several and kind is Prediction else [kind(one, again, texts) for one in out[name]] if several else kind(out[name][0], again, texts)
 
 
-def predict(schedule: Any, devices: int, microbatches: int, costs: Any = None, **options: Any) -> Any:
+#: The name of a schedule, the path of one, or its text.
+Named = Union[str, "os.PathLike[str]", Schedule]
+#: Costs as text, or by name: a number, a text with a unit, or a list with one per stage.
+Costs = Union[str, Mapping[str, Any], None]
+
+
+@overload
+def predict(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Prediction: ...
+@overload
+def predict(schedule: Iterable[Named], devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Predictions: ...
+def predict(schedule: Any, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Any:
     """Predicts a step: a :class:`Prediction`, or :class:`Predictions` for a list of schedules.
 
     `costs` are those of ``--costs``, as text or as a mapping: ``{"F": 1, "I": 1.2, "W": 0.8, "comm": 0.1}``, a list has a cost per
@@ -360,6 +478,10 @@ def predict(schedule: Any, devices: int, microbatches: int, costs: Any = None, *
     return _ask("predict", schedule, {"stages": devices, "micro": microbatches, "costs": costs, **options}, Prediction, "predictions")
 
 
+@overload
+def predict_model(model: str, hardware: str, schedule: Named = "1f1b", *, stages: int, **options: Any) -> Prediction: ...
+@overload
+def predict_model(model: str, hardware: str, schedule: Iterable[Named], *, stages: int, **options: Any) -> Predictions: ...
 def predict_model(model: str, hardware: str, schedule: Any = "1f1b", *, stages: int, **options: Any) -> Any:
     """Predicts the step of a model on hardware: times in ms, ``iteration_s``, ``mfu``, memory.
 
@@ -369,11 +491,19 @@ def predict_model(model: str, hardware: str, schedule: Any = "1f1b", *, stages: 
     return _ask("predict", schedule, {"model": model, "hardware": hardware, "stages": stages, **options}, Prediction, "predictions")
 
 
-def explain(schedule: Any, devices: int, microbatches: int, costs: Any = None, **options: Any) -> Any:
+@overload
+def explain(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Explanation: ...
+@overload
+def explain(schedule: Iterable[Named], devices: int, microbatches: int, costs: Costs = None, **options: Any) -> list[Explanation]: ...
+def explain(schedule: Any, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Any:
     """Explains why devices idle, and what would shorten the step: an :class:`Explanation`, or a list of them."""
     return _ask("explain", schedule, {"stages": devices, "micro": microbatches, "costs": costs, **options}, Explanation, "explanations")
 
 
+@overload
+def check(schedule: Named, devices: int, microbatches: int, **options: Any) -> Check: ...
+@overload
+def check(schedule: Iterable[Named], devices: int, microbatches: int, **options: Any) -> list[Check]: ...
 def check(schedule: Any, devices: int, microbatches: int, **options: Any) -> Any:
     """Checks with which communication a schedule runs: a :class:`Check`, or a list of them.
 
@@ -389,7 +519,7 @@ def plan(model: str, hardware: str, *, gpus: int, batch: int, seq: int, **option
     return Plans(json.loads(_run(["plan", *args, "-q", "--format", "json"])))
 
 
-def run(schedule: Any, devices: int, microbatches: int, *, progress: bool = True, **options: Any) -> Record:
+def run(schedule: Named | Iterable[Named], devices: int, microbatches: int, *, progress: bool = True, **options: Any) -> Record:
     """Trains a model on this machine and compares with the prediction, as ``pipesim run`` does; Ctrl-C ends after a step."""
     wanted = [schedule] if isinstance(schedule, (str, Schedule, os.PathLike)) else list(schedule)
     with tempfile.TemporaryDirectory() as folder:

@@ -126,7 +126,7 @@ ON_HARDWARE = (
     "--model gpt3-175b --hardware a100-sxm-80gb --stages 8 --tp 8 --micro 16 --seq 2048 -s zb-h1 --attention plain",
     "--model gpt2-xl --hardware rtx-4090 --stack llm.c --precision fp32 --stages 2 --micro 4 --seq 1024 -s 1f1b",
     "--model llama-3-8b --hardware h100-sxm --stages 4 --micro 8 --seq 131072 -s slimpipe --memory-cap 80GiB",
-    "--model qwen3-30b-a3b --hardware h100-sxm --stages 2 --tp 2 --ep 8 --dp 8 --micro 8 --seq 4096 -s 1f1b",
+    "--model qwen3-30b-a3b --hardware h100-sxm --stages 2 --tp 2 --sequence-parallel --ep 8 --dp 8 --micro 8 --seq 4096 -s 1f1b",
     "--model deepseek-v3 --hardware h800-sxm --stages 16 --ep 64 --dp 64 --micro 32 --seq 4096 -s dualpipe-v --moe-overlap --dispatcher deepep --precision fp8",
 )
 

@@ -65,6 +65,13 @@ class Checks(unittest.TestCase):
         with self.assertRaises(AttributeError):
             ps.predict("1f1b", 2, 4).nonsense
 
+    def test_annotated_fields_are_those_of_the_json(self):
+        model = ps.predict_model("llama-3-8b", "h100-sxm", stages=2, micro=4, seq=4096)
+        plans = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)
+        for found in (model, ps.explain("zb-v", 2, 4), ps.check("zb-v", 2, 4), plans[0]):
+            self.assertEqual(set(type(found).__annotations__), set(found.json), type(found))
+        self.assertLess(set(ps.predict("zb-v", 2, 4).json), set(model.json))
+
     def test_timelines_and_pictures(self):
         prediction = ps.predict(ps.Schedule("def device(r, p, m):\n    return m * F + m * B\n", "mine"), 2, 2)
         spans = [span for span in prediction.timeline if span["queue"] == "compute"]

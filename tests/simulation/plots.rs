@@ -52,6 +52,22 @@ fn a_sweep_over_m_is_lines_and_over_both_heat_maps() {
 }
 
 #[test]
+fn a_map_shows_where_another_schedule_becomes_the_shortest() {
+    let mut report = sweep(&[2, 4], &[4, 8]);
+    let shortest = report.entries.iter().map(|entry| entry.predicted.as_ref().unwrap().metrics.makespan);
+    let half = shortest.fold(f64::INFINITY, f64::min) / 2.0;
+    let is_first = |at: &ComparisonPoint| at.schedule == "gpipe" && (at.devices, at.microbatches) == (4, 8);
+    let entry = report.entries.iter_mut().find(|entry| entry.point.as_ref().is_some_and(is_first)).unwrap();
+    entry.predicted.as_mut().unwrap().metrics.makespan = half;
+    let Plot::HeatMap(map) = &report.plots().plots[0] else { panic!("no map") };
+    let names = |row: &[Option<(f64, String)>]| -> Vec<String> {
+        row.iter().map(|cell| map.series[cell.as_ref().unwrap().0 as usize].clone()).collect()
+    };
+    assert_eq!(map.cells.iter().map(|row| names(row)).collect::<Vec<_>>(), [["zb-v", "zb-v"], ["zb-v", "gpipe"]]);
+    assert!(report.plots().svg().unwrap().contains("Shortest makespan"));
+}
+
+#[test]
 fn the_front_holds_what_nothing_beats() {
     let plots = sample(4, 8, 0.0, false).plots();
     let chart = *charts(&plots).iter().find(|chart| chart.title.starts_with("Time against memory")).unwrap();

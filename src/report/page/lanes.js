@@ -27,7 +27,7 @@ function arrangeLanes(band, y) {
   if (band.high < 13) return y;
   band.laneHigh = Math.round(band.high * 0.7);
   data.lanes.forEach((_, s) => {
-    if (!band.panel.lanes.some(lanes => lanes[s] && lanes[s].cls.some(cls => shown.classes[cls]))) return;
+    if (!band.panel.lanes.some(lanes => lanes[s] && lanes[s].cls.some((cls, i) => shown.classes[cls] && lanes[s].end[i] > lanes[s].start[i]))) return;
     band.lanes[s] = y + 0.5;
     y += band.laneHigh;
   });

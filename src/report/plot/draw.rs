@@ -1,6 +1,6 @@
 //! Draws plots with plotters: as SVG, on its bitmap backend, and on the PDF page, which is a backend of ours.
 
-use super::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
+use super::{Chart, HeatMap, Plot, PlotAxis, Plots, SeriesStyle};
 use crate::report::WriteError;
 use crate::report::number::{number, spacing, trimmed};
 use crate::report::picture::font::Letters;
@@ -17,6 +17,7 @@ use plotters::prelude::{
     TriangleMarker,
 };
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::collections::BTreeSet;
 
 /// Colours that readers without red or green cones tell apart, too (Okabe and Ito).
 const COLORS: [Rgb; 8] = [
@@ -193,7 +194,8 @@ impl Pen {
     fn chart<DB: DrawingBackend>(&self, area: &Area<DB>, chart: &Chart, (width, height): (f64, f64)) -> Drawn<DB> {
         let left = (HPos::Left, VPos::Center);
         self.text(area, &fit_pixels(&chart.title, width - 32.0, 13.0), 13.0, TEXT, (16.0, 12.0), left)?;
-        let legend = if chart.series.len() > 1 { self.legend(area, chart, width)? } else { 20.0 };
+        let names = chart.series.iter().map(|series| (&*series.name, series.style));
+        let legend = if names.len() > 1 { self.legend(area, names.enumerate(), width)? } else { 20.0 };
         let (x, y) = (Range::new(&chart.x, chart, |point| point.0), Range::new(&chart.y, chart, |point| point.1));
         let plot = area.margin(self.px(legend + 8.0), self.px(2.0), self.px(16.0), self.px(18.0));
         let labels = y.ticks.iter().map(|&tick| pixels(&y.label(tick), 10.5)).fold(0.0, f64::max);
@@ -270,25 +272,25 @@ impl Pen {
     }
 
     /// Draws the names of series in lines, and returns where the last one ends.
-    fn legend<DB: DrawingBackend>(
+    fn legend<'a, DB: DrawingBackend>(
         &self,
         area: &Area<DB>,
-        chart: &Chart,
+        series: impl Iterator<Item = (usize, (&'a str, SeriesStyle))>,
         width: f64,
     ) -> Result<f64, DrawingAreaErrorKind<DB::ErrorType>> {
         let (mut x, mut y) = (16.0, 32.0);
-        for (number, Series { name, style, .. }) in chart.series.iter().enumerate() {
+        for (number, (name, style)) in series {
             let name = fit_pixels(name, width - 60.0, 10.5);
             let needed = pixels(&name, 10.5) + 34.0;
             if x + needed > width && x > 16.0 {
                 (x, y) = (16.0, y + 16.0);
             }
             let [from, to] = [x, x + 14.0].map(|x| (self.px(x), self.px(y)));
-            if *style != SeriesStyle::Dots {
+            if style != SeriesStyle::Dots {
                 let line = self.stroke(self.color(number), 1.6);
                 area.draw(&plotters::element::PathElement::new(vec![from, to], line))?;
             }
-            if *style != SeriesStyle::Steps {
+            if style != SeriesStyle::Steps {
                 self.marker(area, number, (self.px(x + 7.0), self.px(y)), 3.0)?;
             }
             self.text(area, &name, 10.5, TEXT, (x + 19.0, y), (HPos::Left, VPos::Center))?;
@@ -301,7 +303,14 @@ impl Pen {
         let start = (HPos::Left, VPos::Center);
         self.text(area, &fit_pixels(&map.title, width - 32.0, 13.0), 13.0, TEXT, (16.0, 12.0), start)?;
         let left = map.rows.iter().map(|name| pixels(name, 10.5)).fold(0.0, f64::max) + 24.0;
-        let (top, right, bottom) = (26.0, width - 16.0, height - 28.0);
+        let of_series = |cell: &Option<(f64, String)>| {
+            let number = cell.as_ref().map_or(0.0, |(number, _)| *number) as usize;
+            (cell.is_some() && number < map.series.len()).then_some(number)
+        };
+        let shown: BTreeSet<usize> = map.cells.iter().flatten().filter_map(of_series).collect();
+        let names = shown.into_iter().map(|number| (number, (&*map.series[number], SeriesStyle::Dots)));
+        let top = if map.series.is_empty() { 26.0 } else { self.legend(area, names, width)? + 4.0 };
+        let (right, bottom) = (width - 16.0, height - 28.0);
         let across = (right - left) / map.columns.len().max(1) as f64;
         let down = (bottom - top) / map.rows.len().max(1) as f64;
         for (row, name) in map.rows.iter().enumerate() {
@@ -311,14 +320,23 @@ impl Pen {
                 let x = left + across * column as f64;
                 let (value, text) = cell.as_ref().map_or((None, "–"), |(value, text)| (Some(*value), text));
                 let share = value.map(|value| (value - map.range.0) / (map.range.1 - map.range.0).max(1e-12));
-                let ground = share.map_or(WHITE, |share| mix(HEAT[0], HEAT[1], share.clamp(0.0, 1.0)));
+                let winner = of_series(cell);
+                let ground = match (winner, share) {
+                    (Some(number), _) => mix(WHITE, COLORS[number % COLORS.len()], 0.3),
+                    (None, share) => share.map_or(WHITE, |share| mix(HEAT[0], HEAT[1], share.clamp(0.0, 1.0))),
+                };
                 let [from, to] = [(x, middle - down / 2.0), (x + across - 1.0, middle + down / 2.0 - 1.0)]
                     .map(|(x, y)| (self.px(x), self.px(y)));
                 area.draw(&Rectangle::new([from, to], rgb(self.shown(ground)).filled()))?;
                 let ink = if contrast(ground, TEXT) >= 4.5 { TEXT } else { WHITE };
-                let size = (across / pixels(text, 1.0).max(1.0) * 0.9).min(10.5);
+                let mark = if winner.is_some() { 16.0 } else { 0.0 };
+                let size = ((across - mark) / pixels(text, 1.0).max(1.0) * 0.9).min(10.5);
+                if let Some(number) = winner {
+                    let aside = if size >= 6.0 { pixels(text, size) / 2.0 } else { 0.0 };
+                    self.marker(area, number, (self.px(x + (across - 1.0) / 2.0 - aside), self.px(middle)), 3.2)?;
+                }
                 if size >= 6.0 {
-                    let at = (x + (across - 1.0) / 2.0, middle);
+                    let at = (x + (across - 1.0 + mark) / 2.0, middle);
                     self.text(area, text, size, ink, at, (HPos::Center, VPos::Center))?;
                 }
             }

@@ -51,10 +51,11 @@ const FIGURES: [Figure; 3] = [
     ("peak activations", |panel| panel.metrics.peak_activations()),
 ];
 
+/// A schedule's name and its predictions.
+type OfSchedule<'a> = (String, Vec<(&'a ComparisonPoint, &'a Panel)>);
+
 /// The names of schedules in the order in which they were asked for; those of a number of schedules, such as `auto`, are one.
-fn by_schedule<'a>(
-    points: &[(&'a ComparisonPoint, &'a Panel)],
-) -> Vec<(String, Vec<(&'a ComparisonPoint, &'a Panel)>)> {
+fn by_schedule<'a>(points: &[(&'a ComparisonPoint, &'a Panel)]) -> Vec<OfSchedule<'a>> {
     let mut by: BTreeMap<usize, Vec<(&ComparisonPoint, &Panel)>> = BTreeMap::new();
     points.iter().for_each(|&(point, panel)| by.entry(point.number).or_default().push((point, panel)));
     let name =
@@ -81,7 +82,7 @@ fn sweeps(points: &[(&ComparisonPoint, &Panel)]) -> Vec<Plot> {
         ("micro-batches m", microbatches, |point| point.microbatches)
     };
     let chart = |(figure, value): &Figure| {
-        let line = |(name, of_schedule): (String, Vec<(&ComparisonPoint, &Panel)>)| Series {
+        let line = |(name, of_schedule): OfSchedule| Series {
             name,
             style: SeriesStyle::Line,
             points: of_schedule.iter().map(|(point, panel)| (f64::from(of(point)), value(panel))).collect(),
@@ -104,7 +105,7 @@ fn counts(label: &str, values: &[u32]) -> PlotAxis {
     PlotAxis { label: label.to_string(), log, ticks: Some(values), from_zero: false }
 }
 
-/// A heat map of the bubble per schedule, all on one scale of colours.
+/// A heat map of the bubble per schedule, all on one scale of colours, after a map of the shortest ones if several are.
 fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatches: &[u32]) -> Vec<Plot> {
     let (_, bubble) = BUBBLE;
     let all = || points.iter().map(|(_, panel)| bubble(panel));
@@ -115,7 +116,7 @@ fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatche
     };
     let schedules = by_schedule(points);
     let several = schedules.len() > 1;
-    let map = |(name, of): (String, Vec<(&ComparisonPoint, &Panel)>)| {
+    let map = |(name, of): &OfSchedule| {
         let cell = |p: u32, m: u32| {
             let (point, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
             let best = several && panel.metrics.makespan <= least(point) * (1.0 + 1e-9);
@@ -128,9 +129,38 @@ fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatche
             rows: devices.iter().map(|p| format!("p = {p}")).collect(),
             cells: devices.iter().map(|&p| microbatches.iter().map(|&m| cell(p, m)).collect()).collect(),
             range,
+            series: Vec::new(),
         })
     };
-    schedules.into_iter().map(map).collect()
+    shortest(&schedules, devices, microbatches).into_iter().chain(schedules.iter().map(map)).collect()
+}
+
+/// A map of which schedule is shortest where, and by how much less than the second; nothing if one is shortest everywhere.
+fn shortest(schedules: &[OfSchedule], devices: &[u32], microbatches: &[u32]) -> Option<Plot> {
+    let cell = |p: u32, m: u32| {
+        let of = |(number, (_, of)): (usize, &OfSchedule)| {
+            let (_, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
+            Some((panel.metrics.makespan, number))
+        };
+        let mut all: Vec<(f64, usize)> = schedules.iter().enumerate().filter_map(of).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let &(least, number) = all.first()?;
+        let lead = all.get(1).map_or(String::new(), |&(second, _)| percent(1.0 - least / second));
+        Some((number as f64, lead))
+    };
+    let cells: Vec<Vec<_>> = devices.iter().map(|&p| microbatches.iter().map(|&m| cell(p, m)).collect()).collect();
+    let mut winners = cells.iter().flatten().flatten().map(|&(number, _)| number);
+    let first = winners.next()?;
+    winners.any(|number| number != first).then(|| {
+        Plot::HeatMap(HeatMap {
+            title: "Shortest makespan, and by how much".to_string(),
+            columns: microbatches.iter().map(|m| format!("m = {m}")).collect(),
+            rows: devices.iter().map(|p| format!("p = {p}")).collect(),
+            cells,
+            series: schedules.iter().map(|(name, _)| name.clone()).collect(),
+            ..HeatMap::default()
+        })
+    })
 }
 
 /// Makespan against peak activations of the schedules for one p and m, and the Pareto front. In a sweep, those of the

@@ -76,4 +76,6 @@ pub struct HeatMap {
     pub cells: Vec<Vec<Option<(f64, String)>>>,
     /// The numbers that the ends of the colour scale stand for.
     pub range: (f64, f64),
+    /// Names of series, if the numbers of cells are those of series, which have colours and marks as in charts.
+    pub series: Vec<String>,
 }

@@ -206,9 +206,11 @@ pub fn lane_marks<'a>(panel: &'a Panel, rows: &[Row<'a>]) -> Vec<LaneMarks<'a>> 
     lanes
 }
 
-/// Returns which lanes are in use.
+/// Returns which lanes have boxes; copies that take no time have none.
 pub fn lanes_in_use<'a, 'b: 'a>(lanes: impl Iterator<Item = &'a LaneMarks<'b>> + Clone) -> [bool; LANES] {
-    std::array::from_fn(|lane| lanes.clone().any(|of| !of[lane].is_empty()))
+    std::array::from_fn(|lane| {
+        lanes.clone().any(|of| of[lane].iter().any(|mark| mark.span.end_ns > mark.span.start_ns))
+    })
 }
 
 /// Whether a stage runs on more than one device, as in bidirectional schedules.

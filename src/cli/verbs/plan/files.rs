@@ -91,6 +91,7 @@ fn heat(plans: &[Plan], on: &str) -> Option<Plot> {
         rows: pps.iter().map(|pp| format!("pp {pp}")).collect(),
         cells: pps.iter().map(|&pp| tps.iter().map(|&tp| cell(pp, tp)).collect()).collect(),
         range: range(plans.iter().map(|plan| plan.estimate.iteration_s)),
+        series: Vec::new(),
     }))
 }
 
