@@ -35,7 +35,7 @@ function say(result, args) {
   byId("failure").textContent = result.code && result.code !== 4 ? result.err.trim() : "";
   byId("remarks").textContent = result.code && result.code !== 4 ? "" : result.err.trim();
   byId("command").textContent = commandText(args);
-  byId("took").textContent = result.ms === undefined ? "" : Math.round(result.ms) + " ms";
+  byId("took").textContent = result.ms === undefined ? "" : Math.round(result.ms) + " ms" + (result.bytes ? `, ${Math.round(result.bytes / 1e6)} MB` : "");
   markLine(result.code ? result.err : "");
 }
 

@@ -204,7 +204,7 @@ class Run {
     }
     const written = {};
     for (const [path, content] of this.files) if (content.changed) written[path] = content.whole();
-    return { code, out: decoder.decode(this.out.whole()), err: decoder.decode(this.err.whole()), files: written };
+    return { code, out: decoder.decode(this.out.whole()), err: decoder.decode(this.err.whole()), files: written, bytes: this.memory.buffer.byteLength };
   }
 }
 
