@@ -174,8 +174,9 @@ fn every_file_is_valid_or_refused_with_a_reason() {
     for name in schedules::names() {
         let open = OPEN.contains(&name);
         let few = SEARCHED.contains(&name);
+        // What divides, what does not, fewer than p and more than twice as many.
         for p in 1..=12 {
-            for m in (1..=24).filter(|m| !few || [1, 2, 7].contains(m)) {
+            for m in (1..=8).chain([11, 12, 16, 24]).filter(|m| !few || [1, 2, 7].contains(m)) {
                 for v in if open { 1..=4 } else { 1..=1 } {
                     let count =
                         if is_valid_or_refused(name, p, m, open.then_some(v)) { &mut valid } else { &mut refused };
@@ -184,7 +185,7 @@ fn every_file_is_valid_or_refused_with_a_reason() {
             }
         }
     }
-    assert!(valid > 6000 && refused > 500, "{valid} valid, {refused} refused");
+    assert!(valid > 3000 && refused > 250, "{valid} valid, {refused} refused");
 }
 
 /// The same for all numbers of micro-batches under the searched schedules: some minutes, `cargo test --release -- --ignored`.
