@@ -3,13 +3,15 @@
 //! cuBLASLt is column-major. A row-major (r, c) matrix has the same bytes as a column-major (c, r) one, so every product is computed
 //! transposed: outᵀ = (W inᵀ), and so on. Descriptors and algorithm of a shape are created once.
 
+use super::algorithms::{self, Choice, MOST_CANDIDATES};
 use super::api::{
-    Address, Buffer, Context, Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape,
+    Address, Buffer, Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape,
     StreamHandle, Workspace,
 };
+use super::compiler::digest;
 use super::gpu::Gpu;
 use super::kernel::Precision;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ pub const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// The products of one shard. Their workspace is used on one stream.
 pub struct Products {
-    context: Arc<Context>,
+    gpu: Arc<Gpu>,
     lt: Lt,
     workspace: Buffer,
     /// By shape; `None` if the library has no algorithm.
@@ -26,6 +28,10 @@ pub struct Products {
     /// Number of multiprocessors of a slice.
     multiprocessors: Option<u32>,
     element: Element,
+    /// Whether algorithms come from the table of [`algorithms`], not from the library's first proposal.
+    is_chosen: bool,
+    /// Whether products that are not in the table are timed: their operands may then be overwritten several times.
+    is_timed: bool,
 }
 
 /// Sizes of a product: rows (tokens), and those of the weight.
@@ -40,31 +46,119 @@ pub struct Sizes {
 }
 
 impl Products {
-    pub fn new(gpu: &Gpu, precision: Precision) -> Result<Products> {
+    pub fn new(gpu: &Arc<Gpu>, precision: Precision) -> Result<Products> {
         gpu.make_current()?;
         let element = match precision {
             Precision::F32 => Element::F32,
             Precision::Bf16 => Element::Bf16,
         };
         Ok(Products {
-            context: gpu.context().clone(),
+            gpu: gpu.clone(),
             lt: Lt::open()?,
             workspace: Buffer::new(gpu.context(), WORKSPACE_BYTES)?,
             chosen: BTreeMap::new(),
             multiprocessors: gpu.slice().map(|_| gpu.multiprocessors()),
             element,
+            is_chosen: !algorithms::takes_first(),
+            is_timed: false,
         })
+    }
+
+    /// Begins or ends the timing of products that are new, if algorithms are timed.
+    pub fn warm_up(&mut self, begins: bool) {
+        self.is_timed = begins && algorithms::are_timed();
+    }
+
+    /// Plans products again, with timed algorithms or with the library's first proposals.
+    pub fn choose_again(&mut self, is_timed: bool) {
+        self.forget();
+        (self.is_chosen, self.is_timed) = (is_timed, is_timed);
+    }
+
+    /// Takes the algorithms of the table, which may have changed, for the products so far.
+    ///
+    /// # Errors
+    /// The library proposes others here.
+    pub fn take_chosen(&mut self) -> Result<()> {
+        let keys: Vec<Shape> = self.chosen.keys().copied().filter(|_| self.is_chosen).collect();
+        for shape in keys {
+            let name = self.name(&shape);
+            if let (Some(Some(product)), Some(choice)) = (self.chosen.get_mut(&shape), algorithms::chosen(&name)?) {
+                take(product, &name, &choice)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Name of a product in the table.
+    fn name(&self, shape: &Shape) -> String {
+        let sides = shape.transposed.map(|transposed| if transposed { "T" } else { "N" }).concat();
+        let slice = self.multiprocessors.map_or(String::new(), |count| format!(", {count} multiprocessors"));
+        let (product, element, gpu) = (asked(shape), shape.a.element, &self.gpu.facts().name);
+        format!("{product} {sides} of {element:?} on {gpu}{slice}")
+    }
+
+    /// Chooses the algorithm of a new product.
+    fn choose(
+        &self,
+        shape: &Shape,
+        product: &mut Product,
+        (operands, workspace): (&Operands, Workspace),
+    ) -> Result<()> {
+        let name = self.name(shape);
+        match algorithms::chosen(&name)? {
+            Some(choice) => take(product, &name, &choice),
+            None if self.is_timed => {
+                if let Some(choice) = self.fastest(product, operands, workspace)? {
+                    algorithms::choose(name, choice);
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Times all candidates and takes the fastest, the first one of equals. Returns nothing if the library rejects all. Waits.
+    fn fastest(&self, product: &mut Product, operands: &Operands, workspace: Workspace) -> Result<Option<Choice>> {
+        let mut times = Vec::new();
+        for candidate in 0..product.algorithms().count() {
+            product.algorithm = candidate;
+            times.push(self.time_us(product, operands, workspace)?);
+        }
+        product.algorithm = 0;
+        let mut ranked: Vec<(usize, f64)> =
+            times.iter().enumerate().filter_map(|(i, time)| Some((i, (*time)?))).collect();
+        ranked.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let Some(&(fastest, _)) = ranked.first() else { return Ok(None) };
+        product.algorithm = fastest;
+        let all: Vec<String> =
+            times.iter().map(|time| time.map_or("rejected".to_string(), |time| format!("{time:.1}"))).collect();
+        let why = format!("number {} of {} us", fastest + 1, all.join(", "));
+        Ok(hashes(product).nth(fastest).map(|algorithm| Choice { algorithm, why }))
+    }
+
+    /// Returns the shortest time of a product in microseconds, after a call that is not timed; nothing if the library rejects it.
+    fn time_us(&self, product: &Product, operands: &Operands, workspace: Workspace) -> Result<Option<f64>> {
+        let compute = &self.gpu.compute;
+        let mut least = f64::INFINITY;
+        for call in 0..=TIMED_CALLS {
+            let before = self.gpu.mark(compute)?;
+            match self.lt.multiply(product, operands, workspace, compute.for_product()) {
+                Err(ProductError::Refused { code: NOT_SUPPORTED, .. }) => return Ok(None),
+                outcome => outcome?,
+            }
+            let after = self.gpu.mark(compute)?;
+            compute.synchronize()?;
+            if call > 0 {
+                least = least.min(after.elapsed_ns(&before)? / 1e3);
+            }
+        }
+        Ok(Some(least))
     }
 
     /// Returns each product so far by its epilogue and sizes, and whether the library supports it; if not, it was computed in parts.
     pub fn asked(&self) -> Vec<(String, bool)> {
-        let name = |shape: &Shape| {
-            let Shape { a, d, epilogue, adds, .. } = shape;
-            let inner = if shape.transposed[0] { a.rows } else { a.columns };
-            let added = if *adds { " added" } else { "" };
-            format!("{epilogue:?}{added}, {} x {} x {inner} to {:?}", d.columns, d.rows, d.element)
-        };
-        self.chosen.iter().map(|(shape, product)| (name(shape), product.is_some())).collect()
+        self.chosen.iter().map(|(shape, product)| (asked(shape), product.is_some())).collect()
     }
 
     /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ (+ `residual`), with an epilogue. Returns false, and enqueues nothing, if the library
@@ -137,11 +231,15 @@ impl Products {
     fn multiply(&mut self, stream: StreamHandle, shape: Shape, operands: Operands) -> Result<bool> {
         let workspace = Workspace { address: self.workspace.address(), bytes: WORKSPACE_BYTES };
         if !self.chosen.contains_key(&shape) {
-            let product = match self.lt.product(&shape, self.multiprocessors, workspace) {
+            let candidates = if self.is_chosen { MOST_CANDIDATES } else { 1 };
+            let mut product = match self.lt.product(&shape, (self.multiprocessors, candidates), workspace) {
                 Ok(product) => Some(product),
                 Err(error) if error.is_not_supported() => None,
                 Err(error) => return Err(error).with_context(|| format!("planning the product {shape:?}")),
             };
+            if let Some(product) = product.as_mut().filter(|_| self.is_chosen) {
+                self.choose(&shape, product, (&operands, workspace))?;
+            }
             self.chosen.insert(shape, product);
         }
         let Some(Some(product)) = self.chosen.get(&shape) else { return Ok(false) };
@@ -157,6 +255,35 @@ impl Products {
             Err(error) => Err(error).with_context(|| format!("multiplying {shape:?}")),
         }
     }
+}
+
+/// Timed calls of an algorithm.
+const TIMED_CALLS: usize = 3;
+
+/// Epilogue and sizes of a product, in row-major terms.
+fn asked(shape: &Shape) -> String {
+    let Shape { a, d, epilogue, adds, .. } = shape;
+    let inner = if shape.transposed[0] { a.rows } else { a.columns };
+    let added = if *adds { " added" } else { "" };
+    format!("{epilogue:?}{added}, {} x {} x {inner} to {:?}", d.columns, d.rows, d.element)
+}
+
+/// Hashes of the algorithms of a product.
+fn hashes(product: &Product) -> impl Iterator<Item = String> {
+    product.algorithms().map(|words| digest(0, &[&format!("{words:x?}")]))
+}
+
+/// Takes an algorithm for a product.
+fn take(product: &mut Product, name: &str, choice: &Choice) -> Result<()> {
+    let Some(number) = hashes(product).position(|hash| hash == choice.algorithm) else {
+        bail!(
+            "expected algorithm {} of the product {name} among the {} that cuBLASLt proposes here, found others: use the cuBLASLt and GPU of the              record, on all ranks, or --products timed",
+            choice.algorithm,
+            product.algorithms().count()
+        );
+    };
+    product.algorithm = number;
+    Ok(())
 }
 
 /// Operands of [`Products::forward`].
@@ -192,12 +319,18 @@ pub struct BackwardWeight {
     pub bias: Address,
 }
 
-impl Drop for Products {
-    fn drop(&mut self) {
+impl Products {
+    fn forget(&mut self) {
         // A fault here was already reported by an earlier call.
-        let _ = self.context.make_current();
+        let _ = self.gpu.make_current();
         for product in std::mem::take(&mut self.chosen).into_values().flatten() {
             self.lt.destroy(product);
         }
+    }
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        self.forget();
     }
 }

@@ -5,7 +5,7 @@
 //! 3. NVRTC, which generates machine code (CUBIN), or for an architecture that it does not know PTX, which the driver compiles.
 //!    The result is cached.
 
-use super::api::{Argument, CompileError, Context, FunctionHandle, Image, ModuleHandle, Nvrtc, Stream, Unsupported};
+use super::api::{Argument, CompileError, Context, FunctionHandle, Image, Nvrtc, Stream, Unsupported};
 use super::driver::Facts;
 use super::kernel::{self, Launch, Precision};
 use anyhow::{Context as _, Result, ensure};
@@ -123,7 +123,7 @@ fn key(text: &str, options: &[String], version: (i32, i32)) -> String {
 
 /// Returns 64 bits of a portable hash in 16 digits, different for each `half`.
 #[allow(deprecated)] // as above
-fn digest(half: u8, parts: &[&str]) -> String {
+pub(crate) fn digest(half: u8, parts: &[&str]) -> String {
     let mut hasher = SipHasher::new_with_keys(u64::from(half), 0x7069_7065_7369_6d00);
     for part in parts {
         hasher.write(&(part.len() as u64).to_le_bytes());
@@ -191,15 +191,41 @@ pub fn try_compiler() -> Result<(i32, i32), CompileError> {
 /// All kernels of one precision, loaded in one context.
 pub struct Kernels {
     context: Arc<Context>,
-    module: ModuleHandle,
     /// In the order of [`kernel::NAMES`].
     functions: [FunctionHandle; kernel::NAMES.len()],
+    /// Largest dynamic shared memory that each function allows so far, in bytes.
+    allowed: Mutex<[u32; kernel::NAMES.len()]>,
     shared_bytes: u32,
 }
 
+/// Kernels by context, precision and head size.
+type Loaded = BTreeMap<(usize, Precision, Option<usize>), Arc<Kernels>>;
+
+/// Loaded kernels, kept until the process ends, as their contexts are: loading a module can wait for the device.
+static LOADED: Mutex<Loaded> = Mutex::new(BTreeMap::new());
+
 impl Kernels {
-    /// Finds or compiles the code for the device and loads every kernel.
+    /// Returns the kernels of a context. The first call finds or compiles the code for the device and loads every kernel.
+    ///
+    /// # Errors
+    /// There is no code for the device, or the driver rejects it.
     pub fn load(
+        context: &Arc<Context>,
+        facts: &Facts,
+        precision: Precision,
+        head_size: Option<usize>,
+    ) -> Result<Arc<Kernels>> {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (context.handle.raw().addr(), precision, head_size);
+        if let Some(kernels) = loaded.get(&key) {
+            return Ok(kernels.clone());
+        }
+        let kernels = Arc::new(Kernels::load_module(context, facts, precision, head_size)?);
+        loaded.insert(key, kernels.clone());
+        Ok(kernels)
+    }
+
+    fn load_module(
         context: &Arc<Context>,
         facts: &Facts,
         precision: Precision,
@@ -216,34 +242,31 @@ impl Kernels {
                 format!("expected a kernel {name:?} in the code of {:?}, found none: compile it again", code.origin)
             })
         };
-        let functions = kernel::NAMES.iter().map(|name| function(name)).collect::<Result<Vec<_>>>();
-        match functions.map(<[FunctionHandle; kernel::NAMES.len()]>::try_from) {
-            Ok(Ok(functions)) => {
-                Ok(Kernels { context: context.clone(), module, functions, shared_bytes: facts.shared_bytes })
-            }
-            outcome => {
-                api.unload_module(module)?;
-                Err(outcome.err().unwrap_or_else(|| anyhow::anyhow!("the table of kernels has another length")))
-            }
+        let mut functions = Vec::with_capacity(kernel::NAMES.len());
+        for name in kernel::NAMES {
+            functions.push(function(name)?);
         }
+        let functions = functions.try_into().map_err(|_| anyhow::anyhow!("the table of kernels has another length"))?;
+        let allowed = Mutex::new([kernel::DEFAULT_SHARED_BYTES; kernel::NAMES.len()]);
+        Ok(Kernels { context: context.clone(), functions, allowed, shared_bytes: facts.shared_bytes })
     }
 
-    /// Returns the kernel of this name, without suffix. Panics if there is none.
-    fn get(&self, name: &str) -> FunctionHandle {
-        let index = kernel::NAMES.binary_search(&name).unwrap_or_else(|_| panic!("no kernel is called {name}"));
-        self.functions[index]
+    /// Returns the index of the kernel of this name, without suffix. Panics if there is none.
+    fn index(name: &str) -> usize {
+        kernel::NAMES.binary_search(&name).unwrap_or_else(|_| panic!("no kernel is called {name}"))
     }
 
     /// Enqueues a kernel on `stream`. The arguments must match the kernel's, in order.
     pub fn launch(&self, stream: &Stream, name: &str, launch: Launch, arguments: &[Argument]) -> Result<()> {
-        let launched = stream.launch(self.get(name), launch, arguments);
+        let launched = stream.launch(self.functions[Kernels::index(name)], launch, arguments);
         launched.with_context(|| format!("launching {name} as {launch:?}"))
     }
 
-    /// Allows launches of a kernel with this much dynamic shared memory.
+    /// Allows launches of a kernel with this much dynamic shared memory. The largest limit of all users stays.
     pub fn allow(&self, name: &str, launch: Launch) -> Result<()> {
-        let bytes = launch.shared_bytes;
-        if bytes <= kernel::DEFAULT_SHARED_BYTES {
+        let (bytes, index) = (launch.shared_bytes, Kernels::index(name));
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes <= allowed[index] {
             return Ok(());
         }
         ensure!(
@@ -255,13 +278,9 @@ impl Kernels {
             ))
         );
         self.context.make_current()?;
-        Ok(self.context.api.allow_shared_bytes(self.get(name), bytes)?)
-    }
-}
-
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        let _ = self.context.make_current().and_then(|()| self.context.api.unload_module(self.module));
+        self.context.api.allow_shared_bytes(self.functions[index], bytes)?;
+        allowed[index] = bytes;
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, sampler
-//!      kernel ─▶ compiler, blas ─▶ trial   symmetric
+//!      kernel ─▶ compiler ─▶ algorithms, blas ─▶ trial   symmetric
 //! ```
 //!
 //! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
@@ -10,6 +10,7 @@
 //!
 //! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with four streams: compute, send, receive, and an idle one for its clock.
 
+pub mod algorithms;
 pub mod api;
 pub mod blas;
 mod clock;

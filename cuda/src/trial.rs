@@ -5,6 +5,7 @@ use crate::blas::{Forward, Products, Sizes};
 use crate::kernel::{self, Precision};
 use crate::{Address, Gpu};
 use anyhow::{Context as _, Result, ensure};
+use std::sync::Arc;
 
 /// Rows and columns of the matrices.
 const SIZE: usize = 32;
@@ -18,7 +19,7 @@ const TEXT: &str = "extern \"C\" __global__ void maximum_f32(float* out, const f
 ///
 /// # Errors
 /// The compiler or the driver fails, or the result is wrong.
-pub fn try_kernel(gpu: &Gpu) -> Result<()> {
+pub fn try_kernel(gpu: &Arc<Gpu>) -> Result<()> {
     let image = Nvrtc::load()?.compile(TEXT, &["--gpu-architecture=compute_80".to_string()], Image::Ptx)?;
     gpu.make_current()?;
     let api = gpu.context().api;
@@ -40,7 +41,7 @@ pub fn try_kernel(gpu: &Gpu) -> Result<()> {
 ///
 /// # Errors
 /// The library or the driver fails, or the result is wrong.
-pub fn try_product(gpu: &Gpu) -> Result<()> {
+pub fn try_product(gpu: &Arc<Gpu>) -> Result<()> {
     let mut products = Products::new(gpu, Precision::F32)?;
     let weight = upload(gpu, |i| if i / SIZE == i % SIZE { 2.0 } else { 0.0 })?;
     let [input, out] = [upload(gpu, |i| i as f32)?, upload(gpu, |_| 0.0)?];

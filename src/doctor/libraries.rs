@@ -11,6 +11,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::Arc;
 
 /// `NVRTC_ERROR_BUILTIN_OPERATION_FAILURE`.
 const BUILTINS_FAILED: u32 = 7;
@@ -71,12 +72,12 @@ pub(super) fn cublaslt() -> Asked {
 
 /// Tries a library on the first GPU. Returns `without` if there is none, `with` if it works.
 fn tried(
-    work: fn(&Gpu) -> Result<(), Error>,
+    work: fn(&Arc<Gpu>) -> Result<(), Error>,
     without: &'static str,
     with: &'static str,
     wanted: &Wanted,
 ) -> Result<&'static str, Finding> {
-    let open = |driver: &'static Driver| Gpu::whole(driver, 0).ok();
+    let open = |driver: &'static Driver| Gpu::whole(driver, 0).ok().map(Arc::new);
     let Some(gpu) = Driver::open().ok().and_then(open) else { return Ok(without) };
     match work(&gpu) {
         Ok(()) => Ok(with),

@@ -61,16 +61,21 @@ pub static PROBES: [Probe; 14] = [
 /// Opens the libraries that every run on GPUs opens. Not reported.
 static OPENING: Probe = probe("opening", true, libraries::opening);
 
-/// Opens NVIDIA's libraries in a child process, so that one that hangs or crashes does not affect this process.
+/// Opens NVIDIA's libraries in a child process, so that one that hangs or crashes does not affect this process. The environment
+/// variable `variable` sets the limit.
 ///
 /// # Errors
 /// The child does not end within `limit`, or crashes.
-pub(crate) fn may_open_libraries(limit: Duration) -> Result<(), String> {
-    child::survives(OPENING.name, limit).map_err(|how| {
-        format!(
-            "expected NVIDIA's libraries to open, found that a process that opens them {how}: see pipesim doctor, or use --device cpu"
-        )
-    })
+pub(crate) fn may_open_libraries(limit: Duration, variable: &str) -> Result<(), String> {
+    let found = |how: &str| format!("expected NVIDIA's libraries to open, found that a process that opens them {how}");
+    match child::survives(OPENING.name, limit) {
+        Ok(()) => Ok(()),
+        Err(None) => {
+            let (how, more) = (format!("does not end within {} s", limit.as_secs()), 2 * limit.as_secs());
+            Err(format!("{}: set {variable}={more} if the disk is slow, or use --device cpu", found(&how)))
+        }
+        Err(Some(how)) => Err(format!("{}: see pipesim doctor, or use --device cpu", found(&how))),
+    }
 }
 
 impl Probe {

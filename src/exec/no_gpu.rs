@@ -12,12 +12,19 @@ use std::collections::BTreeMap;
 pub const UNAVAILABLE: Option<&str> =
     Some("this program was built without the feature cuda; build with it, or use the CPU");
 
+/// As with GPUs.
+pub const PRODUCTS: &str = "products";
+
 /// Never constructed.
 pub enum Gpus {}
 
 impl Gpus {
     pub fn open(_: &Ranks, _: u32, _: Option<u32>, _: bool) -> Result<Gpus> {
         None.context(UNAVAILABLE.unwrap_or_default())
+    }
+
+    pub fn choose_algorithms(_: Option<&str>) -> Result<()> {
+        Ok(())
     }
 
     /// Whether this machine has an NVIDIA driver, so that users may expect GPUs.
@@ -49,7 +56,7 @@ impl Gpus {
         match *self {}
     }
 
-    pub fn end_sampling(&self) -> Option<String> {
+    pub fn end_sampling(&self) -> Vec<String> {
         match *self {}
     }
 

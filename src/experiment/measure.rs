@@ -197,8 +197,8 @@ pub(super) fn in_turn(
     training.into_iter().for_each(Training::begin_sampling);
     let ended = take(&turns, runs, observer, step);
     observer(Event::End);
-    if let Some(slowed) = training.and_then(Training::end_sampling) {
-        observer(Event::Remark(&slowed));
+    for remark in training.into_iter().flat_map(Training::end_sampling) {
+        observer(Event::Remark(&remark));
     }
     let Err(error) = ended else { return Ok(diverged(runs)) };
     if runs.first().is_none_or(|run| run.steps.records.is_empty()) {

@@ -176,11 +176,11 @@ impl Training {
         }
     }
 
-    /// Ends sampling, for the provenance. Returns a remark if a GPU was slowed down.
-    pub(super) fn end_sampling(&self) -> Option<String> {
+    /// Ends sampling, for the provenance. Returns remarks: whether a GPU was slowed down, and how products were chosen.
+    pub(super) fn end_sampling(&self) -> Vec<String> {
         match &self.backend {
             Backend::Cuda { gpus, .. } => gpus.end_sampling(),
-            Backend::Cpu => None,
+            Backend::Cpu => Vec::new(),
         }
     }
 

@@ -78,7 +78,9 @@ impl StageModule<Cuda> {
         if ops.has_copies {
             module.compute.allow_copies()?;
         }
+        module.compute.warm_products(true);
         module.warm_up(microbatches * sequences * tokens, ops.has_copies).context("running every op once")?;
+        module.compute.warm_products(false);
         module.compute.wake();
         Ok(module)
     }
@@ -115,6 +117,11 @@ impl StageModule<Cuda> {
     /// Bytes of a hidden state, with slices of the longest: what stages hand to each other.
     pub fn hidden_bytes(&self) -> usize {
         self.compute.most_rows_between() * self.width() * self.compute.activation_bytes()
+    }
+
+    /// Takes the algorithms of products that all ranks agreed on.
+    pub fn take_algorithms(&mut self) -> Result<()> {
+        self.compute.take_algorithms()
     }
 
     /// Whether all copies to and from the host are done.

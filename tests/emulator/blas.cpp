@@ -1,5 +1,5 @@
 // A stand-in for cuBLASLt (libcublasLt.so.13): column-major matrix products with epilogues, queued on the stream of the call.
-// Sums run over k in blocks of a fixed size: the result depends on the shapes and values only.
+// Sums run over k in blocks of a fixed size: the result depends on the shapes, the values and the algorithm only.
 #include "gemm.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <unistd.h>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ struct Description {
     int multiprocessors = 0, aux_type = -1, bias_type = -1;
 };
 
-struct Handle { int mark; };
+struct Handle { int device; };
 struct Preference {
     uint64_t workspace_bytes = 0;
     uint32_t reductions = 7;  // 1 in place, in the type of the output; 2 in that of the computation; 4 in that of the output
@@ -52,18 +53,30 @@ struct Heuristic {  // cublasLtMatmulHeuristicResult_t
     int reserved[4];
 };
 constexpr uint64_t MARK = 0x656d756c61746564;
+constexpr int ALGORITHMS = 3;  // algorithm i sums k in i + 1 parts
+constexpr useconds_t SLOWER = 4000;  // microseconds that an algorithm takes longer than $EMULATOR_FASTEST
+
+// The number of the fastest algorithm on a device, from a list like 0,2 by device; negative: all take the same.
+int fastest(int device) {
+    const char* text = getenv("EMULATOR_FASTEST");
+    if (!text || !*text) return -1;
+    for (; device > 0 && strchr(text, ','); --device) text = strchr(text, ',') + 1;
+    return atoi(text);
+}
 
 // The stand-in for the driver: a product is an operation of a stream there.
 struct Driver {
     int (*enqueue)(void*, void (*)(void*), void*, const char*);
     void (*check_memory)(const char*, const char*, const void*, size_t);
     void (*refuse_after_exit)();
+    int (*current_device)(int*);
     Driver() {
         void* library = dlopen("libcuda.so.1", RTLD_NOW);
         enqueue = library ? (decltype(enqueue))dlsym(library, "emulator_enqueue") : nullptr;
         check_memory = library ? (decltype(check_memory))dlsym(library, "emulator_check_memory") : nullptr;
         refuse_after_exit = library ? (decltype(refuse_after_exit))dlsym(library, "emulator_refuse_after_exit") : nullptr;
-        if (!enqueue || !check_memory || !refuse_after_exit) {
+        current_device = library ? (decltype(current_device))dlsym(library, "cuCtxGetDevice") : nullptr;
+        if (!enqueue || !check_memory || !refuse_after_exit || !current_device) {
             fprintf(stderr, "emulator: cublasLt: expected the stand-in libcuda.so.1, found %s\n", library ? "another" : "none");
             abort();
         }
@@ -113,6 +126,7 @@ struct Product {
     float alpha, beta;
     const void *a_data, *b_data, *c_data;
     void* out_data;
+    int algorithm, device;
 };
 
 const void* element(const void* data, int type, int64_t index) { return (const char*)data + index * (int64_t)width(type); }
@@ -173,11 +187,21 @@ void reduce_operand(const Product& p, int batch, int64_t m, int64_t n, int64_t k
 void multiply(void* argument) {
     auto* p = (Product*)argument;
     int64_t m = (int64_t)p->out.rows, n = (int64_t)p->out.columns, k = (int64_t)(p->d.transpose_a ? p->a.rows : p->a.columns);
-    std::vector<float> sums((size_t)(m * n));
+    std::vector<float> sums((size_t)(m * n)), part(p->algorithm ? sums.size() : 0);
+    if (int first = fastest(p->device); first >= 0 && p->algorithm != first) usleep(SLOWER);
     for (int batch = 0; batch < p->out.batches; ++batch) {
         Operand a{element(p->a_data, p->a.type, batch * p->a.batch_stride), p->a.type == BF16, p->d.transpose_a != 0, p->a.stride};
         Operand b{element(p->b_data, p->b.type, batch * p->b.batch_stride), p->b.type == BF16, p->d.transpose_b != 0, p->b.stride};
-        product(a, b, m, n, k, sums.data());
+        if (!p->algorithm) product(a, b, m, n, k, sums.data());
+        else std::fill(sums.begin(), sums.end(), 0.0f);
+        int64_t step = (k + p->algorithm) / (p->algorithm + 1);
+        for (int64_t from = 0; p->algorithm && from < k; from += step) {
+            Operand left = a, right = b;
+            left.data = element(a.data, p->a.type, a.transposed ? from : from * a.stride);
+            right.data = element(b.data, p->b.type, b.transposed ? from * b.stride : from);
+            product(left, right, m, n, std::min(step, k - from), part.data());
+            for (size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
+        }
         if (p->d.epilogue == BGRADA || p->d.epilogue == BGRADB) reduce_operand(*p, batch, m, n, k);
         finish(*p, batch, sums, m, n);
     }
@@ -208,12 +232,18 @@ template <class T> int set(T& field, const void* data, size_t bytes) {
     return SUCCESS;
 }
 
+// Opening the library takes as long as $EMULATOR_OPENING_MS says, as from a cold disk.
+__attribute__((constructor)) void open_slowly() {
+    if (const char* milliseconds = getenv("EMULATOR_OPENING_MS")) usleep((useconds_t)atoi(milliseconds) * 1000);
+}
+
 }  // namespace
 
 API int cublasLtCreate(Handle** out) {
     if (!out) return INVALID_VALUE;
-    driver();
-    *out = new Handle{1};
+    int device = 0;
+    if (driver().current_device(&device)) return NOT_INITIALIZED;
+    *out = new Handle{device};
     return SUCCESS;
 }
 API int cublasLtDestroy(Handle* handle) { driver().refuse_after_exit(); return handle ? (delete handle, (int)SUCCESS) : (int)NOT_INITIALIZED; }
@@ -305,10 +335,12 @@ API int cublasLtMatmulAlgoGetHeuristic(Handle* handle, Description* d, Layout* a
         fprintf(stderr, "emulator: cublasLtMatmulAlgoGetHeuristic: expected partial sums in float32, found that the preference lets them be rounded to bfloat16\n");
         abort();
     }
-    memset(results, 0, sizeof *results);
-    results->algorithm = Algorithm{{MARK, out->rows, out->columns, (uint64_t)a->type, (uint64_t)out->type, d->epilogue, 0, 0}};
-    results->waves = 1.0f;
-    *count = 1;
+    for (*count = 0; *count < std::min(wanted, ALGORITHMS); ++*count) {
+        Heuristic& result = results[*count];
+        memset(&result, 0, sizeof result);
+        result.algorithm = Algorithm{{MARK, out->rows, out->columns, (uint64_t)a->type, (uint64_t)out->type, d->epilogue, (uint64_t)*count, 0}};
+        result.waves = 1.0f;
+    }
     return SUCCESS;
 }
 
@@ -319,7 +351,8 @@ API int cublasLtMatmul(Handle* handle, Description* d, const void* alpha, const 
     if (int status = check(*d, *a_layout, *b_layout, *c_layout, *out_layout)) return status;
     if (algorithm && (algorithm->data[0] != MARK || algorithm->data[3] != (uint64_t)a_layout->type || algorithm->data[5] != d->epilogue)) return INVALID_VALUE;
     if ((uses_bias(d->epilogue) && !d->bias) || (uses_aux(d->epilogue) && (!d->aux || d->aux_stride % 8 || !d->aux_stride))) return INVALID_VALUE;
-    auto* p = new Product{*d, *a_layout, *b_layout, *c_layout, *out_layout, *(const float*)alpha, *(const float*)beta, a, b, c, out};
+    auto* p = new Product{*d, *a_layout, *b_layout, *c_layout, *out_layout, *(const float*)alpha, *(const float*)beta, a, b, c, out,
+                          algorithm ? (int)algorithm->data[6] : 0, handle->device};
     check_operands(*p);
     char name[96];
     snprintf(name, sizeof name, "cublasLtMatmul %llu x %llu x %llu", (unsigned long long)p->out.rows, (unsigned long long)p->out.columns,

@@ -216,13 +216,16 @@ API int cuMemAlloc_v2(uintptr_t* address, size_t bytes) {
     return allocate_device("cuMemAlloc", context->device, context->root()->handle, bytes, Kind::DEVICE, address);
 }
 
-// As in the driver, freeing waits for the device; memory of cuMemAllocAsync may be freed here too.
+// As in the driver, freeing waits for the device; memory of cuMemAllocAsync may be freed here too. A MiB or more takes as long as
+// $EMULATOR_TEARDOWN_MS says.
 API int cuMemFree_v2(uintptr_t address) {
+    static const char* milliseconds = getenv("EMULATOR_TEARDOWN_MS");
     int result;
     auto context = current_context(&result);
     if (!context) return result;
     if (!address) return SUCCESS;
     Allocation allocation = check_memory("cuMemFree", "address", address, 1);
+    if (milliseconds && allocation.bytes >= 1 << 20) usleep((useconds_t)atoi(milliseconds) * 1000);
     if (allocation.address != address) fatal("cuMemFree", "expected the start of an allocation, found " + describe_address(address));
     if (allocation.kind != Kind::DEVICE && allocation.kind != Kind::DEVICE_ASYNC) return INVALID_VALUE;
     synchronize_device(allocation.device, "cuMemFree");

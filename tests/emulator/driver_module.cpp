@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <unistd.h>
 #include <dlfcn.h>
 
 namespace emulator {
@@ -81,6 +80,8 @@ static int load(const void* image, Handle* out) {
     module->text = text;
     module->brain_float = module->text.substr(0, module->text.find('\n')).find("bf16") != std::string::npos;
     *out = modules.add(module);
+    if (const char* told = getenv("EMULATOR_MODULES"); told && *told)
+        fprintf(stderr, "emulator: context %llx of device %d loads a module\n", (unsigned long long)context->handle, context->device);
     return SUCCESS;
 }
 
@@ -155,12 +156,7 @@ using namespace emulator;
 
 API int cuModuleLoadData(Handle* out, const void* image) { return load(image, out); }
 API int cuModuleLoadDataEx(Handle* out, const void* image, unsigned, void*, void*) { return load(image, out); }
-// Takes as long as $EMULATOR_TEARDOWN_MS says.
-API int cuModuleUnload(Handle handle) {
-    static const char* milliseconds = getenv("EMULATOR_TEARDOWN_MS");
-    if (milliseconds) usleep((useconds_t)atoi(milliseconds) * 1000);
-    return modules.remove(handle) ? SUCCESS : INVALID_HANDLE;
-}
+API int cuModuleUnload(Handle handle) { return modules.remove(handle) ? SUCCESS : INVALID_HANDLE; }
 API int cuModuleGetFunction(Handle* out, Handle module, const char* name) { return out && name ? find_function(out, module, name) : (int)INVALID_VALUE; }
 API int cuLibraryLoadData(Handle* out, const void* image, void*, void*, unsigned, void*, void*, unsigned) { return load(image, out); }
 API int cuLibraryUnload(Handle handle) { return cuModuleUnload(handle); }

@@ -318,6 +318,27 @@ fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_
     assert!(!probe["found"].as_str().unwrap().contains("the probe"), "{probe}");
 }
 
+/// cuBLASLt has hundreds of megabytes: from a cold disk it opens slowly, and is waited for up to a limit.
+#[test]
+fn a_library_that_opens_slowly_is_waited_for() {
+    compile();
+    let arguments = format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --schedule 1f1b --blocks 2");
+    let open = |limit: &str, more: &str| {
+        let variables = [("EMULATOR_OPENING_MS", "1300"), ("PIPESIM_OPENING_LIMIT", limit)];
+        let (code, _, told) = run(&mut pipesim(&variables), &format!("{arguments} {more}"));
+        (code, told)
+    };
+    let (code, told) = open("60", "-n 2 --timeout 1");
+    assert_eq!(code, Some(0), "{told}");
+    for (limit, words) in [
+        ("1", "a process that opens them does not end within 1 s: set PIPESIM_OPENING_LIMIT=2 if the disk is slow"),
+        ("0", "expected whole seconds from 1 to 3600 in PIPESIM_OPENING_LIMIT, found 0"),
+    ] {
+        let (code, told) = open(limit, "");
+        assert!(code == Some(5) && told.contains(words), "{limit}: {code:?} {told}");
+    }
+}
+
 /// The longest that a process may take to end once a device hung or died; what is waited for before is `--timeout`.
 pub const END: Duration = Duration::from_secs(10);
 
@@ -486,4 +507,22 @@ fn doctor_finds_the_stand_ins_usable_and_a_bare_machine_not() {
     }
     let all = json.to_string();
     assert!(all.contains("compiles a kernel that runs") && all.contains("multiplies matrices"), "{all}");
+}
+
+/// Sessions over other links, and schedules after the first, share the kernels of a context.
+#[test]
+fn kernels_are_loaded_once_per_context() {
+    let one = [("EMULATOR_MODULES", "1"), ("EMULATOR_DEVICES", "1")];
+    for (more, variables) in
+        [("--link copy --link local", &one[..1]), ("--link copy --link local --gpu-slices 2", &one)]
+    {
+        let arguments =
+            format!("{TINY} --device cuda --micro 2 --warmup 0 --blocks 2 --stages 2 --schedule 1f1b,gpipe");
+        let (code, json, told) = run(&mut pipesim(variables), &format!("{arguments} --format json {more}"));
+        assert_eq!((code, json["runs"].as_array().map(Vec::len)), (Some(0), Some(4)), "{told}");
+        let mut contexts: Vec<&str> = told.lines().filter(|line| line.ends_with("loads a module")).collect();
+        assert_eq!(contexts.len(), 2, "{told}");
+        contexts.dedup();
+        assert_eq!(contexts.len(), 2, "{told}");
+    }
 }

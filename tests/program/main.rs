@@ -16,6 +16,7 @@ mod nvshmem;
 mod outputs;
 mod overlap;
 mod plan;
+mod products;
 mod ranks;
 mod signals;
 mod teaching;

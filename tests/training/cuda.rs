@@ -942,6 +942,27 @@ fn no_visible_device_is_no_panic() {
     });
 }
 
+/// A session that needs less shared memory does not lower the limit of one that needs more.
+#[test]
+fn kernels_of_a_context_are_shared_and_keep_the_largest_limit() {
+    child("kernels_of_a_context_are_shared_and_keep_the_largest_limit", &[], || {
+        let gpu = Gpu::whole(driver(), 0).unwrap();
+        let load = |head_size| Kernels::load(gpu.context(), gpu.facts(), Precision::F32, head_size).unwrap();
+        let [one, other, any] = [load(Some(16)), load(Some(16)), load(None)];
+        assert!(Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one, &any));
+        let values = Buffer::new(gpu.context(), 4).unwrap();
+        gpu.compute.clear(values.address(), 4).unwrap();
+        let with = |shared_bytes| kernel::Launch { shared_bytes, ..kernel::maximum(Precision::F32, 1) };
+        let arguments = [Argument::Address(values.address()), Argument::Address(values.address()), Argument::Size(1)];
+        let launch = |kernels: &Kernels, bytes| kernels.launch(&gpu.compute, "maximum", with(bytes), &arguments);
+        launch(&one, 100 << 10).expect_err("the limit is 48 KiB");
+        one.allow("maximum", with(100 << 10)).unwrap();
+        other.allow("maximum", with(60 << 10)).unwrap();
+        launch(&one, 100 << 10).unwrap();
+        gpu.compute.synchronize().unwrap();
+    });
+}
+
 #[test]
 fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
     let name = "compiled_kernels_come_from_the_cache_and_from_a_folder";

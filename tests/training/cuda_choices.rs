@@ -100,7 +100,8 @@ fn every_choice_is_timed_next_to_its_predecessor() {
                 new / old
             );
             let differ = before.keys().ne(after.keys()) || old_calls != calls;
-            assert!(differ || alternative.name == "attention for one head size", "{}: {after:?}", alternative.name);
+            let have_same_names = ["attention for one head size", "products timed"].contains(&alternative.name);
+            assert!(differ || have_same_names, "{}: {after:?}", alternative.name);
         }
     });
 }
@@ -111,6 +112,10 @@ fn every_choice_gives_the_gradients_of_its_predecessor() {
         let gradients = |choices| {
             let mut trial = Trial::new(Config::gpt(131, 136, 1, 2, 32), [1, 136]);
             trial.module.compute().choose(choices).unwrap();
+            if choices.timed_products {
+                trial.micro_batch(); // timed products add to gradients several times
+                trial.module.zero_gradients().unwrap();
+            }
             let found = trial.gradients();
             (found, trial.module.products())
         };

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cpu_kernels::attention::Shape;
 use libloading::Library;
@@ -48,7 +48,7 @@ struct Emulator {
 /// Where kernels run.
 enum Place {
     Cpu(Library),
-    Gpu(Box<(Gpu, Kernels)>),
+    Gpu(Box<(Gpu, Arc<Kernels>)>),
 }
 
 /// An argument of a kernel.
@@ -241,7 +241,7 @@ impl Emulator {
 
 /// The same on a GPU: every buffer goes there with its guards, and comes back with them. A buffer that is given twice is one
 /// place there too.
-fn launch_there((gpu, kernels): &(Gpu, Kernels), name: &str, launch: Launch, arguments: &[Argument]) {
+fn launch_there((gpu, kernels): &(Gpu, Arc<Kernels>), name: &str, launch: Launch, arguments: &[Argument]) {
     gpu.make_current().unwrap();
     let upload = |content: &[u8]| {
         let place = pipesim_cuda::Buffer::new(gpu.context(), content.len()).unwrap();

@@ -170,14 +170,24 @@ pub struct Lt {
     handle: Handle<sys::cublasLtContext>,
 }
 
-/// A planned product of one shape: descriptors and the chosen algorithm.
+/// A planned product of one shape: descriptors and algorithms.
 pub struct Product {
     description: Handle<sys::cublasLtMatmulDescOpaque_t>,
     layouts: [Handle<sys::cublasLtMatrixLayoutOpaque_t>; 3],
-    algorithm: Option<sys::cublasLtMatmulAlgo_t>,
+    /// What the library proposes, best first by its own estimate.
+    algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
+    /// Number of the algorithm to use.
+    pub algorithm: usize,
     adds: bool,
     epilogue: Epilogue,
     output: Element,
+}
+
+impl Product {
+    /// Returns the library's descriptions of the algorithms, which only it can read.
+    pub fn algorithms(&self) -> impl Iterator<Item = [u64; 8]> {
+        self.algorithms.iter().map(|algorithm| algorithm.data)
+    }
 }
 
 impl Lt {
@@ -193,19 +203,21 @@ impl Lt {
         Ok(lt)
     }
 
-    /// Plans a product for at most `multiprocessors` multiprocessors. [`ProductError::is_not_supported`] tells whether the library
+    /// Plans a product for at most `multiprocessors` multiprocessors, with at most `candidates` algorithms, of which the first is
+    /// used. [`ProductError::is_not_supported`] tells whether the library
     /// has no algorithm for it.
     pub fn product(
         &self,
         shape: &Shape,
-        multiprocessors: Option<u32>,
+        (multiprocessors, candidates): (Option<u32>, usize),
         workspace: Workspace,
     ) -> Result<Product, ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let mut product = Product {
             description: Handle::new(std::ptr::null_mut()),
             layouts: [Handle::new(std::ptr::null_mut()); 3],
-            algorithm: None,
+            algorithms: Vec::new(),
+            algorithm: 0,
             adds: shape.adds,
             epilogue: shape.epilogue,
             output: shape.d.element,
@@ -243,11 +255,11 @@ impl Lt {
             if let Some(count) = multiprocessors {
                 self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
             }
-            self.choose(&product, workspace.bytes)
+            self.propose(&product, candidates, workspace.bytes)
         })();
         match filled {
-            Ok(algorithm) => {
-                product.algorithm = Some(algorithm);
+            Ok(algorithms) => {
+                product.algorithms = algorithms;
                 Ok(product)
             }
             Err(error) => {
@@ -280,9 +292,14 @@ impl Lt {
         Ok(())
     }
 
-    /// Returns the heuristic's first choice. Partial sums are float32 and added in a fixed order; with bfloat16 output they are not
+    /// Returns the heuristic's choices, at least one. Partial sums are float32 and added in a fixed order; with bfloat16 output they are not
     /// kept in the output, which would round each of them.
-    fn choose(&self, product: &Product, workspace_bytes: usize) -> Result<sys::cublasLtMatmulAlgo_t, ProductError> {
+    fn propose(
+        &self,
+        product: &Product,
+        most: usize,
+        workspace_bytes: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, ProductError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let mut preference = std::ptr::null_mut();
         call!(self, cublasLtMatmulPreferenceCreate(&mut preference))?;
@@ -292,13 +309,14 @@ impl Lt {
         }
         let bytes = workspace_bytes as u64;
         let (bytes, mask) = (std::ptr::from_ref(&bytes).cast(), std::ptr::from_ref(&reductions).cast());
-        let mut found = sys::cublasLtMatmulHeuristicResult_t {
+        let empty = sys::cublasLtMatmulHeuristicResult_t {
             algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             workspaceSize: 0,
             state: sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS,
             wavesCount: 0.0,
             reserved: [0; 4],
         };
+        let mut found = vec![empty; most];
         let mut count = 0;
         let [a, b, d] = product.layouts.map(Handle::raw);
         let outcome = (|| {
@@ -307,17 +325,20 @@ impl Lt {
             let name = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
             call!(self, cublasLtMatmulPreferenceSetAttribute(preference, name, mask, 4))?;
             let (handle, description) = (self.handle.raw(), product.description.raw());
+            let (most, into) = (most as c_int, found.as_mut_ptr());
             call!(
                 self,
-                cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, 1, &mut found, &mut count)
+                cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, most, into, &mut count)
             )
         })();
         call!(self, cublasLtMatmulPreferenceDestroy(preference))?;
         outcome?;
-        if count < 1 || found.state != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        found.truncate(count.max(0) as usize);
+        found.retain(|result| result.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        if found.is_empty() {
             return Err(ProductError::Refused { call: "cublasLtMatmulAlgoGetHeuristic", code: NOT_SUPPORTED });
         }
-        Ok(found.algo)
+        Ok(found.into_iter().map(|result| result.algo).collect())
     }
 
     /// Enqueues a product.
@@ -334,7 +355,7 @@ impl Lt {
         let [la, lb, ld] = product.layouts.map(Handle::raw);
         let pointer = |address: Address| std::ptr::without_provenance_mut::<c_void>(address.0 as usize);
         let (a, b, c, d) = (pointer(operands.a), pointer(operands.b), pointer(operands.c), pointer(operands.d));
-        let algorithm = product.algorithm.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let algorithm = product.algorithms.get(product.algorithm).map_or(std::ptr::null(), std::ptr::from_ref);
         let (space, bytes) = (pointer(workspace.address), workspace.bytes);
         let (lt, how, on) = (self.handle.raw(), product.description.raw(), stream.raw().cast());
         call!(self, cublasLtMatmul(lt, how, alpha, a, la, b, lb, beta, c, ld, d, ld, algorithm, space, bytes, on))

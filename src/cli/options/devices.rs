@@ -5,7 +5,7 @@ use crate::cli::Failure;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
-use crate::exec::{Gpus, UNAVAILABLE};
+use crate::exec::{Gpus, PRODUCTS, UNAVAILABLE};
 use crate::experiment::{Backend, Error};
 use crate::mesh::Mesh;
 use crate::ranks::Ranks;
@@ -14,9 +14,10 @@ use clap::{Args, ValueEnum};
 #[cfg(feature = "cuda")]
 use std::{sync::OnceLock, time::Duration};
 
-/// Time limit for opening NVIDIA's libraries, since hundreds of megabytes may have to be read from a cold disk.
+/// Time limit in seconds for opening NVIDIA's libraries, since hundreds of megabytes may have to be read from a cold disk. The
+/// variable replaces it.
 #[cfg(feature = "cuda")]
-const OPENING: Duration = Duration::from_secs(60);
+const OPENING_S: (&str, u64) = ("PIPESIM_OPENING_LIMIT", 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceKind {
@@ -62,7 +63,14 @@ pub struct DeviceOptions {
     /// Precision of activations on GPUs
     #[arg(long = "precision", value_name = "PRECISION", action = clap::ArgAction::Set, value_parser = one_of(PRECISIONS), default_value = "fp32")]
     pub bfloat16: bool,
+    /// Algorithms of matrix products on GPUs: cuBLASLt's first proposals (first), the fastest of up to 8, timed before the first step (timed), or those that a run's JSON or report has recorded
+    #[arg(long, value_name = "first|timed|FILE", default_value = FIRST)]
+    pub products: String,
 }
+
+/// Values of `--products`.
+const FIRST: &str = "first";
+const TIMED: &str = "timed";
 
 #[derive(Clone, Copy)]
 pub enum Chosen {
@@ -88,12 +96,34 @@ impl From<Refusal> for Failure {
 #[cfg(feature = "cuda")]
 fn may_open() -> Result<(), String> {
     static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
-    MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(OPENING)).clone()
+    MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(opening_limit()?, OPENING_S.0)).clone()
+}
+
+#[cfg(feature = "cuda")]
+fn opening_limit() -> Result<Duration, String> {
+    let (name, usual) = OPENING_S;
+    let Some(given) = std::env::var_os(name) else { return Ok(Duration::from_secs(usual)) };
+    let seconds = given.to_str().and_then(|text| text.parse().ok()).filter(|seconds| (1..=3600).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        format!("expected whole seconds from 1 to 3600 in {name}, found {}: correct or unset it", given.display())
+    })
 }
 
 #[cfg(not(feature = "cuda"))]
 fn may_open() -> Result<(), String> {
     Ok(())
+}
+
+/// Returns the algorithms that a run's JSON or a report has recorded.
+fn recorded(file: &str) -> Result<String, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("expected first, timed or a readable file for --products, found {file}: {error}"))?;
+    let json: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| format!("--products: expected JSON in {file}, found: {error}"))?;
+    let found = json.get(PRODUCTS).or_else(|| json.pointer("/provenance/products")).and_then(|record| record.as_str());
+    found.map(str::to_string).ok_or_else(|| {
+        format!("--products: expected a key products in {file}, found none: record a run with --products timed --format json")
+    })
 }
 
 impl DeviceOptions {
@@ -110,6 +140,7 @@ impl DeviceOptions {
     /// Returns the device kind asked for, or the best usable one for `devices` devices.
     pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
         let asked = self.slices.map(|_| "--gpu-slices").or(self.bfloat16.then_some("--precision"));
+        let asked = asked.or((self.products != FIRST).then_some("--products"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }
@@ -118,11 +149,21 @@ impl DeviceOptions {
                 .remarks
                 .remark("note: ranks that share a GPU take turns on it: losses are right, times mean little");
         }
+        self.choose_algorithms()?;
         let chosen = self.chosen(ranks, devices, details, asked)?;
         if chosen.is_cuda() && !self.bfloat16 {
             details.remarks.remark(IN_FLOAT32);
         }
         Ok(chosen)
+    }
+
+    fn choose_algorithms(&self) -> Result<(), Failure> {
+        let record = match self.products.as_str() {
+            FIRST => return Ok(()),
+            TIMED => None,
+            file => Some(recorded(file).map_err(Failure::Usage)?),
+        };
+        Gpus::choose_algorithms(record.as_deref()).map_err(|error| Failure::Usage(format!("--products: {error}")))
     }
 
     fn chosen(
@@ -172,7 +213,7 @@ impl DeviceOptions {
 
     /// Whether the CPU may replace GPUs: no option that needs them was given.
     pub fn may_fall_back(&self) -> bool {
-        self.device == DeviceKind::Auto && self.slices.is_none() && !self.bfloat16
+        self.device == DeviceKind::Auto && self.slices.is_none() && !self.bfloat16 && self.products == FIRST
     }
 
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {

@@ -13,6 +13,7 @@ use crate::cli::terminal::eprint;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
+use crate::exec::PRODUCTS;
 use crate::exec::link::LinkKind;
 use crate::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
 use crate::ranks::{Ranks, signal_name};
@@ -83,6 +84,9 @@ struct Runs<'a> {
     ended_early: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'a Verdict>,
+    /// Algorithms of matrix products, with --products.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    products: Option<&'a str>,
     runs: &'a [Outcome],
 }
 
@@ -255,6 +259,7 @@ impl Run {
             baseline: *baseline,
             ended_early,
             verdict: verdict.as_ref(),
+            products: report.provenance.get(PRODUCTS).map(String::as_str),
             runs,
         };
         if matches!(chosen, Chosen::Timed) {

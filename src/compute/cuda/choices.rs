@@ -24,6 +24,8 @@ pub struct Choices {
     pub bias: BiasGradient,
     /// Whether a thread of the classifier keeps two reads under way instead of one.
     pub paired_reads: bool,
+    /// Whether products take the fastest of up to eight algorithms of cuBLASLt, timed, instead of its first proposal.
+    pub timed_products: bool,
 }
 
 impl Default for Choices {
@@ -34,6 +36,7 @@ impl Default for Choices {
             one_pass_norm: true,
             bias: BiasGradient::Groups,
             paired_reads: true,
+            timed_products: false,
         }
     }
 }
@@ -52,7 +55,7 @@ pub struct Alternative {
 #[cfg(feature = "internals")]
 impl Choices {
     /// Each choice with its predecessor. Wide attention is taken whatever the number of blocks, without wide attention nowhere else.
-    pub fn alternatives() -> [Alternative; 6] {
+    pub fn alternatives() -> [Alternative; 7] {
         let all = Choices::default();
         let narrow = Choices { wide_attention: None, ..all };
         let alternative = |name, kernels, before, after| Alternative { name, kernels, before, after };
@@ -85,6 +88,7 @@ impl Choices {
                 Choices { paired_reads: false, ..all },
                 all,
             ),
+            alternative("products timed", &["product"], all, Choices { timed_products: true, ..all }),
         ]
     }
 }

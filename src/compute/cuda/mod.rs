@@ -199,6 +199,16 @@ impl Cuda {
         self.operations.products.asked()
     }
 
+    /// Begins or ends a warm-up, in which algorithms of products may be timed.
+    pub fn warm_products(&mut self, begins: bool) {
+        self.operations.products.warm_up(begins);
+    }
+
+    /// Takes the algorithms that all ranks agreed on.
+    pub fn take_algorithms(&mut self) -> Result<()> {
+        self.operations.products.take_chosen()
+    }
+
     #[cfg(feature = "internals")]
     /// Times every kernel and product from now on.
     pub fn time_kernels(&mut self) {
@@ -214,6 +224,9 @@ impl Cuda {
             operations.gpu.compute.synchronize()?;
             let (gpu, size) = (&operations.gpu, choices.own_head_size.then_some(attention.size));
             operations.kernels = Kernels::load(gpu.context(), gpu.facts(), operations.precision, size)?;
+        }
+        if choices.timed_products != operations.choices.timed_products {
+            operations.products.choose_again(choices.timed_products);
         }
         operations.choices = choices;
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);

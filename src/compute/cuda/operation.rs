@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(super) struct Operations {
     pub(super) gpu: Arc<Gpu>,
     pub(super) precision: Precision,
-    pub(super) kernels: Kernels,
+    pub(super) kernels: Arc<Kernels>,
     pub(super) products: Products,
     pub(super) pool: Pool,
     pub(super) timing: KernelTimer,

@@ -16,10 +16,14 @@ use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
+use pipesim_cuda::algorithms::{self, Rule};
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
 use pipesim_cuda::{Driver, Gpu, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Key of the provenance with the algorithms of cuBLASLt, if they are not its first proposals.
+pub const PRODUCTS: &str = "products";
 
 /// The GPUs of this rank's devices, in order.
 pub struct Gpus {
@@ -34,6 +38,18 @@ impl Gpus {
     /// Whether this machine has something of NVIDIA, so that users may expect GPUs.
     pub fn are_likely() -> bool {
         library::is_likely()
+    }
+
+    /// Lets products take the algorithms of this record, or without one the fastest, timed when ops warm up.
+    ///
+    /// # Errors
+    /// The record is malformed.
+    pub fn choose_algorithms(record: Option<&str>) -> Result<()> {
+        algorithms::set_rule(match record {
+            None => Rule::Timed,
+            Some(record) => Rule::Recorded(algorithms::parse(record)?),
+        });
+        Ok(())
     }
 
     /// Opens one GPU per device, or per `slices` devices; activations are bfloat16 or float32. In one process slices are green
@@ -77,17 +93,23 @@ impl Gpus {
         *self.sampler.lock().unwrap_or_else(PoisonError::into_inner) = Sampler::start(&addresses);
     }
 
-    /// Ends sampling, for [`Gpus::describe`]. Returns a remark if a GPU was slowed down.
-    pub fn end_sampling(&self) -> Option<String> {
-        let sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let samples: BTreeMap<u32, Samples> = self.addresses().into_keys().zip(sampler.end()).collect();
+    /// Ends sampling, for [`Gpus::describe`]. Returns remarks: whether a GPU was slowed down, and how products were chosen.
+    pub fn end_sampling(&self) -> Vec<String> {
+        let sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sampled = sampler.map(Sampler::end).unwrap_or_default();
+        let samples: BTreeMap<u32, Samples> = self.addresses().into_keys().zip(sampled).collect();
         let slowed =
             samples.iter().filter_map(|(number, samples)| Some(format!("GPU {number}: {}", samples.slowed()?)));
         let slowed: Vec<String> = slowed.collect();
         *self.samples.lock().unwrap_or_else(PoisonError::into_inner) = samples;
-        (!slowed.is_empty()).then(|| {
+        let slowed = (!slowed.is_empty()).then(|| {
             format!("note: GPUs were slowed down while steps were measured, so times are longer: {}", slowed.join("; "))
-        })
+        });
+        let (all, others) = algorithms::counts();
+        let chosen = (all > 0).then(|| {
+            format!("note: {others} of {all} products take another algorithm than cuBLASLt's first; the JSON has them as {PRODUCTS}")
+        });
+        slowed.into_iter().chain(chosen).collect()
     }
 
     /// Whether `error` means that this machine lacks something that GPUs need.
@@ -129,6 +151,9 @@ impl Gpus {
             map.insert(format!("clocks of {key}"), each.collect::<Vec<_>>().join("; "));
         }
         map.insert("precision".to_string(), self.precision.name().to_string());
+        if !algorithms::takes_first() {
+            map.insert(PRODUCTS.to_string(), algorithms::record());
+        }
         if let Ok(driver) = Driver::open() {
             let (major, minor) = driver.version();
             map.insert("driver".to_string(), format!("CUDA {major}.{minor}"));
@@ -182,7 +207,7 @@ impl Gpus {
         let links = (link.ends)(endpoints.collect(), shared, delivery)?;
         let mut sums = sums(&gpus, shared)?;
         let sizes = [sequences, tokens, shared.plan.graph.schedule().microbatches as usize];
-        let runner = |((worker, gpu), link): ((u32, Arc<Gpu>), GpuLink)| {
+        let module = |((worker, gpu), link): ((u32, Arc<Gpu>), GpuLink)| -> Result<_> {
             let WorkerSums { tensor, data, guard } = sums.remove(&worker).context("groups of every worker")?;
             let optimizer = optimizer_share(&shared.plan.graph.schedule().placement, shared.mesh, worker);
             let share = WorkerShare { ranks: tensor, shares_rows: shared.mesh.sequence_parallel, optimizer };
@@ -192,9 +217,17 @@ impl Gpus {
             let sizes = (sizes, SliceOps { slices, recomputed: &recomputed, has_copies });
             let mut module = StageModule::on_gpu_rank(&gpu, parameters, &held(worker), sizes, self.precision, share)?;
             module.average_over(shared.mesh.data);
-            Accelerator::runner(worker, module, link, (data, guard), shared, fault)
+            Ok((worker, module, link, (data, guard)))
         };
-        gpus.into_iter().zip(links).map(runner).collect()
+        let mut modules = gpus.into_iter().zip(links).map(module).collect::<Result<Vec<_>>>()?;
+        if algorithms::are_timed() && shared.ranks.size() > 1 {
+            let told = shared.ranks.exchange(algorithms::record().into_bytes())?;
+            let told = told.iter().map(|record| std::str::from_utf8(record)).collect::<Result<Vec<_>, _>>()?;
+            algorithms::adopt(told.into_iter())?;
+            modules.iter_mut().try_for_each(|(_, module, ..)| module.take_algorithms())?;
+        }
+        let runner = |(worker, module, link, groups)| Accelerator::runner(worker, module, link, groups, shared, fault);
+        modules.into_iter().map(runner).collect()
     }
 }
 

@@ -488,7 +488,7 @@ fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, 
         );
     }
     if notes && !report.provenance.is_empty() {
-        let shown = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
+        let shown = report.provenance.iter().filter(|(key, _)| !["command", "products"].contains(&key.as_str())); // too long for a picture
         let facts: Vec<String> = shown.map(|(k, v)| format!("{k}: {v}")).collect();
         texts.push(facts.join(" · "));
     }
