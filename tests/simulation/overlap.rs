@@ -273,6 +273,7 @@ fn on_streams(dice: &mut Dice) -> (TaskGraph, CostTable) {
             first: PassTimes { forward: dice.below(5) as u64, input: 0, weights: dice.below(5) as u64 },
             last: PassTimes { forward: dice.below(5) as u64, input: dice.below(9) as u64, weights: 1 },
             delays_weights: dice.below(2) == 0,
+            has_one_queue: false,
         })
         .collect();
     let arrival = dice.below(6) as u64;
