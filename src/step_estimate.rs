@@ -26,7 +26,14 @@ pub struct StepEstimate {
     /// Model FLOPs utilization: share of the 16-bit peak.
     pub mfu: f64,
     pub gpus: u64,
+    /// Parameters as published: without layers for multi-token prediction.
     pub parameters: u128,
+    /// Those that a token passes.
+    pub active_parameters: u128,
+    /// Parameters of layers for multi-token prediction, which are trained, too.
+    pub prediction_parameters: u128,
+    /// FLOPs per token in forward and backward, as in `model_tflops_per_gpu`.
+    pub model_flops_per_token: f64,
     /// Breakdown of the time; it sums to `iteration_s`.
     pub time_s: StepTime,
     pub memory: Memory,
@@ -94,6 +101,9 @@ impl StepEstimate {
             mfu: flops / (analytic.machine.hardware.bf16_tflops * 1e12),
             gpus,
             parameters: analytic.spec.parameters(),
+            active_parameters: analytic.spec.active_parameters(),
+            prediction_parameters: analytic.spec.prediction_parameters(),
+            model_flops_per_token: analytic.model_flops() / analytic.layout.tokens() as f64,
             time_s,
             memory: analytic.memory_of(&stages, schedule, times)?,
             misfit: None,

@@ -100,6 +100,7 @@ pub(super) fn sub_ops(layers: &[LayerCost], embedding: Option<EndCost>, head: Op
         first: end(embedding),
         last: end(head),
         delays_weights: true,
+        has_one_queue: false,
     }
 }
 

@@ -114,6 +114,7 @@ impl CostFile {
             first: if stage == 0 { own[0].first } else { PassTimes::default() },
             last: if stage == last { own[own.len() - 1].last } else { PassTimes::default() },
             delays_weights: true,
+            has_one_queue: false,
         };
         Ok(layers.iter().enumerate().map(stage).collect())
     }

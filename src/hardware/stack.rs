@@ -19,6 +19,7 @@ numbers! {
         any norm_traffic <= 1e3: "memory traffic of a norm, as a multiple of reading and writing its rows once; 9: unfused, in fp32",
         any norm_saved_bytes <= 1e3: "bytes per element that an unfused norm saves besides its input",
         any rotary_traffic <= 1e3: "memory traffic of the rotary embedding, as a multiple of reading and writing its rows once",
+        flag saves_narrow <= 1.0: "below 16 bits, products save their inputs in 8 bits",
         flag keeps_gate <= 1.0: "gated activations are not fused, and save their parts",
         flag dropout <= 1.0: "models with LayerNorm are trained with dropout, whose masks are saved",
         any backward_traffic <= 1e3: "memory traffic of the operations between products in the backward, as a multiple of the forward's",
@@ -62,6 +63,7 @@ numbers! {
         flag host_blocks <= 1.0: "each launch waits for its end, so that host and GPU never work at the same time",
         any host_step_ms <= 1e6: "host overhead per step, ms",
         any exchange_us <= 1e6: "time a device loses to synchronization after an op whose output another device needs, µs",
+        count hardware_queues <= 1e4: "hardware queues that the streams of a GPU share (CUDA_DEVICE_MAX_CONNECTIONS); 1: kernels start in the order of their launches, so that less exchange of experts is hidden",
         any straggler_share <= 1.0: "relative slowdown of a step per doubling of GPUs beyond a node",
         // mixtures of experts
         any mixture_layer_ms <= 1e6: "host time to launch the forward of a layer with experts, ms; its backward takes the same",
@@ -101,6 +103,11 @@ impl Stack {
     /// Returns the bytes of a gradient as data-parallel ranks reduce it.
     pub fn reduced(&self, precision: Precision) -> f64 {
         if self.reduced_bytes > 0.0 { self.reduced_bytes } else { self.gradient(precision) }
+    }
+
+    /// Returns whether all streams of a GPU share one hardware queue.
+    pub fn has_one_queue(&self) -> bool {
+        self.hardware_queues <= 1.0
     }
 
     /// Returns whether every tensor-parallel rank has all logits.

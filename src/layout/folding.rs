@@ -125,11 +125,6 @@ impl ParallelConfig {
                 "expected at most one multi-token prediction layer with --moe-overlap, as in Megatron; leave it out",
             );
         }
-        if self.pp > 1 && self.chunks == 1 {
-            return refuse(
-                "expected several virtual stages with --moe-overlap and a pipeline, as in Megatron; add --chunks 2",
-            );
-        }
         Ok(())
     }
 }

@@ -102,14 +102,16 @@ impl Default for ParallelConfig {
 }
 
 /// Embedded training software; the first is the default.
-pub const STACKS: [&str; 16] = [
+pub const STACKS: [&str; 18] = [
     "megatron-core",
+    "megatron-bridge",
     "megatron-lm",
     "megatron-zb",
     "megatron-deepspeed",
     "megatron-deepspeed-blocking",
     "fsdp",
     "torchtitan",
+    "automodel",
     "nanotron",
     "jax",
     "llm.c",

@@ -95,7 +95,8 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
                 // scores or their sums, and queries, keys and values, which latent attention computes again from narrow rows
                 let sums = operation.left(Kind::F, micro, &Storage { activation_bytes: 0, ..*storage }, None);
                 let sums_saved = if repeats(RecomputePart::CoreAttention) { 0 } else { sums };
-                sums_saved + if repeats(RecomputePart::LatentUp) { 0 } else { all - sums }
+                sums_saved
+                    + if repeats(RecomputePart::LatentUp) { operation.output_kept(micro, storage) } else { all - sums }
             }
             _ if whole => 0,
             Operation::Product { .. } | Operation::Activate { .. } if place == Place::Mlp && repeats(mlp) => 0,

@@ -382,6 +382,7 @@ impl MemoryModel {
 fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
     let (tensor, bytes) = (layout.tp as usize, layout.precision.bytes() as usize);
     Storage {
+        product_bytes: if layout.precision.is_narrow() && stack.saves_narrow == 1.0 { 1 } else { bytes },
         logit_bytes: stack.logit_bytes as usize,
         has_whole_logits: stack.has_whole_logits(),
         norm_bytes: stack.norm_saved_bytes as usize,

@@ -31,6 +31,8 @@ pub struct Storage {
     pub id_bytes: usize,
     /// Bytes of an activation or its gradient.
     pub activation_bytes: usize,
+    /// Bytes of an operand that a product saves: fewer where it is cast to 8 bits before.
+    pub product_bytes: usize,
     /// Bytes per logit that F saves.
     pub logit_bytes: usize,
     /// Whether each tensor-parallel rank has all logits instead of its share of the vocabulary.
@@ -71,6 +73,7 @@ impl Storage {
         Storage {
             id_bytes,
             activation_bytes,
+            product_bytes: activation_bytes,
             logit_bytes: activation_bytes,
             has_whole_logits: false,
             norm_bytes: 0,
@@ -178,19 +181,19 @@ impl Operation {
     /// their outputs. `split` is how ranks share a product's weight.
     pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<&Split>) -> u64 {
         let rows = micro.wide_rows();
-        let &Storage { activation_bytes: bytes, tp, sp, .. } = storage;
+        let &Storage { activation_bytes: bytes, product_bytes, tp, sp, .. } = storage;
         let wide = |width: u64, bytes: usize, ranks: usize| {
             rows.saturating_mul(width).saturating_mul(bytes as u64).div_ceil(ranks as u64)
         };
         let shared = |width: usize, bytes: usize, ranks: usize| wide(width as u64, bytes, ranks);
         // of the axis that ranks share a rank has its pieces; the other one is that of rows between products
         let held = |axis: usize, width: usize| match split {
-            Some(split) if split.axis == axis => shared(split.length(0, tp), bytes, 1),
-            Some(split) if split.axis != axis && axis == 1 && storage.keeps_gathered => shared(width, bytes, 1),
-            _ => shared(width, bytes, sp),
+            Some(split) if split.axis == axis => shared(split.length(0, tp), product_bytes, 1),
+            Some(split) if split.axis != axis && axis == 1 && storage.keeps_gathered => shared(width, product_bytes, 1),
+            _ => shared(width, product_bytes, sp),
         };
         // of the copies of rows; each expert-tensor rank has all copies
-        let copies = |width: usize, ranks: usize| {
+        let copies = |width: usize, bytes: usize, ranks: usize| {
             shared(width, bytes, sp).saturating_mul(storage.etp as u64).div_ceil(ranks as u64)
         };
         let ids = rows.saturating_mul(storage.id_bytes as u64);
@@ -212,7 +215,7 @@ impl Operation {
                     0 => shared(heads, FLOAT, tp),
                     score => wide((heads as u64).saturating_mul(storage.keys as u64), score, tp),
                 };
-                operands.saturating_add(rest)
+                operands.saturating_add(rest).saturating_add(self.output_kept(micro, storage))
             }
             (Operation::Activate { inputs, outputs }, Kind::F) => {
                 let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
@@ -237,12 +240,27 @@ impl Operation {
             (Operation::Dispatch { top_k, .. }, Kind::F) => shared(2 * top_k, FLOAT, sp),
             (Operation::Grouped { top_k, inputs, outputs, axis, .. }, Kind::F | Kind::I) => {
                 let [out, into] = if axis == 0 { [storage.etp, 1] } else { [1, storage.etp] };
-                let operand = copies(top_k * inputs, into);
-                if kind == Kind::F { operand } else { operand.saturating_add(copies(top_k * outputs, out)) }
+                let operand = copies(top_k * inputs, product_bytes, into);
+                if kind == Kind::F {
+                    operand
+                } else {
+                    operand.saturating_add(copies(top_k * outputs, product_bytes, out))
+                }
             }
             (Operation::ActivateCopies { top_k, inputs, outputs }, Kind::F) => {
                 let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
-                copies(top_k * (inputs + half), storage.etp)
+                copies(top_k * (inputs + half), bytes, storage.etp)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns the bytes of an attention's output that its backward needs, if the next product saves it in fewer bits.
+    pub fn output_kept(&self, micro: MicroBatch, storage: &Storage) -> u64 {
+        let bytes = if storage.product_bytes < storage.activation_bytes { storage.activation_bytes } else { 0 };
+        match *self {
+            Operation::Attention { heads, value, .. } => {
+                micro.wide_rows().saturating_mul((heads * value * bytes) as u64).div_ceil(storage.tp as u64)
             }
             _ => 0,
         }

@@ -41,7 +41,8 @@ impl Target {
     /// Returns the default target for training software.
     pub fn of_stack(stack: &str) -> Target {
         match stack {
-            "torchtitan" | "fsdp" => Target::Torchtitan,
+            "torchtitan" | "fsdp" | "automodel" => Target::Torchtitan,
+            "megatron-bridge" => Target::MegatronBridge,
             "megatron-deepspeed" | "megatron-deepspeed-blocking" => Target::DeepSpeed,
             _ => Target::Megatron,
         }

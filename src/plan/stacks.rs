@@ -49,14 +49,16 @@ const FSDP: &[Zero] = &[Zero::Gradients, Zero::Weights];
 const TITAN: &[Zero] = &[Zero::None, Zero::Gradients];
 const TITAN_ALONE: &[Zero] = &[Zero::None, Zero::Gradients, Zero::Weights];
 
-const STACKS: [Row; 12] = [
+const STACKS: [Row; 14] = [
     ("megatron-core", true, true, BOTH, [MEGATRON, MEGATRON], true),
+    ("megatron-bridge", true, true, BOTH, [MEGATRON, MEGATRON], true),
     ("megatron-lm", true, false, BOTH, [MEGATRON, MEGATRON], false),
     ("megatron-zb", true, false, BOTH, [MEGATRON, MEGATRON], true),
     ("megatron-deepspeed", true, false, OFF, [MEGATRON, ALL], true),
     ("megatron-deepspeed-blocking", true, false, OFF, [MEGATRON, ALL], true),
     ("fsdp", false, false, OFF, [FSDP, FSDP], false),
     ("torchtitan", true, true, ON, [TITAN, TITAN_ALONE], true),
+    ("automodel", true, true, ON, [TITAN, TITAN_ALONE], true),
     ("nanotron", true, false, BOTH, [MEGATRON, MEGATRON], true),
     ("jax", true, true, BOTH, [ALL, ALL], false),
     ("llm.c", false, false, OFF, [MEGATRON, MEGATRON], false),
@@ -74,13 +76,16 @@ impl Abilities {
         let unknown: Row = ("", true, true, BOTH, [ALL, ALL], true);
         let &(_, tensor_parallel, context_parallel, sequence_parallel, zero, uneven_layers) = row.unwrap_or(&unknown);
         let usual = || ["1f1b", "interleaved-1f1b"].map(str::to_string).to_vec();
+        let mut schedules = stack.schedules.clone().unwrap_or_else(usual);
+        // plans hide no communication of experts
+        schedules.retain(|name| name != "interleaved-overlap");
         Abilities {
-            schedules: stack.schedules.clone().unwrap_or_else(usual),
+            schedules,
             tensor_parallel,
             context_parallel,
             sequence_parallel: sequence_parallel.to_vec(),
             recompute: Recompute::ALL.to_vec(),
-            recompute_parts: row.is_none_or(|(name, ..)| *name == "megatron-core"),
+            recompute_parts: row.is_none_or(|(name, ..)| ["megatron-core", "megatron-bridge"].contains(name)),
             zero: zero.map(<[Zero]>::to_vec),
             uneven_layers,
         }

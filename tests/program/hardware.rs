@@ -261,10 +261,9 @@ fn unusual_layouts_are_pointed_out() {
     assert!(told("-s 1f1b --tp 16").contains("--tp 16 is more than the 8 GPUs of a node"));
     let plain = told("-s 1f1b,interleaved-1f1b --tp 8");
     assert!(!plain.contains("of a node") && !plain.contains("implements"), "{plain}");
-    assert!(
-        told("-s 1f1b,ZB_V")
-            .contains("megatron-core implements 1f1b, interleaved-1f1b; zb-v is predicted as if it did")
-    );
+    assert!(told("-s 1f1b,ZB_V").contains(
+        "megatron-core implements 1f1b, interleaved-1f1b, interleaved-overlap; zb-v is predicted as if it did"
+    ));
     assert!(!told("-s zb-v --stack torchtitan").contains("implements"));
     assert!(!told("-s zb-v --stack pipesim --precision fp32").contains("implements"));
 }

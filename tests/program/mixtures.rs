@@ -17,6 +17,11 @@ fn deepseek_v3_is_predicted() {
     assert_eq!((layers.len(), &layers[0], &layers[1], &layers[31]), (32, &3.into(), &2.into(), &0.into()));
     let mfu = one["mfu"].as_f64().unwrap();
     assert!((0.05..0.7).contains(&mfu), "{mfu}");
+    assert_eq!([&one["ep"], &one["etp"], &one["edp"], &one["rounds"]], [64, 1, 1, 1]);
+    // 37.55 G active parameters and 14 G for multi-token prediction, as DeepSeek's README has them, six FLOPs each, and scores
+    let [active, flops] = ["active_parameters", "model_flops_per_token"].map(|key| one[key].as_f64().unwrap());
+    assert!((active / 37.55e9 - 1.0).abs() < 1e-3 && (6.0..8.0).contains(&(flops / active)), "{active} {flops}");
+    assert!(one["prediction_parameters"].as_f64().unwrap() > 11e9);
     let of_which = &one["memory"]["per_device"][3]["of_which"];
     // four layers of 256 experts over 64 GPUs, each on one of them: 2, 4 and 12 bytes
     let experts = 4 * 4 * 3 * 7168 * 2048_u64;
@@ -57,6 +62,21 @@ fn options_have_megatrons_names() {
     assert!(four > 3.0 * one && four < 4.0 * one + 1e-9, "{one} {four}");
     let [one, four] = ["--batch 32", "--batch 128 --rounds 4"].map(|options| number(options, "makespan"));
     assert_eq!(one, four);
+}
+
+/// DualPipe runs the same pairs without virtual stages; on a mixture, `--overlap streams` is `--moe-overlap`.
+#[test]
+fn schedules_with_pairs_hide_the_exchange_of_experts() {
+    let asked = "predict --model qwen3-30b-a3b --hardware h100-sxm --stages 2 --dp 8 --ep 8 --batch 128 --seq 4096 --format json -q -s";
+    let number = |options: &str, key: &str| json(&format!("{asked} {options}"))["predictions"][0][key].clone();
+    for schedule in ["dualpipe", "dualpipe-v", "interleaved-overlap --chunks 2"] {
+        let exposed = |options: &str| {
+            number(&format!("{schedule} {options}"), "time_s")["expert_parallel_exposed"].as_f64().unwrap()
+        };
+        let (none, hidden) = (exposed(""), exposed("--moe-overlap"));
+        assert!(hidden < 0.6 * none && hidden == exposed("--overlap streams"), "{schedule}: {none} {hidden}");
+    }
+    fails(&format!("{asked} 1f1b --moe-overlap"), 2, &["1f1b has no such pairs"]);
 }
 
 /// A row's model is a file that predict takes; its GPUs are folded twice.

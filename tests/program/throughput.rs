@@ -10,6 +10,9 @@ const TOLERANCE: f64 = 0.02;
 fn columns<const N: usize>(line: &str, names: [&str; N]) -> [f64; N] {
     let line = format!("{line} --format csv").replace("pipesim ", &format!("{PROGRAM} "));
     let output = Command::new("sh").args(["-c", &line]).current_dir(root()).output().unwrap();
+    // these runs were measured
+    let remarks = String::from_utf8_lossy(&output.stderr);
+    assert!(!remarks.contains("does not fit"), "{line}: {remarks}");
     let text = String::from_utf8(output.stdout).unwrap();
     let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let (header, values) = (lines.next().unwrap(), lines.next().unwrap_or_else(|| panic!("{line}: {text}")));

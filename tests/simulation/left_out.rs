@@ -69,3 +69,21 @@ fn unseen_machines_have_wider_intervals() {
     let [low, high] = estimate.iteration_interval_s;
     assert!(low < estimate.iteration_s && estimate.iteration_s < high);
 }
+
+/// The ends of intervals that the book states for mixtures without the rows of early software.
+#[test]
+fn intervals_without_early_software_are_what_the_book_says() {
+    let kind = KINDS.into_iter().find(|kind| kind.name == "mixture").unwrap();
+    let (rows, ratios) = rows(kind);
+    let dgxc = ["057", "058", "059"].map(|number| format!("moe-dgxc-benchmarking-{number}"));
+    let bridge = ["102", "123"].map(|number| format!("moe-megatron-bridge-{number}"));
+    let recent: Vec<Row> =
+        rows.iter().filter(|row| !dgxc.contains(&row.id) && !bridge.contains(&row.id)).cloned().collect();
+    assert_eq!(rows.len() - recent.len(), 5);
+    let page = std::fs::read_to_string(root().join("docs/src/hardware.md")).unwrap();
+    for (key, class) in Class::ALL {
+        let [all, without] = [&rows, &recent].map(|rows| factors(&measured(rows, &ratios, class))[1]);
+        let stated = [format!("{without:.2}"), format!("{all:.2}")];
+        assert!(stated.iter().all(|text| page.contains(text.as_str())), "{key}: {stated:?}");
+    }
+}

@@ -5,7 +5,7 @@ use pipesim::costs::{Analytic, Platform, StepTime};
 use pipesim::models::{Field, STACKS, Stage, hardware, hardware_names, stack, transformer_named};
 use pipesim::simulation::predict;
 use pipesim::{
-    Attention, Costs, Hardware, Overlap, ParallelConfig, Placement, Precision, Recompute, Selection, Setup,
+    Attention, Costs, Hardware, Overlap, ParallelConfig, Placement, Precision, Recompute, Selection, Setup, Stack,
     StepEstimate, TaskGraph, Zero,
 };
 
@@ -101,6 +101,29 @@ fn copies_of_stages_add_up_their_gradients() {
         assert!(slow > 5.0 * one, "{schedule}: over the network {slow}, in a node {one}");
         assert!(step(schedule, 4, |_| ()).0 > one, "{schedule}: besides the exchange between pipelines");
     }
+}
+
+/// Each rank adds up the gradients of its own experts only.
+#[test]
+fn copies_of_stages_add_up_the_experts_of_a_rank() {
+    let exposed = |ep: u32| {
+        let layout = ParallelConfig { pp: 4, micro: 8, dp: 8, ep, sequence: 4096, ..ParallelConfig::default() };
+        let known = stack(&layout.stack).unwrap();
+        // nothing is hidden, and gradients of pipelines are exchanged in no time
+        let machine = Platform {
+            hardware: Hardware { gpus_per_node: 8.0, link_gbytes_per_s: 1e6, ..hardware("h100-sxm").unwrap() },
+            stack: Stack { data_exposed: 1.0, ..known },
+        };
+        let analytic = Analytic::new(transformer_named("qwen3-30b-a3b").unwrap(), machine, layout).unwrap();
+        analytic.estimate("dualpipe").unwrap().time_s.data_parallel_exposed
+    };
+    // the first and the last quarter of the model: embedding, head, and half of the layers, with 128 experts of 3 products
+    let experts = 128.0 * 3.0 * 2048.0 * 768.0 * 48.0;
+    let ends = 2.0 * 151_936.0 * 2048.0;
+    let rest = ends + (30_532_122_624.0 - experts - ends) / 2.0;
+    let expected = (experts / 2.0 / 8.0 + rest) / (experts / 2.0 + rest);
+    let found = exposed(8) / exposed(1);
+    assert!((found / expected - 1.0).abs() < 0.03, "{found} {expected}");
 }
 
 fn per_layer(analytic: &Analytic) -> u128 {

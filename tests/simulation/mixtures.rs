@@ -94,6 +94,39 @@ fn parameters_are_those_of_the_published_files() {
     assert!((13.0..14.5).contains(&(whole as f64 / 1e9)), "{whole}");
 }
 
+/// The book's table of models, to its last digits: a name, parameters, those of a mixture that a token passes, and FLOPs per token.
+#[test]
+fn the_table_of_models_is_what_they_are() {
+    let page = std::fs::read_to_string(root().join("docs/src/models.md")).unwrap();
+    let mut found = std::collections::BTreeSet::new();
+    for line in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        for (place, cell) in cells.iter().enumerate() {
+            let name = cell.trim_matches('`');
+            let Some(config) = transformer_named(name).filter(|_| name.len() + 2 == cell.len()) else { continue };
+            let spec = config.spec();
+            let tokens = if config.positions > 0 { config.positions.min(4096) } else { 4096 };
+            let micro = MicroBatch { sequences: 1, tokens };
+            let flops =
+                [Kind::F, Kind::B].map(|kind| spec.flops(kind, micro) as f64).iter().sum::<f64>() / tokens as f64;
+            let active = config.experts.map(|_| spec.active_parameters() as f64);
+            let expected = [Some(spec.parameters() as f64), active, Some(flops)].into_iter().flatten();
+            for (expected, text) in expected.zip(&cells[place + 1..]) {
+                let digits = text.split_once('.').map_or(0, |(_, after)| after.len() as i32);
+                let stated: f64 = text.replace(',', "").parse().unwrap_or_else(|_| panic!("{line}"));
+                assert!((stated - expected / 1e9).abs() <= 0.501 * 10f64.powi(-digits), "{name}: {stated} {expected}");
+            }
+            found.insert(name.to_string());
+        }
+    }
+    let others = ["tiny", "small", "base", "gpt-512m-plan"];
+    let missing: Vec<String> = model_names()
+        .filter(|name| !found.contains(name) && !others.contains(&name.as_str()))
+        .filter(|name| !name.starts_with("llama-3.1") && name != "llama-3.3-70b")
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// FLOPs of a token in F and B by a second formula: 6 per weight that it passes, and 12 per score and channel.
 #[test]
 fn flops_follow_from_active_parameters_and_scores() {

@@ -64,6 +64,29 @@ fn closed_forms_equal_the_streams() {
     }
 }
 
+/// With one hardware queue, kernels start in the order of their launches (comments in NVIDIA/Megatron-LM's issue 533): an exchange
+/// starts after the computation that was launched before it, and hides behind the one that is launched next.
+#[test]
+fn one_hardware_queue_hides_what_is_launched_next() {
+    let mut dice = Dice(11);
+    for case in 0..5_000 {
+        let (one, layers) = (random_layer(&mut dice), 1 + dice.below(6));
+        let LayerOps { attn, dispatch, mlp, combine, .. } = one;
+        let several = SubOps::equal(one, layers);
+        let sub_ops = SubOps { has_one_queue: true, ..several.clone() };
+        let found = both(&sub_ops, &sub_ops);
+        let each = attn.forward.max(combine.input)
+            + mlp.input
+            + mlp.weights.max(dispatch.forward)
+            + mlp.forward.max(dispatch.input)
+            + (attn.input + attn.weights).max(combine.forward);
+        assert_eq!(found.end, layers as u64 * each, "case {case}: {layers} of {one:?}");
+        assert!(found.spans.windows(2).all(|two| two[0].start <= two[1].start), "case {case}");
+        let in_a_row = found.busy.iter().sum::<u64>();
+        assert!((both(&several, &several).end..=in_a_row).contains(&found.end), "case {case}");
+    }
+}
+
 #[test]
 fn pairs_last_as_an_independent_simulation_says() {
     let golden = golden_json("moe/overlap.json");
@@ -250,6 +273,7 @@ fn on_streams(dice: &mut Dice) -> (TaskGraph, CostTable) {
             first: PassTimes { forward: dice.below(5) as u64, input: 0, weights: dice.below(5) as u64 },
             last: PassTimes { forward: dice.below(5) as u64, input: dice.below(9) as u64, weights: 1 },
             delays_weights: dice.below(2) == 0,
+            has_one_queue: false,
         })
         .collect();
     let arrival = dice.below(6) as u64;

@@ -35,6 +35,9 @@ pub struct MixtureFields {
     /// Megatron's layout string.
     #[serde(default)]
     pub layout: Option<String>,
+    /// Remarks on the measurement.
+    #[serde(default)]
+    pub notes: Option<String>,
     /// Name and version of the software.
     #[serde(default)]
     pub framework: Option<String>,
@@ -81,6 +84,22 @@ impl MixtureFields {
     /// Returns whether the software is NeMo Automodel: PyTorch's FSDP.
     pub fn is_of_automodel(&self) -> bool {
         self.framework.as_deref().is_some_and(|name| name.starts_with("NeMo Automodel"))
+    }
+
+    /// Returns the training software: NeMo's stacks for mixtures have names of their own.
+    pub fn stack(&self) -> Option<&'static str> {
+        let name = self.framework.as_deref().unwrap_or_default();
+        if self.is_of_automodel() {
+            return Some("automodel");
+        }
+        (name.starts_with("NeMo") || name.starts_with("Megatron-Bridge")).then_some("megatron-bridge")
+    }
+
+    /// Returns whether the notes say that all streams shared one hardware queue.
+    pub fn has_one_queue(&self) -> bool {
+        let notes = self.notes.as_deref().unwrap_or_default();
+        let after = notes.split_once("CUDA_DEVICE_MAX_CONNECTIONS ").map_or("", |(_, after)| after);
+        after.split(|letter: char| !letter.is_ascii_digit()).next() == Some("1")
     }
 
     /// Returns whether `settings_from` starts with one of these words.

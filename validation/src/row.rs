@@ -168,7 +168,8 @@ impl Row {
     /// Reads the sizes of a mixture of experts.
     fn with_experts(self, sizes: Option<String>) -> Result<Row, String> {
         let read = |sizes: String| read_shape(&sizes, self.seq as usize).map_err(|error| format!("model: {error}"));
-        Ok(Row { experts: sizes.map(read).transpose()?, ..self })
+        let stack = self.mixture.stack().filter(|_| sizes.is_some()).map_or(self.stack.clone(), str::to_string);
+        Ok(Row { experts: sizes.map(read).transpose()?, stack, ..self })
     }
 
     /// Rejects a row with a number that must be positive and is not.
@@ -201,22 +202,16 @@ impl Row {
         Ok(Platform { hardware, stack: self.software(stack(&self.stack)?) })
     }
 
-    /// Returns the software with what the row says about it. NeMo Automodel takes Transformer Engine's attention. Mixtures' recipes
-    /// of NeMo and Megatron-Bridge accumulate and reduce gradients in 16 bits (`grad_reduce_in_fp32=False`), and those of Moonlight
-    /// and DeepSeek-V3 keep AdamW's moments in 16 bits, too (`exp_avg_dtype`). Dense rows keep the software's default: there, 16
-    /// bits made errors on left-out machines larger.
+    /// Returns the software with what the row says about it. Recipes of Moonlight and DeepSeek-V3 keep AdamW's moments in 16 bits
+    /// (`exp_avg_dtype`). Dense rows keep the gradients of Megatron-Core in fp32: 16 bits made errors on left-out machines larger.
     pub fn software(&self, stack: Stack) -> Stack {
-        let name = self.mixture.framework.as_deref().unwrap_or_default();
-        if self.mixture.is_of_automodel() {
-            return Stack { flash_kernels: 3.0, ..stack };
+        let has_short_moments = self.stack == "megatron-bridge"
+            && matches!(self.model.base.as_deref(), Some("moonlight-16b-a3b" | "deepseek-v3"));
+        Stack {
+            moment_bytes: if has_short_moments { 4.0 } else { stack.moment_bytes },
+            hardware_queues: if self.mixture.has_one_queue() { 1.0 } else { stack.hardware_queues },
+            ..stack
         }
-        if self.experts.is_none() || !(name.starts_with("NeMo") || name.starts_with("Megatron-Bridge")) {
-            return stack;
-        }
-        let accumulation_bytes = stack.accumulation_bytes / 2.0;
-        let has_short_moments = matches!(self.model.base.as_deref(), Some("moonlight-16b-a3b" | "deepseek-v3"));
-        let moment_bytes = if has_short_moments { 4.0 } else { stack.moment_bytes };
-        Stack { gradient_bytes: 2.0, accumulation_bytes, moment_bytes, ..stack }
     }
 
     /// Returns the layout.

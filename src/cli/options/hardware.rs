@@ -13,6 +13,7 @@ use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zer
 use crate::model_spec::{self, huggingface, huggingface::Described, shape, transformer::Config};
 use crate::report::{Table, gibibytes, number, quantity};
 use crate::resolve::Costs;
+use crate::schedule::Overlap;
 use crate::step_estimate::StepEstimate;
 use clap::Args;
 use std::path::Path;
@@ -263,7 +264,7 @@ impl HardwareOptions {
             dispatcher: mixture.dispatcher,
             routing: mixture.routing,
             cuda_graph: mixture.cuda_graph,
-            moe_overlap: mixture.moe_overlap,
+            moe_overlap: mixture.moe_overlap || model.experts.is_some() && schedules.overlap == Overlap::Streams,
             delay_wgrad: mixture.delay_wgrad,
             fsdp: schedules.fsdp.clone(),
             rounds: mixture.rounds,

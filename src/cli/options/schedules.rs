@@ -264,6 +264,12 @@ impl SearchOptions {
     /// A schedule without overlapped pairs is named.
     fn pair_up(&mut self, chunks: u32) -> Result<(), Failure> {
         if self.schedule.is_empty() {
+            if chunks == 1 && self.stages.first() > 1 {
+                return Err(Failure::Usage(
+                    "expected several virtual stages with --moe-overlap and a pipeline, as in Megatron; add --chunks 2"
+                        .to_string(),
+                ));
+            }
             self.schedules.schedule = vec![names("interleaved-overlap").map_err(Failure::Usage)?];
             self.schedules.chunks = Some(chunks);
             return Ok(());

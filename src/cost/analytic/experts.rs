@@ -149,7 +149,6 @@ impl PartCosts<'_> {
 
     /// Returns the operations that the host launches again for recomputed parts of a layer with experts.
     fn launches_again(&self) -> f64 {
-        let Recompute::Parts(parts) = self.layout.recompute else { return 0.0 };
         let launches = |part: RecomputePart| match part {
             RecomputePart::ExpertActivation => 1.0,
             RecomputePart::CoreAttention => 2.0,
@@ -158,7 +157,11 @@ impl PartCosts<'_> {
             RecomputePart::Mixture => 12.0,
             RecomputePart::Mlp => 0.0,
         };
-        RecomputePart::ALL.iter().filter(|(_, part)| parts.has(*part)).map(|&(_, part)| launches(part)).sum()
+        RecomputePart::ALL
+            .iter()
+            .filter(|(_, part)| self.layout.recompute.repeats(*part))
+            .map(|&(_, part)| launches(part))
+            .sum()
     }
 
     /// Returns the share of the host's launches that CUDA graphs leave.
@@ -178,8 +181,11 @@ impl PartCosts<'_> {
         let unit = 1e-3 * self.launched();
         let narrow = if self.layout.precision.is_narrow() { stack.narrow_host } else { 1.0 };
         let host = unit * stack.mixture_layer_ms * narrow;
-        let full = if self.layout.recompute == Recompute::Full { host } else { 0.0 };
-        let host_again = full + unit * stack.recompute_launch_ms * self.launches_again();
+        // parts are launched one by one, but take no longer than the whole layer
+        let host_again = host.min(match self.layout.recompute {
+            Recompute::Full => host,
+            _ => unit * stack.recompute_launch_ms * self.launches_again(),
+        });
         let waits = |host: f64, gpu: f64| libm::hypot(gpu, host) - gpu;
         // recomputation that repeats an exchange runs alone
         let alone = if again.experts > 0.0 { again } else { Pass::default() };
@@ -218,6 +224,12 @@ impl PartCosts<'_> {
         let rest = |pass: Pass, mlp: f64| pass.total() - pass.experts - mlp;
         let input = rest(passes.input, mlp[1]) - rest(alone, 0.0);
         let attn = [rest(passes.forward, mlp[0]), input, rest(passes.weights, mlp[2])];
-        SubOpTimes { attn, mlp, exchange: experts.exchange, delays_weights: self.layout.delay_wgrad }
+        SubOpTimes {
+            attn,
+            mlp,
+            exchange: experts.exchange,
+            delays_weights: self.layout.delay_wgrad,
+            has_one_queue: self.machine.stack.has_one_queue(),
+        }
     }
 }

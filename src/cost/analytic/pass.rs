@@ -97,6 +97,8 @@ pub struct SubOpTimes {
     /// Dispatch; combine, and both in the backward, take as long.
     pub exchange: f64,
     pub delays_weights: bool,
+    /// Whether all streams share one hardware queue.
+    pub has_one_queue: bool,
 }
 
 impl SubOpTimes {
@@ -108,13 +110,16 @@ impl SubOpTimes {
     /// Returns the time per layer of a forward and a backward next to each other, of many equal layers: that from the start of the
     /// input's `mlp` to that of its `attn`, and from there to the next `mlp`.
     pub(super) fn pair(&self) -> f64 {
-        let SubOpTimes { attn, mlp, exchange, delays_weights } = *self;
+        let SubOpTimes { attn, mlp, exchange, delays_weights, has_one_queue } = *self;
         let [attn, mlp] = [attn, mlp].map(|[forward, input, weights]| match delays_weights {
             true => [forward, input, weights],
             false => [forward, input + weights, 0.0],
         });
-        let m = ((mlp[1] + mlp[2]).max(exchange) + mlp[0]).max(mlp[1].max(exchange) + exchange);
         let last = (attn[1] + attn[2]).max(exchange);
+        if has_one_queue {
+            return attn[0].max(exchange) + mlp[1] + mlp[2].max(exchange) + mlp[0].max(exchange) + last;
+        }
+        let m = ((mlp[1] + mlp[2]).max(exchange) + mlp[0]).max(mlp[1].max(exchange) + exchange);
         m + (attn[1].max(exchange) + exchange).max(last + attn[0])
     }
 }

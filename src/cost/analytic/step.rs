@@ -145,8 +145,7 @@ impl Analytic {
         let (layout, stack) = (&self.layout, &self.machine.stack);
         let bucket = stack.bucket_mbytes * 1e6;
         let sum = |(other, stages): (u32, Vec<&Stage>)| {
-            let elements = self.spec.device_elements(stages, |elements| elements) as f64 / f64::from(layout.tp);
-            let bytes = elements * stack.gradient(layout.precision);
+            let bytes = self.rank_parameters(stages).iter().sum::<f64>() * stack.gradient(layout.precision);
             let in_node = if self.crosses_nodes(device, other) { 1.0 } else { 2.0 };
             self.machine.reduce_in(Group { ranks: 2.0, in_node }, bytes, bytes / bucket)
         };

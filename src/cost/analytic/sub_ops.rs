@@ -27,7 +27,8 @@ impl Analytic {
     pub fn sub_ops(&self, stages: &[Stage]) -> Option<Vec<SubOps>> {
         self.model.experts?;
         let of = |stage: &Stage| {
-            let mut ops = SubOps { delays_weights: self.layout.delay_wgrad, ..SubOps::default() };
+            let has_one_queue = self.machine.stack.has_one_queue();
+            let mut ops = SubOps { delays_weights: self.layout.delay_wgrad, has_one_queue, ..SubOps::default() };
             for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
                 match (part.name, stage.count(part.name)) {
                     (_, 0) => {}

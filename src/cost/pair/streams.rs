@@ -181,15 +181,15 @@ fn layers(launch: &mut Launch, forward: Option<(usize, LayerOps)>, backward: Opt
     if let Some((j, layer)) = forward {
         launch.chained(SubOpKind::Mlp, Forward, j, Compute, layer.mlp.forward);
     }
+    if let Some((j, layer)) = forward {
+        launch.chained(SubOpKind::Combine, Forward, j, Communication, layer.combine.forward);
+    }
     if let Some((j, layer, kind, delays)) = backward {
         let Split { input, weights } = split(layer.attn, kind, delays);
         launch.chained(SubOpKind::Attn, Backward, j, Compute, input);
         if j > 0 {
             launch.add(SubOpKind::AttnWeights, Backward, j, Compute, weights);
         }
-    }
-    if let Some((j, layer)) = forward {
-        launch.chained(SubOpKind::Combine, Forward, j, Communication, layer.combine.forward);
     }
 }
 
@@ -217,7 +217,8 @@ pub struct StreamTimes {
 impl StreamTimes {
     /// Simulates `chunks`.
     pub fn of(chunks: Chunks<'_>) -> StreamTimes {
-        run(&launch(chunks))
+        let has_one_queue = [chunks.forward, chunks.backward.map(|(backward, _)| backward)];
+        run(&launch(chunks), has_one_queue.into_iter().flatten().any(|sub_ops| sub_ops.has_one_queue))
     }
 
     /// Returns the time for which the compute stream waits for the communication or side stream.
@@ -226,15 +227,20 @@ impl StreamTimes {
     }
 }
 
-/// Simulates sub-ops in launch order: each starts when its stream is free and the sub-op that it waits for has ended.
-pub fn run(ops: &[SubOp]) -> StreamTimes {
+/// Simulates sub-ops in launch order: each starts when its stream is free and the sub-op that it waits for has ended. With one hardware
+/// queue, also when all kernels that were launched before it have started: computation consists of many kernels, the last of which
+/// starts shortly before its end, and an exchange is one kernel.
+pub fn run(ops: &[SubOp], has_one_queue: bool) -> StreamTimes {
     let mut times = StreamTimes { spans: Vec::with_capacity(ops.len()), ..StreamTimes::default() };
-    let mut free = [0_u64; 3];
+    let (mut free, mut launched) = ([0_u64; 3], 0);
     for &op in ops {
         let stream = op.stream as usize;
         let ready = op.waits.map_or(0, |before| times.spans[before].end);
-        let start = free[stream].max(ready);
+        let start = free[stream].max(ready).max(launched);
         let end = start + op.duration;
+        if has_one_queue {
+            launched = if op.stream == Stream::Communication { start } else { end };
+        }
         free[stream] = end;
         times.busy[stream] += op.duration;
         times.end = times.end.max(end);

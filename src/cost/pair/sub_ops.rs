@@ -45,6 +45,9 @@ pub struct SubOps {
     /// Whether weight-gradient products are separate sub-ops, which later sub-ops do not wait for (Megatron's
     /// `--delay-wgrad-compute`). Otherwise the input's `attn` and `mlp` include them.
     pub delays_weights: bool,
+    /// Whether all streams share one hardware queue, so that kernels start in the order of their launches
+    /// (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
+    pub has_one_queue: bool,
 }
 
 impl SubOps {

@@ -474,7 +474,7 @@ fn margins(
     }
 }
 
-fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, y: f64) -> f64 {
+fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, mut y: f64) -> f64 {
     let (mut texts, notes) = (Vec::new(), report.look.notes);
     if notes && !report.entries.is_empty() {
         let more = "; span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) / ideal. Step ops are drawn but \
@@ -482,17 +482,17 @@ fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, 
         texts.push(format!("bubble = 1 − Σ busy / (p · makespan){}", if frame.wide { more } else { "" }));
     }
     texts.extend(report.changes().into_iter().filter(|_| notes));
+    let panels = report.entries.iter().filter_map(|entry| entry.predicted.as_ref());
+    if notes && panels.flat_map(|panel| &panel.streams).next().is_some() {
+        texts.push("Streams: a attention, d dispatch, m MLP or experts, c combine; s runs next to m's weights.".into());
+    }
     if scale.is_mixed() {
-        texts.push(
-            "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
-        );
+        texts.push("Panels of different time units have their own scales; the axis is the upper one's.".into());
     }
     if notes && !report.provenance.is_empty() {
         let shown = report.provenance.iter().filter(|(key, _)| !["command", "products"].contains(&key.as_str())); // too long for a picture
-        let facts: Vec<String> = shown.map(|(k, v)| format!("{k}: {v}")).collect();
-        texts.push(facts.join(" · "));
+        texts.push(shown.map(|(k, v)| format!("{k}: {v}")).collect::<Vec<String>>().join(" · "));
     }
-    let mut y = y;
     for text in texts {
         y = lines(picture, SMALL, (frame.margin, y + 10.0), frame.text(), 12.0, &text) - 8.0;
     }

@@ -88,14 +88,27 @@ struct LayoutFigures {
     pp: u32,
     dp: u32,
     cp: u32,
+    /// Of a mixture of experts.
+    #[serde(flatten)]
+    experts: Option<ExpertFigures>,
     micro_batch_size: u32,
     memory_bytes: u64,
 }
 
+/// How experts are folded onto the GPUs of a stage.
+#[derive(Clone, Copy, Serialize)]
+struct ExpertFigures {
+    ep: u32,
+    etp: u32,
+    edp: u64,
+    rounds: u32,
+}
+
 impl LayoutFigures {
-    fn new(layout: &ParallelConfig, estimate: &StepEstimate) -> LayoutFigures {
-        let ParallelConfig { tp, pp, dp, cp, micro_batch_size, .. } = *layout;
-        LayoutFigures { tp, pp, dp, cp, micro_batch_size, memory_bytes: estimate.memory.fullest().total }
+    fn new(analytic: &Analytic, estimate: &StepEstimate) -> LayoutFigures {
+        let ParallelConfig { tp, pp, dp, cp, ep, etp, rounds, micro_batch_size, .. } = analytic.layout;
+        let experts = analytic.model.experts.map(|_| ExpertFigures { ep, etp, edp: analytic.layout.edp(), rounds });
+        LayoutFigures { tp, pp, dp, cp, experts, micro_batch_size, memory_bytes: estimate.memory.fullest().total }
     }
 
     /// Returns the figures with their column names.
@@ -278,7 +291,7 @@ impl Predict {
             report.extra_tables.extend(tables);
             for (entry, (_, forecast)) in report.entries.iter_mut().zip(&forecasts.each) {
                 entry.over_steps.extend(forecast.figures());
-                entry.over_steps.extend(LayoutFigures::new(&forecasts.analytic.layout, forecast).figures());
+                entry.over_steps.extend(LayoutFigures::new(&forecasts.analytic, forecast).figures());
             }
         }
         let json = || {
@@ -286,7 +299,7 @@ impl Predict {
             let predictions = results.iter().enumerate().map(|(number, result)| Printed {
                 prediction: &result.prediction,
                 forecast: forecast(number),
-                layout: forecasts.zip(forecast(number)).map(|(all, one)| LayoutFigures::new(&all.analytic.layout, one)),
+                layout: forecasts.zip(forecast(number)).map(|(all, one)| LayoutFigures::new(&all.analytic, one)),
                 best: None,
             });
             if !compared {

@@ -24,7 +24,7 @@ struct One<'a> {
 
 impl One<'_> {
     fn layout(&self) -> LayoutFigures {
-        LayoutFigures::new(&self.analytic.layout, &self.estimate)
+        LayoutFigures::new(self.analytic, &self.estimate)
     }
 
     fn label(&self) -> String {
