@@ -277,7 +277,7 @@ fn hashes(product: &Product) -> impl Iterator<Item = String> {
 fn take(product: &mut Product, name: &str, choice: &Choice) -> Result<()> {
     let Some(number) = hashes(product).position(|hash| hash == choice.algorithm) else {
         bail!(
-            "expected algorithm {} of the product {name} among the {} that cuBLASLt proposes here, found others: use the cuBLASLt and GPU of the              record, on all ranks, or --products timed",
+            "expected algorithm {} of the product {name} among the {} that cuBLASLt proposes here, found others: use the cuBLASLt and GPU of the record, on all ranks, or --products timed",
             choice.algorithm,
             product.algorithms().count()
         );

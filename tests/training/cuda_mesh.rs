@@ -367,6 +367,27 @@ fn collective_calls_of_nccl_do_what_it_documents() {
     });
 }
 
+/// In one group a rank may send to itself, so one GPU tells whether messages by NCCL arrive.
+#[test]
+fn a_rank_sends_to_itself_in_a_group() {
+    child("mesh::a_rank_sends_to_itself_in_a_group", GPUS, || {
+        for length in [1, 200_001, 3_000_000] {
+            let sent = data(0, length);
+            together(1, |gpu, channel, rank| {
+                let (from, into) = (upload(gpu, &sent), upload(gpu, &vec![0.0; length]));
+                let message = || {
+                    channel.receive((into.address(), into.bytes()), rank)?;
+                    channel.send((from.address(), from.bytes()), rank)
+                };
+                Nccl::open().unwrap().group(message).unwrap();
+                channel.stream().synchronize().unwrap();
+                channel.check().unwrap();
+                assert!(download(gpu, &into) == sent, "{length}");
+            });
+        }
+    });
+}
+
 /// The stand-in ends the process where ranks call in different orders, or with different counts or operations.
 #[test]
 fn ranks_that_call_differently_are_an_error_of_the_stand_in() {

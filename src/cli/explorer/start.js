@@ -75,7 +75,10 @@ function connectTools() {
   byId("theme").addEventListener("click", () => {
     const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
     document.documentElement.dataset.theme = dark ? "light" : "dark";
-    if (frame && frame.contentDocument) frame.contentDocument.documentElement.dataset.theme = document.documentElement.dataset.theme;
+    if (frame && frame.contentDocument) {
+      frame.contentDocument.documentElement.dataset.theme = document.documentElement.dataset.theme;
+      frame.contentWindow.dispatchEvent(new Event("resize")); // it draws again
+    }
     ask();
   });
   const copies = (id, what) => byId(id).addEventListener("click", async () => {

@@ -31,7 +31,21 @@ function showPage(html) {
   });
 }
 
+// A button that takes a dropped file away, and what was chosen of it.
+function removal(name) {
+  const away = make("button", { type: "button" }, "remove " + name);
+  away.addEventListener("click", () => {
+    delete dropped[name];
+    state.s = schedulesChosen().filter(other => other !== name).join(",");
+    refill();
+  });
+  return away;
+}
+
 function say(result, args) {
+  const failed = result.code && result.code !== 4;
+  byId("page").classList.toggle("stale", Boolean(failed && frame));
+  byId("remedies").replaceChildren(...Object.keys(dropped).filter(name => failed && result.err.includes(name)).map(removal));
   byId("failure").textContent = result.code && result.code !== 4 ? result.err.trim() : "";
   byId("remarks").textContent = result.code && result.code !== 4 ? "" : result.err.trim();
   byId("command").textContent = commandText(args);
@@ -50,7 +64,7 @@ const views = {
     byId("said").textContent = result.code ? "" : summary(result.out);
   },
   async explain() {
-    const chosen = schedulesChosen(), args = ["explain", ...choice(chosen.slice(0, 1))];
+    const args = ["explain", ...choice(schedulesChosen())];
     const result = await run("text", args, files());
     if (!result) return;
     byId("text").textContent = result.out;
@@ -102,9 +116,7 @@ const views = {
     const list = byId("picture");
     list.replaceChildren(make("p", {}, "Drop files anywhere on this page: schedules (.star, PyTorch's .csv) appear among the schedules; timelines and reports (.json) are compared here; cost files can be named under more options, as in --profile costs.json. Nothing leaves this machine."));
     for (const name of Object.keys(dropped)) {
-      const away = make("button", { type: "button" }, "remove");
-      away.addEventListener("click", () => { delete dropped[name]; refill(); });
-      list.append(make("p", {}, make("code", {}, name), ` ${dropped[name].length.toLocaleString("en")} bytes `, away));
+      list.append(make("p", {}, make("code", {}, name), ` ${dropped[name].length.toLocaleString("en")} bytes `, removal(name)));
     }
     const timelines = Object.keys(dropped).filter(name => name.endsWith(".json"));
     byId("text").textContent = "";
@@ -138,11 +150,11 @@ const views = {
   },
 };
 
-// For those who do not see the timeline.
+// The answer in a sentence.
 function summary(json) {
   try {
     const { predictions } = JSON.parse(json), best = predictions.reduce((a, b) => (b.makespan < a.makespan ? b : a));
-    return predictions.map(one => `${one.schedule}: makespan ${+one.makespan.toPrecision(4)}, bubble ${(100 * one.bubble).toFixed(1)} percent`).join("; ") + ". Shortest: " + best.schedule + ".";
+    return predictions.map(one => `${one.schedule}: makespan ${+one.makespan.toPrecision(4)}, bubble ${(100 * one.bubble).toFixed(1)} %`).join("; ") + (predictions.length > 1 ? ". Shortest: " + best.schedule + "." : ".");
   } catch { return ""; }
 }
 
@@ -155,7 +167,8 @@ function show() {
     for (const part of ["page", "text", "ranges", "picture", "console"]) byId(part).hidden = !PARTS[view].includes(part);
     byId("picture").replaceChildren();
     byId("text").textContent = "";
-    byId("failure").textContent = byId("remarks").textContent = "";
+    byId("failure").textContent = byId("remarks").textContent = byId("said").textContent = "";
+    byId("remedies").replaceChildren();
     if (frame && (view === "tour" || shownView === "tour" || view === "files")) { frame.remove(); frame = null; }
     for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.view === view));
     shownView = view;
