@@ -244,6 +244,9 @@ class Prediction(Record):
     mfu: float
     gpus: int
     parameters: int
+    active_parameters: int
+    prediction_parameters: int
+    model_flops_per_token: float
     time_s: Record
     memory: Record
     memory_bytes: int
@@ -255,6 +258,10 @@ class Prediction(Record):
     pp: int
     dp: int
     cp: int
+    ep: int
+    etp: int
+    edp: int
+    rounds: int
     micro_batch_size: int
 
 

@@ -66,7 +66,8 @@ class Checks(unittest.TestCase):
             ps.predict("1f1b", 2, 4).nonsense
 
     def test_annotated_fields_are_those_of_the_json(self):
-        model = ps.predict_model("llama-3-8b", "h100-sxm", stages=2, micro=4, seq=4096)
+        # a mixture that does not fit
+        model = ps.predict_model("qwen3-30b-a3b", "h100-sxm", stages=1, dp=16, ep=16, batch=1024, seq=4096)
         plans = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)
         for found in (model, ps.explain("zb-v", 2, 4), ps.check("zb-v", 2, 4), plans[0]):
             self.assertEqual(set(type(found).__annotations__), set(found.json), type(found))

@@ -2,8 +2,9 @@
 
 use crate::support::{golden_list, root};
 use pipesim::costs::{Analytic, Platform};
+use pipesim::internals::memory::peak;
 use pipesim::models::{
-    DeviceMemory, Memory, MemoryModel, STACKS, TransformerConfig, hardware, stack, transformer_named,
+    DeviceMemory, Memory, MemoryModel, STACKS, SavedActivations, TransformerConfig, hardware, stack, transformer_named,
 };
 use pipesim::{
     Attention, Costs, ModelPrediction, ParallelConfig, Precision, Recompute, Selection, Stack, TaskGraph, Zero,
@@ -309,9 +310,20 @@ fn more_sharing_never_takes_more() {
                         tried += 1;
                     }
                 }
+                // what is held at most; at the peak of all memory, which is another moment, it may be less
                 let held = |recompute| -> Vec<u64> {
-                    let memory = taken(&model, &ParallelConfig { recompute, ..layout.clone() }, schedule);
-                    memory.per_device.iter().map(|device| device.activations).collect()
+                    let layout = ParallelConfig { recompute, ..layout.clone() };
+                    let graph = graph(schedule, layout.pp, layout.micro, chunks(schedule, &layout));
+                    let stages = model.spec().split(layout.stages() as usize, None).unwrap();
+                    let memory_model = MemoryModel::new(&model, &layout, &pipesim::models::stack(stack).unwrap());
+                    let saved = |stage| SavedActivations {
+                        in_forward: 0,
+                        in_backward: 0,
+                        at_end: 0,
+                        ..memory_model.left(stage)
+                    };
+                    let left: Vec<SavedActivations> = stages.iter().map(saved).collect();
+                    (0..layout.pp).map(|device| peak(graph.schedule().program(device), &left).held).collect()
                 };
                 for two in recomputed.windows(2).filter(|_| stack != "llm.c") {
                     let (more, less) = (held(two[0]), held(two[1]));
