@@ -154,6 +154,7 @@ const INTERNALS: [(&str, &str); 17] = [
     ("tests/simulation/event.rs", "the event engine, its transfers and samples"),
     ("tests/simulation/formats.rs", "numbers and texts in tables, and names of outputs"),
     ("tests/simulation/layouts.rs", "the search that balances layers, memory of single ops, written hardware files"),
+    ("tests/simulation/memory.rs", "the most that is held, without working memory"),
     ("tests/simulation/offload.rs", "the event engine's transfers, and a sweep that records"),
     ("tests/simulation/pictures.rs", "ops that are narrower than a pixel"),
     ("tests/simulation/slices.rs", "the event engine, and a sweep that records"),
