@@ -16,7 +16,7 @@ pub enum Rule {
     First,
     /// The fastest of [`MOST_CANDIDATES`], timed when ops warm up.
     Timed,
-    /// Those of this record: see [`record`].
+    /// The algorithm that an earlier run recorded for the product: see [`record`].
     Recorded(BTreeMap<String, Choice>),
 }
 

@@ -215,16 +215,13 @@ def _wrapped(value: Any) -> Any:
     return [_wrapped(one) for one in value] if isinstance(value, list) else value
 
 
-class Prediction(Record):
-    """The predicted step of one schedule; the page "File formats" defines the fields. Times are in ``time_unit`` unless named ``_s``
-    (seconds); ``bubble``, ``mfu`` and the like are shares. Fields after ``per_device`` are those of a model on hardware."""
+class _Step(Record):
+    """A predicted step: times in ``time_unit``; ``bubble`` and the like are shares."""
 
     schedule: str
     devices: int
-    chunks: int
     microbatches: int
     time_unit: str
-    costs: Record
     makespan: float
     span: float
     ideal: float
@@ -236,6 +233,14 @@ class Prediction(Record):
     gap_to_bound: float
     lower_bound_if_split: float
     per_device: list[Record]
+
+
+class Prediction(_Step):
+    """The predicted step of one schedule; the page "File formats" defines the fields. Times are in ``time_unit`` unless named ``_s``
+    (seconds); ``bubble``, ``mfu`` and the like are shares. Fields after ``costs`` are those of a model on hardware."""
+
+    chunks: int
+    costs: Record
     iteration_s: float
     iteration_interval_s: list[float]
     tokens_per_second: float
@@ -265,24 +270,9 @@ class Prediction(Record):
     micro_batch_size: int
 
 
-class Explanation(Record):
+class Explanation(_Step):
     """Why devices idle, and what would shorten the step; times are in ``time_unit``."""
 
-    schedule: str
-    devices: int
-    microbatches: int
-    time_unit: str
-    makespan: float
-    span: float
-    ideal: float
-    bubble: float
-    span_bubble: float
-    bubble_over_ideal: float
-    efficiency: float
-    lower_bound: float
-    gap_to_bound: float
-    lower_bound_if_split: float
-    per_device: list[Record]
     bounds: Record
     bounds_at_own_peaks: Record
     idle: Record

@@ -94,7 +94,7 @@ fn parameters_are_those_of_the_published_files() {
     assert!((13.0..14.5).contains(&(whole as f64 / 1e9)), "{whole}");
 }
 
-/// The book's table of models, to its last digits: a name, parameters, those of a mixture that a token passes, and FLOPs per token.
+/// The rows of the book's table of models, with all digits: name, parameters, active parameters of mixtures, FLOPs per token.
 #[test]
 fn the_table_of_models_is_what_they_are() {
     let page = std::fs::read_to_string(root().join("docs/src/models.md")).unwrap();

@@ -76,6 +76,6 @@ pub struct HeatMap {
     pub cells: Vec<Vec<Option<(f64, String)>>>,
     /// The numbers that the ends of the colour scale stand for.
     pub range: (f64, f64),
-    /// Names of series, if the numbers of cells are those of series, which have colours and marks as in charts.
+    /// Names of series; if there are any, the number in a cell is the index of one, and the cell has its colour and mark.
     pub series: Vec<String>,
 }
