@@ -114,6 +114,15 @@ pub struct LeftOut {
     pub why: String,
 }
 
+impl ComparisonPoint {
+    /// Returns why the schedule does not exist here, in one line without the schedule, p and m.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        let line = self.left_out.as_ref()?.why.lines().next().unwrap_or_default();
+        let numbers = format!("p = {}, m = {}: ", self.devices, self.microbatches);
+        Some(line.split_once(&numbers).map_or(line, |(_, line)| line))
+    }
+}
+
 impl Report {
     /// Returns the title that is shown: the one from [`Look`], else the report's own.
     pub fn headline(&self) -> &str {

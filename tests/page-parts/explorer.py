@@ -116,7 +116,45 @@ def sliders_redraw_and_the_address_holds_them(bench):
     ready(again)
     holds(again.inner_text("#command") == command, again.inner_text("#command"))
     holds(again.text_content("#said") == page.text_content("#said"), "the link shows other figures")
+    page.fill("#m", "0")
+    wait_text(page, "here", "--micro is micro-batches m")
     return command
+
+
+@check
+def the_view_stays_while_sliders_move(bench):
+    """A report takes another one's place in the same frame, with its zoom and switches, and listens alone."""
+    page = bench.open()
+    frame = page.frame_locator("#page iframe:not(.coming)")
+    page.evaluate("() => { document.querySelector('#page iframe').first = true; }")
+    frame.locator("#in").click()
+    frame.locator("#lanes input").first.uncheck()
+    page.wait_for_timeout(400)
+    seen = page.evaluate("document.querySelector('#page iframe').contentDocument.documentElement.dataset.view")
+    for m in (9, 10, 11):
+        change(page, "m", m)
+        wait_title(page, f"{m} micro-batches")
+    page.wait_for_timeout(400)
+    found = page.evaluate("[document.querySelector('#page iframe').first, document.querySelector('#page iframe').contentDocument.documentElement.dataset.view]")
+    holds(found == [True, seen] and "v=" in seen and "off=idle" in seen, f"{found}, before {seen}")
+    holds(frame.locator("#title").count() == 1 and frame.locator("#canvas").count() == 1, "two reports in one frame")
+    frame.locator("#canvas").focus()
+    page.keyboard.press("p")  # each report that listened would switch it
+    holds(frame.locator("#path").get_attribute("aria-pressed") == "true", "the critical path is not shown")
+    return seen
+
+
+@check
+def schedules_are_found_by_name_and_summary(bench):
+    page = bench.open()
+    listed = lambda: [box.get_attribute("value") for box in page.locator("#schedules input").all()]
+    everything = listed()
+    page.fill("#sought", "zero bubble")
+    found = listed()
+    summaries = {one["name"]: one["summary"] for one in json.loads(bench.native(["schedules", "--json"])[1])["schedules"]}
+    expected = [name for name, summary in summaries.items() if "zero bubble" in f"{name} {summary}".lower() and name not in ("1f1b", "zb-v")]
+    holds(everything[:2] == ["1f1b", "zb-v"] == found[:2] and found[2:] == expected and expected, f"{found}, expected {expected}")
+    return page.inner_text("#count")
 
 
 # Models whose parameters, FLOPs and bytes are beyond 32 bits.

@@ -3,7 +3,7 @@
 use crate::report::sample;
 use crate::xml::well_formed;
 use pipesim::Report;
-use pipesim::pictures::{Chart, ComparisonPoint, Plot, PlotAxis, Plots, Series, SeriesStyle};
+use pipesim::pictures::{Chart, ComparisonPoint, LeftOut, Plot, PlotAxis, Plots, Series, SeriesStyle};
 
 /// Predictions of four schedules at each p and m.
 fn sweep(devices: &[u32], microbatches: &[u32]) -> Report {
@@ -65,6 +65,24 @@ fn a_map_shows_where_another_schedule_becomes_the_shortest() {
     };
     assert_eq!(map.cells.iter().map(|row| names(row)).collect::<Vec<_>>(), [["zb-v", "zb-v"], ["zb-v", "gpipe"]]);
     assert!(report.plots().svg().unwrap().contains("Shortest makespan"));
+}
+
+#[test]
+fn a_map_says_why_cells_are_empty() {
+    let mut report = sweep(&[2, 4], &[4, 8]);
+    for (entry, why) in
+        report.entries.iter_mut().filter(|entry| entry.name == "zb-v").zip(["needs m >= 9", "another reason"])
+    {
+        entry.predicted = None;
+        let point = entry.point.as_mut().unwrap();
+        point.left_out = Some(LeftOut {
+            what: "none",
+            why: format!("zb-v does not exist for p = {}, m = {}: {why}", point.devices, point.microbatches),
+        });
+    }
+    let told = "–: zb-v at p = 2, m = 4: needs m >= 9; another cell is empty, too";
+    assert!(report.plots().notes.iter().any(|note| note == told), "{:?}", report.plots().notes);
+    assert!(sweep(&[2, 4], &[4, 8]).plots().notes.iter().all(|note| !note.contains('–')));
 }
 
 #[test]

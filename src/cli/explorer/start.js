@@ -5,24 +5,31 @@ const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp",
 // Asks anew, at most once per frame, after something changed.
 let asking = false;
 function ask() {
+  refusals = "";
   rememberState();
   if (asking) return;
   asking = true;
   requestAnimationFrame(() => { asking = false; show(); judge(); });
 }
 
+// The chosen schedules first, then those whose name or summary has what was looked for.
 function fillSchedules() {
   const chosen = schedulesChosen(), own = Object.keys(files()).filter(name => /\.(star|csv)$/.test(name));
-  const names = [...own, ...facts.schedules.map(schedule => schedule.name)], given = chosen.filter(name => !names.includes(name));
-  byId("schedules").replaceChildren(...[...given, ...names].map(name => {
-    const input = make("input", { type: "checkbox", value: name }), known = facts.schedules.find(schedule => schedule.name === name);
+  const names = [...own, ...facts.schedules.map(schedule => schedule.name)], sought = byId("sought").value.trim().toLowerCase();
+  const known = name => facts.schedules.find(schedule => schedule.name === name), told = name => (name + " " + (known(name) ? known(name).summary : "")).toLowerCase();
+  const shown = names.filter(name => !chosen.includes(name) && told(name).includes(sought));
+  byId("schedules").replaceChildren(...[...chosen, ...shown].map(name => {
+    const input = make("input", { type: "checkbox", value: name });
     input.checked = chosen.includes(name);
     input.addEventListener("change", () => {
       state.s = input.checked ? [...schedulesChosen(), name].join(",") : schedulesChosen().filter(other => other !== name).join(",");
+      count();
       ask();
     });
-    return make("label", { title: known && known.summary }, input, name);
+    return make("label", { title: known(name) && known(name).summary }, input, name);
   }));
+  const count = () => { byId("count").textContent = `${sought ? shown.length : names.length - chosen.length} more, ${schedulesChosen().length} chosen`; };
+  count();
 }
 
 // Writes the state into the form.
@@ -52,6 +59,7 @@ function connectForm() {
     ask();
   });
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => { state.mode = radio.value; refill(); });
+  byId("sought").addEventListener("input", fillSchedules);
   byId("controls").addEventListener("submit", event => event.preventDefault());
   byId("console").addEventListener("submit", event => { event.preventDefault(); state.line = byId("commandline").value; rememberState(); show(); });
   for (const tab of document.querySelectorAll("#tabs button")) tab.addEventListener("click", () => { state.view = tab.dataset.view; refill(); });
@@ -116,7 +124,7 @@ async function take(list) {
     if (/\.json$/.test(name) && dropped[name]) state.view = "files";
   }
   refill();
-  if (refused.length) byId("failure").textContent = refused.join("\n");
+  if (refused.length) byId("failure").textContent = refusals = refused.join("\n");
 }
 
 // For the browser's console: await pipesim(["predict", "--stages", "4", "--micro", "8"]).

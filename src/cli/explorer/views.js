@@ -9,9 +9,15 @@ const make = (tag, attributes = {}, ...inside) => {
 const byId = id => document.getElementById(id);
 const text = bytes => new TextDecoder().decode(bytes);
 
-// The frame with the report. A new page loads behind the one that is seen, with its zoom and switches.
+// The frame with the report. A report takes the place of another one in the frame; other pages load behind the one that is seen, with
+// its zoom and switches.
 let frame = null, coming = null;
 function showPage(html) {
+  const data = /<script type="application\/json" id="data">([^<]*)<\/script>/.exec(html), show = frame && !coming && data && frame.contentWindow.showReport;
+  if (show) {
+    show(data[1]);
+    return Promise.resolve(true);
+  }
   const seen = frame && frame.contentDocument && frame.contentDocument.documentElement.dataset.view || "";
   const theme = frame && frame.contentDocument && frame.contentDocument.documentElement.dataset.theme || document.documentElement.dataset.theme;
   if (coming) coming.remove();
@@ -42,12 +48,22 @@ function removal(name) {
   return away;
 }
 
+// Which fields of the form the options in a message are.
+function fieldsOf(message) {
+  const named = [...new Set(message.match(/--[a-z-]+/g) || [])].map(option => [option, Object.keys(FIELDS).find(name => FIELDS[name].option === option)]);
+  const told = named.filter(([, name]) => name).map(([option, name]) => `${option} is ${byId(name).closest("label").firstChild.textContent.trim()}`);
+  return told.length ? "In this form, " + told.join(", ") + "." : "";
+}
+
+// What was said of dropped files that cannot be read; it stays until something else is asked.
+let refusals = "";
 function say(result, args) {
-  const failed = result.code && result.code !== 4;
-  byId("page").classList.toggle("stale", Boolean(failed && frame));
+  const failed = Boolean(result.code && result.code !== 4);
+  byId("page").classList.toggle("stale", failed && Boolean(frame));
   byId("remedies").replaceChildren(...Object.keys(dropped).filter(name => failed && result.err.includes(name)).map(removal));
-  byId("failure").textContent = result.code && result.code !== 4 ? result.err.trim() : "";
-  byId("remarks").textContent = result.code && result.code !== 4 ? "" : result.err.trim();
+  byId("failure").textContent = failed ? result.err.trim() : refusals;
+  byId("here").textContent = failed && state.view !== "command" ? fieldsOf(result.err) : "";
+  byId("remarks").textContent = failed ? "" : result.err.trim();
   byId("command").textContent = commandText(args);
   byId("took").textContent = result.ms === undefined ? "" : Math.round(result.ms) + " ms" + (result.bytes ? `, ${Math.round(result.bytes / 1e6)} MB` : "");
   markLine(result.code ? result.err : "");
@@ -167,7 +183,7 @@ function show() {
     for (const part of ["page", "text", "ranges", "picture", "console"]) byId(part).hidden = !PARTS[view].includes(part);
     byId("picture").replaceChildren();
     byId("text").textContent = "";
-    byId("failure").textContent = byId("remarks").textContent = byId("said").textContent = "";
+    for (const told of ["failure", "here", "remarks", "said"]) byId(told).textContent = "";
     byId("remedies").replaceChildren();
     if (frame && (view === "tour" || shownView === "tour" || view === "files")) { frame.remove(); frame = null; }
     for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.view === view));

@@ -1,6 +1,5 @@
 // The data: decoding, numbers for readers, what an op needs and unblocks.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 // Kinds of op: their names, and what boxes show of them.
 const KINDS = data.kinds.map(kind => kind[0]), OP_LETTERS = data.kinds.map(kind => kind[1]);
 // Class numbers as in the legend: that of an op is its kind's.

@@ -136,15 +136,15 @@ function connectPointer() {
 }
 
 function connectWindow() {
-  window.addEventListener("keydown", keys);
-  window.addEventListener("resize", () => { arrange(); redraw(); });
+  window.addEventListener("keydown", keys, { signal: gone });
+  window.addEventListener("resize", () => { arrange(); redraw(); }, { signal: gone });
   window.addEventListener("scroll", () => {
     if (pointer && pointer.stays) pointer = null;
     redraw();
     requestAnimationFrame(showCard);
-  }, { passive: true });
-  window.addEventListener("hashchange", () => { recall(); changed(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  }, { passive: true, signal: gone });
+  window.addEventListener("hashchange", () => { recall(); changed(); }, { signal: gone });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw, { signal: gone });
 }
 
 function keys(event) {

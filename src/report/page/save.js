@@ -106,8 +106,8 @@ function connectSaving() {
   on("save-svg", () => save("timeline.svg", "image/svg+xml", asSvg()));
   on("save-png", () => asCanvas().toBlob(blob => save("timeline.png", "image/png", blob)));
   on("print", () => window.print());
-  window.addEventListener("beforeprint", beforePrint);
-  window.addEventListener("afterprint", afterPrint);
+  window.addEventListener("beforeprint", beforePrint, { signal: gone });
+  window.addEventListener("afterprint", afterPrint, { signal: gone });
 }
 
 // On paper each schedule is a picture of its own, whole; tables are unfolded; the ground is white.

@@ -13,7 +13,7 @@ function redraw() {
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
-    drawNow();
+    if (!gone.aborted) drawNow();
   });
 }
 function drawNow() {
@@ -95,6 +95,7 @@ let remembering = 0;
 function remember() {
   clearTimeout(remembering);
   remembering = setTimeout(() => {
+    if (gone.aborted) return;
     const parts = [];
     if (view.from > 0 || view.to < 1) parts.push("v=" + view.from.toPrecision(8) + "," + view.to.toPrecision(8));
     if (view.top > 0) parts.push("y=" + Math.round(view.top));

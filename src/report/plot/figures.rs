@@ -20,8 +20,10 @@ impl Report {
         if points.is_empty() {
             plots.extend(memory(self));
         }
-        let notes = [self.subtitle.clone(), self.changes().unwrap_or_default()];
-        let notes = notes.into_iter().filter(|note| self.look.notes && !note.is_empty()).collect();
+        let maps = plots.iter().any(|plot| matches!(plot, Plot::HeatMap(_)));
+        let empty = if maps { self.empty_cells() } else { Vec::new() };
+        let notes = [self.subtitle.clone(), self.changes().unwrap_or_default()].into_iter().chain(empty);
+        let notes = notes.filter(|note| self.look.notes && !note.is_empty()).collect();
         Plots { title: self.headline().to_string(), plots, notes, look: self.look.clone() }
     }
 
@@ -30,6 +32,26 @@ impl Report {
         let look = &self.look;
         let timelines = look.window.is_some() || look.collapse || look.causes || !look.memory || !look.waits;
         !timelines && !self.sweep().is_empty()
+    }
+
+    /// Why heat maps have empty cells: for each schedule the number of them, and the first one's reason.
+    fn empty_cells(&self) -> Vec<String> {
+        let mut by: BTreeMap<usize, Vec<&ComparisonPoint>> = BTreeMap::new();
+        let points = self.entries.iter().filter_map(|entry| entry.point.as_ref());
+        points
+            .filter(|point| point.left_out.is_some())
+            .for_each(|point| by.entry(point.number).or_default().push(point));
+        let told = |of: Vec<&ComparisonPoint>| {
+            let (first, others) = (of.first()?, of.len() - 1);
+            let others = match others {
+                0 => String::new(),
+                1 => "; another cell is empty, too".to_string(),
+                n => format!("; {n} other cells are empty, too"),
+            };
+            let ComparisonPoint { schedule, devices, microbatches, .. } = first;
+            Some(format!("–: {schedule} at p = {devices}, m = {microbatches}: {}{others}", first.reason()?))
+        };
+        by.into_values().take(MOST).filter_map(told).collect()
     }
 
     /// The predictions of a comparison over several p or m; empty for one p and m.

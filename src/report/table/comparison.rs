@@ -275,11 +275,8 @@ fn runs(letter: &str, along: Vec<(u32, String)>) -> String {
 /// Returns the table of schedules that do not exist for some p and m.
 fn left_out(compared: &Compared<'_>) -> Option<Table> {
     let row = |(_, point): &(&Entry, &ComparisonPoint)| {
-        let why = &point.left_out.as_ref()?.why;
-        let line = why.lines().next().unwrap_or_default();
-        let numbers = format!("p = {}, m = {}: ", point.devices, point.microbatches);
-        let line = line.split_once(&numbers).map_or(line, |(_, line)| line);
-        Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), line.to_string()])
+        let why = point.reason()?.to_string();
+        Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), why])
     };
     let rows: Vec<Vec<String>> = compared.entries.iter().filter_map(row).collect();
     (!rows.is_empty()).then(|| Table::new("Left out", &["schedule", "p", "m", "why"], rows))
