@@ -162,6 +162,35 @@ const INTERNALS: [(&str, &str); 18] = [
     ("tests/simulation/models.rs", "positions of GPT-2's tensors in a file, and names with an owner"),
 ];
 
+/// Files of the core that use the operating system, and what for.
+const SYSTEM: [(&str, &str); 2] = [
+    ("src/dsl/compile.rs", "schedules are evaluated in a thread with a deep stack, where there are threads"),
+    ("src/resolve/host.rs", "the machine's files and cores, which callers may replace by their own"),
+];
+
+/// What is built without features has no processes, sockets or clocks, and no threads and files but where schedules are read and evaluated.
+#[test]
+fn the_core_needs_no_operating_system() {
+    let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let lines: Vec<&str> = library.lines().collect();
+    let ungated = lines.windows(2).filter(|pair| !pair[0].starts_with("#[cfg"));
+    let core: BTreeSet<&str> = ungated.filter_map(|pair| pair[1].strip_prefix("mod ")?.strip_suffix(';')).collect();
+    assert!(core.contains("sim") && core.contains("dsl") && !core.contains("exec"), "{core:?}");
+    let system = ["std::thread", "std::fs", "std::process", "std::time", "std::net", "Instant::now", "SystemTime::now"];
+    let mut found = BTreeSet::new();
+    for path in rust_files(&root().join("src")) {
+        let file = path.strip_prefix(root()).unwrap().to_str().unwrap().to_string();
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let uses = code.filter(|line| system.iter().any(|name| line.contains(name))).count() > 0;
+        // folders of reports are written with the feature pictures
+        if uses && core.contains(module(&file)) && !file.starts_with("src/report/file/") {
+            found.insert(file);
+        }
+    }
+    assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), SYSTEM.map(|(file, _)| file));
+}
+
 #[test]
 fn private_modules_are_used_only_where_they_are_tested() {
     let training = "tests/training/"; // tensors, kernels, plans and records
