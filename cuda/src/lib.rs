@@ -25,8 +25,8 @@ mod trial;
 
 pub use api::nccl::{self, Communicator};
 pub use api::{
-    Address, Argument, Buffer, CompileError, Context, Event, Events, Fault, Imported, Pinned, ProcessHandle,
-    ProductError, Range, Stream, Unloadable, Unsupported, driver_version,
+    Address, Argument, Buffer, CompileError, Context, Event, Events, Fault, GraphCounts, GraphUse, Graphs, Imported,
+    Pinned, ProcessHandle, ProductError, Range, Stream, Unloadable, Unsupported, driver_version,
 };
 pub use clock::Clock;
 pub use compiler::{Code, Kernels, Origin, file_name, kernels, try_compiler};

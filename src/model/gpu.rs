@@ -15,7 +15,7 @@ use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::{Address, Buffer};
 use pipesim_cuda::kernel::Precision;
-use pipesim_cuda::{Event, Gpu};
+use pipesim_cuda::{Event, Gpu, Graphs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +83,27 @@ impl StageModule<Cuda> {
         module.compute.warm_products(false);
         module.compute.wake();
         Ok(module)
+    }
+
+    /// Launches what ops enqueue as these graphs from now on.
+    pub fn use_graphs(&mut self, graphs: Graphs) {
+        self.compute.graphs = Some(graphs);
+    }
+
+    /// Enqueues an op: see [`StageModule::run`]. With graphs, what it enqueues between two marks, messages or collective calls is one
+    /// launch if the same was enqueued before.
+    pub fn enqueue(
+        &mut self,
+        op: Op,
+        input: Option<Address>,
+        output: Option<Address>,
+        marks: &mut EventTimer,
+    ) -> Result<()> {
+        let Some(mut graphs) = self.compute.graphs.take() else { return self.run(op, input, output, marks) };
+        let gpu = self.gpu().clone();
+        let done = gpu.compute.collecting(&mut graphs, || self.run(op, input, output, marks));
+        self.compute.graphs = Some(graphs);
+        done
     }
 
     /// Sums a gradient that several workers hold over `group`, in place. To be called once a step, after the last backward for the

@@ -194,7 +194,7 @@ impl Backend for Accelerator {
         let _range = Range::new(&op.to_string());
         self.note_done()?;
         self.marks.op(number as u32);
-        self.module.run(op, input, output, &mut self.marks)
+        self.module.enqueue(op, input, output, &mut self.marks)
     }
 
     fn copy(&mut self, _number: usize, (index, op): (usize, Op), after: &[usize]) -> Result<()> {
