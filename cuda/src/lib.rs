@@ -1,7 +1,7 @@
 //! NVIDIA GPUs for `pipesim`: driver, streams, memory, kernels, matrix products, and communication.
 //!
 //! ```text
-//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, sampler
+//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, room, sampler
 //!      kernel ─▶ compiler ─▶ algorithms, blas ─▶ trial   symmetric
 //! ```
 //!
@@ -19,6 +19,7 @@ mod driver;
 mod gpu;
 pub mod kernel;
 pub mod library;
+mod room;
 mod sampler;
 pub mod symmetric;
 mod trial;

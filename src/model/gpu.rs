@@ -79,7 +79,13 @@ impl StageModule<Cuda> {
             module.compute.allow_copies()?;
         }
         module.compute.warm_products(true);
+        let pause = || {
+            std::thread::sleep(Duration::from_micros(50));
+            Ok(())
+        };
+        gpu.limit(Some((MOST_WARMING, Box::new(pause))));
         module.warm_up(microbatches * sequences * tokens, ops.has_copies).context("running every op once")?;
+        gpu.limit(None);
         module.compute.warm_products(false);
         module.compute.wake();
         Ok(module)
@@ -167,10 +173,6 @@ impl StageModule<Cuda> {
         self.begin(&tokens, &tokens)?;
         let gpu = self.gpu().clone();
         let mut marks = EventTimer::new(&gpu);
-        marks.limit(MOST_WARMING, || {
-            std::thread::sleep(Duration::from_micros(50));
-            Ok(())
-        });
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;
