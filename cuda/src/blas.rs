@@ -5,8 +5,7 @@
 
 use super::algorithms::{self, Choice, MOST_CANDIDATES};
 use super::api::{
-    Address, Buffer, Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape,
-    StreamHandle, Workspace,
+    Address, Buffer, Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape, Workspace,
 };
 use super::compiler::digest;
 use super::gpu::Gpu;
@@ -18,13 +17,22 @@ use std::sync::Arc;
 /// Size of the memory for partial sums of products, as the library recommends for the newest devices.
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// The products of one shard. Their workspace is used on one stream.
+/// A planned product.
+struct Plan {
+    product: Arc<Product>,
+    /// Number of the algorithm to use.
+    algorithm: usize,
+    /// Whether the library has done it.
+    was_done: bool,
+}
+
+/// The products of one shard, on the GPU's compute stream.
 pub struct Products {
     gpu: Arc<Gpu>,
-    lt: Lt,
+    lt: Arc<Lt>,
     workspace: Buffer,
     /// By shape; `None` if the library has no algorithm.
-    chosen: BTreeMap<Shape, Option<Product>>,
+    chosen: BTreeMap<Shape, Option<Plan>>,
     /// Number of multiprocessors of a slice.
     multiprocessors: Option<u32>,
     element: Element,
@@ -54,7 +62,7 @@ impl Products {
         };
         Ok(Products {
             gpu: gpu.clone(),
-            lt: Lt::open()?,
+            lt: Arc::new(Lt::open()?),
             workspace: Buffer::new(gpu.context(), WORKSPACE_BYTES)?,
             chosen: BTreeMap::new(),
             multiprocessors: gpu.slice().map(|_| gpu.multiprocessors()),
@@ -83,8 +91,9 @@ impl Products {
         let keys: Vec<Shape> = self.chosen.keys().copied().filter(|_| self.is_chosen).collect();
         for shape in keys {
             let name = self.name(&shape);
-            if let (Some(Some(product)), Some(choice)) = (self.chosen.get_mut(&shape), algorithms::chosen(&name)?) {
-                take(product, &name, &choice)?;
+            if let (Some(Some(plan)), Some(choice)) = (self.chosen.get_mut(&shape), algorithms::chosen(&name)?) {
+                plan.algorithm = number(&plan.product, &name, &choice)?;
+                plan.was_done = false;
             }
         }
         Ok(())
@@ -102,48 +111,53 @@ impl Products {
     fn choose(
         &self,
         shape: &Shape,
-        product: &mut Product,
+        product: &Arc<Product>,
         (operands, workspace): (&Operands, Workspace),
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let name = self.name(shape);
         match algorithms::chosen(&name)? {
-            Some(choice) => take(product, &name, &choice),
+            Some(choice) => number(product, &name, &choice),
             None if self.is_timed => {
-                if let Some(choice) = self.fastest(product, operands, workspace)? {
-                    algorithms::choose(name, choice);
-                }
-                Ok(())
+                let Some((fastest, choice)) = self.fastest(product, operands, workspace)? else { return Ok(0) };
+                algorithms::choose(name, choice);
+                Ok(fastest)
             }
-            None => Ok(()),
+            None => Ok(0),
         }
     }
 
-    /// Times all candidates and takes the fastest, the first one of equals. Returns nothing if the library rejects all. Waits.
-    fn fastest(&self, product: &mut Product, operands: &Operands, workspace: Workspace) -> Result<Option<Choice>> {
-        let mut times = Vec::new();
-        for candidate in 0..product.algorithms().count() {
-            product.algorithm = candidate;
-            times.push(self.time_us(product, operands, workspace)?);
-        }
-        product.algorithm = 0;
+    /// Times all candidates and returns the fastest, the first one of equals; nothing if the library rejects all. Waits.
+    fn fastest(
+        &self,
+        product: &Arc<Product>,
+        operands: &Operands,
+        workspace: Workspace,
+    ) -> Result<Option<(usize, Choice)>> {
+        let candidates = 0..product.algorithms().count();
+        let times = candidates.map(|candidate| self.time_us((product, candidate), operands, workspace));
+        let times = times.collect::<Result<Vec<_>>>()?;
         let mut ranked: Vec<(usize, f64)> =
             times.iter().enumerate().filter_map(|(i, time)| Some((i, (*time)?))).collect();
         ranked.sort_by(|(_, a), (_, b)| a.total_cmp(b));
         let Some(&(fastest, _)) = ranked.first() else { return Ok(None) };
-        product.algorithm = fastest;
         let all: Vec<String> =
             times.iter().map(|time| time.map_or("rejected".to_string(), |time| format!("{time:.1}"))).collect();
         let why = format!("number {} of {} us", fastest + 1, all.join(", "));
-        Ok(hashes(product).nth(fastest).map(|algorithm| Choice { algorithm, why }))
+        Ok(hashes(product).nth(fastest).map(|algorithm| (fastest, Choice { algorithm, why })))
     }
 
     /// Returns the shortest time of a product in microseconds, after a call that is not timed; nothing if the library rejects it.
-    fn time_us(&self, product: &Product, operands: &Operands, workspace: Workspace) -> Result<Option<f64>> {
+    fn time_us(
+        &self,
+        (product, algorithm): (&Arc<Product>, usize),
+        operands: &Operands,
+        workspace: Workspace,
+    ) -> Result<Option<f64>> {
         let compute = &self.gpu.compute;
         let mut least = f64::INFINITY;
         for call in 0..=TIMED_CALLS {
             let before = self.gpu.mark(compute)?;
-            match self.lt.multiply(product, operands, workspace, compute.for_product()) {
+            match compute.multiply((&self.lt, product, algorithm), *operands, workspace, false) {
                 Err(ProductError::Refused { code: NOT_SUPPORTED, .. }) => return Ok(None),
                 outcome => outcome?,
             }
@@ -163,13 +177,7 @@ impl Products {
 
     /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ (+ `residual`), with an epilogue. Returns false, and enqueues nothing, if the library
     /// has no algorithm for it.
-    pub fn forward(
-        &mut self,
-        stream: StreamHandle,
-        sizes: Sizes,
-        epilogue: Epilogue,
-        operands: Forward,
-    ) -> Result<bool> {
+    pub fn forward(&mut self, sizes: Sizes, epilogue: Epilogue, operands: Forward) -> Result<bool> {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
         let shape = Shape {
@@ -182,13 +190,12 @@ impl Products {
         };
         let Forward { out, input, weight, bias, residual, kept } = operands;
         let operands = Operands { a: weight, b: input, c: residual.unwrap_or(out), d: out, bias, kept };
-        self.multiply(stream, shape, operands)
+        self.multiply(shape, operands)
     }
 
     /// `out` (n, IC) = `gradient` (n, OC) `weight`, with an epilogue that may read `kept` (n, IC).
     pub fn backward_input(
         &mut self,
-        stream: StreamHandle,
         sizes: Sizes,
         epilogue: Epilogue,
         BackwardInput { out, gradient, weight, kept }: BackwardInput,
@@ -203,14 +210,13 @@ impl Products {
             adds: false,
             epilogue,
         };
-        self.multiply(stream, shape, Operands { a: weight, b: gradient, c: out, d: out, bias: Address::NULL, kept })
+        self.multiply(shape, Operands { a: weight, b: gradient, c: out, d: out, bias: Address::NULL, kept })
     }
 
     /// `out` (OC, IC), float32, += `gradient` (n, OC)ᵀ `input` (n, IC), and `bias` (OC), float32, = the sum of the rows of `gradient`,
     /// unless it is null.
     pub fn backward_weight(
         &mut self,
-        stream: StreamHandle,
         sizes: Sizes,
         BackwardWeight { out, gradient, input, bias }: BackwardWeight,
     ) -> Result<bool> {
@@ -225,35 +231,41 @@ impl Products {
             epilogue: if bias == Address::NULL { Epilogue::None } else { Epilogue::BiasGradient },
         };
         let operands = Operands { a: input, b: gradient, c: out, d: out, bias, kept: Address::NULL };
-        self.multiply(stream, shape, operands)
+        self.multiply(shape, operands)
     }
 
-    fn multiply(&mut self, stream: StreamHandle, shape: Shape, operands: Operands) -> Result<bool> {
+    fn multiply(&mut self, shape: Shape, operands: Operands) -> Result<bool> {
         let workspace = Workspace { address: self.workspace.address(), bytes: WORKSPACE_BYTES };
         if !self.chosen.contains_key(&shape) {
-            let candidates = if self.is_chosen { MOST_CANDIDATES } else { 1 };
-            let mut product = match self.lt.product(&shape, (self.multiprocessors, candidates), workspace) {
-                Ok(product) => Some(product),
-                Err(error) if error.is_not_supported() => None,
-                Err(error) => return Err(error).with_context(|| format!("planning the product {shape:?}")),
-            };
-            if let Some(product) = product.as_mut().filter(|_| self.is_chosen) {
-                self.choose(&shape, product, (&operands, workspace))?;
-            }
-            self.chosen.insert(shape, product);
+            let plan = self.plan(&shape, (&operands, workspace))?;
+            self.chosen.insert(shape, plan);
         }
-        let Some(Some(product)) = self.chosen.get(&shape) else { return Ok(false) };
-        match self.lt.multiply(product, &operands, workspace, stream) {
-            Ok(()) => Ok(true),
+        let Some(Some(plan)) = self.chosen.get_mut(&shape) else { return Ok(false) };
+        let product = (&self.lt, &plan.product, plan.algorithm);
+        match self.gpu.compute.multiply(product, operands, workspace, plan.was_done) {
+            Ok(()) => {
+                plan.was_done = true;
+                Ok(true)
+            }
             // The product may reject what the heuristic has promised, before anything is enqueued.
             Err(ProductError::Refused { code: NOT_SUPPORTED, .. }) => {
-                if let Some(Some(product)) = self.chosen.insert(shape, None) {
-                    self.lt.destroy(product);
-                }
+                self.chosen.insert(shape, None);
                 Ok(false)
             }
             Err(error) => Err(error).with_context(|| format!("multiplying {shape:?}")),
         }
+    }
+
+    /// Plans a product. Returns nothing if the library has no algorithm for it.
+    fn plan(&self, shape: &Shape, operands: (&Operands, Workspace)) -> Result<Option<Plan>> {
+        let candidates = if self.is_chosen { MOST_CANDIDATES } else { 1 };
+        let product = match self.lt.product(shape, (self.multiprocessors, candidates), operands.1) {
+            Ok(product) => Arc::new(product),
+            Err(error) if error.is_not_supported() => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("planning the product {shape:?}")),
+        };
+        let algorithm = if self.is_chosen { self.choose(shape, &product, operands)? } else { 0 };
+        Ok(Some(Plan { product, algorithm, was_done: false }))
     }
 }
 
@@ -273,8 +285,8 @@ fn hashes(product: &Product) -> impl Iterator<Item = String> {
     product.algorithms().map(|words| digest(0, &[&format!("{words:x?}")]))
 }
 
-/// Takes an algorithm for a product.
-fn take(product: &mut Product, name: &str, choice: &Choice) -> Result<()> {
+/// Returns the number of the algorithm that was chosen for a product.
+fn number(product: &Product, name: &str, choice: &Choice) -> Result<usize> {
     let Some(number) = hashes(product).position(|hash| hash == choice.algorithm) else {
         bail!(
             "expected algorithm {} of the product {name} among the {} that cuBLASLt proposes here, found others: use the cuBLASLt and GPU of the record, on all ranks, or --products timed",
@@ -282,8 +294,7 @@ fn take(product: &mut Product, name: &str, choice: &Choice) -> Result<()> {
             product.algorithms().count()
         );
     };
-    product.algorithm = number;
-    Ok(())
+    Ok(number)
 }
 
 /// Operands of [`Products::forward`].
@@ -323,9 +334,7 @@ impl Products {
     fn forget(&mut self) {
         // A fault here was already reported by an earlier call.
         let _ = self.gpu.make_current();
-        for product in std::mem::take(&mut self.chosen).into_values().flatten() {
-            self.lt.destroy(product);
-        }
+        self.chosen.clear();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::api::{Context, Event, Events, Fault, Stream};
 use super::driver::{Driver, Facts, Unusable};
+use super::room::Room;
 use anyhow::{Context as _, ensure};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ pub struct Gpu {
     slice: Option<(u32, u32)>,
     multiprocessors: u32,
     events: Arc<Events>,
+    pub(super) room: Mutex<Room>,
     /// Stream of the kernels.
     pub compute: Stream,
     /// Stream of outgoing messages.
@@ -100,7 +102,8 @@ impl Gpu {
         let stream = || Stream::new(&context);
         let (compute, send, receive, idle) = (stream()?, stream()?, stream()?, stream()?);
         let events = Events::new(&context);
-        Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive, idle })
+        let room = Mutex::default();
+        Ok(Gpu { context, facts, slice, multiprocessors, events, room, compute, send, receive, idle })
     }
 
     /// The context that owns its streams, events and memory.

@@ -38,7 +38,7 @@ impl Precision {
 }
 
 /// Grid of a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Launch {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs for `pipesim`: driver, streams, memory, kernels, matrix products, and communication.
 //!
 //! ```text
-//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, sampler
+//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, room, sampler
 //!      kernel ─▶ compiler ─▶ algorithms, blas ─▶ trial   symmetric
 //! ```
 //!
@@ -19,14 +19,15 @@ mod driver;
 mod gpu;
 pub mod kernel;
 pub mod library;
+mod room;
 mod sampler;
 pub mod symmetric;
 mod trial;
 
 pub use api::nccl::{self, Communicator};
 pub use api::{
-    Address, Argument, Buffer, CompileError, Context, Event, Events, Fault, Imported, Pinned, ProcessHandle,
-    ProductError, Range, Stream, Unloadable, Unsupported, driver_version,
+    Address, Argument, Buffer, CompileError, Context, Event, Events, Fault, GraphCounts, GraphUse, Graphs, Imported,
+    Pinned, ProcessHandle, ProductError, Range, Stream, Unloadable, Unsupported, driver_version,
 };
 pub use clock::Clock;
 pub use compiler::{Code, Kernels, Origin, file_name, kernels, try_compiler};

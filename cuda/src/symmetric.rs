@@ -97,7 +97,7 @@ impl Symmetric {
                 value,
                 NVSHMEM_SIGNAL_SET,
                 to as i32,
-                stream.raw().cast(),
+                stream.raw()?.cast(),
             );
         }
         Ok(())
@@ -109,7 +109,7 @@ impl Symmetric {
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
         let signal = self.world.library.functions().nvshmemx_signal_op_on_stream;
         // SAFETY: as for `put`.
-        unsafe { signal(word.cast().as_ptr(), value, NVSHMEM_SIGNAL_SET, to as i32, stream.raw().cast()) };
+        unsafe { signal(word.cast().as_ptr(), value, NVSHMEM_SIGNAL_SET, to as i32, stream.raw()?.cast()) };
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Symmetric {
         let word = self.at(place, size_of::<u64>())?;
         let wait = self.world.library.functions().nvshmemx_signal_wait_until_on_stream;
         // SAFETY: as for `put`.
-        unsafe { wait(word.cast().as_ptr(), NVSHMEM_CMP_GE, value, stream.raw().cast()) };
+        unsafe { wait(word.cast().as_ptr(), NVSHMEM_CMP_GE, value, stream.raw()?.cast()) };
         Ok(())
     }
 

@@ -54,7 +54,7 @@ pub fn try_product(gpu: &Arc<Gpu>) -> Result<()> {
         residual: None,
         kept: Address::NULL,
     };
-    let done = products.forward(gpu.compute.for_product(), sizes, Epilogue::None, operands)?;
+    let done = products.forward(sizes, Epilogue::None, operands)?;
     ensure!(done, "expected cuBLASLt to multiply {SIZE} x {SIZE} matrices, found no algorithm");
     check(&download(gpu, &out)?, |i| 2.0 * i as f32, "a product")
 }

@@ -35,7 +35,7 @@ pub use collective::TensorGroup;
 pub use device::{Batch, Device, State, Timed, Update};
 #[cfg(feature = "cuda")]
 pub use gpu::places as gpu_places;
-pub use gpu::{Gpus, PRODUCTS, UNAVAILABLE};
+pub use gpu::{GRAPHS, Gpus, PRODUCTS, UNAVAILABLE};
 pub use groups::optimizer_share;
 pub use host::Host;
 pub use host_queues::COPY_THREADS;

@@ -15,12 +15,19 @@ pub const UNAVAILABLE: Option<&str> =
 /// As with GPUs.
 pub const PRODUCTS: &str = "products";
 
+/// As with GPUs.
+pub const GRAPHS: &str = "cuda_graphs";
+
 /// Never constructed.
 pub enum Gpus {}
 
 impl Gpus {
     pub fn open(_: &Ranks, _: u32, _: Option<u32>, _: bool) -> Result<Gpus> {
         None.context(UNAVAILABLE.unwrap_or_default())
+    }
+
+    pub fn with_graphs(self, _: bool) -> Gpus {
+        self
     }
 
     pub fn choose_algorithms(_: Option<&str>) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::{Address, Buffer};
 use pipesim_cuda::kernel::Precision;
-use pipesim_cuda::{Event, Gpu};
+use pipesim_cuda::{Event, Gpu, Graphs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,10 +79,37 @@ impl StageModule<Cuda> {
             module.compute.allow_copies()?;
         }
         module.compute.warm_products(true);
+        let pause = || {
+            std::thread::sleep(Duration::from_micros(50));
+            Ok(())
+        };
+        gpu.limit(Some((MOST_WARMING, Box::new(pause))));
         module.warm_up(microbatches * sequences * tokens, ops.has_copies).context("running every op once")?;
+        gpu.limit(None);
         module.compute.warm_products(false);
         module.compute.wake();
         Ok(module)
+    }
+
+    /// Launches what ops enqueue as these graphs from now on.
+    pub fn use_graphs(&mut self, graphs: Graphs) {
+        self.compute.graphs = Some(graphs);
+    }
+
+    /// Enqueues an op: see [`StageModule::run`]. With graphs, what it enqueues between two marks, messages or collective calls is one
+    /// launch if the same was enqueued before.
+    pub fn enqueue(
+        &mut self,
+        op: Op,
+        input: Option<Address>,
+        output: Option<Address>,
+        marks: &mut EventTimer,
+    ) -> Result<()> {
+        let Some(mut graphs) = self.compute.graphs.take() else { return self.run(op, input, output, marks) };
+        let gpu = self.gpu().clone();
+        let done = gpu.compute.collecting(&mut graphs, || self.run(op, input, output, marks));
+        self.compute.graphs = Some(graphs);
+        done
     }
 
     /// Sums a gradient that several workers hold over `group`, in place. To be called once a step, after the last backward for the
@@ -146,10 +173,6 @@ impl StageModule<Cuda> {
         self.begin(&tokens, &tokens)?;
         let gpu = self.gpu().clone();
         let mut marks = EventTimer::new(&gpu);
-        marks.limit(MOST_WARMING, || {
-            std::thread::sleep(Duration::from_micros(50));
-            Ok(())
-        });
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;

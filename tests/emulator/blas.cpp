@@ -66,13 +66,13 @@ int fastest(int device) {
 
 // The stand-in for the driver: a product is an operation of a stream there.
 struct Driver {
-    int (*enqueue)(void*, void (*)(void*), void*, const char*);
+    int (*enqueue)(void*, void (*)(void*), void*, void (*)(void*), const char*);
     void (*check_memory)(const char*, const char*, const void*, size_t);
     void (*refuse_after_exit)();
     int (*current_device)(int*);
     Driver() {
         void* library = dlopen("libcuda.so.1", RTLD_NOW);
-        enqueue = library ? (decltype(enqueue))dlsym(library, "emulator_enqueue") : nullptr;
+        enqueue = library ? (decltype(enqueue))dlsym(library, "emulator_enqueue_again") : nullptr;
         check_memory = library ? (decltype(check_memory))dlsym(library, "emulator_check_memory") : nullptr;
         refuse_after_exit = library ? (decltype(refuse_after_exit))dlsym(library, "emulator_refuse_after_exit") : nullptr;
         current_device = library ? (decltype(current_device))dlsym(library, "cuCtxGetDevice") : nullptr;
@@ -127,6 +127,8 @@ struct Product {
     const void *a_data, *b_data, *c_data;
     void* out_data;
     int algorithm, device;
+    void* workspace;
+    size_t workspace_bytes;
 };
 
 const void* element(const void* data, int type, int64_t index) { return (const char*)data + index * (int64_t)width(type); }
@@ -184,8 +186,28 @@ void reduce_operand(const Product& p, int batch, int64_t m, int64_t n, int64_t k
     }
 }
 
+size_t extent_bytes(const Layout& layout) {
+    int64_t last = (layout.batches - 1) * layout.batch_stride + ((int64_t)layout.columns - 1) * layout.stride + (int64_t)layout.rows;
+    return (size_t)last * width(layout.type);
+}
+
+void check_operands(const Product& p) {
+    const char* call = "cublasLtMatmul";
+    driver().check_memory(call, "A", p.a_data, extent_bytes(p.a));
+    driver().check_memory(call, "B", p.b_data, extent_bytes(p.b));
+    if (p.workspace_bytes) driver().check_memory(call, "workspace", p.workspace, p.workspace_bytes);
+    if (p.beta != 0.0f) driver().check_memory(call, "C", p.c_data, extent_bytes(p.c));
+    driver().check_memory(call, "D", p.out_data, extent_bytes(p.out));
+    size_t bias_length = p.d.epilogue == BGRADB ? p.out.columns : p.out.rows;
+    if (uses_bias(p.d.epilogue)) driver().check_memory(call, "bias", p.d.bias, bias_length * width(bias_type(p.d, p.out)));
+    if (!uses_aux(p.d.epilogue)) return;
+    int64_t last = (p.out.batches - 1) * p.d.aux_batch_stride + ((int64_t)p.out.columns - 1) * p.d.aux_stride + (int64_t)p.out.rows;
+    driver().check_memory(call, "epilogue's auxiliary matrix", p.d.aux, (size_t)last * width(aux_type(p.d, p.out)));
+}
+
 void multiply(void* argument) {
     auto* p = (Product*)argument;
+    check_operands(*p);  // in a graph, memory may be freed meanwhile
     int64_t m = (int64_t)p->out.rows, n = (int64_t)p->out.columns, k = (int64_t)(p->d.transpose_a ? p->a.rows : p->a.columns);
     std::vector<float> sums((size_t)(m * n)), part(p->algorithm ? sums.size() : 0);
     if (int first = fastest(p->device); first >= 0 && p->algorithm != first) usleep(SLOWER);
@@ -205,25 +227,6 @@ void multiply(void* argument) {
         if (p->d.epilogue == BGRADA || p->d.epilogue == BGRADB) reduce_operand(*p, batch, m, n, k);
         finish(*p, batch, sums, m, n);
     }
-    delete p;
-}
-
-size_t extent_bytes(const Layout& layout) {
-    int64_t last = (layout.batches - 1) * layout.batch_stride + ((int64_t)layout.columns - 1) * layout.stride + (int64_t)layout.rows;
-    return (size_t)last * width(layout.type);
-}
-
-void check_operands(const Product& p) {
-    const char* call = "cublasLtMatmul";
-    driver().check_memory(call, "A", p.a_data, extent_bytes(p.a));
-    driver().check_memory(call, "B", p.b_data, extent_bytes(p.b));
-    if (p.beta != 0.0f) driver().check_memory(call, "C", p.c_data, extent_bytes(p.c));
-    driver().check_memory(call, "D", p.out_data, extent_bytes(p.out));
-    size_t bias_length = p.d.epilogue == BGRADB ? p.out.columns : p.out.rows;
-    if (uses_bias(p.d.epilogue)) driver().check_memory(call, "bias", p.d.bias, bias_length * width(bias_type(p.d, p.out)));
-    if (!uses_aux(p.d.epilogue)) return;
-    int64_t last = (p.out.batches - 1) * p.d.aux_batch_stride + ((int64_t)p.out.columns - 1) * p.d.aux_stride + (int64_t)p.out.rows;
-    driver().check_memory(call, "epilogue's auxiliary matrix", p.d.aux, (size_t)last * width(aux_type(p.d, p.out)));
 }
 
 template <class T> int set(T& field, const void* data, size_t bytes) {
@@ -345,17 +348,18 @@ API int cublasLtMatmulAlgoGetHeuristic(Handle* handle, Description* d, Layout* a
 }
 
 API int cublasLtMatmul(Handle* handle, Description* d, const void* alpha, const void* a, Layout* a_layout, const void* b, Layout* b_layout, const void* beta,
-                       const void* c, Layout* c_layout, void* out, Layout* out_layout, const Algorithm* algorithm, void*, size_t, void* stream) {
+                       const void* c, Layout* c_layout, void* out, Layout* out_layout, const Algorithm* algorithm, void* workspace, size_t workspace_bytes, void* stream) {
     if (!handle) return NOT_INITIALIZED;
     if (!d || !alpha || !beta || !a || !b || !out || !a_layout || !b_layout || !c_layout || !out_layout) return INVALID_VALUE;
     if (int status = check(*d, *a_layout, *b_layout, *c_layout, *out_layout)) return status;
     if (algorithm && (algorithm->data[0] != MARK || algorithm->data[3] != (uint64_t)a_layout->type || algorithm->data[5] != d->epilogue)) return INVALID_VALUE;
     if ((uses_bias(d->epilogue) && !d->bias) || (uses_aux(d->epilogue) && (!d->aux || d->aux_stride % 8 || !d->aux_stride))) return INVALID_VALUE;
     auto* p = new Product{*d, *a_layout, *b_layout, *c_layout, *out_layout, *(const float*)alpha, *(const float*)beta, a, b, c, out,
-                          algorithm ? (int)algorithm->data[6] : 0, handle->device};
+                          algorithm ? (int)algorithm->data[6] : 0, handle->device, workspace, workspace_bytes};
     check_operands(*p);
     char name[96];
     snprintf(name, sizeof name, "cublasLtMatmul %llu x %llu x %llu", (unsigned long long)p->out.rows, (unsigned long long)p->out.columns,
              (unsigned long long)(p->d.transpose_a ? p->a.rows : p->a.columns));
-    return driver().enqueue(stream, multiply, p, name) ? (int)INVALID_VALUE : (int)SUCCESS;
+    auto drop = [](void* product) { delete (Product*)product; };
+    return driver().enqueue(stream, multiply, p, drop, name) ? (int)INVALID_VALUE : (int)SUCCESS;
 }

@@ -22,10 +22,11 @@ namespace emulator {
 
 enum Result : int {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-    INVALID_CONTEXT = 201, MAPPING_FAILED = 205, NO_BINARY_FOR_GPU = 209, UNSUPPORTED_LIMIT = 215, INVALID_HANDLE = 400, NOT_FOUND = 500,
+    INVALID_CONTEXT = 201, MAPPING_FAILED = 205, NO_BINARY_FOR_GPU = 209, UNSUPPORTED_LIMIT = 215, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500,
     PEER_ACCESS_UNSUPPORTED = 217, NOT_READY = 600, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, PRIMARY_CONTEXT_ACTIVE = 708,
     CONTEXT_IS_DESTROYED = 709, HOST_MEMORY_ALREADY_REGISTERED = 712, HOST_MEMORY_NOT_REGISTERED = 713, LAUNCH_FAILED = 719, NOT_PERMITTED = 800,
-    NOT_SUPPORTED = 801, INVALID_RESOURCE_TYPE = 914, INVALID_RESOURCE_CONFIGURATION = 915,
+    NOT_SUPPORTED = 801, STREAM_CAPTURE_UNSUPPORTED = 900, STREAM_CAPTURE_INVALIDATED = 901, STREAM_CAPTURE_ISOLATION = 905,
+    STREAM_CAPTURE_IMPLICIT = 906, STREAM_CAPTURE_WRONG_THREAD = 908, INVALID_RESOURCE_TYPE = 914, INVALID_RESOURCE_CONFIGURATION = 915,
 };
 
 using Handle = uintptr_t;
@@ -72,6 +73,7 @@ private:
 };
 
 struct Stream;
+struct Capture;
 
 // One of the hardware's queues of a device. What streams enqueue goes into one of a few of them and starts in the order in which
 // it was enqueued there: a wait that is not over holds up what other streams put behind it.
@@ -124,6 +126,7 @@ struct Stream {
     std::deque<Operation> queue;
     uint64_t submitted = 0, completed = 0;
     bool closed = false;
+    std::shared_ptr<Capture> capture;  // while what is enqueued becomes a graph
     // For the report of a deadlock: what runs, and what it is blocked on.
     std::string running, blocked;
     Clock::time_point since;
@@ -162,7 +165,8 @@ std::shared_ptr<Stream> find_stream(Handle handle, int* result);
 std::shared_ptr<Stream> create_stream(const std::shared_ptr<Context>& context, unsigned flags, int priority);
 // The thread finishes what is queued, then ends; the handle is gone at once.
 void close_stream(const std::shared_ptr<Stream>& stream);
-uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run, bool waits = false);
+// Into a graph, if the stream is being captured, which only operations may enter that can run several times.
+uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run, bool waits = false, bool can_repeat = false);
 void wait_for(const std::shared_ptr<Stream>& stream, uint64_t ticket, const char* call);
 void synchronize_context(Context* context, const char* call);
 void synchronize_device(int device, const char* call);
@@ -172,7 +176,18 @@ void block_until(const std::function<bool()>& ready, const std::function<std::st
 void check_progress(Clock::time_point since);
 void set_blocked(const std::string& what);
 const char* running_operation();
+void begin_node(const std::string& name);
 extern thread_local bool inside_host_function;
+
+// captures (driver_graph.cpp)
+bool add_node(Stream& stream, const std::string& name, const std::function<void()>& run, bool can_repeat);
+int capture_state(Stream& stream);  // 0 none, 1 active, 2 invalid
+// Ends what a stream captures with an error: `result`, or success if it captures nothing.
+int invalidate(Stream& stream, int result);
+// Whether a call that is not ordered with streams is forbidden, since something is captured; and what it does to captures.
+int refuse_unsafe();
+// The same of a call that conflicts with the captures of some streams.
+int refuse_captured(const std::function<bool(Stream&)>& concerned, int code);
 
 // events (driver_event.cpp)
 int record_event(Handle event, const std::shared_ptr<Stream>& stream, const char* call);
@@ -208,6 +223,7 @@ void release_device(const char* call, const Allocation& allocation);
 
 // Exported for the other stand-ins, which find them with dlsym in libcuda.so.1.
 API int emulator_enqueue(emulator::Handle stream, void (*run)(void*), void* argument, const char* what);
+API int emulator_enqueue_again(emulator::Handle stream, void (*run)(void*), void* argument, void (*drop)(void*), const char* what);
 API void emulator_block(int (*ready)(void*), void* argument, const char* what);
 API void emulator_register_memory(void* address, size_t bytes, int device, const char* origin);
 API void emulator_unregister_memory(void* address);

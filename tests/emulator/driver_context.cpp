@@ -208,8 +208,13 @@ API int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     return SUCCESS;
 }
 
+static int refuse_synchronizing(Context* context) {
+    return refuse_captured([&](Stream& stream) { return stream.context->root() == context->root(); }, STREAM_CAPTURE_UNSUPPORTED);
+}
+
 API int cuCtxSynchronize() {
     CURRENT(context);
+    if (int forbidden = refuse_synchronizing(context.get())) return forbidden;
     synchronize_context(context.get(), "cuCtxSynchronize");
     return SUCCESS;
 }
@@ -218,6 +223,7 @@ API int cuCtxSynchronize_v2(Handle handle) {
     if (!handle) return cuCtxSynchronize();
     auto context = contexts.find(handle);
     if (!context) return INVALID_CONTEXT;
+    if (int forbidden = refuse_synchronizing(context.get())) return forbidden;
     synchronize_context(context.get(), "cuCtxSynchronize");
     return SUCCESS;
 }

@@ -29,13 +29,14 @@ static int copy(const char* call, uintptr_t destination, Side destination_side, 
     bool from_pageable = pageable(source_side, source), to_pageable = pageable(destination_side, destination);
     if (pinned_only() && !wait && (from_pageable || to_pageable))
         fatal(call, "host memory " + hexadecimal(from_pageable ? source : destination) + " is not pinned: the driver would copy or wait on the host ($EMULATOR_PINNED_ONLY forbids it)");
+    if ((wait || from_pageable || to_pageable) && invalidate(*stream, STREAM_CAPTURE_UNSUPPORTED)) return STREAM_CAPTURE_UNSUPPORTED;
     std::shared_ptr<std::vector<char>> staged;
     if (from_pageable && !wait) staged = std::make_shared<std::vector<char>>((const char*)source, (const char*)source + bytes);
     uint64_t ticket = submit(stream, call, [=] {
         check(call, "destination", destination_side, destination, bytes);
         if (!staged) check(call, "source", source_side, source, bytes);
         memmove((void*)destination, staged ? (const void*)staged->data() : (const void*)source, bytes);
-    });
+    }, false, true);
     if (wait || to_pageable) wait_for(stream, ticket, call);
     return SUCCESS;
 }
@@ -51,7 +52,7 @@ template <class Word> static int fill(const char* call, uintptr_t address, Word 
         check_memory(call, "destination", address, count * sizeof(Word));
         if (sizeof(Word) == 1) { memset((void*)address, (int)value, count); return; }
         for (size_t each = 0; each < count; ++each) ((Word*)address)[each] = value;
-    });
+    }, false, true);
     return SUCCESS;
 }
 

@@ -104,6 +104,7 @@ static void wait_shared(const std::shared_ptr<Event>& event, Handle handle, uint
 int wait_event(Handle handle, const std::shared_ptr<Stream>& stream, const char* call) {
     auto event = events.find(handle);
     if (!event) return INVALID_HANDLE;
+    if (int isolated = invalidate(*stream, STREAM_CAPTURE_ISOLATION)) return isolated;  // the event is of no capture
     if (event->shared) {
         uint64_t ticket = event->shared->recorded;
         if (ticket) submit(stream, call, [=] { wait_shared(event, handle, ticket); }, true);
@@ -174,6 +175,7 @@ API int cuStreamWaitEvent(Handle handle, Handle event, unsigned flags) {
 
 API int cuEventQuery(Handle handle) {
     CURRENT();
+    if (int forbidden = refuse_unsafe()) return forbidden;
     auto event = events.find(handle);
     if (!event) return INVALID_HANDLE;
     if (event->shared) return event->shared->completed >= event->shared->recorded ? SUCCESS : NOT_READY;
@@ -188,6 +190,7 @@ API int cuEventSynchronize(Handle handle) {
     auto event = events.find(handle);
     if (!event) return INVALID_HANDLE;
     if (inside_host_function) return NOT_PERMITTED;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     if (const char* thread = getenv("EMULATOR_FAIL_THREAD")) {
         char own[16] = "";
         pthread_getname_np(pthread_self(), own, sizeof own);

@@ -191,6 +191,7 @@ static int allocate_host(void** out, size_t bytes) {
     int result;
     auto context = current_context(&result);
     if (!context) return result;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     if (!out || bytes == 0) return INVALID_VALUE;
     void* memory = aligned_alloc(PAGE, up(bytes, PAGE));
     if (!memory) return OUT_OF_MEMORY;
@@ -213,6 +214,7 @@ API int cuMemAlloc_v2(uintptr_t* address, size_t bytes) {
     int result;
     auto context = current_context(&result);
     if (!context) return result;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     return allocate_device("cuMemAlloc", context->device, context->root()->handle, bytes, Kind::DEVICE, address);
 }
 
@@ -224,6 +226,7 @@ API int cuMemFree_v2(uintptr_t address) {
     auto context = current_context(&result);
     if (!context) return result;
     if (!address) return SUCCESS;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     Allocation allocation = check_memory("cuMemFree", "address", address, 1);
     if (milliseconds && allocation.bytes >= 1 << 20) usleep((useconds_t)atoi(milliseconds) * 1000);
     if (allocation.address != address) fatal("cuMemFree", "expected the start of an allocation, found " + describe_address(address));
@@ -238,6 +241,7 @@ API int cuMemAllocAsync(uintptr_t* address, size_t bytes, Handle handle) {
     int result;
     auto stream = find_stream(handle, &result);
     if (!stream) return result;
+    if (capture_state(*stream)) fatal("cuMemAllocAsync", "the stream is being captured, and memory of graphs is not emulated");
     return allocate_device("cuMemAllocAsync", stream->context->device, stream->context->root()->handle, bytes, Kind::DEVICE_ASYNC, address);
 }
 
@@ -275,6 +279,7 @@ API int cuMemFreeHost(void* memory) {
     if (!context) return result;
     Allocation allocation;
     if (!find_allocation((uintptr_t)memory, &allocation) || allocation.kind != Kind::HOST) return INVALID_VALUE;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     synchronize_device(allocation.device, "cuMemFreeHost");
     if (!remove_allocation((uintptr_t)memory, Kind::HOST, &allocation)) return INVALID_VALUE;
     free(memory);

@@ -67,6 +67,7 @@ static int load(const void* image, Handle* out) {
     int result;
     auto context = current_context(&result);
     if (!context) return result;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     const char* text = (const char*)image;
     if (!text || strncmp(text, MARK, sizeof MARK - 1)) return INVALID_IMAGE;
     const char* architecture = text + sizeof MARK - 1;
@@ -237,7 +238,11 @@ API int cuLaunchKernel(Handle handle, unsigned grid_x, unsigned grid_y, unsigned
         if (function->sizes[each] == sizeof value) check_argument(*function, *stream->context, each, value);
         launch->values.push_back(value);
     }
-    submit(stream, function->name, [launch] { run(*launch); });
+    submit(stream, function->name, [launch, context = stream->context] {
+        for (unsigned each = 0; each < launch->values.size(); ++each)  // a graph keeps addresses for longer
+            if (launch->function->sizes[each] == sizeof(uint64_t)) check_argument(*launch->function, *context, each, launch->values[each]);
+        run(*launch);
+    }, false, true);
     return SUCCESS;
 }
 

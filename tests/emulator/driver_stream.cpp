@@ -40,12 +40,17 @@ static void delay(Stream& stream) {
     if (random & 1) usleep((random & 0x3e) == 0 ? (random >> 8) % 3000 : (random >> 8) % 200);
 }
 
-static void trace(const Stream& stream, const char* operation) {
+static void trace(const Stream& stream, const std::string& operation) {
     static const bool wanted = getenv("EMULATOR_TRACE") != nullptr;
     if (!wanted) return;
     std::string line = std::to_string(Clock::now().time_since_epoch().count() / 1000) + " us device " +
                        std::to_string(stream.context->device) + " stream " + hexadecimal(stream.handle) + " " + operation + "\n";
     if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
+}
+
+void begin_node(const std::string& name) {
+    own_operation = name.c_str();
+    trace(*own_stream, "node " + name);
 }
 
 // The queues of a device, each once; $EMULATOR_HARDWARE_QUEUES=0 gives every stream one of its own.
@@ -145,7 +150,9 @@ std::shared_ptr<Stream> find_stream(Handle handle, int* result) {
     if (handle > 2) {
         auto stream = streams.find(handle);
         if (!stream) *result = INVALID_HANDLE;
-        return stream;
+        if (!stream || capture_state(*stream) < 2) return stream;
+        *result = STREAM_CAPTURE_INVALIDATED;
+        return nullptr;
     }
     if (handle == 2) {
         static thread_local std::unordered_map<Handle, std::shared_ptr<Stream>> own;
@@ -153,6 +160,8 @@ std::shared_ptr<Stream> find_stream(Handle handle, int* result) {
         if (!stream) stream = create_stream(context, 0, 0);
         return stream;
     }
+    *result = refuse_captured([&](Stream& stream) { return stream.blocking && stream.context == context; }, STREAM_CAPTURE_IMPLICIT);
+    if (*result) return nullptr;
     std::lock_guard<std::mutex> guard(context->order);
     if (!context->default_stream) context->default_stream = create_stream(context, 0, 0);
     return context->default_stream;
@@ -172,7 +181,8 @@ static void await_room(Stream& stream) {
     }
 }
 
-uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run, bool waits) {
+uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run, bool waits, bool can_repeat) {
+    if (add_node(*stream, name, run, can_repeat)) return 0;
     Context& context = *stream->context;
     std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> before;
     std::unique_lock<std::mutex> order(context.order, std::defer_lock);
@@ -357,6 +367,7 @@ API int cuStreamDestroy_v2(Handle handle) {
 
 API int cuStreamSynchronize(Handle handle) {
     STREAM(stream, handle);
+    if (int forbidden = invalidate(*stream, STREAM_CAPTURE_UNSUPPORTED)) return forbidden;
     uint64_t ticket;
     if (handle <= 2) ticket = submit(stream, "cuStreamSynchronize", [] {});  // waits for the blocking streams too
     else { std::lock_guard<std::mutex> guard(stream->mutex); ticket = stream->submitted; }
@@ -366,6 +377,8 @@ API int cuStreamSynchronize(Handle handle) {
 
 API int cuStreamQuery(Handle handle) {
     STREAM(stream, handle);
+    if (int forbidden = invalidate(*stream, STREAM_CAPTURE_UNSUPPORTED)) return forbidden;
+    if (int forbidden = refuse_unsafe()) return forbidden;
     std::lock_guard<std::mutex> guard(stream->mutex);
     return stream->completed == stream->submitted ? SUCCESS : NOT_READY;
 }
@@ -411,12 +424,6 @@ API int cuStreamGetDevice(Handle handle, int* device) {
     *device = stream->context->device;
     return SUCCESS;
 }
-API int cuStreamIsCapturing(Handle handle, int* status) {
-    STREAM(stream, handle);
-    *status = 0;
-    return SUCCESS;
-}
-
 API int cuLaunchHostFunc(Handle handle, void (*function)(void*), void* argument) {
     STREAM(stream, handle);
     if (!function) return INVALID_VALUE;
@@ -431,6 +438,16 @@ API int cuLaunchHostFunc(Handle handle, void (*function)(void*), void* argument)
 API int emulator_enqueue(Handle handle, void (*run)(void*), void* argument, const char* what) {
     STREAM(stream, handle);
     submit(stream, what, [=] { run(argument); }, strstr(what, "wait_until") != nullptr);
+    return SUCCESS;
+}
+
+// As emulator_enqueue; in a graph it runs once per launch. `drop` frees the argument behind the last.
+API int emulator_enqueue_again(Handle handle, void (*run)(void*), void* argument, void (*drop)(void*), const char* what) {
+    std::shared_ptr<void> kept(argument, drop);
+    STREAM(stream, handle);
+    static const bool fails = getenv("EMULATOR_CAPTURE_FAILS") != nullptr;
+    if (fails && capture_state(*stream)) return invalidate(*stream, STREAM_CAPTURE_UNSUPPORTED);
+    submit(stream, what, [=] { run(kept.get()); }, false, true);
     return SUCCESS;
 }
 

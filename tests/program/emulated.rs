@@ -423,10 +423,30 @@ fn communicators_are_connected_once() {
 #[test]
 fn no_stream_is_ever_full() {
     // the second model's backward is more than half of what a stream holds
-    for sizes in ["--micro 48 --blocks 4", "--micro 3 --blocks 40"] {
+    // and the sums of the third model's gradients by copies, one or more for each block
+    for sizes in
+        ["--micro 48 --blocks 4", "--micro 3 --blocks 40", "--micro 2 --blocks 200 --batch 4 --dp 2 --gpu-slices 2"]
+    {
         let arguments = format!("{TINY} --device cuda --stages 1 --warmup 0 --schedule 1f1b {sizes}");
         let (code, _, told) = run(&mut pipesim(&[("EMULATOR_NEVER_FULL", "1")]), &arguments);
         assert_eq!(code, Some(0), "{sizes}: {told}");
+    }
+}
+
+/// Sums by copies wait for nothing that a host has still to enqueue, so they end where every stream is nearly always full.
+#[test]
+fn sums_by_copies_end_in_streams_of_six_operations() {
+    compile();
+    for more in ["--dp 2 --gpu-slices 2 --schedule 1f1b", "--tp 2 --gpu-slices 4 --schedule zb-v --link local"] {
+        let losses = |depth: &str| {
+            let variables = [("EMULATOR_MULTIPROCESSORS", "32"), ("EMULATOR_QUEUE_DEPTH", depth)];
+            let arguments =
+                format!("{TINY} --device cuda --stages 2 --micro 4 --warmup 0 --blocks 4 --format json {more}");
+            let (code, json, told) = run(&mut pipesim(&variables), &arguments);
+            assert_eq!(code, Some(0), "{more}: {told}");
+            json["runs"][0]["losses"].clone()
+        };
+        assert_eq!(losses("6"), losses("1024"), "{more}");
     }
 }
 

@@ -6,6 +6,7 @@ mod emulated;
 mod explain;
 mod flags;
 mod gpu_hosts;
+mod graphs;
 mod habits;
 mod hardware;
 mod hostile;

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 #[path = "cuda_choices.rs"]
 mod choices;
+#[path = "cuda_graphs.rs"]
+mod graphs;
 #[path = "cuda_mesh.rs"]
 mod mesh;
 #[path = "cuda_slices.rs"]

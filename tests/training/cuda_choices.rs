@@ -5,7 +5,8 @@
 use super::{child, driver, on_gpu};
 use pipesim::internals::compute::cuda::{Alternative, Choices, Cuda, EventTimer};
 use pipesim::internals::model::{Config, Parameters, Quantity, StageModule};
-use pipesim_cuda::{Gpu, Precision};
+use pipesim::internals::op::{Kind, Op};
+use pipesim_cuda::{Gpu, GraphUse, Graphs, Precision};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,9 +45,9 @@ impl Trial {
         let Trial { module, tokens, marks, .. } = self;
         marks.clear();
         module.begin(tokens, tokens).unwrap();
-        module.forward(0, 0, None, None, marks).unwrap();
-        module.backward_input(0, 0, None, None, marks).unwrap();
-        module.backward_weight(0, 0, marks).unwrap();
+        for kind in [Kind::F, Kind::I, Kind::W] {
+            module.enqueue(Op::new(kind, 0, 0), None, None, marks).unwrap();
+        }
     }
 
     /// The gradients of one micro-batch.
@@ -67,6 +68,42 @@ impl Trial {
             times.entry(name).or_default().extend(more);
         }
     }
+}
+
+/// Launches bound a step of few tokens, so graphs are timed with one and two sequences: milliseconds of a micro-batch on the GPU,
+/// gaps between kernels included.
+#[test]
+fn graphs_are_timed_where_launches_bound_a_step() {
+    child("choices::graphs_are_timed_where_launches_bound_a_step", &[], || {
+        println!(); // a harness puts its own words in front of the first line
+        for sequences in [1, 2] {
+            let mut trial = match std::env::var_os("PIPESIM_TEST_LARGE").is_some() {
+                true => Trial::new(Config::gpt(50257, 1024, 12, 12, 768), [sequences, 1024]),
+                false => Trial::new(Config::gpt(131, 136, 1, 2, 32), [sequences, 136]),
+            };
+            let (gpu, told) = (trial.module.gpu().clone(), GraphUse::default());
+            let mut unused = Some(Graphs::new((0, 0), &told));
+            let mut sums_ms = [0.0; 2];
+            for turn in 0..2 * ROUNDS {
+                std::mem::swap(&mut trial.module.compute().graphs, &mut unused);
+                (0..3).for_each(|_| trial.micro_batch()); // the second one captures
+                let start = gpu.mark(&gpu.compute).unwrap();
+                (0..TIMES).for_each(|_| trial.micro_batch());
+                let end = gpu.mark(&gpu.compute).unwrap();
+                end.synchronize().unwrap();
+                sums_ms[turn % 2] += end.elapsed_ns(&start).unwrap() / 1e6;
+            }
+            let counts = told.lock().unwrap()[&(0, 0)];
+            let [with, without] = sums_ms.map(|sum| sum / (TIMES * ROUNDS) as f64);
+            println!(
+                "choice CUDA graphs, sequences {sequences}: {with:.3} ms in {} launches, before {without:.3} ms in {}, {:.2} times",
+                counts.launches,
+                counts.calls,
+                with / without
+            );
+            assert!(counts.refused == 0 && 2 * counts.launches < counts.calls, "{counts:?}");
+        }
+    });
 }
 
 /// Milliseconds per micro-batch of the kernels of an alternative, and their launches.

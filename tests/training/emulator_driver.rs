@@ -100,6 +100,13 @@ library!(Driver, "libcuda.so.1", {
     cuStreamWriteValue32_v2(stream: Handle, address: u64, value: u32, flags: c_uint) -> c_int;
     cuStreamWriteValue64_v2(stream: Handle, address: u64, value: u64, flags: c_uint) -> c_int;
     cuLaunchHostFunc(stream: Handle, function: HostFunction, argument: *mut c_void) -> c_int;
+    cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> c_int;
+    cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> c_int;
+    cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> c_int;
+    cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: u64) -> c_int;
+    cuGraphLaunch(executable: Handle, stream: Handle) -> c_int;
+    cuGraphDestroy(graph: Handle) -> c_int;
+    cuGraphExecDestroy(executable: Handle) -> c_int;
     cuEventCreate(event: *mut Handle, flags: c_uint) -> c_int;
     cuEventRecord(event: Handle, stream: Handle) -> c_int;
     cuEventQuery(event: Handle) -> c_int;
@@ -881,9 +888,101 @@ fn another_process() {
         "joins on the same device" => joins_on_one_device(&argument),
         "puts what no network reaches" => puts_other_memory(driver, &argument, true),
         "waits without a flush" => puts_other_memory(driver, &argument, false),
+        "captures" => captures(driver),
         "calls while it exits" => calls_while_it_exits(driver),
         _ => misuses(driver, &role),
     }
+}
+
+/// In a process of its own: a capture forbids calls of other threads.
+#[test]
+fn captured_work_runs_when_its_graph_is_launched_and_captures_forbid_what_they_cannot_have() {
+    if folder().is_none() {
+        return;
+    }
+    let (succeeded, text) = finish(start("captures", "", &[]));
+    assert!(succeeded, "{text}");
+}
+
+fn captures(driver: &Driver) {
+    const GLOBAL: c_int = 0;
+    const THREAD_LOCAL: c_int = 1;
+    const RELAXED: c_int = 2;
+    const ILLEGAL_STATE: c_int = 401;
+    const UNSUPPORTED: c_int = 900;
+    const INVALIDATED: c_int = 901;
+    let (stream, from, to) = (driver.stream(), driver.upload(&[1_u32; 4]), driver.upload(&[0_u32; 4]));
+    let begin = |mode| driver.cuStreamBeginCapture_v2(stream, mode);
+    let mut graph = 0;
+    assert_eq!(driver.cuStreamEndCapture(stream, &mut graph), ILLEGAL_STATE, "nothing is captured");
+    assert_eq!(driver.cuStreamBeginCapture_v2(0, RELAXED), UNSUPPORTED, "the default stream");
+    ok(begin(RELAXED));
+    assert_eq!(begin(RELAXED), ILLEGAL_STATE);
+    ok(driver.cuMemsetD32Async(from, 7, 4, stream));
+    ok(driver.cuMemcpyDtoDAsync_v2(to, from, 16, stream));
+    assert_eq!(made(|status| driver.cuStreamIsCapturing(stream, status)), 1);
+    driver.memory(4); // relaxed captures allow it
+    let graph = made(|graph| driver.cuStreamEndCapture(stream, graph));
+    let executable = made(|executable| driver.cuGraphInstantiateWithFlags(executable, graph, 0));
+    ok(driver.cuGraphDestroy(graph));
+    ok(driver.cuStreamSynchronize(stream));
+    assert_eq!([from, to].map(|memory| driver.download::<u32>(memory, 4)), [[1; 4], [0; 4]], "nothing ran");
+    for _ in 0..2 {
+        ok(driver.cuMemsetD32Async(from, 1, 4, stream));
+        ok(driver.cuMemsetD32Async(to, 0, 4, stream));
+        ok(driver.cuGraphLaunch(executable, stream));
+        ok(driver.cuStreamSynchronize(stream));
+        assert_eq!([from, to].map(|memory| driver.download::<u32>(memory, 4)), [[7; 4], [7; 4]]);
+    }
+    ok(driver.cuGraphExecDestroy(executable));
+    assert_eq!(driver.cuGraphLaunch(executable, stream), INVALID_VALUE);
+
+    let (event, pageable, mut place) = (driver.event(0), [0_u32; 4], 0);
+    let other = driver.stream();
+    ok(driver.cuEventRecord(event, other));
+    let refused = |mode, call: &mut dyn FnMut() -> c_int, code| {
+        ok(begin(mode));
+        assert_eq!(call(), code);
+        assert_eq!(driver.cuMemsetD32Async(to, 0, 4, stream), INVALIDATED);
+        let mut graph = 1;
+        assert_eq!((driver.cuStreamEndCapture(stream, &mut graph), graph), (INVALIDATED, 0));
+        ok(driver.cuMemsetD32Async(to, 0, 4, stream));
+    };
+    for mode in [GLOBAL, THREAD_LOCAL] {
+        refused(mode, &mut || driver.cuMemAlloc_v2(&mut place, 4), UNSUPPORTED);
+        refused(mode, &mut || driver.cuMemFree_v2(from), UNSUPPORTED);
+        refused(mode, &mut || driver.cuEventQuery(event), UNSUPPORTED);
+        refused(mode, &mut || driver.cuStreamQuery(other), UNSUPPORTED);
+    }
+    for mode in [GLOBAL, RELAXED] {
+        refused(mode, &mut || driver.cuStreamSynchronize(stream), UNSUPPORTED);
+        refused(mode, &mut || driver.cuStreamQuery(stream), UNSUPPORTED);
+        refused(mode, &mut || driver.cuCtxSynchronize(), UNSUPPORTED);
+        refused(mode, &mut || driver.cuMemcpyHtoDAsync_v2(from, pageable.as_ptr().cast(), 16, stream), UNSUPPORTED);
+        refused(mode, &mut || driver.cuStreamWaitEvent(stream, event, 0), 905);
+    }
+    // calls of other threads, and the end of a capture there
+    let elsewhere = |call: &(dyn Fn() -> c_int + Sync)| {
+        std::thread::scope(|scope| {
+            let on = || {
+                let (driver, _) = Driver::on(0).unwrap();
+                let _ = driver;
+                call()
+            };
+            scope.spawn(on).join().unwrap()
+        })
+    };
+    let allocates = || driver.cuMemAlloc_v2(&mut 0, 4);
+    refused(GLOBAL, &mut || elsewhere(&allocates), UNSUPPORTED);
+    ok(begin(THREAD_LOCAL));
+    ok(elsewhere(&allocates));
+    assert_eq!(elsewhere(&|| driver.cuStreamEndCapture(stream, &mut 0)), 908, "begun in another thread");
+    ok(driver.cuStreamEndCapture(stream, &mut 0));
+    // the default stream would wait for a stream that runs nothing
+    let blocking = made(|stream| driver.cuStreamCreate(stream, 0));
+    ok(driver.cuStreamBeginCapture_v2(blocking, RELAXED));
+    assert_eq!(driver.cuMemsetD32Async(to, 0, 4, 0), 906);
+    assert_eq!(driver.cuStreamEndCapture(blocking, &mut 0), INVALIDATED);
 }
 
 #[test]

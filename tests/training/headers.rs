@@ -141,6 +141,7 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
         driver::CUevent_flags { CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS }
         driver::CUstream_flags { CU_STREAM_NON_BLOCKING }
         driver::CUstreamWaitValue_flags { CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_FLUSH }
+        driver::CUstreamCaptureMode { CU_STREAM_CAPTURE_MODE_RELAXED }
         driver::CUstreamWriteValue_flags { CU_STREAM_WRITE_VALUE_DEFAULT }
         driver::CUipcMem_flags { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS }
         nccl::ncclDataType_t { ncclUint8, ncclFloat32, ncclBfloat16 }
@@ -175,10 +176,10 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
 fn bound_types() -> Vec<(&'static str, [usize; 2])> {
     types! {
         driver {
-            CUresult, CUdevice, CUdeviceptr, CUcontext, CUgreenCtx, CUstream, CUevent, CUmodule, CUfunction, CUdevice_attribute,
+            CUresult, CUdevice, CUdeviceptr, CUcontext, CUgreenCtx, CUstream, CUevent, CUmodule, CUfunction, CUgraph, CUgraphExec, CUdevice_attribute,
             CUfunction_attribute, CUdevResourceType, CUdevResourceDesc, cuuint64_t, CUevent_flags, CUstream_flags,
             CUgreenCtxCreate_flags, CUstreamWaitValue_flags, CUstreamWriteValue_flags, CUipcMem_flags,
-            CUcomputemode,
+            CUcomputemode, CUstreamCaptureMode,
         }
         nccl { ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t }
         nvrtc { nvrtcProgram, nvrtcResult }
@@ -207,13 +208,14 @@ static_assert(offsetof(CUdevResource, nextResource) == 34 * 4, "the pointer is w
 "#;
 
 /// What a handle points to, which nobody looks into.
-const HANDLES: [(&str, &str); 10] = [
+const HANDLES: [(&str, &str); 11] = [
     ("CUcontext", "CUctx_st"),
     ("CUgreenCtx", "CUgreenCtx_st"),
     ("CUstream", "CUstream_st"),
     ("CUevent", "CUevent_st"),
     ("CUmodule", "CUmod_st"),
     ("CUfunction", "CUfunc_st"),
+    ("CUgraphExec", "CUgraphExec_st"),
     ("cublasLtHandle_t", "cublasLtContext"),
     ("cublasLtMatmulDesc_t", "cublasLtMatmulDescOpaque_t"),
     ("cublasLtMatrixLayout_t", "cublasLtMatrixLayoutOpaque_t"),

@@ -3,7 +3,7 @@
 use super::super::library::{self, Missing};
 use super::Handle;
 use cudarc::driver::sys;
-use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
 pub type ContextHandle = Handle<sys::CUctx_st>;
 pub type GreenHandle = Handle<sys::CUgreenCtx_st>;
@@ -62,6 +62,12 @@ super::functions! {
         cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
         cuStreamWaitValue64_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint64_t, c_uint);
         cuStreamWriteValue64_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint64_t, c_uint);
+        cuStreamBeginCapture_v2(sys::CUstream, sys::CUstreamCaptureMode);
+        cuStreamEndCapture(sys::CUstream, *mut sys::CUgraph);
+        cuGraphInstantiateWithFlags(*mut sys::CUgraphExec, sys::CUgraph, c_ulonglong);
+        cuGraphLaunch(sys::CUgraphExec, sys::CUstream);
+        cuGraphDestroy(sys::CUgraph);
+        cuGraphExecDestroy(sys::CUgraphExec);
         cuEventCreate(*mut sys::CUevent, c_uint);
         cuEventDestroy_v2(sys::CUevent);
         cuEventRecord(sys::CUevent, sys::CUstream);

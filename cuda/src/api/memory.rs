@@ -269,6 +269,19 @@ impl Pool {
         }
     }
 
+    /// Orders free buffers by address, so that steps with the same moves take the same buffers. `stream` waits for those that are in
+    /// use on another one.
+    pub fn sort(&mut self, stream: &Stream) -> Result<(), Fault> {
+        for (bytes, leaving) in std::mem::take(&mut self.leaving) {
+            for (buffer, event) in leaving {
+                stream.wait(&event)?;
+                self.free.entry(bytes).or_default().push(buffer);
+            }
+        }
+        self.free.values_mut().for_each(|buffers| buffers.sort_by_key(Buffer::address));
+        Ok(())
+    }
+
     /// Starts recording moves.
     pub fn watch(&mut self) {
         self.seen = Some(Vec::new());

@@ -9,6 +9,7 @@ mod compiler;
 mod context;
 mod driver;
 mod event;
+mod graph;
 mod management;
 mod memory;
 pub mod nccl;
@@ -20,6 +21,7 @@ pub use compiler::{CompileError, Image, Nvrtc};
 pub use context::Context;
 pub use driver::{Api, Fault, FunctionHandle, ModuleHandle, StreamHandle, Unloadable, driver_version};
 pub use event::{Event, Events, ProcessHandle};
+pub use graph::{GraphCounts, GraphUse, Graphs};
 pub use management::{GpuState, Managed, REASONS};
 pub use memory::{Buffer, Imported, Move, Pinned, Pool, Unsupported, mib, most_taken};
 pub use nvtx::Range;
@@ -27,6 +29,7 @@ pub use products::{Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Produ
 pub use stream::{Argument, Stream};
 
 use libloading::os::unix::Library;
+use std::cmp::Ordering;
 use std::marker::PhantomData;
 
 /// Defines a table of functions of one library. Each line lists a function's arguments; `->` names the bindings' status type.
@@ -93,6 +96,26 @@ impl<T> Clone for Handle<T> {
 }
 
 impl<T> Copy for Handle<T> {}
+
+impl<T> PartialEq for Handle<T> {
+    fn eq(&self, other: &Handle<T>) -> bool {
+        self.address == other.address
+    }
+}
+
+impl<T> Eq for Handle<T> {}
+
+impl<T> PartialOrd for Handle<T> {
+    fn partial_cmp(&self, other: &Handle<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Handle<T> {
+    fn cmp(&self, other: &Handle<T>) -> Ordering {
+        self.address.cmp(&other.address)
+    }
+}
 
 /// A device address. Addresses of one process are unique across all its GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

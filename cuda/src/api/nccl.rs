@@ -6,7 +6,7 @@
 
 use super::super::kernel::Precision;
 use super::super::library::{self, Found, Missing};
-use super::{Address, Context, Handle, Stream, symbol};
+use super::{Address, Context, Fault, Handle, Stream, symbol};
 use anyhow::Result;
 use cudarc::nccl::sys;
 use std::cell::Cell;
@@ -105,6 +105,9 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// Work before a call failed.
+    #[error(transparent)]
+    Driver(#[from] Fault),
     /// A call failed.
     #[error("expected {call} to succeed, found {reason}; run again with NCCL_DEBUG=INFO to see more")]
     Call {
@@ -248,34 +251,34 @@ impl Communicator {
     /// Enqueues a send of these bytes to rank `to`, which must receive as many.
     pub fn send(&self, (from, bytes): (Address, usize), to: u32) -> Result<(), Error> {
         let (this, source) = (self.handle()?, pointer(from));
-        let stream = self.stream.raw().cast();
+        let stream = self.stream.raw()?.cast();
         call!(self.nccl, this, ncclSend(source, bytes, BYTE, to as c_int, this, stream))
     }
 
     /// Enqueues a receive of these bytes from rank `from`.
     pub fn receive(&self, (into, bytes): (Address, usize), from: u32) -> Result<(), Error> {
         let (this, target) = (self.handle()?, pointer(into));
-        let stream = self.stream.raw().cast();
+        let stream = self.stream.raw()?.cast();
         call!(self.nccl, this, ncclRecv(target, bytes, BYTE, from as c_int, this, stream))
     }
 
     /// Enqueues an all-reduce of `data`, in place, on `stream`. All ranks make the same calls in the same order.
     pub fn all_reduce(&self, data: Numbers, join: Join, stream: &Stream) -> Result<(), Error> {
         let (this, place, kind) = (self.handle()?, pointer(data.address), number_type(data.precision));
-        let stream = stream.raw().cast();
+        let stream = stream.raw()?.cast();
         call!(self.nccl, this, ncclAllReduce(place, place, data.count, kind, join.operation(), this, stream))
     }
 
     /// Enqueues a reduce-scatter on `stream`: sums `data` over all ranks, and writes this rank's piece to `share`.
     pub fn reduce_scatter(&self, data: Numbers, share: Address, stream: &Stream) -> Result<(), Error> {
         let (this, kind, sum) = (self.handle()?, number_type(data.precision), Join::Sum.operation());
-        let (count, stream) = (data.count / self.ranks as usize, stream.raw().cast());
+        let (count, stream) = (data.count / self.ranks as usize, stream.raw()?.cast());
         call!(self.nccl, this, ncclReduceScatter(pointer(data.address), pointer(share), count, kind, sum, this, stream))
     }
 
     /// Enqueues an all-gather on `stream`: writes the shares of all ranks to `data`, in order.
     pub fn all_gather(&self, share: Numbers, data: Address, stream: &Stream) -> Result<(), Error> {
-        let (this, kind, stream) = (self.handle()?, number_type(share.precision), stream.raw().cast());
+        let (this, kind, stream) = (self.handle()?, number_type(share.precision), stream.raw()?.cast());
         call!(self.nccl, this, ncclAllGather(pointer(share.address), pointer(data), share.count, kind, this, stream))
     }
 

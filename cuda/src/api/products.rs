@@ -1,9 +1,10 @@
 //! cuBLASLt matrix products: descriptors, the heuristic's choice of an algorithm, and the product itself.
 
 use super::super::library::{self, Missing};
-use super::{Address, Handle, StreamHandle};
+use super::{Address, Fault, Handle, StreamHandle};
 use cudarc::cublaslt::sys;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 super::functions! {
     /// The cuBLASLt functions in use.
@@ -56,6 +57,9 @@ pub enum ProductError {
         /// The library's status code.
         code: u32,
     },
+    /// Work before a call failed.
+    #[error(transparent)]
+    Driver(#[from] Fault),
 }
 
 impl ProductError {
@@ -145,7 +149,7 @@ pub struct Shape {
 }
 
 /// Addresses of the operands of a product.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Operands {
     pub a: Address,
     pub b: Address,
@@ -158,7 +162,7 @@ pub struct Operands {
 }
 
 /// Memory for partial sums of a product.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Workspace {
     pub address: Address,
     pub bytes: usize,
@@ -172,12 +176,11 @@ pub struct Lt {
 
 /// A planned product of one shape: descriptors and algorithms.
 pub struct Product {
+    lt: Arc<Lt>,
     description: Handle<sys::cublasLtMatmulDescOpaque_t>,
     layouts: [Handle<sys::cublasLtMatrixLayoutOpaque_t>; 3],
     /// What the library proposes, best first by its own estimate.
     algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
-    /// Number of the algorithm to use.
-    pub algorithm: usize,
     adds: bool,
     epilogue: Epilogue,
     output: Element,
@@ -203,70 +206,58 @@ impl Lt {
         Ok(lt)
     }
 
-    /// Plans a product for at most `multiprocessors` multiprocessors, with at most `candidates` algorithms, of which the first is
-    /// used. [`ProductError::is_not_supported`] tells whether the library
-    /// has no algorithm for it.
+    /// Plans a product for at most `multiprocessors` multiprocessors, with at most `candidates` algorithms.
+    /// [`ProductError::is_not_supported`] tells whether the library has no algorithm for it.
     pub fn product(
-        &self,
+        self: &Arc<Lt>,
         shape: &Shape,
         (multiprocessors, candidates): (Option<u32>, usize),
         workspace: Workspace,
     ) -> Result<Product, ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let mut product = Product {
+            lt: self.clone(),
             description: Handle::new(std::ptr::null_mut()),
             layouts: [Handle::new(std::ptr::null_mut()); 3],
             algorithms: Vec::new(),
-            algorithm: 0,
             adds: shape.adds,
             epilogue: shape.epilogue,
             output: shape.d.element,
         };
-        let filled = (|| {
-            let mut description = std::ptr::null_mut();
-            let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-            call!(self, cublasLtMatmulDescCreate(&mut description, compute, sys::cudaDataType_t::CUDA_R_32F))?;
-            product.description = Handle::new(description);
-            for (layout, wanted) in product.layouts.iter_mut().zip([shape.a, shape.b, shape.d]) {
-                let mut created = std::ptr::null_mut();
-                let Layout { element, rows, columns } = wanted;
-                let (rows, columns, stride) = (rows as u64, columns as u64, rows as i64);
-                call!(self, cublasLtMatrixLayoutCreate(&mut created, element.code(), rows, columns, stride))?;
-                *layout = Handle::new(created);
-            }
-            let names = [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
-            for (name, transposed) in names.into_iter().zip(shape.transposed) {
-                self.set(&product, name, &i32::from(transposed))?;
-            }
-            let epilogue = match shape.epilogue {
-                Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
-                Epilogue::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
-                Epilogue::BiasGelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-                Epilogue::GeluBackward => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
-                Epilogue::BiasGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
-            };
-            self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
-            // The heuristic checks the alignment of these pointers; the workspace is a placeholder until the product runs.
-            let anywhere = workspace.address;
-            self.point(&product, anywhere, anywhere)?;
-            if matches!(shape.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
-                self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.rows as i64))?;
-            }
-            if let Some(count) = multiprocessors {
-                self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
-            }
-            self.propose(&product, candidates, workspace.bytes)
-        })();
-        match filled {
-            Ok(algorithms) => {
-                product.algorithms = algorithms;
-                Ok(product)
-            }
-            Err(error) => {
-                self.destroy(product);
-                Err(error)
-            }
+        let mut description = std::ptr::null_mut();
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        call!(self, cublasLtMatmulDescCreate(&mut description, compute, sys::cudaDataType_t::CUDA_R_32F))?;
+        product.description = Handle::new(description);
+        for (layout, wanted) in product.layouts.iter_mut().zip([shape.a, shape.b, shape.d]) {
+            let mut created = std::ptr::null_mut();
+            let Layout { element, rows, columns } = wanted;
+            let (rows, columns, stride) = (rows as u64, columns as u64, rows as i64);
+            call!(self, cublasLtMatrixLayoutCreate(&mut created, element.code(), rows, columns, stride))?;
+            *layout = Handle::new(created);
         }
+        let names = [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
+        for (name, transposed) in names.into_iter().zip(shape.transposed) {
+            self.set(&product, name, &i32::from(transposed))?;
+        }
+        let epilogue = match shape.epilogue {
+            Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::BiasGelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+            Epilogue::GeluBackward => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+            Epilogue::BiasGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
+        };
+        self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+        // The heuristic checks the alignment of these pointers; the workspace is a placeholder until the product runs.
+        let anywhere = workspace.address;
+        self.point(&product, anywhere, anywhere)?;
+        if matches!(shape.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
+            self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.rows as i64))?;
+        }
+        if let Some(count) = multiprocessors {
+            self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
+        }
+        product.algorithms = self.propose(&product, candidates, workspace.bytes)?;
+        Ok(product)
     }
 
     /// Sets an attribute of a product's description.
@@ -341,10 +332,10 @@ impl Lt {
         Ok(found.into_iter().map(|result| result.algo).collect())
     }
 
-    /// Enqueues a product.
-    pub fn multiply(
+    /// Enqueues a product by one of its algorithms.
+    pub(super) fn multiply(
         &self,
-        product: &Product,
+        (product, algorithm): (&Product, usize),
         operands: &Operands,
         workspace: Workspace,
         stream: StreamHandle,
@@ -355,20 +346,21 @@ impl Lt {
         let [la, lb, ld] = product.layouts.map(Handle::raw);
         let pointer = |address: Address| std::ptr::without_provenance_mut::<c_void>(address.0 as usize);
         let (a, b, c, d) = (pointer(operands.a), pointer(operands.b), pointer(operands.c), pointer(operands.d));
-        let algorithm = product.algorithms.get(product.algorithm).map_or(std::ptr::null(), std::ptr::from_ref);
+        let algorithm = product.algorithms.get(algorithm).map_or(std::ptr::null(), std::ptr::from_ref);
         let (space, bytes) = (pointer(workspace.address), workspace.bytes);
         let (lt, how, on) = (self.handle.raw(), product.description.raw(), stream.raw().cast());
         call!(self, cublasLtMatmul(lt, how, alpha, a, la, b, lb, beta, c, ld, d, ld, algorithm, space, bytes, on))
     }
+}
 
-    /// Frees the descriptors of a product.
-    pub fn destroy(&self, product: Product) {
+impl Drop for Product {
+    fn drop(&mut self) {
         // At worst a descriptor leaks.
-        if !product.description.raw().is_null() {
-            let _ = call!(self, cublasLtMatmulDescDestroy(product.description.raw()));
+        if !self.description.raw().is_null() {
+            let _ = call!(self.lt, cublasLtMatmulDescDestroy(self.description.raw()));
         }
-        for layout in product.layouts.into_iter().filter(|layout| !layout.raw().is_null()) {
-            let _ = call!(self, cublasLtMatrixLayoutDestroy(layout.raw()));
+        for layout in self.layouts.into_iter().filter(|layout| !layout.raw().is_null()) {
+            let _ = call!(self.lt, cublasLtMatrixLayoutDestroy(layout.raw()));
         }
     }
 }

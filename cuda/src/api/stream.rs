@@ -1,14 +1,17 @@
 //! Streams: in-order queues of work on a GPU. All methods except the last two only enqueue. The calling thread's current GPU must
-//! be the stream's: see [`crate::cuda::Gpu::make_current`].
+//! be the stream's: see [`crate::cuda::Gpu::make_current`]. Inside of [`Stream::collecting`] kernels, products, copies within a
+//! device and fills are collected; every other method first enqueues what was collected.
 
 use super::super::kernel::Launch;
 use super::driver::{call, done};
+use super::graph::{Graphs, Planned, Work};
+use super::products::{Lt, Operands, Product, ProductError, Workspace};
 use super::{Address, Context, Event, Fault, FunctionHandle, Handle, Pinned, StreamHandle};
 use cudarc::driver::sys;
 use std::ffi::{c_uint, c_void};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Flag of a stream that does not synchronise with the default stream.
 const NON_BLOCKING: c_uint = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
@@ -39,13 +42,15 @@ impl Argument {
 }
 
 /// Largest number of arguments of a kernel.
-const MOST_ARGUMENTS: usize = 16;
+pub(super) const MOST_ARGUMENTS: usize = 16;
 
 /// An in-order queue of work of one context.
 pub struct Stream {
     context: Arc<Context>,
-    pub handle: StreamHandle,
+    pub(super) handle: StreamHandle,
     enqueued: AtomicU64,
+    /// What collects work, inside of [`Stream::collecting`].
+    graphs: Mutex<Option<Graphs>>,
 }
 
 impl Stream {
@@ -57,7 +62,7 @@ impl Stream {
             Some(green) => call!(context, cuGreenCtxStreamCreate(&mut stream, green.raw(), NON_BLOCKING, 0))?,
             None => call!(context, cuStreamCreate(&mut stream, NON_BLOCKING))?,
         }
-        Ok(Stream { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) })
+        Ok(Stream::of(context, stream))
     }
 
     /// Creates a stream whose kernels go before those of other streams, for short ones that other GPUs wait for.
@@ -69,19 +74,81 @@ impl Stream {
             Some(green) => call!(context, cuGreenCtxStreamCreate(&mut stream, green.raw(), NON_BLOCKING, greatest))?,
             None => call!(context, cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, greatest))?,
         }
-        Ok(Stream { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) })
+        Ok(Stream::of(context, stream))
+    }
+
+    fn of(context: &Arc<Context>, stream: sys::CUstream) -> Stream {
+        let (handle, enqueued, graphs) = (Handle::new(stream), AtomicU64::new(0), Mutex::new(None));
+        Stream { context: context.clone(), handle, enqueued, graphs }
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// Returns the driver's pointer, for a library that enqueues on it.
-    pub fn raw(&self) -> *mut c_void {
-        self.note_enqueued();
-        self.handle.raw().cast()
+    pub fn raw(&self) -> Result<*mut c_void, Fault> {
+        self.begin_call()?;
+        Ok(self.handle.raw().cast())
     }
 
-    /// As [`Stream::raw`], for cuBLASLt, which enqueues up to two kernels.
-    pub fn for_product(&self) -> StreamHandle {
-        self.enqueued.fetch_add(2, Ordering::Relaxed);
-        self.handle
+    fn collected(&self) -> MutexGuard<'_, Option<Graphs>> {
+        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Collects what `work` enqueues, and enqueues it as graphs that were captured before where it is the same as then.
+    pub fn collecting<T>(&self, graphs: &mut Graphs, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        *self.collected() = Some(graphs.take());
+        let done = work();
+        let flushed = if done.is_ok() { self.flush() } else { Ok(()) };
+        if let Some(own) = self.collected().take() {
+            *graphs = own;
+        }
+        graphs.end_op();
+        flushed?;
+        done
+    }
+
+    /// Enqueues what was collected so far.
+    pub fn flush(&self) -> Result<(), Fault> {
+        self.collected().as_mut().map_or(Ok(()), |graphs| graphs.flush(self))
+    }
+
+    /// Prepares for a call that is not collected.
+    fn begin_call(&self) -> Result<(), Fault> {
+        self.flush()?;
+        self.note(1);
+        Ok(())
+    }
+
+    /// Collects or enqueues a piece of work.
+    fn add(&self, work: Work) -> Result<(), Fault> {
+        if let Some(graphs) = self.collected().as_mut() {
+            graphs.pending.push(work);
+            return Ok(());
+        }
+        self.note(work.entries());
+        self.enqueue(&work)
+    }
+
+    /// Enqueues a piece of work, or adds it to the graph that is being captured.
+    pub(super) fn enqueue(&self, work: &Work) -> Result<(), Fault> {
+        let stream = self.handle.raw();
+        match work {
+            Work::Kernel { kernel, launch, arguments } => {
+                let Launch { grid: [x, y, z], block, shared_bytes } = *launch;
+                let mut values = *arguments;
+                let mut pointers = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+                let (kernel, pointers, none) = (kernel.raw(), pointers.as_mut_ptr(), std::ptr::null_mut());
+                call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
+            }
+            Work::Product { of: Planned { lt, product, algorithm }, operands, workspace } => {
+                let done = lt.multiply((product, *algorithm), operands, *workspace, self.handle);
+                done.map_err(Fault::of_product)
+            }
+            &Work::Copy { to, from, bytes } => call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, stream)),
+            &Work::Clear { to, bytes } => call!(self.context, cuMemsetD8Async(to.0, 0, bytes, stream)),
+        }
     }
 
     /// Number of pieces of work enqueued so far, by these methods and by libraries.
@@ -89,26 +156,27 @@ impl Stream {
         self.enqueued.load(Ordering::Relaxed)
     }
 
-    fn note_enqueued(&self) {
-        self.enqueued.fetch_add(1, Ordering::Relaxed);
+    /// Counts entries of the queue.
+    pub(super) fn note(&self, entries: u64) {
+        self.enqueued.fetch_add(entries, Ordering::Relaxed);
     }
 
     /// Places the event, of the same context, behind everything enqueued so far.
     pub fn record(&self, event: &Event) -> Result<(), Fault> {
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuEventRecord(event.handle.raw(), self.handle.raw()))
     }
 
     /// Makes later work wait for the event, which may be of any device.
     pub fn wait(&self, event: &Event) -> Result<(), Fault> {
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuStreamWaitEvent(self.handle.raw(), event.handle.raw(), 0))
     }
 
     /// Makes later work wait until the 64-bit word at `address` is at least `value`, compared modulo 2^64.
     pub fn wait_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, at_least))
     }
 
@@ -119,14 +187,14 @@ impl Stream {
             sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH,
         ];
         let flags = at_least as c_uint | flush as c_uint;
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, flags))
     }
 
     /// Writes the 64-bit word at `address`, after everything enqueued before is visible.
     pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuStreamWriteValue64_v2(self.handle.raw(), address.0, value, flags))
     }
 
@@ -135,8 +203,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        self.note_enqueued();
-        call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, self.handle.raw()))
+        self.add(Work::Copy { to, from, bytes })
     }
 
     /// Copies between two contexts' memory, with or without peer access.
@@ -145,7 +212,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuMemcpyPeerAsync(to, there, from, here, bytes, self.handle.raw()))
     }
 
@@ -155,7 +222,7 @@ impl Stream {
         if range.is_empty() {
             return Ok(());
         }
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuMemcpyHtoDAsync_v2(to.0, from, range.len(), self.handle.raw()))
     }
 
@@ -165,7 +232,7 @@ impl Stream {
         if range.is_empty() {
             return Ok(());
         }
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuMemcpyDtoHAsync_v2(to, from.0, range.len(), self.handle.raw()))
     }
 
@@ -174,39 +241,54 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        self.note_enqueued();
-        call!(self.context, cuMemsetD8Async(to.0, 0, bytes, self.handle.raw()))
+        self.add(Work::Clear { to, bytes })
     }
 
     /// Writes one float32.
     pub fn set(&self, to: Address, value: f32) -> Result<(), Fault> {
-        self.note_enqueued();
+        self.begin_call()?;
         call!(self.context, cuMemsetD32Async(to.0, value.to_bits(), 1, self.handle.raw()))
     }
 
     /// Launches a kernel. The arguments must match the kernel's, in order.
     pub fn launch(&self, kernel: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), Fault> {
-        let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let mut values = [0_u64; MOST_ARGUMENTS];
-        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
         assert!(arguments.len() <= MOST_ARGUMENTS, "a kernel has at most {MOST_ARGUMENTS} arguments");
-        for ((value, pointer), argument) in values.iter_mut().zip(&mut pointers).zip(arguments) {
-            *value = argument.bits();
-            *pointer = std::ptr::from_mut(value).cast();
+        values.iter_mut().zip(arguments).for_each(|(value, argument)| *value = argument.bits());
+        self.add(Work::Kernel { kernel, launch, arguments: values })
+    }
+
+    /// Enqueues a product by one of its algorithms. Only a product that the library did before `may_wait` in a collection, since what
+    /// is collected cannot be replaced if the library refuses it.
+    ///
+    /// # Errors
+    /// The library refuses the product, or enqueuing failed.
+    pub fn multiply(
+        &self,
+        (lt, product, algorithm): (&Arc<Lt>, &Arc<Product>, usize),
+        operands: Operands,
+        workspace: Workspace,
+        may_wait: bool,
+    ) -> Result<(), ProductError> {
+        let of = Planned { lt: lt.clone(), product: product.clone(), algorithm };
+        if may_wait && let Some(graphs) = self.collected().as_mut() {
+            graphs.pending.push(Work::Product { of, operands, workspace });
+            return Ok(());
         }
-        let (kernel, stream, none) = (kernel.raw(), self.handle.raw(), std::ptr::null_mut());
-        let pointers = pointers.as_mut_ptr();
-        self.note_enqueued();
-        call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
+        self.flush()?;
+        self.note(2); // cuBLASLt enqueues up to two kernels
+        lt.multiply((product, algorithm), &operands, workspace, self.handle)
     }
 
     /// Whether everything enqueued is done.
     pub fn is_done(&self) -> Result<bool, Fault> {
+        self.flush()?;
         done(call!(self.context, cuStreamQuery(self.handle.raw())))
     }
 
     /// Blocks the calling thread until everything enqueued is done.
     pub fn synchronize(&self) -> Result<(), Fault> {
+        self.flush()?;
         call!(self.context, cuStreamSynchronize(self.handle.raw()))
     }
 }

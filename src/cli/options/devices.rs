@@ -66,7 +66,16 @@ pub struct DeviceOptions {
     /// Algorithms of matrix products on GPUs: cuBLASLt's first proposals (first), the fastest of up to 8, timed before the first step (timed), or those that a run's JSON or report has recorded
     #[arg(long, value_name = "first|timed|FILE", default_value = FIRST)]
     pub products: String,
+    /// Launch the kernels of ops as CUDA graphs, captured once and replayed, which takes fewer launches. Not the same as --cuda-graph of predict: that says what Megatron captures
+    #[arg(long, value_name = "on|off", action = clap::ArgAction::Set, value_parser = one_of(GRAPHS_USED), default_value = "off")]
+    pub cuda_graphs: bool,
 }
+
+/// Values of `--cuda-graphs`.
+const GRAPHS_USED: [(&str, &str, bool); 2] = [
+    ("off", "Every kernel by a launch of its own", false),
+    ("on", "What an op enqueues between two events is one launch", true),
+];
 
 /// Values of `--products`.
 const FIRST: &str = "first";
@@ -141,6 +150,7 @@ impl DeviceOptions {
     pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
         let asked = self.slices.map(|_| "--gpu-slices").or(self.bfloat16.then_some("--precision"));
         let asked = asked.or((self.products != FIRST).then_some("--products"));
+        let asked = asked.or(self.cuda_graphs.then_some("--cuda-graphs"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }
@@ -213,12 +223,14 @@ impl DeviceOptions {
 
     /// Whether the CPU may replace GPUs: no option that needs them was given.
     pub fn may_fall_back(&self) -> bool {
-        self.device == DeviceKind::Auto && self.slices.is_none() && !self.bfloat16 && self.products == FIRST
+        let is_plain = self.slices.is_none() && !self.bfloat16 && self.products == FIRST && !self.cuda_graphs;
+        self.device == DeviceKind::Auto && is_plain
     }
 
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
         may_open()?;
-        Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))
+        let gpus = Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))?;
+        Ok(gpus.with_graphs(self.cuda_graphs))
     }
 
     /// Returns the links without duplicates, with the best one for `auto`.

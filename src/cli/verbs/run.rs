@@ -13,8 +13,8 @@ use crate::cli::terminal::eprint;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
-use crate::exec::PRODUCTS;
 use crate::exec::link::LinkKind;
+use crate::exec::{GRAPHS, PRODUCTS};
 use crate::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
 use crate::ranks::{Ranks, signal_name};
 use crate::report;
@@ -87,6 +87,9 @@ struct Runs<'a> {
     /// Algorithms of matrix products, with --products.
     #[serde(skip_serializing_if = "Option::is_none")]
     products: Option<&'a str>,
+    /// What CUDA graphs did, with --cuda-graphs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cuda_graphs: Option<&'a str>,
     runs: &'a [Outcome],
 }
 
@@ -260,6 +263,7 @@ impl Run {
             ended_early,
             verdict: verdict.as_ref(),
             products: report.provenance.get(PRODUCTS).map(String::as_str),
+            cuda_graphs: report.provenance.get(GRAPHS).map(String::as_str),
             runs,
         };
         if matches!(chosen, Chosen::Timed) {

@@ -60,6 +60,10 @@ impl Compute for Cuda {
         if self.is_awake {
             self.ranks.begin()?;
         }
+        if let Some(graphs) = &mut self.graphs {
+            graphs.begin_step();
+            self.operations.pool.sort(&self.operations.gpu.compute)?;
+        }
         self.batch.begin(inputs, targets)
     }
 

@@ -204,7 +204,7 @@ impl Store for Cuda {
         for row in [&group.gradients].into_iter().chain(&group.shared_gradients) {
             self.operations.gpu.compute.clear(row.address(), row.bytes())?;
         }
-        Ok(())
+        self.operations.gpu.make_room()
     }
 
     fn square(&mut self, groups: &[Squared<Group>]) -> Result<()> {
@@ -214,6 +214,7 @@ impl Store for Cuda {
             let places = [step.norms.address().offset(index * DOUBLE), step.partial.address()];
             let gradients = [group.side(Side::Own), group.side(Side::Shared)];
             self.operations.squared_norm(places, gradients, &runs)?;
+            self.operations.gpu.make_room()?;
         }
         let (stream, bytes) = (&self.operations.gpu.compute, groups.len() * DOUBLE);
         if bytes > 0 {
@@ -251,6 +252,7 @@ impl Store for Cuda {
                 count: group.slice.len(),
             };
             self.operations.adamw_update(&what, scale, step, hyper)?;
+            self.operations.gpu.make_room()?;
         }
         Ok(())
     }
@@ -266,7 +268,7 @@ impl Store for Cuda {
         for (row, saved) in rows.into_iter().zip(group.saved.iter().flatten()) {
             operations.gpu.compute.copy(saved.address(), row.address(), row.bytes())?;
         }
-        Ok(())
+        operations.gpu.make_room()
     }
 
     fn restore(&mut self, group: &mut Group) -> Result<bool> {
@@ -276,6 +278,7 @@ impl Store for Cuda {
             self.operations.gpu.compute.copy(row.address(), saved.address(), row.bytes())?;
         }
         group.refresh(&self.operations)?;
+        self.operations.gpu.make_room()?;
         Ok(true)
     }
 

@@ -23,12 +23,12 @@ impl Operations {
     ) -> Result<()> {
         let epilogue = if bias == Address::NULL { Epilogue::None } else { Epilogue::Bias };
         let operands = Forward { out, input, weight, bias, residual, kept: Address::NULL };
-        if self.product(FORWARD, |products, stream| products.forward(stream, sizes, epilogue, operands))? {
+        if self.product(FORWARD, |products| products.forward(sizes, epilogue, operands))? {
             return Ok(());
         }
         if let Some(residual) = residual {
             let operands = Forward { residual: None, ..operands };
-            if self.product(FORWARD, |products, stream| products.forward(stream, sizes, epilogue, operands))? {
+            if self.product(FORWARD, |products| products.forward(sizes, epilogue, operands))? {
                 return self.residual(out, residual, sizes.rows * sizes.outputs);
             }
         }
@@ -45,8 +45,7 @@ impl Operations {
         let operands = Forward { out, input, weight, bias, residual: None, kept };
         if self.precision == Precision::Bf16
             && sizes.outputs.is_multiple_of(KEPT_STRIDE)
-            && self
-                .product(FORWARD, |products, stream| products.forward(stream, sizes, Epilogue::BiasGelu, operands))?
+            && self.product(FORWARD, |products| products.forward(sizes, Epilogue::BiasGelu, operands))?
         {
             return Ok(());
         }
@@ -58,7 +57,7 @@ impl Operations {
     pub(super) fn linear_backward_input(&mut self, [out, gradient, weight]: [Address; 3], sizes: Sizes) -> Result<()> {
         let operands = BackwardInput { out, gradient, weight, kept: Address::NULL };
         let none = Epilogue::None;
-        match self.product(INPUT, |products, stream| products.backward_input(stream, sizes, none, operands))? {
+        match self.product(INPUT, |products| products.backward_input(sizes, none, operands))? {
             true => Ok(()),
             false => unsupported("backward for the input", sizes),
         }
@@ -73,9 +72,7 @@ impl Operations {
         let operands = BackwardInput { out, gradient, weight, kept };
         if self.precision == Precision::Bf16
             && sizes.inputs.is_multiple_of(KEPT_STRIDE)
-            && self.product(INPUT, |products, stream| {
-                products.backward_input(stream, sizes, Epilogue::GeluBackward, operands)
-            })?
+            && self.product(INPUT, |products| products.backward_input(sizes, Epilogue::GeluBackward, operands))?
         {
             return Ok(());
         }
@@ -96,7 +93,7 @@ impl Operations {
         if in_product && self.linear_backward_both(bias, operands, sizes)? {
             return Ok(());
         }
-        if !self.product(WEIGHT, |products, stream| products.backward_weight(stream, sizes, operands))? {
+        if !self.product(WEIGHT, |products| products.backward_weight(sizes, operands))? {
             return unsupported("backward for the weights", sizes);
         }
         if bias == Address::NULL { Ok(()) } else { self.bias_backward(bias, gradient, sizes) }
@@ -106,7 +103,7 @@ impl Operations {
     fn linear_backward_both(&mut self, bias: Address, operands: BackwardWeight, sizes: Sizes) -> Result<bool> {
         let sums = self.floats(sizes.outputs)?;
         let operands = BackwardWeight { bias: sums.address(), ..operands };
-        let is_done = self.product(WEIGHT, |products, stream| products.backward_weight(stream, sizes, operands))?;
+        let is_done = self.product(WEIGHT, |products| products.backward_weight(sizes, operands))?;
         if is_done {
             self.add(bias, sums.address(), sizes.outputs)?;
         }

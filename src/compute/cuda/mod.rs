@@ -40,7 +40,7 @@ use operation::{FusedShape, Operations};
 use pipesim_cuda::api::{Address, Buffer, Move, Pinned, Pool, Unsupported, mib};
 use pipesim_cuda::blas::Products;
 use pipesim_cuda::kernel::Precision;
-use pipesim_cuda::{Gpu, Kernels};
+use pipesim_cuda::{Gpu, Graphs, Kernels};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +66,8 @@ pub struct Cuda {
     host: Option<HostCopies>,
     /// What ops take from the pool and give back.
     moves: BTreeMap<Traffic, Vec<Move>>,
+    /// Graphs of what ops enqueue, if they are used.
+    pub graphs: Option<Graphs>,
 }
 
 /// Ops that take the same from the pool and give the same back.
@@ -166,6 +168,7 @@ impl Cuda {
             step: Step::new(gpu, squares, units)?,
             host: None,
             moves: BTreeMap::new(),
+            graphs: None,
             workload,
             operations,
             ranks,

@@ -7,7 +7,7 @@ use crate::compute::AdamW;
 use anyhow::Result;
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
-use pipesim_cuda::api::{Address, Argument, Buffer, Pool, StreamHandle};
+use pipesim_cuda::api::{Address, Argument, Buffer, Pool};
 use pipesim_cuda::blas::Products;
 use pipesim_cuda::kernel::{self, Launch, Precision};
 use std::ops::Range;
@@ -105,10 +105,10 @@ impl Operations {
     pub(super) fn product(
         &mut self,
         name: &'static str,
-        work: impl FnOnce(&mut Products, StreamHandle) -> Result<bool>,
+        work: impl FnOnce(&mut Products) -> Result<bool>,
     ) -> Result<bool> {
         let Operations { gpu, products, timing, .. } = self;
-        timing.around(name, gpu, || work(products, gpu.compute.for_product()))
+        timing.around(name, gpu, || work(products))
     }
 
     /// Takes a buffer for `count` activations.

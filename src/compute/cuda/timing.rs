@@ -16,20 +16,6 @@ pub struct EventTimer {
     /// By op number: indices of its first and last event.
     spans: BTreeMap<u32, [usize; 2]>,
     number: u32,
-    limit: Option<Limit>,
-}
-
-/// A limit of the work that stands on the compute stream.
-struct Limit {
-    most: u64,
-    /// Waits a moment; fails if the run was aborted.
-    pause: Box<dyn Fn() -> Result<()> + Send>,
-    /// By event: amount of work enqueued when it was recorded.
-    enqueued: Vec<u64>,
-    /// Number of events known to have passed.
-    passed: usize,
-    /// Amount of work known to be done.
-    done: u64,
 }
 
 /// The events of one call: the first, then one behind each part.
@@ -47,13 +33,7 @@ impl EventTimer {
     /// Creates a timer without events.
     pub fn new(gpu: &Arc<Gpu>) -> EventTimer {
         let (events, calls, spans) = (Vec::new(), Vec::new(), BTreeMap::new());
-        EventTimer { gpu: gpu.clone(), events, calls, spans, number: 0, limit: None }
-    }
-
-    /// Limits the work on the compute stream: before another part of an op, `pause` is called until at most `most` pieces stand.
-    pub fn limit(&mut self, most: u64, pause: impl Fn() -> Result<()> + Send + 'static) {
-        let done = self.gpu.compute.enqueued();
-        self.limit = Some(Limit { most, pause: Box::new(pause), enqueued: Vec::new(), passed: 0, done });
+        EventTimer { gpu: gpu.clone(), events, calls, spans, number: 0 }
     }
 
     /// Drops all events, at the beginning of a step.
@@ -62,10 +42,6 @@ impl EventTimer {
         self.calls.clear();
         self.spans.clear();
         self.number = 0;
-        if let Some(limit) = &mut self.limit {
-            limit.enqueued.clear();
-            (limit.passed, limit.done) = (0, self.gpu.compute.enqueued());
-        }
     }
 
     /// Attributes later calls to the op with this number. A full backward is two calls of one op.
@@ -94,10 +70,7 @@ impl EventTimer {
 
     fn mark(&mut self) -> Result<usize> {
         self.events.push(self.gpu.mark(&self.gpu.compute)?);
-        if let Some(limit) = &mut self.limit {
-            limit.enqueued.push(self.gpu.compute.enqueued());
-            limit.make_room(&self.events, &|| self.gpu.compute.enqueued())?;
-        }
+        self.gpu.make_room()?;
         Ok(self.events.len() - 1)
     }
 }
@@ -132,25 +105,6 @@ impl KernelTimer {
             times.entry(name).or_default().push(after.elapsed_ns(&before)?.max(0.0).round() as u64);
         }
         Ok(times)
-    }
-}
-
-impl Limit {
-    fn make_room(&mut self, events: &[Event], enqueued: &dyn Fn() -> u64) -> Result<()> {
-        while enqueued() - self.done > self.most {
-            while let Some(event) = events.get(self.passed)
-                && event.is_done()?
-            {
-                self.done = self.enqueued[self.passed];
-                self.passed += 1;
-            }
-            if enqueued() - self.done > self.most && self.passed < events.len() {
-                (self.pause)()?;
-            } else if self.passed == events.len() {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -24,8 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Limit of pending work on a stream, beyond the part of an op enqueued last. With about a thousand pieces pending, a driver blocks
-/// the enqueuing thread in a call that cannot be aborted.
+/// Limit of pending work on a stream, beyond the part of an op enqueued last.
 const MOST_ENQUEUED: u64 = 512;
 
 /// Limit of pending copies to and from the host, each of all buffers of an op.
@@ -86,17 +85,10 @@ impl Accelerator {
         let positions = computed.map(|index| index - range.start).chain([range.len()]).collect();
         // Created now, so that few are created in a step.
         gpu.events().reserve(5 * range.len())?;
-        let mut marks = EventTimer::new(&gpu);
+        let marks = EventTimer::new(&gpu);
+        limit(&gpu, shared);
         let (clock, next_clock, done) = (None, None, 0);
         let shared = shared.clone();
-        let watch = shared.clone();
-        marks.limit(MOST_ENQUEUED, move || {
-            if watch.watch.is_aborted() {
-                return Err(Aborted.into());
-            }
-            std::thread::sleep(PAUSE);
-            Ok(())
-        });
         let accelerator = Accelerator {
             number,
             gpu,
@@ -154,6 +146,19 @@ impl Accelerator {
     }
 }
 
+/// Limits the work that stands on a GPU, for a session whose turn it is.
+fn limit(gpu: &Gpu, shared: &Arc<Shared>) {
+    let shared = Arc::downgrade(shared); // the GPU outlives the session
+    let pause = move || {
+        if shared.upgrade().is_none_or(|shared| shared.watch.is_aborted()) {
+            return Err(Aborted.into());
+        }
+        std::thread::sleep(PAUSE);
+        Ok(())
+    };
+    gpu.limit(Some((MOST_ENQUEUED, Box::new(pause))));
+}
+
 /// Returns the group that sums a gradient.
 fn group(data: &mut DataGroups, number: Option<usize>) -> Result<&mut dyn DeviceCollective> {
     let group = number.and_then(|number| data.get_mut(&number));
@@ -168,6 +173,7 @@ impl Backend for Accelerator {
 
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.gpu.make_current()?;
+        limit(&self.gpu, &self.shared);
         self.marks.clear();
         self.copies.clear();
         self.done = 0;
@@ -194,7 +200,7 @@ impl Backend for Accelerator {
         let _range = Range::new(&op.to_string());
         self.note_done()?;
         self.marks.op(number as u32);
-        self.module.run(op, input, output, &mut self.marks)
+        self.module.enqueue(op, input, output, &mut self.marks)
     }
 
     fn copy(&mut self, _number: usize, (index, op): (usize, Op), after: &[usize]) -> Result<()> {

@@ -4,6 +4,11 @@
 //! the event; its host then raises a signal. The hosts of the others wait for the signal, and their streams for the event, before
 //! they read the slot. A member enqueues its reads of all pieces before q before it records piece q. Once a member has enqueued its
 //! waits for piece q of all others, it may therefore overwrite the slot of piece q - 1 with piece q + 1, so two slots are enough.
+//!
+//! A sum of a large gradient has many pieces, so each makes room in the stream. Without that, hosts would be blocked in the driver, but
+//! not for ever: a stream waits only for events that were recorded before its wait was enqueued, on streams of which the same holds.
+//! So what is enqueued ends whatever hosts do, and a host whose stream is full goes on when it has run.
+//!
 //! This is the protocol of [`TensorGroup`](super::super::TensorGroup) on streams.
 
 use super::super::arena::Region;
@@ -132,6 +137,7 @@ impl Copies {
         let (gpu, Shared { heap, watch, .. }) = (&self.gpu, &*self.shared);
         write(place(&self.slots))?;
         gpu.compute.record(&self.slots.written[turn])?;
+        gpu.make_room()?;
         heap.raise(self.worker, self.enqueued, piece);
         let mut places = Vec::with_capacity(self.peers.len() + 1);
         for peer in &self.peers {

@@ -18,17 +18,24 @@ use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
 use pipesim_cuda::algorithms::{self, Rule};
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
-use pipesim_cuda::{Driver, Gpu, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers};
-use std::collections::BTreeMap;
+use pipesim_cuda::{
+    Driver, Gpu, GraphCounts, GraphUse, Graphs, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Key of the provenance with the algorithms of cuBLASLt, if they are not its first proposals.
 pub const PRODUCTS: &str = "products";
 
+/// Key of the provenance with what CUDA graphs did, if they are used.
+pub const GRAPHS: &str = "cuda_graphs";
+
 /// The GPUs of this rank's devices, in order.
 pub struct Gpus {
     gpus: Vec<Arc<Gpu>>,
     precision: Precision,
+    /// How CUDA graphs are used, if they are.
+    graphs: Option<GraphUse>,
     sampler: Mutex<Option<Sampler>>,
     /// What was sampled last, by GPU.
     samples: Mutex<BTreeMap<u32, Samples>>,
@@ -79,7 +86,28 @@ impl Gpus {
             }
         }
         enable_peers(driver, &gpus.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
-        Ok(Gpus { gpus, precision, sampler: Mutex::default(), samples: Mutex::default() })
+        Ok(Gpus { gpus, precision, graphs: None, sampler: Mutex::default(), samples: Mutex::default() })
+    }
+
+    /// Launches what ops enqueue as CUDA graphs, or does not.
+    pub fn with_graphs(self, are_used: bool) -> Gpus {
+        Gpus { graphs: are_used.then(GraphUse::default), ..self }
+    }
+
+    /// What CUDA graphs did on all devices of this rank, if they are used.
+    fn graphs_in_words(&self) -> Option<String> {
+        let used = self.graphs.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = used.keys().map(|(session, _)| session).collect::<BTreeSet<_>>().len();
+        let all = used.values().fold(GraphCounts::default(), |all, one| all.and(one));
+        let GraphCounts { calls, launches, captured, refused } = all;
+        let step = if sessions == 1 { "a step".to_string() } else { format!("a step of each of {sessions} sessions") };
+        Some(format!("{calls} calls in {launches} launches in {step}, {captured} graphs, {refused} refused"))
+    }
+
+    /// Number of the next session that uses graphs.
+    fn next_session(&self) -> u32 {
+        let used = self.graphs.as_ref().map(|graphs| graphs.lock().unwrap_or_else(PoisonError::into_inner));
+        used.and_then(|used| used.keys().next_back().map(|(session, _)| session + 1)).unwrap_or(0)
     }
 
     /// The PCI address of each GPU, by its number; slices share one.
@@ -93,7 +121,8 @@ impl Gpus {
         *self.sampler.lock().unwrap_or_else(PoisonError::into_inner) = Sampler::start(&addresses);
     }
 
-    /// Ends sampling, for [`Gpus::describe`]. Returns remarks: whether a GPU was slowed down, and how products were chosen.
+    /// Ends sampling, for [`Gpus::describe`]. Returns remarks: whether a GPU was slowed down, how products were chosen, and what graphs
+    /// did.
     pub fn end_sampling(&self) -> Vec<String> {
         let sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner).take();
         let sampled = sampler.map(Sampler::end).unwrap_or_default();
@@ -109,7 +138,8 @@ impl Gpus {
         let chosen = (all > 0).then(|| {
             format!("note: {others} of {all} products take another algorithm than cuBLASLt's first; the JSON has them as {PRODUCTS}")
         });
-        slowed.into_iter().chain(chosen).collect()
+        let graphs = self.graphs_in_words().map(|words| format!("note: CUDA graphs: {words}"));
+        slowed.into_iter().chain(chosen).chain(graphs).collect()
     }
 
     /// Whether `error` means that this machine lacks something that GPUs need.
@@ -153,6 +183,9 @@ impl Gpus {
         map.insert("precision".to_string(), self.precision.name().to_string());
         if !algorithms::takes_first() {
             map.insert(PRODUCTS.to_string(), algorithms::record());
+        }
+        if let Some(words) = self.graphs_in_words() {
+            map.insert(GRAPHS.to_string(), words);
         }
         if let Ok(driver) = Driver::open() {
             let (major, minor) = driver.version();
@@ -207,6 +240,7 @@ impl Gpus {
         let links = (link.ends)(endpoints.collect(), shared, delivery)?;
         let mut sums = sums(&gpus, shared)?;
         let sizes = [sequences, tokens, shared.plan.graph.schedule().microbatches as usize];
+        let session = self.next_session();
         let module = |((worker, gpu), link): ((u32, Arc<Gpu>), GpuLink)| -> Result<_> {
             let WorkerSums { tensor, data, guard } = sums.remove(&worker).context("groups of every worker")?;
             let optimizer = optimizer_share(&shared.plan.graph.schedule().placement, shared.mesh, worker);
@@ -217,6 +251,9 @@ impl Gpus {
             let sizes = (sizes, SliceOps { slices, recomputed: &recomputed, has_copies });
             let mut module = StageModule::on_gpu_rank(&gpu, parameters, &held(worker), sizes, self.precision, share)?;
             module.average_over(shared.mesh.data);
+            if let Some(told) = &self.graphs {
+                module.use_graphs(Graphs::new((session, worker), told));
+            }
             Ok((worker, module, link, (data, guard)))
         };
         let mut modules = gpus.into_iter().zip(links).map(module).collect::<Result<Vec<_>>>()?;

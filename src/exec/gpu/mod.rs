@@ -14,7 +14,7 @@ mod sums;
 
 pub use copy::Copy;
 pub use endpoint::MakeEnds;
-pub use gpus::{Gpus, PRODUCTS, places};
+pub use gpus::{GRAPHS, Gpus, PRODUCTS, places};
 pub use nccl::Nccl;
 pub use nvshmem::Nvshmem;
 pub use staged::Staged;

@@ -1,0 +1,59 @@
+//! A limit of the work that stands on a GPU's compute stream. A driver blocks the thread that enqueues more than about a thousand
+//! pieces, in a call that nothing can abort, and with it all threads that enqueue on the GPU.
+
+use super::api::Event;
+use super::gpu::Gpu;
+use anyhow::Result;
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+
+/// Pieces of work between two marks.
+const BETWEEN_MARKS: u64 = 32;
+
+/// Waits a moment; fails if the run was aborted.
+pub type Pause = Box<dyn Fn() -> Result<()> + Send>;
+
+/// How much work stands, by marks in the stream.
+#[derive(Default)]
+pub(super) struct Room {
+    limit: Option<(u64, Pause)>,
+    /// Events, each with the amount of work enqueued when it was recorded.
+    marks: VecDeque<(Event, u64)>,
+    marked: u64,
+    /// Amount of work known to be done.
+    done: u64,
+}
+
+impl Gpu {
+    /// Limits the work on the compute stream: [`Gpu::make_room`] calls the pause until at most this many pieces stand. Without a limit
+    /// it does nothing.
+    pub fn limit(&self, limit: Option<(u64, Pause)>) {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner).limit = limit;
+    }
+
+    /// Waits until no more work stands than the limit. To be called after every few pieces.
+    ///
+    /// # Errors
+    /// The pause's.
+    pub fn make_room(&self) -> Result<()> {
+        let room = &mut *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((most, pause)) = &room.limit else { return Ok(()) };
+        if self.compute.enqueued() - room.marked >= BETWEEN_MARKS {
+            let event = self.events().untimed()?;
+            self.compute.record(&event)?;
+            room.marked = self.compute.enqueued();
+            room.marks.push_back((event, room.marked));
+        }
+        while self.compute.enqueued() - room.done > *most
+            && let Some((event, enqueued)) = room.marks.front()
+        {
+            if event.is_done()? {
+                room.done = *enqueued;
+                room.marks.pop_front();
+            } else {
+                pause()?;
+            }
+        }
+        Ok(())
+    }
+}
