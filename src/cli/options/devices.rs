@@ -45,6 +45,12 @@ const PRECISIONS: [(&str, &str, bool); 2] = [
     ("bf16|bfloat16", "Activations in bfloat16; parameters, gradients and moments in float32", true),
 ];
 
+/// Who computes attention on GPUs: whether it is cuDNN.
+const ATTENTIONS: [(&str, &str, bool); 2] = [
+    ("own", "Kernels of pipesim", false),
+    ("cudnn", "cuDNN's fused attention, for bfloat16 and whole sequences", true),
+];
+
 /// Said once per run on GPUs without `--precision bf16`. float32 stays the default: losses are then those of a CPU to 1e-4.
 const IN_FLOAT32: &str =
     "note: activations are float32, whose products run without tensor cores; --precision bf16 is several times faster";
@@ -66,6 +72,9 @@ pub struct DeviceOptions {
     /// Algorithms of matrix products on GPUs: cuBLASLt's first proposals (first), the fastest of up to 8, timed before the first step (timed), or those that a run's JSON or report has recorded
     #[arg(long, value_name = "first|timed|FILE", default_value = FIRST)]
     pub products: String,
+    /// Who computes attention on GPUs
+    #[arg(long = "attention", value_name = "LIBRARY", action = clap::ArgAction::Set, value_parser = one_of(ATTENTIONS), default_value = "own")]
+    pub cudnn: bool,
 }
 
 /// Values of `--products`.
@@ -141,6 +150,7 @@ impl DeviceOptions {
     pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
         let asked = self.slices.map(|_| "--gpu-slices").or(self.bfloat16.then_some("--precision"));
         let asked = asked.or((self.products != FIRST).then_some("--products"));
+        let asked = asked.or(self.cudnn.then_some("--attention"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }
@@ -148,6 +158,12 @@ impl DeviceOptions {
             details
                 .remarks
                 .remark("note: ranks that share a GPU take turns on it: losses are right, times mean little");
+        }
+        if self.cudnn && !self.bfloat16 {
+            return Err(Failure::Usage(
+                "expected bfloat16 for cuDNN's attention, found float32: add --precision bf16, or leave --attention cudnn out"
+                    .to_string(),
+            ));
         }
         self.choose_algorithms()?;
         let chosen = self.chosen(ranks, devices, details, asked)?;
@@ -213,11 +229,18 @@ impl DeviceOptions {
 
     /// Whether the CPU may replace GPUs: no option that needs them was given.
     pub fn may_fall_back(&self) -> bool {
-        self.device == DeviceKind::Auto && self.slices.is_none() && !self.bfloat16 && self.products == FIRST
+        self.device == DeviceKind::Auto
+            && self.slices.is_none()
+            && !self.bfloat16
+            && !self.cudnn
+            && self.products == FIRST
     }
 
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
         may_open()?;
+        if self.cudnn {
+            Gpus::take_cudnn().map_err(|error| format!("{error:#}"))?;
+        }
         Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))
     }
 
