@@ -75,8 +75,7 @@ impl FusedAttention {
         let planned = match self.plans.entry((pass, *shape)) {
             std::collections::btree_map::Entry::Occupied(planned) => planned.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
-                let multiprocessors = self.gpu.slice().map(|_| self.gpu.multiprocessors());
-                place.insert(self.api.plan((pass, shape), &PlanTarget::Handle(&self.handle), multiprocessors)?)
+                place.insert(self.api.plan((pass, shape), &PlanTarget::Handle(&self.handle))?)
             }
         };
         Ok(planned.workspace_bytes)

@@ -72,7 +72,8 @@ impl StageModule<Cuda> {
         check_kernel_sizes(config, [sequences, tokens])?;
         let sharing = Sharing { ranks: share.size, row_ranks: share.row_ranks(), optimizers: optimizer.members };
         let micro = MicroBatch { sequences, tokens };
-        let attention_workspace = attention_workspace(config, micro, (precision, share.size, !ops.slices.is_empty()))?;
+        let attention_workspace =
+            attention_workspace(config, micro, (precision, share.size, workload.slice_count() > 1))?;
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision, sharing, attention_workspace };
         check_memory(gpu, &spec, stages, &demand)?;
         let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), ranks)?;

@@ -25,10 +25,10 @@ enum Status : int {
 };
 enum Kind : int { ENGINE = 2, CONFIGURATION = 3, HEURISTIC = 4, PLAN = 5, GRAPH = 15, PACK = 16, TENSOR = 17, FORWARD = 41, BACKWARD = 43, MASK = 44 };
 enum Type : int {
-    HANDLE = 0, DATA = 1, BOOLEAN = 2, INT64 = 3, POINTER = 6, MODE = 8, NOTE = 11, COMPARISON = 14, DESCRIPTOR = 15, INT32 = 23,
+    HANDLE = 0, DATA = 1, BOOLEAN = 2, INT64 = 3, POINTER = 6, MODE = 8, NOTE = 11, COMPARISON = 14, DESCRIPTOR = 15,
 };
 enum Name : int {
-    HEURISTIC_MODE = 200, HEURISTIC_GRAPH = 201, RESULTS = 202, MULTIPROCESSORS = 203, CONFIGURED_ENGINE = 300, PLAN_HANDLE = 400,
+    HEURISTIC_MODE = 200, HEURISTIC_GRAPH = 201, RESULTS = 202, CONFIGURED_ENGINE = 300, PLAN_HANDLE = 400,
     PLAN_CONFIGURATION = 401, WORKSPACE_SIZE = 402, GRAPH_HANDLE = 800, OPERATIONS = 801, ALIGNMENT = 900, DATA_OF = 901, DIMENSIONS = 902, STRIDES = 903,
     NUMBER = 906, IS_VIRTUAL = 907, IS_VALUE = 908, NUMBERS = 1000, POINTERS = 1001, WORKSPACE = 1003, ENGINE_NUMBER = 1301, NOTES = 1303,
     // of the forward; those of the backward are 51 more up to the scale
@@ -66,7 +66,7 @@ std::vector<Rule> rules(int kind) {
             return all;
         }
         case GRAPH: return {{OPERATIONS, DESCRIPTOR, 1, 1, true}, {GRAPH_HANDLE, HANDLE, 1, 1, false}};
-        case HEURISTIC: return {{HEURISTIC_GRAPH, DESCRIPTOR, 1, 1, true}, {HEURISTIC_MODE, MODE, 1, 1, true}, {MULTIPROCESSORS, INT32, 1, 1, false}};
+        case HEURISTIC: return {{HEURISTIC_GRAPH, DESCRIPTOR, 1, 1, true}, {HEURISTIC_MODE, MODE, 1, 1, true}};
         case PLAN: return {{PLAN_CONFIGURATION, DESCRIPTOR, 1, 1, true}, {PLAN_HANDLE, HANDLE, 1, 1, true}};
         case PACK: return {{NUMBERS, INT64, 1, 64, true}, {POINTERS, POINTER, 1, 64, true}, {WORKSPACE, POINTER, 1, 1, true}};
         default: return {};

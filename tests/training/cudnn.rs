@@ -54,7 +54,7 @@ fn device(capability: u32, multiprocessors: u32) -> CString {
 }
 
 /// The real library accepts every descriptor and builds a plan of each pass: graph, heuristic, engine, and the kernel that NVRTC compiles.
-/// GPT-2 124M and Llama 3 8B on an H100, a slice of it, an A100 and a B200; head sizes 8 to 128, tokens that are no multiple of 64.
+/// GPT-2 124M and Llama 3 8B on an H100, one of half the size, an A100 and a B200; head sizes 8 to 128, tokens that are no multiple of 64.
 #[test]
 fn the_real_cudnn_plans_both_passes_without_a_gpu() {
     if std::env::var(CHILD).is_err() {
@@ -71,16 +71,16 @@ fn the_real_cudnn_plans_both_passes_without_a_gpu() {
     let small = [[2, 64, 2, 2, 64], [1, 100, 3, 3, 64], [2, 33, 4, 2, 128], [1, 1, 2, 2, 64], [1, 65, 2, 1, 8]];
     let (gpt2, llama) = ([32, 1024, 12, 12, 64], [1, 8192, 32, 8, 128]);
     let mut plans = 0;
-    for (capability, multiprocessors, slice, shapes) in [
-        (900, 132, None, [&small[..], &[gpt2, llama]].concat()),
-        (900, 132, Some(66), vec![gpt2]),
-        (800, 108, None, vec![gpt2, llama]),
-        (1000, 148, None, vec![gpt2, llama]),
+    for (capability, multiprocessors, shapes) in [
+        (900, 132, [&small[..], &[gpt2, llama]].concat()),
+        (900, 66, vec![gpt2]),
+        (800, 108, vec![gpt2, llama]),
+        (1000, 148, vec![gpt2, llama]),
     ] {
         let device = api.properties(&device(capability, multiprocessors)).unwrap();
         for shape in shapes.into_iter().map(shape) {
             for pass in [Pass::Forward, Pass::Backward] {
-                let plan = api.plan((pass, &shape), &PlanTarget::Properties(&device), slice).unwrap();
+                let plan = api.plan((pass, &shape), &PlanTarget::Properties(&device)).unwrap();
                 let most = workspace_bytes(&shape);
                 assert!(plan.workspace_bytes <= most, "{pass:?} {shape:?}: {} bytes of {most}", plan.workspace_bytes);
                 assert!(!plan.may_differ, "{pass:?} {shape:?}");
@@ -91,7 +91,7 @@ fn the_real_cudnn_plans_both_passes_without_a_gpu() {
     // what the library does not support has no engine
     for (capability, refused) in [(900, [1, 64, 2, 2, 20]), (750, gpt2)] {
         let device = api.properties(&device(capability, 40)).unwrap();
-        let plan = api.plan((Pass::Forward, &shape(refused)), &PlanTarget::Properties(&device), None);
+        let plan = api.plan((Pass::Forward, &shape(refused)), &PlanTarget::Properties(&device));
         assert!(matches!(plan, Err(AttentionError::NoEngine { proposed: 0, .. })), "{refused:?}");
     }
     // without a GPU there is no handle, and nothing runs
@@ -252,7 +252,6 @@ fn statuses() {
     let shorter = [b, h, t / 2, size];
     assert_eq!(with(&[]), 0);
     for (what, changes) in [
-        ("keys of other tokens than values", vec![(1, Some(fused(2, shorter)))]),
         ("5 heads of keys for 4", vec![(1, Some(fused(2, [b, 5, t, size]))), (2, Some(fused(3, [b, 5, t, size])))]),
         ("keys of another size", vec![(1, Some(fused(2, [b, h, t, size / 2])))]),
         ("an output of other tokens", vec![(3, Some(Tensor(4, 9, shorter, output.3)))]),

@@ -529,7 +529,7 @@ fn is_nvidia(name: &str) -> bool {
 }
 
 /// Words that only look like such names.
-const OURS: [&str; 4] = ["nvshmem_sys", "cublaslt", "CUBLASLT", "cuBLASLt"];
+const OURS: [&str; 5] = ["nvshmem_sys", "cublaslt", "CUBLASLT", "cuBLASLt", "cuDNN"];
 
 // ---- both together ------------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,6 @@ pub(super) trait Attribute: Copy {
 impl Attribute for i64 {
     const KIND: c_int = CUDNN_TYPE_INT64;
 }
-impl Attribute for i32 {
-    const KIND: c_int = CUDNN_TYPE_INT32;
-}
 impl Attribute for bool {
     const KIND: c_int = CUDNN_TYPE_BOOLEAN;
 }

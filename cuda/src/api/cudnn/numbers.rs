@@ -25,7 +25,6 @@ pub(super) const CUDNN_TYPE_HEUR_MODE: c_int = 8;
 pub(super) const CUDNN_TYPE_NUMERICAL_NOTE: c_int = 11;
 pub(super) const CUDNN_TYPE_POINTWISE_MODE: c_int = 14;
 pub(super) const CUDNN_TYPE_BACKEND_DESCRIPTOR: c_int = 15;
-pub(super) const CUDNN_TYPE_INT32: c_int = 23;
 pub(super) const CUDNN_TYPE_CHAR: c_int = 24;
 
 // Values.
@@ -40,7 +39,6 @@ pub(super) const CUDNN_POINTWISE_CMP_GE: c_int = 303;
 pub(super) const CUDNN_ATTR_ENGINEHEUR_MODE: c_int = 200;
 pub(super) const CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH: c_int = 201;
 pub(super) const CUDNN_ATTR_ENGINEHEUR_RESULTS: c_int = 202;
-pub(super) const CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET: c_int = 203;
 pub(super) const CUDNN_ATTR_ENGINEHEUR_DEVICEPROP: c_int = 204;
 pub(super) const CUDNN_ATTR_ENGINECFG_ENGINE: c_int = 300;
 pub(super) const CUDNN_ATTR_EXECUTION_PLAN_HANDLE: c_int = 400;

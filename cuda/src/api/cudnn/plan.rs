@@ -64,14 +64,9 @@ pub struct Plan {
 }
 
 impl Cudnn {
-    /// Plans an operation for a device, or for `multiprocessors` of it: the first of the library's proposals that can be built, those
-    /// before the others whose bits do not differ between executions.
-    pub fn plan(
-        &'static self,
-        (pass, shape): (Pass, &AttentionShape),
-        target: &PlanTarget<'_>,
-        multiprocessors: Option<u32>,
-    ) -> Result<Plan> {
+    /// Plans an operation for a device: the first of the library's proposals that can be built, those before the others whose bits do not
+    /// differ between executions. A target number of multiprocessors is not set, because the library then proposes nothing.
+    pub fn plan(&'static self, (pass, shape): (Pass, &AttentionShape), target: &PlanTarget<'_>) -> Result<Plan> {
         let mut parts = Vec::new();
         let operation = self.operation((pass, shape), &mut parts)?;
         let mut graph = Descriptor::new(self, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
@@ -83,7 +78,7 @@ impl Cudnn {
         parts.push(operation);
         let mut engines = Vec::new();
         for mode in [CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK] {
-            engines.extend(self.engines(&graph, mode, target, multiprocessors)?);
+            engines.extend(self.engines(&graph, mode, target)?);
         }
         engines.sort_by_key(|(may_differ, _)| *may_differ);
         let (proposed, mut last) = (engines.len(), None);
@@ -112,16 +107,12 @@ impl Cudnn {
         graph: &Descriptor,
         mode: c_int,
         target: &PlanTarget<'_>,
-        multiprocessors: Option<u32>,
     ) -> Result<Vec<(bool, Descriptor)>> {
         let mut heuristic = Descriptor::new(self, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?
             .holding(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph)?
             .typed(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &[mode])?;
         if let PlanTarget::Properties(device) = target {
             heuristic = heuristic.holding(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device)?;
-        }
-        if let Some(count) = multiprocessors {
-            heuristic = heuristic.with(CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET, &[count as i32])?;
         }
         let heuristic = heuristic.finalized()?;
         let configurations: Vec<Descriptor> = (0..MOST_ENGINES)
