@@ -1,6 +1,6 @@
 //! NVIDIA's driver and the GPUs that it finds.
 
-use super::api::{Api, CompileError, Context, Fault, ProductError, Unloadable};
+use super::api::{Api, AttentionError, CompileError, Context, Fault, ProductError, Unloadable};
 use super::library::Missing;
 use cudarc::driver::sys::{CUcomputemode as Mode, CUdevice_attribute as Attribute};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -38,16 +38,18 @@ impl From<Fault> for Unusable {
 }
 
 impl Unusable {
-    /// Whether `error` means that this machine lacks a driver, a GPU, the compiler or cuBLASLt.
+    /// Whether `error` means that this machine lacks a driver, a GPU, the compiler, cuBLASLt or cuDNN.
     pub fn is_behind(error: &anyhow::Error) -> bool {
         error.chain().any(|cause| {
             let compiler = cause.downcast_ref::<CompileError>();
             let products = cause.downcast_ref::<ProductError>();
+            let attention = cause.downcast_ref::<AttentionError>();
             cause.is::<Unusable>()
                 || cause.is::<Unloadable>()
                 || cause.is::<Missing>()
                 || matches!(compiler, Some(CompileError::Missing(_) | CompileError::Broken(_)))
                 || matches!(products, Some(ProductError::Missing(_) | ProductError::Broken(_)))
+                || attention.is_some_and(AttentionError::is_about_library)
         })
     }
 }

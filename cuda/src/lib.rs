@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, room, sampler
-//!      kernel ─▶ compiler ─▶ algorithms, blas ─▶ trial   symmetric
+//!      kernel ─▶ compiler ─▶ algorithms, blas, attention ─▶ trial   symmetric
 //! ```
 //!
 //! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
@@ -12,6 +12,7 @@
 
 pub mod algorithms;
 pub mod api;
+pub mod attention;
 pub mod blas;
 mod clock;
 mod compiler;

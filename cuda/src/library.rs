@@ -104,6 +104,16 @@ pub static CUBLASLT: Wanted = Wanted {
     older_fix: Some("pip install nvidia-cublas-cu12"),
 };
 
+/// Fused attention.
+pub static CUDNN: Wanted = Wanted {
+    name: "cuDNN",
+    sonames: &["libcudnn.so.9"],
+    before: &[],
+    folders: &[],
+    fix: "pip install --upgrade nvidia-cudnn-cu13",
+    older_fix: Some("pip install --upgrade nvidia-cudnn-cu12"),
+};
+
 /// Two-sided messages between GPUs.
 pub static NCCL: Wanted = Wanted {
     name: "NCCL",

@@ -4,6 +4,7 @@ use super::finding::{Asked, Finding};
 use anyhow::Error;
 use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
+use pipesim_cuda::attention::cudnn_version;
 use pipesim_cuda::library::{self, Wanted};
 use pipesim_cuda::nccl::{self, Nccl};
 use pipesim_cuda::{CompileError, Driver, Gpu, try_compiler, try_kernel, try_product};
@@ -35,7 +36,7 @@ unsafe fn function<F: Copy>(library: &Library, name: &'static str, wanted: &Want
 /// Opens the libraries that every run on GPUs opens, without calling them.
 pub(super) fn opening() -> Asked {
     if pipesim_cuda::driver_version().is_ok() {
-        let _ = (library::open(&library::CUBLASLT), library::open(&library::NVRTC));
+        let _ = (library::open(&library::CUBLASLT), library::open(&library::NVRTC), library::open(&library::CUDNN));
     }
     Ok(Finding::ok("they open, or are missing"))
 }
@@ -68,6 +69,18 @@ pub(super) fn cublaslt() -> Asked {
     let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
     let ran = tried(try_product, "", ", multiplies matrices", &library::CUBLASLT)?;
     Ok(Finding::ok(format!("{major}.{minor}.{patch}{ran}, {}", path.display())))
+}
+
+/// cuDNN's version. Only `--attention cudnn` needs it.
+pub(super) fn cudnn() -> Asked {
+    let _ = pipesim_cuda::driver_version(); // decides which libraries are searched
+    let path = library::open(&library::CUDNN).map_err(|missing| {
+        Finding::missing(missing.found(), format!("nothing without --attention cudnn; otherwise {}", missing.fix))
+    })?;
+    match cudnn_version() {
+        Ok(version) => Ok(Finding::ok(format!("{version}, {}", path.path.display()))),
+        Err(error) => Err(Finding::broken(error.to_string(), library::CUDNN.fix())),
+    }
 }
 
 /// Tries a library on the first GPU. Returns `without` if there is none, `with` if it works.

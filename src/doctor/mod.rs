@@ -41,7 +41,7 @@ const fn gpu_probe(name: &'static str, ask: fn() -> Asked) -> Probe {
 }
 
 /// All probes, in the order of reports.
-pub static PROBES: [Probe; 14] = [
+pub static PROBES: [Probe; 15] = [
     probe("driver", true, gpus::driver),
     gpu_probe("devices", gpus::devices),
     gpu_probe("peer-access", gpus::peer_access),
@@ -49,6 +49,7 @@ pub static PROBES: [Probe; 14] = [
     gpu_probe("green-contexts", gpus::green_contexts),
     gpu_probe("nvrtc", libraries::nvrtc),
     gpu_probe("cublaslt", libraries::cublaslt),
+    probe("cudnn", true, libraries::cudnn),
     probe("nccl", true, libraries::nccl),
     gpu_probe(NVSHMEM, libraries::nvshmem),
     probe("mpi", false, || Ok(host::mpi())),

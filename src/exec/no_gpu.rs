@@ -34,6 +34,10 @@ impl Gpus {
         Ok(())
     }
 
+    pub fn take_cudnn() -> Result<()> {
+        None.context(UNAVAILABLE.unwrap_or_default())
+    }
+
     /// Whether this machine has an NVIDIA driver, so that users may expect GPUs.
     pub fn are_likely() -> bool {
         std::path::Path::new("/dev/nvidiactl").exists()

@@ -6,11 +6,12 @@ use super::stash::Stash;
 #[cfg(feature = "internals")]
 use crate::compute::cuda::AloneOnDevice;
 use crate::compute::cuda::{
-    Cuda, Demand, DeviceCollective, EventTimer, Group, Numbers, Sharing, Traffic, check_kernel_sizes, check_memory,
+    Cuda, Demand, DeviceCollective, EventTimer, Group, Numbers, Sharing, Traffic, attention_workspace,
+    check_kernel_sizes, check_memory,
 };
 use crate::compute::{Store, TensorShare};
 use crate::epilogue::GradientSync;
-use crate::model_spec::{self, EMBEDDING, HEAD};
+use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch};
 use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
 use pipesim_cuda::api::{Address, Buffer};
@@ -70,7 +71,10 @@ impl StageModule<Cuda> {
         let [sequences, tokens, microbatches] = sizes;
         check_kernel_sizes(config, [sequences, tokens])?;
         let sharing = Sharing { ranks: share.size, row_ranks: share.row_ranks(), optimizers: optimizer.members };
-        let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision, sharing };
+        let micro = MicroBatch { sequences, tokens };
+        let attention_workspace =
+            attention_workspace(config, micro, (precision, share.size, workload.slice_count() > 1))?;
+        let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision, sharing, attention_workspace };
         check_memory(gpu, &spec, stages, &demand)?;
         let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), ranks)?;
         let mut module = StageModule::new(compute, parameters, stages, &workload)?;

@@ -347,24 +347,24 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
-        refused: "layout tp dp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap layers link gpu-slices precision products cuda-graphs device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "layout tp dp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap layers link gpu-slices precision products cuda-graphs attention device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer until vocabulary weight-decay",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
-        refused: "layout tp dp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap link gpu-slices precision products cuda-graphs baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "layout tp dp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap link gpu-slices precision products cuda-graphs attention baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per straggler unit-ms",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "layout tp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap costs costs-per straggler unit-ms checkpoint tokenizer link gpu-slices precision products cuda-graphs",
+        refused: "layout tp sequence-parallel zero effort balance ascii chunks set slice-lengths overlap costs costs-per straggler unit-ms checkpoint tokenizer link gpu-slices precision products cuda-graphs attention",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "layout tp dp sequence-parallel zero effort balance chunks set slice-lengths overlap costs costs-per straggler unit-ms checkpoint calibrate link gpu-slices precision products cuda-graphs tokenizer until",
+        refused: "layout tp dp sequence-parallel zero effort balance chunks set slice-lengths overlap costs costs-per straggler unit-ms checkpoint calibrate link gpu-slices precision products cuda-graphs attention tokenizer until",
         same: &[
             LOOK,
             WARMUP,
@@ -378,29 +378,29 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
         refused: "layout sequence-parallel zero effort balance ascii chunks set slice-lengths overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
-                  gpu-slices precision products cuda-graphs",
+                  gpu-slices precision products cuda-graphs attention",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
-        refused: "from tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs hardware",
+        refused: "from tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs attention hardware",
         same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --output out",
-        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs resume min-lr held-out validation-batches sample-tokens \
+        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs attention resume min-lr held-out validation-batches sample-tokens \
                   sample-prompt temperature top-k sample-seed profile",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --lr-schedule linear --data $D/text \
                   --validate-every 4 --sample-every 4 --sample-prompt cat --sample-tokens 4 --temperature 1 --output out",
-        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs resume profile",
+        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs attention resume profile",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
-        refused: "tp sequence-parallel zero again batch checkpoint tokenizer link gpu-slices precision products cuda-graphs quiet",
+        refused: "tp sequence-parallel zero again batch checkpoint tokenizer link gpu-slices precision products cuda-graphs attention quiet",
         same: &[
             LOOK,
             WARMUP,
@@ -423,6 +423,10 @@ const SETTINGS: &[Setting] = &[
 const OTHERS: &[(&str, &str, &str)] = &[
     ("run", "layers", "3,2"), // the losses do not tell how blocks are split, a sum that is wrong does
     ("profile", "layers", "3,2"),
+    ("run", "attention", "cudnn"),
+    ("profile", "attention", "cudnn"),
+    ("train", "attention", "cudnn"),
+    ("report accuracy", "attention", "cudnn"),
     ("run --stages 2 --micro 4 --schedule 1f1b --device timed --profile", "layers", "3,1"),
     ("predict --stages 2 --micro 6 --schedule dualpipe", "format", "csv"),
     ("predict --stages 2 --micro 6 --schedule dualpipe", "overlap", "max"),

@@ -72,6 +72,17 @@ pub fn with_stand_ins(command: &mut Command) -> &mut Command {
     command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"))
 }
 
+/// The folder with the real cuDNN, which is too large to be fetched for every test: `$PIPESIM_CUDNN`. Without it what is not run is said
+/// on the terminal, whatever is captured.
+pub fn cudnn() -> Option<PathBuf> {
+    let folder = std::env::var_os("PIPESIM_CUDNN").filter(|value| !value.is_empty());
+    if folder.is_none() {
+        let words = "NOT RUN: descriptors on the real cuDNN, as PIPESIM_CUDNN names no folder with nvidia-cudnn-cu13\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
+    }
+    folder.map(PathBuf::from)
+}
+
 /// NVIDIA's libraries of the PyPI wheels, or `None` where tests may do without.
 ///
 /// # Panics

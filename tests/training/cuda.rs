@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+#[path = "cuda_attention.rs"]
+mod attention;
 #[path = "cuda_choices.rs"]
 mod choices;
 #[path = "cuda_graphs.rs"]
@@ -596,7 +598,15 @@ fn the_estimate_is_near_what_is_allocated() {
                 .map(|(stage, precision)| (layers[stage].clone(), precision))
         {
             let sharing = Sharing::NONE;
-            let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision, sharing };
+            let demand = Demand {
+                sequences: 8,
+                tokens: 64,
+                microbatches: 1,
+                in_flight: 1,
+                precision,
+                sharing,
+                attention_workspace: 0,
+            };
             let stages = [(0, layers)];
             let expected = bytes_needed(&parameters.config.spec(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
@@ -1001,7 +1011,15 @@ fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
     let spec = pipesim::internals::model_spec::gpt2::Config::preset("gpt2").unwrap().spec();
     let whole = Stage::transformer(true, 0..12, true);
     let (precision, sharing) = (Precision::Bf16, Sharing::NONE);
-    let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision, sharing };
+    let demand = Demand {
+        sequences: 4,
+        tokens: 1024,
+        microbatches: 1,
+        in_flight: 1,
+        precision,
+        sharing,
+        attention_workspace: 0,
+    };
     let bytes = bytes_needed(&spec, &[(0, whole)], &demand);
     // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
     assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);

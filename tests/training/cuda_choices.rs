@@ -2,6 +2,7 @@
 //! `PIPESIM_TEST_LARGE`, as `tests/gpu choices` sets it, of GPT-2 124M in bfloat16, 32 sequences of 1024 tokens; without, of a small
 //! model, whose times mean nothing.
 
+use super::attention::has_cudnn;
 use super::{child, driver, on_gpu};
 use pipesim::internals::compute::cuda::{Alternative, Choices, Cuda, EventTimer};
 use pipesim::internals::model::{Config, Parameters, Quantity, StageModule};
@@ -124,6 +125,9 @@ fn every_choice_is_timed_next_to_its_predecessor() {
         };
         println!("\nchoice and predecessor, per micro-batch"); // a harness puts its own words in front of the first line
         for alternative in Choices::alternatives() {
+            if alternative.after.cudnn_attention && !has_cudnn() {
+                continue;
+            }
             let (mut before, mut after) = (Times::new(), Times::new());
             for _ in 0..ROUNDS {
                 trial.time(alternative.before, &mut before);
@@ -157,6 +161,9 @@ fn every_choice_gives_the_gradients_of_its_predecessor() {
             (found, trial.module.products())
         };
         for Alternative { name, before, after, .. } in Choices::alternatives() {
+            if after.cudnn_attention && !has_cudnn() {
+                continue;
+            }
             let ((expected, _), (found, products)) = (gradients(before), gradients(after));
             let mut tensors = 0;
             for (expected, found) in expected.tensors.iter().zip(&found.tensors) {

@@ -3,7 +3,7 @@
 //! wheels, which `tests/wheels DIR` fetches; the environment variable PIPESIM_CUDA_WHEELS names DIR.
 
 use crate::elf::Elf;
-use crate::support::{PROGRAM, finish, root, wheels};
+use crate::support::{PROGRAM, cudnn, finish, root, wheels};
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as driver;
 use cudarc::nccl::sys as nccl;
@@ -516,7 +516,7 @@ fn follows(name: &str, prefix: &str, next: impl Fn(char) -> bool) -> bool {
 /// Whether a word is the name of a function of NVIDIA's.
 fn is_function(name: &str) -> bool {
     let is_word = name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
-    let starts = ["cu", "cublasLt", "nccl", "nvrtc", "nvml", "nvtx"];
+    let starts = ["cu", "cublasLt", "cudnn", "nccl", "nvrtc", "nvml", "nvtx"];
     let by_case = starts.iter().any(|prefix| follows(name, prefix, |letter| letter.is_ascii_uppercase()));
     is_word && (by_case || name.starts_with("nvshmem_") || name.starts_with("nvshmemx_")) && !OURS.contains(&name)
 }
@@ -525,27 +525,32 @@ fn is_function(name: &str) -> bool {
 fn is_nvidia(name: &str) -> bool {
     let types =
         follows(name, "CU", |letter| letter.is_ascii_lowercase()) || follows(name, "cuda", |l| l.is_uppercase());
-    let rest = ["CU_", "CUDA_", "CUBLAS", "NVRTC_", "NVML_", "NVSHMEM_", "NVSHMEMX_", "cublas", "cuuint"];
+    let rest = ["CU_", "CUDA_", "CUBLAS", "CUDNN_", "NVRTC_", "NVML_", "NVSHMEM_", "NVSHMEMX_", "cublas", "cuuint"];
     let is_number = rest.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
     (is_function(name) || types || is_number) && !name.contains("__bindgen") && !OURS.contains(&name)
 }
 
 /// Words that only look like such names.
-const OURS: [&str; 4] = ["nvshmem_sys", "cublaslt", "CUBLASLT", "cuBLASLt"];
+const OURS: [&str; 5] = ["nvshmem_sys", "cublaslt", "CUBLASLT", "cuBLASLt", "cuDNN"];
 
 // ---- both together ------------------------------------------------------------------------------------------------------------
 
+/// Whether a name is of cuDNN's header, which only `PIPESIM_CUDNN` has.
+fn is_cudnns(name: &str) -> bool {
+    name.starts_with("cudnn") || name.starts_with("CUDNN_")
+}
+
 /// The library that a name belongs to: the driver's header is compiled twice, in two versions.
 fn is_drivers(name: &str) -> bool {
-    let theirs = ["CUBLAS", "CUDA_R_", "cublas", "cuda", "nccl", "nv", "NV"];
+    let theirs = ["CUBLAS", "CUDA_R_", "CUDNN_", "cublas", "cuda", "cudnn", "nccl", "nv", "NV"];
     !theirs.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What is asserted of the driver, and of the libraries.
-fn assertions() -> [Assertions; 2] {
+/// What is asserted of the driver, of the libraries, and of cuDNN.
+fn assertions() -> [Assertions; 3] {
     let libraries = "cublasLt.h nccl.h nvrtc.h nvml.h nvtx3/nvToolsExt.h nvshmem_host.h";
-    let mut all = [Assertions::of("cuda.h"), Assertions::of(&format!("cuda.h {libraries}"))];
-    let place = |name: &str| usize::from(!is_drivers(name));
+    let mut all = [Assertions::of("cuda.h"), Assertions::of(&format!("cuda.h {libraries}")), Assertions::of("cudnn.h")];
+    let place = |name: &str| if is_cudnns(name) { 2 } else { usize::from(!is_drivers(name)) };
     for (name, value) in bound_numbers() {
         all[place(name)].number(name, &value.to_string());
     }
@@ -654,6 +659,16 @@ fn structures_numbers_and_signatures_are_those_of_nvidias_headers() {
     let (structures, numbers, signatures) = (sum(|a| a.structures), sum(|a| a.numbers), sum(|a| a.signatures));
     println!("{structures} types, {numbers} numbers and {signatures} signatures in {all} assertions hold");
     assert!(structures >= 40 && numbers >= 60 && signatures >= 110, "the source declares more than that");
+}
+
+#[test]
+fn numbers_and_signatures_of_cudnn_are_those_of_its_header() {
+    let (Some(folder), Some(wheels)) = (cudnn(), wheels()) else { return };
+    let [_, _, ours] = assertions();
+    let folders = [folder.join("nvidia/cudnn/include"), wheels.join("nvidia/cu13/include")];
+    compile(&ours.text, &folders).unwrap_or_else(|said| panic!("{folders:?}:\n{said}"));
+    println!("{} numbers and {} signatures of cuDNN hold", ours.numbers, ours.signatures);
+    assert!(ours.numbers >= 60 && ours.signatures == 12);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod check;
 mod checkpoints;
 mod cuda;
+mod cudnn;
 mod doctor;
 mod elf;
 mod emulator_driver;

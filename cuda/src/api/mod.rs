@@ -7,6 +7,7 @@
 
 mod compiler;
 mod context;
+mod cudnn;
 mod driver;
 mod event;
 mod graph;
@@ -19,6 +20,10 @@ mod stream;
 
 pub use compiler::{CompileError, Image, Nvrtc};
 pub use context::Context;
+pub use cudnn::{
+    AttentionError, AttentionOperands, AttentionShape, Cudnn, CudnnHandle, Descriptor, OLDEST_CUDNN, Pass, Plan,
+    PlanTarget, version_name,
+};
 pub use driver::{Api, Fault, FunctionHandle, ModuleHandle, StreamHandle, Unloadable, driver_version};
 pub use event::{Event, Events, ProcessHandle};
 pub use graph::{GraphCounts, GraphUse, Graphs};

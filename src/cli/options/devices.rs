@@ -45,6 +45,12 @@ const PRECISIONS: [(&str, &str, bool); 2] = [
     ("bf16|bfloat16", "Activations in bfloat16; parameters, gradients and moments in float32", true),
 ];
 
+/// Who computes attention on GPUs: whether it is cuDNN.
+const ATTENTIONS: [(&str, &str, bool); 2] = [
+    ("own", "Kernels of pipesim", false),
+    ("cudnn", "cuDNN's fused attention, for bfloat16 and whole sequences", true),
+];
+
 /// Said once per run on GPUs without `--precision bf16`. float32 stays the default: losses are then those of a CPU to 1e-4.
 const IN_FLOAT32: &str =
     "note: activations are float32, whose products run without tensor cores; --precision bf16 is several times faster";
@@ -69,6 +75,9 @@ pub struct DeviceOptions {
     /// Launch the kernels of ops as CUDA graphs, captured once and replayed, which takes fewer launches. Not the same as --cuda-graph of predict: that says what Megatron captures
     #[arg(long, value_name = "on|off", action = clap::ArgAction::Set, value_parser = one_of(GRAPHS_USED), default_value = "off")]
     pub cuda_graphs: bool,
+    /// Who computes attention on GPUs
+    #[arg(long = "attention", value_name = "LIBRARY", action = clap::ArgAction::Set, value_parser = one_of(ATTENTIONS), default_value = "own")]
+    pub cudnn: bool,
 }
 
 /// Values of `--cuda-graphs`.
@@ -151,6 +160,7 @@ impl DeviceOptions {
         let asked = self.slices.map(|_| "--gpu-slices").or(self.bfloat16.then_some("--precision"));
         let asked = asked.or((self.products != FIRST).then_some("--products"));
         let asked = asked.or(self.cuda_graphs.then_some("--cuda-graphs"));
+        let asked = asked.or(self.cudnn.then_some("--attention"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }
@@ -158,6 +168,12 @@ impl DeviceOptions {
             details
                 .remarks
                 .remark("note: ranks that share a GPU take turns on it: losses are right, times mean little");
+        }
+        if self.cudnn && !self.bfloat16 {
+            return Err(Failure::Usage(
+                "expected bfloat16 for cuDNN's attention, found float32: add --precision bf16, or leave --attention cudnn out"
+                    .to_string(),
+            ));
         }
         self.choose_algorithms()?;
         let chosen = self.chosen(ranks, devices, details, asked)?;
@@ -223,12 +239,16 @@ impl DeviceOptions {
 
     /// Whether the CPU may replace GPUs: no option that needs them was given.
     pub fn may_fall_back(&self) -> bool {
-        let is_plain = self.slices.is_none() && !self.bfloat16 && self.products == FIRST && !self.cuda_graphs;
+        let is_plain =
+            self.slices.is_none() && !self.bfloat16 && self.products == FIRST && !self.cuda_graphs && !self.cudnn;
         self.device == DeviceKind::Auto && is_plain
     }
 
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
         may_open()?;
+        if self.cudnn {
+            Gpus::take_cudnn().map_err(|error| format!("{error:#}"))?;
+        }
         let gpus = Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))?;
         Ok(gpus.with_graphs(self.cuda_graphs))
     }

@@ -330,9 +330,13 @@ impl Compute for Cuda {
         self.operations.heads_rotate([fused.address(), cosines, sines], dimensions, backwards)
     }
 
-    /// With fewer heads of keys than of queries, each is repeated for the queries that share it.
+    /// With fewer heads of keys than of queries, each is repeated for the queries that share it, unless cuDNN computes it.
     fn attention(&mut self, out: &mut Activations, layer: &Attention, fused: &Activations) -> Result<Activations> {
         let log_sums = self.floats(self.rows() * layer.heads)?;
+        if self.operations.choices.cudnn_attention {
+            self.fused_attention([out.address(), log_sums.address(), fused.address()], layer)?;
+            return Ok(log_sums);
+        }
         let expanded = self.expanded(layer, fused)?;
         let qkv = expanded.as_ref().unwrap_or(fused).address();
         self.operations.attention_forward([out.address(), log_sums.address(), qkv], &self.shape(layer))?;
@@ -346,6 +350,9 @@ impl Compute for Cuda {
         layer: &Attention,
         operands: Attended<Activations>,
     ) -> Result<()> {
+        if self.operations.choices.cudnn_attention {
+            return self.fused_attention_input(out.address(), layer, &operands);
+        }
         let Attended { gradient, fused, output, kept } = operands;
         let expanded = self.expanded(layer, fused)?;
         let places = [gradient, expanded.as_ref().unwrap_or(fused), output, kept].map(Activations::address);

@@ -26,6 +26,8 @@ pub struct Choices {
     pub paired_reads: bool,
     /// Whether products take the fastest of up to eight algorithms of cuBLASLt, timed, instead of its first proposal.
     pub timed_products: bool,
+    /// Whether cuDNN computes attention.
+    pub cudnn_attention: bool,
 }
 
 impl Default for Choices {
@@ -37,6 +39,7 @@ impl Default for Choices {
             bias: BiasGradient::Groups,
             paired_reads: true,
             timed_products: false,
+            cudnn_attention: false,
         }
     }
 }
@@ -55,7 +58,7 @@ pub struct Alternative {
 #[cfg(feature = "internals")]
 impl Choices {
     /// Each choice with its predecessor. Wide attention is taken whatever the number of blocks, without wide attention nowhere else.
-    pub fn alternatives() -> [Alternative; 7] {
+    pub fn alternatives() -> [Alternative; 8] {
         let all = Choices::default();
         let narrow = Choices { wide_attention: None, ..all };
         let alternative = |name, kernels, before, after| Alternative { name, kernels, before, after };
@@ -89,6 +92,12 @@ impl Choices {
                 all,
             ),
             alternative("products timed", &["product"], all, Choices { timed_products: true, ..all }),
+            alternative(
+                "attention by cuDNN",
+                &["attention", "cudnn attention"],
+                all,
+                Choices { cudnn_attention: true, ..all },
+            ),
         ]
     }
 }

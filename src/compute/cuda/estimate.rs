@@ -25,6 +25,8 @@ pub struct Demand {
     /// Type of the activations.
     pub precision: Precision,
     pub sharing: Sharing,
+    /// Most temporary bytes of attention by cuDNN.
+    pub attention_workspace: usize,
 }
 
 /// Numbers of devices that share what a device has.
@@ -75,7 +77,7 @@ pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) 
     let bias_sums = size_of::<f32>() * kernel::bias_groups(n) * spec.widest();
     let running = n * (3 * spec.widest() * act + size_of::<f32>() * (spec.heads() + 1)) + bias_sums;
     let tokens = 4 * demand.microbatches * (5 * n + 2);
-    Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
+    Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES + demand.attention_workspace }
 }
 
 /// Returns the bytes of the parameters, gradients and moments of `stages` on the rank that holds most, the first.

@@ -2,6 +2,7 @@
 //!
 //! Hidden states and their gradients are in the activations' precision, at addresses that are multiples of 256 bytes.
 
+mod attention;
 mod batch;
 mod calls;
 mod choices;
@@ -16,6 +17,7 @@ mod share;
 mod slices;
 mod timing;
 
+pub use attention::attention_workspace;
 #[cfg(feature = "internals")]
 pub use choices::Alternative;
 pub use choices::{BiasGradient, Choices};
@@ -38,6 +40,7 @@ use cpu_kernels::rotary;
 use host::HostCopies;
 use operation::{FusedShape, Operations};
 use pipesim_cuda::api::{Address, Buffer, Move, Pinned, Pool, Unsupported, mib};
+use pipesim_cuda::attention::{FusedAttention, takes_cudnn};
 use pipesim_cuda::blas::Products;
 use pipesim_cuda::kernel::Precision;
 use pipesim_cuda::{Gpu, Graphs, Kernels};
@@ -134,12 +137,13 @@ impl Cuda {
             found.1
         );
         gpu.make_current()?;
-        let choices = Choices::default();
+        let choices = Choices { cudnn_attention: takes_cudnn(), ..Choices::default() };
         let operations = Operations {
             gpu: gpu.clone(),
             precision,
             kernels: Kernels::load(gpu.context(), gpu.facts(), precision, Some(workload.attention.size))?,
             products: Products::new(gpu, precision)?,
+            fused: if choices.cudnn_attention { Some(FusedAttention::new(gpu)?) } else { None },
             pool: Pool::new(gpu.context()),
             timing: KernelTimer::default(),
             choices,
@@ -230,6 +234,9 @@ impl Cuda {
         }
         if choices.timed_products != operations.choices.timed_products {
             operations.products.choose_again(choices.timed_products);
+        }
+        if choices.cudnn_attention && operations.fused.is_none() {
+            operations.fused = Some(FusedAttention::new(&operations.gpu)?);
         }
         operations.choices = choices;
         let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);

@@ -8,6 +8,7 @@ use anyhow::Result;
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
 use pipesim_cuda::api::{Address, Argument, Buffer, Pool};
+use pipesim_cuda::attention::FusedAttention;
 use pipesim_cuda::blas::Products;
 use pipesim_cuda::kernel::{self, Launch, Precision};
 use std::ops::Range;
@@ -19,6 +20,8 @@ pub(super) struct Operations {
     pub(super) precision: Precision,
     pub(super) kernels: Arc<Kernels>,
     pub(super) products: Products,
+    /// cuDNN, if it computes attention.
+    pub(super) fused: Option<FusedAttention>,
     pub(super) pool: Pool,
     pub(super) timing: KernelTimer,
     pub(super) choices: Choices,

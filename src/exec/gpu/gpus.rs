@@ -17,6 +17,7 @@ use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
 use pipesim_cuda::algorithms::{self, Rule};
+use pipesim_cuda::attention;
 use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
 use pipesim_cuda::{
     Driver, Gpu, GraphCounts, GraphUse, Graphs, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers,
@@ -57,6 +58,14 @@ impl Gpus {
             Some(record) => Rule::Recorded(algorithms::parse(record)?),
         });
         Ok(())
+    }
+
+    /// Lets cuDNN compute attention.
+    ///
+    /// # Errors
+    /// cuDNN is missing or too old.
+    pub fn take_cudnn() -> Result<()> {
+        Ok(attention::take_cudnn()?)
     }
 
     /// Opens one GPU per device, or per `slices` devices; activations are bfloat16 or float32. In one process slices are green
@@ -181,6 +190,10 @@ impl Gpus {
             map.insert(format!("clocks of {key}"), each.collect::<Vec<_>>().join("; "));
         }
         map.insert("precision".to_string(), self.precision.name().to_string());
+        if attention::takes_cudnn() {
+            let version = attention::cudnn_version().unwrap_or_default();
+            map.insert("attention".to_string(), format!("cuDNN {version}"));
+        }
         if !algorithms::takes_first() {
             map.insert(PRODUCTS.to_string(), algorithms::record());
         }
