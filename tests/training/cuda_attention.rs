@@ -85,7 +85,7 @@ fn by_cudnn(
             fused_gradient: if pass == Pass::Forward { Address::NULL } else { into.address() },
             workspace: workspace.address(),
         };
-        fused.run((pass, &shape), &operands, gpu.compute.for_product()).unwrap();
+        fused.run((pass, &shape), &operands, gpu.compute.raw().unwrap()).unwrap();
         gpu.compute.synchronize().unwrap();
     }
     let gradients = download(gpu, &into, into.bytes() / 2);
