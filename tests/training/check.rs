@@ -102,7 +102,7 @@ fn its_first_parts_run_through_on_the_stand_ins() {
     );
     assert!(
         found["times"][1].contains("DRAM bytes: ")
-            && ["LayerNorm backward in one pass ", "CUDA graphs, sequences 2 "]
+            && ["LayerNorm backward in one pass ", "CUDA graphs at B = 2 "]
                 .iter()
                 .all(|name| found["choices"][1].contains(name))
     );

@@ -76,7 +76,7 @@ impl Trial {
 #[test]
 fn graphs_are_timed_where_launches_bound_a_step() {
     child("choices::graphs_are_timed_where_launches_bound_a_step", &[], || {
-        println!(); // a harness puts its own words in front of the first line
+        println!("\nchoice with graphs and without, per micro-batch");
         for sequences in [1, 2] {
             let mut trial = match std::env::var_os("PIPESIM_TEST_LARGE").is_some() {
                 true => Trial::new(Config::gpt(50257, 1024, 12, 12, 768), [sequences, 1024]),
@@ -97,7 +97,7 @@ fn graphs_are_timed_where_launches_bound_a_step() {
             let counts = told.lock().unwrap()[&(0, 0)];
             let [with, without] = sums_ms.map(|sum| sum / (TIMES * ROUNDS) as f64);
             println!(
-                "choice CUDA graphs, sequences {sequences}: {with:.3} ms in {} launches, before {without:.3} ms in {}, {:.2} times",
+                "choice CUDA graphs at B = {sequences}: {with:.3} ms in {} launches, before {without:.3} ms in {}, {:.2} times",
                 counts.launches,
                 counts.calls,
                 with / without
