@@ -87,9 +87,10 @@ impl StageModule<Cuda> {
             std::thread::sleep(Duration::from_micros(50));
             Ok(())
         };
-        gpu.limit(Some((MOST_WARMING, Box::new(pause))));
-        module.warm_up(microbatches * sequences * tokens, ops.has_copies).context("running every op once")?;
+        gpu.limit(Some((MOST_WARMING, Arc::new(pause))));
+        let warmed = module.warm_up(microbatches * sequences * tokens, ops.has_copies);
         gpu.limit(None);
+        warmed.context("running every op once")?;
         module.compute.warm_products(false);
         module.compute.wake();
         Ok(module)

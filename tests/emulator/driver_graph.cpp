@@ -136,6 +136,13 @@ API int cuGraphDestroy(Handle handle) { return graphs.remove(handle) ? SUCCESS :
 // One that still runs is freed at its end.
 API int cuGraphExecDestroy(Handle handle) { return executables.remove(handle) ? SUCCESS : INVALID_VALUE; }
 
+// Everything is where it is needed already.
+API int cuGraphUpload(Handle handle, Handle stream_handle) {
+    int result;
+    if (!find_stream(stream_handle, &result)) return result;
+    return executables.find(handle) ? SUCCESS : INVALID_VALUE;
+}
+
 API int cuGraphLaunch(Handle handle, Handle stream_handle) {
     int result;
     auto stream = find_stream(stream_handle, &result);

@@ -242,7 +242,7 @@ def dropped_files_are_read_and_odd_ones_refused(bench):
     page.evaluate(drop, ["torch.csv", (bench.folder / "torch.csv").read_text()])
     wait_text(page, "said", "torch: makespan")
     page.evaluate(drop, ["run.exe", "MZ"])
-    wait_text(page, "failure", "run.exe: expected .star")
+    wait_text(page, "refused", "run.exe: expected .star")
     page.evaluate(drop, ["../../<b>x.csv", "not,a\nschedule,at all\n"])
     page.wait_for_selector("#page.stale", timeout=60_000)  # the timeline of before does not look as if it were of this file
     wait_text(page, "failure", "x.csv")

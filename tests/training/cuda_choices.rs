@@ -87,7 +87,7 @@ fn graphs_are_timed_where_launches_bound_a_step() {
             let mut sums_ms = [0.0; 2];
             for turn in 0..2 * ROUNDS {
                 std::mem::swap(&mut trial.module.compute().graphs, &mut unused);
-                (0..3).for_each(|_| trial.micro_batch()); // the second one captures
+                (0..3).for_each(|_| trial.micro_batch()); // the third one captures
                 let start = gpu.mark(&gpu.compute).unwrap();
                 (0..TIMES).for_each(|_| trial.micro_batch());
                 let end = gpu.mark(&gpu.compute).unwrap();

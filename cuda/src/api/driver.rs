@@ -65,6 +65,7 @@ super::functions! {
         cuStreamBeginCapture_v2(sys::CUstream, sys::CUstreamCaptureMode);
         cuStreamEndCapture(sys::CUstream, *mut sys::CUgraph);
         cuGraphInstantiateWithFlags(*mut sys::CUgraphExec, sys::CUgraph, c_ulonglong);
+        cuGraphUpload(sys::CUgraphExec, sys::CUstream);
         cuGraphLaunch(sys::CUgraphExec, sys::CUstream);
         cuGraphDestroy(sys::CUgraph);
         cuGraphExecDestroy(sys::CUgraphExec);

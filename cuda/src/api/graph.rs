@@ -2,7 +2,8 @@
 //!
 //! Collected work is data. A list of it goes to the stream as soon as something else is enqueued there. Graphs are found by the whole
 //! list, with every address and number in it, so a list that differs anywhere is another list and never meets a graph of this one. A
-//! list is enqueued piece by piece the first time, so that libraries load what it needs, and captured the second time.
+//! list is enqueued piece by piece the first time, so that libraries load what it needs. If it comes again, it is captured before the next
+//! step: making a graph may wait for the GPU, which inside of a step could wait for another GPU's host.
 
 use super::driver::call;
 use super::products::{Lt, Operands, Product, ProductError, Workspace};
@@ -86,7 +87,10 @@ impl Graph {
         if !graph.is_null() {
             call!(context, cuGraphDestroy(graph))?;
         }
-        made.map(|()| Graph { context: context.clone(), handle: Handle::new(executable) })
+        made?;
+        let graph = Graph { context: context.clone(), handle: Handle::new(executable) };
+        call!(context, cuGraphUpload(executable, handle))?;
+        Ok(graph)
     }
 
     fn launch(&self, stream: &Stream) -> Result<(), Fault> {
@@ -105,6 +109,8 @@ impl Drop for Graph {
 enum State {
     /// It was enqueued once.
     Seen,
+    /// It was enqueued again, and is captured before the next step.
+    Due,
     Captured(Graph),
     /// The driver or a library cannot capture it.
     Refused,
@@ -133,6 +139,8 @@ pub struct GraphCounts {
     pub captured: u64,
     /// Lists of calls that could not be captured.
     pub refused: u64,
+    /// The function that refused the first of them, and its code.
+    pub first_refusal: Option<(&'static str, u32)>,
 }
 
 impl GraphCounts {
@@ -143,6 +151,7 @@ impl GraphCounts {
             launches: self.launches + other.launches,
             captured: self.captured + other.captured,
             refused: self.refused + other.refused,
+            first_refusal: self.first_refusal.or(other.first_refusal),
         }
     }
 }
@@ -175,10 +184,23 @@ impl Graphs {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(self.place, self.counts);
     }
 
-    /// Begins a step: forgets what did not come again.
-    pub fn begin_step(&mut self) {
+    /// Begins a step: captures what came again in the last one, and forgets what did not come for long.
+    pub fn begin_step(&mut self, stream: &Stream) {
         self.step += 1;
-        let step = self.step;
+        let (step, counts) = (self.step, &mut self.counts);
+        for (list, known) in self.known.iter_mut().filter(|(_, known)| matches!(known.state, State::Due)) {
+            known.state = match Graph::capture(stream, list) {
+                Ok(graph) => {
+                    counts.captured += 1;
+                    State::Captured(graph)
+                }
+                Err(fault) => {
+                    counts.refused += 1;
+                    counts.first_refusal.get_or_insert((fault.call, fault.code));
+                    State::Refused
+                }
+            };
+        }
         self.known.retain(|_, known| {
             let kept = KEPT[usize::from(matches!(known.state, State::Captured(_)))];
             step - known.step <= kept
@@ -207,9 +229,7 @@ impl Graphs {
             Some(known) => {
                 known.step = step;
                 if matches!(known.state, State::Seen) {
-                    known.state = Graph::capture(stream, &list).map_or(State::Refused, State::Captured);
-                    let is_captured = matches!(known.state, State::Captured(_));
-                    *(if is_captured { &mut counts.captured } else { &mut counts.refused }) += 1;
+                    known.state = State::Due;
                 }
                 if let State::Captured(graph) = &known.state {
                     counts.launches += 1;
@@ -233,7 +253,7 @@ impl Graphs {
 impl Fault {
     /// A product's error among the driver's, for work that was collected.
     pub(super) fn of_product(error: ProductError) -> Fault {
-        let name = "an error of cuBLASLt".to_string();
+        let name = "of cuBLASLt; without --cuda-graphs it may take another algorithm".to_string();
         Fault { call: "cublasLtMatmul", code: u32::MAX, name, text: error.to_string() }
     }
 }

@@ -5,20 +5,24 @@ const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp",
 // Asks anew, at most once per frame, after something changed.
 let asking = false;
 function ask() {
-  refusals = "";
+  byId("refused").textContent = "";
   rememberState();
   if (asking) return;
   asking = true;
   requestAnimationFrame(() => { asking = false; show(); judge(); });
 }
 
-// The chosen schedules first, then those whose name or summary has what was looked for.
+// The chosen schedules first, then those whose name or summary has all the words that were looked for.
 function fillSchedules() {
   const chosen = schedulesChosen(), own = Object.keys(files()).filter(name => /\.(star|csv)$/.test(name));
-  const names = [...own, ...facts.schedules.map(schedule => schedule.name)], sought = byId("sought").value.trim().toLowerCase();
-  const known = name => facts.schedules.find(schedule => schedule.name === name), told = name => (name + " " + (known(name) ? known(name).summary : "")).toLowerCase();
-  const shown = names.filter(name => !chosen.includes(name) && told(name).includes(sought));
-  byId("schedules").replaceChildren(...[...chosen, ...shown].map(name => {
+  const names = [...own, ...facts.schedules.map(schedule => schedule.name)], sought = byId("sought").value.toLowerCase().split(/\s+/);
+  const summary = name => (facts.schedules.find(schedule => schedule.name === name) || {}).summary;
+  const isSought = name => sought.every(word => `${name} ${summary(name)}`.toLowerCase().includes(word));
+  const count = () => {
+    const more = names.filter(name => !schedulesChosen().includes(name) && isSought(name)).length;
+    byId("count").textContent = `${more || "no"} more, ${schedulesChosen().length} chosen`;
+  };
+  byId("schedules").replaceChildren(...[...chosen, ...names.filter(name => !chosen.includes(name) && isSought(name))].map(name => {
     const input = make("input", { type: "checkbox", value: name });
     input.checked = chosen.includes(name);
     input.addEventListener("change", () => {
@@ -26,9 +30,8 @@ function fillSchedules() {
       count();
       ask();
     });
-    return make("label", { title: known(name) && known(name).summary }, input, name);
+    return make("label", { title: summary(name) }, input, name);
   }));
-  const count = () => { byId("count").textContent = `${sought ? shown.length : names.length - chosen.length} more, ${schedulesChosen().length} chosen`; };
   count();
 }
 
@@ -87,7 +90,6 @@ function connectTools() {
       frame.contentDocument.documentElement.dataset.theme = document.documentElement.dataset.theme;
       frame.contentWindow.dispatchEvent(new Event("resize")); // it draws again
     }
-    ask();
   });
   const copies = (id, what) => byId(id).addEventListener("click", async () => {
     const said = byId(id), name = said.textContent;
@@ -124,7 +126,7 @@ async function take(list) {
     if (/\.json$/.test(name) && dropped[name]) state.view = "files";
   }
   refill();
-  if (refused.length) byId("failure").textContent = refusals = refused.join("\n");
+  if (refused.length) byId("refused").textContent = refused.join("\n");
 }
 
 // For the browser's console: await pipesim(["predict", "--stages", "4", "--micro", "8"]).

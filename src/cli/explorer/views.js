@@ -37,6 +37,12 @@ function showPage(html) {
   });
 }
 
+function dropFrames() {
+  for (const one of [frame, coming]) if (one) one.remove();
+  frame = coming = null;
+  byId("page").classList.remove("stale");
+}
+
 // A button that takes a dropped file away, and what was chosen of it.
 function removal(name) {
   const away = make("button", { type: "button" }, "remove " + name);
@@ -50,18 +56,20 @@ function removal(name) {
 
 // Which fields of the form the options in a message are.
 function fieldsOf(message) {
-  const named = [...new Set(message.match(/--[a-z-]+/g) || [])].map(option => [option, Object.keys(FIELDS).find(name => FIELDS[name].option === option)]);
-  const told = named.filter(([, name]) => name).map(([option, name]) => `${option} is ${byId(name).closest("label").firstChild.textContent.trim()}`);
+  const options = [...new Set(message.split("\n\nUsage:")[0].match(/--[a-z-]+/g) || [])], ranges = { p: "ps", m: "ms" };
+  const named = options.map(option => [option, Object.keys(FIELDS).find(name => FIELDS[name].option === option)]).filter(([, name]) => name);
+  const told = named.map(([option, name]) => {
+    const field = byId(state.view === "map" && ranges[name] || name);
+    return `${option} is ${field.closest("[hidden]") ? "under “a model on hardware”" : field.closest("label").firstChild.textContent.trim()}`;
+  });
   return told.length ? "In this form, " + told.join(", ") + "." : "";
 }
 
-// What was said of dropped files that cannot be read; it stays until something else is asked.
-let refusals = "";
 function say(result, args) {
   const failed = Boolean(result.code && result.code !== 4);
   byId("page").classList.toggle("stale", failed && Boolean(frame));
   byId("remedies").replaceChildren(...Object.keys(dropped).filter(name => failed && result.err.includes(name)).map(removal));
-  byId("failure").textContent = failed ? result.err.trim() : refusals;
+  byId("failure").textContent = failed ? result.err.trim() : "";
   byId("here").textContent = failed && state.view !== "command" ? fieldsOf(result.err) : "";
   byId("remarks").textContent = failed ? "" : result.err.trim();
   byId("command").textContent = commandText(args);
@@ -69,11 +77,17 @@ function say(result, args) {
   markLine(result.code ? result.err : "");
 }
 
+// Runs for the view that is shown; null, too, if another one is shown by then.
+async function runFor(channel, args, given) {
+  const view = shownView, result = await run(channel, args, given);
+  return view === shownView ? result : null;
+}
+
 // One view: runs what it needs, shows it. Each returns the arguments that it ran, for the command line.
 const views = {
   async timeline() {
     const args = ["predict", ...choice(schedulesChosen())];
-    const result = await run("timeline", [...args, "-q", "-o", "page.html", "--format", "json"], files());
+    const result = await runFor("timeline", [...args, "-q", "-o", "page.html", "--format", "json"], files());
     if (!result) return;
     if (result.files["page.html"]) await showPage(text(result.files["page.html"]));
     say(result, args);
@@ -81,14 +95,14 @@ const views = {
   },
   async explain() {
     const args = ["explain", ...choice(schedulesChosen())];
-    const result = await run("text", args, files());
+    const result = await runFor("text", args, files());
     if (!result) return;
     byId("text").textContent = result.out;
     say(result, args);
   },
   async check() {
     const args = ["check", "--stages", state.p, "--micro", state.m, ...(schedulesChosen().length ? ["-s", schedulesChosen().join(",")] : []), ...(state.v.trim() ? ["--chunks", state.v.trim()] : [])];
-    const result = await run("text", args, files());
+    const result = await runFor("text", args, files());
     if (!result) return;
     byId("text").textContent = result.out + (result.out && result.code ? "\n" + result.err : "");
     say(result, args);
@@ -96,7 +110,7 @@ const views = {
   },
   async map() {
     const args = ["predict", "--stages", state.ps, "--micro", state.ms, ...choice(schedulesChosen(), false)];
-    const result = await run("text", [...args, "-q", "-o", "map.svg"], files());
+    const result = await runFor("text", [...args, "-q", "-o", "map.svg"], files());
     if (!result) return;
     const picture = result.files["map.svg"];
     if (picture) byId("picture").replaceChildren(make("img", { alt: "Map over devices and micro-batches; its figures are in the table below.", src: URL.createObjectURL(new Blob([picture], { type: "image/svg+xml" })) }));
@@ -123,7 +137,7 @@ const views = {
   },
   async tour() {
     const args = ["tour"];
-    const result = await run("timeline", [...args, "-o", "tour.html"], {});
+    const result = await runFor("timeline", [...args, "-o", "tour.html"], {});
     if (!result) return;
     if (result.files["tour.html"]) await showPage(text(result.files["tour.html"]));
     say(result, args);
@@ -136,9 +150,14 @@ const views = {
     }
     const timelines = Object.keys(dropped).filter(name => name.endsWith(".json"));
     byId("text").textContent = "";
-    if (!timelines.length) return;
+    if (!timelines.length) {
+      dropFrames();
+      byId("remedies").replaceChildren();
+      for (const told of ["command", "took", "failure", "here", "remarks"]) byId(told).textContent = "";
+      return;
+    }
     const args = ["compare", ...timelines];
-    const result = await run("timeline", [...args, "-q", "-o", "page.html"], files());
+    const result = await runFor("timeline", [...args, "-q", "-o", "page.html"], files());
     if (!result) return;
     byId("text").textContent = result.out;
     if (result.files["page.html"]) await showPage(text(result.files["page.html"]));
@@ -152,7 +171,7 @@ const views = {
       return;
     }
     byId("text").textContent = "running …";
-    const result = await run("text", args, files());
+    const result = await runFor("text", args, files());
     if (!result) return;
     byId("text").textContent = result.out;
     say(result, args);
@@ -176,7 +195,7 @@ function summary(json) {
 
 // Which parts of the page each view uses.
 const PARTS = { timeline: ["page"], explain: ["text"], check: ["text"], map: ["ranges", "picture", "text"], gallery: ["picture"], tour: ["page"], files: ["picture", "text", "page"], command: ["console", "picture", "text"] };
-let shownView = "";
+let shownView = "", shown = 0;
 function show() {
   const view = views[state.view] ? state.view : "timeline";
   if (view !== shownView) {
@@ -185,10 +204,11 @@ function show() {
     byId("text").textContent = "";
     for (const told of ["failure", "here", "remarks", "said"]) byId(told).textContent = "";
     byId("remedies").replaceChildren();
-    if (frame && (view === "tour" || shownView === "tour" || view === "files")) { frame.remove(); frame = null; }
+    if (view === "tour" || shownView === "tour" || view === "files") dropFrames();
     for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.view === view));
     shownView = view;
   }
+  const turn = ++shown;
   byId("busy").hidden = false;
-  return views[view]().finally(() => { byId("busy").hidden = true; });
+  return views[view]().finally(() => { if (turn === shown) byId("busy").hidden = true; });
 }

@@ -45,7 +45,7 @@ const RULES: &[Rule] = &[
         "is about validation; give --validate-every, too",
     ),
     (
-        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops timeout device link slices bfloat16 cudnn steps warmup calibrate_batch machine",
+        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops timeout device link slices bfloat16 products cuda_graphs cudnn steps warmup calibrate_batch machine",
         |g| !g.is_typed("from"),
         "describes a measurement, and --from takes one that is there; leave one of the two out",
     ),
@@ -55,7 +55,7 @@ const RULES: &[Rule] = &[
         "describes a training, and --from takes one that is there; leave one of the two out",
     ),
     (
-        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops timeout device link slices bfloat16 cudnn layers steps warmup \
+        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops timeout device link slices bfloat16 products cuda_graphs cudnn layers steps warmup \
          calibrate_batch",
         |g| !g.is_typed("machine"),
         "describes a training, and --hardware measures the machine alone; leave one of the two out",
@@ -85,7 +85,11 @@ const RULES: &[Rule] = &[
         |g| !g.is_timed(),
         "describes a training, and timed devices train nothing; leave it out, or use another --device",
     ),
-    ("slices bfloat16 cudnn", |g| !g.is_timed(), "is for GPUs; leave it out, or use --device cuda"),
+    (
+        "slices bfloat16 products cuda_graphs cudnn",
+        |g| !g.is_timed(),
+        "is for GPUs; leave it out, or use --device cuda",
+    ),
     (
         "stages",
         |g| g.verb.get_name() == "predict" || !g.has_several("stages"),

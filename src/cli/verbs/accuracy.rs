@@ -57,8 +57,8 @@ pub struct Accuracy {
     /// Record every measured step in a file for --again
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed)]
     record: Option<PathBuf>,
-    /// Evaluate steps saved with --record instead of measuring; pass the same options as in that run, except --steps, --warmup, --until, --back-to-back and --device
-    #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "back_to_back", "device"])]
+    /// Evaluate steps saved with --record instead of measuring; pass the same options as in that run, except --steps, --warmup, --until, --back-to-back, --device, --products, --cuda-graphs and --attention
+    #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "back_to_back", "device", "products", "cuda_graphs", "cudnn"])]
     again: Option<PathBuf>,
     #[command(flatten)]
     training: TrainingOptions,

@@ -61,7 +61,7 @@ impl Compute for Cuda {
             self.ranks.begin()?;
         }
         if let Some(graphs) = &mut self.graphs {
-            graphs.begin_step();
+            graphs.begin_step(&self.operations.gpu.compute);
             self.operations.pool.sort(&self.operations.gpu.compute)?;
         }
         self.batch.begin(inputs, targets)

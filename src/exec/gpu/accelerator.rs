@@ -156,7 +156,7 @@ fn limit(gpu: &Gpu, shared: &Arc<Shared>) {
         std::thread::sleep(PAUSE);
         Ok(())
     };
-    gpu.limit(Some((MOST_ENQUEUED, Box::new(pause))));
+    gpu.limit(Some((MOST_ENQUEUED, Arc::new(pause))));
 }
 
 /// Returns the group that sums a gradient.

@@ -108,9 +108,10 @@ impl Gpus {
         let used = self.graphs.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let sessions = used.keys().map(|(session, _)| session).collect::<BTreeSet<_>>().len();
         let all = used.values().fold(GraphCounts::default(), |all, one| all.and(one));
-        let GraphCounts { calls, launches, captured, refused } = all;
+        let GraphCounts { calls, launches, captured, refused, first_refusal } = all;
         let step = if sessions == 1 { "a step".to_string() } else { format!("a step of each of {sessions} sessions") };
-        Some(format!("{calls} calls in {launches} launches in {step}, {captured} graphs, {refused} refused"))
+        let why = first_refusal.map_or(String::new(), |(call, code)| format!(" (the first by {call}, code {code})"));
+        Some(format!("{calls} calls in {launches} launches in {step}, {captured} graphs, {refused} refused{why}"))
     }
 
     /// Number of the next session that uses graphs.

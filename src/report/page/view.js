@@ -94,22 +94,24 @@ function closeUp(ref) {
 let remembering = 0;
 function remember() {
   clearTimeout(remembering);
-  remembering = setTimeout(() => {
-    if (gone.aborted) return;
-    const parts = [];
-    if (view.from > 0 || view.to < 1) parts.push("v=" + view.from.toPrecision(8) + "," + view.to.toPrecision(8));
-    if (view.top > 0) parts.push("y=" + Math.round(view.top));
-    if (view.scale !== 1) parts.push("h=" + view.scale.toFixed(2));
-    const off = [...data.classes.map((_, i) => "c" + i).filter((_, i) => !shown.classes[i]), ...Object.keys(shown).filter(key => shown[key] === false && !["path", "why", "workers"].includes(key))];
-    if (off.length) parts.push("off=" + off.join(","));
-    if (shown.path) parts.push("path");
-    if (shown.why) parts.push("why");
-    if (shown.workers) parts.push("workers");
-    if (selected && selected.queue === 0) parts.push("op=" + panels.indexOf(selected.panel) + "." + encodeURIComponent(selected.panel.name(selected)));
-    const hash = parts.length ? "#" + parts.join("&") : "#";
-    document.documentElement.dataset.view = hash; // for the explorer, in whose frame a page has no address
-    if (hash !== (location.hash || "#")) try { history.replaceState(null, "", hash); } catch { /* some browsers forbid it for files */ }
-  }, 150);
+  if (!gone.aborted) remembering = setTimeout(writeAddress, 150);
+}
+gone.addEventListener("abort", writeAddress);
+function writeAddress() {
+  clearTimeout(remembering);
+  const parts = [];
+  if (view.from > 0 || view.to < 1) parts.push("v=" + view.from.toPrecision(8) + "," + view.to.toPrecision(8));
+  if (view.top > 0) parts.push("y=" + Math.round(view.top));
+  if (view.scale !== 1) parts.push("h=" + view.scale.toFixed(2));
+  const off = [...data.classes.map((_, i) => "c" + i).filter((_, i) => !shown.classes[i]), ...Object.keys(shown).filter(key => shown[key] === false && !["path", "why", "workers"].includes(key))];
+  if (off.length) parts.push("off=" + off.join(","));
+  if (shown.path) parts.push("path");
+  if (shown.why) parts.push("why");
+  if (shown.workers) parts.push("workers");
+  if (selected && selected.queue === 0) parts.push("op=" + panels.indexOf(selected.panel) + "." + encodeURIComponent(selected.panel.name(selected)));
+  const hash = parts.length ? "#" + parts.join("&") : "#";
+  document.documentElement.dataset.view = hash; // for the explorer, in whose frame a page has no address
+  if (hash !== (location.hash || "#")) try { history.replaceState(null, "", hash); } catch { /* some browsers forbid it for files */ }
 }
 function recall() {
   let op = null, top = 0;
