@@ -128,7 +128,7 @@ def the_view_stays_while_sliders_move(bench):
     frame = page.frame_locator("#page iframe:not(.coming)")
     page.evaluate("() => { document.querySelector('#page iframe').first = true; }")
     frame.locator("#in").click()
-    frame.locator("#lanes input").first.uncheck()
+    frame.locator("#lanes label").first.click()
     page.wait_for_timeout(400)
     seen = page.evaluate("document.querySelector('#page iframe').contentDocument.documentElement.dataset.view")
     for m in (9, 10, 11):
@@ -138,6 +138,14 @@ def the_view_stays_while_sliders_move(bench):
     found = page.evaluate("[document.querySelector('#page iframe').first, document.querySelector('#page iframe').contentDocument.documentElement.dataset.view]")
     holds(found == [True, seen] and "v=" in seen and "off=idle" in seen, f"{found}, before {seen}")
     holds(frame.locator("#title").count() == 1 and frame.locator("#canvas").count() == 1, "two reports in one frame")
+    place = "() => { const page = document.querySelector('#page iframe').contentWindow; return [Math.round(page.scrollY), page.document.querySelectorAll('details[open]').length, page.document.title]; }"
+    page.evaluate("() => { const page = document.querySelector('#page iframe').contentWindow; page.document.querySelectorAll('details').forEach(one => { one.open = true; }); page.scrollTo({ top: 900, behavior: 'instant' }); }")
+    page.wait_for_timeout(200)
+    top, opened, _ = page.evaluate(place)
+    change(page, "m", 12)
+    wait_title(page, "12 micro-batches")
+    after = page.evaluate(place)
+    holds(top > 300 and opened > 0 and after[:2] == [top, opened] and "12 micro-batches" in after[2], f"{after}, before {[top, opened]}")
     frame.locator("#canvas").focus()
     page.keyboard.press("p")  # each report that listened would switch it
     holds(frame.locator("#path").get_attribute("aria-pressed") == "true", "the critical path is not shown")
@@ -145,14 +153,26 @@ def the_view_stays_while_sliders_move(bench):
 
 
 @check
+def a_late_result_is_not_shown_in_another_view(bench):
+    page = bench.open()
+    change(page, "p", 32)
+    change(page, "m", 128)
+    page.click("#tabs [data-view=files]")
+    page.wait_for_timeout(2500)
+    holds(page.locator("#page iframe").count() == 0 and not page.text_content("#said") and not page.text_content("#command"), "the files show a timeline")
+    page.click("#tabs [data-view=timeline]")
+    wait_title(page, "32 devices, 128 micro-batches")
+
+
+@check
 def schedules_are_found_by_name_and_summary(bench):
     page = bench.open()
     listed = lambda: [box.get_attribute("value") for box in page.locator("#schedules input").all()]
     everything = listed()
-    page.fill("#sought", "zero bubble")
+    page.fill("#sought", "backward SPLIT")
     found = listed()
     summaries = {one["name"]: one["summary"] for one in json.loads(bench.native(["schedules", "--json"])[1])["schedules"]}
-    expected = [name for name, summary in summaries.items() if "zero bubble" in f"{name} {summary}".lower() and name not in ("1f1b", "zb-v")]
+    expected = [name for name, summary in summaries.items() if all(word in summary.lower() for word in ("backward", "split")) and name not in ("1f1b", "zb-v")]
     holds(everything[:2] == ["1f1b", "zb-v"] == found[:2] and found[2:] == expected and expected, f"{found}, expected {expected}")
     return page.inner_text("#count")
 
