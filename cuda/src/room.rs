@@ -31,7 +31,7 @@ impl Gpu {
         self.room.lock().unwrap_or_else(PoisonError::into_inner).limit = limit;
     }
 
-    /// Waits until no more work waits than the limit. To be called after every few pieces.
+    /// Waits until at most the limit of work is left. To be called after every few pieces.
     ///
     /// # Errors
     /// The pause's.

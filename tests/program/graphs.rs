@@ -94,7 +94,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// What the emulator started on its streams during a training of so many steps: graphs, their nodes, and calls outside of graphs.
+/// Number of graphs, of their nodes and of calls outside of graphs that the emulator started in a training of `steps` steps.
 fn started(steps: usize, graphs: &str, folder: &Path) -> [usize; 3] {
     let train = format!(
         "train {GPT} --seq 16 --micro 4 --lr 0.1 --device cuda -s 1f1b --steps {steps} --cuda-graphs {graphs} --quiet --output {}",

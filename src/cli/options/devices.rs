@@ -75,15 +75,15 @@ pub struct DeviceOptions {
     /// Launch the kernels of ops as CUDA graphs, captured once and replayed, which takes fewer launches. Not the same as --cuda-graph of predict: that says what Megatron captures
     #[arg(long, value_name = "on|off", action = clap::ArgAction::Set, value_parser = one_of(GRAPHS_USED), default_value = "off")]
     pub cuda_graphs: bool,
-    /// Who computes attention on GPUs
+    /// Library that computes attention on GPUs
     #[arg(long = "attention", value_name = "LIBRARY", action = clap::ArgAction::Set, value_parser = one_of(ATTENTIONS), default_value = "own")]
     pub cudnn: bool,
 }
 
 /// Values of `--cuda-graphs`.
 const GRAPHS_USED: [(&str, &str, bool); 2] = [
-    ("off", "Every kernel by a launch of its own", false),
-    ("on", "What an op enqueues between two events is one launch", true),
+    ("off", "Launch every kernel separately", false),
+    ("on", "Launch what an op enqueues between two events at once", true),
 ];
 
 /// Values of `--products`.

@@ -10,7 +10,7 @@ use pipesim_cuda::Precision;
 use pipesim_cuda::api::{Address, AttentionOperands, AttentionShape, Pass, Unsupported};
 use pipesim_cuda::attention::{HEAD_SIZE_MULTIPLE, takes_cudnn, workspace_bytes};
 
-/// Returns the most temporary bytes of attention on one of `ranks` tensor-parallel ranks, besides those of the kernels.
+/// Returns the most temporary bytes that cuDNN's attention needs on one of `ranks` tensor-parallel ranks; 0 for the own kernels.
 ///
 /// # Errors
 /// cuDNN is to compute it, and does not support this.

@@ -45,7 +45,7 @@ impl Descriptor {
     /// Sets an attribute of another type than that of its values in Rust.
     pub(super) fn typed<T: Copy>(self, name: c_int, kind: c_int, values: &[T]) -> Result<Descriptor> {
         let from = values.as_ptr().cast();
-        // SAFETY: the library copies as many values as it is told, of the type that this attribute has.
+        // SAFETY: the library copies `values.len()` values of the given type.
         let code = unsafe {
             (self.api.functions.cudnnBackendSetAttribute)(self.raw.raw(), name, kind, values.len() as i64, from)
         };
@@ -71,7 +71,7 @@ impl Descriptor {
     /// Reads at most as many values as there is room for. Returns how many there are.
     pub(super) fn get<T: Copy>(&self, name: c_int, kind: c_int, values: &mut [T]) -> Result<usize> {
         let (mut count, into) = (0, values.as_mut_ptr().cast());
-        // SAFETY: the library writes at most as many values as it is told, and their number into a local.
+        // SAFETY: the library writes at most the requested number of values, and their count into a local.
         let code = unsafe {
             (self.api.functions.cudnnBackendGetAttribute)(
                 self.raw.raw(),

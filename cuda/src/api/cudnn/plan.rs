@@ -23,7 +23,7 @@ pub struct AttentionShape {
     pub size: usize,
 }
 
-/// Addresses of the operands in bfloat16; those of the backward are null in a forward.
+/// Addresses of the operands, in bfloat16. A forward leaves the gradients null.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionOperands {
     /// (B, T, (heads + 2 groups) size)
