@@ -4,8 +4,38 @@
 use super::{Dispatcher, ParallelConfig, ParallelConfigError, Recompute, RecomputePart, Routing};
 use crate::model_spec::Degrees;
 use crate::model_spec::transformer::Config;
+use std::ops::Add;
+
+/// GPUs of a stage that hold the same tensors: they add up their gradients, and ZeRO shards over them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replicas {
+    pub ranks: u32,
+    /// Distance between two of them.
+    pub stride: u32,
+}
 
 impl ParallelConfig {
+    /// Returns the replicas of tensors without experts, dp · cp GPUs, and of experts, edp GPUs.
+    pub(crate) fn replicas(&self) -> [Replicas; 2] {
+        let edp = u32::try_from(self.edp()).unwrap_or(u32::MAX).max(1);
+        [
+            Replicas { ranks: self.dp.saturating_mul(self.cp), stride: self.tp },
+            Replicas { ranks: edp, stride: self.ep.saturating_mul(self.etp) },
+        ]
+    }
+
+    /// Returns numbers without and of experts, added up if both have the same replicas, which exchange them together.
+    pub(crate) fn together<T: Add<Output = T> + Default>(&self, [dense, experts]: [T; 2]) -> [T; 2] {
+        let [of_dense, of_experts] = self.replicas();
+        if of_dense == of_experts { [dense + experts, T::default()] } else { [dense, experts] }
+    }
+
+    /// Returns whether several GPUs hold the same tensors of a model, so that ZeRO shards something.
+    pub(crate) fn has_replicas(&self, has_experts: bool) -> bool {
+        let [dense, experts] = self.replicas();
+        dense.ranks > 1 || has_experts && experts.ranks > 1
+    }
+
     /// Returns the GPUs of one pipeline stage: tp · cp · dp.
     pub fn stage_gpus(&self) -> u64 {
         [self.tp, self.cp, self.dp].into_iter().map(u64::from).product()

@@ -5,6 +5,7 @@ mod folding;
 mod recompute;
 
 pub use error::ParallelConfigError;
+pub(crate) use folding::Replicas;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
 
 use crate::fsdp::Fsdp;
@@ -418,7 +419,7 @@ impl fmt::Display for ParallelConfig {
         let ParallelConfig { tp: tensor, pp: devices, cp: context, dp: data, chunks, micro_batch_size, micro, .. } =
             self;
         write!(f, "tp {tensor} · pp {devices} · cp {context} · dp {data}")?;
-        if self.ep > 1 {
+        if self.ep > 1 || self.etp > 1 {
             write!(f, " · ep {} · etp {} · edp {}", self.ep, self.etp, self.edp())?;
         }
         if *chunks > 1 {

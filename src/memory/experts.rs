@@ -1,8 +1,6 @@
 //! Memory of mixtures of experts by name, and what is saved when parts of layers are recomputed.
 
-use super::states::state_bytes;
-use crate::hardware::Stack;
-use crate::layout::{ParallelConfig, Recompute, RecomputePart};
+use crate::layout::{Recompute, RecomputePart};
 use crate::model_spec::{HEAD, MicroBatch, Operation, PREDICTION, Part, Split, Storage};
 use crate::op::Kind;
 use serde::Serialize;
@@ -31,12 +29,6 @@ impl MixtureMemory {
     pub fn is_none(&self) -> bool {
         *self == MixtureMemory::default()
     }
-}
-
-/// Returns the bytes of weights, gradients and optimizer states of `elements` of experts, which replicas of the experts share.
-pub(super) fn expert_state_bytes(elements: u64, layout: &ParallelConfig, stack: &Stack) -> [u64; 3] {
-    let replicas = u32::try_from(layout.edp()).unwrap_or(u32::MAX);
-    state_bytes(elements, &ParallelConfig { dp: replicas, cp: 1, ..layout.clone() }, stack)
 }
 
 /// Place of an operation in its layer.

@@ -1,8 +1,8 @@
 //! Memory model of one layout: per stage and per device.
 
-use super::experts::{MixtureMemory, dispatched, expert_state_bytes, saved};
+use super::experts::{MixtureMemory, dispatched, saved};
 use super::peak::{Peak, SavedActivations, peak, peak_by};
-use super::states::{embedding_elements, state_bytes};
+use super::states::{self, embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
 use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
@@ -225,13 +225,13 @@ impl MemoryModel {
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
         let (elements, states) = self.states(&held);
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
-        let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
         let bytes = if self.stack.reduced_bytes > 0.0 {
             self.stack.reduced_bytes as u64
         } else {
             self.layout.precision.bytes().into()
         };
-        let buckets = buckets.min(elements).saturating_mul(bytes);
+        let reduced = self.of_groups(elements, |elements, ranks| if ranks > 1 { elements } else { 0 });
+        let buckets = (self.stack.bucket_elements as u64).min(reduced).saturating_mul(bytes);
         // activations are freed before gradients that are reduced after the last backward are copied into buckets
         let (early, late) = if self.stack.data_exposed < 1.0 { (buckets, 0) } else { (0, buckets) };
         // the optimizer's fp32 copy of gradients that were accumulated in fp16, when activations are freed, too
@@ -249,13 +249,22 @@ impl MemoryModel {
         DeviceMemory { of_which, unsharded, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
     }
 
-    /// Returns the elements of a device with these stages on one rank, and their bytes.
-    fn states(&self, held: &[&Stage]) -> (u64, [u64; 3]) {
-        let [dense, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
-        let [mut states, of_experts] =
-            [state_bytes(dense, &self.layout, &self.stack), expert_state_bytes(experts, &self.layout, &self.stack)];
-        states.iter_mut().zip(of_experts).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
-        (dense + experts, states)
+    /// Returns the elements of a device with these stages on one rank, without and of experts, and their bytes together.
+    fn states(&self, held: &[&Stage]) -> ([u64; 2], [u64; 3]) {
+        let elements = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
+        let mut states = [0_u64; 3];
+        for (elements, replicas) in elements.into_iter().zip(self.layout.replicas()) {
+            let more = state_bytes(elements, replicas, &self.layout, &self.stack);
+            states.iter_mut().zip(more).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
+        }
+        (elements, states)
+    }
+
+    /// Returns the sum of what `of` makes of the elements without and of experts, each with the number of ranks that hold the same
+    /// ones.
+    fn of_groups(&self, elements: [u64; 2], of: impl Fn(u64, u64) -> u64) -> u64 {
+        let groups = elements.into_iter().zip(self.layout.replicas());
+        groups.map(|(elements, replicas)| of(elements, u64::from(replicas.ranks))).fold(0, u64::saturating_add)
     }
 
     /// Returns what F saves of attention, of the MLP or shared experts, and of router and experts.
@@ -272,7 +281,7 @@ impl MemoryModel {
             return MixtureMemory::default();
         }
         let [expert_weights, expert_gradients, expert_optimizer] =
-            expert_state_bytes(experts, &self.layout, &self.stack);
+            state_bytes(experts, self.layout.replicas()[1], &self.layout, &self.stack);
         let mut named =
             MixtureMemory { expert_weights, expert_gradients, expert_optimizer, ..MixtureMemory::default() };
         let mut all = 0_u64;
@@ -347,33 +356,35 @@ impl MemoryModel {
         self.layout.sequence as usize
     }
 
-    /// Returns the number of `elements` that the optimizer updates on one data-parallel rank.
-    fn shared_out(&self, elements: u64) -> u64 {
-        match self.layout.zero {
+    /// Returns the number of `elements` that the optimizer updates on one rank.
+    fn shared_out(&self, elements: [u64; 2]) -> u64 {
+        self.of_groups(elements, |elements, ranks| match self.layout.zero {
             Zero::None => elements,
-            _ => elements.div_ceil(u64::from(self.layout.dp) * u64::from(self.layout.cp)),
-        }
+            _ => elements.div_ceil(ranks),
+        })
     }
 
     /// Returns the bytes of gathered weights and unreduced gradients under ZeRO-3: the running layer, the next one's weights,
-    /// and embedding and head, which stay; never more than what the rank lacks.
-    fn gathered(&self, held: &[&Stage], elements: u64, [weights, ..]: [u64; 3]) -> u64 {
+    /// and embedding and head, which stay; never more than what the rank lacks. Tensors that no other rank holds are not gathered.
+    fn gathered(&self, held: &[&Stage], elements: [u64; 2], [weights, ..]: [u64; 3]) -> u64 {
         if self.layout.zero < Zero::Weights {
             return 0;
         }
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
             let here = held.iter().any(|stage| stage.has(part.name));
-            let own = part.tensors().filter(|tensor| tensor.tied.is_none());
+            let is_shared = self.layout.replicas().map(|replicas| replicas.ranks > 1);
+            let has_original = held.iter().any(|stage| stage.has(EMBEDDING));
+            let own = part.tensors().filter(|tensor| tensor.tied.is_none() || !has_original);
+            let own = own.filter(|tensor| is_shared[usize::from(tensor.is_of_experts)]);
             if here { own.map(|tensor| tensor.elements_under(self.layout.degrees())).sum() } else { 0 }
         };
         let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
         let ends: u64 = self.spec.parts.iter().filter(is_end).map(of).sum();
         let layer = self.spec.parts.iter().filter(|part| !is_end(part)).map(of).max().unwrap_or(0);
         let gathered = (2 * layer + ends).saturating_mul(bytes).saturating_add(layer.max(ends).saturating_mul(bytes));
-        let whole = elements.saturating_mul(
-            state_bytes(1, &ParallelConfig { zero: Zero::None, ..self.layout.clone() }, &self.stack)[0],
-        );
+        let [each, ..] = states::bytes(self.layout.precision, &self.stack);
+        let whole = self.of_groups(elements, |elements, _| elements.saturating_mul(each));
         gathered.min(whole.saturating_sub(weights))
     }
 }

@@ -1,7 +1,7 @@
 //! Weights, gradients and optimizer states: their number of elements on one rank, and bytes of each.
 
 use crate::hardware::Stack;
-use crate::layout::{ParallelConfig, Precision, Zero};
+use crate::layout::{ParallelConfig, Precision, Replicas, Zero};
 use crate::model_spec::{ModelSpec, Tensor};
 
 /// Returns the elements of a tensor on one of `ranks` tensor-parallel ranks.
@@ -31,14 +31,13 @@ pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
     }
 }
 
-/// Returns the bytes of weights, gradients and optimizer states of `elements` parameters on one data-parallel rank, sharded by
-/// the layout's ZeRO stage (Rajbhandari et al., arXiv 1910.02054, figure 1).
-pub(super) fn state_bytes(elements: u64, layout: &ParallelConfig, stack: &Stack) -> [u64; 3] {
-    let ranks = u64::from(layout.dp) * u64::from(layout.cp);
+/// Returns the bytes of weights, gradients and optimizer states of `elements` parameters on one of `replicas`, sharded by the
+/// layout's ZeRO stage (Rajbhandari et al., arXiv 1910.02054, figure 1).
+pub(super) fn state_bytes(elements: u64, replicas: Replicas, layout: &ParallelConfig, stack: &Stack) -> [u64; 3] {
     let shared = [Zero::Weights, Zero::Gradients, Zero::Optimizer];
     let mut bytes = bytes(layout.precision, stack);
     for (bytes, from) in bytes.iter_mut().zip(shared) {
-        let here = if layout.zero >= from { elements.div_ceil(ranks) } else { elements };
+        let here = if layout.zero >= from { elements.div_ceil(u64::from(replicas.ranks)) } else { elements };
         *bytes = bytes.saturating_mul(here);
     }
     bytes

@@ -160,6 +160,15 @@ impl Part {
         self.tensors().map(Tensor::elements).sum()
     }
 
+    /// Returns the elements that the first rank holds of the tensors without and of experts, including shared ones.
+    pub fn elements_under(&self, degrees: Degrees) -> [u64; 2] {
+        let mut elements = [0; 2];
+        for tensor in self.tensors() {
+            elements[usize::from(tensor.is_of_experts)] += tensor.elements_under(degrees);
+        }
+        elements
+    }
+
     /// Returns the parameters of one repetition in tensors that `counts` and that are not shared from another part, without
     /// padding.
     pub fn parameters(&self, counts: impl Fn(&Tensor) -> bool) -> u128 {

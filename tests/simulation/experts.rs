@@ -146,6 +146,30 @@ fn experts_on_all_gpus_need_no_reduction() {
     assert!(exposed(64) < exposed(32) && exposed(32) < exposed(8), "{} {} {}", exposed(64), exposed(32), exposed(8));
 }
 
+/// ZeRO-3's gathers and reductions delay a forward and a backward next to each other as much as each alone.
+#[test]
+fn overlapped_pairs_wait_for_gathered_weights() {
+    let base = ParallelConfig { pp: 2, chunks: 2, dp: 8, micro: 8, moe_overlap: true, ..layout(4) };
+    for delay_wgrad in [false, true] {
+        let costs = |zero| {
+            let known = stack("megatron-core").unwrap();
+            let stack = pipesim::Stack { gather_exposed: 1.0, straggler_share: 0.0, ..known };
+            let machine = Platform { hardware: hardware("h100-sxm").unwrap(), stack };
+            let model = transformer_named("qwen3-30b-a3b").unwrap();
+            Analytic::new(model, machine, ParallelConfig { zero, delay_wgrad, ..base.clone() }).unwrap()
+        };
+        let [gathers, keeps] = [Zero::Weights, Zero::Gradients].map(costs);
+        let stages = gathers.stages(4).unwrap();
+        let of_stage = |stage| gathers.passes(stage).forward.data + gathers.passes(stage).backward.data;
+        let of_device = [[0, 2], [1, 3]].map(|held| held.map(|stage| of_stage(&stages[stage])).iter().sum::<f64>());
+        let added = 8.0 * of_device[0].min(of_device[1]);
+        let [with, without] = [gathers, keeps].map(|costs| costs.estimate("interleaved-overlap").unwrap());
+        let before = without.iteration_s - without.time_s.data_parallel_exposed;
+        let after = with.iteration_s + (without.time_s.optimizer - with.time_s.optimizer);
+        assert!(added > 0.2 * before && after > before + 0.99 * added, "{after} {before} {added}");
+    }
+}
+
 /// What the rows' software had allocated at most. Megatron-Bridge and Megatron-LM print it in units of 10^9 bytes, some texts call
 /// these GiB.
 #[test]

@@ -3,6 +3,7 @@
 use super::Analytic;
 use super::machine::Group;
 use crate::cost::CollectiveCosts;
+use crate::layout::Replicas;
 use crate::model_spec::Stage;
 
 impl Analytic {
@@ -19,16 +20,16 @@ impl Analytic {
 
     /// Returns the seconds in which the ranks that share a stage exchange `bytes` per parameter.
     fn collective(&self, stage: &Stage, bytes: f64) -> f64 {
-        let layout = &self.layout;
-        let [dense, experts] = self.rank_parameters(vec![stage]);
-        let replicas = u32::try_from(layout.edp()).unwrap_or(u32::MAX);
-        let groups = [(dense, layout.dp * layout.cp, layout.tp), (experts, replicas, layout.ep * layout.etp)];
-        let pieces = stage.layers().max(1) as f64;
-        let seconds = |(parameters, ranks, stride): (f64, u32, u32)| {
-            let group = Group::new(ranks, stride, self.machine.hardware.gpus_per_node);
-            let listing = pieces * f64::from(ranks) * self.machine.stack.gather_rank_us * 1e-6;
+        let mixtures = self.spec.held(stage).filter(|(part, _)| part.chosen_experts().is_some());
+        let mixtures: usize = mixtures.map(|(_, count)| count).sum();
+        let pieces = [stage.layers(), mixtures].map(|layers| layers.max(1) as f64);
+        let seconds = |((parameters, replicas), pieces): ((f64, Replicas), f64)| {
+            let group = Group::of(replicas, self.machine.hardware.gpus_per_node);
+            let listing = pieces * f64::from(replicas.ranks) * self.machine.stack.gather_rank_us * 1e-6;
             self.machine.gather_in(group, parameters * bytes, pieces) + listing
         };
-        groups.into_iter().filter(|(parameters, ranks, _)| *parameters > 0.0 && *ranks > 1).map(seconds).sum()
+        let parameters = self.layout.together(self.rank_parameters(vec![stage]).map(|(parameters, _)| parameters));
+        let shared = parameters.into_iter().zip(self.layout.replicas()).zip(pieces);
+        shared.filter(|((parameters, replicas), _)| *parameters > 0.0 && replicas.ranks > 1).map(seconds).sum()
     }
 }

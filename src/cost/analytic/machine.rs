@@ -1,7 +1,7 @@
 //! Times of elementary operations on a platform, in seconds: products by shape, memory-bound operations, collectives.
 
 use crate::hardware::{Hardware, Stack};
-use crate::layout::Precision;
+use crate::layout::{Precision, Replicas};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
@@ -47,6 +47,11 @@ impl Group {
     pub fn new(ranks: u32, stride: u32, node: f64) -> Group {
         let in_node = (node / f64::from(stride)).floor().clamp(1.0, f64::from(ranks));
         Group { ranks: f64::from(ranks), in_node }
+    }
+
+    /// Returns the GPUs that hold the same tensors, in nodes of `node` GPUs.
+    pub(crate) fn of(replicas: Replicas, node: f64) -> Group {
+        Group::new(replicas.ranks, replicas.stride, node)
     }
 
     fn crosses(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::machine::{Group, Platform, Shape};
 use super::pass::{ExpertSums, Pass, Passes};
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Replicas, Zero};
 use crate::model_spec::{Experts, Operation, Part, Tensor, Window};
 
 /// Cost model of parts under a layout on a platform.
@@ -344,24 +344,36 @@ impl PartCosts<'_> {
         passes.backward.other += waits(again + host, passes.backward.total());
     }
 
+    /// Returns the seconds in which the ranks that hold the same tensors of a `part` exchange `bytes` per parameter: experts among
+    /// their replicas, all others among data- and context-parallel ranks.
+    fn exchanged(&self, part: &Part, bytes: f64) -> f64 {
+        let (layout, stack) = (self.layout, &self.machine.stack);
+        // software that lists every rank's share exchanges tensor by tensor
+        let lists = stack.gather_rank_us > 0.0;
+        let of_experts = part.tensors().filter(|tensor| tensor.is_of_experts && tensor.shape.len() == 3);
+        let tensors = layout.together([part.matrices().count(), of_experts.count()]);
+        let pieces = tensors.map(|tensors| if lists { tensors as f64 } else { 1.0 });
+        let seconds = |((elements, replicas), pieces): ((u64, Replicas), f64)| {
+            let group = Group::of(replicas, self.machine.hardware.gpus_per_node);
+            let listing = pieces * f64::from(replicas.ranks) * stack.gather_rank_us * 1e-6;
+            self.machine.gather_in(group, elements as f64 * bytes, pieces) + listing
+        };
+        let elements = layout.together(part.elements_under(layout.degrees()));
+        let shared = elements.into_iter().zip(layout.replicas()).zip(pieces);
+        shared.filter(|((elements, replicas), _)| *elements > 0 && replicas.ranks > 1).map(seconds).sum()
+    }
+
     /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward, unless whole stages are
     /// gathered between ops.
     fn add_gathers(&self, passes: &mut Passes, part: &Part) {
         let (layout, stack) = (self.layout, &self.machine.stack);
-        let ranks = layout.dp * layout.cp;
-        if layout.zero != Zero::Weights || ranks == 1 || layout.fsdp.is_some() {
+        if layout.zero != Zero::Weights || layout.fsdp.is_some() {
             return;
         }
-        let parameters = part.elements() as f64 / self.tensor();
-        let group = Group::new(ranks, layout.tp, self.machine.hardware.gpus_per_node);
-        // software that lists every rank's share gathers tensor by tensor, and again for recomputation
-        let lists = stack.gather_rank_us > 0.0;
-        let matrices = part.matrices().count();
-        let pieces = if lists { matrices as f64 } else { 1.0 };
-        let listing = pieces * f64::from(ranks) * stack.gather_rank_us * 1e-6;
-        let gather = self.machine.gather_in(group, parameters * stack.gathered(layout.precision), pieces) + listing;
-        let reduce = self.machine.gather_in(group, parameters * stack.reduced(layout.precision), pieces) + listing;
-        let again = lists && part.is_layer() && layout.recompute == Recompute::Full;
+        let [gather, reduce] = [stack.gathered(layout.precision), stack.reduced(layout.precision)]
+            .map(|bytes| self.exchanged(part, bytes));
+        // such software also gathers again for recomputation
+        let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
         let gathers = gather * if again { 2.0 } else { 1.0 };
         let exposed = |computed: f64, exchanged: f64| {
             computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
@@ -370,5 +382,6 @@ impl PartCosts<'_> {
         passes.input.data += exposed(passes.input.total(), gathers);
         passes.weights.data += exposed(passes.weights.total(), reduce);
         passes.backward.data += exposed(passes.backward.total(), gathers + reduce);
+        passes.ops = passes.ops.map(|ops| ops.with_data(passes));
     }
 }

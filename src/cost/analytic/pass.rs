@@ -107,6 +107,14 @@ impl SubOpTimes {
         SubOpTimes { attn, mlp, exchange: self.exchange * factor, ..self }
     }
 
+    /// Returns the sub-ops with the exposed gathers and reductions of the passes.
+    pub(super) fn with_data(self, passes: &Passes) -> SubOpTimes {
+        let (weights, backward) = (passes.weights.data, passes.backward.data);
+        let input = if self.delays_weights { passes.input.data } else { (backward - weights).max(0.0) };
+        let data = [passes.forward.data, input, weights];
+        SubOpTimes { attn: [0, 1, 2].map(|pass| self.attn[pass] + data[pass]), ..self }
+    }
+
     /// Returns the time per layer of a forward and a backward next to each other, of many equal layers: that from the start of the
     /// input's `mlp` to that of its `attn`, and from there to the next `mlp`.
     pub(super) fn pair(&self) -> f64 {

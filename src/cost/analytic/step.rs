@@ -3,7 +3,7 @@
 use super::machine::Group;
 use super::pass::Pass;
 use super::{Analytic, CostError};
-use crate::layout::Zero;
+use crate::layout::{Replicas, Zero};
 use crate::metrics::Activity;
 use crate::model_spec::{MicroBatch, Stage};
 use crate::op::Kind;
@@ -80,29 +80,26 @@ impl Analytic {
     pub(super) fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
-        let [dense, experts] = self.rank_parameters(held);
-        let replicas = u32::try_from(layout.edp()).unwrap_or(u32::MAX);
-        let groups = [(dense, layout.dp * layout.cp, layout.tp), (experts, replicas, layout.ep * layout.etp)];
-        let exchange: f64 =
-            groups.iter().map(|&(parameters, ranks, stride)| self.exchange(parameters, ranks, stride)).sum();
+        let groups = self.rank_parameters(held);
+        let exchange: f64 = groups.iter().map(|&(parameters, replicas)| self.exchange(parameters, replicas)).sum();
         let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
         // at least the last chunk's share is exposed
         let exposed = (exchange - window).max(exchange * stack.data_exposed / self.chunks(placement));
-        let updated = |(parameters, ranks, _): (f64, u32, u32)| match layout.zero {
+        let updated = |(parameters, replicas): (f64, Replicas)| match layout.zero {
             Zero::None => parameters,
-            _ => parameters / f64::from(ranks),
+            _ => parameters / f64::from(replicas.ranks),
         };
         let bytes = groups.into_iter().map(updated).sum::<f64>() * stack.optimizer_bytes;
         After { exchange: exposed, optimizer: machine.traffic(bytes) }
     }
 
-    /// Returns the time in which `ranks` GPUs with a distance of `stride` exchange gradients of `parameters` each, and weights.
-    fn exchange(&self, parameters: f64, ranks: u32, stride: u32) -> f64 {
+    /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights.
+    fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
-        let group = Group::new(ranks, stride, machine.hardware.gpus_per_node);
+        let group = Group::of(replicas, machine.hardware.gpus_per_node);
         let gradients = parameters * stack.reduced(layout.precision);
-        let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(ranks)) * 1e6;
+        let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(replicas.ranks)) * 1e6;
         match layout.zero {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
             Zero::Optimizer | Zero::Gradients => {
@@ -114,12 +111,12 @@ impl Analytic {
         }
     }
 
-    /// Returns the parameters of a device with these stages on one rank: first without experts, then of experts.
-    pub(super) fn rank_parameters(&self, held: Vec<&Stage>) -> [f64; 2] {
-        if self.model.experts.is_some() {
-            return self.spec.elements_under(held, self.layout.degrees()).map(|elements| elements as f64);
-        }
-        [self.spec.device_elements(held, |elements| elements) as f64 / f64::from(self.layout.tp), 0.0]
+    /// Returns the parameters of a device with these stages on one rank, with the ranks that hold the same ones: first without
+    /// experts, then of experts.
+    pub(super) fn rank_parameters(&self, held: Vec<&Stage>) -> [(f64, Replicas); 2] {
+        let [dense, experts] = self.spec.elements_under(held, self.layout.degrees());
+        let [of_dense, of_experts] = self.layout.replicas();
+        [(dense as f64, of_dense), (experts as f64, of_experts)]
     }
 
     /// Returns the exposed exchange of forwards and backwards outside of pairs on a device, in seconds: before the first pair and
@@ -145,7 +142,8 @@ impl Analytic {
         let (layout, stack) = (&self.layout, &self.machine.stack);
         let bucket = stack.bucket_mbytes * 1e6;
         let sum = |(other, stages): (u32, Vec<&Stage>)| {
-            let bytes = self.rank_parameters(stages).iter().sum::<f64>() * stack.gradient(layout.precision);
+            let bytes = self.rank_parameters(stages).iter().map(|(parameters, _)| parameters).sum::<f64>()
+                * stack.gradient(layout.precision);
             let in_node = if self.crosses_nodes(device, other) { 1.0 } else { 2.0 };
             self.machine.reduce_in(Group { ranks: 2.0, in_node }, bytes, bytes / bucket)
         };
