@@ -55,6 +55,8 @@ struct Reach {
     more_gpus: bool,
     /// Maximum tensor-parallel degree.
     tensor: u32,
+    /// Whether the model has experts.
+    has_experts: bool,
 }
 
 /// Returns the layouts one change away, within `reach`.
@@ -72,7 +74,7 @@ fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Ca
         }
     }
     for zero in [Zero::Optimizer, Zero::Gradients, Zero::Weights] {
-        if zero > layout.zero && layout.dp * layout.cp > 1 {
+        if zero > layout.zero && layout.has_replicas(reach.has_experts) {
             add(Change::Zero, ParallelConfig { zero, ..layout.clone() });
         }
     }
@@ -135,7 +137,8 @@ impl FitRequest<'_> {
         let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.pp.max(MOST_SEARCHED) };
         let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
         let node = (self.analytic.machine.hardware.gpus_per_node as u32).max(self.analytic.layout.tp);
-        let reach = |more_gpus: bool, tensor: u32| Reach { more_gpus, tensor };
+        let has_experts = self.analytic.model.experts.is_some();
+        let reach = |more_gpus: bool, tensor: u32| Reach { more_gpus, tensor, has_experts };
         [reach(false, node), reach(false, u32::MAX), reach(true, node), reach(true, u32::MAX)].into_iter().find_map(
             |reach| {
                 let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
@@ -205,6 +208,13 @@ impl FitRequest<'_> {
         add(to.sequence_parallel != from.sequence_parallel, "--sequence-parallel", String::new());
         add(to.micro_batch_size != from.micro_batch_size, "--micro-batch-size", to.micro_batch_size.to_string());
         add(to.tp != from.tp, "--tp", to.tp.to_string());
+        // whose default depends on --tp
+        let default_etp = self.analytic.machine.stack.default_etp(to.tp);
+        add(
+            to.tp != from.tp && self.analytic.model.experts.is_some() && to.etp != default_etp,
+            "--etp",
+            to.etp.to_string(),
+        );
         add(to.pp != from.pp, "--stages", to.pp.to_string());
         add(to.dp != from.dp, "--dp", to.dp.to_string());
         add(to.micro != from.micro && self.micro_given, "--micro", to.micro.to_string());

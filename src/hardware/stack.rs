@@ -66,6 +66,8 @@ numbers! {
         count hardware_queues <= 1e4: "hardware queues that the streams of a GPU share (CUDA_DEVICE_MAX_CONNECTIONS); 1: kernels start in the order of their launches, so that less exchange of experts is hidden",
         any straggler_share <= 1.0: "relative slowdown of a step per doubling of GPUs beyond a node",
         // mixtures of experts
+        word expert_shares <= 1.0: "default of --etp: experts are whole on their rank, or tensor-parallel ranks share them as they share other layers"
+            ["whole" = 0.0, "tensor-parallel" = 1.0],
         any mixture_layer_ms <= 1e6: "host time to launch the forward of a layer with experts, ms; its backward takes the same",
         any narrow_host <= 1e3: "multiple of that time below 16 bits, where casts are launched, too",
         any graphed_host <= 1.0: "share of that time that is left if attention and router are CUDA graphs",
@@ -108,6 +110,11 @@ impl Stack {
     /// Returns whether all streams of a GPU share one hardware queue.
     pub fn has_one_queue(&self) -> bool {
         self.hardware_queues <= 1.0
+    }
+
+    /// Returns the default expert-tensor-parallel degree with `tp` tensor-parallel ranks.
+    pub fn default_etp(&self, tp: u32) -> u32 {
+        if self.expert_shares > 0.0 { tp } else { 1 }
     }
 
     /// Returns whether every tensor-parallel rank has all logits.

@@ -79,11 +79,12 @@ impl Plan {
     pub fn in_words(&self) -> String {
         let ParallelConfig { tp, pp, cp, dp, chunks, micro_batch_size, zero, sequence_parallel, recompute, .. } =
             &self.layout;
-        let ep = self.layout.ep;
+        let ParallelConfig { ep, etp, .. } = self.layout;
         let mut words = vec![format!("tp {tp}"), format!("pp {pp}"), format!("dp {dp}")];
         let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
         add(*cp > 1, format!("cp {cp}"));
         add(ep > 1, format!("ep {ep}"));
+        add(etp > 1, format!("etp {etp}"));
         add(*pp > 1, self.schedule.clone());
         add(*chunks > 1, format!("{chunks} chunks"));
         add(true, format!("micro-batch {micro_batch_size}"));

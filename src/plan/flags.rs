@@ -121,7 +121,11 @@ impl Flags<'_> {
         add(l.cp > 1, "context_parallel_size", Some(l.cp.to_string()));
         add(l.ep > 1, "expert_model_parallel_size", Some(l.ep.to_string()));
         // whose default is the tensor-parallel size
-        add(self.model.experts.is_some() && l.tp > 1, "expert_tensor_parallel_size", Some(l.etp.to_string()));
+        add(
+            self.model.experts.is_some() && l.tp.max(l.etp) > 1,
+            "expert_tensor_parallel_size",
+            Some(l.etp.to_string()),
+        );
         add(l.sequence_parallel, "sequence_parallel", None);
         let is_even = self.is_even();
         add(l.pp > 1 && !is_even, "pipeline_model_parallel_layout", Some(self.plan.estimate.stage_layout.clone()));
@@ -258,6 +262,9 @@ impl Flags<'_> {
         if matches!(l.recompute, Recompute::Parts(_)) {
             return Err(missing(&format!("recompute={}", l.recompute), "torchtitan"));
         }
+        if self.model.experts.is_some() && l.ep == 1 && l.etp != l.tp {
+            return Err(missing(&format!("experts on {} of tp {} ranks with ep 1", l.etp, l.tp), "torchtitan"));
+        }
         let mode = l.recompute.to_string();
         lines.extend([String::new(), "[activation_checkpoint]".to_string(), format!("mode = \"{mode}\"")]);
         Ok(lines.join("\n"))
@@ -326,7 +333,8 @@ impl Flags<'_> {
         ];
         let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
         add(l.cp > 1, format!("--cp {}", l.cp));
-        add(l.ep > 1, format!("--ep {} --etp {}", l.ep, l.etp));
+        add(l.ep > 1, format!("--ep {}", l.ep));
+        add(self.model.experts.is_some() && (l.ep > 1 || l.tp > 1), format!("--etp {}", l.etp));
         add(true, format!("--batch {} --micro-batch-size {} --seq {}", l.batch(), l.micro_batch_size, l.sequence));
         add(l.precision != Precision::Bf16, format!("--precision {}", l.precision));
         if let Some(attention) = l.attention {

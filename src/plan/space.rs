@@ -20,8 +20,10 @@ pub struct Group {
     pub gpus: u32,
     pub tp: u32,
     pub cp: u32,
-    /// Ranks that share the experts of a layer; each expert is whole on its rank.
+    /// Ranks that share the experts of a layer.
     pub ep: u32,
+    /// Ranks that share each expert.
+    pub etp: u32,
     pub micro_batch_size: u32,
     pub sequence_parallel: bool,
     pub recompute: Recompute,
@@ -122,22 +124,24 @@ impl Listing<'_> {
                     self.rule_out(Reason::Sequence);
                     continue;
                 }
-                let stages: BTreeSet<bool> = able.zero(pp, dp * cp).iter().map(|&zero| zero == Zero::Weights).collect();
                 for ep in question.expert_degrees(tp * cp * dp) {
+                    let group = Group {
+                        gpus,
+                        tp,
+                        cp,
+                        ep,
+                        etp: if question.model.experts.is_some() { able.etp(tp, ep) } else { 1 },
+                        micro_batch_size: size,
+                        sequence_parallel,
+                        recompute: Recompute::None,
+                        gathered_by: None,
+                    };
+                    let stages = able.zero(pp, group.has_replicas(question, dp)).iter();
+                    let stages: BTreeSet<bool> = stages.map(|&zero| zero == Zero::Weights).collect();
                     for (&recompute, whole) in
                         able.recompute.iter().flat_map(|one| stages.iter().map(move |&w| (one, w)))
                     {
-                        let gathered_by = whole.then_some(dp);
-                        let group = Group {
-                            gpus,
-                            tp,
-                            cp,
-                            ep,
-                            micro_batch_size: size,
-                            sequence_parallel,
-                            recompute,
-                            gathered_by,
-                        };
+                        let group = Group { recompute, gathered_by: whole.then_some(dp), ..group };
                         self.groups.entry(group).or_default().push((pp, dp));
                     }
                 }
@@ -147,12 +151,19 @@ impl Listing<'_> {
 }
 
 impl Group {
+    /// Returns whether several GPUs of a stage hold the same tensors with `dp` replicas.
+    fn has_replicas(&self, question: &Question, dp: u32) -> bool {
+        let edp = self.tp * self.cp * dp / (self.ep * self.etp);
+        dp * self.cp > 1 || question.model.experts.is_some() && edp > 1
+    }
+
     /// Returns the layout of the group with one device and as few replicas as its experts need.
     pub fn layout(&self, question: &Question) -> ParallelConfig {
         ParallelConfig {
             tp: self.tp,
             cp: self.cp,
             ep: self.ep,
+            etp: self.etp,
             dp: self.gathered_by.unwrap_or(self.ep),
             zero: if self.gathered_by.is_some() { Zero::Weights } else { Zero::None },
             micro_batch_size: self.micro_batch_size,
@@ -186,7 +197,10 @@ impl Group {
                 (costs.layout.pp, costs.layout.dp, costs.layout.micro) = (pp, dp, micro);
                 costs.layout.chunks = shape.chunks;
                 let gathers = self.gathered_by.is_some();
-                let stages = able.zero(pp, dp * self.cp).iter().filter(|&&zero| (zero == Zero::Weights) == gathers);
+                let stages = able
+                    .zero(pp, self.has_replicas(question, dp))
+                    .iter()
+                    .filter(|&&zero| (zero == Zero::Weights) == gathers);
                 for &zero in stages {
                     costs.layout.zero = zero;
                     let least = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);

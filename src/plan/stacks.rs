@@ -19,6 +19,9 @@ pub struct Abilities {
     pub zero: [Vec<Zero>; 2],
     /// Whether stages may have different numbers of layers.
     pub uneven_layers: bool,
+    /// Whether tensor-parallel ranks always share experts if there is no expert parallelism: torchtitan's `apply_moe_ep_tp`, which
+    /// ignores `expert_tensor_parallel_degree` then.
+    pub shares_lone_experts: bool,
 }
 
 /// Name, tensor parallelism, context parallelism, sequence parallelism (off, on), ZeRO stages with a pipeline and without, uneven
@@ -88,6 +91,7 @@ impl Abilities {
             recompute_parts: row.is_none_or(|(name, ..)| ["megatron-core", "megatron-bridge"].contains(name)),
             zero: zero.map(<[Zero]>::to_vec),
             uneven_layers,
+            shares_lone_experts: row.is_some_and(|(name, ..)| ["torchtitan", "automodel"].contains(name)),
         }
     }
 
@@ -136,10 +140,14 @@ impl Abilities {
         }
     }
 
-    /// Returns the ZeRO stages for `pp` devices per pipeline and `ranks` data-parallel ranks.
-    pub fn zero(&self, pp: u32, ranks: u32) -> &[Zero] {
+    /// Returns the ZeRO stages for `pp` devices per pipeline; all are the same unless several GPUs hold the same tensors.
+    pub fn zero(&self, pp: u32, has_replicas: bool) -> &[Zero] {
         let all = &self.zero[usize::from(pp == 1)];
-        // with one rank all stages are the same
-        if ranks == 1 { &all[..all.len().min(1)] } else { all }
+        if has_replicas { all } else { &all[..all.len().min(1)] }
+    }
+
+    /// Returns the expert-tensor-parallel degree of plans.
+    pub fn etp(&self, tp: u32, ep: u32) -> u32 {
+        if self.shares_lone_experts && ep == 1 { tp } else { 1 }
     }
 }

@@ -64,6 +64,40 @@ fn options_have_megatrons_names() {
     assert_eq!(one, four);
 }
 
+/// Megatron-Core: `expert_tensor_parallel_size` is `tensor_model_parallel_size` by default, at any expert-parallel size; others keep
+/// experts whole.
+#[test]
+fn experts_are_shared_as_the_software_does_by_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = format!("{}/own.toml", folder.path().display());
+    std::fs::write(&own, "base = \"megatron-bridge\"\nmoment_bytes = 4\n").unwrap();
+    for (stack, is_megatron) in [
+        ("megatron-core", true),
+        ("megatron-bridge", true),
+        ("megatron-lm", true),
+        (own.as_str(), true),
+        ("torchtitan", false),
+        ("megatron-deepspeed", false),
+    ] {
+        for (tp, ep) in [(1, 1), (4, 1), (2, 8)] {
+            let sequence_parallel = if tp > 1 { "--sequence-parallel" } else { "" };
+            let asked = format!(
+                "predict --model qwen3-30b-a3b --hardware h100-sxm --stack {stack} --stages 1 --tp {tp} {sequence_parallel} --dp 16 --ep {ep} \
+                 --batch 32 --seq 4096 -s 1f1b --format json -q"
+            );
+            let etp = if is_megatron { tp } else { 1 };
+            let found = json(&asked);
+            let one = &found["predictions"][0];
+            assert_eq!((&one["etp"], &one["edp"]), (&etp.into(), &(16 * tp / ep / etp).into()), "{asked}");
+            // 48 layers of 128 experts of three matrices, in 16 or 32 bits
+            let held = 48 * 128 * 3 * 2048 * 768_u64 / (ep * etp) as u64;
+            let bytes = if stack == "torchtitan" { 4 } else { 2 };
+            assert_eq!(one["memory"]["per_device"][0]["of_which"]["expert_weights"], bytes * held, "{asked}");
+            assert_eq!(found, json(&format!("{asked} --etp {etp}")), "{asked}");
+        }
+    }
+}
+
 /// DualPipe runs the same pairs without virtual stages; on a mixture, `--overlap streams` is `--moe-overlap`.
 #[test]
 fn schedules_with_pairs_hide_the_exchange_of_experts() {

@@ -81,6 +81,39 @@ fn the_command_of_a_plan_predicts_the_plan() {
     }
 }
 
+/// Commands and flags of plans say on how many ranks each expert is, whatever the default. torchtitan shares experts like other layers
+/// if they have no ranks of their own (`apply_moe_ep_tp`).
+#[test]
+fn plans_with_experts_say_how_experts_are_shared() {
+    for stack in ["megatron-core", "megatron-bridge", "torchtitan"] {
+        for (tp, ep) in [(1, 1), (2, 1), (4, 1), (1, 4), (2, 4), (4, 8)] {
+            let answer = json(&format!(
+                "plan --model qwen3-30b-a3b --hardware h100-sxm --stack {stack} --gpus 8 --batch 32 --seq 2048 -q --memory-cap 2000GiB \
+                 --fix pp=1,tp={tp},ep={ep},recompute=none,micro-batch-size=1 --format json --top 1"
+            ));
+            let plan = &answer["plans"][0];
+            let command = plan["command"].as_str().unwrap().trim_start_matches("pipesim ");
+            let predicted = &json(&format!("{command} -q --format json"))["predictions"][0];
+            assert_eq!(predicted["iteration_s"], plan["iteration_s"], "{command}");
+            assert_eq!(predicted["memory"]["per_device"][0]["total"], plan["memory_bytes"], "{command}");
+            let etp = if stack == "torchtitan" && ep == 1 { tp } else { 1 };
+            assert_eq!((&predicted["ep"], &predicted["etp"]), (&ep.into(), &etp.into()), "{command}");
+            let flags = |target: &str| plan["flags"][target].as_str().unwrap_or_default().to_string();
+            if stack == "torchtitan" {
+                let titan: toml::Table = flags("torchtitan").parse().unwrap();
+                let degree = |key: &str| titan["parallelism"].get(key).and_then(toml::Value::as_integer);
+                assert_eq!(degree("expert_parallel_degree"), (ep > 1).then_some(ep), "{command}");
+                assert_eq!(degree("expert_tensor_parallel_degree"), (ep > 1).then_some(1), "{command}");
+                continue;
+            }
+            let says = |text: &str| flags("megatron").contains(text) || flags("megatron-bridge").contains(text);
+            let size = says("--expert-tensor-parallel-size 1") && says("model.expert_tensor_parallel_size=1");
+            assert_eq!(size, tp > 1, "{command}: the default is the tensor-parallel size");
+            assert_eq!(flags("torchtitan").is_empty(), tp > 1 && ep == 1, "{command}");
+        }
+    }
+}
+
 #[test]
 fn flags_are_those_of_the_programs() {
     let flags = |extra: &str| {

@@ -167,7 +167,7 @@ impl HardwareOptions {
         for degrees in self.degrees(schedules) {
             let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);
             let costs = self
-                .layout(degrees, schedules, micro, costs, &model)
+                .layout(degrees, schedules, micro, costs, (&model, &machine.stack))
                 .and_then(|layout| Analytic::new(model, machine.clone(), layout).map_err(Failure::usage));
             match costs {
                 Ok(analytic) => found.push(match bytes {
@@ -234,7 +234,7 @@ impl HardwareOptions {
         schedules: &SearchOptions,
         micro: Option<u32>,
         costs: &CostOptions,
-        model: &Config,
+        (model, stack): (&Config, &Stack),
     ) -> Result<ParallelConfig, Failure> {
         let (mixture, chunks) = (&self.mixture, schedules.chunks);
         let batch = mixture.batch_of_round(self.batch)?;
@@ -260,7 +260,7 @@ impl HardwareOptions {
             layers: costs.layers.clone(),
             layout,
             ep: mixture.ep,
-            etp: mixture.etp(degrees.tp, &self.stack),
+            etp: mixture.etp(degrees.tp, stack, model),
             dispatcher: mixture.dispatcher,
             routing: mixture.routing,
             cuda_graph: mixture.cuda_graph,

@@ -2,7 +2,9 @@
 
 use super::values::{one_of, whole};
 use crate::cli::Failure;
+use crate::hardware::Stack;
 use crate::layout::{CudaGraph, Dispatcher, Routing};
+use crate::model_spec::transformer::Config;
 use clap::Args;
 
 /// Largest degree.
@@ -38,10 +40,9 @@ pub struct MixtureOptions {
 }
 
 impl MixtureOptions {
-    /// Returns --etp, or its default with this training software.
-    pub fn etp(&self, tp: u32, stack: &str) -> u32 {
-        let is_megatron = stack.starts_with("megatron");
-        self.etp.unwrap_or(if is_megatron && self.ep > 1 { tp } else { 1 })
+    /// Returns --etp, or its default for `model` with this training software.
+    pub fn etp(&self, tp: u32, stack: &Stack, model: &Config) -> u32 {
+        self.etp.unwrap_or_else(|| if model.experts.is_some() { stack.default_etp(tp) } else { 1 })
     }
 
     /// Returns the sequences of one round.
