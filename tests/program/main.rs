@@ -20,6 +20,7 @@ mod overlap;
 mod plan;
 mod products;
 mod ranks;
+mod reports;
 mod signals;
 mod teaching;
 mod throughput;
