@@ -19,6 +19,7 @@ mod outputs;
 mod overlap;
 mod plan;
 mod products;
+mod random;
 mod ranks;
 mod reports;
 mod signals;
