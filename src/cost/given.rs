@@ -17,8 +17,8 @@ pub type Slow = BTreeMap<u32, Decimal>;
 /// Costs such as `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`, in any order: durations of a forward, the halves of a backward
 /// and a whole backward for a device's whole share of layers, the latency between devices, and the fraction of an activation
 /// kept from I to W. If B is given, I and W default to its halves, or to the rest of it; otherwise B is I + W, and missing ones
-/// of F, I and W equal the others. A value per stage, in stage order, is separated by `/`: `F=18.5/18.5/18.5/24ms`; then all times are
-/// of stages. Defaults: keep 1, comm 0. `unshard` and `reduce` are the times in which
+/// of F, I and W equal the others. A value per stage, in stage order, is separated by `:` or `/`: `F=18.5/18.5/18.5/24ms`; then all times are
+/// of stages. Of two values without a unit, `1:2` is a list and `1/2` a fraction. Defaults: keep 1, comm 0. `unshard` and `reduce` are the times in which
 /// collectives gather the parameters of a device's whole share of layers and reduce their gradients. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
 /// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]

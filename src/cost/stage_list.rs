@@ -1,4 +1,4 @@
-//! Costs given for each stage, as they are written: `F=18.5/18.5/18.5/24ms`.
+//! Costs given for each stage, as they are written: `F=18.5:18.5:24ms` or `F=18.5/18.5/24ms`.
 
 use super::depth::even;
 use super::{CostError, Decimal, TimeUnit};
@@ -31,12 +31,14 @@ impl GivenStages {
     }
 }
 
-/// Returns the numbers of one cost: several, one per stage, are separated by `/`. Without a unit, and without other lists, `4/3` is a
-/// fraction.
+/// Returns the numbers of one cost: several, one per stage, are separated by `:` or `/`. Between colons `4/3` is a fraction; without
+/// colons, a unit and longer lists, too.
 pub(super) fn values(text: &str, has_lists: bool) -> Result<(Vec<Decimal>, Option<TimeUnit>), CostError> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic() || c == 'µ').trim_end();
     let unit = text[number.len()..].trim();
+    let has_colons = text.contains(':');
     let is_list = match text.matches('/').count() {
+        _ if has_colons => true,
         0 => false,
         1 => has_lists || !unit.is_empty(),
         _ => true,
@@ -47,7 +49,7 @@ pub(super) fn values(text: &str, has_lists: bool) -> Result<(Vec<Decimal>, Optio
     }
     let mut all = Vec::new();
     let mut found = None;
-    for (at, part) in text.split('/').rev().enumerate() {
+    for (at, part) in text.split(if has_colons { ':' } else { '/' }).rev().enumerate() {
         let (number, own) = TimeUnit::read(part.trim())?;
         if at == 0 {
             found = own;

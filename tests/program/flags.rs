@@ -624,7 +624,8 @@ fn verbs() -> BTreeMap<String, Vec<String>> {
     let mut verbs = BTreeMap::new();
     let options = |verb: &clap::Command| -> Vec<String> {
         let long = verb.get_arguments().filter_map(|argument| argument.get_long());
-        long.filter(|name| !["help", "version"].contains(name)).map(str::to_string).collect()
+        // --only chooses one of several results, and here is one; tests/python-parts tries it
+        long.filter(|name| !["help", "version", "only"].contains(name)).map(str::to_string).collect()
     };
     for verb in program.get_subcommands().filter(|verb| verb.get_name() != "help") {
         if verb.has_subcommands() {

@@ -1,6 +1,6 @@
 //! Schedule files that mean harm, and files that are not what they should be: refused within bounds, in words that help.
 
-use crate::support::{Dice, PROGRAM};
+use crate::support::PROGRAM;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -242,92 +242,4 @@ fn tables_that_are_no_schedules_are_refused_cell_by_cell() {
         let end = end(&format!("cd {}; exec $P predict -p 1 -m 1 -q -s t.csv", folder.display()));
         assert!(end.code == Some(0), "{text:?}: {}", end.told);
     }
-}
-
-/// A command line by chance: a verb, schedules, sizes and costs, sensible and not.
-fn random_command(dice: &mut Dice) -> String {
-    const SCHEDULES: &str = "1f1b gpipe naive zb-h1 zb-h2 zb-v dualpipe dualpipe-v chimera chimera:v=4 hanayo:waves=3 v-half v-min v-zb \
-                             1f1b-v zb-v-greedy interleaved-1f1b:v=3 interleaved-zb group-interleaved:group=3 looped-bfs:v=2 auto \
-                             eager-1f1b zb-1p zb-2p 1f1b,zb-v gpipe:v=2 none 1f1b:v=0 '' , hanayo:waves=-1 auto:v=7";
-    const TIMES: [&[&str]; 3] = [
-        &["0", "1", "2.5", "1/3", "20000", "1e-9", "7"],
-        &["1us", "100ms", "3ns", "2.5ms", "0"],
-        &["1", "999999999999", "-1", "1us", "0.000001"],
-    ];
-    let of = |dice: &mut Dice, words: &[&str]| words[dice.below(words.len())].to_string();
-    let verb = of(
-        dice,
-        &[
-            "predict",
-            "predict",
-            "explain",
-            "explain",
-            "explain",
-            "check",
-            "export --to json",
-            "export --to pytorch-csv",
-        ],
-    );
-    let schedules: Vec<&str> = SCHEDULES.split_whitespace().collect();
-    let (p, m) = (
-        of(dice, &["1", "2", "2", "3", "4", "4", "5", "5", "2", "0"]),
-        of(dice, &["1", "2", "3", "4", "4", "6", "8", "8", "0", "30"]),
-    );
-    let mut line = format!("{verb} -q -p {p} -m {m} -s {}", of(dice, &schedules));
-    if dice.below(3) > 0 {
-        let keys = ["F", "I", "W", "B", "comm", "keep"];
-        let given: Vec<&str> = keys.into_iter().filter(|_| dice.below(2) == 0).collect();
-        let times = TIMES[dice.below(8) / 3];
-        let cost = |key: &&str| format!("{key}={}", if *key == "keep" { "0.5".to_string() } else { of(dice, times) });
-        line += &format!(" --costs {}", given.iter().map(cost).collect::<Vec<_>>().join(","));
-    }
-    const OPTIONS: [&str; 16] = [
-        "--straggler 0=1.3",
-        "--straggler 1=0.001",
-        "--straggler 9=2",
-        "--memory-cap 1",
-        "--memory-cap 2.5",
-        "--memory-cap 0",
-        "--costs-per stage",
-        "--costs-per layer --layers 7",
-        "--overlap max",
-        "--overlap serial",
-        "--chunks 2",
-        "--chunks 65",
-        "--set group=0",
-        "--max-ops 100",
-        "--format json",
-        "--format csv",
-    ];
-    for _ in 0..dice.below(3) {
-        line += &format!(" {}", of(dice, &OPTIONS));
-    }
-    if verb == "explain" && dice.below(3) == 0 {
-        line += " --exact 2000";
-    }
-    line
-}
-
-/// Whatever is asked for is answered or refused: no panic, no signal. PIPESIM_RANDOM_COMMANDS raises their number.
-#[test]
-fn random_commands_are_answered_or_refused() {
-    let number = std::env::var("PIPESIM_RANDOM_COMMANDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
-    let mut dice = Dice(2000);
-    let lines: Vec<String> = (0..number).map(|_| random_command(&mut dice)).collect();
-    let folder = tempfile::tempdir().unwrap();
-    let fails = |line: &&String| {
-        let End { code, told, .. } = end(&format!("cd {}; ulimit -t 60; exec $P {line}", folder.path().display()));
-        let answered = matches!(code, Some(0..=6))
-            && !told.contains("a bug in pipesim")
-            && !told.contains("panicked")
-            && !told.contains("overflowed");
-        // a refusal says why
-        (!answered || (code != Some(0) && !told.contains("error: "))).then(|| format!("{line}: {code:?} {told}"))
-    };
-    let (some, others) = lines.split_at(lines.len() / 2);
-    let wrong = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| some.iter().filter_map(|line| fails(&line)).collect::<Vec<_>>());
-        [others.iter().filter_map(|line| fails(&line)).collect(), beside.join().unwrap()].concat()
-    });
-    assert!(wrong.is_empty(), "of {number}: {wrong:#?}");
 }

@@ -1,7 +1,9 @@
 //! Measured runs on the command line: `explain RUN.json`, `profile --from`, costs per stage.
 
 use crate::cli::{json, pipesim};
-use crate::support::root;
+use crate::support::{Dice, root};
+use pipesim::costs::Slow;
+use pipesim::{Costs, Selection};
 use serde_json::Value;
 
 fn run() -> String {
@@ -80,6 +82,9 @@ fn costs_per_stage() {
     let two = |costs: &str| predicted(&format!("-p 2 -m 1 -s gpipe --costs {costs}"))["makespan"].as_f64().unwrap();
     assert_eq!(two("F=4/3ms,B=2ms"), 4.0 + 3.0 + 2.0 + 2.0);
     assert_eq!(two("F=4/2,B=2"), 2.0 + 2.0 + 2.0 + 2.0);
+    // Between colons there is no doubt.
+    assert_eq!(two("F=4:2,B=2"), 4.0 + 2.0 + 2.0 + 2.0);
+    assert_eq!(two("F=4/2:3,B=1/2"), 2.0 + 3.0 + 0.5 + 0.5);
     // Another number of stages cuts the model by depth; the work stays.
     let v = predicted("-p 4 -m 1 -s interleaved-1f1b:v=2 --costs F=1/2/1/1,B=2/4/2/2");
     assert_eq!(v["makespan"].as_f64(), Some(15.0), "one micro-batch goes through all of it");
@@ -89,12 +94,60 @@ fn costs_per_stage() {
         ("--costs F=1/2/1/1,B=2/3/4", "4 for F"),
         ("--costs F=1/2/1/1,comm=1/2/3", "same for all stages"),
         ("--costs F=1/2us/1/1ms,B=2ms", "one unit"),
+        ("--costs F=1:2us:1:1ms,B=2ms", "one unit"),
+        ("--costs F=1:2:,B=2", "expected a number"),
+        ("--costs F=1:2/1/1,B=2", "expected a number"),
+        ("--costs F=1:2,comm=1:2", "same for all stages"),
         ("--costs F=1/2/1/1 --costs-per layer --layers 8", "--costs-per layer"),
         ("--costs F=1/2/1/1 --balance", "--layers"),
         ("--costs F=1/2/1 --layers 1,2,3", "one value per stage"),
     ] {
         let found = refused(&format!("predict -p 4 -m 8 -s 1f1b {line}"));
         assert!(found.contains(why), "{line}: {found}");
+    }
+}
+
+/// The makespan of GPipe, by what its ops wait for: `costs` has F and B of each stage.
+fn gpipe(costs: &[[u64; 2]], m: usize) -> u64 {
+    let p = costs.len();
+    let (mut forward, mut backward) = (vec![vec![0; m]; p], vec![vec![0; m]; p]);
+    for stage in 0..p {
+        for i in 0..m {
+            let above = if stage > 0 { forward[stage - 1][i] } else { 0 };
+            let before = if i > 0 { forward[stage][i - 1] } else { 0 };
+            forward[stage][i] = above.max(before) + costs[stage][0];
+        }
+    }
+    for stage in (0..p).rev() {
+        for i in 0..m {
+            let below = if stage + 1 < p { backward[stage + 1][i] } else { 0 };
+            let before = if i > 0 { backward[stage][i - 1] } else { forward[stage][m - 1] };
+            backward[stage][i] = below.max(before).max(forward[stage][i]) + costs[stage][1];
+        }
+    }
+    backward[0][m - 1]
+}
+
+#[test]
+fn lists_of_costs_are_those_of_each_stage() {
+    let mut dice = Dice(27);
+    for number in 0..300 {
+        let (p, m) = (2 + dice.below(4), 1 + dice.below(5));
+        let costs: Vec<[u64; 2]> = (0..p).map(|_| [0; 2].map(|_| 1 + dice.below(40) as u64)).collect();
+        // quarters, as decimals, fractions or both; some in a unit
+        let quarter = |n: u64, dice: &mut Dice| {
+            if dice.below(2) == 0 { format!("{n}/4") } else { format!("{}", n as f64 / 4.0) }
+        };
+        let unit = ["", "ms"][dice.below(2)];
+        let list = |kind: usize, dice: &mut Dice| {
+            let each: Vec<String> = costs.iter().map(|stage| quarter(stage[kind], dice)).collect();
+            each.join(":") + unit
+        };
+        let text = format!("F={},B={}", list(0, &mut dice), list(1, &mut dice));
+        let given = Costs::Given { costs: Box::new(text.parse().unwrap()), slow: Slow::new() };
+        let resolved = Selection::new(p as u32, m as u32).resolve("gpipe", &given).unwrap();
+        let makespan = resolved.predict().unwrap().metrics().makespan;
+        assert_eq!(4.0 * makespan, gpipe(&costs, m) as f64, "{number}: p = {p}, m = {m}, {text}");
     }
 }
 
@@ -126,6 +179,12 @@ fn files_of_stage_times() {
     let makespan = |costs: &str| predicted(&format!("-p 4 -m 8 -s 1f1b --costs {costs}"))["makespan"].clone();
     let text = makespan("F=18.5/18.5/18.5/24ms,B=37/37/37/48ms");
     assert_eq!((makespan(&csv), makespan(&toml)), (text.clone(), text));
+    // Two rows are no fraction.
+    let two = ["F,B\n1,2\n2,4\n", "F = [1, 2]\nB = [2, 4]\n"];
+    let two = [("two.csv", two[0]), ("two.toml", two[1])].map(|(name, text)| {
+        predicted(&format!("-p 2 -m 4 -s 1f1b --costs {}", write(name, text)))["makespan"].as_f64()
+    });
+    assert_eq!(two, [Some(27.0); 2], "four times the slow stage, and F and B of the other before and after");
     assert_eq!(
         predicted(&format!("-p 4 -m 8 -s 1f1b --costs {csv} --balance"))["balance"]["layers_before"],
         serde_json::json!([8, 8, 8, 8])

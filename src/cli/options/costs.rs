@@ -31,7 +31,7 @@ pub fn read_costs(path: &Path) -> Result<CostFile, Failure> {
 /// What ops cost, unless a run measures it.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
-    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; if only B is given, I = W = B/2. Either all times have a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none has. One value per stage: F=18.5/18.5/18.5/24ms,B=27ms; or a .csv or .toml file of stage times. unshard=1,reduce=1 for --max-active-stages, embedding=0,mtp=1,loss=0 (in layers) for --layout [default: F=1,I=1,W=1]
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; if only B is given, I = W = B/2. Either all times have a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none has. One value per stage: F=18.5:18.5:18.5:24ms,B=27ms, or with / for : if it cannot be a fraction; or a .csv or .toml file of stage times. unshard=1,reduce=1 for --max-active-stages, embedding=0,mtp=1,loss=0 (in layers) for --layout [default: F=1,I=1,W=1]
     #[arg(long, value_name = "F=..,I=..|FILE", value_parser = given_costs, conflicts_with = "profile")]
     pub costs: Option<GivenCosts>,
     /// What --costs are given for; comm is always per message [default: device]

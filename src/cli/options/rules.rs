@@ -245,6 +245,11 @@ const RULES: &[Rule] = &[
         |g| !g.is_typed("profile") && !g.is_typed("timeline"),
         "gathers parameters, and a profile or timeline does not say how long that takes; leave it out, or give --costs unshard=1,reduce=1",
     ),
+    (
+        "only",
+        |g| g.get::<u32>("only").is_none_or(|number| g.schedules().count() >= number as usize),
+        "is the number of one of several schedules; name as many with --schedule, or leave it out",
+    ),
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
 
@@ -287,9 +292,14 @@ impl Given<'_> {
 
     /// Whether collectives are asked for, or may be in a file.
     fn has_collectives(&self) -> bool {
-        let schedules = self.matches.try_get_many::<Names>("schedule").ok().flatten().into_iter().flatten();
-        let mut names = schedules.flat_map(Names::all);
+        let mut names = self.schedules();
         self.is_typed("max_active_stages") || self.has("max_active_stages") && names.any(|name| name.ends_with(".csv"))
+    }
+
+    /// Returns the schedules that are named.
+    fn schedules(&self) -> impl Iterator<Item = &String> {
+        let named = self.matches.try_get_many::<Names>("schedule").ok().flatten();
+        named.into_iter().flatten().flat_map(Names::all)
     }
 
     fn is_drawn_in_terminal(&self) -> bool {

@@ -31,6 +31,9 @@ pub struct ScheduleOptions {
     /// Schedule: a name (see `pipesim schedules`) with or without options (interleaved-1f1b:v=4), a .star file, a PyTorch .csv file, or auto, the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
     #[arg(long, short = 's', value_name = "NAME|FILE", value_parser = names)]
     pub schedule: Vec<Names>,
+    /// Take only this one of the schedules named, counted from 1, with options as for all of them; for programs that show one of several
+    #[arg(long, hide = true, value_name = "K", value_parser = whole::<u32>(1..))]
+    pub only: Option<u32>,
     /// Virtual stages per device (v), for interleaved schedules
     #[arg(long, value_name = "V", visible_aliases = ["vpp", "virtual-pipeline-model-parallel-size"], value_parser = whole::<u32>(1..=u64::from(MAX_CHUNKS)))]
     pub chunks: Option<u32>,
@@ -120,7 +123,11 @@ impl ScheduleOptions {
     /// Returns the names of the schedules, the default ones if none is named.
     pub fn names(&self) -> Vec<String> {
         let asked = self.asked();
-        if asked.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { asked }
+        match self.only {
+            Some(number) => asked.into_iter().skip(number as usize - 1).take(1).collect(),
+            None if asked.is_empty() => DEFAULT_SCHEDULES.map(str::to_string).to_vec(),
+            None => asked,
+        }
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -140,7 +147,7 @@ impl ScheduleOptions {
             chunks: self.chunks,
             options: self.set.iter().cloned().collect(),
             slices: self.slice_lengths.clone(),
-            lenient: self.names().len() > 1,
+            lenient: self.only.is_some() || self.names().len() > 1,
             overlap: self.overlap,
             budget: Budget { ticks: self.max_ticks.unwrap_or(usual.ticks), ops: self.max_ops, ..usual },
             host: &Sandbox,
@@ -154,6 +161,9 @@ impl ScheduleOptions {
             let names = names.join(", ");
             Err(Failure::Usage(format!("{option}: {names} {why}; leave it out")))
         };
+        if self.only.is_some() {
+            return Ok(()); // options may be for the others
+        }
         self.reject_unknown(names, remarks)?;
         if self.max_ticks.is_some()
             && names.iter().all(|name| Variant::parse(name).is_ok_and(|variant| variant.is_csv()))
@@ -296,7 +306,7 @@ impl SearchOptions {
     /// Rejects options that have no effect on any of the schedules `names`.
     pub fn reject_unused(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
         self.schedules.reject_unused(names, remarks)?;
-        if self.effort.is_some() && !self.any(names, is_searched)? {
+        if self.only.is_none() && self.effort.is_some() && !self.any(names, is_searched)? {
             let names = names.join(", ");
             return Err(Failure::Usage(format!("--effort: the order of {names} is not searched; leave it out")));
         }

@@ -34,8 +34,7 @@ impl Columns {
         let layers = self.values.remove("layers");
         let pair = |(key, values): (&String, &Vec<String>)| {
             let unit = if key == "keep" { "" } else { &self.unit };
-            // One stage is a list, too.
-            format!("{key}={}{unit}", values.join("/"))
+            format!("{key}={}{unit}", values.join(":"))
         };
         let text: Vec<String> = self.values.iter().map(pair).collect();
         let costs: GivenCosts = text.join(",").parse().map_err(|error: crate::cost::CostError| error.to_string())?;

@@ -1,0 +1,318 @@
+"""Results: the objects of the program's JSON, with their timelines and pictures."""
+
+from __future__ import annotations
+
+import html
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Generic, Iterator, Mapping, Sequence, TypeVar, Union, overload
+
+from . import _arguments
+from ._asked import Asked
+from ._errors import EnvironmentFailure, UsageError
+
+
+class Record(Mapping):
+    """An object of the program's JSON: its fields are attributes and keys. ``.json`` is the plain value."""
+
+    def __init__(self, json: Mapping[str, Any], asked: Asked | None = None):
+        self.json, self._asked = dict(json), asked
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "json":
+            raise AttributeError(name)
+        try:
+            return _wrapped(self.json[name])
+        except KeyError:
+            raise AttributeError(f"no field {name!r}; there are {', '.join(self.json)}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return _wrapped(self.json[name])
+
+    def __iter__(self):
+        return iter(self.json)
+
+    def __len__(self) -> int:
+        return len(self.json)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.json]
+
+    def __repr__(self) -> str:
+        plain = {key: value for key, value in self.json.items() if not isinstance(value, (dict, list))}
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in plain.items())})"
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Record(value)
+    return [_wrapped(one) for one in value] if isinstance(value, list) else value
+
+
+class _Saved(Record):
+    """A result that the program can write to a file."""
+
+    def _with_file(self, ending: str) -> bytes:
+        """Asks the same again, with a file of this ending."""
+        if self._asked is None:
+            raise UsageError("expected a result of this package's functions, found one that was made by hand; ask for it")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"timelines.{ending}"
+            self._asked.run("-q", "-o", str(path))
+            return path.read_bytes()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a picture, page or file; its ending says which, as with ``-o``: svg, png, pdf, html, json, csv, trace.json."""
+        place = Path(_arguments.path("path", path))
+        compound = [ending for ending in ("trace.json", "trace.json.gz") if place.name.endswith("." + ending)]
+        ending = compound[-1] if compound else place.suffix.removeprefix(".")
+        if not ending:
+            _arguments.refuse("path", "an ending such as .svg, .html or .json", path)
+        if not place.parent.is_dir():
+            _arguments.refuse("path", f"a folder at {place.parent}", path, "make it")
+        place.write_bytes(self._with_file(ending))
+
+
+class _Drawn(_Saved):
+    """A result with a timeline."""
+
+    def _repr_svg_(self) -> str | None:
+        return self._with_file("svg").decode() if self._asked else None
+
+    @property
+    def timeline(self) -> Spans:
+        """The spans of the timeline, in the prediction's unit of time."""
+        return Spans(self._with_file("csv").decode())
+
+
+class _Step(_Drawn):
+    """A predicted step: times in ``time_unit``; ``bubble`` and the like are shares."""
+
+    schedule: str
+    devices: int
+    microbatches: int
+    time_unit: str
+    makespan: float
+    span: float
+    ideal: float
+    bubble: float
+    span_bubble: float
+    bubble_over_ideal: float
+    efficiency: float
+    lower_bound: float
+    gap_to_bound: float
+    lower_bound_if_split: float
+    per_device: list[Record]
+
+
+class Prediction(_Step):
+    """The predicted step of one schedule; the page "File formats" defines the fields. Times are in ``time_unit`` unless named ``_s``
+    (seconds); ``bubble``, ``mfu`` and the like are shares. Fields after ``costs`` are those of a model on hardware."""
+
+    chunks: int
+    costs: Record
+    iteration_s: float
+    iteration_interval_s: list[float]
+    tokens_per_second: float
+    tokens_per_second_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    gpus: int
+    parameters: int
+    active_parameters: int
+    prediction_parameters: int
+    model_flops_per_token: float
+    time_s: Record
+    memory: Record
+    memory_bytes: int
+    misfit: Record
+    layers: list[int]
+    stage_layout: str
+    modules: list[list[str]]
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    ep: int
+    etp: int
+    edp: int
+    rounds: int
+    micro_batch_size: int
+
+
+class Explanation(_Step):
+    """Why devices idle, and what would shorten the step; times are in ``time_unit``."""
+
+    bounds: Record
+    bounds_at_own_peaks: Record
+    idle: Record
+    slack: list[Record]
+    critical_path: list[Record]
+    sensitivities: list[Record]
+    memory: list[Record]
+    sentences: list[str]
+    advice: Record
+
+
+class Check(Record):
+    """Which deliveries a schedule runs with."""
+
+    schedule: str
+    devices: int
+    chunks: int
+    microbatches: int
+    ops: int
+    fewest_slots: int
+    deliveries: list[Record]
+
+    @property
+    def survives(self) -> dict[str, bool]:
+        """Whether the step ends, by delivery."""
+        return {one["delivery"]: one["survives"] for one in self.json["deliveries"]}
+
+
+R = TypeVar("R", bound=Record)
+
+
+class _Several(Record, Generic[R]):
+    _list: str
+    _kind: type[R]
+
+    @property
+    def all(self) -> list[R]:
+        return [self._item(place, one) for place, one in enumerate(self.json[self._list])]
+
+    def _item(self, place: int, json: Mapping[str, Any]) -> R:
+        return self._kind(json, self._asked and self._asked.alone(place, self.json[self._list]))
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.json[self._list])
+
+    @overload
+    def __getitem__(self, key: int) -> R: ...
+    @overload
+    def __getitem__(self, key: Union[slice, str]) -> Any: ...
+    def __getitem__(self, key: Any) -> Any:
+        return self.all[key] if isinstance(key, (int, slice)) else super().__getitem__(key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.all!r})"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{key: value for key, value in one.items() if not isinstance(value, (dict, list))} for one in self.json[self._list]]
+
+    def to_pandas(self) -> Any:
+        """Returns a pandas data frame with a row each, of plain fields."""
+        return _pandas(self._rows())
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: a table of the plain fields with a row each, and the picture if there is one."""
+        rows = self._rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [names, *([f"{value:.6g}" if isinstance(value, float) else value for value in map(row.get, names)] for row in rows)]
+        lines = ["".join(f"<td>{html.escape('' if cell is None else str(cell))}</td>" for cell in line) for line in cells]
+        table = "".join(f"<tr>{line}</tr>" for line in lines).replace("<td>", "<th>", len(names)).replace("</td>", "</th>", len(names))
+        return f"<table>{table}</table>{self._repr_svg_() or '' if isinstance(self, _Drawn) else ''}"
+
+
+class Predictions(_Several[Prediction], _Drawn):
+    """Predictions of several schedules, or of several numbers of devices, micro-batches or ranks."""
+
+    _list, _kind = "predictions", Prediction
+
+    @property
+    def shortest(self) -> Prediction:
+        """The prediction with the least makespan."""
+        return min(self.all, key=lambda one: one.json["makespan"])
+
+
+class Plan(Record):
+    """A layout of a model; ``command`` predicts it in full."""
+
+    schedule: str
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    ep: int
+    micro_batch_size: int
+    microbatches: int
+    chunks: int
+    recompute: str
+    stage_layout: str
+    zero: int
+    sequence_parallel: bool
+    layers: list[int]
+    iteration_s: float
+    iteration_interval_s: list[float]
+    tokens_per_second_per_gpu: float
+    mfu: float
+    memory_bytes: int
+    time_s: Record
+    tie: bool
+    command: str
+    flags: Record
+
+
+class Plans(_Several[Plan], _Saved):
+    """The best layouts of a model, best first."""
+
+    _list, _kind = "plans", Plan
+
+    def _item(self, place: int, json: Mapping[str, Any]) -> Plan:
+        return Plan(json)
+
+
+def _pandas(rows: list[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise EnvironmentFailure("expected pandas, found none; pip install pandas, or take .json") from None
+    return pandas.DataFrame(rows)
+
+
+class Spans(Sequence):
+    """The spans of a timeline, a dict each: schedule, device, queue, op, kind, stage, microbatch, start, end, unit."""
+
+    def __init__(self, text: str):
+        import csv
+
+        whole, real = ("device", "stage", "microbatch"), ("start", "end")
+        self._rows = [
+            {key: (int(value) if key in whole else float(value) if key in real else value) if value else None for key, value in row.items()}
+            for row in csv.DictReader(text.splitlines())
+        ]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._rows[key]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Spans({len(self)} spans of {len({row['device'] for row in self._rows})} devices)"
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Returns the spans as an Arrow stream, so that ``polars.DataFrame(timeline)`` and ``pyarrow.table(timeline)`` take them."""
+        from . import _arrow
+
+        formats = {"device": "l", "stage": "l", "microbatch": "l", "start": "g", "end": "g"}
+        names = self._rows[0] if self._rows else formats
+        return _arrow.stream({name: formats.get(name, "u") for name in names}, self._rows)
+
+    def to_pandas(self) -> Any:
+        """Returns a pandas data frame with a row per span."""
+        return _pandas(self._rows)
+
+    def to_polars(self) -> Any:
+        """Returns a polars data frame with a row per span."""
+        try:
+            import polars
+        except ImportError:
+            raise EnvironmentFailure("expected polars, found none; pip install polars, or take to_pandas()") from None
+        return polars.DataFrame(self._rows, infer_schema_length=None)
