@@ -257,7 +257,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),
-        Verb::Explore(verb) => verb.run(),
+        Verb::Explore(verb) => verb.run(command),
         #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => print(&shell::script(shell)?),

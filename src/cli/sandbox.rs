@@ -6,7 +6,13 @@ use crate::resolve::{Error, Files, Host};
 use crate::system::free_memory_bytes;
 #[cfg(unix)]
 use crate::{dsl::Budget, resolve::Watch};
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// Texts of the files that were read. A command compiles a schedule many times and must see one text of it, even if someone saves the
+/// file meanwhile, or if it is a pipe.
+static READ: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
 /// A host that reads files, uses all cores, and ends the process when a schedule file exceeds its budget.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +20,15 @@ pub struct Sandbox;
 
 impl Host for Sandbox {
     fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
-        Files.read(path, limit)
+        let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = match read.get(path) {
+            Some(text) => Some(text.clone()),
+            None => Files.read(path, limit)?,
+        };
+        if let Some(text) = &text {
+            read.entry(path.to_string()).or_insert_with(|| text.clone());
+        }
+        Ok(text.filter(|text| text.len() as u64 <= limit))
     }
 
     /// Rejects a step that does not fit in this machine's free memory; where that is unknown, everything passes.

@@ -6,7 +6,7 @@ use super::message::{Message, Step};
 use super::pipeline::{Pipeline, list};
 use super::rank::{RankRun, RankStep};
 use super::run::{Count, RankClock, Run};
-use super::{known, spans};
+use super::{doubts, known, spans};
 use crate::metrics::{Activity, makespan};
 use crate::op::Op;
 use crate::timeline::{SCHEMA_VERSION, Source, StepFigures, Timeline};
@@ -26,6 +26,7 @@ pub fn assemble(
     let files: Vec<String> = runs.iter().map(|run| run.file.clone()).collect();
     let version = runs.iter().find_map(|run| run.version.clone());
     warnings.extend(runs.iter().flat_map(|run| run.warnings.iter().cloned()));
+    warnings.extend(doubts::of_ranks(&runs));
     let mut pipeline = Pipeline::choose(runs, wanted, &mut warnings)?;
     let owned: Vec<Option<RankRun>> = std::mem::take(&mut pipeline.runs);
     let steps = steps(&owned);
@@ -37,6 +38,8 @@ pub fn assemble(
             files.first().map_or("the files", String::as_str)
         )));
     }
+    warnings.extend(doubts::of_placement(&pipeline));
+    warnings.extend(doubts::of_step_ops(&pipeline, &steps));
     let missing = pipeline.missing();
     if !missing.is_empty() {
         let ranks: Vec<u32> = missing.iter().map(|&device| pipeline.ranks[device as usize]).collect();

@@ -6,6 +6,7 @@
 
 mod assemble;
 mod clock;
+mod doubts;
 mod error;
 mod event;
 mod exchange;

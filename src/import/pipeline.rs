@@ -5,6 +5,13 @@ use super::rank::{RankRun, Stages};
 use crate::op::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The device of a stage, given the number of devices.
+pub type Pattern = fn(u32, u32) -> u32;
+
+/// How programs place stages: round-robin, or V-shaped.
+pub const PATTERNS: [Pattern; 2] =
+    [|stage, p| stage % p, |stage, p| if stage / p % 2 == 0 { stage % p } else { p - 1 - stage % p }];
+
 /// The runs of one pipeline by device.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
@@ -106,11 +113,8 @@ impl Pipeline {
     /// Gives stages of devices without a file to them, where one pattern explains all others: round-robin or V-shaped.
     fn guess_missing(&mut self) {
         let p = self.ranks.len() as u32;
-        let patterns: [fn(u32, u32) -> u32; 2] =
-            [|stage, p| stage % p, |stage, p| if stage / p % 2 == 0 { stage % p } else { p - 1 - stage % p }];
-        let fits =
-            |pattern: &&fn(u32, u32) -> u32| self.device_of.iter().all(|(&stage, &device)| pattern(stage, p) == device);
-        if let Some(pattern) = patterns.iter().find(fits) {
+        let fits = |pattern: &&Pattern| self.device_of.iter().all(|(&stage, &device)| pattern(stage, p) == device);
+        if let Some(pattern) = PATTERNS.iter().find(fits) {
             for stage in 0..self.stages {
                 self.device_of.entry(stage).or_insert_with(|| pattern(stage, p));
             }

@@ -55,6 +55,8 @@ pub struct RankRun {
     pub world_size: Option<u32>,
     pub groups: Vec<Group>,
     pub version: Option<String>,
+    /// Whether the optimizer and collectives would be recorded: by PyTorch's profiler, not in tables and ranges.
+    pub has_step_ops: bool,
     pub stages: Stages,
     pub steps: Vec<RankStep>,
     /// Earliest event.

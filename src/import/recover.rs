@@ -4,7 +4,7 @@ use super::event::{Class, Event};
 use super::label::Label;
 use super::rank::{RankRun, RankStep, Stages, Window};
 use super::trace::Trace;
-use super::{gpu, labelled, unlabelled};
+use super::{doubts, gpu, labelled, unlabelled};
 
 impl RankRun {
     /// Recovers ops and messages from a trace.
@@ -24,6 +24,7 @@ impl RankRun {
         if repeated > 0 {
             warnings.push(format!("{file}: {repeated} events occur twice and count once"));
         }
+        warnings.extend(doubts::of_end(&file, &trace));
         let windows = windows(&trace.events);
         let has_labels = trace.events.iter().any(|event| is_op_label(event.class));
         let (stages, mut steps) = if has_labels {
@@ -36,8 +37,9 @@ impl RankRun {
         steps.iter_mut().for_each(RankStep::tidy);
         steps.retain(|step| !step.ops.is_empty());
         let first = trace.events.iter().map(|event| event.start).min().unwrap_or_default();
+        let has_step_ops = trace.is_kineto || trace.events.iter().any(|event| event.class == Class::Optimizer);
         let Trace { rank, world_size, groups, version, .. } = trace;
-        RankRun { file, rank, world_size, groups, version, stages, steps, first, warnings }
+        RankRun { file, rank, world_size, groups, version, has_step_ops, stages, steps, first, warnings }
     }
 }
 

@@ -80,6 +80,7 @@ impl RankRun {
             world_size: None,
             groups: Vec::new(),
             version: None,
+            has_step_ops: false,
             stages: Stages::Global,
             steps: Vec::new(),
             first: 0,

@@ -11,6 +11,9 @@ use std::io::Read;
 /// Latest time, in ns from 1970: the year 2096.
 const LATEST_NS: i64 = 4_000_000_000_000_000_000;
 
+/// Name of the mark that PyTorch's profiler writes last.
+pub const END: &str = "Record Window End";
+
 /// A process group, as `distributedInfo` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group {
@@ -34,6 +37,12 @@ pub struct Trace {
     pub has_events: bool,
     /// Whether it is Nsight Systems'.
     pub is_nsight: bool,
+    /// Whether PyTorch's profiler wrote it: then it has two marks after all events.
+    pub is_kineto: bool,
+    /// Whether the mark of the end is there.
+    pub has_end: bool,
+    /// From when to when the profiler recorded, as the other mark says.
+    pub recorded: Option<(i64, i64)>,
     /// Number of events without a valid name or time.
     pub malformed: u64,
     /// Number of events with a field of a wrong type.
@@ -65,6 +74,8 @@ impl Trace {
             event.start = event.start.saturating_add(trace.base_ns);
             event.end = event.end.saturating_add(trace.base_ns);
         }
+        trace.recorded =
+            trace.recorded.map(|(start, end)| (start.saturating_add(trace.base_ns), end.saturating_add(trace.base_ns)));
         // Differences of times must be numbers, too.
         let before = trace.events.len();
         trace.events.retain(|event| event.start.max(event.end) < LATEST_NS && event.start.min(event.end) > -LATEST_NS);
@@ -125,6 +136,10 @@ impl<'de> Visitor<'de> for Top<'_> {
                         trace.add(Class::Label(label), thread.whole(), start.whole(), end.whole());
                     }
                 }
+                "schemaVersion" => {
+                    trace.is_kineto = true;
+                    map.next_value::<IgnoredAny>()?;
+                }
                 "baseTimeNanoseconds" => trace.base_ns = base(&map.next_value()?),
                 "distributedInfo" => map.next_value::<Distributed>()?.put(trace),
                 "pytorch_version" | "torch_version" => {
@@ -176,6 +191,7 @@ impl<'de> Visitor<'de> for Events<'_> {
                 trace.malformed += 1;
                 continue;
             };
+            trace.has_end |= raw.name.text() == END;
             if !raw.phase.text().is_empty() && raw.phase.text() != "X" {
                 continue;
             }
@@ -192,9 +208,12 @@ impl<'de> Visitor<'de> for Events<'_> {
                 continue;
             }
             trace.odd += u64::from(raw.is_odd);
-            let Some(class) = Class::of(&fields, rules) else { continue };
             let (start, duration) = (raw.start.microseconds(), raw.duration.microseconds());
             let end = start.zip(duration).map(|(start, duration)| start + duration);
+            if fields.category == "Trace" && fields.name.starts_with("PyTorch Profiler") {
+                trace.recorded = start.zip(end);
+            }
+            let Some(class) = Class::of(&fields, rules) else { continue };
             trace.add(class, raw.thread.whole(), start, end);
         }
         Ok(())

@@ -99,7 +99,7 @@ impl Search<'_> {
     /// Returns the plan of a layout.
     pub fn plan(&self, candidate: &Candidate) -> Option<Plan> {
         let costs = self.costs(candidate)?;
-        let ordered = self.order(candidate, &costs)?;
+        let ordered = self.order(candidate, &costs).ok()?;
         let shape = self.space.shape(candidate);
         let table = costs.table(&shape.placement, &shape.stages).ok()?;
         let devices = sweep(&ordered.graph, &table);

@@ -1,6 +1,8 @@
 //! Results of a search for single layouts, as lines of text, from which an interrupted search continues.
 
 use super::question::{PlanError, Question};
+use crate::resolve::{Host, Variant, read_text, schedule_file};
+use crate::{csv, dsl};
 use std::collections::BTreeMap;
 
 /// Result for one layout.
@@ -21,9 +23,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Returns the first line of a question's journal, which differs for other questions and versions.
+    /// Returns the first line of a question's journal, which differs for other questions, other contents of the files that they name, and
+    /// other versions of this program.
     pub fn head(question: &Question) -> String {
-        // FNV-1a over everything that the answer depends on
+        // everything that the outcomes and the numbers of the layouts depend on; `keep` changes neither
         let Question {
             model,
             machine,
@@ -36,15 +39,16 @@ impl Journal {
             fixed,
             objective,
             memory_limit,
-            ..
+            keep: _,
+            host,
         } = question;
+        let own: Vec<(&String, String)> = schedules.iter().map(|name| (name, text_of(*host, name))).collect();
+        let built_in: Vec<String> = dsl::names().into_iter().map(|name| text_of(*host, name)).collect();
         let text = format!(
-            "{model:?} {machine:?} {gpus:?} {batch} {sequence} {precision:?} {attention:?} {schedules:?} {fixed:?} {objective:?} {memory_limit:?}"
+            "{model:?} {machine:?} {gpus:?} {batch} {sequence} {precision:?} {attention:?} {own:?} {built_in:?} {fixed:?} {objective:?} {memory_limit:?}"
         );
-        let hash = text
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-        format!("pipesim plan {} {hash:016x}", env!("CARGO_PKG_VERSION"))
+        let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("PIPESIM_COMMIT"));
+        format!("pipesim plan {version} {commit} {:016x}", hash(&text))
     }
 
     /// Returns the line of one outcome.
@@ -66,7 +70,7 @@ impl Journal {
         let mut lines = whole.lines();
         let head = Journal::head(question);
         if lines.next() != Some(&head) {
-            let what = "expected the journal of this question, found another text; name a new file, or ask the same question again";
+            let what = "expected the journal of this question, of files with the same contents and by the same version, found another text; name a new file";
             return Err(PlanError(what.to_string()));
         }
         let mut journal = Journal::default();
@@ -82,6 +86,21 @@ impl Journal {
         }
         Ok(journal)
     }
+}
+
+/// Returns the text of a schedule, or why there is none: a search reports that.
+fn text_of(host: &dyn Host, name: &str) -> String {
+    let text = Variant::parse(name).and_then(|variant| match variant.is_csv() {
+        true => read_text(host, &variant.base, csv::MAX_BYTES as u64),
+        false => schedule_file(host, &variant.base).map(|file| file.text),
+    });
+    text.unwrap_or_else(|error| error.to_string())
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 fn outcome(line: &str) -> Option<(u32, Outcome)> {

@@ -35,7 +35,16 @@ impl Ordered {
 enum Kept {
     Fixed(Arc<Ordered>),
     Open(Arc<OpenSchedule>),
+    None(NoOrder),
+}
+
+/// Why there is no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoOrder {
+    /// The schedule does not exist for these numbers.
     Missing,
+    /// This machine lacks the memory or a thread to evaluate it now.
+    Refused,
 }
 
 /// Name of the schedule, devices, stages per device, micro-batches.
@@ -48,14 +57,14 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Returns the order of a candidate; `None` if there is none.
+    /// Returns the order of a candidate.
     pub fn of(
         &self,
         question: &Question,
         shape: &Shape,
         candidate: &Candidate,
         costs: &Analytic,
-    ) -> Option<Arc<Ordered>> {
+    ) -> Result<Arc<Ordered>, NoOrder> {
         let key = (shape.schedule.clone(), shape.pp, shape.chunks, candidate.micro);
         let known = self.lock().0.get(&key).cloned();
         let kept = known.unwrap_or_else(|| {
@@ -73,17 +82,9 @@ impl Orders {
             made
         });
         match kept {
-            Kept::Fixed(ordered) => Some(ordered),
-            Kept::Missing => None,
-            Kept::Open(open) => {
-                let open = match costs.room() {
-                    Some(room) => OpenSchedule::clone(&open).capped(room),
-                    None => OpenSchedule::clone(&open),
-                };
-                let table = costs.table(&shape.placement, &shape.stages).ok()?;
-                let schedule = order_ops_with(&open, &table, Effort::default()).ok()?;
-                Some(Arc::new(Ordered::new(TaskGraph::new(schedule).ok()?)))
-            }
+            Kept::Fixed(ordered) => Ok(ordered),
+            Kept::None(why) => Err(why),
+            Kept::Open(open) => searched(&open, shape, costs).ok_or(NoOrder::Missing),
         }
     }
 
@@ -92,18 +93,31 @@ impl Orders {
     }
 }
 
+/// Returns the order that costs give an open schedule.
+fn searched(open: &OpenSchedule, shape: &Shape, costs: &Analytic) -> Option<Arc<Ordered>> {
+    let open = match costs.room() {
+        Some(room) => open.clone().capped(room),
+        None => open.clone(),
+    };
+    let table = costs.table(&shape.placement, &shape.stages).ok()?;
+    let schedule = order_ops_with(&open, &table, Effort::default()).ok()?;
+    Some(Arc::new(Ordered::new(TaskGraph::new(schedule).ok()?)))
+}
+
 fn compiled(question: &Question, shape: &Shape, micro: u32) -> Kept {
     let chunks = shape.names_chunks.then_some(shape.chunks);
     let selection = Selection { chunks, host: question.host, ..Selection::new(shape.pp, micro) };
     match selection.order(&shape.schedule).map(|found| found.order) {
         // Costs on hardware are of whole micro-batches.
-        Ok(Order::Open(open)) if open.slices.is_cut() => Kept::Missing,
-        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => Kept::Missing,
+        Ok(Order::Open(open)) if open.slices.is_cut() => Kept::None(NoOrder::Missing),
+        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => Kept::None(NoOrder::Missing),
         Ok(Order::Open(open)) => Kept::Open(Arc::new(open)),
         Ok(Order::Fixed(schedule)) => {
-            TaskGraph::new(schedule).map_or(Kept::Missing, |graph| Kept::Fixed(Arc::new(Ordered::new(graph))))
+            let graph = TaskGraph::new(schedule);
+            graph.map_or(Kept::None(NoOrder::Missing), |graph| Kept::Fixed(Arc::new(Ordered::new(graph))))
         }
-        Err(_) => Kept::Missing,
+        Err(error) if error.is_unavailable() => Kept::None(NoOrder::Refused),
+        Err(_) => Kept::None(NoOrder::Missing),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The search: layouts are predicted in the order of their bounds until no other can be among the best.
 
 use super::journal::Outcome;
-use super::orders::{Ordered, Orders};
+use super::orders::{NoOrder, Ordered, Orders};
 use super::question::{PlanError, Question};
 use super::reason::Reason;
 use super::space::{Candidate, Space};
@@ -114,40 +114,40 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the order of a candidate.
-    pub(super) fn order(&self, candidate: &Candidate, costs: &Analytic) -> Option<Arc<Ordered>> {
+    pub(super) fn order(&self, candidate: &Candidate, costs: &Analytic) -> Result<Arc<Ordered>, NoOrder> {
         self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
     }
 
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
-    fn predict(&self, candidate: &Candidate, bytes: u64) -> Outcome {
+    fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<Outcome, NoOrder> {
         let shape = self.space.shape(candidate);
         let layout = self.space.layout(self.question, candidate);
         let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
             .least(&shape.placement, &shape.stages);
         if least > bytes {
-            return Outcome::TooLarge(least);
+            return Ok(Outcome::TooLarge(least));
         }
-        let predict = || {
-            let costs = self.costs(candidate)?;
-            let ordered = self.order(candidate, &costs)?;
-            let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
-            let used = memory.fullest().total;
-            if !memory.fits {
-                return Some(Outcome::TooLarge(used));
-            }
+        let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        let ordered = self.order(candidate, &costs)?;
+        let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
+        let used = memory.fullest().total;
+        if !memory.fits {
+            return Ok(Outcome::TooLarge(used));
+        }
+        let step = || {
             let table = costs.table(&shape.placement, &shape.stages).ok()?;
             let devices = sweep(&ordered.graph, &table);
-            let step = costs.step(&shape.placement, &shape.stages, &devices, shape.splits).ok()?;
-            Some(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
+            costs.step(&shape.placement, &shape.stages, &devices, shape.splits).ok()
         };
-        predict().unwrap_or(Outcome::Missing)
+        let step = step().ok_or(NoOrder::Missing)?;
+        Ok(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
     }
 
     /// Returns the bytes of a layout's fullest device.
     pub(super) fn bytes_of(&self, number: u32) -> Option<u64> {
         let candidate = &self.space.candidates[number as usize];
         let costs = self.costs(candidate)?;
-        let ordered = self.order(candidate, &costs)?;
+        let ordered = self.order(candidate, &costs).ok()?;
         let memory = costs.memory_model().memory(0, &self.space.shape(candidate).stages, &ordered.moments);
         Some(memory.fullest().total)
     }
@@ -164,9 +164,13 @@ impl<'a> Search<'a> {
             known => known,
         };
         let outcome = outcome.unwrap_or_else(|| {
-            let outcome = self.predict(&self.space.candidates[number as usize], bytes);
+            let predicted = self.predict(&self.space.candidates[number as usize], bytes);
+            let outcome = predicted.unwrap_or(Outcome::Missing);
             self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(number, outcome);
-            observer.outcome(number, outcome);
+            // another time this machine may have the memory
+            if predicted != Err(NoOrder::Refused) {
+                observer.outcome(number, outcome);
+            }
             outcome
         });
         match outcome {

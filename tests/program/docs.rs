@@ -179,6 +179,99 @@ fn tests_all_runs_the_commands_of_contributing() {
     }
 }
 
+/// `target/last-green` names a commit only if all of it, and nothing else, was tested.
+#[test]
+fn last_green_is_a_commit_that_was_tested_as_a_whole() {
+    type Change<'a> = &'a dyn Fn(&Path);
+    let script = root().join("tests/last-green");
+    let git = |folder: &Path, words: &[&str]| {
+        let who = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"];
+        let done = Command::new("git").args(who).args(words).current_dir(folder).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap().trim().to_string()
+    };
+    let write = |folder: &Path, name: &str| fs::write(folder.join(name), name).unwrap();
+    let checkout = |folder: &Path, with_git: bool| {
+        for inner in ["tests", "target"] {
+            fs::create_dir_all(folder.join(inner)).unwrap();
+        }
+        fs::copy(&script, folder.join("tests/last-green")).unwrap();
+        fs::write(folder.join(".gitignore"), "/target\n").unwrap();
+        write(folder, "source");
+        if with_git {
+            git(folder, &["init", "-q"]);
+            git(folder, &["add", "-A"]);
+            git(folder, &["commit", "-qm", "x"]);
+        }
+        fs::write(folder.join("target/last-green"), "an older commit\n").unwrap();
+    };
+    // runs the script's two parts with a change before and one between them; returns what it wrote
+    let green = |folder: &Path, before: Change<'_>, between: Change<'_>, variables: &[(&str, &str)]| {
+        let part = |words: &[&str]| {
+            let mut command = Command::new(folder.join("tests/last-green"));
+            command.args(words).current_dir("/").envs(variables.iter().copied());
+            ["MPI", "WHEELS", "BROWSER"].iter().filter(|_| variables.is_empty()).for_each(|what| {
+                command.env_remove(format!("PIPESIM_WITHOUT_{what}"));
+            });
+            let done = command.output().unwrap();
+            assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap().trim().to_string()
+        };
+        before(folder);
+        let commit = part(&["begin"]);
+        assert!(!folder.join("target/last-green").exists(), "the older one is removed first");
+        between(folder);
+        part(&["end", &commit]);
+        fs::read_to_string(folder.join("target/last-green")).ok()
+    };
+    let nothing = |_: &Path| {};
+    let changed = |folder: &Path| write(folder, "other");
+    let edited = |folder: &Path| fs::write(folder.join("source"), "edited").unwrap();
+    let ignored = |folder: &Path| write(folder, "target/other");
+    let committed = |folder: &Path| {
+        write(folder, "more");
+        git(folder, &["add", "-A"]);
+        git(folder, &["commit", "-qm", "y"]);
+    };
+    let hidden = |folder: &Path| {
+        git(folder, &["config", "status.showUntrackedFiles", "no"]);
+        write(folder, "other");
+    };
+    let cases: [(&str, Change<'_>, Change<'_>, &[(&str, &str)], bool); 10] = [
+        ("clean", &nothing, &nothing, &[], true),
+        ("an ignored file", &ignored, &ignored, &[], true),
+        ("an empty variable", &nothing, &nothing, &[("PIPESIM_WITHOUT_MPI", ""), ("PIPESIM_WITHOUT_WHEELS", "")], true),
+        ("an unknown file", &changed, &nothing, &[], false),
+        ("an unknown file that git hides", &hidden, &nothing, &[], false),
+        ("an edited file", &edited, &nothing, &[], false),
+        ("an unknown file meanwhile", &nothing, &changed, &[], false),
+        ("an edit meanwhile", &nothing, &edited, &[], false),
+        ("a commit meanwhile", &nothing, &committed, &[], false),
+        ("a skipped check", &nothing, &nothing, &[("PIPESIM_WITHOUT_ANYTHING", "1")], false),
+    ];
+    for (what, before, between, variables, is_written) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        checkout(folder.path(), true);
+        let variables: Vec<(&str, &str)> = variables.to_vec();
+        let found = green(folder.path(), before, between, &variables);
+        let expected = is_written.then(|| git(folder.path(), &["rev-parse", "HEAD"]) + "\n");
+        assert_eq!(found, expected, "{what}");
+    }
+    // without git's data, and within another checkout, it passes and writes nothing
+    let outer = tempfile::tempdir().unwrap();
+    checkout(outer.path(), false);
+    assert_eq!(green(outer.path(), &nothing, &nothing, &[]), None);
+    checkout(outer.path(), true);
+    let inner = outer.path().join("target/inner");
+    checkout(&inner, false);
+    assert_eq!(green(&inner, &nothing, &nothing, &[]), None);
+    let all = read(&root().join("tests/all"));
+    assert!(
+        all.find("tests/last-green begin") < all.find("cargo clippy")
+            && all.ends_with("tests/last-green end \"$commit\"\n")
+    );
+}
+
 #[test]
 fn the_layers_are_those_of_the_source() {
     let (page, source) = (read(&root().join("docs/src/architecture.md")), read(&root().join("src/lib.rs")));

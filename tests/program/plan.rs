@@ -313,3 +313,130 @@ fn impossible_questions_get_one_line_with_the_smallest_change() {
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), IMPOSSIBLE.len(), wrong.join("\n"));
 }
+
+/// The files of a question, each with another text for the same name: a model in Hugging Face's and in pipesim's form, hardware, the
+/// file that it is based on, software, and two schedules.
+const FILES: [(&str, &str, &str); 7] = [
+    (
+        "config.json",
+        r#"{"model_type": "gpt2", "n_layer": 4, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}"#,
+        r#"{"model_type": "gpt2", "n_layer": 8, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}"#,
+    ),
+    (
+        "shape.json",
+        r#"{"arch": "gpt", "layers": 4, "hidden": 768, "heads": 12, "ffn": 3072, "vocab": 50257}"#,
+        r#"{"arch": "gpt", "layers": 4, "hidden": 1536, "heads": 12, "ffn": 3072, "vocab": 50257}"#,
+    ),
+    ("machine.toml", "base = \"base.toml\"\n", "base = \"base.toml\"\npower_watts = 200\n"),
+    ("base.toml", "base = \"a100-sxm-80gb\"\n", "base = \"a100-sxm-80gb\"\nmemory_gib = 2\n"),
+    ("stack.toml", "base = \"megatron-core\"\n", "base = \"megatron-core\"\ntensor_exposed = 1\nlogit_bytes = 8\n"),
+    ("mine.star", "def device(r, p, m):\n    return m * F + m * B\n", "def device(r, p, m):\n    return m * (F + B)\n"),
+    (
+        "mine.csv",
+        "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1F1,1F2,1F3,1B0,1B1,1B2,1B3\n",
+        "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n",
+    ),
+];
+
+/// Every option of `plan` with another value than in the question; the last ones only change what is shown.
+const OTHER_VALUES: [(&str, &str); 19] = [
+    ("--model", "shape.json"),
+    ("--hardware", "h100-sxm"),
+    ("--gpus", "4"),
+    ("--batch", "16"),
+    ("--seq", "256"),
+    ("--memory-cap", "3GiB"),
+    ("--stack", "torchtitan"),
+    ("--schedules", "mine.csv"),
+    ("--fix", "pp=2,recompute=full"),
+    ("--precision", "fp32"),
+    ("--attention", "plain"),
+    ("--objective", "tokens-per-gpu"),
+    ("--resume", "other.journal"),
+    ("--top", "1"),
+    ("--to", "pipesim"),
+    ("--format", "json"),
+    ("--output", "plan.csv"),
+    ("--ascii", ""),
+    ("--quiet", ""),
+];
+
+/// A journal goes on only with the same question of files with the same contents; then the answer is that without a journal, to the byte.
+#[test]
+fn a_journal_knows_every_file_and_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |which: usize, other: bool| {
+        let (name, text, changed) = FILES[which];
+        fs::write(folder.path().join(name), if other { changed } else { text }).unwrap();
+    };
+    (0..FILES.len()).for_each(|which| write(which, false));
+    let plan = |changes: &[(&str, &str)], journal: Option<&str>| {
+        let mut options = vec![
+            ("--model", "config.json"),
+            ("--hardware", "machine.toml"),
+            ("--gpus", "2"),
+            ("--batch", "8"),
+            ("--seq", "128"),
+            ("--stack", "stack.toml"),
+            ("--schedules", "mine.star"),
+            ("--fix", "pp=2"),
+            ("--top", "3"),
+        ];
+        for change in changes {
+            match options.iter().position(|known| known.0 == change.0) {
+                Some(at) => options[at] = *change,
+                None => options.push(*change),
+            }
+        }
+        options.retain(|option| !(option.0 == "--top" && changes.iter().any(|change| change.0 == "--to")));
+        options.extend(journal.map(|name| ("--resume", name)));
+        let mut command = Command::new(PROGRAM);
+        command.arg("plan").current_dir(folder.path());
+        for (option, value) in options {
+            command.args([option, value].iter().filter(|word| !word.is_empty()));
+        }
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let check = |what: &str, changes: &[(&str, &str)], journal: &str, must_be_refused: bool| {
+        let (code, out, err) = plan(changes, Some(journal));
+        if code == Some(2) && err.contains("expected the journal of this question") {
+            assert!(must_be_refused, "{what}: {err}");
+            return;
+        }
+        assert!(!must_be_refused, "{what}: the journal of another question was taken");
+        let fresh = plan(changes, None);
+        assert_eq!((code, out), (fresh.0, fresh.1), "{what}: {err}");
+    };
+    for (which, (name, ..)) in FILES.iter().enumerate() {
+        let journal = format!("{which}.journal");
+        let uses = match *name {
+            "shape.json" => vec![("--model", *name)],
+            "mine.csv" => vec![("--schedules", *name)],
+            _ => Vec::new(),
+        };
+        let first = plan(&uses, Some(&journal));
+        assert_eq!(first.0, Some(0), "{name}: {}", first.2);
+        check(name, &uses, &journal, false);
+        write(which, true);
+        check(name, &uses, &journal, true);
+        write(which, false);
+    }
+    let first = plan(&[], Some("whole.journal"));
+    assert_eq!(first.0, Some(0), "{}", first.2);
+    for (at, change) in OTHER_VALUES.iter().enumerate() {
+        let before_resume = at < OTHER_VALUES.iter().position(|(option, _)| *option == "--resume").unwrap();
+        if change.0 != "--resume" {
+            check(change.0, &[*change], "whole.journal", before_resume);
+        }
+    }
+    let (_, help, _) = run("plan --help");
+    let options = help.lines().filter_map(|line| line.trim_start().strip_prefix("-s, ").or(Some(line.trim_start())));
+    let options = options.filter_map(|line| line.strip_prefix("-o, ").or(line.strip_prefix("-q, ")).or(Some(line)));
+    let options: Vec<&str> =
+        options.filter(|line| line.starts_with("--")).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(options.len() >= OTHER_VALUES.len(), "{options:?}");
+    let unknown = |option: &&&str| !OTHER_VALUES.iter().any(|(known, _)| known == *option);
+    assert_eq!(options.iter().filter(unknown).collect::<Vec<_>>(), Vec::<&&str>::new(), "no other value is listed");
+}

@@ -205,6 +205,168 @@ fn changed(case: &str, into: &Path, mut change: impl FnMut(&mut Value)) {
     }
 }
 
+/// The traces of a case by rank.
+fn traces(case: &str) -> Vec<(u32, Value)> {
+    let (mut all, scratch) = (Vec::new(), tempfile::tempdir().unwrap());
+    changed(case, scratch.path(), |trace| {
+        let rank = trace["distributedInfo"]["rank"].as_u64().unwrap();
+        all.push((rank as u32, trace.clone()));
+    });
+    all
+}
+
+/// Imports traces that are written under the names of `names`.
+fn import_all<'a>(traces: impl IntoIterator<Item = (u32, &'a Value)>) -> Result<Run, String> {
+    let scratch = tempfile::tempdir().unwrap();
+    for (rank, trace) in traces {
+        fs::write(scratch.path().join(format!("rank{rank}_trace.json")), trace.to_string()).unwrap();
+    }
+    let run = import(&[scratch.path().to_path_buf()], &ImportOptions::default(), &|_, _| ());
+    run.map_err(|error| error.to_string())
+}
+
+/// What a timeline says that does not depend on how far clocks are known.
+fn contents(run: &Run) -> Vec<Vec<(u32, Queue, String)>> {
+    let of = |timeline: &Timeline| {
+        timeline.spans.iter().map(|span| (span.device, span.queue, span.op.clone())).collect::<Vec<_>>()
+    };
+    run.timelines.iter().map(of).collect()
+}
+
+/// Cases whose files are whole, so that nothing is remarked.
+fn whole_cases() -> impl Iterator<Item = &'static str> {
+    CASES.iter().map(|(case, _)| *case).filter(|case| !case.starts_with("truncated") && !case.starts_with("missing"))
+}
+
+#[test]
+fn whole_traces_need_no_remark() {
+    for case in whole_cases() {
+        let options = ImportOptions { pipeline: Some(0), ..ImportOptions::default() };
+        assert_eq!(run_with(&[folder(case)], &options).warnings, Vec::<String>::new(), "{case}");
+    }
+}
+
+/// Every pair of ranks, exchanged in what the files say of themselves, in their names, and in both.
+#[test]
+fn exchanged_ranks_are_noticed() {
+    let mut cases = 0;
+    for case in whole_cases().chain(["missing_rank2_interleaved_p4_m8"]) {
+        let whole = traces(case);
+        let before = run(case).warnings;
+        for a in 0..whole.len() {
+            for b in 0..a {
+                for (inside, named) in [(true, false), (false, true), (true, true)] {
+                    let mut all = whole.clone();
+                    let (one, two) = (all[a].0, all[b].0);
+                    if named {
+                        (all[a].0, all[b].0) = (two, one);
+                    }
+                    if inside {
+                        all[a].1["distributedInfo"]["rank"] = Value::from(two);
+                        all[b].1["distributedInfo"]["rank"] = Value::from(one);
+                    }
+                    let what = format!("{case}: ranks {one} and {two}, inside {inside}, by name {named}");
+                    let ranks = [one, two].map(|rank| rank.to_string());
+                    let is_told = |text: &str| {
+                        text.contains("rank") && ranks.iter().any(|rank| text.contains(rank.as_str()))
+                            || text.contains("messages recovered")
+                    };
+                    match import_all(all.iter().map(|(rank, trace)| (*rank, trace))) {
+                        Err(error) => assert!(is_told(&error), "{what}: {error}"),
+                        Ok(found) => {
+                            let new = found.warnings.iter().find(|text| !before.contains(text) && is_told(text));
+                            assert!(new.is_some(), "{what}: {:?}", found.warnings);
+                        }
+                    }
+                    cases += 1;
+                }
+            }
+        }
+    }
+    assert!(cases > 60, "{cases}");
+}
+
+/// Removes what begins at `time` or later, as if the profiler had ended there, but for its last marks if `marked`.
+fn cut(trace: &mut Value, time: f64, marked: bool) {
+    trace["traceEvents"].as_array_mut().unwrap().retain(|event| {
+        let is_mark = event["cat"] == "Trace" || event["name"] == "Record Window End";
+        event["ts"].as_f64().is_none_or(|ts| ts < time) || marked && is_mark
+    });
+}
+
+/// A cut at any time, of one rank or of all, with the profiler's last marks or without them, is told, or harms nothing.
+#[test]
+fn cuts_are_noticed() {
+    let (mut told, mut harmless, mut without_step_ops) = (0, 0, 0);
+    for case in whole_cases() {
+        let (whole, before) = (traces(case), run(case));
+        let times: Vec<f64> = {
+            let events = whole.iter().flat_map(|(_, trace)| trace["traceEvents"].as_array().unwrap());
+            let mut times: Vec<f64> = events.filter_map(|event| event["ts"].as_f64()).collect();
+            times.sort_by(f64::total_cmp);
+            times
+        };
+        let chance = &mut Chance(times.len() as u64);
+        for number in 0..26 {
+            let mut all = whole.clone();
+            // half of the cuts are after the last ops, where step ops are
+            let from = if number % 2 == 0 { times.len() / 20 } else { times.len() * 7 / 8 };
+            let time = times[from + chance.below(times.len() - from)];
+            let (one, marked) = (chance.below(all.len()), number % 4 < 2);
+            for (at, (_, trace)) in all.iter_mut().enumerate() {
+                if number % 3 == 0 || at == one {
+                    cut(trace, time, marked);
+                }
+            }
+            let what = format!("{case}, cut {number} at {time}, marked {marked}");
+            match import_all(all.iter().map(|(rank, trace)| (*rank, trace))) {
+                Err(error) => assert!(error.contains("expected"), "{what}: {error}"),
+                Ok(found) if contents(&found) == contents(&before) => harmless += 1,
+                Ok(found) => {
+                    let new = |text: &&String| !before.warnings.contains(text);
+                    let new: Vec<&String> = found.warnings.iter().filter(new).collect();
+                    assert!(!new.is_empty(), "{what}: nothing is told");
+                    let ops = |run: &Run| run.timelines.iter().map(|timeline| timeline.ops().count()).sum::<usize>();
+                    if ops(&found) == ops(&before) && found.messages.found == before.messages.found {
+                        without_step_ops += 1;
+                        let names = |text: &&String| text.contains("step ops") || text.contains("optimizer");
+                        assert!(new.iter().any(names), "{what}: {new:?}");
+                    }
+                    told += 1;
+                }
+            }
+        }
+    }
+    println!("{told} told, {without_step_ops} of them of step ops alone; {harmless} harmless");
+    assert!(told > 90 && without_step_ops > 15, "{told} {without_step_ops} {harmless}");
+}
+
+/// Step ops that are removed, while everything else and the profiler's marks are there.
+#[test]
+fn removed_step_ops_are_named() {
+    for case in whole_cases() {
+        let whole = traces(case);
+        let is_step_op = |event: &Value| {
+            let name = event["name"].as_str().unwrap_or_default();
+            name.starts_with("Optimizer.step") || name.starts_with("c10d::allreduce")
+        };
+        for which in 0..=whole.len() {
+            let mut all = whole.clone();
+            for (at, (_, trace)) in all.iter_mut().enumerate() {
+                if which == whole.len() || at == which {
+                    trace["traceEvents"].as_array_mut().unwrap().retain(|event| !is_step_op(event));
+                }
+            }
+            let found = import_all(all.iter().map(|(rank, trace)| (*rank, trace))).unwrap();
+            if which < whole.len() && !found.clocks.iter().any(|clock| clock.rank == whole[which].0) {
+                continue; // of the other pipeline
+            }
+            let says = if which == whole.len() { "no rank has the optimizer" } else { "lacks the optimizer's step" };
+            assert!(found.warnings.iter().any(|text| text.contains(says)), "{case} {which}: {:?}", found.warnings);
+        }
+    }
+}
+
 /// A source of numbers from a seed (SplitMix64).
 struct Chance(u64);
 

@@ -11,6 +11,7 @@ mod experts;
 mod formats;
 mod fsdp;
 mod imports;
+mod journals;
 mod judgement;
 mod layouts;
 mod left_out;

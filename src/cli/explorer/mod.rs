@@ -4,6 +4,8 @@
 //! WebAssembly inside the page (the program built for `wasm32-wasip1`), or in the program that serves it ([`server`]).
 
 #[cfg(unix)]
+mod confined;
+#[cfg(unix)]
 pub mod server;
 
 use crate::report::{filled, inside_script};

@@ -3,7 +3,7 @@
 //! It listens on this machine alone. A request must name it as its host, come from its own page and, to run anything, carry a random
 //! token. A command line may predict and explain; it runs in a folder of its own, whose files it may name and no others.
 
-use super::{Engine, page};
+use super::{Engine, confined, page};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -20,6 +20,8 @@ use tiny_http::{Header, Method, Request, Response, Server};
 
 /// Most bytes of a request, and of the files that come back.
 const MOST_BYTES: u64 = 64 << 20;
+/// Most bytes of a command line: systems take no more in one word.
+const MOST_ARGUMENT_BYTES: usize = 100_000;
 /// Longest time of a command line.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Most command lines at once.
@@ -43,24 +45,25 @@ pub struct Explorer {
     host: String,
     token: String,
     page: String,
+    command: fn() -> clap::Command,
     runs: AtomicUsize,
 }
 
 type Answer = Response<io::Cursor<Vec<u8>>>;
 
 impl Explorer {
-    /// Binds `port`, any free one if it is 0.
+    /// Binds `port`, any free one if it is 0. `command` is the definition of the command line.
     ///
     /// # Errors
     /// The port is taken, or the system gives no random numbers.
-    pub fn bind(port: u16, schedules: &Value) -> io::Result<Explorer> {
+    pub fn bind(port: u16, schedules: &Value, command: fn() -> clap::Command) -> io::Result<Explorer> {
         let server = Server::http(("127.0.0.1", port)).map_err(io::Error::other)?;
         let host = server.server_addr().to_string();
         let mut random = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let page = page(&Engine::Served(&token), schedules)?;
-        Ok(Explorer { server, host, token, page, runs: AtomicUsize::new(0) })
+        Ok(Explorer { server, host, token, page, command, runs: AtomicUsize::new(0) })
     }
 
     /// The address that opens the page.
@@ -117,7 +120,13 @@ impl Explorer {
             Ok(asked) => asked,
             Err(error) => return refused(400, &format!("expected a command line and files as JSON: {error}")),
         };
-        if let Some(why) = unfit(&asked) {
+        if asked.files.contains_key("") {
+            return refused(400, "expected a name for each file, found an empty one; name it");
+        }
+        if asked.args.iter().map(String::len).sum::<usize>() > MOST_ARGUMENT_BYTES {
+            return refused(413, "expected a command line of at most 100 kB; write long values to a file");
+        }
+        if let Some(why) = unfit(&asked, self.command) {
             return Response::from_string(json!({"code": 2, "out": "", "err": why, "files": {}}).to_string());
         }
         if self.runs.fetch_add(1, Ordering::SeqCst) >= MOST_RUNS {
@@ -134,17 +143,24 @@ impl Explorer {
 }
 
 /// Says why a command line does not run here.
-fn unfit(asked: &Asked) -> Option<String> {
+fn unfit(asked: &Asked, command: fn() -> clap::Command) -> Option<String> {
     let verb = asked.args.first().map_or("", String::as_str);
     let is_help = ["--help", "-h", "--version", "-V", ""].contains(&verb);
     if !VERBS.contains(&verb) && !is_help {
         return Some(format!("error: the explorer runs {}; found '{verb}': run it in a terminal", VERBS.join(", ")));
     }
-    let reaches_out =
-        |word: &&String| word.contains(['/', '\\', '\0']) || word.contains("..") && word.contains(".star");
-    if let Some(word) = asked.args.iter().find(reaches_out) {
+    if asked.args.iter().any(|word| word.contains('\0')) {
+        return Some("error: expected text, found a word with a NUL: leave it out".to_string());
+    }
+    if let Some(path) = confined::outside(command(), &asked.args) {
         return Some(format!(
-            "error: expected names of dropped files, found the path '{word}': drop the file on the page"
+            "error: expected names of dropped files, found the path '{path}': drop the file on the page"
+        ));
+    }
+    let mut bases = asked.files.iter().filter_map(|(name, text)| Some((name, confined::outside_base(name, text)?)));
+    if let Some((name, base)) = bases.next() {
+        return Some(format!(
+            "error: {name}: expected base to be a name or a dropped file, found the path '{base}': drop it on the page"
         ));
     }
     let is_plain = |name: &String| {

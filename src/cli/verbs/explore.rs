@@ -28,9 +28,10 @@ pub struct Explore {
 }
 
 impl Explore {
-    pub fn run(&self) -> Result<(), Failure> {
+    /// Serves, or writes the file. `command` is the definition of the command line.
+    pub fn run(&self, command: fn() -> clap::Command) -> Result<(), Failure> {
         let list = schedules::list()?;
-        let Some(program) = &self.program else { return self.serve(&list) };
+        let Some(program) = &self.program else { return self.serve(&list, command) };
         let file = OneFile::at(self.output.as_deref(), &["html"])?;
         let name = program.display();
         let module = std::fs::read(program)
@@ -45,9 +46,9 @@ impl Explore {
     }
 
     #[cfg(unix)]
-    fn serve(&self, list: &serde_json::Value) -> Result<(), Failure> {
+    fn serve(&self, list: &serde_json::Value, command: fn() -> clap::Command) -> Result<(), Failure> {
         use crate::cli::explorer::server::Explorer;
-        let explorer = Explorer::bind(self.port, list).map_err(|error| {
+        let explorer = Explorer::bind(self.port, list, command).map_err(|error| {
             Failure::Environment(format!("cannot serve on port {}: {error}; choose another --port", self.port))
         })?;
         self.remarks.remark("Open this address in a browser on this machine; Ctrl-C ends.");
@@ -56,7 +57,7 @@ impl Explore {
     }
 
     #[cfg(not(unix))]
-    fn serve(&self, _: &serde_json::Value) -> Result<(), Failure> {
+    fn serve(&self, _: &serde_json::Value, _: fn() -> clap::Command) -> Result<(), Failure> {
         Err(Failure::Environment("cannot serve here; expected a system with sockets".to_string()))
     }
 }
