@@ -158,7 +158,7 @@ def costs(value: Any, devices: Any) -> str:
         pairs.append(f"{key}={text}")
     if len(set(lengths.values())) > 1:
         refuse("costs", "lists with one cost per stage, all of one length", lengths, "give a number for a cost that is the same everywhere")
-    if 1 in lengths.values() and word("devices", devices) != "1":
+    if 1 in lengths.values() and str(plain(devices)) != "1":
         refuse("costs", f"a cost for each stage of {devices} devices", "a list of one", "give the number itself if it holds for all stages")
     return ",".join(pairs)
 
