@@ -94,8 +94,10 @@ def word(name: str, value: Any) -> str:
 def words(name: str, values: Iterable[Any], separator: str) -> list[str]:
     """Returns the values of a list, none of which may contain the separator."""
     found = [word(name, value) for value in islice(values, _MOST + 1)]
-    if not found or len(found) > _MOST:
-        refuse(name, f"a list of 1 to {_MOST} values", f"{'more than ' if found else ''}{_MOST if found else 0}")
+    if not found:
+        refuse(name, "a value or more", found)
+    if len(found) > _MOST:
+        raise UsageError(f"{name}: expected at most {_MOST} values, found more; give fewer")
     for text in found:
         if not text.strip():
             refuse(name, "a value", text)
