@@ -94,8 +94,10 @@ def word(name: str, value: Any) -> str:
 def words(name: str, values: Iterable[Any], separator: str) -> list[str]:
     """Returns the values of a list, none of which may contain the separator."""
     found = [word(name, value) for value in islice(values, _MOST + 1)]
-    if not found or len(found) > _MOST:
-        refuse(name, f"a list of 1 to {_MOST} values", f"{'more than ' if found else ''}{_MOST if found else 0}")
+    if not found:
+        refuse(name, "a value or more", found)
+    if len(found) > _MOST:
+        raise UsageError(f"{name}: expected at most {_MOST} values, found more; give fewer")
     for text in found:
         if not text.strip():
             refuse(name, "a value", text)
@@ -158,7 +160,7 @@ def costs(value: Any, devices: Any) -> str:
         pairs.append(f"{key}={text}")
     if len(set(lengths.values())) > 1:
         refuse("costs", "lists with one cost per stage, all of one length", lengths, "give a number for a cost that is the same everywhere")
-    if 1 in lengths.values() and word("devices", devices) != "1":
+    if 1 in lengths.values() and str(plain(devices)) != "1":
         refuse("costs", f"a cost for each stage of {devices} devices", "a list of one", "give the number itself if it holds for all stages")
     return ",".join(pairs)
 

@@ -148,6 +148,7 @@ const INTERNALS: [(&str, &str); 18] = [
     ("tests/language/names.rs", "suggestions for names, and escapes in messages"),
     ("tests/program/emulated.rs", "what kernels store"),
     ("tests/program/flags.rs", "the parser of the command line, option by option"),
+    ("tests/program/random.rs", "the options of all verbs, to draw from"),
     ("tests/program/tips.rs", "all verbs and their options"),
     ("tests/program/values.rs", "the same, value by value"),
     ("tests/simulation/cuts.rs", "stages cut from others"),

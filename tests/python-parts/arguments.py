@@ -4,6 +4,8 @@ import enum
 import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 import unittest
 from decimal import Decimal
@@ -226,6 +228,8 @@ class Arguments(unittest.TestCase):
                     with self.assertRaisesRegex(ps.EnvironmentFailure, f"(?s){part}.*PIPESIM") as caught:
                         ps.predict("1f1b", 2, 4)
                     self.assertEqual(caught.exception.code, 5)
+                ended = subprocess.run([sys.executable, "-m", "pipesim", "--version"], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+                self.assertEqual((ended.returncode, ended.stderr[:33]), (5, "error: expected the program pipesim"[:33]))
                 os.environ["PIPESIM"] = PIPESIM
                 self.assertEqual(ps.predict("1f1b", 2, 4).makespan, 15)
             finally:
