@@ -147,6 +147,7 @@ const INTERNALS: [(&str, &str); 18] = [
     ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
     ("tests/language/names.rs", "suggestions for names, and escapes in messages"),
     ("tests/program/emulated.rs", "what kernels store"),
+    ("tests/program/explorer.rs", "all options of the verbs that are served"),
     ("tests/program/flags.rs", "the parser of the command line, option by option"),
     ("tests/program/random.rs", "the options of all verbs, to draw from"),
     ("tests/program/tips.rs", "all verbs and their options"),
