@@ -249,6 +249,29 @@ fn suggestions_are_what_running_them_gives() {
     assert!(suggested >= 10, "{suggested} suggestions of {asked} questions");
 }
 
+/// A suggested --tp changes the default of --etp, so the suggestion gives that, too; the command then predicts what was promised.
+#[test]
+fn suggestions_keep_how_experts_are_shared() {
+    let asked = "predict --model qwen3-30b-a3b --hardware h100-sxm --batch 64 --micro-batch-size 1 --seq 32768 -s 1f1b --format json -q";
+    for (options, expected) in [
+        ("-p 2 --tp 2 --sequence-parallel --dp 8 --ep 8", Some("2")),
+        ("-p 2 --tp 1 --dp 8 --ep 8", Some("1")),
+        ("-p 2 --tp 2 --sequence-parallel --dp 8 --ep 8 --stack torchtitan", None),
+    ] {
+        let command = format!("{asked} {options}");
+        let found = json(&command);
+        let remedy = &found["predictions"][0]["misfit"]["remedy"];
+        let change = remedy["change"].as_str().unwrap();
+        let words: Vec<&str> = change.split_whitespace().collect();
+        let of = |option: &str| words.iter().position(|word| *word == option).map(|place| words[place + 1]);
+        assert!(of("--tp").is_some() && of("--etp") == expected, "{command}: {change}");
+        let then = changed(&command, change);
+        let one = &json(&then)["predictions"][0];
+        assert_eq!((&remedy["iteration_s"], &remedy["gpus"]), (&one["iteration_s"], &one["gpus"]), "{then}");
+        assert_eq!(one["memory"]["fits"], true, "{then}");
+    }
+}
+
 /// Only layouts that span nodes and schedules that the software lacks cause notes.
 #[test]
 fn unusual_layouts_are_pointed_out() {
