@@ -27,6 +27,7 @@ mod papers;
 mod pictures;
 mod plan;
 mod plots;
+mod rationals;
 mod report;
 mod shares;
 mod slice_costs;
