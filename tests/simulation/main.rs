@@ -8,6 +8,7 @@ mod cuts;
 mod event;
 mod exactness;
 mod experts;
+mod extremes;
 mod formats;
 mod fsdp;
 mod imports;
