@@ -20,6 +20,7 @@ mod measured;
 mod memory;
 mod mixtures;
 mod models;
+mod monotone;
 mod offload;
 mod optima;
 mod ordering;
