@@ -1,6 +1,7 @@
 //! Exact decimal numbers; excess digits, as scripts print them, are rounded.
 
 use super::error::CostError;
+use super::share::wide_gcd;
 use std::str::FromStr;
 
 /// A non-negative number `digits / 10^scale`, without trailing zeros.
@@ -19,6 +20,9 @@ const MOST_DECIMALS: i64 = 24;
 const MOST_WHOLE: i64 = 15;
 
 impl Decimal {
+    /// More decimals than any number has.
+    pub(super) const MOST_SCALE: u32 = 64;
+
     /// Returns the whole number `n`.
     pub const fn whole(n: u32) -> Decimal {
         Decimal { digits: n as u128, scale: 0 }
@@ -85,6 +89,29 @@ impl Decimal {
     pub fn times(self, other: Decimal) -> Decimal {
         let product = |a: Decimal, b: Decimal| Some(Decimal::new(a.digits.checked_mul(b.digits)?, a.scale + b.scale));
         product(self, other).or_else(|| product(self.shortened(), other.shortened())).unwrap_or(self)
+    }
+
+    /// Returns this share of `whole`, rounded. It is exact if `whole` is a multiple of [`Decimal::parts`].
+    pub fn share_of(self, whole: u64) -> u64 {
+        let share = if self.digits.checked_mul(whole.into()).is_some() { self } else { self.shortened() };
+        let unit = 10_u128.pow(share.scale);
+        ((share.digits.saturating_mul(whole.into()) + unit / 2) / unit) as u64
+    }
+
+    /// Returns into how many parts `whole` has to be cut for this share of it to be a whole number of them.
+    pub fn share_parts(self, whole: u64) -> u128 {
+        self.parts() / wide_gcd(self.parts(), whole.into())
+    }
+
+    /// Returns the denominator of the number in lowest terms.
+    pub(super) fn parts(self) -> u128 {
+        let unit = 10_u128.pow(self.scale);
+        unit / wide_gcd(unit, self.digits)
+    }
+
+    /// Returns the numerator of the number in lowest terms.
+    pub(super) fn numerator(self) -> u128 {
+        self.digits / wide_gcd(10_u128.pow(self.scale), self.digits)
     }
 
     /// Returns the number rounded to 18 significant digits.

@@ -285,7 +285,7 @@ impl GivenCosts {
     /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         let table = self.table_of_whole(placement, microbatches, slow)?;
-        Ok(if self.slices == SliceCosts::default() { table } else { table.with_slice_costs(self.slices) })
+        Ok(table.with_slice_costs(self.slices).with_whole_recomputes(placement, microbatches))
     }
 
     /// Returns the table without shares of slices.
@@ -312,22 +312,27 @@ impl GivenCosts {
         // at most one gather per op
         let per_micro_batch = if self.collectives.is_some() { 8 } else { 4 };
         let ops = per_micro_batch * u128::from(placement.stages()) * u128::from(microbatches);
-        let shares = match &self.layout {
-            Some(layout) => self.arranged(layout, placement)?,
-            None => Shares::new(placement, self.per, self.layers.as_deref())?,
+        let scale_of = |shares: &Shares| {
+            self.scale(slow, |scale| {
+                let longest =
+                    all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
+                let longest = longest.checked_mul(shares.largest().into())?;
+                let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
+                let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
+                let shared =
+                    self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
+                let copy = copy.checked_add(shared?.checked_mul(shares.whole.into())?)?;
+                (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
+            })
         };
-        let scale = self.scale(slow, |scale| {
-            let longest =
-                all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
-            let longest = longest.checked_mul(shares.largest().into())?;
-            let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
-            let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
-            let shared =
-                self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
-            let copy = copy.checked_add(shared?.checked_mul(shares.whole.into())?)?;
-            (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
-        });
-        let Some(scale) = scale else {
+        let found = match &self.layout {
+            Some(layout) => self.arranged(layout, placement, scale_of)?,
+            None => {
+                let shares = Shares::new(placement, self.per, self.layers.as_deref())?;
+                scale_of(&shares).map(|scale| (shares, scale))
+            }
+        };
+        let Some((shares, scale)) = found else {
             return Err(CostError(
                 "these costs times the number of ops overflow the clock; give smaller or rounder numbers".to_string(),
             ));
@@ -359,28 +364,37 @@ impl GivenCosts {
         self.pieces.is_some()
     }
 
-    /// Returns the shares of stages that hold what `layout` says, in parts of a decoder layer.
-    fn arranged(&self, layout: &StageLayout, placement: &Placement) -> Result<Shares, CostError> {
+    /// Returns the shares of stages that hold what `layout` says, in parts of a decoder layer, and the scale that `scale` finds for them;
+    /// `None` if there is none. What embedding, prediction layers and head cost is rounded only beyond 6 decimals, and only if the clock
+    /// does not hold them.
+    fn arranged(
+        &self,
+        layout: &StageLayout,
+        placement: &Placement,
+        scale: impl Fn(&Shares) -> Option<u32>,
+    ) -> Result<Option<(Shares, u32)>, CostError> {
         let pieces = self.pieces.unwrap_or(PIECES.map(|(_, usual)| Decimal::whole(usual)));
-        let decimals = pieces.iter().map(|piece| piece.scale()).max().unwrap_or(0).min(6);
-        let layer = 10_u64.pow(decimals);
-        let of = |piece: Decimal| piece.times_ten_to(decimals).and_then(|parts| u64::try_from(parts).ok());
-        let [Some(embedding), Some(prediction), Some(head)] = pieces.map(of) else {
-            return Err(CostError(
-                "embedding, mtp and loss are costs in decoder layers with at most 6 decimals; give shorter numbers"
-                    .to_string(),
-            ));
-        };
-        if [embedding, prediction, head].into_iter().any(|parts| parts > 1_000_000 * layer) {
+        if pieces.iter().any(|piece| piece.to_f64() > 1e6) {
             return Err(CostError(
                 "embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string(),
             ));
         }
-        let weight = |stage: &StagePieces| {
-            let ends = u64::from(stage.embedding) * embedding + u64::from(stage.head) * head;
-            ends + layer * stage.layers as u64 + prediction * stage.predictions as u64
-        };
-        Shares::weighted(placement, self.per, layout.stages.iter().map(weight).collect(), layer)
+        let most = pieces.iter().map(|piece| piece.scale()).max().unwrap_or(0);
+        for decimals in (most.min(6)..=most.min(12)).rev() {
+            let [embedding, prediction, head] = pieces.map(|piece| piece.times_ten_to(decimals).unwrap_or(0));
+            let layer = 10_u128.pow(decimals);
+            let weight = |stage: &StagePieces| {
+                let ends = u128::from(stage.embedding) * embedding + u128::from(stage.head) * head;
+                ends + layer * stage.layers as u128 + prediction * stage.predictions as u128
+            };
+            let weights = layout.stages.iter().map(weight).collect();
+            if let Some(shares) = Shares::weighted(placement, self.per, weights, layer)?
+                && let Some(scale) = scale(&shares)
+            {
+                return Ok(Some((shares, scale)));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether times of collectives are given.
@@ -437,11 +451,12 @@ impl GivenCosts {
 
     /// Returns the number of decimals of a tick: enough for short numbers, and more for longer ones as long as ops last less
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
-    fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
+    pub(super) fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
         let all = || {
             let others = self.vocabulary.iter().chain(self.collectives.iter().flatten());
-            self.durations.iter().chain([&self.comm, &self.copy]).chain(others)
+            let stages = self.stages.iter().flat_map(|given| given.times.iter().flatten());
+            self.durations.iter().chain(stages).chain([&self.comm, &self.copy]).chain(others)
         };
         let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
         let short = |number: &&Decimal| number.is_short();

@@ -236,10 +236,7 @@ impl CostTable {
             Kind::R if !self.repeats.is_empty() => lasting(self.of_unit(&self.repeats, op)),
             Kind::R => {
                 let forward = self.of(op.of_kind(Kind::F));
-                let share = self.slice_costs.recompute.to_f64();
-                let duration =
-                    if share == 1.0 { forward.duration } else { (forward.duration as f64 * share).round() as u64 };
-                OpTime { duration, arrival: 0, ..forward }
+                OpTime { duration: self.slice_costs.recompute.share_of(forward.duration), arrival: 0, ..forward }
             }
             Kind::O => lasting(self.of_unit(&self.copies, op)[0]),
             Kind::L => lasting(self.of_unit(&self.copies, op)[1]),
@@ -369,12 +366,13 @@ impl CostTable {
     /// Checks that all ops of `microbatches` on `placement`, in sequence and at the lowest speed, do not overflow the clock.
     pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), CostError> {
         const SLOWEST: u128 = EXTREME as u128;
-        let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
-        let longest = self.times.iter().map(lasts).max().unwrap_or(0);
+        let gathers = self.collectives.iter().flat_map(|times| times.gathers.iter().chain(&times.reductions));
+        let others = self.copies.iter().flatten().chain(&self.repeats).chain(gathers).copied().max().unwrap_or(0);
+        let longest = self.longest().max(others.into());
         let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);
         if longest * ops * SLOWEST >= 1 << 63 {
             return Err(CostError(
-                "the measured costs times the number of ops overflow the clock; use fewer micro-batches".to_string(),
+                "the costs times the number of ops overflow the clock; use fewer micro-batches".to_string(),
             ));
         }
         Ok(())

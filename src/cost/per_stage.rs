@@ -3,7 +3,7 @@
 use super::depth::{recut, scale};
 use super::share::counted;
 use super::stage_list::GivenStages;
-use super::{CostError, CostTable, Decimal, GivenCosts, OpTime, Per, Slow, Summary, TimeUnit};
+use super::{CostError, CostTable, Decimal, GivenCosts, OpTime, Per, Slow, Summary, TimeUnit, gcd};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,24 +107,11 @@ impl GivenCosts {
         let [own, new] = given.sizes(placement, self.layers_on(placement)?);
         let pieces = scale(&own).ok_or_else(overflow)?;
         let one = Decimal::whole(1);
-        let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
-        let short = |number: &&Decimal| number.is_short();
-        let all = || {
-            let others = self.vocabulary.iter().chain(self.collectives.iter().flatten());
-            given.times.iter().flatten().chain([&self.comm, &self.copy]).chain(others)
-        };
-        let decimals = all().filter(short).chain(slow.values().filter(short)).map(|number| number.scale());
-        let finest = decimals.clone().max().unwrap_or(0)
-            + slow.values().filter(short).map(|factor| factor.scale()).max().unwrap_or(0)
-            + 1;
-        // The longest conceivable step has to fit into the clock.
-        let step: f64 = all().map(|time| time.to_f64()).sum::<f64>()
-            * slowest
-            * f64::from(microbatches.max(1))
-            * 4.0
-            * pieces as f64;
-        let fits = |&scale: &u32| step * 10_f64.powi(scale as i32) < (1_u64 << 62) as f64;
-        let finest = (0..=finest).rev().find(fits).ok_or_else(overflow)?;
+        let chunks = u64::from(placement.chunks().max(1));
+        let longest = |scale| self.longest_stages(given, (placement, microbatches, slow), (pieces * chunks, scale));
+        // numbers that do not fit the clock with all their digits are long, and rounded
+        let coarser = || (0..=Decimal::MOST_SCALE).rev().find(|&scale| longest(scale).is_some());
+        let finest = self.scale(slow, longest).or_else(coarser).ok_or_else(overflow)?;
         let ticks = |time: Decimal| time.times_ten_to(finest).unwrap_or(0) as u64;
         let on = |device: u32, kind: Kind| {
             let factor = *slow.get(&device).unwrap_or(&one);
@@ -169,11 +156,33 @@ impl GivenCosts {
             after: 0,
             arrival: ticks(self.comm) * pieces,
         });
-        let chunks = u64::from(placement.chunks().max(1));
-        let copy = ticks(self.copy) * pieces / chunks;
-        let table = table.with_copies(vec![[copy; 2]; placement.stages() as usize]);
         let table = self.with_vocabulary(table, |time| ticks(time) * pieces);
         let collectives = self.collectives_of(|time| vec![ticks(time) * pieces; stages]);
-        Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
+        // a copy is that of a device, of which a stage has its share
+        let copy = ticks(self.copy) * pieces;
+        let parts = chunks / gcd(chunks, copy);
+        let table = CostTable { assumed: self.assumed.clone(), collectives, ..table }.finer(parts as u32);
+        Ok(table.with_copies(vec![[copy / (chunks / parts); 2]; stages]))
+    }
+
+    /// Returns the longest time of a stage in ticks of `pieces` times 10^`scale` per unit, and more; `None` if a step of them overflows the
+    /// clock.
+    fn longest_stages(
+        &self,
+        given: &GivenStages,
+        (placement, microbatches, slow): (&Placement, u32, &Slow),
+        (pieces, scale): (u64, u32),
+    ) -> Option<u128> {
+        let slower = |one: Decimal, other: &Decimal| if other.to_f64() > one.to_f64() { *other } else { one };
+        let slowest = slow.values().fold(Decimal::whole(1), slower);
+        let add = |sum: u128, time: &Decimal| sum.checked_add(time.times_ten_to(scale)?);
+        // a new stage takes at most what all given ones take
+        let all: Vec<Decimal> = given.times.iter().flatten().map(|time| time.times(slowest)).collect();
+        let all = all.iter().try_fold(0, add)?;
+        let mut others =
+            self.vocabulary.iter().chain(self.collectives.iter().flatten()).chain([&self.comm, &self.copy]);
+        let others = others.try_fold(0, add)?.checked_mul(4 * u128::from(placement.stages()))?;
+        let step = all.checked_add(others)?.checked_mul(pieces.into())?;
+        (step.checked_mul(2 * u128::from(microbatches.max(1)))? < 1 << 62).then_some(all * u128::from(pieces))
     }
 }

@@ -61,21 +61,21 @@ impl Shares {
         Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
     }
 
-    /// Returns the shares of stages that weigh as much as `weights` say; a layer weighs `layer`.
+    /// Returns the shares of stages that weigh as much as `weights` say; a layer weighs `layer`. `None` on overflow.
     pub(super) fn weighted(
         placement: &Placement,
         per: Per,
-        weights: Vec<u64>,
-        layer: u64,
-    ) -> Result<Shares, CostError> {
-        let (devices, stages) = (u64::from(placement.devices()), u64::from(placement.stages()));
-        if weights.len() as u64 != stages {
+        weights: Vec<u128>,
+        layer: u128,
+    ) -> Result<Option<Shares>, CostError> {
+        let (devices, stages) = (u128::from(placement.devices()), u128::from(placement.stages()));
+        if weights.len() as u128 != stages {
             return Err(CostError(format!(
                 "expected the {} stages of --layout, found a schedule with {stages}; take one with as many stages per device",
                 weights.len()
             )));
         }
-        let all: u64 = weights.iter().sum();
+        let all: u128 = weights.iter().sum();
         if all == 0 {
             return Err(CostError(
                 "--layout: expected a stage that costs something, found none; add a 't'".to_string(),
@@ -87,9 +87,10 @@ impl Shares {
             Per::Layer => (1, layer, all as f64 / layer as f64 / devices as f64),
             Per::Model => (1, all, 1.0 / devices as f64),
         };
-        let common = weights.iter().fold(whole, |common, &part| gcd(common, part * scale));
-        let parts = weights.iter().map(|part| part * scale / common).collect();
-        Ok(Shares { parts, whole: whole / common, of_device })
+        let common = weights.iter().fold(whole, |common, &part| wide_gcd(common, part * scale));
+        let narrow = |parts: u128| u64::try_from(parts / common).ok();
+        let parts = weights.iter().map(|part| narrow(part * scale)).collect::<Option<Vec<u64>>>();
+        Ok(parts.zip(narrow(whole)).map(|(parts, whole)| Shares { parts, whole, of_device }))
     }
 
     /// Returns the largest share of a stage, in parts.
@@ -116,4 +117,9 @@ pub(super) fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostE
 /// Returns the greatest common divisor.
 pub fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Returns the greatest common divisor of wide numbers.
+pub(super) fn wide_gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { wide_gcd(b, a % b) }
 }

@@ -48,8 +48,8 @@ impl SliceCosts {
         10_u128.pow(self.scale()) * u128::from(slices.total()).pow(2)
     }
 
-    /// Decimals of the shares; more are cut off.
+    /// Decimals of the shares; more are rounded.
     fn scale(&self) -> u32 {
-        self.attention.scale().max(self.attention_input.scale()).min(9)
+        self.attention.scale().max(self.attention_input.scale()).min(15)
     }
 }

@@ -1,22 +1,50 @@
 //! Costs of the ops of slices, from those of whole micro-batches.
 
-use super::{CostError, CostTable, OpTime, SliceCosts};
+use super::share::wide_gcd;
+use super::{CostError, CostTable, Decimal, OpTime, SliceCosts};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::slices::Slices;
 
-fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// Largest clock that sums of slices may reach, below that of [`GivenCosts::table`](super::GivenCosts::table).
 const MOST: u128 = 1 << 61;
 
+/// Returns `share / of` of `ticks`, rounded; `of` is below 2^110.
+fn part_of(ticks: u64, share: u128, of: u128) -> u64 {
+    // 16 bits at a time, whose products fit
+    let digits = ticks.to_be_bytes();
+    let step = |(quotient, rest): (u128, u128), pair: &[u8]| {
+        let next = (rest << 16) + u128::from(u16::from_be_bytes([pair[0], pair[1]])) * share;
+        ((quotient << 16) + next / of, next % of)
+    };
+    let (quotient, rest) = digits.chunks(2).fold((0, 0), step);
+    (quotient + u128::from(2 * rest >= of)) as u64
+}
+
 impl CostTable {
-    /// Returns the costs with other shares; R takes its share of F.
+    /// Returns the costs with other shares; R takes its share of F, exactly if these ticks divide it.
     pub fn with_slice_costs(self, slice_costs: SliceCosts) -> CostTable {
         let keep = self.keep.with_stub(slice_costs.stub.to_f64()).with_kv(slice_costs.kv.to_f64());
         CostTable { keep, slice_costs, ..self }
+    }
+
+    /// Returns the costs in ticks of which every R takes a whole number, unless that would overflow the clock.
+    pub(super) fn with_whole_recomputes(self, placement: &Placement, microbatches: u32) -> CostTable {
+        const FINE: u128 = 1_000_000_000_000;
+        let share = self.slice_costs.recompute;
+        let forwards = placement.op_kinds().filter(|op| op.kind() == Kind::F).map(|op| self.of(op).duration);
+        let exact = share.parts() / forwards.map(u128::from).fold(share.parts(), wide_gcd);
+        let ops = 8 * u128::from(placement.stages()) * u128::from(microbatches.max(1));
+        // the digits of a long share were rounded before; it needs no exact tick
+        let most = if share.is_short() { MOST / ops } else { FINE } / self.longest();
+        let finer = if exact <= most.min(u32::MAX.into()) { exact } else { tens_up_to(most) };
+        self.finer(finer as u32)
+    }
+
+    /// Returns the longest time of an op with all that follows it, in ticks; at least 1.
+    pub(crate) fn longest(&self) -> u128 {
+        let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
+        self.times.iter().map(lasts).max().unwrap_or(0).max(1)
     }
 
     /// Returns the costs of each of `slices`, from those of whole micro-batches. Ticks become finer, so that they are exact unless that
@@ -33,26 +61,19 @@ impl CostTable {
         }
         let shares = self.slice_costs;
         let denominator = shares.denominator(slices);
-        let numerators = |kind: Kind| (0..slices.count() as usize).map(move |q| shares.numerator(kind, slices, q));
-        let common = [Kind::F, Kind::I, Kind::W].into_iter().flat_map(numerators).fold(denominator, gcd);
-        let exact = denominator / common;
-        let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
-        let longest = self.times.iter().map(lasts).max().unwrap_or(0).max(1);
+        let exact = self.whole_parts(slices);
         let ops = 8 * u128::from(placement.stages()) * u128::from(microbatches.max(1)) * u128::from(slices.count());
-        let most = MOST / ops.saturating_mul(longest);
+        let most = MOST / ops.saturating_mul(self.longest());
         if most == 0 {
             return Err(CostError(
                 "these costs times the number of ops overflow the clock; give smaller or rounder numbers, or fewer slices"
                     .to_string(),
             ));
         }
-        let finer = exact.min(most).min(u128::from(u32::MAX)) as u32;
-        let table = self.finer(finer);
-        let part = |ticks: u64, kind: Kind, slice: usize| {
-            let share = shares.numerator(kind, slices, slice);
-            let (whole, rest) = (u128::from(ticks) / denominator, u128::from(ticks) % denominator);
-            (whole * share + (rest * share + denominator / 2) / denominator) as u64
-        };
+        let finer = if exact <= most.min(u32::MAX.into()) { exact } else { tens_up_to(most) };
+        let table = self.finer(finer as u32);
+        let part =
+            |ticks: u64, kind: Kind, slice: usize| part_of(ticks, shares.numerator(kind, slices, slice), denominator);
         let (slots, whole) = (placement.slots(), |op: Op| table.times[op.slot()].duration);
         let mut times = vec![OpTime::default(); slots * slices.count() as usize];
         for op in placement.op_kinds() {
@@ -79,4 +100,28 @@ impl CostTable {
         let copies = copies.map(|(copy, slice)| copy.map(|ticks| part(ticks, Kind::W, slice))).collect();
         Ok(CostTable { times, copies, stride: slots, ..table })
     }
+
+    /// Returns into how many parts a tick has to be cut for every op of a slice to take a whole number of them.
+    fn whole_parts(&self, slices: &Slices) -> u128 {
+        let (shares, recompute) = (self.slice_costs, self.slice_costs.recompute);
+        let ticks = self.times.iter().map(|time| time.duration).chain(self.copies.iter().flatten().copied());
+        let ticks = ticks.map(u128::from).fold(0, wide_gcd);
+        let parts = |of: u128, kinds: &[Kind], times: Decimal| {
+            let [of, times] = [of.checked_mul(times.parts())?, times.numerator()];
+            let numerators = kinds
+                .iter()
+                .flat_map(|&kind| (0..slices.count() as usize).map(move |slice| shares.numerator(kind, slices, slice)));
+            let common = numerators.map(|share| share.checked_mul(times)).try_fold(of, |a, b| Some(wide_gcd(a, b?)))?;
+            Some(of / common / wide_gcd(of / common, ticks))
+        };
+        let whole = parts(shares.denominator(slices), &[Kind::F, Kind::I, Kind::W], Decimal::whole(1));
+        let again = parts(shares.denominator(slices), &[Kind::F], recompute);
+        let all = whole.zip(again).and_then(|(whole, again)| (whole / wide_gcd(whole, again)).checked_mul(again));
+        all.unwrap_or(u128::MAX)
+    }
+}
+
+/// Returns the largest power of ten up to `most` that a finer tick may have; at least 1.
+fn tens_up_to(most: u128) -> u128 {
+    (0..=9).map(|power| 10_u128.pow(power)).take_while(|&ten| ten <= most).last().unwrap_or(1)
 }

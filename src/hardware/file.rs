@@ -277,8 +277,11 @@ fn parse(path: &str, text: &str) -> Result<Table, Error> {
 
 /// Formats a number without many digits.
 fn brief(number: f64) -> String {
-    if number.abs() < 1e6 { number.to_string() } else { format!("{number:e}") }
+    if number == 0.0 || (1e-6..1e6).contains(&number.abs()) { number.to_string() } else { format!("{number:e}") }
 }
+
+/// Smallest number above 0: no machine has less, and quotients of such numbers are finite.
+const LEAST: f64 = 1e-12;
 
 fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64, Error> {
     let path = sanitize(path);
@@ -307,6 +310,9 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
     match number {
         _ if number > field.most && number.is_finite() => wrong(&format!("at most {}", brief(field.most))),
         _ if field.is_count && !(number >= 1.0 && number.fract() == 0.0) => wrong("a whole number, at least 1"),
+        _ if number > 0.0 && number < LEAST => {
+            wrong(&format!("{}at least {LEAST:e}", if field.may_be_zero { "0, or " } else { "" }))
+        }
         _ if number.is_finite() && (number > 0.0 || field.may_be_zero && number == 0.0) => Ok(number),
         _ if field.may_be_zero => wrong("at least 0"),
         _ => wrong("above 0"),

@@ -18,6 +18,9 @@ pub(super) fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<u
     optional(keys, key)?.ok_or_else(missing)
 }
 
+/// Largest size that is read: no model has more of anything, and products of two fit.
+const LARGEST: usize = 1 << 31;
+
 /// Reads a whole number; `None` if the key is missing or null.
 pub(super) fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<usize>, ConfigError> {
     match keys.get(key) {
@@ -25,7 +28,13 @@ pub(super) fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<us
         Some(value) => {
             let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
             let wrong = || ConfigError(format!("expected '{key}' to be a whole number, found {value}; correct it"));
-            Ok(Some(number.ok_or_else(wrong)?))
+            let number = number.ok_or_else(wrong)?;
+            if number > LARGEST {
+                return Err(ConfigError(format!(
+                    "expected '{key}' to be at most {LARGEST}, found {number}; correct it"
+                )));
+            }
+            Ok(Some(number))
         }
     }
 }

@@ -49,12 +49,23 @@ impl PlatformOptions {
         }
         let exact = self.is_alone() && self.overlap_slowdown.is_none() && !self.has_jitter;
         let costs = if !exact || self.sharing == Some(Sharing::FairShare) || self.transfer.is_some() {
-            costs.finer((FINE_TICKS / costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS) as u32)
+            self.finer(costs)
         } else {
             costs
         };
         let config = self.config(devices, &costs)?;
         Ok((costs, Some(config)))
+    }
+
+    /// Returns costs in ticks that are small compared with ops and of which --transfer takes a whole number, unless that would overflow
+    /// the clock.
+    fn finer(&self, costs: CostTable) -> CostTable {
+        const MOST: u128 = 1_000_000_000_000;
+        let long = (costs.longest() as f64).min(costs.ticks_per_unit);
+        let parts = self.transfer.map_or(1, |time| time.share_parts(costs.ticks_per_unit as u64));
+        let parts = if parts.saturating_mul(costs.longest()) < MOST { parts as f64 } else { 1.0 };
+        let finer = parts * (FINE_TICKS / long / parts).ceil().clamp(1.0, FINE_TICKS);
+        costs.finer(finer as u32)
     }
 
     /// Returns the options for a schedule: on hardware, devices share links to the host as its file says, unless that was given.

@@ -84,7 +84,15 @@ fn slow_down(text: &str) -> Result<u32, String> {
     if text.trim_end().ends_with('%') {
         return Err(format!("expected a factor of 1 or more, found '{text}'; 20 % longer is 1.2"));
     }
-    per_mille(text).and_then(|f| if f < 1000 { Err("expected a factor of 1 or more".to_string()) } else { Ok(f) })
+    let factor = text.parse::<Decimal>().map_err(|e| e.to_string())?.to_f64();
+    match per_mille(text)? {
+        found if found < 1000 => Err("expected a factor of 1 or more".to_string()),
+        found if (factor * 1000.0 - f64::from(found)).abs() > 1e-6 => Err(format!(
+            "expected a factor with at most 3 decimals, found '{text}'; write {}",
+            f64::from(found) / 1000.0
+        )),
+        found => Ok(found),
+    }
 }
 
 fn sigma(text: &str) -> Result<u32, String> {

@@ -104,15 +104,18 @@ impl Platform {
         links.min(h.network_gbps_per_gpu * 1e9 / 8.0 * h.network_efficiency * group.in_node / congestion)
     }
 
-    /// Returns the latency of a ring, which passes all nodes, or of a tree, which goes up and down.
+    /// Returns the latency of a ring, which passes all nodes, or of a tree, which goes up and down. Doubling the GPUs by more nodes takes
+    /// at least as long as by larger ones.
     fn latency(&self, group: Group, tree: bool) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
         }
         let h = &self.hardware;
         let nodes = group.ranks / group.in_node;
-        let hops = if tree { 2.0 * libm::log2(nodes) } else { nodes - 1.0 };
-        (h.link_latency_us * libm::log2(group.in_node.max(1.0)) + h.network_latency_us * hops) * 1e-6
+        let doublings = libm::log2(nodes);
+        let hops = if tree { 2.0 * doublings } else { nodes - 1.0 };
+        let across = (h.network_latency_us * hops).max(h.link_latency_us * doublings);
+        (h.link_latency_us * libm::log2(group.in_node.max(1.0)) + across) * 1e-6
     }
 
     /// Returns the time of an all-gather or reduce-scatter of `bytes` in total.
@@ -128,21 +131,29 @@ impl Platform {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
 
-    /// Returns the time of an all-reduce of `bytes`; within a node as measured, if the hardware file has that.
+    /// Returns the time of an all-reduce of `bytes`; within a node as measured, if the hardware file has that, and between nodes not less.
     pub fn reduce(&self, group: Group, bytes: f64) -> f64 {
         let h = &self.hardware;
-        if h.reduce_gbytes_per_s > 0.0 && !group.crosses() && group.ranks > 1.0 {
+        let is_measured = h.reduce_gbytes_per_s > 0.0 && group.ranks > 1.0;
+        let within = || {
             let latency = h.reduce_latency_us * 1e-6 * libm::log2(group.ranks);
-            return latency + ring_share(group) * bytes / (h.reduce_gbytes_per_s * 1e9);
+            latency + ring_share(group) * bytes / (h.reduce_gbytes_per_s * 1e9)
+        };
+        match (is_measured, group.crosses()) {
+            (true, false) => within(),
+            (true, true) => self.ring(group, bytes, self.bandwidth(group)).max(within()),
+            (false, _) => self.ring(group, bytes, self.bandwidth(group)),
         }
-        self.ring(group, bytes, self.bandwidth(group))
     }
 
     /// Returns the time of an all-reduce of `bytes` of gradients in `pieces`.
     pub fn reduce_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
-        let h = &self.hardware;
-        let is_measured = h.exchange_gbytes_per_s > 0.0 && !group.crosses();
-        let bandwidth = if is_measured { h.exchange_gbytes_per_s * 1e9 } else { self.bandwidth(group) };
+        let measured = Some(self.hardware.exchange_gbytes_per_s * 1e9).filter(|&measured| measured > 0.0);
+        let bandwidth = match (measured, group.crosses()) {
+            (Some(measured), false) => measured,
+            (Some(measured), true) => measured.min(self.bandwidth(group)),
+            (None, _) => self.bandwidth(group),
+        };
         self.ring(group, bytes, bandwidth) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, true)
     }
 
@@ -154,12 +165,14 @@ impl Platform {
         self.latency(group, true) + ring_share(group) * bytes / bandwidth
     }
 
-    /// Returns the time of a message between two devices of a pipeline, in one node or not.
+    /// Returns the time of a message between two devices of a pipeline, in one node or not. The latency within a node is that of
+    /// collectives; a single message never waits longer there than between nodes.
     pub fn transfer(&self, bytes: f64, crosses: bool) -> f64 {
         let h = &self.hardware;
         if crosses {
             return h.network_latency_us * 1e-6 + bytes / (h.network_gbps_per_gpu * 1e9 / 8.0 * h.network_efficiency);
         }
-        h.link_latency_us * 1e-6 + bytes / (h.link_gbytes_per_s * 1e9 * h.link_efficiency)
+        let latency = h.link_latency_us.min(h.network_latency_us);
+        latency * 1e-6 + bytes / (h.link_gbytes_per_s * 1e9 * h.link_efficiency)
     }
 }

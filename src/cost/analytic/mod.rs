@@ -158,9 +158,9 @@ impl Analytic {
             let after = if exchanges { ns(self.machine.stack.exchange_us * 1e-6) } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
-        table.check_clock(placement, self.layout.micro)?;
         let collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(stages));
         let table = CostTable { collectives, ..table };
+        table.check_clock(placement, self.layout.micro)?;
         Ok(match self.sub_ops(stages) {
             Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
             None => table,

@@ -100,7 +100,9 @@ impl Analytic {
         let whole = self.table(placement, stages)?;
         if !slices.is_cut() {
             let copies = self.copy_seconds(stages).into_iter().map(|seconds| [ns(seconds); 2]).collect();
-            return Ok(whole.with_repeats(repeats(self)).with_copies(copies));
+            let table = whole.with_repeats(repeats(self)).with_copies(copies);
+            table.check_clock(placement, self.layout.micro)?;
+            return Ok(table);
         }
         let of = |costs: &Analytic| Ok(costs.table(placement, stages)?.with_repeats(repeats(costs)));
         let tables = self.of_slices(slices)?.iter().map(of).collect::<Result<Vec<_>, CostError>>()?;

@@ -39,6 +39,9 @@ impl StepTime {
     }
 }
 
+/// Longest time after the pipeline, three years: the clock holds it next to the longest pipeline.
+const LONGEST_NS: f64 = 1e17;
+
 /// What follows a device's last backward, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct After {
@@ -242,12 +245,19 @@ impl Analytic {
     /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
     ///
     /// # Errors
-    /// Equal slices that do not divide the sequence, or a slice without tokens.
+    /// Equal slices that do not divide the sequence, a slice without tokens, or an overflow of the clock.
     pub fn after_ns(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<Vec<u64>, CostError> {
         let slices = self.of_slices(slices)?;
         let last = slices.first().unwrap_or(self);
         let after = (0..placement.devices()).map(|device| last.after(placement, stages, device));
-        Ok(after.map(|after| ((after.exchange + after.optimizer) * 1e9).round() as u64).collect())
+        let after: Vec<f64> = after.map(|after| (after.exchange + after.optimizer) * 1e9).collect();
+        if after.iter().any(|&ns| ns > LONGEST_NS) {
+            return Err(CostError(
+                "the exchange of gradients and the optimizer overflow the clock; give hardware that is faster"
+                    .to_string(),
+            ));
+        }
+        Ok(after.into_iter().map(|ns| ns.round() as u64).collect())
     }
 
     /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.
