@@ -2,6 +2,7 @@
 
 mod attention;
 mod cli;
+mod compared;
 mod docs;
 mod emulated;
 mod explain;
@@ -21,6 +22,7 @@ mod plan;
 mod products;
 mod ranks;
 mod signals;
+mod sweeps;
 mod teaching;
 mod throughput;
 mod tips;
