@@ -200,7 +200,6 @@ impl Results {
             step_makespans_ms,
         };
         self.report.entries.push(Entry {
-            point: None,
             name: schedule.name.clone(),
             predicted: Some(panel),
             measured: Some(Panel::new(timeline, metrics)),
@@ -208,6 +207,7 @@ impl Results {
             over_steps: outcome.over_steps(),
             step_ms: outcome.step_makespans_ms.iter().map(|[_, measured]| *measured).collect(),
             notes,
+            ..Entry::default()
         });
         self.outcomes.push(outcome);
         Ok(())

@@ -8,6 +8,7 @@
 //! figures, `table` the figures as text; `file` knows formats by their endings.
 
 mod compare;
+mod contest;
 mod file;
 mod number;
 mod page;
@@ -22,14 +23,17 @@ mod terminal;
 mod text;
 
 pub use compare::{Unlike, compare};
+pub use contest::{Contest, Rules};
 #[cfg(feature = "pictures")]
 pub use file::claim::ClaimedFolder;
-pub use file::csv::{csv, field as csv_cell};
-pub use file::figures::figures;
+pub use file::csv::{SpanRows, csv, field as csv_cell};
+pub use file::figures::{FigureRows, figures};
 #[cfg(feature = "pictures")]
 pub use file::folder::{NamedBytes, folder, timeline_files, try_file, write_atomic};
 pub use file::format::{FORMATS, Output, OutputKind, TimelineRendering, endings};
 pub use file::json::{json, timelines};
+#[cfg(feature = "pictures")]
+pub use file::stream::SpanFiles;
 pub use file::trace::trace;
 #[cfg(feature = "pictures")]
 pub use file::trace::trace_gz;
@@ -43,6 +47,7 @@ pub use picture::blend::{Fill, Sliver, blend};
 pub use picture::png::png;
 #[cfg(feature = "pictures")]
 pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
+pub(crate) use predicted::PredictedEntry;
 pub use scene::look::{Look, Palette};
 pub use scene::palette::Colors;
 pub use steps::steps_table;
@@ -76,8 +81,10 @@ pub struct Report {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// Name of the schedule; a comparison of several p and m adds these.
+    /// Name of the schedule; a comparison of several p and m adds these, one of files of one schedule the label.
     pub name: String,
+    /// What tells it from the other entries of its schedule, such as the name of a file.
+    pub label: Option<String>,
     pub point: Option<ComparisonPoint>,
     /// The simulated timeline.
     pub predicted: Option<Panel>,

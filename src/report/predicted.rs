@@ -19,56 +19,76 @@ impl Panel {
     }
 }
 
+/// A prediction as a report shows it. It does not hold the schedule's graph, so that many take little memory.
+pub(crate) struct PredictedEntry {
+    pub figures: PredictionFigures,
+    panel: Panel,
+    subtitle: String,
+    /// Number of the machine's measured speeds.
+    speeds: usize,
+}
+
+impl PredictedEntry {
+    /// Keeps the timeline and the causes of idle time.
+    pub fn predicted(result: &Prediction<'_>) -> PredictedEntry {
+        PredictedEntry::new(result, Panel::predicted(result))
+    }
+
+    /// The same without causes of idle time, which take longer to compute than the prediction.
+    pub fn drawn(result: &Prediction<'_>) -> PredictedEntry {
+        PredictedEntry::new(result, Panel::drawn(result))
+    }
+
+    /// The same without the spans of the timeline, which take memory.
+    pub fn figures(result: &Prediction<'_>) -> PredictedEntry {
+        PredictedEntry::new(result, Panel::new(result.empty_timeline(), result.metrics().clone()))
+    }
+
+    fn new(result: &Prediction<'_>, panel: Panel) -> PredictedEntry {
+        let (figures, speeds) = (result.prediction.clone(), result.costs.speeds.len());
+        PredictedEntry { figures, panel, subtitle: subtitle(result), speeds }
+    }
+
+    /// Returns the entry of a report, and the figures.
+    pub fn into_entry(self) -> (Entry, PredictionFigures) {
+        let PredictedEntry { figures, panel, .. } = self;
+        let (name, over_steps) = (figures.schedule.clone(), over_steps(&figures));
+        (Entry { name, predicted: Some(panel), over_steps, ..Entry::default() }, figures)
+    }
+}
+
 impl Report {
     /// Returns a report of predictions with timelines and causes of idle time.
     pub fn predicted(results: &[Prediction<'_>]) -> Report {
-        Report::with_panels(results, Panel::predicted)
+        Report::of_predictions(results.iter().map(PredictedEntry::predicted).collect()).0
     }
 
     /// The same without causes of idle time, which take longer to compute than the prediction.
     pub fn drawn(results: &[Prediction<'_>]) -> Report {
-        Report::with_panels(results, Panel::drawn)
+        Report::of_predictions(results.iter().map(PredictedEntry::drawn).collect()).0
     }
 
-    fn with_panels(results: &[Prediction<'_>], panel: impl Fn(&Prediction<'_>) -> Panel) -> Report {
-        let mut report = Report::figures(results);
-        report.entries.iter_mut().zip(results).for_each(|(entry, result)| entry.predicted = Some(panel(result)));
-        report
-    }
-
-    /// The same without the spans of timelines, which take memory.
-    pub fn figures(results: &[Prediction<'_>]) -> Report {
-        let all = |of: fn(&PredictionFigures) -> u32| -> String {
-            let all: BTreeSet<u32> = results.iter().map(|result| of(&result.prediction)).collect();
-            all.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    /// Returns a report of predictions, and their figures.
+    pub(crate) fn of_predictions(all: Vec<PredictedEntry>) -> (Report, Vec<PredictionFigures>) {
+        let numbers = |of: fn(&PredictionFigures) -> u32| -> String {
+            let numbers: BTreeSet<u32> = all.iter().map(|one| of(&one.figures)).collect();
+            numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
         };
-        let entry = |r: &Prediction<'_>| Entry {
-            name: r.prediction.schedule.clone(),
-            predicted: Some(Panel::new(r.empty_timeline(), r.metrics().clone())),
-            over_steps: over_steps(&r.prediction),
-            ..Entry::default()
+        let title = if all.is_empty() {
+            String::new()
+        } else {
+            format!("Predicted: {} devices, {} micro-batches", numbers(|p| p.devices), numbers(|p| p.microbatches))
         };
-        Report {
-            title: if results.is_empty() {
-                String::new()
-            } else {
-                format!("Predicted: {} devices, {} micro-batches", all(|p| p.devices), all(|p| p.microbatches))
-            },
-            subtitle: results.first().map_or_else(String::new, subtitle),
+        let tables = [pairs(&all), collectives(&all), spreads(&all), intervals(&all), iterations(&all)];
+        let report = Report {
+            title,
+            subtitle: all.first().map_or_else(String::new, |first| first.subtitle.clone()),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
-            entries: results.iter().map(entry).collect(),
-            extra_tables: [
-                pairs(results),
-                collectives(results),
-                spreads(results),
-                intervals(results),
-                iterations(results),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
+            extra_tables: tables.into_iter().flatten().collect(),
             ..Report::default()
-        }
+        };
+        let (entries, figures) = all.into_iter().map(PredictedEntry::into_entry).unzip();
+        (Report { entries, ..report }, figures)
     }
 }
 
@@ -94,20 +114,20 @@ fn over_steps(prediction: &PredictionFigures) -> Vec<(&'static str, f64)> {
 }
 
 /// Returns the table of makespans under jitter, if any was asked for.
-fn spreads(results: &[Prediction<'_>]) -> Option<Table> {
+fn spreads(results: &[PredictedEntry]) -> Option<Table> {
     let row = |p: &PredictionFigures| {
         let s = p.jitter?;
         let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(|time| quantity(time, &p.time_unit));
         Some([p.schedule.clone()].into_iter().chain(times).collect())
     };
-    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
-    let s = results.first()?.prediction.jitter?;
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.figures)).collect();
+    let s = results.first()?.figures.jitter?;
     let caption = format!("Makespans of {} steps with random durations (seed {})", s.samples, s.seed);
     Some(Table::new(caption, &["schedule", "mean", "p5", "p50", "p95", "p99"], rows))
 }
 
 /// Returns the table of gathers and reductions between ops, if there are any: those of the device that has most of each.
-fn collectives(results: &[Prediction<'_>]) -> Option<Table> {
+fn collectives(results: &[PredictedEntry]) -> Option<Table> {
     let row = |p: &PredictionFigures| {
         let most = |of: fn(&ShardingFigures) -> f64| p.sharding.iter().map(of).fold(0.0, f64::max);
         let time = |of: fn(&ShardingFigures) -> f64| quantity(most(of), &p.time_unit);
@@ -117,8 +137,8 @@ fn collectives(results: &[Prediction<'_>]) -> Option<Table> {
         let times = [time(|device| device.gather), time(|device| device.reduce), time(|device| device.exposed)];
         [p.schedule.clone(), gathers, stages, parameters].into_iter().chain(times).collect()
     };
-    let has = results.iter().any(|result| !result.prediction.sharding.is_empty());
-    let rows = results.iter().map(|result| row(&result.prediction)).collect();
+    let has = results.iter().any(|result| !result.figures.sharding.is_empty());
+    let rows = results.iter().map(|result| row(&result.figures)).collect();
     let caption =
         "Collectives between ops, the most of any device; exposed: for how long only they keep it from computing";
     let header = ["schedule", "gathers", "active stages", "of its parameters", "gathering", "reducing", "exposed"];
@@ -126,28 +146,28 @@ fn collectives(results: &[Prediction<'_>]) -> Option<Table> {
 }
 
 /// Returns the table of iterations, step ops included, if they are known.
-fn iterations(results: &[Prediction<'_>]) -> Option<Table> {
+fn iterations(results: &[PredictedEntry]) -> Option<Table> {
     let row = |p: &PredictionFigures| {
         let makespan = p.metrics.typical_speed.map_or(p.metrics.makespan, |typical| typical.makespan);
         let times = [makespan, p.iteration?, p.period?];
         Some([p.schedule.clone()].into_iter().chain(times.map(|time| quantity(time, &p.time_unit))).collect())
     };
-    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
-    let is_typical = results.iter().any(|r| !r.costs.speeds.is_empty());
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.figures)).collect();
+    let is_typical = results.iter().any(|r| r.speeds > 0);
     let speed = if is_typical { "; at median speed" } else { "" };
     let caption = format!("Iterations, step ops included, and the period of steps without a barrier{speed}");
     (!rows.is_empty()).then(|| Table::new(caption, &["schedule", "makespan", "iteration", "period"], rows))
 }
 
 /// Returns the table of intervals over the machine's measured speeds, if any were measured.
-fn intervals(results: &[Prediction<'_>]) -> Option<Table> {
+fn intervals(results: &[PredictedEntry]) -> Option<Table> {
     let row = |p: &PredictionFigures| {
         let interval = p.interval?;
         let range = |[low, high]: [f64; 2]| format!("{} to {}", number(low), quantity(high, &p.time_unit));
         Some(vec![p.schedule.clone(), range(interval.within_80), range(interval.within_95)])
     };
-    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
-    let steps = results.first()?.costs.speeds.len();
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.figures)).collect();
+    let steps = results.first()?.speeds;
     let caption = format!("Makespans at the speeds of {steps} measured steps");
     (!rows.is_empty()).then(|| Table::new(caption, &["schedule", "80 % of steps", "95 % of steps"], rows))
 }
@@ -156,7 +176,7 @@ fn intervals(results: &[Prediction<'_>]) -> Option<Table> {
 const MOST_PAIRS: usize = 8;
 
 /// Returns the table of pairs on two streams, the most frequent first.
-fn pairs(results: &[Prediction<'_>]) -> Option<Table> {
+fn pairs(results: &[PredictedEntry]) -> Option<Table> {
     let row = |schedule: &str, pair: &PairFigures| {
         let ms = |ns: u64| quantity(ns as f64 / 1e6, "ms");
         let hidden = pair.communication_ns.saturating_sub(pair.exposed_ns) as f64 / pair.communication_ns.max(1) as f64;
@@ -179,7 +199,7 @@ fn pairs(results: &[Prediction<'_>]) -> Option<Table> {
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.count));
         pairs.into_iter().take(MOST_PAIRS).map(|pair| row(&p.schedule, pair)).collect::<Vec<Vec<String>>>()
     };
-    let rows: Vec<Vec<String>> = results.iter().flat_map(|result| of(&result.prediction)).collect();
+    let rows: Vec<Vec<String>> = results.iter().flat_map(|result| of(&result.figures)).collect();
     let header = [
         "schedule",
         "forward",

@@ -33,15 +33,15 @@ use std::ops::Range;
 pub fn explain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Explanation {
     let makespan = times.makespan();
     let ways = Ways::new(graph, costs, times);
-    let mut idle: Vec<Idle> = Vec::new();
+    let (mut idle, mut of_slices): (Vec<Idle>, f64) = (Vec::new(), 0.0);
     for device in 0..graph.schedule().devices() {
-        Device::new(graph, costs, times, device, cap).explain(&ways, makespan, &mut idle);
+        of_slices += Device::new(graph, costs, times, device, cap).explain(&ways, makespan, &mut idle);
     }
     let mut devices = vec![Causes::default(); graph.schedule().devices() as usize];
     for Idle { device, start, end, cause, .. } in &idle {
         devices[*device as usize][*cause as usize] += end - start;
     }
-    Explanation { makespan, idle, devices }
+    Explanation { makespan, idle, devices, imbalance_of_slices: of_slices.round() as u64 }
 }
 
 /// Progress of a device through its program, with the ops that could have run earlier.
@@ -65,6 +65,8 @@ struct Device<'a> {
     past: Vec<usize>,
     /// By position: whether an earlier interval claims the op.
     moved: Vec<bool>,
+    /// Ticks of imbalance that slow slices make.
+    of_slices: f64,
 }
 
 /// An op that could run in an idle interval.
@@ -118,10 +120,25 @@ impl<'a> Device<'a> {
         let own_peak = || schedule.most_held(device, costs.keep);
         let cap = cap.map_or_else(own_peak, |cap| activation::cap(cap, schedule.whole()));
         let (past, moved) = (vec![0; queues.len()], vec![false; range.len()]);
-        Device { graph, costs, times, device, cap, changes, first: range.start, held, own, queues, past, moved }
+        Device {
+            graph,
+            costs,
+            times,
+            device,
+            cap,
+            changes,
+            first: range.start,
+            held,
+            own,
+            queues,
+            past,
+            moved,
+            of_slices: 0.0,
+        }
     }
 
-    fn explain(mut self, ways: &Ways, makespan: u64, idle: &mut Vec<Idle>) {
+    /// Adds the device's idle intervals to `idle`, and returns the ticks of imbalance that slow slices make.
+    fn explain(mut self, ways: &Ways, makespan: u64, idle: &mut Vec<Idle>) -> f64 {
         let range = self.graph.schedule().range(self.device);
         let mut free = 0;
         let computes = |index: &usize| self.graph.op(*index).kind().is_compute();
@@ -137,6 +154,7 @@ impl<'a> Device<'a> {
             free = free.max(self.times.end[index]);
         }
         self.push(idle, free..makespan, Cause::Drain, None, None);
+        self.of_slices
     }
 
     fn push(&self, idle: &mut Vec<Idle>, span: Range<u64>, cause: Cause, next: Option<usize>, op: Option<usize>) {
@@ -187,6 +205,7 @@ impl<'a> Device<'a> {
             at = end;
         }
         wait.push(self, at..until, &mut waited, (Cause::Dependence, wait.maker), idle);
+        self.of_slices += wait.share_of_slices * wait.limited()[0].0 as f64;
     }
 
     /// Returns the ops that could have run in `span`, before op number `next`, by time; those that had room shorten `wait`.
@@ -255,6 +274,8 @@ struct Wait {
     /// Imbalance, stragglers, hosts and communication in order of precedence: ticks, limited to what those before leave, and the
     /// responsible op.
     parts: [(Cause, u64, Option<usize>); 4],
+    /// The share of imbalance that slow slices make.
+    share_of_slices: f64,
 }
 
 impl Wait {
@@ -271,7 +292,7 @@ impl Wait {
             (Cause::Host, way.held_over(free), way.late),
             (Cause::Communication, underway, maker),
         ];
-        Wait { next, maker, ticks, parts }
+        Wait { next, maker, ticks, parts, share_of_slices: way.share_of_slices_over(free) }
     }
 
     /// Returns the parts other than the first, dependence, from the end of the wait back: (ticks, cause, op).

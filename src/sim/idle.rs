@@ -2,9 +2,7 @@
 
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
-use crate::op::Kind;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Why a device idles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -76,7 +74,7 @@ impl Cause {
                 "transfers and host overheads before what it waits for; free links would save it, and shorten fill and drain, too"
             }
             Cause::Imbalance => {
-                "ops before what it waits for take longer than the average of their kind; equal stages would save it, and shorten fill and drain, too"
+                "ops before what it waits for take longer than the average of their kind; equal stages and slices would save it, and shorten fill and drain, too"
             }
             Cause::Memory if capped => "a forward was ready, but would have exceeded the cap on activations",
             Cause::Memory => "a forward was ready, but would have exceeded the device's own peak",
@@ -125,6 +123,9 @@ pub struct Explanation {
     pub idle: Vec<Idle>,
     /// By device; the causes add up to makespan - busy.
     pub devices: Vec<Causes>,
+    /// The ticks of imbalance that slices of a sequence make, which are slower than others on all stages; the rest is that of slow
+    /// stages.
+    pub imbalance_of_slices: u64,
 }
 
 /// An idle interval for output: ops by name, times in the costs' unit.
@@ -234,34 +235,13 @@ impl Explanation {
             total: time(&self.total()),
             per_device: self.devices.iter().map(time).collect(),
             idle: self.idle.iter().map(span).collect(),
-            slow: self.slow_ops(graph, costs),
+            slow: self.slow_ops(),
         }
     }
 
-    /// Returns which ops are slow under imbalance: an op exceeds the average of its kind by what its slice exceeds it on average
-    /// over stages, and by its stage's share.
-    fn slow_ops(&self, graph: &TaskGraph, costs: &CostTable) -> SlowOps {
-        let (schedule, counts) = (graph.schedule(), graph.schedule().counts());
-        if !schedule.slices().is_cut() {
-            return SlowOps::Stages;
-        }
-        let mut means: BTreeMap<(Kind, Option<usize>), (f64, f64)> = BTreeMap::new(); // by kind and slice: sum, number
-        for op in schedule.op_classes() {
-            let number = counts[schedule.class(op)] as f64;
-            for slice in [None, Some(op.slice_number())] {
-                let mean = means.entry((op.kind(), slice)).or_default();
-                *mean = (mean.0 + number * costs.of(op).duration as f64, mean.1 + number);
-            }
-        }
-        let mean = |key| means.get(&key).map_or(0.0, |(sum, number)| sum / f64::max(*number, 1.0));
-        let (mut all, mut of_slices) = (0, 0);
-        for idle in self.idle.iter().filter(|idle| idle.cause == Cause::Imbalance) {
-            let Some(op) = idle.op.map(|index| graph.op(index)) else { continue };
-            let of_slice = mean((op.kind(), Some(op.slice_number())));
-            let (slice, stage) = (of_slice - mean((op.kind(), None)), costs.of(op).duration as f64 - of_slice);
-            all += idle.end - idle.start;
-            of_slices += if slice > stage { idle.end - idle.start } else { 0 };
-        }
+    /// Returns which ops are slow under imbalance: those that make more than two thirds of it, or both.
+    fn slow_ops(&self) -> SlowOps {
+        let (all, of_slices) = (self.total()[Cause::Imbalance as usize], self.imbalance_of_slices);
         match (3 * of_slices > all, 3 * of_slices > 2 * all) {
             (_, true) => SlowOps::Slices,
             (true, false) => SlowOps::Both,

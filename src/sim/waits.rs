@@ -229,24 +229,47 @@ pub fn chain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, last: usize)
     pieces
 }
 
-/// Average costs by kind: (sum, number).
-struct Averages([(u128, u128); Kind::ALL.len()]);
+/// A sum of costs, and their number.
+type Sum = (u128, u128);
+
+/// Average costs by kind.
+struct Averages {
+    all: [Sum; Kind::ALL.len()],
+    /// By slice of a sequence; empty if sequences are not cut.
+    slices: Vec<[Sum; Kind::ALL.len()]>,
+}
 
 impl Averages {
     fn new(graph: &TaskGraph, costs: &CostTable) -> Averages {
-        let (counts, mut sums) = (graph.schedule().counts(), [(0, 0); Kind::ALL.len()]);
-        for op in graph.schedule().op_classes() {
-            let (sum, number) = &mut sums[op.kind() as usize];
-            *sum += u128::from(counts[graph.schedule().class(op)]) * u128::from(costs.of(op).duration);
-            *number += u128::from(counts[graph.schedule().class(op)]);
+        let (schedule, counts) = (graph.schedule(), graph.schedule().counts());
+        let count = if schedule.slices().is_cut() { schedule.slices().count() as usize } else { 0 };
+        let none = [(0, 0); Kind::ALL.len()];
+        let mut averages = Averages { all: none, slices: vec![none; count] };
+        for op in schedule.op_classes() {
+            let number = u128::from(counts[schedule.class(op)]);
+            let of_slice = averages.slices.get_mut(op.slice_number());
+            for sums in [Some(&mut averages.all), of_slice].into_iter().flatten() {
+                let (sum, all) = &mut sums[op.kind() as usize];
+                *sum += number * u128::from(costs.of(op).duration);
+                *all += number;
+            }
         }
-        Averages(sums)
+        averages
+    }
+
+    /// Returns by how many 2^-[`Way::FINENESS`] ticks the ops of an op's slice exceed the average of their kind, on average over
+    /// stages; in proportion if the op ran slower or faster than the costs say.
+    fn excess_of_slice(&self, costs: &CostTable, op: Op, duration: u64) -> i128 {
+        let mean = |(sum, number): Sum| (sum << Way::FINENESS).checked_div(number).unwrap_or(0) as i128;
+        let (kind, cost) = (op.kind() as usize, i128::from(costs.of(op).duration.max(1)));
+        let Some(of_slice) = self.slices.get(op.slice_number()) else { return 0 };
+        (mean(of_slice[kind]) - mean(self.all[kind])).saturating_mul(i128::from(duration)) / cost
     }
 
     /// Returns by how many 2^-[`Way::FINENESS`] ticks an op that ran for `duration` exceeds the average of its kind; in
     /// proportion if it ran slower or faster than the costs say.
     fn excess(&self, costs: &CostTable, op: Op, duration: u64) -> i128 {
-        let (sum, number) = self.0[op.kind() as usize];
+        let (sum, number) = self.all[op.kind() as usize];
         let nominal = u128::from(costs.of(op).duration) * number;
         let fine = u128::from(duration) << Way::FINENESS;
         let share = |over: u128| fine.saturating_mul(over).checked_div(nominal).unwrap_or(0) as i128;
@@ -261,6 +284,8 @@ pub struct Way {
     pub underway: i64,
     /// By how much its ops exceed the average, in 2^-[`Way::FINENESS`] ticks: one op may exceed it by less than a tick.
     excess: i128,
+    /// The part of it that is the excess of slices of a sequence, on all stages alike.
+    excess_of_slices: i128,
     /// The last of its ops that exceeds the average.
     pub slow: Option<usize>,
     /// Ticks by which hosts were late, and the last op after which one was.
@@ -293,6 +318,14 @@ impl Way {
     pub fn excess_over(self, other: Way) -> u64 {
         let more = (self.excess - other.excess).max(0) + (1 << (Way::FINENESS - 1));
         (more >> Way::FINENESS) as u64
+    }
+
+    /// Returns the share of that which slow slices make, on all stages alike: 0 to 1. The rest is that of slow stages.
+    pub fn share_of_slices_over(self, other: Way) -> f64 {
+        let slices = (self.excess_of_slices - other.excess_of_slices).max(0) as f64;
+        let stages = self.excess - other.excess - (self.excess_of_slices - other.excess_of_slices);
+        let all = slices + stages.max(0) as f64;
+        if all > 0.0 { slices / all } else { 0.0 }
     }
 }
 
@@ -330,6 +363,7 @@ impl Ways {
         let excess = self.averages.excess(costs, op, duration);
         let slow = if excess > 0 { Some(index) } else { way.slow };
         let straggler = if overrun > 0 { Some(index) } else { way.straggler };
-        Way { excess: way.excess + excess, slow, overrun: way.overrun + overrun, straggler, ..way }
+        let excess_of_slices = way.excess_of_slices + self.averages.excess_of_slice(costs, op, duration);
+        Way { excess: way.excess + excess, excess_of_slices, slow, overrun: way.overrun + overrun, straggler, ..way }
     }
 }

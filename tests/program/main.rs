@@ -2,6 +2,7 @@
 
 mod attention;
 mod cli;
+mod compared;
 mod docs;
 mod emulated;
 mod explain;
@@ -24,6 +25,7 @@ mod random;
 mod ranks;
 mod reports;
 mod signals;
+mod sweeps;
 mod teaching;
 mod throughput;
 mod tips;

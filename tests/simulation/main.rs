@@ -3,6 +3,7 @@
 mod analytic;
 mod choice;
 mod claims;
+mod contests;
 mod costs;
 mod cuts;
 mod event;
@@ -36,6 +37,7 @@ mod report;
 mod shares;
 mod slice_costs;
 mod slices;
+mod slow_slices;
 mod stage_layouts;
 mod steps;
 mod successive;

@@ -20,6 +20,8 @@ use std::path::Path;
 
 /// Largest parallel degree and number of sequences or tokens.
 const MOST: u64 = 1 << 27;
+/// Most combinations of degrees and micro-batches.
+const MOST_LAYOUTS: usize = 1_000_000;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "A model on hardware")]
@@ -40,10 +42,10 @@ pub struct HardwareOptions {
     #[arg(long, value_name = "C", default_value_t = 1, aliases = ["context-parallel-size", "context-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
     pub cp: u32,
     /// Global batch size: sequences per step over all pipelines; replaces --micro
-    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = whole::<u32>(1..=MOST))]
+    #[arg(long, value_name = "N", aliases = ["global-batch-size", "gbs"], value_parser = whole::<u32>(1..=MOST))]
     pub batch: Option<u32>,
     /// Sequences per micro-batch [default: 1, or the quotient of --batch and --micro; with --profile, the first measured size]
-    #[arg(long, value_name = "B", value_parser = numbers(1..=MOST as u32))]
+    #[arg(long, value_name = "B", alias = "mbs", value_parser = numbers(1..=MOST as u32))]
     pub micro_batch_size: Option<Numbers>,
     /// Tokens per sequence
     #[arg(long, value_name = "S", default_value_t = 1024, aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=MOST))]
@@ -58,7 +60,7 @@ pub struct HardwareOptions {
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of(Zero::ALL.iter().map(|&z| (z.name(), "", z))))]
     pub zero: Zero,
     /// Sequence parallelism: tensor-parallel ranks also shard the activations between matrix products
-    #[arg(long)]
+    #[arg(long, alias = "sp")]
     pub sequence_parallel: bool,
     /// Attention kernel [default: the stack's]
     #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
@@ -163,6 +165,12 @@ impl HardwareOptions {
         let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
         let bytes = schedules.memory_cap.and_then(MemoryCap::bytes);
         let (mut found, mut refused) = (Vec::new(), None);
+        let sizes = self.micro_batch_size.as_ref().map_or(1, |sizes| sizes.all().len());
+        let numbers = [self.tp.all(), self.dp.all(), schedules.stages.all(), schedules.micro.all()].map(<[u32]>::len);
+        let count = numbers.iter().fold(sizes, |count, more| count.saturating_mul(*more));
+        if count > MOST_LAYOUTS {
+            return Err(Failure::Usage(format!("expected at most {MOST_LAYOUTS} layouts, found {count}; give fewer")));
+        }
         let several = self.are_several() || schedules.stages.are_several() || schedules.micro.are_several();
         for degrees in self.degrees(schedules) {
             let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);

@@ -2,7 +2,7 @@
 
 use super::costs::CostOptions;
 use super::memory_cap::MemoryCap;
-use super::values::{Numbers, numbers, one_of, whole};
+use super::values::{Numbers, numbers_of_sweep, one_of, whole};
 use crate::cli::Failure;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
@@ -23,10 +23,10 @@ const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 #[derive(Args, Clone, Debug)]
 pub struct ScheduleOptions {
     /// Pipeline-parallel degree p: number of devices
-    #[arg(long, short = 'p', value_name = "P", visible_alias = "pp", aliases = ["pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"], value_parser = numbers(1..=1 << 20))]
+    #[arg(long, short = 'p', value_name = "P", visible_alias = "pp", aliases = ["pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"], value_parser = numbers_of_sweep(1..=1 << 20))]
     pub stages: Numbers,
     /// Number of micro-batches per step, m
-    #[arg(long, short = 'm', value_name = "M", visible_aliases = ["num-microbatches", "micro-batches"], aliases = ["num-micro-batches", "microbatches"], value_parser = numbers(1..=(1 << 31) - 1))]
+    #[arg(long, short = 'm', value_name = "M", visible_aliases = ["num-microbatches", "micro-batches"], aliases = ["num-micro-batches", "microbatches"], value_parser = numbers_of_sweep(1..=(1 << 31) - 1))]
     pub micro: Numbers,
     /// Schedule: a name (see `pipesim schedules`) with or without options (interleaved-1f1b:v=4), a .star file, a PyTorch .csv file, or auto, the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
     #[arg(long, short = 's', value_name = "NAME|FILE", value_parser = names)]
@@ -204,6 +204,14 @@ impl ScheduleOptions {
             }
         }
         Ok(())
+    }
+
+    /// Whether any schedule cuts its sequences in slices, as far as orders before costs are known tell.
+    pub fn are_cut(&self) -> Result<bool, Failure> {
+        self.any(&self.names(), |order| match order {
+            Order::Fixed(schedule) => schedule.slices().is_cut(),
+            Order::Open(open) => open.slices.is_cut(),
+        })
     }
 
     /// Whether `is_so` holds for the order, before costs are known, of any of `names`; for `auto` it does.

@@ -172,6 +172,10 @@ fn help() -> String {
 }
 
 impl ThresholdOptions {
+    pub fn are_none(&self) -> bool {
+        self.fail_if.is_empty()
+    }
+
     /// Rejects thresholds on figures that the verb will not know, before any work.
     pub fn check_scope(&self, scope: Scope) -> Result<(), Failure> {
         self.fail_if.iter().try_for_each(|threshold| threshold.check_scope(scope)).map_err(Failure::Usage)

@@ -3,6 +3,7 @@
 use super::foreign::{FOREIGN, find};
 use crate::dsl;
 use crate::nearest::{either, nearest, plain, same_numbers};
+use crate::sanitize::shell_quoted;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
@@ -22,7 +23,7 @@ pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
         ErrorKind::UnknownArgument => {
             let name = context(ContextKind::InvalidArg).unwrap_or_default();
             match name.strip_prefix("--") {
-                Some(name) => unknown_option(program, verb, &path, name),
+                Some(name) => gpus(verb, name, arguments).or_else(|| unknown_option(program, verb, &path, name)),
                 None => unknown_short(program, verb, &path, &name).or_else(|| unknown_word(verb, &name)),
             }
         }
@@ -126,6 +127,49 @@ fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> 
         return Some(format!("write '--{long}'"));
     }
     did_you_mean(&nearest(name, &longs), "--")
+}
+
+/// Says which --dp makes as many GPUs as `arguments` ask for under a foreign name, or how to search layouts of that many.
+fn gpus(verb: &Command, name: &str, arguments: &[String]) -> Option<String> {
+    const NAMES: [&str; 5] = ["gpus", "numgpus", "ngpus", "worldsize", "numdevices"];
+    if !NAMES.contains(&plain(name).as_str()) || !["hardware", "dp", "stages"].iter().all(|option| has(verb, option)) {
+        return None;
+    }
+    let text = |names: &[&str]| names.iter().find_map(|name| value(arguments, name));
+    let number = |names: &[&str]| text(names).map_or(Some(1), |text| text.parse::<u64>().ok().filter(|&n| n > 0));
+    let gpus = value(arguments, &format!("--{name}"))?.parse::<u64>().ok()?;
+    let (model, hardware) = (text(&["--model"])?, text(&["--hardware"])?);
+    let [stages, tp, cp] = [number(&["--stages", "-p", "--pp"])?, number(&["--tp"])?, number(&["--cp"])?];
+    let [micro, size, of] = [
+        number(&["--micro", "-m"])?,
+        number(&["--micro-batch-size", "--mbs"])?,
+        stages.saturating_mul(tp).saturating_mul(cp),
+    ];
+    let batch = text(&["--batch", "--gbs", "--global-batch-size"]).and_then(|text| text.parse::<u64>().ok());
+    let dp = gpus / of;
+    let divides = |batch: u64| batch.is_multiple_of(dp.saturating_mul(micro).saturating_mul(size));
+    if gpus > 0 && gpus == of * dp && batch.is_none_or(divides) {
+        return Some(format!(
+            "write '--dp {dp}': the GPUs are --stages x --tp x --cp x --dp = {stages} x {tp} x {cp} x {dp}"
+        ));
+    }
+    let batch = batch.unwrap_or(gpus.max(1).saturating_mul(micro).saturating_mul(size));
+    let seq = text(&["--seq"]).unwrap_or("1024");
+    let [model, hardware] = [model, hardware].map(shell_quoted);
+    Some(format!(
+        "the GPUs are --stages x --tp x --cp x --dp, and {gpus} are no multiple of {stages} x {tp} x {cp} with this batch; \
+         `pipesim plan --model {model} --hardware {hardware} --gpus {gpus} --batch {batch} --seq {seq}` searches layouts"
+    ))
+}
+
+/// Returns the value of an option as it is written: `--tp 8`, `--tp=8`, `-p8`.
+fn value<'a>(arguments: &'a [String], option: &str) -> Option<&'a str> {
+    let written = arguments.iter().zip(1..).filter_map(|(argument, next)| Some((argument.strip_prefix(option)?, next)));
+    let mut values = written.filter_map(|(rest, next)| match rest {
+        "" => arguments.get(next).map(String::as_str),
+        rest => rest.strip_prefix('=').or((!option.starts_with("--")).then_some(rest)),
+    });
+    values.next()
 }
 
 fn did_you_mean(names: &[&str], hyphens: &str) -> Option<String> {

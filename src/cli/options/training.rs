@@ -53,13 +53,13 @@ pub struct TrainingOptions {
     #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=256))]
     pub dp: u32,
     /// Sequence parallelism: tensor-parallel ranks also share the activations between matrix products
-    #[arg(long)]
+    #[arg(long, alias = "sp")]
     pub sequence_parallel: bool,
     /// ZeRO stage: 1 shares the optimizer's state and work among workers with the same parameters
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of([Zero::None, Zero::Optimizer].map(|zero| (zero.name(), "", zero))))]
     pub zero: Zero,
     /// Sequences per step, split into the --micro micro-batches of all replicas [default: one per micro-batch]
-    #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
+    #[arg(long, value_name = "B", aliases = ["global-batch-size", "gbs"], value_parser = whole::<u32>(1..1 << 24))]
     pub batch: Option<u32>,
     /// Tokens per sequence [default: 32, or the model's longest if shorter]
     #[arg(long, value_name = "T", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..1 << 24))]

@@ -10,7 +10,9 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
 
+/// Most numbers of an option, and of one over which a sweep goes.
 const MOST: usize = 1000;
+const MOST_OF_SWEEP: usize = 1_000_000;
 
 /// Accepts one of `choices`: its name and aliases separated by `|`, its help, its value.
 pub fn one_of<T: Clone + Send + Sync + 'static>(
@@ -65,13 +67,17 @@ impl Numbers {
     }
 
     pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Result<Numbers, String> {
+        Numbers::parse_most(text, range, MOST)
+    }
+
+    fn parse_most(text: &str, range: &RangeInclusive<u32>, most: usize) -> Result<Numbers, String> {
         let mut seen = BTreeSet::new();
         let mut numbers = Vec::new();
         for piece in text.split(',') {
-            let found = run(piece.trim(), range)?;
+            let found = run(piece.trim(), range, most)?;
             numbers.extend(found.into_iter().filter(|number| seen.insert(*number)));
-            if numbers.len() > MOST {
-                return Err(format!("expected at most {MOST} numbers, found more; take larger steps, as in 4..1024*2"));
+            if numbers.len() > most {
+                return Err(format!("expected at most {most} numbers, found more; take larger steps, as in 4..1024*2"));
             }
         }
         Ok(Numbers(numbers))
@@ -85,7 +91,7 @@ impl fmt::Display for Numbers {
 }
 
 /// Parses `4`, `4..8`, `4..16+4` or `4..64*2`; a range includes its end if a step reaches it.
-fn run(text: &str, range: &RangeInclusive<u32>) -> Result<Vec<u32>, String> {
+fn run(text: &str, range: &RangeInclusive<u32>, most: usize) -> Result<Vec<u32>, String> {
     let all = u64::from(*range.start())..=u64::from(*range.end());
     let number = |text: &str| -> Result<u32, String> {
         const OTHERWISE: &str = "write one such as 8, or a range such as 4..16+4 or 4..64*2";
@@ -111,7 +117,7 @@ fn run(text: &str, range: &RangeInclusive<u32>) -> Result<Vec<u32>, String> {
     }
     let next = |&number: &u64| number.checked_mul(times)?.checked_add(add);
     let all = std::iter::successors(Some(u64::from(from)), next);
-    let all = all.take_while(|&number| number <= u64::from(to)).take(MOST + 1);
+    let all = all.take_while(|&number| number <= u64::from(to)).take(most + 1);
     Ok(all.filter_map(|number| u32::try_from(number).ok()).collect())
 }
 
@@ -194,6 +200,11 @@ where
 /// Accepts whole numbers within `range`.
 pub fn numbers(range: RangeInclusive<u32>) -> impl TypedValueParser<Value = Numbers> {
     StringValueParser::new().try_map(move |text| Numbers::parse(&text, &range))
+}
+
+/// Accepts as many whole numbers within `range` as a sweep goes over.
+pub fn numbers_of_sweep(range: RangeInclusive<u32>) -> impl TypedValueParser<Value = Numbers> {
+    StringValueParser::new().try_map(move |text| Numbers::parse_most(&text, &range, MOST_OF_SWEEP))
 }
 
 pub fn real<T: FromStr + Into<f64> + Copy>(text: &str) -> Result<T, String> {

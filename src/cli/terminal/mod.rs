@@ -17,12 +17,16 @@ const LONGEST_MESSAGE: usize = 16 << 10;
 
 /// Prints to stdout. A reader that closed the pipe is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
+    write_stdout(text).map(drop)
+}
+
+/// Prints to stdout, and returns whether somebody reads.
+fn write_stdout(text: &str) -> Result<bool, Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::Failed(anyhow::anyhow!("cannot write to stdout: {e}")))
-        }
-        _ => Ok(()),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Failure::Failed(anyhow::anyhow!("cannot write to stdout: {e}"))),
+        Ok(()) => Ok(true),
     }
 }
 
@@ -38,7 +42,12 @@ pub fn fold(text: &str, margin: usize) -> String {
 
 /// Prints text from a file. On a terminal, control characters in it are shown, not obeyed.
 pub fn print_text(text: &str) -> Result<(), Failure> {
-    if std::io::stdout().is_terminal() { print(&visible(text, usize::MAX)) } else { print(text) }
+    print_while_read(text).map(drop)
+}
+
+/// The same for a part of a text; returns whether somebody reads the rest.
+pub fn print_while_read(text: &str) -> Result<bool, Failure> {
+    if std::io::stdout().is_terminal() { write_stdout(&visible(text, usize::MAX)) } else { write_stdout(text) }
 }
 
 /// Prints a line to stderr, cut at 16 KiB, with control characters shown. A stderr that is closed or full is no failure.

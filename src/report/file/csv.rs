@@ -2,17 +2,33 @@
 
 use crate::op::Op;
 use crate::report::scene::rows::{activations, rows};
-use crate::report::{Panel, Report};
+use crate::report::{Entry, Panel, Report};
 use crate::timeline::{Queue, Source};
 use std::fmt::Write;
 
 /// Returns comma-separated values (RFC 4180): one line per span, times in full precision in the timeline's unit.
 pub fn csv(report: &Report) -> String {
-    // Only reports with slices have a column for them.
-    let is_cut = report.panels().any(|panel| panel.timeline.slices.len() > 1);
-    let column = if is_cut { "slice," } else { "" };
-    let mut out = format!("schedule,source,device,queue,op,kind,stage,microbatch,{column}phase,start,end,unit\r\n");
-    for entry in &report.entries {
+    let rows = SpanRows { are_cut: report.panels().any(|panel| panel.timeline.slices.len() > 1) };
+    let mut out = rows.header();
+    report.entries.iter().for_each(|entry| rows.write(entry, &mut out));
+    out
+}
+
+/// The lines of spans, which can be written entry by entry.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanRows {
+    /// Whether there is a column for slices: only if a schedule has them.
+    pub are_cut: bool,
+}
+
+impl SpanRows {
+    pub fn header(self) -> String {
+        let column = if self.are_cut { "slice," } else { "" };
+        format!("schedule,source,device,queue,op,kind,stage,microbatch,{column}phase,start,end,unit\r\n")
+    }
+
+    /// Appends the lines of an entry to `out`.
+    pub fn write(self, entry: &Entry, out: &mut String) {
         let schedule = field(&entry.name);
         for panel in entry.panels() {
             let t = &panel.timeline;
@@ -23,7 +39,7 @@ pub fn csv(report: &Report) -> String {
                 let stage = op.map(|op| op.stage().to_string()).unwrap_or_default();
                 let microbatch = op.map(|op| op.microbatch().to_string()).unwrap_or_default();
                 let slice = op.and_then(Op::slice).map(|slice| slice.to_string()).unwrap_or_default();
-                let slice = if is_cut { format!("{slice},") } else { String::new() };
+                let slice = if self.are_cut { format!("{slice},") } else { String::new() };
                 let time = |ns: u64| ns as f64 / t.unit_ns.max(1) as f64;
                 let _ = write!(
                     out,
@@ -38,7 +54,6 @@ pub fn csv(report: &Report) -> String {
             }
         }
     }
-    out
 }
 
 /// Returns the activations held over time (RFC 4180): one line per change, times in full precision in the timeline's

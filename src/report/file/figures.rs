@@ -32,33 +32,57 @@ fn number(value: Option<f64>) -> String {
 /// Returns comma-separated values, one line per schedule. If anything was measured, the measurement and the
 /// prediction's error follow the prediction.
 pub fn figures(report: &Report) -> String {
-    let measured = report.entries.iter().any(|entry| entry.measured.is_some());
-    let mut steps: Vec<&str> = Vec::new();
-    for (name, _) in report.entries.iter().flat_map(|entry| &entry.over_steps) {
-        if !steps.contains(name) {
-            steps.push(name);
-        }
-    }
-    let mut header: Vec<String> =
-        ["schedule", "devices", "chunks", "microbatches", "time_unit"].map(str::to_string).into();
-    header.extend(FIGURES.iter().map(|(name, _)| (*name).to_string()));
-    if measured {
-        header.extend(FIGURES.iter().map(|(name, _)| format!("measured_{name}")));
-        header.push("measured_iteration".to_string());
-        header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
-    }
-    header.extend(steps.iter().map(|name| (*name).to_string()));
-    let compared = report.is_comparison();
-    header.extend(["best", "left_out"].into_iter().filter(|_| compared).map(str::to_string));
-    let mut text = header.join(",") + "\n";
+    let rows = FigureRows::of(&report.entries);
+    let mut text = rows.header();
     for (entry, best) in report.entries.iter().zip(report.best()) {
-        let mut cells = row(entry, measured, &steps);
-        if compared {
-            cells.extend([best.join(" "), entry.left_out().map_or_else(String::new, |left_out| field(&left_out.why))]);
-        }
-        text += &(cells.join(",") + "\n");
+        text += &rows.row(entry, &best);
     }
     text
+}
+
+/// The lines of figures, which can be written entry by entry.
+pub struct FigureRows {
+    measured: bool,
+    compared: bool,
+    /// Columns of figures over all steps.
+    steps: Vec<&'static str>,
+}
+
+impl FigureRows {
+    /// Returns the lines with the columns that `entries` need.
+    pub fn of(entries: &[Entry]) -> FigureRows {
+        let mut steps: Vec<&str> = Vec::new();
+        for (name, _) in entries.iter().flat_map(|entry| &entry.over_steps) {
+            if !steps.contains(name) {
+                steps.push(name);
+            }
+        }
+        let measured = entries.iter().any(|entry| entry.measured.is_some());
+        FigureRows { measured, compared: entries.iter().any(|entry| entry.point.is_some()), steps }
+    }
+
+    pub fn header(&self) -> String {
+        let mut header: Vec<String> =
+            ["schedule", "devices", "chunks", "microbatches", "time_unit"].map(str::to_string).into();
+        header.extend(FIGURES.iter().map(|(name, _)| (*name).to_string()));
+        if self.measured {
+            header.extend(FIGURES.iter().map(|(name, _)| format!("measured_{name}")));
+            header.push("measured_iteration".to_string());
+            header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
+        }
+        header.extend(self.steps.iter().map(|name| (*name).to_string()));
+        header.extend(["best", "left_out"].into_iter().filter(|_| self.compared).map(str::to_string));
+        header.join(",") + "\n"
+    }
+
+    /// Returns the line of an entry that is the best in the figures `best`.
+    pub fn row(&self, entry: &Entry, best: &[&str]) -> String {
+        let mut cells = row(entry, self.measured, &self.steps);
+        if self.compared {
+            cells.extend([best.join(" "), entry.left_out().map_or_else(String::new, |left_out| field(&left_out.why))]);
+        }
+        cells.join(",") + "\n"
+    }
 }
 
 /// How far the prediction is from what was measured.

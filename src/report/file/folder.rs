@@ -73,12 +73,12 @@ pub fn try_file(path: &Path) -> Result<(), WriteError> {
     placed("write", path, try_write(path))
 }
 
-fn placed<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, WriteError> {
+pub fn placed<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, WriteError> {
     result.map_err(|cause| WriteError::Place { what: format!("{what} {}", path.display()), cause: cause.to_string() })
 }
 
 /// Follows links, including those to files that do not exist yet.
-fn followed(path: &Path) -> PathBuf {
+pub fn followed(path: &Path) -> PathBuf {
     let linked = || fs::read_link(path).map(|to| parent(path).join(to));
     fs::canonicalize(path).or_else(|_| linked()).unwrap_or_else(|_| path.to_path_buf())
 }
@@ -190,13 +190,14 @@ fn is_of_reports(name: &str) -> bool {
 fn owned(folder: &Path) -> io::Result<BTreeSet<String>> {
     let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(BTreeSet::new()) };
     let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(BTreeSet::new()) };
+    let listed: Option<BTreeSet<String>> = manifest.files.map(|files| files.into_iter().collect());
     let mut owned = BTreeSet::new();
     for name in fs::read_dir(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()) {
-        let listed = match &manifest.files {
+        let is_listed = match &listed {
             Some(files) => files.contains(&name),
             None => !name.ends_with("ed.json") || is_timeline(&folder.join(&name)), // of before there were lists
         };
-        if listed && is_of_reports(&name) {
+        if is_listed && is_of_reports(&name) {
             owned.insert(name);
         }
     }
@@ -299,7 +300,8 @@ fn merge(target: &Path, files: &[NamedBytes]) -> io::Result<()> {
     files.iter().try_for_each(|(name, bytes)| aside.put(name, bytes))?;
     let _lock = unfinished::lock(target)?;
     let owned = owned(target)?;
-    refuse_foreign_files(target, &owned, |name| files.iter().any(|(file, _)| file == name))?;
+    let new: BTreeSet<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    refuse_foreign_files(target, &owned, |name| new.contains(name))?;
     let old = aside.subfolder("old")?;
     let out = owned.iter().map(|name| (target.join(name), old.join(name)));
     let new = files.iter().map(|(name, _)| (aside.path().join(name), target.join(name)));

@@ -134,6 +134,11 @@ impl Output {
         }
     }
 
+    /// Whether the name ends in `ending`, in any case.
+    pub fn ends_in(&self, ending: &str) -> bool {
+        ends_with(&self.path.to_string_lossy(), ending)
+    }
+
     /// Interprets a name for verbs that write one kind of file: it has one of these endings or none; `None` for `-`.
     pub fn of_one_file(path: &Path, known: &[&str]) -> Result<Option<PathBuf>, WriteError> {
         let name = path.to_string_lossy();

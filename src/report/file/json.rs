@@ -1,10 +1,10 @@
 //! The figures as JSON, in full precision.
 
 use crate::report::file::csv::{held, source_name};
-use crate::report::{Panel, Report};
+use crate::report::{Entry, Panel, Report};
 use crate::timeline::Timeline;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns all timelines of a report as one JSON text.
 pub fn timelines(report: &Report) -> String {
@@ -26,12 +26,15 @@ pub fn figures(report: &Report) -> Value {
         .map(|(entry, name)| {
             let panel = |panel: &Option<Panel>| panel.as_ref().map(|p| panel_json(p, &name));
             let mut value = json!({
-                "schedule": entry.schedule(),
+                "schedule": schedule(entry),
                 "predicted": panel(&entry.predicted),
                 "measured": panel(&entry.measured),
                 "error": entry.error,
                 "notes": entry.notes,
             });
+            if let Some(label) = &entry.label {
+                value["label"] = json!(label);
+            }
             if let Some(left_out) = entry.left_out() {
                 value["left_out"] = json!(left_out.why);
             }
@@ -47,6 +50,12 @@ pub fn figures(report: &Report) -> Value {
         "schedules": entries,
         "tables": report.further_tables(),
     })
+}
+
+/// Returns the schedule's name, without a label.
+fn schedule(entry: &Entry) -> &str {
+    let panel = entry.panels().next().filter(|_| entry.label.is_some());
+    panel.map_or(entry.schedule(), |panel| &panel.timeline.schedule)
 }
 
 fn panel_json(panel: &Panel, name: &str) -> Value {
@@ -75,6 +84,8 @@ fn panel_json(panel: &Panel, name: &str) -> Value {
 pub fn file_names(report: &Report) -> Vec<String> {
     let mut taken = BTreeSet::from(["report".to_string()]);
     let mut names = Vec::new();
+    // By stem, the first number that may be free.
+    let mut next: BTreeMap<String, usize> = BTreeMap::new();
     for entry in &report.entries {
         let mut stem: String =
             entry
@@ -90,10 +101,10 @@ pub fn file_names(report: &Report) -> Vec<String> {
             stem = "schedule".into();
         }
         let mut name = stem.clone();
-        let mut count = 2;
         while !taken.insert(name.clone()) {
+            let count = next.entry(stem.clone()).or_insert(2);
             name = format!("{stem}-{count}");
-            count += 1;
+            *count += 1;
         }
         names.push(name);
     }

@@ -8,6 +8,8 @@ pub mod figures;
 pub mod folder;
 pub mod format;
 pub mod json;
+#[cfg(feature = "pictures")]
+pub mod stream;
 pub mod trace;
 #[cfg(feature = "pictures")]
 pub mod unfinished;

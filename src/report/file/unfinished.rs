@@ -87,6 +87,11 @@ impl Unfinished {
         &self.path
     }
 
+    /// Returns the open file, to write it.
+    pub fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
     pub fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let live = live();
         let mut file = File::create_new(self.path.join(name))?;

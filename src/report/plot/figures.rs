@@ -1,6 +1,7 @@
 //! The plots that a report has: sweeps over p and m, time against memory, errors, step times, and memory over time.
 
 use super::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
+use crate::report::contest::{Contest, MAKESPAN};
 use crate::report::number::percent;
 use crate::report::scene::rows::{activations, rows};
 use crate::report::{ComparisonPoint, Entry, Panel, Report};
@@ -13,7 +14,7 @@ impl Report {
     /// memory with its Pareto front; error against m; step times; memory over time.
     pub fn plots(&self) -> Plots {
         let points = self.sweep();
-        let mut plots: Vec<Plot> = sweeps(&points);
+        let mut plots: Vec<Plot> = Contest::of(self).map_or_else(Vec::new, |contest| sweeps(&points, &contest));
         plots.extend(pareto(self));
         plots.extend(errors(self));
         plots.extend(step_times(self));
@@ -82,7 +83,7 @@ fn by_schedule<'a>(points: &[(&'a ComparisonPoint, &'a Panel)]) -> Vec<OfSchedul
     points.iter().for_each(|&(point, panel)| by.entry(point.number).or_default().push((point, panel)));
     let name =
         |of: &[(&ComparisonPoint, &Panel)]| of.first().map_or_else(String::new, |(point, _)| point.schedule.clone());
-    by.into_values().take(MOST).map(|of| (name(&of), of)).collect()
+    by.into_values().map(|of| (name(&of), of)).collect()
 }
 
 fn numbers(points: &[(&ComparisonPoint, &Panel)], of: fn(&ComparisonPoint) -> u32) -> Vec<u32> {
@@ -90,13 +91,13 @@ fn numbers(points: &[(&ComparisonPoint, &Panel)], of: fn(&ComparisonPoint) -> u3
 }
 
 /// Lines over m or p; heat maps of the bubble over both.
-fn sweeps(points: &[(&ComparisonPoint, &Panel)]) -> Vec<Plot> {
+fn sweeps(points: &[(&ComparisonPoint, &Panel)], contest: &Contest) -> Vec<Plot> {
     let (devices, microbatches) = (numbers(points, |point| point.devices), numbers(points, |point| point.microbatches));
     if points.is_empty() {
         return Vec::new();
     }
     if devices.len() > 1 && microbatches.len() > 1 {
-        return heat_maps(points, &devices, &microbatches);
+        return heat_maps(points, contest, &devices, &microbatches);
     }
     let (label, values, of): (_, _, fn(&ComparisonPoint) -> u32) = if devices.len() > 1 {
         ("devices p", devices, |point| point.devices)
@@ -113,7 +114,7 @@ fn sweeps(points: &[(&ComparisonPoint, &Panel)]) -> Vec<Plot> {
             title: figure.trim_end_matches(", %").to_string(),
             x: counts(label, &values),
             y: PlotAxis { label: figure.to_string(), from_zero: true, ..PlotAxis::default() },
-            series: by_schedule(points).into_iter().map(line).collect(),
+            series: by_schedule(points).into_iter().take(MOST).map(line).collect(),
             guides: Vec::new(),
         })
     };
@@ -128,20 +129,22 @@ fn counts(label: &str, values: &[u32]) -> PlotAxis {
 }
 
 /// A heat map of the bubble per schedule, all on one scale of colours, after a map of the shortest ones if several are.
-fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatches: &[u32]) -> Vec<Plot> {
+fn heat_maps(
+    points: &[(&ComparisonPoint, &Panel)],
+    contest: &Contest,
+    devices: &[u32],
+    microbatches: &[u32],
+) -> Vec<Plot> {
     let (_, bubble) = BUBBLE;
     let all = || points.iter().map(|(_, panel)| bubble(panel));
     let range = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
-    let least = |at: &ComparisonPoint| {
-        let there = points.iter().filter(|(p, _)| (p.devices, p.microbatches) == (at.devices, at.microbatches));
-        there.map(|(_, panel)| panel.metrics.makespan).fold(f64::INFINITY, f64::min)
-    };
     let schedules = by_schedule(points);
     let several = schedules.len() > 1;
     let map = |(name, of): &OfSchedule| {
+        let places: BTreeMap<(u32, u32), _> = of.iter().map(|one| ((one.0.devices, one.0.microbatches), one)).collect();
         let cell = |p: u32, m: u32| {
-            let (point, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
-            let best = several && panel.metrics.makespan <= least(point) * (1.0 + 1e-9);
+            let (point, panel) = places.get(&(p, m))?;
+            let best = several && contest.is_best(point, Some(panel), MAKESPAN);
             let value = bubble(panel);
             Some((value, format!("{}{}", percent(value / 100.0), if best { " *" } else { "" })))
         };
@@ -154,21 +157,19 @@ fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatche
             series: Vec::new(),
         })
     };
-    shortest(&schedules, devices, microbatches).into_iter().chain(schedules.iter().map(map)).collect()
+    let maps = schedules.iter().take(MOST).map(map);
+    shortest(&schedules, contest, devices, microbatches).into_iter().chain(maps).collect()
 }
 
 /// A map of which schedule is shortest where, and by how much less than the second; nothing if one is shortest everywhere.
-fn shortest(schedules: &[OfSchedule], devices: &[u32], microbatches: &[u32]) -> Option<Plot> {
+fn shortest(schedules: &[OfSchedule], contest: &Contest, devices: &[u32], microbatches: &[u32]) -> Option<Plot> {
+    let number = |(_, of): &OfSchedule| of.first().map(|(point, _)| point.number);
+    let series: BTreeMap<usize, usize> =
+        schedules.iter().enumerate().filter_map(|(index, schedule)| Some((number(schedule)?, index))).collect();
     let cell = |p: u32, m: u32| {
-        let of = |(number, (_, of)): (usize, &OfSchedule)| {
-            let (_, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
-            Some((panel.metrics.makespan, number))
-        };
-        let mut all: Vec<(f64, usize)> = schedules.iter().enumerate().filter_map(of).collect();
-        all.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let &(least, number) = all.first()?;
-        let lead = all.get(1).map_or(String::new(), |&(second, _)| percent(1.0 - least / second));
-        Some((number as f64, lead))
+        let (shortest, lead) = contest.shortest(p, m);
+        let index = series.get(shortest.first()?)?;
+        Some((*index as f64, lead.map_or_else(String::new, percent)))
     };
     let cells: Vec<Vec<_>> = devices.iter().map(|&p| microbatches.iter().map(|&m| cell(p, m)).collect()).collect();
     let mut winners = cells.iter().flatten().flatten().map(|&(number, _)| number);
@@ -225,16 +226,18 @@ fn pareto(report: &Report) -> Option<Plot> {
 /// Error of the predicted makespan against m, a line per schedule; nothing where one m was measured.
 fn errors(report: &Report) -> Option<Plot> {
     let mut lines: Vec<Series> = Vec::new();
+    let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     let mut counted = BTreeSet::new();
     for entry in &report.entries {
         let (Some(measured), Some(error)) = (&entry.measured, &entry.error) else { continue };
         let (name, m) = (&measured.timeline.schedule, measured.timeline.microbatches);
         counted.insert(m);
         let point = (f64::from(m), 100.0 * error.makespan);
-        match lines.iter_mut().find(|line| line.name == *name) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Series { name: name.clone(), style: SeriesStyle::Line, points: vec![point] }),
+        let number = *numbers.entry(name).or_insert(lines.len());
+        if number == lines.len() {
+            lines.push(Series { name: name.clone(), style: SeriesStyle::Line, points: Vec::new() });
         }
+        lines[number].points.push(point);
     }
     lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     let counted: Vec<u32> = counted.into_iter().collect();

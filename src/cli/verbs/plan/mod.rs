@@ -40,7 +40,7 @@ pub struct PlanVerb {
     #[arg(long, value_name = "N", value_parser = numbers(1..=1 << 20))]
     gpus: Numbers,
     /// Global batch size: sequences per step over all GPUs
-    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = whole::<u32>(1..=1 << 27))]
+    #[arg(long, value_name = "N", aliases = ["global-batch-size", "gbs"], value_parser = whole::<u32>(1..=1 << 27))]
     batch: u32,
     /// Tokens per sequence
     #[arg(long, value_name = "S", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=1 << 27))]

@@ -4,19 +4,31 @@ use crate::cli::Failure;
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::dsl;
+use crate::graph::TaskGraph;
 use crate::report::{ComparisonPoint, Entry, LeftOut, Report};
 use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
 use crate::sim::event::EventError;
 use std::collections::{BTreeMap, BTreeSet};
 
-const MOST: usize = 10_000;
-
 /// One schedule for one p and m.
 pub struct Combination {
     pub name: String,
     pub point: ComparisonPoint,
-    /// The schedule with its costs, unless it is left out.
+    /// The schedule with its costs, unless it is left out. A sweep drops it after its prediction.
     pub resolved: Option<Resolved>,
+}
+
+/// The numbers of stages per device of each schedule, over all p.
+#[derive(Default)]
+pub struct ChunksBySchedule(BTreeMap<String, BTreeSet<u32>>);
+
+impl ChunksBySchedule {
+    /// Notes the graph of the schedule `name`; `auto` chooses its chunks.
+    pub fn note(&mut self, name: &str, graph: &TaskGraph) {
+        if let Some(variant) = Variant::parse(name).ok().filter(|variant| !variant.is_auto()) {
+            self.0.entry(variant.base).or_default().insert(graph.schedule().placement.chunks());
+        }
+    }
 }
 
 /// Returns what a table shows for a schedule that does not exist for some numbers.
@@ -53,6 +65,11 @@ impl Combination {
         dsl::names().into_iter().find(|name| *name == base)
     }
 
+    /// Whether the schedule exists for these numbers.
+    pub fn exists(&self) -> bool {
+        self.point.left_out.is_none()
+    }
+
     /// Whether a table marks the combination as left out or above the cap.
     pub fn is_marked(&self) -> bool {
         self.point.left_out.is_some() || self.point.above_cap.is_some()
@@ -78,22 +95,23 @@ impl SearchOptions {
         self.are_several() || names.len() > 1 && contest
     }
 
-    /// Resolves each schedule at each p and m. With several combinations, those that do not exist are left out.
-    pub fn combinations(
+    /// Returns the number of combinations.
+    pub fn count(&self) -> usize {
+        self.stages.all().len() * self.micro.all().len() * self.names().len()
+    }
+
+    /// Resolves each schedule at each p and m, and gives each to `visit` in their order: by p, m and schedule. With several
+    /// combinations, those that do not exist are left out.
+    pub fn each_combination(
         &self,
         costs: &Costs,
         balance: bool,
         remarks: RemarkOptions,
-    ) -> Result<Vec<Combination>, Failure> {
-        let names = self.names();
-        let count = self.stages.all().len() * self.micro.all().len() * names.len();
-        if count > MOST {
-            return Err(Failure::Usage(format!(
-                "expected at most {MOST} combinations, found {count}; give fewer -p or -m"
-            )));
-        }
+        mut visit: impl FnMut(Combination) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (names, count) = (self.names(), self.count());
         self.reject_unused(&names, remarks)?;
-        let (mut all, mut first) = (Vec::new(), None);
+        let (mut first, mut any) = (None, false);
         for Selection { devices, microbatches, .. } in self.selections() {
             let selection = Selection { devices, microbatches, balance, ..self.selection() };
             for (number, name) in names.iter().enumerate() {
@@ -128,17 +146,33 @@ impl SearchOptions {
                 if !self.are_several() {
                     one.remark_left_out(remarks);
                 }
-                all.push(one);
+                any |= one.exists();
+                visit(one)?;
             }
         }
         match first {
-            Some(failure) if all.iter().all(|one| one.resolved.is_none()) => Err(failure),
-            _ => Ok(all),
+            Some(failure) if !any => Err(failure),
+            _ => Ok(()),
         }
     }
 
+    /// Resolves each schedule at each p and m.
+    pub fn combinations(
+        &self,
+        costs: &Costs,
+        balance: bool,
+        remarks: RemarkOptions,
+    ) -> Result<Vec<Combination>, Failure> {
+        let mut all = Vec::new();
+        self.each_combination(costs, balance, remarks, |one| {
+            all.push(one);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
     /// Notes that costs per device make the model grow with p, but not with v.
-    pub fn remark_on_model(&self, combinations: &[Combination], remarks: RemarkOptions) {
+    pub fn remark_on_model(&self, chunks: &ChunksBySchedule, remarks: RemarkOptions) {
         const ONE_MODEL: &str = "for one model give --costs-per model, or layer with --layers";
         if self.stages.are_several() {
             let stages = &self.stages;
@@ -146,15 +180,7 @@ impl SearchOptions {
                 "note: costs are per device, so over p = {stages} the model grows with p; {ONE_MODEL}"
             ));
         }
-        let mut chunks: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-        for one in combinations {
-            let (Some(resolved), Ok(variant)) = (&one.resolved, Variant::parse(&one.name)) else { continue };
-            if variant.is_auto() {
-                continue; // chooses its chunks
-            }
-            chunks.entry(variant.base).or_default().insert(resolved.graph.schedule().placement.chunks());
-        }
-        if chunks.values().any(|chunks| chunks.len() > 1) {
+        if chunks.0.values().any(|chunks| chunks.len() > 1) {
             remarks.remark(
                 "note: costs are per device, and a chunk costs 1/v of them: at each p, every v has the same model",
             );
@@ -167,12 +193,12 @@ pub fn compared(report: Report, combinations: &[Combination], several: bool) -> 
     let mut extra_tables = report.extra_tables;
     // Jitter has a row per combination.
     for table in &mut extra_tables {
-        let there = combinations.iter().filter(|one| one.resolved.is_some());
+        let there = combinations.iter().filter(|one| one.exists());
         table.rows.iter_mut().zip(there).for_each(|(row, one)| row[0] = one.label(several));
     }
     let mut there = report.entries.into_iter();
     let entry = |one: &Combination| {
-        let found = if one.resolved.is_some() { there.next() } else { None };
+        let found = if one.exists() { there.next() } else { None };
         Entry { name: one.label(several), point: Some(one.point.clone()), ..found.unwrap_or_default() }
     };
     Report { entries: combinations.iter().map(entry).collect(), extra_tables, ..report }

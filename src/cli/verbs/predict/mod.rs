@@ -2,6 +2,8 @@
 
 mod grid;
 mod several;
+mod stream;
+mod sweep;
 
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
@@ -17,14 +19,14 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::table;
 use crate::cost::analytic::Analytic;
 use crate::layout::ParallelConfig;
-use crate::report::{self, ComparisonPoint, Report, Table};
+use crate::report::{self, ComparisonPoint, PredictedEntry, Report, Table};
 use crate::resolve::{Costs, Host, Resolved, Selection};
 use crate::sim::event::{Each, EventError};
 use crate::sim::{Prediction, PredictionFigures};
 use crate::step_estimate::StepEstimate;
 use crate::suggestion::{FitRequest, suggest_fit};
 use clap::Args;
-use grid::Combination;
+use grid::{ChunksBySchedule, Combination};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -149,19 +151,24 @@ impl Predict {
                 let costs = self.hardware.costs(&self.costs, self.remarks)?.with_layout(layout.clone());
                 let schedules = self.with_machine();
                 let schedules = layout.map_or_else(|| Ok(schedules.clone()), |layout| schedules.arranged(&layout))?;
+                if schedules.are_several() {
+                    return self.sweep(&schedules, &costs);
+                }
                 schedules.combinations(&costs, self.costs.balance, self.remarks)?
             }
         };
         if all.len() > 1 && self.engine.delivery.is_some() {
             self.leave_out_deadlocks(&mut all)?;
         }
-        let labels = all.iter().filter(|one| one.resolved.is_some());
-        let labels: Vec<String> = labels.map(|one| one.label(self.schedules.are_several())).collect();
+        let labels: Vec<String> = all.iter().filter(|one| one.exists()).map(|one| one.label(false)).collect();
         let resolved = all.iter().filter_map(|one| one.resolved.as_ref());
         let results =
             resolved.zip(&labels).map(|(one, label)| self.predict(one, label)).collect::<Result<Vec<_>, _>>()?;
         if analytic.is_none() {
-            self.remarks_on_costs(&all);
+            let mut chunks = ChunksBySchedule::default();
+            let graphs = all.iter().filter_map(|one| Some((&one.name, &one.resolved.as_ref()?.graph)));
+            graphs.for_each(|(name, graph)| chunks.note(name, graph));
+            self.remarks_on_costs(&chunks);
         }
         if let Some(analytic) = &analytic {
             let names: Vec<&str> = all.iter().filter_map(Combination::known_schedule).collect();
@@ -175,7 +182,25 @@ impl Predict {
         let misfits =
             forecasts.iter().flat_map(|forecasts| &forecasts.each).filter_map(|(_, forecast)| forecast.misfit.as_ref());
         misfits.for_each(|misfit| self.remarks.remark(&format!("warning: {misfit}")));
-        self.show(&results, &all, forecasts.as_ref())?;
+        let ops: usize = results.iter().map(|result| result.graph.len()).sum();
+        let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS;
+        let shown: fn(&Prediction) -> PredictedEntry = match self.write.output.is_empty() {
+            false => PredictedEntry::predicted,
+            true if drawn => PredictedEntry::drawn,
+            true => PredictedEntry::figures,
+        };
+        let (report, figures) = Report::of_predictions(results.iter().map(shown).collect());
+        let tables = |report: &Report| {
+            if drawn {
+                return self.draw.terminal(report);
+            }
+            if self.write.writes_nothing() {
+                self.remarks
+                    .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+            }
+            table(report)
+        };
+        self.show(report, &figures, &all, forecasts.as_ref(), &self.write, tables)?;
         let figures =
             results.iter().zip(&labels).enumerate().map(|(number, (Prediction { prediction: p, .. }, label))| {
                 let forecast = forecasts.as_ref().map(|forecasts| &forecasts.each[number].1);
@@ -216,39 +241,38 @@ impl Predict {
             let ended = one.resolved.as_ref().and_then(|resolved| resolved.predict().err());
             if let Some(error @ EventError::Deadlock(_)) = ended {
                 one.leave_out(&error);
-                if !self.schedules.are_several() {
-                    one.remark_left_out(self.remarks);
-                }
-                stuck.get_or_insert_with(|| {
-                    Failure::Schedule(format!("{}: {error}", one.label(self.schedules.are_several())))
-                });
+                one.remark_left_out(self.remarks);
+                stuck.get_or_insert_with(|| Failure::Schedule(format!("{}: {error}", one.label(false))));
             }
         }
         match stuck {
-            Some(failure) if all.iter().all(|one| one.resolved.is_none()) => Err(failure),
+            Some(failure) if all.iter().all(|one| !one.exists()) => Err(failure),
             _ => Ok(()),
         }
     }
 
-    fn remarks_on_costs(&self, all: &[Combination]) {
+    fn remarks_on_costs(&self, chunks: &ChunksBySchedule) {
         if self.costs.costs.is_none() && self.costs.profile.is_none() {
             self.remarks.remark(
                 "costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile",
             );
         }
         if self.costs.costs_per.is_none() && self.costs.profile.is_none() {
-            self.schedules.remark_on_model(all, self.remarks);
+            self.schedules.remark_on_model(chunks, self.remarks);
         }
     }
 
     /// Predicts a schedule, with percentiles of the makespan under --jitter.
     fn predict<'a>(&self, resolved: &'a Resolved, label: &str) -> Result<Prediction<'a>, Failure> {
-        let place = |e: EventError| match Failure::from(e) {
+        self.simulate(resolved, label).map_err(|error| match Failure::from(error) {
             Failure::Schedule(text) => Failure::Schedule(format!("{label}: {text}")),
             other => other,
-        };
+        })
+    }
+
+    fn simulate<'a>(&self, resolved: &'a Resolved, label: &str) -> Result<Prediction<'a>, EventError> {
         let busy = self.remarks.busy(&format!("predicting {label}"), None);
-        let mut predicted = resolved.predict().map_err(place)?;
+        let mut predicted = resolved.predict()?;
         drop(busy);
         predicted.prediction.balance.clone_from(&resolved.balance);
         if let Some((jitter, samples)) = self.engine.jitter() {
@@ -259,32 +283,32 @@ impl Predict {
                     busy.done();
                 });
             };
-            let spread = predicted.spread(jitter, samples, each).map_err(place)?;
+            let spread = predicted.spread(jitter, samples, each)?;
             predicted.prediction.jitter = Some(spread);
         }
         Ok(predicted)
     }
 
-    fn show(&self, results: &[Prediction], all: &[Combination], forecasts: Option<&Forecasts>) -> Result<(), Failure> {
-        let several = self.schedules.are_several();
+    fn show(
+        &self,
+        mut report: Report,
+        figures: &[PredictionFigures],
+        all: &[Combination],
+        forecasts: Option<&Forecasts>,
+        write: &WriteOptions,
+        tables: impl FnOnce(&Report) -> String,
+    ) -> Result<(), Failure> {
         // A comparison shows what is left out and what is above the cap.
         let compared = self.schedules.is_comparison() || all.iter().any(Combination::is_marked);
-        let ops: usize = results.iter().map(|r| r.graph.len()).sum();
-        let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS && !several;
-        let mut report = match self.write.output.is_empty() {
-            false => Report::predicted(results),
-            true if drawn => Report::drawn(results),
-            true => Report::figures(results),
-        };
         if self.costs.costs.is_some() || self.costs.costs_per.is_some() {
             report.subtitle = self.costs.given().described();
         }
         if compared {
-            report = grid::compared(report, all, several);
+            report = grid::compared(report, all, self.schedules.are_several());
         }
-        self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
+        write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
-        report.extra_tables.extend(balance_table(results));
+        report.extra_tables.extend(balance_table(figures));
         if let Some(forecasts) = forecasts {
             let tables =
                 [hardware::table(&forecasts.analytic, &forecasts.each), hardware::memory_table(&forecasts.each)];
@@ -296,8 +320,8 @@ impl Predict {
         }
         let json = || {
             let forecast = |number: usize| Some(&forecasts?.each.get(number)?.1);
-            let predictions = results.iter().enumerate().map(|(number, result)| Printed {
-                prediction: &result.prediction,
+            let predictions = figures.iter().enumerate().map(|(number, prediction)| Printed {
+                prediction,
                 forecast: forecast(number),
                 layout: forecasts.zip(forecast(number)).map(|(all, one)| LayoutFigures::new(&all.analytic, one)),
                 best: None,
@@ -314,21 +338,9 @@ impl Predict {
                 changes: report.changes(),
             })
         };
-        let tables = || {
-            if drawn {
-                return self.draw.terminal(&report);
-            }
-            if several && self.write.writes_nothing() {
-                self.remarks.remark("draw the sweep with -o sweep.svg, all timelines with -o timelines.html");
-            } else if !several && self.write.writes_nothing() {
-                self.remarks
-                    .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
-            }
-            table(&report)
-        };
         self.draw.print.show_assumed(&self.costs)?;
-        let printed = self.draw.print.show(&report, json, tables, || report::figures(&report));
-        self.write.write(&report, &[], printed, self.remarks)
+        let printed = self.draw.print.show(&report, json, || tables(&report), || report::figures(&report));
+        write.write(&report, &[], printed, self.remarks)
     }
 }
 
@@ -340,7 +352,7 @@ fn missing(one: &Combination) -> Option<Value> {
 }
 
 /// Makes a table of the splits that --balance found, before and after, one row per schedule.
-fn balance_table(results: &[Prediction]) -> Option<Table> {
+fn balance_table(figures: &[PredictionFigures]) -> Option<Table> {
     let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let row = |PredictionFigures { schedule, balance, time_unit: unit, .. }: &PredictionFigures| {
         let found = balance.as_ref()?;
@@ -355,8 +367,8 @@ fn balance_table(results: &[Prediction]) -> Option<Table> {
             found.simulated.to_string(),
         ])
     };
-    let rows: Vec<Vec<String>> = results.iter().filter_map(|result| row(&result.prediction)).collect();
-    let at_typical = results.iter().any(|result| result.prediction.metrics.typical_speed.is_some());
+    let rows: Vec<Vec<String>> = figures.iter().filter_map(row).collect();
+    let at_typical = figures.iter().any(|one| one.metrics.typical_speed.is_some());
     let caption = "Layers of each stage, before and after --balance";
     let caption = format!("{caption}{}", if at_typical { ", at the machine's median speed" } else { "" });
     let header = ["schedule", "layers", "makespan", "balanced", "makespan then", "change", "proof", "simulated"];

@@ -7,9 +7,9 @@ use crate::cli::options::output::{origin, versioned};
 use crate::cli::options::threshold::{Figures, Side};
 use crate::cli::terminal::table;
 use crate::cost::analytic::Analytic;
-use crate::report::{self, Report, Table, gibibytes, quantity};
+use crate::report::{self, PredictedEntry, Report, Table, gibibytes, quantity};
 use crate::resolve::Costs;
-use crate::sim::Prediction;
+use crate::sim::PredictionFigures;
 use crate::step_estimate::StepEstimate;
 
 /// Maximum number of predictions of one command.
@@ -42,45 +42,46 @@ impl Predict {
             let what = format!("expected at most {MOST} predictions, found {count}; give fewer layouts or schedules");
             return Err(Failure::Usage(what));
         }
-        let mut combinations: Vec<(&Analytic, Vec<Combination>)> = Vec::new();
-        let mut refused = None;
+        let (mut all, mut results, mut refused) = (Vec::new(), Vec::new(), None);
+        let shown = if self.write.output.is_empty() { PredictedEntry::figures } else { PredictedEntry::predicted };
+        let mut any = false;
         for analytic in analytics {
             let costs = Costs::Analytic(Box::new(analytic.clone()));
+            let mut predict = |one: Combination| -> Result<(), Failure> {
+                let Some(resolved) = &one.resolved else { return Ok(()) };
+                let result = self.predict(resolved, &one.name)?;
+                let estimate = StepEstimate::new(&analytic.as_resolved(resolved), &result).map_err(Failure::usage)?;
+                all.push(One { analytic, name: result.prediction.schedule.clone(), estimate });
+                results.push(shown(&result));
+                Ok(())
+            };
+            // All of a layout are resolved before any is predicted, so that a refused layout leaves nothing behind.
             match self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks) {
-                Ok(all) => combinations.push((analytic, all)),
+                Ok(found) => {
+                    any = true;
+                    found.into_iter().try_for_each(&mut predict)?;
+                }
                 Err(failure) => {
                     self.remarks.remark(&format!("note: {} is left out: {failure}", analytic.layout));
                     refused.get_or_insert(failure);
                 }
             }
         }
-        if let (true, Some(failure)) = (combinations.is_empty(), refused) {
+        if let (false, Some(failure)) = (any, refused) {
             return Err(failure);
         }
-        let (mut all, mut results) = (Vec::new(), Vec::new());
-        for (analytic, combination) in &combinations {
-            for one in combination {
-                let Some(resolved) = &one.resolved else { continue };
-                let result = self.predict(resolved, &one.name)?;
-                let estimate = StepEstimate::new(&analytic.as_resolved(resolved), &result).map_err(Failure::usage)?;
-                let name = result.prediction.schedule.clone();
-                all.push(One { analytic, name, estimate });
-                results.push(result);
-            }
-        }
-        self.show_several(&all, &results)?;
+        let (report, figures) = Report::of_predictions(results);
+        self.show_several(&all, report, &figures)?;
         let labels: Vec<String> = all.iter().map(One::label).collect();
-        let each = all.iter().zip(&results).zip(&labels);
-        let figures = each.map(|((one, Prediction { prediction: p, .. }), label)| {
+        let each = all.iter().zip(&figures).zip(&labels);
+        let figures = each.map(|((one, p), label)| {
             let figures = Figures::new(label, &p.time_unit).with_metrics(Side::Predicted, &p.metrics);
             figures.with_step(Side::Predicted, Some(1e3 * one.estimate.iteration_s), p.period)
         });
         self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
     }
 
-    fn show_several(&self, all: &[One<'_>], results: &[Prediction<'_>]) -> Result<(), Failure> {
-        let mut report =
-            if self.write.output.is_empty() { Report::figures(results) } else { Report::predicted(results) };
+    fn show_several(&self, all: &[One<'_>], mut report: Report, figures: &[PredictionFigures]) -> Result<(), Failure> {
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
         for (entry, one) in report.entries.iter_mut().zip(all) {
@@ -93,8 +94,8 @@ impl Predict {
         }
         report.extra_tables = vec![layouts(all)];
         let json = || {
-            let printed = all.iter().zip(results).map(|(one, result)| Printed {
-                prediction: &result.prediction,
+            let printed = all.iter().zip(figures).map(|(one, prediction)| Printed {
+                prediction,
                 forecast: Some(&one.estimate),
                 layout: Some(one.layout()),
                 best: None,

@@ -1,5 +1,7 @@
 //! `pipesim compare`: saved timelines side by side, predictions paired with measurements.
 
+mod labels;
+
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
@@ -11,8 +13,9 @@ use crate::op::Op;
 use crate::report::{self, Entry, Panel, Report, steps_table};
 use crate::timeline::{Source, Span, Timeline};
 use clap::Args;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use labels::{Labelled, labels};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Compare {
@@ -29,17 +32,25 @@ pub struct Compare {
     thresholds: ThresholdOptions,
 }
 
+/// A file of timelines.
+struct Given {
+    path: PathBuf,
+    /// What was given: the file, or its report folder.
+    origin: PathBuf,
+}
+
 impl Compare {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let mut timelines = Vec::new();
-        for path in self.timelines()? {
+        let (mut timelines, mut origins) = (Vec::new(), Vec::new());
+        for Given { path, origin } in self.timelines()? {
             let _busy = self.remarks.busy(&format!("reading {}", path.display()), None);
             let text = read_text(&path, 4 << 30)?;
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
+            origins.resize(timelines.len(), origin);
         }
-        let mut report = paired(in_one_unit(timelines)?);
+        let mut report = paired(in_one_unit(timelines)?, &origins);
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.entries.iter().flat_map(|entry| &entry.notes).for_each(|note| self.remarks.remark(note));
         let verdict = self.thresholds.judge(&report.entries.iter().map(Figures::of_entry).collect::<Vec<_>>())?;
@@ -51,11 +62,11 @@ impl Compare {
     }
 
     /// Returns the files, and the timelines in report folders.
-    fn timelines(&self) -> Result<Vec<PathBuf>, Failure> {
+    fn timelines(&self) -> Result<Vec<Given>, Failure> {
         let mut files = Vec::new();
         for path in &self.files {
             if !path.is_dir() {
-                files.push(path.clone());
+                files.push(Given { path: path.clone(), origin: path.clone() });
                 continue;
             }
             let shown = path.display();
@@ -72,7 +83,9 @@ impl Compare {
                         "expected timelines in the report folder {shown}, found none; write them again with -o {shown}"
                     )));
                 }
-                Some(found) => files.extend(found),
+                Some(found) => {
+                    files.extend(found.into_iter().map(|found| Given { path: found, origin: path.clone() }));
+                }
             }
         }
         Ok(files)
@@ -104,38 +117,31 @@ fn in_one_unit(mut timelines: Vec<Timeline>) -> Result<Vec<Timeline>, Failure> {
 }
 
 /// Pairs each measured timeline with the first prediction of the same schedule, devices, chunks and micro-batches; the others stay
-/// single.
-fn paired(timelines: Vec<Timeline>) -> Report {
-    let mut entries: Vec<Entry> = Vec::new();
-    let shape = |t: &Timeline| (t.schedule.clone(), t.devices, t.chunks, t.microbatches, t.time_unit.clone());
-    for timeline in timelines {
-        let (source, name, key) = (timeline.source, timeline.schedule.clone(), shape(&timeline));
-        let panel = Panel::new(timeline.clone(), timeline.metrics());
-        let waiting = entries.iter_mut().find(|entry| {
-            let (free, other) = match source {
-                Source::Predicted => (entry.predicted.is_none(), &entry.measured),
-                Source::Measured => (entry.measured.is_none(), &entry.predicted),
-            };
-            free && other.as_ref().is_some_and(|other| shape(&other.timeline) == key)
+/// single. `origins`: where each timeline comes from.
+fn paired(timelines: Vec<Timeline>, origins: &[PathBuf]) -> Report {
+    let (mut entries, mut origin_of) = (Vec::<Entry>::new(), Vec::new());
+    // By shape and source: the entries that wait for a timeline of that source.
+    let mut waiting: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
+    for (timeline, origin) in timelines.into_iter().zip(origins) {
+        let is_measured = timeline.source == Source::Measured;
+        let shape = |t: &Timeline| (t.schedule.clone(), t.devices, t.chunks, t.microbatches, t.time_unit.clone());
+        let key = shape(&timeline);
+        let index = waiting.get_mut(&(key.clone(), is_measured)).and_then(VecDeque::pop_front).unwrap_or_else(|| {
+            waiting.entry((key, !is_measured)).or_default().push_back(entries.len());
+            entries.push(Entry { name: timeline.schedule.clone(), ..Entry::default() });
+            origin_of.push(origin.as_path());
+            entries.len() - 1
         });
-        let entry = match waiting {
-            Some(entry) => entry,
-            None => {
-                entries.push(Entry { name, ..Entry::default() });
-                entries.last_mut().expect("just pushed")
-            }
-        };
-        match source {
-            Source::Predicted => entry.predicted = Some(panel),
-            Source::Measured => entry.measured = Some(panel),
-        }
+        let metrics = timeline.metrics();
+        let side = if is_measured { &mut entries[index].measured } else { &mut entries[index].predicted };
+        *side = Some(Panel::new(timeline, metrics));
     }
+    label(&mut entries, &origin_of);
     let mut extra_tables = Vec::new();
     for entry in &mut entries {
         for timeline in entry.measured.iter().map(|panel| &panel.timeline) {
-            entry.notes.extend(incomplete(timeline));
-            extra_tables
-                .extend(trend(timeline).map(|trend| steps_table(&timeline.schedule, &timeline.time_unit, &trend)));
+            entry.notes.extend(incomplete(&entry.name, timeline));
+            extra_tables.extend(trend(timeline).map(|trend| steps_table(&entry.name, &timeline.time_unit, &trend)));
         }
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
             entry.error = report::compare(&predicted.timeline, &measured.timeline).ok();
@@ -168,13 +174,26 @@ fn other_order(predicted: &Timeline, measured: &Timeline) -> Option<String> {
     None
 }
 
+/// Adds to the names of entries of one schedule what tells them apart.
+fn label(entries: &mut [Entry], origins: &[&Path]) {
+    let labelled = |(entry, origin): (&Entry, &&Path)| {
+        let first = entry.panels().next().map(|panel| (panel.timeline.devices, panel.timeline.microbatches));
+        let (devices, microbatches) = first.unwrap_or_default();
+        Labelled { schedule: entry.name.clone(), origin: origin.to_path_buf(), devices, microbatches }
+    };
+    let all: Vec<Labelled> = entries.iter().zip(origins).map(labelled).collect();
+    for (entry, label) in entries.iter_mut().zip(labels(&all)) {
+        entry.label = label;
+        entry.name.extend(entry.label.iter().map(|label| format!(" ({label})")));
+    }
+}
+
 /// Says which devices of a timeline have no complete trace.
-fn incomplete(timeline: &Timeline) -> Option<String> {
+fn incomplete(name: &str, timeline: &Timeline) -> Option<String> {
     let missing: Vec<String> = timeline.incomplete_devices.iter().map(ToString::to_string).collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "{}: the trace of device {} is missing or cut off; figures are of the other devices",
-            timeline.schedule,
+            "{name}: the trace of device {} is missing or cut off; figures are of the other devices",
             missing.join(", ")
         )
     })

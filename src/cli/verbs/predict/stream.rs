@@ -1,0 +1,122 @@
+//! `predict --format csv` over several p or m: rows are printed as soon as they are known, so that there may be many.
+
+use super::Predict;
+use super::grid::{ChunksBySchedule, Combination};
+use super::sweep::Kept;
+use crate::cli::Failure;
+use crate::cli::options::schedules::SearchOptions;
+use crate::cli::options::threshold::{Figures, Side};
+use crate::cli::terminal::print_while_read;
+use crate::report::{Contest, Entry, FigureRows, Rules};
+use crate::resolve::Costs;
+use crate::sim::PredictionFigures;
+
+/// Most rows of one schedule that wait for each other: the best of them is known at the end.
+const WAITING: usize = 10_000;
+
+/// Rows on their way to stdout.
+struct Stream {
+    rules: Rules,
+    /// Whether the best of rivals are marked.
+    marks: bool,
+    /// The columns, known from the first prediction.
+    rows: Option<FigureRows>,
+    /// Rows that wait for their rivals, or for the columns.
+    waiting: Vec<Entry>,
+    /// Whether somebody reads.
+    is_read: bool,
+}
+
+impl Stream {
+    /// Adds a row, and prints those that wait if it belongs to other rivals.
+    fn add(&mut self, entry: Entry) -> Result<(), Failure> {
+        let place = |entry: &Entry| entry.point.as_ref().map(|point| (point.devices, point.microbatches));
+        let is_rival = |last: &Entry| self.rules.by_point && place(last) == place(&entry);
+        let waits = self.waiting.last().is_none_or(is_rival) || self.marks && !self.rules.by_point;
+        if !waits {
+            self.print()?;
+        }
+        self.waiting.push(entry);
+        Ok(())
+    }
+
+    /// Prints the rows that wait, unless the columns are still unknown.
+    fn print(&mut self) -> Result<(), Failure> {
+        let mut text = String::new();
+        if self.rows.is_none() {
+            if self.waiting.iter().all(|entry| entry.predicted.is_none()) {
+                return Ok(());
+            }
+            let rows = FigureRows::of(&self.waiting);
+            text += &rows.header();
+            self.rows = Some(rows);
+        }
+        let mut contest = Contest::new(self.rules);
+        let waiting = std::mem::take(&mut self.waiting);
+        let with_points = || waiting.iter().filter_map(|entry| Some((entry, entry.point.as_ref()?)));
+        if self.marks {
+            with_points().for_each(|(entry, point)| contest.add(point, entry.predicted.as_ref()));
+        }
+        for (entry, point) in with_points() {
+            let best = contest.best(point, entry.predicted.as_ref());
+            text.extend(self.rows.iter().map(|rows| rows.row(entry, &best)));
+        }
+        self.is_read = self.is_read && print_while_read(&text)?;
+        Ok(())
+    }
+}
+
+impl Predict {
+    /// Predicts every schedule at every p and m, and prints rows as soon as the best of their rivals is known.
+    pub(super) fn stream(&self, schedules: &SearchOptions, costs: &Costs) -> Result<(), Failure> {
+        let rules = Rules {
+            by_point: schedules.names().len() > 1,
+            several_devices: schedules.stages.are_several(),
+            several_microbatches: schedules.micro.are_several(),
+        };
+        let marks = rules.by_point || schedules.count() <= WAITING;
+        let mut stream = Stream { rules, marks, rows: None, waiting: Vec::new(), is_read: true };
+        let mut spans = self.span_files(schedules, Kept::Figures)?;
+        let (mut chunks, mut judged) = (ChunksBySchedule::default(), Vec::new());
+        let printed = self.each_prediction(schedules, costs, self.remarks, |one, result, label| {
+            let mut entry = Entry::default();
+            if let Some(result) = result {
+                chunks.note(&one.name, result.graph);
+                self.write_spans(one, result, &mut spans)?;
+                let figures;
+                (entry, figures) = Kept::Figures.of(result).into_entry();
+                if !self.thresholds.are_none() {
+                    judged.push((label.to_string(), figures));
+                }
+            }
+            stream.add(entry_of(one, entry))?;
+            // Without a reader there is nothing left to do, unless files or thresholds ask for all rows.
+            let is_needed = stream.is_read || !spans.are_none() || !self.thresholds.are_none();
+            if is_needed { Ok(()) } else { Err(Failure::Reported(0)) }
+        });
+        match printed {
+            Err(Failure::Reported(0)) => return Ok(()),
+            printed => printed?,
+        }
+        stream.print()?;
+        self.remarks_on_costs(&chunks);
+        if !marks {
+            self.remarks.remark(&format!(
+                "note: more than {WAITING} rows of one schedule are printed before the best is known: the column best is empty"
+            ));
+        }
+        spans.finish(|path| self.remarks.remark(&format!("wrote {}", path.display())))?;
+        if self.thresholds.are_none() {
+            return Ok(());
+        }
+        let figures = judged.iter().map(|(label, p): &(String, PredictionFigures)| {
+            let figures = Figures::new(label, &p.time_unit).with_metrics(Side::Predicted, &p.metrics);
+            figures.with_step(Side::Predicted, p.iteration, p.period)
+        });
+        self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
+    }
+}
+
+fn entry_of(one: &Combination, entry: Entry) -> Entry {
+    Entry { name: one.label(true), point: Some(one.point.clone()), ..entry }
+}
