@@ -5,6 +5,7 @@ mod cli;
 mod docs;
 mod emulated;
 mod explain;
+mod file_kinds;
 mod flags;
 mod gpu_hosts;
 mod graphs;
