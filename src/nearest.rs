@@ -9,7 +9,7 @@ pub fn plain(name: &str) -> String {
 }
 
 /// Splits a name into runs of letters and runs of digits: `llama3-70b` into llama, 3, 70 and b.
-fn words(name: &str) -> Vec<String> {
+pub(crate) fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut last = None;
     for c in name.to_lowercase().chars() {
@@ -29,13 +29,29 @@ fn is_within(few: &[String], many: &[String]) -> bool {
     few.iter().all(|word| rest.any(|other| other == word))
 }
 
-/// Whether one of two names has all numbers of the other: `a100` and `a100-sxm-80gb`, but not `b100` and `b200`.
+/// Whether one of two names has all numbers of the other, in their order: `a100` and `a100-sxm-80gb`, but not `b100` and `b200`, and
+/// not `v3` and `v3.2`.
 pub fn same_numbers(a: &str, b: &str) -> bool {
-    let numbers = |name| -> Vec<String> {
-        words(name).into_iter().filter(|word| word.starts_with(|c: char| c.is_numeric())).collect()
-    };
     let (a, b) = (numbers(a), numbers(b));
     is_within(&a, &b) || is_within(&b, &a)
+}
+
+/// Returns the numbers in a name: `llama-3.1-8b` has 3.1 and 8.
+fn numbers(name: &str) -> Vec<String> {
+    let runs = name.split(|c: char| !c.is_numeric() && c != '.').map(|run| run.trim_matches('.'));
+    runs.filter(|run| !run.is_empty()).map(str::to_string).collect()
+}
+
+/// Whether `asked` may stand for the chip `known`: the first part with a number is the same, or the beginning of the other's name.
+/// One letter more, less or another is another chip: gh200 is no gb200, and an a100x no a100.
+pub fn same_chip(asked: &str, known: &str) -> bool {
+    fn code(name: &str) -> Option<String> {
+        let mut parts = name.split(|c: char| !c.is_alphanumeric());
+        parts.find(|part| part.contains(|c: char| c.is_numeric())).map(str::to_lowercase)
+    }
+    let (Some(asked), Some(code)) = (code(asked), code(known)) else { return true };
+    let rest = asked.strip_prefix(&code);
+    plain(known).starts_with(&asked) || rest.is_some_and(|rest| rest.is_empty() || rest.len() > 2)
 }
 
 /// Returns at most three of `known` that `name` probably means. In this order: equal but for hyphens and case; a long name with few

@@ -3,6 +3,7 @@
 mod allocator;
 mod explorer;
 mod failure;
+mod file_kind;
 mod options;
 mod sandbox;
 mod terminal;
@@ -17,6 +18,7 @@ use clap::builder::ArgPredicate;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use options::schedules::named_by_default;
 use options::{rules, tips};
 use std::ffi::OsString;
 use std::io::Write;
@@ -230,6 +232,10 @@ pub fn main() -> ExitCode {
             code
         }
         Err(failure) => {
+            let failure = match command().try_get_matches_from(std::env::args_os()) {
+                Ok(matches) => named_by_default(file_kind::instead(failure, &matches), &matches),
+                Err(_) => failure,
+            };
             eprint(&format!("error: {failure}"));
             failure.code()
         }

@@ -3,7 +3,7 @@
 use super::host::LayoutValue;
 use super::language::{dialect, globals};
 use super::request::{Error, ScheduleFile};
-use crate::nearest::{hint, nearest, plain};
+use crate::nearest::{hint, nearest, plain, same_numbers};
 use starlark::docs::{DocItem, DocMember};
 use starlark::environment::Module;
 use starlark::eval::Evaluator;
@@ -60,9 +60,10 @@ pub fn named(name: &str) -> Result<ScheduleFile, Error> {
         return Ok(ScheduleFile { name: (*stem).to_string(), file, text: (*text).to_string() });
     }
     let known = names();
+    let like: Vec<&str> = nearest(asked, &known).into_iter().filter(|found| same_numbers(asked, found)).collect();
     Err(Error::Usage(format!(
         "no schedule is called '{name}'{}; known: {}, auto; or give the path of a .star or .csv file",
-        hint(&nearest(asked, &known)),
+        hint(&like),
         known.join(", ")
     )))
 }

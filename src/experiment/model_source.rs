@@ -107,11 +107,26 @@ impl TrainingConfig {
             max_sequence: self.max_sequence.unwrap_or(preset.max_sequence),
             vocabulary: self.vocabulary.unwrap_or(preset.vocabulary),
             layers: self.blocks.unwrap_or(preset.layers),
-            heads: self.heads.unwrap_or(preset.heads),
+            heads: self.heads.unwrap_or_else(|| usual_heads(&preset, self.channels)),
             channels: self.channels.unwrap_or(preset.channels),
         };
         config.validate().map_err(|e| Error::Usage(e.to_string()))?;
         Ok(config.transformer())
+    }
+
+    /// Says how many attention heads the model has if they were chosen for --channels.
+    pub fn chosen_heads(&self) -> Option<String> {
+        let preset = gpt2::Config::preset(&self.model.to_lowercase()).filter(|_| self.checkpoint.is_none())?;
+        let (channels, heads) = (self.channels.filter(|_| self.heads.is_none())?, usual_heads(&preset, self.channels));
+        (heads != preset.heads).then(|| {
+            format!(
+                "{heads} attention {} of {} channels: --channels {channels} is no multiple of the {} of '{}'; choose others with --heads",
+                if heads == 1 { "head" } else { "heads" },
+                channels / heads,
+                preset.heads,
+                self.model
+            )
+        })
     }
 
     /// Returns the sizes of a published model that is no GPT-2.
@@ -166,6 +181,19 @@ impl TrainingConfig {
     }
 }
 
+/// Returns the attention heads of a GPT-2 with this number of channels: the preset's if they divide them, otherwise heads of 64
+/// channels, otherwise the most heads that divide them, up to the preset's.
+fn usual_heads(preset: &gpt2::Config, channels: Option<usize>) -> usize {
+    const SIZE: usize = 64;
+    match channels {
+        Some(channels) if channels > 0 && !channels.is_multiple_of(preset.heads) => {
+            let most = (1..=preset.heads).rev().find(|heads| channels.is_multiple_of(*heads)).unwrap_or(1);
+            if channels.is_multiple_of(SIZE) { channels / SIZE } else { most }
+        }
+        _ => preset.heads,
+    }
+}
+
 /// Names of the models that can be trained.
 fn trainable_names() -> Vec<String> {
     let can_be_trained =
@@ -187,6 +215,6 @@ fn read_keys(path: &Path) -> Result<(Map<String, Value>, Described), Error> {
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot read it: {error}")))?;
     let described = huggingface::read(&text).map_err(|error| wrong(error.to_string()))?;
-    let keys = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let keys = huggingface::keys(&text).map_err(|error| wrong(error.to_string()))?;
     Ok((keys, described))
 }

@@ -10,7 +10,7 @@ const GPT2_VOCABULARY: usize = 50_257;
 const BYTE_IDS: usize = 257;
 
 impl TrainingConfig {
-    /// Returns remarks on tokens that are not the model's own, and on dropout.
+    /// Returns remarks on tokens that are not the model's own, on dropout and on initial weights.
     ///
     /// # Errors
     /// The model's description cannot be read.
@@ -18,7 +18,19 @@ impl TrainingConfig {
         let dropouts = dropouts(&self.config_keys()?);
         let dropouts = (!dropouts.is_empty())
             .then(|| format!("the model's config.json has {}; training here has no dropout", dropouts.join(", ")));
-        Ok(self.tokens_remark(config).into_iter().chain(dropouts).collect())
+        Ok(self.tokens_remark(config).into_iter().chain(dropouts).chain(self.initial_remark()?).collect())
+    }
+
+    /// A remark on random weights that are not as small as the model's description says.
+    fn initial_remark(&self) -> Result<Option<String>, Error> {
+        let keys = self.config_keys()?;
+        let asked = keys.get("initializer_range").filter(|range| range.as_f64() != Some(0.02) && !range.is_null());
+        let asked = asked.filter(|_| !std::path::Path::new(&self.model).is_dir());
+        Ok(asked.map(|range| {
+            format!(
+                "the model's config.json has initializer_range {range}; random weights here have a deviation of 0.02"
+            )
+        }))
     }
 
     /// A remark on a text that is not read with the model's own tokenizer.

@@ -1,8 +1,9 @@
 //! Hardware and stack files, read and written: bases are followed, unknown keys and numbers out of range rejected.
 
 use super::machine::Field;
+use super::products::product;
 use super::{FILES, Hardware, STACK_FILES, Stack};
-use crate::nearest::{hint, nearest, plain, same_numbers};
+use crate::nearest::{hint, nearest, plain, same_chip, same_numbers};
 use crate::sanitize::sanitize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -137,9 +138,22 @@ impl Tables {
 
     fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.names().collect();
-        let like = |name| -> Vec<&str> {
-            nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect()
+        if let Some((product, base)) = product(name).filter(|_| self.fields == Hardware::FIELDS) {
+            let base = base.map_or_else(
+                || format!("none is like it; write a .toml file that begins with base = \"{}\" and has its numbers; known: {}", self.example, known.join(", ")),
+                |base| format!("the most similar is {base}; take that, or write a .toml file with base = \"{base}\" and the numbers that differ"),
+            );
+            return Error(format!(
+                "no {} is called '{}': {product} has no table, and {base}",
+                self.kind,
+                sanitize(name)
+            ));
+        }
+        let fits = |name: &str, found: &&str| {
+            same_numbers(name, found) && (self.fields != Hardware::FIELDS || same_chip(name, found))
         };
+        let like =
+            |name| -> Vec<&str> { nearest(name, &known).into_iter().filter(|found| fits(name, found)).collect() };
         let found = like(name);
         // h100-dgx, rtx-a100: find the part that names the chip
         let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());

@@ -7,6 +7,7 @@
 mod file;
 mod interval;
 mod machine;
+mod products;
 mod stack;
 
 #[cfg(feature = "training")]

@@ -2,6 +2,7 @@
 
 use super::layers::compile;
 use crate::compute::TensorShare;
+use crate::model_spec::other_values;
 use crate::model_spec::transformer::{Config, RotaryScaling};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value};
@@ -38,9 +39,6 @@ pub fn check_executable(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Keys of Hugging Face's `config.json` that change no cost but the function, with the value that can be executed.
-const FIXED: [(&str, bool); 2] = [("scale_attn_weights", true), ("scale_attn_by_inverse_layer_idx", false)];
-
 /// Keys whose null is not their default.
 const NOT_NULL: [&str; 5] = ["rms_norm_eps", "layer_norm_epsilon", "rope_theta", "hidden_act", "activation_function"];
 
@@ -49,11 +47,8 @@ const NOT_NULL: [&str; 5] = ["rms_norm_eps", "layer_norm_epsilon", "rope_theta",
 /// # Errors
 /// One asks for a function that cannot be executed; it is named.
 pub fn check_executable_keys(keys: &Map<String, Value>) -> Result<()> {
-    for (key, supported) in FIXED {
-        let is_other = |value: &&Value| **value != supported && (supported || !value.is_null());
-        if let Some(found) = keys.get(key).filter(is_other) {
-            bail!("expected '{key}' to be {supported}, found {found}");
-        }
+    if let Some(found) = other_values(keys) {
+        bail!(found);
     }
     if let Some(key) = NOT_NULL.iter().find(|key| keys.get(**key).is_some_and(Value::is_null)) {
         bail!("expected a value of '{key}', found null");

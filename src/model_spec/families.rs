@@ -1,10 +1,10 @@
 //! Families of Hugging Face's `config.json` whose layers differ from Llama's: mixtures of experts, latent attention, windows.
 
-use super::keys::{ConfigError, INSTEAD, flag, is_set, latent, optional, size};
+use super::keys::{ConfigError, agree, flag, is_set, latent, optional, size};
 use super::mixture::Experts;
-use super::operation::Window;
 use super::transformer::{ActivationFunction, Biases, Config};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 type Keys = Map<String, Value>;
 
@@ -49,7 +49,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         keys: concat!(
             router!(),
             "n_routed_experts num_experts_per_tok moe_intermediate_size n_shared_experts first_k_dense_replace moe_layer_freq n_group \
-             topk_group num_nextn_predict_layers q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"
+             topk_group num_nextn_predict_layers rope_interleave q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"
         ),
         apply: deepseek,
     },
@@ -74,7 +74,7 @@ pub(super) const FAMILIES: [Family; 8] = [
     },
     Family {
         kinds: &["gemma2"],
-        keys: "cache_implementation",
+        keys: "hidden_activation",
         apply: |keys, config| {
             let tied = flag(keys, "tie_word_embeddings", true)?;
             Ok(Config { post_norms: true, tied, function: ActivationFunction::GeluTanh, ..config })
@@ -91,68 +91,48 @@ pub(super) const FAMILIES: [Family; 8] = [
     },
 ];
 
-/// Returns the keys of the text model, and the names of the file's other parts.
-pub(super) fn text_model<'a>(keys: &'a Keys, kind: &str) -> Result<(&'a Keys, Vec<String>), ConfigError> {
-    match keys.get("text_config") {
-        Some(Value::Object(text)) if kind == "llama4" => {
-            let beside = ["vision_config"].into_iter().filter(|key| keys.get(*key).is_some_and(is_set));
-            Ok((text, beside.map(|key| format!("{key} (only the text model is predicted)")).collect()))
-        }
-        _ => Ok((keys, Vec::new())),
-    }
+/// Families under another name: their layers are those of the second one.
+const ALIASES: [(&str, &str); 7] = [
+    ("phi3", "llama"),
+    ("internlm2", "llama"),
+    ("qwen3_vl", "qwen3"),
+    ("qwen3_vl_text", "qwen3"),
+    ("qwen3_vl_moe", "qwen3_moe"),
+    ("qwen3_vl_moe_text", "qwen3_moe"),
+    ("kimi_k25", "kimi_k2"),
+];
+
+/// Returns the family that a `model_type` belongs to.
+pub(super) fn alias(kind: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == kind).map_or(kind, |(_, family)| family)
 }
 
-/// Returns the window of layers, and the n of which every n-th layer has full attention. Qwen's files name a window even if it is
-/// not used; Gemma 2 and gpt-oss alternate.
-pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<Window>, usize), ConfigError> {
-    let names = match keys.get("layer_types") {
-        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default()).collect(),
-        _ => Vec::new(),
-    };
-    let kinds = ["full_attention", "sliding_attention", "chunked_attention"];
-    if let Some(other) = names.iter().find(|name| !kinds.contains(name)) {
-        return Err(ConfigError(format!("expected layers among {}, found {other}; {INSTEAD}", kinds.join(", "))));
+/// Returns the keys of the text model, and the names of the file's other parts.
+pub(super) fn text_model(keys: &Keys) -> (Cow<'_, Keys>, Vec<String>) {
+    let Some(Value::Object(text)) = keys.get("text_config") else { return (Cow::Borrowed(keys), Vec::new()) };
+    let mut text = text.clone();
+    if let (Some(tied), false) = (keys.get("tie_word_embeddings"), text.contains_key("tie_word_embeddings")) {
+        text.insert("tie_word_embeddings".to_string(), tied.clone());
     }
-    let is_llama_4 = kind.starts_with("llama4");
-    let is_used = flag(keys, "use_sliding_window", !kind.starts_with("qwen"))?;
-    let tokens = optional(keys, if is_llama_4 { "attention_chunk_size" } else { "sliding_window" })?;
-    let Some(tokens) = tokens.filter(|_| is_used || names.iter().any(|name| *name != kinds[0])) else {
-        return Ok((None, 0));
-    };
-    let window = Some(Window { tokens, is_chunked: is_llama_4 });
-    let usual = match kind {
-        "gemma2" | "gpt_oss" => 2,
-        _ if is_llama_4 => optional(keys, "no_rope_layer_interval")?.unwrap_or(4),
-        _ => 0,
-    };
-    let Some(first_full) = names.iter().position(|name| *name == kinds[0]) else {
-        return Ok((window, if names.is_empty() { usual } else { 0 }));
-    };
-    let every = first_full + 1;
-    if names.iter().all(|name| *name == kinds[0]) {
-        return Ok((None, 0));
-    }
-    let fits = |(layer, name): (usize, &&str)| (layer % every == first_full) == (*name == kinds[0]);
-    if names.len() <= layers && names.iter().enumerate().all(fits) {
-        return Ok((window, every));
-    }
-    Err(ConfigError(format!(
-        "expected every n-th of 'layer_types' to be full_attention, found another pattern; {INSTEAD}"
-    )))
+    let beside = ["vision_config", "audio_config"].into_iter().filter(|key| keys.get(*key).is_some_and(is_set));
+    let beside = beside.map(|key| format!("{key} (only the text model is predicted)")).collect();
+    (Cow::Owned(text), beside)
 }
 
 /// Reads experts in every layer.
 fn experts(keys: &Keys, count: &str, width: usize) -> Result<Experts, ConfigError> {
     let kind = format!("{count} num_experts_per_tok");
-    let has_usual = optional(keys, "num_experts_per_tok")?.is_some() || !keys.contains_key("experts_per_token");
-    let chosen = size(keys, if has_usual { "num_experts_per_tok" } else { "experts_per_token" }, &kind)?;
+    let chosen = agree(keys, "num_experts_per_tok", "experts_per_token")?;
+    let chosen = chosen.map_or_else(|| size(keys, "num_experts_per_tok", &kind), Ok)?;
     Ok(Experts::new(size(keys, count, &kind)?, chosen, width))
 }
 
 /// Rejects a key with another value than `expected`.
 fn must_be(keys: &Keys, key: &str, expected: &Value) -> Result<(), ConfigError> {
-    match keys.get(key).filter(|value| is_set(value) && *value != expected) {
-        Some(found) => Err(ConfigError(format!("expected '{key}' to be {expected}, found {found}; {INSTEAD}"))),
+    match keys.get(key).filter(|value| !value.is_null() && *value != expected) {
+        Some(found) => Err(ConfigError(format!(
+            "expected '{key}' to be {expected}, found {found}: layers with other patterns of experts are not modelled"
+        ))),
         None => Ok(()),
     }
 }
@@ -161,6 +141,7 @@ fn qwen3_moe(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     must_be(keys, "decoder_sparse_step", &Value::from(1))?;
     must_be(keys, "mlp_only_layers", &Value::Array(Vec::new()))?;
     let width = size(keys, "moe_intermediate_size", "moe_intermediate_size")?;
+    agree(keys, "num_experts", "num_local_experts")?;
     let count = if keys.contains_key("num_experts") { "num_experts" } else { "num_local_experts" };
     Ok(Config { qk_norm: true, experts: Some(experts(keys, count, width)?), ..config })
 }
@@ -169,6 +150,17 @@ fn deepseek(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     must_be(keys, "moe_layer_freq", &Value::from(1))?;
     let kind = "kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim moe_intermediate_size";
     let latent = latent(keys, kind)?;
+    if flag(keys, "attention_bias", false)? {
+        return Err(ConfigError(
+            "expected latent attention without biases, found 'attention_bias': true: not modelled".to_string(),
+        ));
+    }
+    if config.groups != config.heads {
+        return Err(ConfigError(format!(
+            "expected as many key and value heads as heads with latent attention, found {} and {}; correct 'num_key_value_heads'",
+            config.groups, config.heads
+        )));
+    }
     let width = size(keys, "moe_intermediate_size", kind)?;
     let shared = optional(keys, "n_shared_experts")?.unwrap_or(0);
     let groups = optional(keys, "n_group")?.unwrap_or(1).max(1);
@@ -195,11 +187,11 @@ fn gpt_oss(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
 /// Layers with experts have one shared expert of their width, the others an MLP of `intermediate_size_mlp`.
 fn llama_4(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     let every = optional(keys, "interleave_moe_layer_step")?.unwrap_or(1).max(1);
-    if let Some(Value::Array(layers)) = keys.get("moe_layers") {
+    if let Some(found) = keys.get("moe_layers").filter(|value| is_set(value)) {
         let usual = (0..config.layers).filter(|layer| layer % every == every - 1).map(Value::from);
-        if !layers.is_empty() && !layers.iter().cloned().eq(usual) {
+        if *found != Value::Array(usual.collect()) {
             return Err(ConfigError(format!(
-                "expected every {every}th of the layers in 'moe_layers', found others; {INSTEAD}"
+                "expected every {every}th of the layers in 'moe_layers', as 'interleave_moe_layer_step' says, found others; correct one"
             )));
         }
     }

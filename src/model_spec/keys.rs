@@ -8,9 +8,6 @@ use serde_json::{Map, Value};
 #[error("{0}")]
 pub struct ConfigError(pub(super) String);
 
-/// Advice for unsupported models.
-pub(super) const INSTEAD: &str = "take a dense model of similar sizes, such as --model llama-3-8b";
-
 /// Reads a whole number.
 pub(super) fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<usize, ConfigError> {
     let missing =
@@ -36,6 +33,16 @@ pub(super) fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<us
             }
             Ok(Some(number))
         }
+    }
+}
+
+/// Reads a whole number that has two names.
+pub(super) fn agree(keys: &Map<String, Value>, one: &str, other: &str) -> Result<Option<usize>, ConfigError> {
+    match (optional(keys, one)?, optional(keys, other)?) {
+        (Some(first), Some(second)) if first != second => Err(ConfigError(format!(
+            "expected '{one}' and '{other}' to be equal, found {first} and {second}; leave one of them out"
+        ))),
+        (first, second) => Ok(first.or(second)),
     }
 }
 

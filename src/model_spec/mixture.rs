@@ -35,6 +35,11 @@ impl Experts {
         layer.checked_sub(self.dense_first).is_some_and(|place| place % every == every - 1)
     }
 
+    /// Returns whether any of `layers` has experts.
+    pub(super) fn are_in_any_of(&self, layers: usize) -> bool {
+        self.dense_first.saturating_add(self.every.max(1)) <= layers
+    }
+
     /// Checks that a layer of these sizes can exist.
     pub(super) fn check(&self) -> Result<(), InvalidSizes> {
         let wrong = |text: String| Err(InvalidSizes::Mixture(text));

@@ -7,20 +7,26 @@ mod decoder;
 mod families;
 pub mod gpt2;
 pub mod huggingface;
+mod json;
 mod keys;
+mod known_keys;
 mod mixture;
 mod mixture_presets;
 mod operation;
 mod part;
 mod presets;
 pub mod shape;
+mod similar;
 mod sizes;
 mod spec;
 mod split;
 mod stage;
 mod stage_layout;
 pub mod transformer;
+mod windows;
 
+#[cfg(feature = "training")]
+pub use known_keys::other_values;
 pub use mixture::{Experts, Latent};
 pub use operation::{MicroBatch, Operation, Storage, Window};
 pub use part::{

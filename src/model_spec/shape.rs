@@ -1,6 +1,7 @@
 //! Reader of shape files: a model's sizes in JSON with short keys, as in tables of published steps. Unknown keys are rejected.
 
-use super::keys::{ConfigError, divides, flag, latent, lists, optional, size};
+use super::json;
+use super::keys::{ConfigError, agree, divides, flag, latent, lists, optional, size};
 use super::mixture::Experts;
 use super::operation::Window;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, Style};
@@ -41,8 +42,7 @@ fn wrong<T>(text: String) -> Result<T, ConfigError> {
 
 /// Returns whether a JSON object is a shape file rather than one of Hugging Face's.
 pub fn is_shape(text: &str) -> bool {
-    let keys: Option<Keys> = serde_json::from_str(text).ok();
-    keys.is_some_and(|keys| {
+    json::object(text, "").is_ok_and(|keys| {
         !keys.contains_key("model_type") && (keys.contains_key("hidden") || keys.contains_key("layers"))
     })
 }
@@ -52,8 +52,7 @@ pub fn is_shape(text: &str) -> bool {
 /// # Errors
 /// An unknown key, a feature that is not modelled, or impossible sizes.
 pub fn read(text: &str, sequence: usize) -> Result<Config, ConfigError> {
-    let keys: Keys = serde_json::from_str(text)
-        .map_err(|error| ConfigError(format!("expected a JSON object, found another value ({error})")))?;
+    let keys = json::object(text, "a shape file")?;
     if let Some(key) = keys.keys().find(|key| !lists(READ, key) && !lists(REMARKS, key)) {
         return unknown(key);
     }
@@ -110,21 +109,25 @@ fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
             hidden / heads
         }
     };
-    let mlp = match (optional(keys, "ffn")?, optional(keys, "dense_ffn")?) {
-        (Some(one), Some(other)) if one != other => {
-            return wrong(format!(
-                "expected 'ffn' and 'dense_ffn' to be equal, found {one} and {other}; leave one of them out"
-            ));
-        }
-        (Some(width), _) | (None, Some(width)) => width,
-        (None, None) => size(keys, "moe_ffn", NEEDED)?,
+    let mlp = match (agree(keys, "ffn", "dense_ffn")?, optional(keys, "experts")?.is_some_and(|count| count > 0)) {
+        (Some(width), _) => width,
+        (None, true) if !has_dense_layers(keys)? => size(keys, "moe_ffn", NEEDED)?, // no layer has this width
+        (None, _) if is_gpt => hidden.saturating_mul(4),
+        (None, _) => size(keys, "ffn", NEEDED)?,
     };
     let pos = one_of(
         keys,
         "pos",
         if is_gpt { &["learned", "rope", "alibi", "none"] } else { &["rope", "learned", "alibi", "none"] },
     )?;
-    one_of(keys, "act", &["gelu", "squared_relu", "relu", "silu", "swiglu", "geglu"])?;
+    let named = one_of(keys, "act", &["gelu", "squared_relu", "relu", "silu", "swiglu", "geglu"])?;
+    let (names_gate, usual) = (["swiglu", "geglu"].contains(&named), !is_gpt);
+    let is_gated = flag(keys, "gated_mlp", usual || names_gate)?;
+    if names_gate && !is_gated {
+        return wrong(format!(
+            "expected 'gated_mlp' true with 'act' {named}, which has a gate, found false; correct one"
+        ));
+    }
     let biases = match flag(keys, "bias", is_gpt)? {
         true => Biases { norms: is_gpt, ..Biases::ALL },
         false => Biases::NONE,
@@ -134,10 +137,10 @@ fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
         biases,
         vocabulary_multiple: 1,
         rotary: (pos == "rope").then_some(Rotary::new(10_000.0)),
-        groups: optional(keys, "kv_heads")?.unwrap_or(heads),
+        groups: groups(keys, heads)?,
         head_size,
         mlp,
-        activation: if flag(keys, "gated_mlp", !is_gpt)? { Activation::Gated } else { Activation::Plain },
+        activation: if is_gated { Activation::Gated } else { Activation::Plain },
         function: ActivationFunction::Other,
         tied: flag(keys, "tied", is_gpt)?,
         qk_norm: flag(keys, "qk_norm", false)?,
@@ -152,8 +155,34 @@ fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
     })
 }
 
+/// Returns the number of key and value heads, which the kind of attention and a key of their own say.
+fn groups(keys: &Keys, heads: usize) -> Result<usize, ConfigError> {
+    let given = optional(keys, "kv_heads")?;
+    let kind = one_of(keys, "attention", &ATTENTION)?;
+    let is_named = keys.get("attention").is_some_and(|kind| !kind.is_null());
+    let (expected, what) = match kind {
+        "mqa" => (Some(1), "1"),
+        "mha" | "mla" => (Some(heads), "the number of heads"),
+        _ => (None, ""),
+    };
+    match (given, expected) {
+        (Some(found), Some(expected)) if found != expected => wrong(format!(
+            "expected 'kv_heads' to be {what} with 'attention' {kind}, found {found}; correct one of them"
+        )),
+        (None, None) if is_named => wrong(format!("expected 'kv_heads' with 'attention' {kind}, found none; add it")),
+        (given, expected) => Ok(given.or(expected).unwrap_or(heads)),
+    }
+}
+
+/// Whether a mixture has layers without experts, too.
+fn has_dense_layers(keys: &Keys) -> Result<bool, ConfigError> {
+    let [first, every] = [optional(keys, "dense_first")?, optional(keys, "moe_every")?];
+    Ok(first.unwrap_or(0) > 0 || every.unwrap_or(1) > 1)
+}
+
 /// Keys that only mixtures have.
-const OF_MIXTURES: &str = "top_k moe_ffn shared_experts shared_ffn router_groups router_group_top_k";
+const OF_MIXTURES: &str =
+    "top_k moe_ffn shared_experts shared_ffn router_groups router_group_top_k dense_first moe_every";
 
 fn mixture(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     let count = optional(keys, "experts")?.filter(|&count| count > 0);
@@ -162,7 +191,10 @@ fn mixture(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
         if says || count.is_some() {
             return wrong("expected 'moe' true with 'experts', and false without; correct one of them".to_string());
         }
-        let set = |key: &&str| keys.get(*key).and_then(Value::as_u64).is_some_and(|size| size > 0);
+        // every layer of a dense model is like every other one
+        let set = |key: &&str| {
+            keys.get(*key).and_then(Value::as_u64).is_some_and(|size| size > u64::from(*key == "moe_every"))
+        };
         return match OF_MIXTURES.split(' ').find(set) {
             Some(key) => wrong(format!("expected 'experts' with '{key}', found none; add it or leave '{key}' out")),
             None => Ok(config),
@@ -200,6 +232,8 @@ fn mixture(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     Ok(Config { experts: Some(experts), ..config })
 }
 
+/// Kinds of attention; the first needs no name.
+const ATTENTION: [&str; 4] = ["gqa", "mha", "mqa", "mla"];
 /// Keys that only latent attention has.
 const OF_LATENT: &str = "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim";
 
@@ -215,8 +249,13 @@ fn attention(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
         }
     };
     let window = tokens.filter(|&tokens| tokens > 0).map(|tokens| Window { tokens, is_chunked: false });
-    let config = Config { window, full_every: if window.is_some() { full_every } else { 0 }, ..config };
-    if one_of(keys, "attention", &["gqa", "mha", "mqa", "mla"])? != "mla" {
+    if window.is_none() && full_every > 0 {
+        return wrong(
+            "expected 'sliding_window' with 'sliding_every' 2, found none; add it or leave both out".to_string(),
+        );
+    }
+    let config = Config { window, full_every, ..config };
+    if one_of(keys, "attention", &ATTENTION)? != "mla" {
         let given = OF_LATENT.split(' ').find(|key| keys.get(*key).is_some_and(|value| !value.is_null()));
         return match given {
             Some(key) => {
@@ -229,21 +268,37 @@ fn attention(keys: &Keys, config: Config) -> Result<Config, ConfigError> {
     if flag(keys, "qk_norm", false)? {
         return wrong("'qk_norm' with latent attention is not modelled; leave it out".to_string());
     }
-    Ok(config.with_latent(latent))
+    if config.biases.qkv {
+        return wrong("biases with latent attention are not modelled; write \"bias\": false".to_string());
+    }
+    let config = config.with_latent(latent);
+    match optional(keys, "head_dim")? {
+        Some(size) if size != config.head_size => {
+            return wrong(format!(
+                "expected 'head_dim' to be 'qk_nope_head_dim' and 'qk_rope_head_dim' together, {}, found {size}; leave it out",
+                config.head_size
+            ));
+        }
+        _ => {}
+    }
+    Ok(config)
 }
 
 /// Rejects sizes that give another number of parameters than the file says, beyond what embeddings and norms can explain.
 fn check_parameters(keys: &Keys, config: &Config) -> Result<(), ConfigError> {
-    let number = |key: &str| keys.get(key).and_then(Value::as_f64);
-    let stated = number("params").or(number("params_total_b").map(|billions| billions * 1e9));
-    let Some(stated) = stated else { return Ok(()) };
-    let found = config.spec().parameters() as f64;
-    if (found / stated - 1.0).abs() <= 0.05 {
-        return Ok(());
+    let spec = config.spec();
+    let (all, active) = (spec.parameters() as f64, spec.active_parameters() as f64);
+    for (key, unit, found, most) in
+        [("params", 1.0, all, 0.05), ("params_total_b", 1e9, all, 0.05), ("params_active_b", 1e9, active, 0.2)]
+    {
+        let Some(stated) = keys.get(key).and_then(Value::as_f64).map(|number| number * unit) else { continue };
+        if (found / stated - 1.0).abs() > most {
+            return wrong(format!(
+                "expected sizes of {:.2} G parameters, as '{key}' says, found {:.2} G; correct one",
+                stated / 1e9,
+                found / 1e9
+            ));
+        }
     }
-    wrong(format!(
-        "expected sizes of {:.2} G parameters, as the file says, found {:.2} G; correct one",
-        stated / 1e9,
-        found / 1e9
-    ))
+    Ok(())
 }

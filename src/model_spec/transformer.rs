@@ -98,7 +98,10 @@ impl Rotary {
         let scaled = |frequency: f64| match self.scaling {
             RotaryScaling::Llama3 { factor, low, high, original_positions } => {
                 let turns = original_positions * frequency / std::f64::consts::TAU;
-                let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                let keep = match high > low {
+                    true => ((turns - low) / (high - low)).clamp(0.0, 1.0),
+                    false => f64::from(u8::from(turns > low)), // Llama 4 Scout: a step
+                };
                 keep * frequency + (1.0 - keep) * frequency / factor
             }
             RotaryScaling::None | RotaryScaling::Other => frequency,
@@ -179,7 +182,7 @@ impl Config {
             groups: heads,
             head_size: channels / if heads == 0 { 1 } else { heads },
             channels,
-            mlp: 4 * channels,
+            mlp: channels.saturating_mul(4),
             activation: Activation::Plain,
             function: ActivationFunction::GeluTanh,
             norm_epsilon: 1e-5,
@@ -217,6 +220,12 @@ impl Config {
         let (layers, most) = (self.layers.max(self.prediction_layers), 1 << 16);
         if (!self.is_uniform() || self.prediction_layers > 0) && layers > most {
             return Err(InvalidSizes::Mixture(format!("expected at most {most} layers, found {layers}: choose fewer")));
+        }
+        if let Some(experts) = self.experts.filter(|experts| layers > 0 && !experts.are_in_any_of(self.layers)) {
+            return Err(InvalidSizes::Mixture(format!(
+                "expected experts in some of the {} layers, found none: the first {} are dense, and every {}th of the others has experts; correct these",
+                self.layers, experts.dense_first, experts.every
+            )));
         }
         if self.window.is_some_and(|window| window.tokens == 0) {
             return Err(InvalidSizes::Mixture(

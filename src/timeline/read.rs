@@ -46,9 +46,6 @@ impl Timeline {
         let outer = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text);
         let outer = outer.map_err(|e| not_an_object(text, &e))?;
         if !outer.contains_key("timelines") {
-            if let Some((_, what)) = MISTAKEN.iter().find(|(key, _)| outer.contains_key(*key)) {
-                return Err(TimelineError(format!("expected timelines, found {what}")));
-            }
             return Ok(vec![Timeline::from_json(text)?]);
         }
         let List { schema_version, timelines } = parse(text)?;
@@ -63,15 +60,6 @@ impl Timeline {
         Ok(timelines)
     }
 }
-
-/// Other files that this program writes: a key that only they have, and what they are.
-const MISTAKEN: [(&str, &str); 5] = [
-    ("predictions", "the figures that predict prints, which have no spans; write timelines with predict -o FILE.json"),
-    ("runs", "the figures that run prints, which have no spans; write timelines with run -o FILE.json"),
-    ("explanations", "what explain prints, which has no spans; write timelines with explain -o FILE.json"),
-    ("schedules", "a report's figures, which have no spans; give the folder that it is in"),
-    ("parts", "measured costs; give them to predict --profile, and compare what that writes with -o FILE.json"),
-];
 
 /// Parses `text`; only if that fails, parses it again to find out where it is wrong.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, TimelineError> {

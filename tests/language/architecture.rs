@@ -141,7 +141,7 @@ fn unsafe_stands_only_where_it_must() {
 }
 
 /// Files outside of `src` that use private modules, and what for. The others go through the public API and the command line.
-const INTERNALS: [(&str, &str); 18] = [
+const INTERNALS: [(&str, &str); 19] = [
     ("benches/simulation.rs", "the event engine on a prepared graph"),
     ("tests/language/batches.rs", "the queues of sends and receives"),
     ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
@@ -161,6 +161,7 @@ const INTERNALS: [(&str, &str); 18] = [
     ("tests/simulation/pictures.rs", "ops that are narrower than a pixel"),
     ("tests/simulation/slices.rs", "the event engine, and a sweep that records"),
     ("tests/simulation/overlap.rs", "the event engine, and a sweep with longer ops"),
+    ("tests/simulation/names.rs", "what is said of names of models"),
     ("tests/simulation/models.rs", "positions of GPT-2's tensors in a file, and names with an owner"),
 ];
 

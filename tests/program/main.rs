@@ -7,6 +7,7 @@ mod docs;
 mod emulated;
 mod explain;
 mod explorer;
+mod file_kinds;
 mod flags;
 mod gpu_hosts;
 mod graphs;

@@ -326,6 +326,7 @@ fn descriptions_are_taken_at_their_word() {
     let (code, _, err) = train("llama.json", "-o @/taken");
     assert!(code == Some(0) && err.contains("the text is read as bytes") && err.contains("300 token ids"), "{err}");
     assert!(err.contains("attention_dropout 0.1; training here has no dropout"), "{err}");
+    assert!(!err.contains("initializer_range"), "{err}");
     let stretched = serde_json::json!({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16});
     described("long.json", serde_json::json!({"rope_scaling": stretched}), at);
@@ -340,6 +341,16 @@ fn descriptions_are_taken_at_their_word() {
             "",
             "scale_attn_by_inverse_layer_idx",
         ),
+        ("cap.json", serde_json::json!({"final_logit_softcapping": 30.0}), "", "final_logit_softcapping"),
+        ("scores.json", serde_json::json!({"attn_logit_softcapping": 50.0}), "", "attn_logit_softcapping"),
+        ("multiplier.json", serde_json::json!({"embedding_multiplier": 12.0}), "", "embedding_multiplier"),
+        ("residual.json", serde_json::json!({"residual_multiplier": 0.22}), "", "residual_multiplier"),
+        ("clip.json", serde_json::json!({"clip_qkv": 8.0}), "", "clip_qkv"),
+        ("causal.json", serde_json::json!({"is_causal": false}), "", "is_causal"),
+        ("partial.json", serde_json::json!({"partial_rotary_factor": 0.5}), "", "partial_rotary_factor"),
+        ("activation.json", serde_json::json!({"hidden_activation": "gelu"}), "", "hidden_activation"),
+        ("positions.json", serde_json::json!({"rope_scaling": {"factor": 8.0}}), "", "llama3 rope_scaling or none"),
+        ("interleaved.json", serde_json::json!({"rope_interleaved": true}), "", "rope_interleaved"),
     ];
     for (name, changes, more, expected) in cases {
         described(name, changes, at);

@@ -3,7 +3,7 @@
 use super::layout::LayoutOption;
 use super::stage_file;
 use super::values::{one_of, whole};
-use crate::cli::Failure;
+use crate::cli::{Failure, file_kind};
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
 use crate::model_spec::StageLayout;
 use crate::resolve::{self, Costs, Files};
@@ -61,7 +61,7 @@ fn given_costs(text: &str) -> Result<GivenCosts, String> {
     if stage_file::is_file(text) {
         return stage_file::read(text);
     }
-    text.parse::<GivenCosts>().map_err(|e| e.to_string())
+    text.parse::<GivenCosts>().map_err(|e| file_kind::mistaken("", "costs", text).unwrap_or_else(|| e.to_string()))
 }
 
 fn straggler(text: &str) -> Result<(u32, Decimal), String> {

@@ -15,7 +15,7 @@ use crate::open::{Order, Program};
 use crate::resolve::{Costs, PlatformOptions, Resolved, Selection, Variant};
 use crate::schedule::Overlap;
 use crate::slices::Slices;
-use clap::Args;
+use clap::{ArgMatches, Args};
 use std::ops::Deref;
 
 const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
@@ -355,6 +355,23 @@ impl SearchOptions {
         let resolved = asked.resolved(&costs.costs()?.with_layout(layout), costs.balance, remarks)?;
         resolved.iter().for_each(|resolved| remark_balance(resolved, remarks));
         Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
+    }
+}
+
+/// Says of a failure of one of the default schedules that nobody named it.
+pub fn named_by_default(failure: Failure, matches: &ArgMatches) -> Failure {
+    let is_named = |(_, given): (&str, &ArgMatches)| !matches!(given.try_get_raw("schedule"), Ok(None));
+    let text = match &failure {
+        Failure::Usage(text) | Failure::Schedule(text) => text,
+        _ => return failure,
+    };
+    let name = DEFAULT_SCHEDULES.iter().find(|name| text.starts_with(&format!("{name}: ")));
+    match name.filter(|_| !matches.subcommand().is_none_or(is_named)) {
+        Some(name) => {
+            let text = format!("{text}; or name schedules with -s: {name} is one of the default ones");
+            if matches!(failure, Failure::Usage(_)) { Failure::Usage(text) } else { Failure::Schedule(text) }
+        }
+        None => failure,
     }
 }
 

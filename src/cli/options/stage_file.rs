@@ -1,5 +1,6 @@
 //! Files of stage times for --costs: CSV with a row per stage, or TOML with a list per kind.
 
+use crate::cli::file_kind;
 use crate::cost::GivenCosts;
 use crate::resolve::{Files, read_text};
 use std::collections::BTreeMap;
@@ -19,7 +20,8 @@ pub fn read(path: &str) -> Result<GivenCosts, String> {
     let text = read_text(&Files, path, LIMIT).map_err(|error| error.to_string())?;
     let is_csv = Path::new(path).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
     let columns = if is_csv { csv(&text) } else { toml(&text) };
-    columns.and_then(Columns::costs).map_err(|why| format!("{path}: {why}"))
+    let costs = columns.and_then(Columns::costs);
+    costs.map_err(|why| file_kind::mistaken("", "costs", path).unwrap_or_else(|| format!("{path}: {why}")))
 }
 
 /// Values by name, as they are written: `F`, `I`, `W`, `B` and `layers` with one per stage or one for all, `comm` and `keep`.

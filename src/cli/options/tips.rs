@@ -1,6 +1,7 @@
 //! Tips below usage errors: what was probably meant, by another program's name for it or by its spelling.
 
 use super::foreign::{FOREIGN, find};
+use crate::cli::file_kind::mistaken;
 use crate::dsl;
 use crate::nearest::{either, nearest, plain, same_numbers};
 use crate::sanitize::shell_quoted;
@@ -241,6 +242,9 @@ fn unknown_verb(above: &Command, name: &str) -> Option<String> {
 
 /// Says what a value that `option` does not accept probably means.
 fn unknown_value(option: &str, value: &str, valid: &[String]) -> Option<String> {
+    if let Some(why) = mistaken("", option, value).filter(|_| option != "costs") {
+        return Some(why); // --costs says so itself
+    }
     let tips = FOREIGN.values.get(option);
     if let Some(tip) = tips.and_then(|tips| find(tips, |name| plain(name) == plain(value))) {
         return Some(tip.to_string());

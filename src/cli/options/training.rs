@@ -28,7 +28,7 @@ pub struct TrainingOptions {
     /// Number of transformer blocks of a model by name [default: the model's]
     #[arg(long, value_name = "L", value_parser = whole::<usize>(..))]
     pub blocks: Option<usize>,
-    /// Number of attention heads [default: the model's]
+    /// Number of attention heads [default: the model's, or heads of 64 channels if those do not divide --channels]
     #[arg(long, value_name = "NH", value_parser = whole::<usize>(..))]
     pub heads: Option<usize>,
     /// Width of the hidden state [default: the model's]

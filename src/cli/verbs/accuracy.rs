@@ -157,6 +157,7 @@ impl Accuracy {
             return Err(Failure::Usage("the size of micro-batches is fixed here; leave --batch out".to_string()));
         }
         let record = self.record.as_deref().map(|path| OneFile::at(Some(path), &[".json.gz"])).transpose()?;
+        self.training.training_config().chosen_heads().iter().for_each(|note| remarks.remark(&format!("note: {note}")));
         let mut training = self.training.training_config().training(1, &ranks)?;
         let mesh = self.training.mesh();
         let devices = self.devices.for_mesh(mesh)?;

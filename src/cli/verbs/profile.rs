@@ -108,6 +108,7 @@ impl Profile {
         if mesh != Mesh::default() {
             remarks.remark(&mesh.in_words(stages));
         }
+        self.training.training_config().chosen_heads().iter().for_each(|note| remarks.remark(&format!("note: {note}")));
         let training_config = TrainingConfig { layers: self.layers.clone(), ..self.training.training_config() };
         let training = |sequences: Option<u32>, micro: u32| {
             let all = micro.saturating_mul(mesh.data);

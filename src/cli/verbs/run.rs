@@ -114,6 +114,7 @@ impl Run {
             write.check_writable()?;
         }
         self.schedules.reject_unused(&self.schedules.names(), remarks)?;
+        self.training.training_config().chosen_heads().iter().for_each(|note| remarks.remark(&format!("note: {note}")));
         let mut experiment = self.experiment(ranks);
         let mesh = self.training.mesh();
         let (devices, workers) = (self.devices.for_mesh(mesh)?, mesh.world(self.schedules.stages.first()));

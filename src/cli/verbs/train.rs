@@ -137,7 +137,8 @@ impl Train {
             }
             None => {
                 let all = training.training_config.remarks(training.config())?;
-                all.iter().for_each(|remark| remarks.remark(&format!("note: {remark}")));
+                let all = all.into_iter().chain(training.training_config.chosen_heads());
+                all.for_each(|remark| remarks.remark(&format!("note: {remark}")));
             }
         }
         let training_loop = TrainingLoop::new((config, pipeline), (training, link), &folder, resumed)?;
