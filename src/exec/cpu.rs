@@ -48,7 +48,8 @@ impl<C: Compute + 'static> State for StageModule<C> {
 }
 
 impl Device for StageModule<Cpu> {
-    fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
+    fn begin(&mut self, batch: &Arc<Batch>, forwards_only: bool) -> Result<()> {
+        self.forwards_only = forwards_only;
         StageModule::begin(self, &batch.inputs, &batch.targets)
     }
 

@@ -93,8 +93,8 @@ pub trait State {
 
 /// A device that computes on the calling thread: ops of its stages, and its part of the step ops.
 pub trait Device: State + Send {
-    /// Begins a step with these tokens.
-    fn begin(&mut self, _batch: &Arc<Batch>) -> anyhow::Result<()> {
+    /// Begins a step with these tokens. With `forwards_only`, nothing follows a forward, which leaves nothing behind.
+    fn begin(&mut self, _batch: &Arc<Batch>, _forwards_only: bool) -> anyhow::Result<()> {
         Ok(())
     }
 

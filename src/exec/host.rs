@@ -61,10 +61,10 @@ impl Backend for Host {
     type Location = Region;
     type Timestamp = u64;
 
-    fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
+    fn begin(&mut self, batch: &Arc<Batch>, forwards_only: bool) -> Result<()> {
         self.laps.clear();
         self.queues.iter_mut().for_each(HostQueues::begin);
-        self.device.begin(batch)
+        self.device.begin(batch, forwards_only)
     }
 
     fn timestamp(&mut self) -> Result<u64> {

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::watch::Fault;
 use crate::compute::OptimizerShare;
 use crate::epilogue::{GradientSync, StepNode, StepOp};
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use crate::schedule::Overlap;
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// One device of a session: runs its program, and records what happened when.
 pub trait Runner: Send {
-    /// Runs a step. Without `update`, forward and backward only.
+    /// Runs a step. Without `update`, forward and backward only, or forwards only if its turn says so.
     fn step(&mut self, turn: Turn, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
 
     /// Calls a function with the device's state, between steps.
@@ -33,10 +33,21 @@ pub trait Runner: Send {
 pub struct Turn {
     /// Number of the step, from 0.
     pub step: u64,
+    /// Number of earlier steps with backwards.
+    pub backwards: u64,
     /// Number of earlier steps with an update.
     pub updates: u64,
     /// Whether it follows the previous step without a barrier.
     pub follows: bool,
+    /// Whether it runs forwards only, all others being skipped.
+    pub forwards_only: bool,
+}
+
+impl Turn {
+    /// Number of earlier steps in which messages of an op of this kind were sent.
+    fn messages_of(&self, kind: Kind) -> u64 {
+        if kind == Kind::F { self.step } else { self.backwards }
+    }
 }
 
 /// A function of a device's state.
@@ -55,8 +66,8 @@ pub trait Backend: Send {
     /// A point in time, readable after the step.
     type Timestamp: Send;
 
-    /// Begins a step with these tokens.
-    fn begin(&mut self, batch: &Arc<Batch>) -> Result<()>;
+    /// Begins a step with these tokens. With `forwards_only`, nothing follows a forward.
+    fn begin(&mut self, batch: &Arc<Batch>, forwards_only: bool) -> Result<()>;
 
     /// Returns the time at which everything requested so far is done.
     fn timestamp(&mut self) -> Result<Self::Timestamp>;
@@ -165,20 +176,23 @@ pub struct Program<M: Backend> {
 
 impl<M: Backend> Runner for Program<M> {
     fn step(&mut self, turn: Turn, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
-        let Turn { step, updates, follows } = turn;
+        let Turn { step, updates, follows, forwards_only, .. } = turn;
         let shared = self.shared.clone();
         let begun = shared.watch.now_ns();
         self.steps.clear();
         self.note_progress();
-        self.link.begin()?;
-        self.backend.begin(batch)?;
+        self.link.begin(forwards_only)?;
+        self.backend.begin(batch, forwards_only)?;
         shared.watch.note_done(self.number, 0);
         // All devices wait for the last one; the step's time 0 is when that is ready.
         let mut record = DeviceRecord { begun, ready: shared.watch.now_ns(), ..DeviceRecord::default() };
         if !follows {
             self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
         }
-        self.pipeline(step, update.map(|_| updates), &mut record)?;
+        match forwards_only {
+            true => self.forwards(turn, &mut record)?,
+            false => self.pipeline(turn, update.map(|_| updates), &mut record)?,
+        }
         if let Some(update) = update {
             record.norm = self.end(updates, update)?;
         }
@@ -224,7 +238,7 @@ impl<M: Backend> Program<M> {
 
     /// Runs the pipeline ops of a step (a program begins with one that computes), and in a step with an update the sums of gradients that may begin between them. An overlapped
     /// pair waits for both inputs first, unless the graph specifies otherwise, and puts both outputs last.
-    fn pipeline(&mut self, step: u64, updates: Option<u64>, record: &mut DeviceRecord) -> Result<()> {
+    fn pipeline(&mut self, turn: Turn, updates: Option<u64>, record: &mut DeviceRecord) -> Result<()> {
         let shared = self.shared.clone();
         let graph = &shared.plan.graph;
         let range = graph.schedule().range(self.device);
@@ -232,17 +246,17 @@ impl<M: Backend> Program<M> {
         let mut index = range.start;
         while index < range.end {
             let last = if graph.op(index).opens_pair() { index + 1 } else { index };
-            let mut turn = shared.watch.now_ns();
+            let mut ready = shared.watch.now_ns();
             let mut inputs = [None; 2];
             for (input, op) in inputs.iter_mut().zip(index..=last) {
                 if op == index || at_once {
-                    *input = self.wait(op, step)?;
+                    *input = self.wait(op, turn)?;
                 }
             }
             for (input, op) in inputs.into_iter().zip(index..=last) {
-                let input = if op == index || at_once { input } else { self.wait(op, step)? };
-                self.compute(op, step, input, OpRecord { index: op, turn, ..OpRecord::default() }, record)?;
-                turn = shared.watch.now_ns();
+                let input = if op == index || at_once { input } else { self.wait(op, turn)? };
+                self.compute(op, turn, input, OpRecord { index: op, turn: ready, ..OpRecord::default() }, record)?;
+                ready = shared.watch.now_ns();
             }
             let computed = index..=last;
             index = last + 1;
@@ -252,7 +266,7 @@ impl<M: Backend> Program<M> {
                 index += 1;
             }
             for op in computed {
-                self.put(op, step, record)?;
+                self.put(op, turn, record)?;
             }
             for node in updates.map_or(0..0, |_| shared.plan.epilogue.behind(last)) {
                 self.sum(&shared.plan.epilogue.nodes()[node], updates.unwrap_or_default())?;
@@ -261,9 +275,31 @@ impl<M: Backend> Program<M> {
         Ok(())
     }
 
+    /// Runs the forwards of a step, in the program's order. The backwards that let a put follow the read of the last message in its
+    /// buffer are missing, so every put waits for that. No wait is for an op that the whole step runs later: its graph orders those
+    /// reads before the puts, too.
+    fn forwards(&mut self, turn: Turn, record: &mut DeviceRecord) -> Result<()> {
+        let shared = self.shared.clone();
+        let graph = &shared.plan.graph;
+        let range = graph.schedule().range(self.device);
+        for index in range.clone().filter(|&index| graph.op(index).kind() == Kind::F) {
+            let ready = shared.watch.now_ns();
+            let input = self.input(index, turn)?;
+            self.compute(index, turn, input, OpRecord { index, turn: ready, ..OpRecord::default() }, record)?;
+            if !M::ENQUEUES {
+                shared.watch.note_done(self.number, index + 1 - range.start);
+            }
+            self.put(index, turn, record)?;
+        }
+        Ok(())
+    }
+
     /// Returns the message of `port` if it goes to another device.
-    fn crossing(&self, port: &Option<BufferUse>, step: u64) -> Option<Message> {
-        port.as_ref().and_then(|port| self.shared.buffers.message(self.number, port, step))
+    fn crossing(&self, port: &Option<BufferUse>, turn: Turn) -> Option<Message> {
+        let port = port.as_ref()?;
+        let step = turn.messages_of(self.shared.plan.graph.op(port.message).kind());
+        let message = self.shared.buffers.message(self.number, port, step)?;
+        Some(if turn.forwards_only { Message { credit: Some(message.value - 1), ..message } } else { message })
     }
 
     /// Returns the copies to and from the host that op `index` waits for.
@@ -287,13 +323,18 @@ impl<M: Backend> Program<M> {
     }
 
     /// Waits for what op `index` needs: copies from the host, and its input, whose location it returns.
-    fn wait(&mut self, index: usize, step: u64) -> Result<Option<M::Location>> {
+    fn wait(&mut self, index: usize, turn: Turn) -> Result<Option<M::Location>> {
         let copies = self.copies_before(index);
         if !copies.is_empty() {
             self.waiting(|program| program.backend.wait_for_copies(&copies))?;
         }
+        self.input(index, turn)
+    }
+
+    /// Waits for the input of op `index`, and returns its location.
+    fn input(&mut self, index: usize, turn: Turn) -> Result<Option<M::Location>> {
         let port = &self.shared.plan.inputs[index];
-        let Some(message) = self.crossing(port, step) else {
+        let Some(message) = self.crossing(port, turn) else {
             return Ok(port.as_ref().and_then(|port| self.backend.local(port)));
         };
         self.waiting(|program| program.link.wait(message)).map(Some)
@@ -318,7 +359,7 @@ impl<M: Backend> Program<M> {
     fn compute(
         &mut self,
         index: usize,
-        step: u64,
+        turn: Turn,
         input: Option<M::Location>,
         times: OpRecord,
         record: &mut DeviceRecord,
@@ -328,7 +369,7 @@ impl<M: Backend> Program<M> {
             fault.strike(self.number, record.ops.len() + record.host_copies.len(), &shared.watch)?;
         }
         let port = &shared.plan.outputs[index];
-        let output = match self.crossing(port, step) {
+        let output = match self.crossing(port, turn) {
             Some(message) => Some(self.waiting(|program| program.link.send_buffer(message))?),
             None => port.as_ref().and_then(|port| self.backend.local(port)),
         };
@@ -336,7 +377,7 @@ impl<M: Backend> Program<M> {
         self.backend.compute(record.ops.len(), shared.plan.graph.op(index), input, output)?;
         let end = shared.watch.now_ns();
         self.note_progress();
-        if let Some(message) = self.crossing(&shared.plan.inputs[index], step) {
+        if let Some(message) = self.crossing(&shared.plan.inputs[index], turn) {
             self.waiting(|program| program.link.release(message))?;
         }
         record.ops.push(OpRecord { start, end, put_start: end, put_end: end, ..times });
@@ -344,8 +385,8 @@ impl<M: Backend> Program<M> {
     }
 
     /// Puts the output of op `index`, one of the last two computed, if it goes to another device.
-    fn put(&mut self, index: usize, step: u64, record: &mut DeviceRecord) -> Result<()> {
-        let Some(message) = self.crossing(&self.shared.plan.outputs[index], step) else { return Ok(()) };
+    fn put(&mut self, index: usize, turn: Turn, record: &mut DeviceRecord) -> Result<()> {
+        let Some(message) = self.crossing(&self.shared.plan.outputs[index], turn) else { return Ok(()) };
         let computed = record.ops.last().map_or(0, |op| op.end);
         self.waiting(|program| program.link.put(message))?;
         if let Some(op) = record.ops.iter_mut().rev().find(|op| op.index == index) {

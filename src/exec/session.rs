@@ -105,6 +105,8 @@ pub struct Session {
     answers: Receiver<(u32, Answer)>,
     threads: Vec<JoinHandle<()>>,
     steps: u64,
+    /// Number of steps with backwards.
+    backwards: u64,
     updates: u64,
 }
 
@@ -116,8 +118,8 @@ pub fn start_session(shared: Arc<Shared>, runners: Runners, settings: Settings) 
     let (answer, answers) = channel();
     let count = runners.len();
     let timeout = settings.timeout;
-    let mut session =
-        Session { shared, timeout, commands: Vec::new(), answers, threads: Vec::new(), steps: 0, updates: 0 };
+    let (commands, threads, [steps, backwards, updates]) = (Vec::new(), Vec::new(), [0; 3]);
+    let mut session = Session { shared, timeout, commands, answers, threads, steps, backwards, updates };
     for (number, runner) in runners {
         let (command, inbox) = channel();
         let answer = answer.clone();
@@ -145,6 +147,17 @@ impl Session {
         self.row(&[(batch.clone(), update)])
     }
 
+    /// Runs the forwards of a step, and nothing else: gradients stay as they are. The loss has the bits of [`Session::step`].
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<StepRecord, Error> {
+        if !self.shared.queues.is_empty() {
+            return self.step(batch, None); // queues that emulate a delivery expect all messages of a step
+        }
+        self.turns(&[(batch.clone(), None)], true)
+    }
+
     /// Runs steps back to back, without a barrier between them: a device begins the next step as soon as it has finished its part of
     /// the previous one. Returns the record of the first step, with the ends of the following ones.
     ///
@@ -154,6 +167,10 @@ impl Session {
     /// # Panics
     /// There are no steps.
     pub fn row(&mut self, steps: &[(Arc<Batch>, Option<Update>)]) -> Result<StepRecord, Error> {
+        self.turns(steps, false)
+    }
+
+    fn turns(&mut self, steps: &[(Arc<Batch>, Option<Update>)], forwards_only: bool) -> Result<StepRecord, Error> {
         if let Some(signal) = self.shared.ranks.stop().agreed() {
             return Err(Error::Stopped { signal });
         }
@@ -162,8 +179,10 @@ impl Session {
         }
         let mesh = self.shared.mesh;
         for (number, (batch, update)) in steps.iter().enumerate() {
-            let turn = Turn { step: self.steps, updates: self.updates, follows: number > 0 };
+            let (step, backwards, updates) = (self.steps, self.backwards, self.updates);
+            let turn = Turn { step, backwards, updates, follows: number > 0, forwards_only };
             self.steps += 1;
+            self.backwards += u64::from(!forwards_only);
             self.updates += u64::from(update.is_some());
             let parts = Batch::split(batch, mesh.data);
             for (worker, command) in self.workers().zip(&self.commands) {
@@ -364,7 +383,7 @@ fn serve(
             Command::Call(call) => runner.call(call).map(|()| Answer::Called),
             Command::Step { turn, batch, update } => {
                 let record = runner.step(turn, &batch, update.as_ref())?;
-                if update.is_none() {
+                if update.is_none() && !turn.forwards_only {
                     runner.call(Box::new(|state| state.clear()))?;
                 }
                 Ok(Answer::Step(Box::new(record)))

@@ -73,6 +73,10 @@ pub struct StageModule<C: Compute> {
     pub(super) slices: usize,
     /// By stage and unit, whose forwards keep only what recomputing needs.
     pub(super) recomputed: BTreeSet<(u32, usize)>,
+    /// Whether forwards keep nothing, because no backward follows; with slices only what later slices of the micro-batch read.
+    pub forwards_only: bool,
+    /// Whether sequences grow: what forwards keep for later tokens stays.
+    pub(super) grows: bool,
     rows: usize,
     #[cfg(feature = "internals")]
     rows_between: usize,
@@ -241,6 +245,8 @@ impl<C: Compute> StageModule<C> {
             microbatches: workload.microbatches,
             slices: workload.slice_count(),
             recomputed: BTreeSet::new(),
+            forwards_only: false,
+            grows: false,
             rows: workload.micro_batch.rows(),
             #[cfg(feature = "internals")]
             rows_between: workload.micro_batch.rows() / share.row_ranks(),

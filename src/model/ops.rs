@@ -9,6 +9,7 @@ use crate::model_spec::{EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Context as _, Error, Result, bail, ensure};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// What a forward pass keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ enum Keeping {
     Everything,
     /// What recomputing it needs: its input, and keys and values if `keys`.
     Stub { keys: bool },
+    /// What forwards of later slices read if `keys`, otherwise nothing.
+    Nothing { keys: bool },
 }
 
 /// A forward pass over the parts of a stage.
@@ -47,9 +50,11 @@ impl<C: Compute> Forward<'_, C> {
             let walk = Walk { compute: &mut *self.compute, layers, groups, microbatch: self.microbatch };
             let (mut of_part, next) = walk.forward(self.groups, hidden, place, self.weight, &earlier)?;
             hidden = next;
-            if let Keeping::Stub { keys } = self.keeping {
-                let walk = Walk { compute: &mut *self.compute, layers, groups, microbatch: self.microbatch };
-                of_part = walk.stub(of_part, number == 0, keys)?;
+            let walk = Walk { compute: &mut *self.compute, layers, groups, microbatch: self.microbatch };
+            match self.keeping {
+                Keeping::Everything => {}
+                Keeping::Stub { keys } => of_part = walk.stub(of_part, number == 0, keys)?,
+                Keeping::Nothing { keys } => walk.forget(&mut of_part, keys),
             }
             left.push(of_part);
             timer.end(repetition.timed)?;
@@ -156,18 +161,33 @@ impl<C: Compute> StageModule<C> {
         check_presence(output.is_some(), !entry.layers.has(HEAD), "output")?;
         self.enter(slice)?;
         timer.start(Kind::F)?;
-        let taken = self.held.begin(op);
+        let taken = (!self.forwards_only).then(|| self.held.begin(op));
         let hidden = input.map(|input| self.compute.receive(input, self.spec.width)).transpose()?;
         let is_recomputed = self.recomputed.contains(&(op.stage(), unit));
-        let keeping = if is_recomputed { Keeping::Stub { keys: self.slices > 1 } } else { Keeping::Everything };
+        let keeping = match (self.forwards_only, is_recomputed, self.grows) {
+            (true, _, false) => Keeping::Nothing { keys: self.slices > 1 },
+            (true, _, true) | (false, true, _) => Keeping::Stub { keys: self.slices > 1 },
+            (false, false, _) => Keeping::Everything,
+        };
         let (left, hidden) = self.walk_forward(op, hidden, output.as_ref(), keeping, timer)?;
         if let (Some(hidden), Some(output)) = (hidden, output) {
             self.compute.send(hidden, output)?;
         }
         timer.finish()?;
-        let kept = self.keep(op.stage(), unit, if is_recomputed { Stash::Stub(left) } else { Stash::Forward(left) });
-        self.held.took(taken, kept);
+        let is_stub = matches!(keeping, Keeping::Stub { .. });
+        let kept = self.keep(op.stage(), unit, if is_stub { Stash::Stub(left) } else { Stash::Forward(left) });
+        if let Some(taken) = taken {
+            self.held.took(taken, kept);
+        } else if slice + 1 == self.slices && !self.grows {
+            self.forget(op.stage(), unit - slice..unit + 1);
+        }
         Ok(())
+    }
+
+    /// Drops what the forwards of units of a stage left.
+    fn forget(&mut self, stage: u32, units: Range<usize>) {
+        let stashes = self.stages.get_mut(&stage).into_iter().flat_map(|entry| &mut entry.stashes[units.clone()]);
+        stashes.flat_map(Stash::clear).for_each(|buffer| self.compute.give(buffer));
     }
 
     /// Runs the forward of a unit over all parts of its stage.

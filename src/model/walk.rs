@@ -74,6 +74,15 @@ impl<B> Left<B> {
     }
 }
 
+impl Left<Vec<f32>> {
+    /// Adds the keys and values of the tokens after its own.
+    pub fn append_keys(&mut self, later: &Left<Vec<f32>>) {
+        if let (Some(keys), Some(later)) = (&mut self.keys, &later.keys) {
+            keys.extend_from_slice(later);
+        }
+    }
+}
+
 /// A buffer that must be there.
 fn some<B>(buffer: Option<B>) -> Result<B> {
     buffer.context("expected an activation that an earlier layer made, found none")
@@ -256,6 +265,16 @@ impl<C: Compute> Walk<'_, C> {
             stubs.push(Left { input, keys, ..Left::NOTHING });
         }
         Ok(stubs)
+    }
+
+    /// Gives back what a forward left, with `keeps_keys` all but what later slices read: the keys and values in an attention's input.
+    pub fn forget(self, left: &mut [Left<C::Buffer>], keeps_keys: bool) {
+        for (layer, left) in self.layers.iter().zip(left) {
+            let is_read = keeps_keys && matches!(layer.call, Call::Attention(_));
+            let input = if is_read { left.input.take() } else { None };
+            let rest = std::mem::replace(left, Left { input, ..Left::NOTHING });
+            rest.buffers().for_each(|buffer| self.compute.give(buffer));
+        }
     }
 
     /// Takes out of what a forward left what stays on the device while the rest is on the host: what later slices added, and with

@@ -25,11 +25,15 @@ impl Sampling {
     /// # Errors
     /// The prompt is empty, or the sequence is longer than the model's.
     pub fn sample(&self, parameters: &Parameters, prompt: &[u32], count: usize, stream: u64) -> Result<Vec<u32>> {
+        self.sample_by(&mut WholeModel::new(parameters, prompt.len() + count)?, prompt, count, stream)
+    }
+
+    /// The same by a model of sequences that are long enough.
+    pub fn sample_by(&self, model: &mut WholeModel<'_>, prompt: &[u32], count: usize, stream: u64) -> Result<Vec<u32>> {
         ensure!(!prompt.is_empty(), "expected a prompt of at least 1 token, found none: give a longer one");
         let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
         generator.set_stream(stream);
         let mut ids = prompt.to_vec();
-        let mut model = WholeModel::new(parameters, prompt.len() + count)?;
         for _ in 0..count {
             let logits = model.logits(&ids)?;
             // 53 bits: a number from 0 to below 1

@@ -322,7 +322,7 @@ impl Courier {
 }
 
 impl Device for Courier {
-    fn begin(&mut self, _: &Arc<Batch>) -> anyhow::Result<()> {
+    fn begin(&mut self, _: &Arc<Batch>, _: bool) -> anyhow::Result<()> {
         self.step += 1;
         Ok(())
     }

@@ -148,7 +148,7 @@ fn logits_of_growing_sequences_are_pytorchs() {
 }
 
 /// One of PyTorch's small Llamas: its parameters, and what PyTorch says of it.
-fn llama(case: &str) -> (Parameters, Value) {
+pub fn llama(case: &str) -> (Parameters, Value) {
     let folder = golden("llama").join(case);
     let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let config = huggingface::read(&config).unwrap().config;

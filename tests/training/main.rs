@@ -20,9 +20,11 @@ mod pipeline;
 mod ranks;
 mod reference;
 mod run;
+mod samples;
 mod slices;
 mod tensor;
 mod training_loop;
+mod validation;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -99,6 +99,12 @@ impl Cpu {
         }
     }
 
+    /// Cuts sequences into other slices from now on, of which the last may be missing. Buffers of other lengths are freed.
+    pub fn cut(&mut self, slices: Vec<usize>) {
+        self.workload.slices = slices;
+        self.pool.clear();
+    }
+
     /// Logits (n, V) of a micro-batch's last forward, of the ids that this rank has, where the head is and they were kept. With slices
     /// one after the other.
     pub fn logits(&self, unit: u32) -> Option<&[f32]> {

@@ -18,6 +18,11 @@ impl Pool {
         known.unwrap_or_else(|| vec![0.0; length])
     }
 
+    /// Frees the buffers that nobody holds.
+    pub(super) fn clear(&self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Takes a buffer back.
     pub(super) fn give(&self, buffer: Vec<f32>) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).entry(buffer.len()).or_default().push(buffer);

@@ -17,7 +17,7 @@ use super::sums::SumsGuard;
 use crate::compute::cuda::{Cuda, DeviceCollective, EventTimer};
 use crate::epilogue::GradientSync;
 use crate::model::StageModule;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
 use pipesim_cuda::{Address, Buffer, Clock, Event, Gpu, Range};
 use std::collections::BTreeMap;
@@ -58,8 +58,8 @@ pub struct Accelerator {
     done: usize,
     /// Start and end of this step's copies to and from the host, by their numbers in the graph.
     copies: BTreeMap<usize, [Arc<Event>; 2]>,
-    /// By number of computed ops done: the position in the program.
-    positions: Vec<usize>,
+    /// By number of computed ops done, of all and of the forwards alone: the position in the program.
+    positions: [Vec<usize>; 2],
 }
 
 impl Accelerator {
@@ -81,8 +81,11 @@ impl Accelerator {
                 place.insert(Buffer::new(gpu.context(), module.hidden_bytes())?);
             }
         }
-        let computed = range.clone().filter(|&index| plan.graph.op(index).kind().is_compute());
-        let positions = computed.map(|index| index - range.start).chain([range.len()]).collect();
+        let positions_of = |is: fn(Kind) -> bool| {
+            let computed = range.clone().filter(|&index| is(plan.graph.op(index).kind()));
+            computed.map(|index| index - range.start).chain([range.len()]).collect()
+        };
+        let positions = [positions_of(Kind::is_compute), positions_of(|kind| kind == Kind::F)];
         // Created now, so that few are created in a step.
         gpu.events().reserve(5 * range.len())?;
         let marks = EventTimer::new(&gpu);
@@ -118,7 +121,8 @@ impl Accelerator {
             self.done += 1;
         }
         if self.done > before {
-            self.shared.watch.note_done(self.number, self.positions[self.done]);
+            let positions = &self.positions[usize::from(self.module.forwards_only)];
+            self.shared.watch.note_done(self.number, positions[self.done]);
             self.shared.watch.note_wait(self.number, true);
         }
         Ok(())
@@ -171,12 +175,13 @@ impl Backend for Accelerator {
     type Location = Address;
     type Timestamp = Event;
 
-    fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
+    fn begin(&mut self, batch: &Arc<Batch>, forwards_only: bool) -> Result<()> {
         self.gpu.make_current()?;
         limit(&self.gpu, &self.shared);
         self.marks.clear();
         self.copies.clear();
         self.done = 0;
+        self.module.forwards_only = forwards_only;
         self.module.begin(&batch.inputs, &batch.targets)?;
         // In the order of groups on every device, behind the tensor-parallel ranks.
         self.data.values_mut().try_for_each(|group| group.begin())?;

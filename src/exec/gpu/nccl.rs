@@ -13,6 +13,7 @@ use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, 
 use super::endpoint::{self, Endpoint, GpuLink};
 use crate::delivery::{ChannelOptions, Delivery, Receives};
 use crate::lowering::{CommunicationQueue, Entry, Holds, Lowering};
+use crate::op::Kind;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use pipesim_cuda::library::NCCL;
 use pipesim_cuda::nccl::{self, UniqueId};
@@ -74,6 +75,8 @@ pub struct Nccl {
     /// Messages produced in this step, by op.
     made: BTreeMap<usize, Message>,
     step: u64,
+    /// Whether the step has only the messages of forwards.
+    forwards_only: bool,
     /// By peer: outgoing messages of exchanges that are not yet enqueued.
     exchanges: BTreeMap<u32, VecDeque<Message>>,
     receive_buffers: BTreeMap<usize, ReceiveBuffer>,
@@ -169,18 +172,41 @@ impl Nccl {
         }
         let (library, ids) = (library.clone(), ids.clone());
         let (channels, made, exchanges) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Nccl { endpoint, library, ids, channels, lanes, made, step: 0, exchanges, receive_buffers })
+        Ok(Nccl {
+            endpoint,
+            library,
+            ids,
+            channels,
+            lanes,
+            made,
+            step: 0,
+            forwards_only: false,
+            exchanges,
+            receive_buffers,
+        })
     }
 
     fn receive_buffer(&self, message: Message) -> Result<&ReceiveBuffer> {
         self.receive_buffers.get(&message.buffer).context("a message of another device")
     }
 
+    /// The kind of the op that made a message.
+    fn kind_of(&self, entry: &Entry) -> Kind {
+        self.endpoint.shared.plan.graph.op(entry.message()).kind()
+    }
+
     /// Enqueues the next entries of a lane: up to the receive of `wanted`, or all sends that are produced.
     fn advance(&mut self, lane: usize, wanted: Option<usize>) -> Result<()> {
         while self.lanes[lane].next < self.lanes[lane].queue.groups() {
             let Lane { name, queue, next } = &self.lanes[lane];
-            let (name, group) = (name.clone(), queue.group(*next).to_vec());
+            // Without the messages of backwards the others keep their order, on both sides of each.
+            let runs = |entry: &Entry| !self.forwards_only || self.kind_of(entry) == Kind::F;
+            let group: Vec<Entry> = queue.group(*next).iter().copied().filter(runs).collect();
+            let name = name.clone();
+            if group.is_empty() {
+                self.lanes[lane].next += 1;
+                continue;
+            }
             let is_unmade = |entry: &Entry| !entry.is_receive() && !self.made.contains_key(&entry.message());
             let receives = group.iter().any(|entry| entry.is_receive());
             match (wanted, group.iter().any(is_unmade)) {
@@ -259,7 +285,8 @@ impl Link for Nccl {
     type Location = Address;
     type Timestamp = Event;
 
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self, forwards_only: bool) -> Result<()> {
+        self.forwards_only = forwards_only;
         if self.channels.is_empty() {
             // The order of names is the same on every device, so that no two wait for each other at different communicators.
             let ids = self.ids.clone();

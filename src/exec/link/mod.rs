@@ -22,8 +22,9 @@ pub trait Link: Send {
     /// A point in time on the device, readable after the step.
     type Timestamp;
 
-    /// Begins a step on the device's thread, when nothing is enqueued. May wait for other devices.
-    fn begin(&mut self) -> Result<()> {
+    /// Begins a step on the device's thread, when nothing is enqueued; with `forwards_only` one without backwards and their messages. May
+    /// wait for other devices.
+    fn begin(&mut self, _forwards_only: bool) -> Result<()> {
         Ok(())
     }
 
