@@ -341,8 +341,8 @@ fn pieces_of_stages_are_exact() {
             Fraction::of(layers[1] as u64).plus(of("mtp")).plus(of("loss")),
         ];
         let all = weights[0].plus(weights[1]);
-        for stage in 0..2 {
-            let expected = Fraction::read(&forward).times(Fraction::of(2)).times(weights[stage]).over(all);
+        for (stage, weight) in weights.into_iter().enumerate() {
+            let expected = Fraction::read(&forward).times(Fraction::of(2)).times(weight).over(all);
             let found = resolved.costs.of(Op::new(Kind::F, stage as u32, 0)).duration;
             let found = Fraction::new(found.into(), resolved.costs.ticks_per_unit as i128);
             assert_eq!(found, expected, "case {case}: {layout} F={forward},{text}");
