@@ -183,6 +183,8 @@ fn tests_all_runs_the_commands_of_contributing() {
 #[test]
 fn last_green_is_a_commit_that_was_tested_as_a_whole() {
     type Change<'a> = &'a dyn Fn(&Path);
+    /// A name, what happens before and during the run, variables, and whether the commit is written.
+    type Case<'a> = (&'a str, Change<'a>, Change<'a>, &'a [(&'a str, &'a str)], bool);
     let script = root().join("tests/last-green");
     let git = |folder: &Path, words: &[&str]| {
         let who = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"];
@@ -237,7 +239,7 @@ fn last_green_is_a_commit_that_was_tested_as_a_whole() {
         git(folder, &["config", "status.showUntrackedFiles", "no"]);
         write(folder, "other");
     };
-    let cases: [(&str, Change<'_>, Change<'_>, &[(&str, &str)], bool); 10] = [
+    let cases: [Case<'_>; 10] = [
         ("clean", &nothing, &nothing, &[], true),
         ("an ignored file", &ignored, &ignored, &[], true),
         ("an empty variable", &nothing, &nothing, &[("PIPESIM_WITHOUT_MPI", ""), ("PIPESIM_WITHOUT_WHEELS", "")], true),

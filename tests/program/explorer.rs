@@ -147,7 +147,7 @@ fn no_option_of_a_served_verb_leaves_the_folder() {
                         _ => vec![spelling.clone(), value.clone()],
                     };
                     let replaced = |word: &&str| *word == spelling.as_str();
-                    let at = usual.iter().position(|word| replaced(&word));
+                    let at = usual.iter().position(replaced);
                     let rest = usual.iter().enumerate().filter(|(n, _)| at.is_none_or(|at| *n != at && *n != at + 1));
                     let args: Vec<&str> = [verb]
                         .into_iter()
