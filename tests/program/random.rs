@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Commands to begin with, by verb. `$M` is a folder of one measured step, `$K` one of traces, `$F` one of schedules and costs.
 const BEGINNINGS: &[(&str, &str)] = &[
@@ -33,22 +34,22 @@ const BEGINNINGS: &[(&str, &str)] = &[
 
 /// Values by the name of an option, or by a capital of [`BEGINNINGS`]: sensible ones and others.
 const VALUES: &[(&str, &str)] = &[
-    ("P", "1 2 2 3 4 4 5 8 0"),
-    ("M", "1 2 3 4 4 6 8 8 0"),
+    ("P", "1 2 2 2 2 3 4 4 4 4 4 5 8 8 0"),
+    ("M", "1 2 3 4 4 6 8 8 8 8 8 16 16 0"),
     (
         "S",
-        "1f1b gpipe naive zb-h1 zb-h2 zb-v dualpipe dualpipe-v chimera chimera:v=4 hanayo:waves=3 v-half v-min v-zb 1f1b-v \
+        "1f1b 1f1b 1f1b gpipe gpipe zb-h1 zb-v zb-v interleaved-1f1b interleaved-1f1b 1f1b,gpipe $F/own.star 1f1b gpipe naive zb-h1 zb-h2 zb-v dualpipe dualpipe-v chimera chimera:v=4 hanayo:waves=3 v-half v-min v-zb 1f1b-v \
          zb-v-greedy interleaved-1f1b:v=3 interleaved-zb group-interleaved:group=3 looped-bfs:v=2 auto eager-1f1b zb-1p zb-2p \
          1f1b,zb-v gpipe:v=2 none 1f1b:v=0 , hanayo:waves=-1 auto:v=7 $F/own.star $F/wrong.star $F/two.csv $F $F/none.csv 1f1b,",
     ),
     (
         "C",
-        "F=1,B=2 F=1:2,B=2:4 F=1/2,B=3 F=1/2/1/2,B=2 F=1ms,I=2us F=0,B=0 F=1e-9 F=999999999999,B=1 F=-1 F=1,F=2 comm=0.1 \
+        "F=1,B=2 F=1,B=2,comm=0.1 F=1ms,B=2ms F=1,I=2,W=1 F=1.5 comm=1us,F=1ms F=2,B=3 keep=0.5 F=1,B=2 F=1:2,B=2:4 F=1/2,B=3 F=1/2/1/2,B=2 F=1ms,I=2us F=0,B=0 F=1e-9 F=999999999999,B=1 F=-1 F=1,F=2 comm=0.1 \
          F=1,I=1,W=1,comm=0.5,keep=0.5 keep=2 B=1,W=2 F=nan F=1:,B=1 F=1:2:3,B=1:2 unshard=1,reduce=2 embedding=1,loss=1 S=1 x=1 = \
          $F/two-stages.csv $F/two-stages.toml",
     ),
-    ("MODEL", "gpt2 gpt2-xl llama-3-8b qwen3-30b-a3b $F/eight.json none $F/two.json"),
-    ("HARDWARE", "h100-sxm a100-sxm-80gb gb200 none $F/own.star"),
+    ("MODEL", "gpt2 gpt2 gpt2 llama-3-8b gpt2-xl llama-3-8b qwen3-30b-a3b $F/eight.json none $F/two.json"),
+    ("HARDWARE", "h100-sxm h100-sxm h100-sxm h100-sxm a100-sxm-80gb gb200 none $F/own.star"),
     ("T", "json dot pytorch-csv pytorch-csv-comms none"),
     ("again", "$F/none"),
     ("batch", "1 8 16 17 64"),
@@ -176,7 +177,7 @@ fn choices() -> BTreeMap<String, Vec<Choice>> {
 /// A value of an option.
 fn value(dice: &mut Dice, choice: &Choice) -> String {
     let known = VALUES.iter().find(|(name, _)| *name == choice.name);
-    match dice.below(6) {
+    match dice.below(12) {
         // files are written only where they are gone afterwards
         0 if !["output", "resume"].contains(&choice.name.as_str()) => HOSTILE[dice.below(HOSTILE.len())].to_string(),
         _ if !choice.values.is_empty() => choice.values[dice.below(choice.values.len())].clone(),
@@ -184,7 +185,7 @@ fn value(dice: &mut Dice, choice: &Choice) -> String {
     }
 }
 
-/// A command: a beginning with values for its capitals, and up to four options of its verb.
+/// A command: a beginning with values for its capitals, and up to three options of its verb.
 fn random_command(dice: &mut Dice, choices: &BTreeMap<String, Vec<Choice>>) -> Vec<String> {
     let (verb, beginning) = BEGINNINGS[dice.below(BEGINNINGS.len())];
     let drawn = |word: &str, dice: &mut Dice| -> String {
@@ -197,7 +198,7 @@ fn random_command(dice: &mut Dice, choices: &BTreeMap<String, Vec<Choice>>) -> V
     };
     let mut words = vec![verb.to_string()];
     words.extend(beginning.split_whitespace().map(|word| drawn(word, dice)));
-    for _ in 0..dice.below(5) {
+    for _ in 0..dice.below(4) * dice.below(2) {
         let choice = &choices[verb][dice.below(choices[verb].len())];
         let flag = format!("--{}", choice.name);
         match dice.below(12) {
@@ -246,8 +247,8 @@ fn nulls(json: &Value, name: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with the answer to a command, given within 60 s of the processor and 120 s.
-fn fault(words: &[String], folder: &Path) -> Option<String> {
+/// What is wrong with the answer to a command, given within 60 s of the processor and 120 s; `answered` counts those that are no refusal.
+fn fault(words: &[String], folder: &Path, answered: &AtomicUsize) -> Option<String> {
     let limited = "ulimit -t 60; exec timeout 120 \"$P\" \"$@\"";
     let mut command = Command::new("bash");
     command.args(["-c", limited, "bash"]).args(words).env("P", PROGRAM).env("RUST_BACKTRACE", "0").current_dir(folder);
@@ -263,6 +264,7 @@ fn fault(words: &[String], folder: &Path) -> Option<String> {
     if !matches!(code, Some(0 | 4)) {
         return if told.contains("error: ") { None } else { wrong("refused without a reason") };
     }
+    answered.fetch_add(1, Ordering::Relaxed);
     let is_json = words.windows(2).any(|two| two == ["--format", "json"]) || words.iter().any(|w| w == "--format=json");
     let prints = words[0] != "import"
         && !words.iter().any(|word| ["--to", "--help", "-h"].iter().any(|flag| word.starts_with(flag)));
@@ -289,14 +291,18 @@ fn random_commands_are_answered_or_refused() {
     let named = |word: String| word.replace("$M", &run).replace("$K", &traces).replace("$F", &files);
     let commands: Vec<Vec<String>> =
         (0..number).map(|_| random_command(&mut dice, &choices).into_iter().map(named).collect()).collect();
+    let answered = AtomicUsize::new(0);
     let (some, others) = commands.split_at(commands.len() / 2);
     let faults = |commands: &[Vec<String>]| -> Vec<String> {
         let folder = tempfile::tempdir().unwrap(); // for what they write
-        commands.iter().filter_map(|words| fault(words, folder.path())).collect()
+        commands.iter().filter_map(|words| fault(words, folder.path(), &answered)).collect()
     };
     let wrong = std::thread::scope(|scope| {
         let beside = scope.spawn(|| faults(some));
         [faults(others), beside.join().unwrap()].concat()
     });
+    let answered = answered.into_inner();
+    println!("{answered} of {number} are answered");
+    assert!(5 * answered >= commands.len(), "too many are refused: {answered} of {number} are answered");
     assert!(wrong.is_empty(), "{} of {number}:\n{}", wrong.len(), wrong.join("\n"));
 }
