@@ -141,12 +141,13 @@ fn unsafe_stands_only_where_it_must() {
 }
 
 /// Files outside of `src` that use private modules, and what for. The others go through the public API and the command line.
-const INTERNALS: [(&str, &str); 18] = [
+const INTERNALS: [(&str, &str); 19] = [
     ("benches/simulation.rs", "the event engine on a prepared graph"),
     ("tests/language/batches.rs", "the queues of sends and receives"),
     ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
     ("tests/language/names.rs", "suggestions for names, and escapes in messages"),
     ("tests/program/emulated.rs", "what kernels store"),
+    ("tests/program/explorer.rs", "all options of the verbs that are served"),
     ("tests/program/flags.rs", "the parser of the command line, option by option"),
     ("tests/program/tips.rs", "all verbs and their options"),
     ("tests/program/values.rs", "the same, value by value"),
