@@ -3,7 +3,7 @@
 
 use super::calibrate::{calibrating_graphs, sized_graphs, sliced_graphs};
 use super::copied::copied_graphs;
-use super::recorded::{Recorded, TRAINING};
+use super::recorded::{Recorded, SHAPE, TRAINING};
 use super::results::Setting;
 use super::sessions::open_sessions;
 use super::summary::tables;
@@ -91,6 +91,7 @@ impl Accuracy {
     pub fn record(training: &Training, runs: &[Steps]) -> Result<Vec<u8>, Error> {
         let mut provenance = training.provenance();
         provenance.insert(TRAINING.to_string(), training.in_words());
+        provenance.insert(SHAPE.to_string(), training.shape());
         Recorded::new(provenance, runs).write()
     }
 
@@ -100,7 +101,7 @@ impl Accuracy {
     /// Other data, or steps of another experiment.
     pub fn recorded(&self, training: &Training, bytes: &[u8]) -> Result<Vec<Steps>, Error> {
         let recorded = Recorded::read(bytes)?;
-        recorded.require_training(&training.in_words())?;
+        recorded.require_training(&training.in_words(), &training.shape())?;
         recorded.steps(self.graphs(training)?)
     }
 

@@ -17,6 +17,9 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Key of the provenance that describes the training.
 pub(super) const TRAINING: &str = "training";
 
+/// Key of the checksum of everything else that the model's times depend on; absent in older files.
+pub(super) const SHAPE: &str = "shape";
+
 /// Longest time, 13 days: sums over many steps still fit into 64 bits.
 const MOST_NS: u64 = 1 << 50;
 
@@ -38,7 +41,24 @@ struct Run {
     microbatches: u32,
     role: Role,
     ops: usize,
+    /// Checksum of the order; absent in older files.
+    #[serde(default)]
+    order: Option<String>,
     steps: Vec<StepRecord>,
+}
+
+/// Returns a checksum of the ops of each device in their order. A schedule file may keep its name and number of ops when it changes.
+fn order(graph: &TaskGraph) -> String {
+    let schedule = graph.schedule();
+    let mut hasher = crc32fast::Hasher::new();
+    for device in 0..schedule.devices() {
+        for op in schedule.program(device) {
+            let pair = if op.opens_pair() { "+" } else { " " };
+            hasher.update(format!("{op}{pair}").as_bytes());
+        }
+        hasher.update(b"\n");
+    }
+    format!("{:08x}", hasher.finalize())
 }
 
 impl Run {
@@ -61,6 +81,7 @@ impl Recorded {
             microbatches: run.graph.schedule().microbatches,
             role: run.role,
             ops: run.graph.len(),
+            order: Some(order(&run.graph)),
             steps: run.records.clone(),
         };
         Recorded { schema_version: SCHEMA_VERSION, provenance, runs: runs.iter().map(run).collect() }
@@ -94,14 +115,21 @@ impl Recorded {
         serde_json::from_slice(&json).map_err(|error| unknown(error.to_string()))
     }
 
-    /// Checks that the steps are of the training `expected`, if the file says what training they are of.
-    pub fn require_training(&self, expected: &str) -> Result<(), Error> {
-        match self.provenance.get(TRAINING) {
-            Some(found) if found != expected => Err(Error::Usage(format!(
+    /// Checks that the steps are of the training `expected` with the checksum `shape`, if the file says what training they are of.
+    pub fn require_training(&self, expected: &str, shape: &str) -> Result<(), Error> {
+        let has = |key, own: &str| self.provenance.get(key).is_none_or(|found| found == own);
+        if let Some(found) = self.provenance.get(TRAINING).filter(|_| !has(TRAINING, expected)) {
+            return Err(Error::Usage(format!(
                 "expected recorded steps of {expected}, found steps of {found}; use the options that they were measured with"
-            ))),
-            _ => Ok(()),
+            )));
         }
+        if !has(SHAPE, shape) {
+            return Err(Error::Usage(format!(
+                "expected recorded steps of this model, {expected}, found steps of a model that differs in other sizes, or in the layers \
+                 per stage; use the options and files that they were measured with"
+            )));
+        }
+        Ok(())
     }
 
     /// Returns the steps of `graphs`.
@@ -120,6 +148,11 @@ impl Recorded {
             let (name, m, ops) = (graph.schedule().name.clone(), graph.schedule().microbatches, graph.len());
             let run =
                 runs.next().filter(|run| (&run.schedule, run.microbatches, run.role, run.ops) == (&name, m, role, ops));
+            if run.as_ref().and_then(|run| run.order.as_ref()).is_some_and(|recorded| *recorded != order(&graph)) {
+                return Err(Error::Usage(format!(
+                    "expected recorded steps of {name} in the order that it has now, found another order; restore the schedule, or measure again with --record"
+                )));
+            }
             let records = run.map(|run| run.steps).filter(|steps| fit(steps, &graph)).ok_or_else(|| {
                 let devices = graph.schedule().devices();
                 Error::Usage(format!(

@@ -271,7 +271,15 @@ impl Training {
         CostFile { layers: spec.outline().layers() as u32, ..costs.at_size(&spec, self.micro_batch) }
     }
 
-    /// Describes everything that times depend on.
+    /// Returns a checksum of all sizes of the model and its layers per stage.
+    pub(super) fn shape(&self) -> String {
+        // how far the vocabulary is padded depends on the device, which may be another one
+        let config = Config { vocabulary_multiple: 1, ..*self.config() };
+        let text = format!("{config:?} {:?}", self.training_config.layers);
+        format!("{:08x}", crc32fast::hash(text.as_bytes()))
+    }
+
+    /// Describes the sizes that times depend on most.
     pub(super) fn in_words(&self) -> String {
         let Config { layers, channels, heads, vocabulary, .. } = *self.config();
         let MicroBatch { sequences, tokens } = self.micro_batch;

@@ -498,6 +498,44 @@ fn a_link_to_nothing_yet_is_followed() {
     assert!(fs::symlink_metadata(folder.path().join("later.svg")).unwrap().is_file());
 }
 
+/// Two timelines of one name are paired; that they are of different orders is told, and of the same order is not.
+#[test]
+fn different_orders_of_one_name_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let orders = ["m * F + m * B", "m * (F + B)", "F + (m - 1) * (F + B) + B"];
+    let written = |order: &str, factor: u32, name: &str| {
+        fs::write(folder.path().join("mine.star"), format!("def device(r, p, m):\n    return {order}\n")).unwrap();
+        let line = format!("$P predict -q -p 2 -m 6 -s mine.star --costs F={factor},B={} -o {name}", 2 * factor);
+        let (code, _, said) = shell(&line, folder.path());
+        assert_eq!(code, 0, "{said}");
+    };
+    let measured = |name: &str| {
+        let path = folder.path().join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"source\":\"predicted\"", "\"source\":\"measured\"")).unwrap();
+    };
+    let told = |line: &str| {
+        let (code, _, said) = shell(line, folder.path());
+        assert_eq!(code, 0, "{said}");
+        said.contains("they are of different orders")
+    };
+    for (at, predicted) in orders.iter().enumerate() {
+        for (other, run) in orders.iter().enumerate() {
+            written(predicted, 1, "predicted.json");
+            written(run, 3, "measured.json");
+            measured("measured.json");
+            assert_eq!(told("$P compare predicted.json measured.json"), at != other, "{predicted} against {run}");
+        }
+    }
+    // overlapped pairs, several chunks and free ops, in orders that do not follow from costs
+    let all = "$P predict -q -p 4 -m 8 -s 1f1b,interleaved-1f1b,interleaved-zb,zb-v,dualpipe,dualpipe-v";
+    for (costs, name) in [("F=1,I=1,W=0", "predicted.json"), ("F=2,I=2,W=1", "measured.json")] {
+        assert_eq!(shell(&format!("{all} --costs {costs} -o {name}"), folder.path()).0, 0);
+    }
+    measured("measured.json");
+    assert!(!told("$P compare predicted.json measured.json"));
+}
+
 /// Costs in nanoseconds and in seconds: what `compare` reads has the figures that `predict` printed.
 #[test]
 fn costs_of_any_size_are_the_same_in_files() {

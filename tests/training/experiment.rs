@@ -163,3 +163,41 @@ fn a_step_is_between_its_neighbours_in_time() {
     assert_eq!(calibrating.around_all(&steps(&[1, 11, 25])), [0, 1, 1, 2, 2, 2]);
     assert_eq!(steps(&[]).around_all(&calibrating), [] as [usize; 0]);
 }
+
+/// Steps that were recorded are of the schedule and of the model that they were measured with, whatever these are called.
+#[test]
+fn recorded_steps_are_of_one_order_and_one_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.star");
+    let write = |body: &str| std::fs::write(&path, format!("def device(r, p, m):\n    return {body}\n")).unwrap();
+    let training_config = TrainingConfig {
+        blocks: Some(4),
+        heads: Some(1),
+        channels: Some(8),
+        vocabulary: Some(300),
+        max_sequence: Some(16),
+        sequence_tokens: Some(4),
+        ..TrainingConfig::default()
+    };
+    let accuracy = Accuracy {
+        schedules: vec![path.display().to_string()],
+        transfers: Vec::new(),
+        sizes: Vec::new(),
+        extent: Extent { warmup: 0, steps: 1, until: None, back_to_back: 1 },
+        ..accuracy(&training_config)
+    };
+    let training = |config: &TrainingConfig| config.training(1, &Ranks::alone()).unwrap();
+    let own = training(&training_config);
+    write("m * F + m * B");
+    let (runs, _) = accuracy.measure(&own, &silent).unwrap();
+    let bytes = Accuracy::record(&own, &runs).unwrap();
+    assert!(accuracy.recorded(&own, &bytes).is_ok());
+    write("F + (m - 1) * (F + B) + B");
+    let error = accuracy.recorded(&own, &bytes).err().unwrap().to_string();
+    assert!(error.contains("mine") && error.contains("another order"), "{error}");
+    write("m * F + m * B # the same order");
+    assert!(accuracy.recorded(&own, &bytes).is_ok());
+    let split = training(&TrainingConfig { layers: Some(vec![3, 1]), ..training_config.clone() });
+    let error = accuracy.recorded(&split, &bytes).err().unwrap().to_string();
+    assert!(error.contains("layers"), "{error}");
+}

@@ -7,10 +7,11 @@ use crate::cli::options::threshold::{Figures, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cost::TimeUnit;
 use crate::diagnosis::trend;
+use crate::op::Op;
 use crate::report::{self, Entry, Panel, Report, steps_table};
-use crate::timeline::{Source, Timeline};
+use crate::timeline::{Source, Span, Timeline};
 use clap::Args;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -138,9 +139,33 @@ fn paired(timelines: Vec<Timeline>) -> Report {
         }
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
             entry.error = report::compare(&predicted.timeline, &measured.timeline).ok();
+            entry.notes.extend(other_order(&predicted.timeline, &measured.timeline));
         }
     }
     Report { title: "Compared timelines".to_string(), entries, extra_tables, ..Report::default() }
+}
+
+/// Says where a measured schedule has another order than the predicted one of the same name.
+fn other_order(predicted: &Timeline, measured: &Timeline) -> Option<String> {
+    let starts: BTreeMap<Op, (u32, u64)> =
+        measured.ops().map(|(op, span)| (op, (span.device, span.start_ns))).collect();
+    let mut last: BTreeMap<u32, (Op, &Span)> = BTreeMap::new();
+    for (op, span) in predicted.ops() {
+        // the ops of a pair overlap, and free ops have no order
+        let is_before = |(_, other): &(Op, &Span)| other.start_ns < span.start_ns && other.end_ns <= span.start_ns;
+        let before = last.insert(span.device, (op, span)).filter(is_before).map(|(before, _)| before);
+        let found = before.and_then(|before| Some((before, starts.get(&before)?, starts.get(&op)?)));
+        if let Some((before, earlier, later)) = found
+            && earlier.0 == later.0
+            && earlier.1 > later.1
+        {
+            return Some(format!(
+                "{}: the prediction runs {before} before {op} on device {}, the measurement after it: they are of different orders",
+                measured.schedule, span.device
+            ));
+        }
+    }
+    None
 }
 
 /// Says which devices of a timeline have no complete trace.
