@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """One training step of the same GPT-2 in plain eager PyTorch: one thread, float32, micro-batches with accumulated gradients.
 
-Prints one JSON line: the median step in milliseconds and tokens per second, forward, backward and AdamW included; the least
-processor time of a step, without what other programs took; and the rate of the best large product.
+Prints one JSON line: the work of a step (see same_work.py); the median step in milliseconds and tokens per second, forward,
+backward and AdamW included; the least processor time of a step, without what other programs took; and the rate of the best large
+product.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+from same_work import torch_work
 from torch import nn
 
 
@@ -72,23 +74,16 @@ def product_gflops():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in [
-        ("layers", 8),
-        ("heads", 6),
-        ("channels", 384),
-        ("vocabulary", 257),
-        ("seq", 256),
-        ("micro", 8),
-        ("sequences", 1),
-        ("steps", 10),
-    ]:
-        parser.add_argument(f"--{name}", type=int, default=default)
+    for name in ("blocks", "heads", "channels", "vocabulary", "seq", "batch", "micro", "steps"):
+        parser.add_argument(f"--{name}", type=int, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = GPT2(arguments.layers, arguments.heads, arguments.channels, arguments.vocabulary, arguments.seq)
+    model = GPT2(arguments.blocks, arguments.heads, arguments.channels, arguments.vocabulary, arguments.seq)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
-    shape = (arguments.micro, arguments.sequences, arguments.seq + 1)
+    if arguments.batch % arguments.micro != 0:
+        parser.error(f"expected --batch to be a multiple of --micro {arguments.micro}, found {arguments.batch}; choose another")
+    shape = (arguments.micro, arguments.batch // arguments.micro, arguments.seq + 1)
     tokens = torch.randint(arguments.vocabulary, shape)
 
     def step():
@@ -107,16 +102,18 @@ def main():
         times.append(time.perf_counter() - start)
         processor.append(time.process_time() - start_processor)
     median = statistics.median(times)
-    step_tokens = arguments.micro * arguments.sequences * arguments.seq
+    sequences, length = tokens.shape[0] * tokens.shape[1], tokens.shape[2] - 1
+    work = torch_work(model, len(model.blocks), model.blocks[0].heads, length, sequences, arguments.vocabulary)
     print(
         json.dumps(
             {
                 "program": f"pytorch {torch.__version__}",
+                "work": work,
                 "step_ms": round(median * 1e3, 3),
                 "best_step_ms": round(min(times) * 1e3, 3),
                 "cpu_ms": round(min(processor) * 1e3, 3),
                 "product_gflops": round(product_gflops(), 2),
-                "tokens_per_second": round(step_tokens / median, 1),
+                "tokens_per_second": round(sequences * length / median, 1),
             }
         )
     )

@@ -11,6 +11,7 @@ GPU.
 A round takes one measurement of each program, so that all see the same machine. Every measurement is of whole training
 steps of the same batch: micro-batches with accumulated gradients, then the update. All are timed by the host's clock, from
 the tokens in its memory to the loss back there. TFLOP/s are by llm.c's arithmetic: 6 N + 6 L C T operations a token.
+Both programs get every size and report the work of a step (see same_work.py); unless it is the same, no ratio is written.
 Prints a table, and writes JSON after every micro-batch size. Exit code 5: no PyTorch or no GPU here.
 """
 
@@ -25,6 +26,8 @@ import sys
 import tempfile
 import time
 
+from same_work import require_same_work, torch_work
+
 LAYERS, HEADS, CHANNELS, VOCABULARY, PADDED_VOCABULARY = 12, 12, 768, 50257, 50304
 ROUNDS, WARMUP_STEPS = 2, 3
 ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
@@ -38,6 +41,7 @@ def build(torch, tokens):
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
+            self.heads = HEADS
             self.ln1 = nn.LayerNorm(CHANNELS)
             self.qkv = nn.Linear(CHANNELS, 3 * CHANNELS)
             self.attention_projection = nn.Linear(CHANNELS, CHANNELS)
@@ -47,7 +51,7 @@ def build(torch, tokens):
 
         def forward(self, x):
             batch, length, _ = x.shape
-            heads = (batch, length, HEADS, CHANNELS // HEADS)
+            heads = (batch, length, self.heads, CHANNELS // self.heads)
             q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(self.ln1(x)).split(CHANNELS, dim=2))
             attention = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.attention_projection(attention.transpose(1, 2).reshape(batch, length, CHANNELS))
@@ -152,17 +156,18 @@ def write_tokens(path, ids):
 
 
 def run_pipesim(arguments, sequences, folder, tokens_file):
-    """Median tokens per second and wall time of a step in ms of one run of pipesim."""
+    """Median tokens per second and wall time of a step in ms of one run of pipesim, and the work of a step."""
     command = [arguments.pipesim, "run", "--device", "cuda", "--precision", "bfloat16", "--stages", "1"]
     command += ["--micro", str(arguments.micro), "--batch", str(arguments.micro * sequences), "--schedule", "1f1b"]
-    command += ["--model", "gpt2", "--seq", str(arguments.seq), "--max-sequence", str(arguments.seq)]
+    command += ["--model", "gpt2", "--blocks", str(LAYERS), "--heads", str(HEADS), "--channels", str(CHANNELS)]
+    command += ["--vocabulary", str(VOCABULARY), "--seq", str(arguments.seq), "--max-sequence", str(arguments.seq)]
     command += ["--data", tokens_file, "--steps", str(arguments.steps), "--warmup", str(WARMUP_STEPS)]
     command += ["--format", "json", "--quiet", "--output", os.path.join(folder, f"pipesim-{sequences}") + os.sep]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"pipesim exited with {done.returncode}: {done.stderr.strip()[-600:]}")
     run = json.loads(done.stdout)["runs"][0]
-    return run["tokens_per_second"], run["wall_ms"]["median"]
+    return run["tokens_per_second"], run["wall_ms"]["median"], run["work"]
 
 
 def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_file, ids):
@@ -170,10 +175,11 @@ def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_f
     length = arguments.seq
     count = arguments.micro * sequences
     step_tokens = count * length
+    work = torch_work(model, len(model.blocks), model.blocks[0].heads, length, count, VOCABULARY)
     rows = [ids[row * length : (row + 1) * length + 1] for row in range(count)]
     batch = torch.tensor(rows).pin_memory()
     ways = {"eager": PyTorch(torch, model, optimizer, model, arguments.micro)}
-    result = {"sequences": sequences, "microbatches": arguments.micro, "step_tokens": step_tokens, "notes": []}
+    result = {"sequences": sequences, "microbatches": arguments.micro, "step_tokens": step_tokens, "work": work, "notes": []}
     if not arguments.no_compile:
         compiled = PyTorch(torch, model, optimizer, torch.compile(model, dynamic=False), arguments.micro)
         start = time.perf_counter()
@@ -196,9 +202,12 @@ def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_f
         if arguments.pipesim:
             torch.cuda.empty_cache()
             try:
-                speeds.append(run_pipesim(arguments, sequences, folder, tokens_file))
+                *speed, own = run_pipesim(arguments, sequences, folder, tokens_file)
             except RuntimeError as error:
                 result["notes"].append(str(error))
+                continue
+            require_same_work(own, work)
+            speeds.append(speed)
     for name, values in seconds.items():
         median = statistics.median(values)
         result[name] = {

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""How fast PyTorch makes and dry-runs a pipeline schedule: one line of JSON per case, for comparison with pipesim's figures.
+"""How fast PyTorch makes and dry-runs a pipeline schedule: one line of JSON per case, compared with pipesim's figures.
 
-    benches/pytorch_schedule.py [--repeat N] [p,m,schedule ...]     default: 8,64,1f1b 8,64,zb-v
+    benches/pytorch_schedule.py [--repeat N] [--criterion FOLDER] [p,m,schedule ...]     default: 8,64,1f1b 8,64,zb-v
+
+FOLDER has what `cargo bench` measured of the same case (group "text to makespan"; default target/criterion). The ratio is left out
+without it, and refused unless both made equally many ops.
 
 Measured are the constructor of PyTorch's class, which orders the ops of all ranks and adds the communication, and
 `_simulate_comms_compute` on its result. Ops are forwards and backwards (F, I, W, B); the communication that PyTorch's lists
@@ -13,7 +16,10 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
+
+from same_work import require_same_work
 
 # PyTorch's class and its stages per device. Schedule1F1B makes no order that PyTorch can dry-run (it runs a hand-written
 # loop); the interleaved class with one stage per device gives the same order.
@@ -41,6 +47,27 @@ def best(repeat, work):
         result = work()
         times.append(time.perf_counter() - start)
     return min(times), result
+
+
+def pipesim(folder, p, m, name):
+    """Ops of the case, and millions of them per second, from what criterion has written; None if it has not measured the case."""
+    found = folder / "text to makespan" / name / f"p={p} m={m}" / "new"
+    if not (found / "benchmark.json").is_file():
+        return None
+    ops = json.loads((found / "benchmark.json").read_text())["throughput"]["Elements"]
+    median_ns = json.loads((found / "estimates.json").read_text())["median"]["point_estimate"]
+    return ops, round(ops / median_ns * 1e3, 3)
+
+
+def compared(line, folder):
+    """The line with pipesim's figures of the same case, if there are any."""
+    ours = pipesim(folder, line["p"], line["m"], line["schedule"])
+    if ours is None:
+        return line | {"pipesim_mops_per_s": None}
+    ops, rate = ours
+    require_same_work({"ops": ops}, {"ops": line["ops"]}, keys=("ops",))
+    theirs = line["mops_per_s"]
+    return line | {"pipesim_mops_per_s": rate, "ratio": theirs and round(rate / theirs, 1)}
 
 
 def measure(case, repeat):
@@ -74,6 +101,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=["8,64,1f1b", "8,64,zb-v"], metavar="p,m,schedule")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each case, default 5")
+    parser.add_argument("--criterion", type=Path, default=Path("target/criterion"), help="what cargo bench has written")
     options = parser.parse_args()
     try:
         import torch
@@ -81,7 +109,8 @@ def main():
         print(f"expected a Python with torch, found {sys.executable}: {error}", file=sys.stderr)
         return 2
     for case in options.cases:
-        print(json.dumps(measure(case, options.repeat) | {"torch": torch.__version__}), flush=True)
+        line = compared(measure(case, options.repeat), options.criterion)
+        print(json.dumps(line | {"torch": torch.__version__}), flush=True)
     return 0
 
 

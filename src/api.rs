@@ -135,7 +135,7 @@ pub mod training {
     };
     pub use crate::experiment::{
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
-        TrainingConfig, Verdict, silent,
+        TrainingConfig, Verdict, Work, silent,
     };
     pub use crate::mesh::{Coordinate, Mesh};
     pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};

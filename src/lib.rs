@@ -235,7 +235,7 @@ pub use timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
 pub use cli::{Allocator, main};
 #[cfg(feature = "training")]
 pub use experiment::{
-    Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig,
+    Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig, Work,
 };
 
 /// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:

@@ -2,8 +2,8 @@
 //! sequence, all of it through this crate's kernels in the order of `pipesim`'s trainer (forward, backward for the input,
 //! backward for the weights; AdamW at the end).
 //!
-//!     cargo run --release -p pipesim-cpu-kernels --example step -- [--layers 6] [--heads 6] [--channels 384]
-//!         [--vocabulary 257] [--tokens 128] [--micro 8] [--steps 6] [--json]
+//!     cargo run --release -p pipesim-cpu-kernels --example step -- [--blocks 6] [--heads 6] [--channels 384]
+//!         [--vocabulary 257] [--seq 128] [--micro 8] [--steps 6] [--json]
 //!         [--instructions avx2]
 //!
 //! Of each call the least of all steps counts. The share is the step's rate, by its matrix products' FLOP, over that of the best
@@ -349,6 +349,20 @@ impl Model {
         loss / (micro * n) as f64
     }
 
+    /// Returns the work of a step as JSON. FLOPs are those of the products that ran, and of the full square of attention scores.
+    fn work(&self, operations: &BTreeMap<&'static str, (u64, f64)>) -> String {
+        let Sizes { layers, heads, channels, vocabulary, tokens, micro, .. } = self.sizes;
+        let groups = self.blocks.iter().chain([&self.wte, &self.wpe, &self.lnf]);
+        let parameters: usize = groups.map(|group| group.values.len()).sum();
+        let products = operations.iter().filter(|(name, _)| !name.starts_with("attention"));
+        let products: f64 = products.map(|(_, (_, flops))| flops).sum();
+        let flops_per_token = products / (micro * tokens) as f64 + (12 * layers * channels * tokens) as f64;
+        format!(
+            "{{\"blocks\": {layers}, \"heads\": {heads}, \"channels\": {channels}, \"vocabulary\": {vocabulary}, \"parameters\": \
+             {parameters}, \"sequence_tokens\": {tokens}, \"sequences\": {micro}, \"flops_per_token\": {flops_per_token}}}"
+        )
+    }
+
     fn step(&mut self, ids: &[u32], number: u32, profile: &mut Profile) -> f64 {
         let n = self.sizes.tokens;
         let groups = |model: &mut Model, work: &mut dyn FnMut(&mut ParameterGroup)| {
@@ -388,11 +402,11 @@ fn sizes() -> (Sizes, bool) {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let field = match word.as_str() {
-            "--layers" => &mut sizes.layers,
+            "--blocks" => &mut sizes.layers,
             "--heads" => &mut sizes.heads,
             "--channels" => &mut sizes.channels,
             "--vocabulary" => &mut sizes.vocabulary,
-            "--tokens" => &mut sizes.tokens,
+            "--seq" => &mut sizes.tokens,
             "--micro" => &mut sizes.micro,
             "--steps" => &mut sizes.steps,
             "--json" => {
@@ -441,8 +455,9 @@ fn main() {
     let (per_second, product) = (|ms: f64| tokens / ms * 1e3, product * 1e-9);
     if json {
         println!(
-            "{{\"step_ms\": {step_ms:.3}, \"cpu_ms\": {cpu_ms:.3}, \"least_calls_ms\": {least_ms:.3}, \
+            "{{\"work\": {}, \"step_ms\": {step_ms:.3}, \"cpu_ms\": {cpu_ms:.3}, \"least_calls_ms\": {least_ms:.3}, \
              \"tokens_per_second\": {:.1}, \"gflops\": {:.2}, \"product_gflops\": {product:.2}}}",
+            model.work(&operations),
             per_second(cpu_ms),
             flops / cpu_ms * 1e-6,
         );

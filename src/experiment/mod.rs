@@ -34,6 +34,7 @@ mod train;
 mod training;
 mod verdict;
 mod weights;
+mod work;
 
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
@@ -51,6 +52,7 @@ pub use results::{Calibration, Results};
 pub use steps::{Role, Steps};
 pub use training::{Backend, Training};
 pub use verdict::{Judged, MOST_NOISE, Verdict, judge, noise};
+pub use work::Work;
 
 use crate::delivery::Delivery;
 use crate::ranks::Ranks;

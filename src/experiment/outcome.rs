@@ -1,6 +1,6 @@
 //! One measured run compared with its prediction: the figures of the contract.
 
-use super::Steps;
+use super::{Steps, Work};
 use crate::cost::Summary;
 use crate::exec::StepRecord;
 use crate::metrics::Metrics;
@@ -105,6 +105,9 @@ pub struct Outcome {
     pub device_kind: &'static str,
     /// `local`, `copy`, `nvshmem`, `nccl` or `mpi`.
     pub link: &'static str,
+    /// Sizes of the model and of a step; `None` for timed devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// Number of measured steps, or of rows of steps without a barrier.
     pub steps: usize,
     /// Loss of each training step before its update; empty for timed devices.

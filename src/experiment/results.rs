@@ -39,19 +39,19 @@ impl Calibration {
 
 /// What runs take place on.
 #[derive(Clone, Copy)]
-pub(super) struct Setting {
+pub(super) struct Setting<'a> {
     /// `cpu`, `cuda` or `timed`.
     pub(super) device_kind: &'static str,
     /// What moves messages.
     pub(super) link: &'static str,
-    /// Tokens in a micro-batch of all replicas.
-    pub(super) microbatch_tokens: usize,
+    /// What is trained; `None` for timed devices.
+    pub(super) training: Option<&'a Training>,
 }
 
-impl Setting {
+impl Setting<'_> {
     /// The setting of `training`.
-    pub(super) fn of(training: &Training, link: &'static str) -> Setting {
-        Setting { device_kind: training.device_kind(), link, microbatch_tokens: training.microbatch_tokens() }
+    pub(super) fn of<'a>(training: &'a Training, link: &'static str) -> Setting<'a> {
+        Setting { device_kind: training.device_kind(), link, training: Some(training) }
     }
 }
 
@@ -129,7 +129,7 @@ impl Results {
         run: &Steps,
         table: &CostTable,
         setup: &Setup,
-        (setting, calibrating): (Setting, Option<&Steps>),
+        (setting, calibrating): (Setting<'_>, Option<&Steps>),
     ) -> Result<(), Error> {
         let refused = |error: EventError| Error::Usage(error.to_string());
         let schedule = run.graph.schedule();
@@ -172,7 +172,8 @@ impl Results {
         let self_replay = self_replay(&run.graph, table, &run.records);
         error.self_replay = Some(self_replay);
         let wall_ms = Iteration::of_walls(run);
-        let tokens = f64::from(schedule.microbatches) * setting.microbatch_tokens as f64;
+        let work = setting.training.map(|training| training.work(schedule.microbatches));
+        let tokens = work.map_or(0, |work| work.sequences * work.sequence_tokens) as f64;
         let outcome = Outcome {
             schedule: schedule.name.clone(),
             transfer: None,
@@ -180,6 +181,7 @@ impl Results {
             microbatches: schedule.microbatches,
             device_kind: setting.device_kind,
             link: setting.link,
+            work,
             steps: run.records.len(),
             losses: run.records.iter().flat_map(StepRecord::losses).collect(),
             tokens_per_second: tokens / (wall_ms.median / 1e3).max(1e-9),

@@ -56,7 +56,7 @@ impl Experiment {
             ..Results::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
-        let setting = Setting { device_kind: "timed", link, microbatch_tokens: 0 };
+        let setting = Setting { device_kind: "timed", link, training: None };
         for (run, table) in runs.iter().zip(&tables) {
             finding.judge(&run.steps, table, &setup, (setting, None))?;
         }

@@ -1,7 +1,7 @@
 //! A training run: model, data, devices, and the executor sessions that train it.
 
 use super::config::DEFAULT_SEQUENCE;
-use super::{Error, TrainingConfig};
+use super::{Error, TrainingConfig, Work};
 use crate::compute::{Alone, Collective, OptimizerShare};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
@@ -142,6 +142,13 @@ impl Training {
     /// Tokens per micro-batch, of all replicas together.
     pub(super) fn microbatch_tokens(&self) -> usize {
         self.micro_batch.rows() * self.mesh().data as usize
+    }
+
+    /// Returns the work of a step of `microbatches` micro-batches per replica.
+    pub fn work(&self, microbatches: u32) -> Work {
+        let MicroBatch { sequences, tokens } = self.micro_batch;
+        let sequences = sequences * (microbatches * self.mesh().data) as usize;
+        Work::new(self.config(), MicroBatch { sequences, tokens })
     }
 
     /// `cpu` or `cuda`.

@@ -1,6 +1,7 @@
 //! pipesim as a user starts it: verbs, files and exit codes; several processes; GPUs; libraries that it opens.
 
 mod attention;
+mod benches;
 mod cli;
 mod compared;
 mod docs;

@@ -25,6 +25,7 @@ mod slices;
 mod tensor;
 mod training_loop;
 mod validation;
+mod work;
 
 #[path = "../support/mod.rs"]
 mod support;
