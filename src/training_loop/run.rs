@@ -218,7 +218,8 @@ impl TrainingLoop {
         if let (Some(validation), Some(held_out)) = (self.config.validation, &self.held_out)
             && is_time(validation.every)
         {
-            match held_out.loss(&mut running.session) {
+            // NCCL's queues expect the messages of whole steps.
+            match held_out.loss(&mut running.session, self.link == "nccl") {
                 Err(Error::Stopped { .. }) => {}
                 loss => line.validation_loss = loss?,
             }

@@ -33,6 +33,7 @@ mod throughput;
 mod tips;
 mod train;
 mod train_ranks;
+mod validation;
 mod values;
 mod variants;
 mod widths;
