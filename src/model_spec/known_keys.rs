@@ -21,8 +21,11 @@ const HARMLESS: &str = "\
 const HARMLESS_STARTS: [&str; 2] = ["_", "summary_"];
 const HARMLESS_ENDS: [&str; 3] = ["_token_id", "_pdrop", "_dropout"];
 
+/// Whether a value changes nothing.
+type IsPlain = fn(&Value) -> bool;
+
 /// Keys that change what is trained, but no size and no product, with a test for the values that change nothing and their name.
-const VALUES: [(&str, fn(&Value) -> bool, &str); 13] = [
+const VALUES: [(&str, IsPlain, &str); 13] = [
     ("scale_attn_weights", |value| *value == true, "true"),
     ("scale_attn_by_inverse_layer_idx", is_off, "false"),
     ("attn_logit_softcapping", is_off, "null"),
@@ -49,7 +52,7 @@ fn is_one(value: &Value) -> bool {
 /// Says which key of a file asks for other values than those of its family's plain layers; `None` if none does.
 #[cfg(feature = "training")]
 pub fn other_values(keys: &Map<String, Value>) -> Option<String> {
-    let found = |(key, is_plain, plain): &(&str, fn(&Value) -> bool, &str)| {
+    let found = |(key, is_plain, plain): &(&str, IsPlain, &str)| {
         let found = keys.get(*key).filter(|value| !is_plain(value))?;
         Some(format!("expected '{key}' to be {plain}, found {found}"))
     };
