@@ -23,6 +23,9 @@ const HARMLESS: &str = "\
 const HARMLESS_STARTS: [&str; 2] = ["_", "summary_"];
 const HARMLESS_ENDS: [&str; 3] = ["_token_id", "_pdrop", "_dropout"];
 
+/// Whether a value changes nothing.
+type IsPlain = fn(&Value) -> bool;
+
 /// Keys that change what is trained, but no size and no product, with a test for the values that change nothing and their name.
 const VALUES: [(&str, IsPlain, &str); 13] = [
     ("scale_attn_weights", |value| *value == true, "true"),
