@@ -2,6 +2,7 @@
 
 use super::config::DEFAULT_SEQUENCE;
 use super::{Error, TrainingConfig, Work};
+use crate::check::check;
 use crate::compute::{Alone, Collective, OptimizerShare};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
@@ -356,6 +357,8 @@ impl Training {
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
             Backend::Cuda { gpus, link, delivery } => {
+                let refused = |deadlock| format!("{}: {deadlock}take another --link or schedule", schedule.name);
+                check(graph, *delivery).map_err(|deadlock| Error::Schedule(refused(deadlock)))?;
                 let held = |worker| self.held(graph, self.mesh().device(worker), &stages);
                 gpus.runners(
                     &shared,

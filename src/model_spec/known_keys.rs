@@ -4,8 +4,6 @@ use super::keys::{is_set, lists};
 use serde_json::{Map, Value};
 
 type Keys = Map<String, Value>;
-/// Whether a value is the one of the family's plain layers.
-type IsPlain = fn(&Value) -> bool;
 
 /// Keys that change neither sizes nor what is trained, separated by spaces: names, token ids, generation, storage, and how the same
 /// numbers are computed.

@@ -44,15 +44,14 @@ impl HeldOut {
         Ok(HeldOut { batches, beginning: tokens.ids().iter().take(PROMPT_TOKENS).copied().collect() })
     }
 
-    /// Returns the mean loss over the batches. The session's devices run forwards only, or whole steps without an update.
+    /// Returns the mean loss over the batches. The session's devices run forwards only.
     ///
     /// # Errors
     /// As [`Session::evaluate`].
-    pub fn loss(&self, session: &mut Session, whole_steps: bool) -> Result<Option<f64>, Error> {
+    pub fn loss(&self, session: &mut Session) -> Result<Option<f64>, Error> {
         let mut sum = 0.0;
         for batch in &self.batches {
-            let record = if whole_steps { session.step(batch, None)? } else { session.evaluate(batch)? };
-            let Some(loss) = record.loss else { return Ok(None) };
+            let Some(loss) = session.evaluate(batch)?.loss else { return Ok(None) };
             sum += loss;
         }
         Ok(Some(sum / self.batches.len() as f64))

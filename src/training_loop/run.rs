@@ -218,8 +218,7 @@ impl TrainingLoop {
         if let (Some(validation), Some(held_out)) = (self.config.validation, &self.held_out)
             && is_time(validation.every)
         {
-            // NCCL's queues expect the messages of whole steps.
-            match held_out.loss(&mut running.session, self.link == "nccl") {
+            match held_out.loss(&mut running.session) {
                 Err(Error::Stopped { .. }) => {}
                 loss => line.validation_loss = loss?,
             }
