@@ -23,6 +23,12 @@ struct Place {
     live: i128,
 }
 
+impl Place {
+    fn timed(&self) -> (u64, u32) {
+        (self.start, self.slot)
+    }
+}
+
 /// Orders with times.
 struct Justify<'a> {
     problem: &'a Problem,
@@ -31,6 +37,8 @@ struct Justify<'a> {
     cells: Vec<u64>,
     /// By slot and number: its end.
     ends: Vec<Vec<u64>>,
+    /// Whether W's are left out, but count for the caps as if they took the gaps.
+    is_bare: bool,
 }
 
 /// Justifies `words`, which have no W's; returns them without W's, or `None` if they deadlock or exceed a cap.
@@ -38,10 +46,7 @@ pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option
     let mut trial = Trial::new(problem, split);
     let mut rows = vec![Vec::new(); problem.devices()];
     trial.fill(words, Gaps::within(0), |device, slot| rows[device as usize].push(slot))?;
-    let words = Words::new(rows);
-    trial.run(&words)?;
-    let timed = |device: usize| words.range(device).map(|at| (trial.begins[at], words.slots[at])).collect();
-    let mut justify = Justify::new(problem, (0..problem.devices()).map(timed).collect())?;
+    let mut justify = Justify::new(problem, eager(problem, split, &Words::new(rows))?)?;
     justify.run(0..0);
     Some(justify.words().without_weights())
 }
@@ -60,14 +65,43 @@ pub(super) fn repeated(problem: &Problem, backward: Kind, offsets: &[i64], perio
     let mut justify = Justify::new(problem, devices.map(|device| with_weights(problem, block(device))).collect())?;
     let steady = justify.steady(backward);
     justify.run(steady.clone());
-    let bare = |row: &Vec<Place>| {
-        row.iter().map(|place| (place.start, place.slot)).filter(|&(_, slot)| kind_of(slot) != Kind::W).collect()
-    };
-    let mut end = Justify::timed(problem, justify.rows.iter().map(bare).collect());
+    let mut end = Justify::timed(problem, bare(justify.starts()));
     end.run(0..steady.end);
-    let row = |row: &Vec<Place>| with_weights(problem, row.iter().map(|place| (place.start, place.slot)).collect());
-    let end = Justify::new(problem, end.rows.iter().map(row).collect());
+    let row = |row| with_weights(problem, row);
+    let end = Justify::new(problem, end.starts().into_iter().map(row).collect());
     Some(end.unwrap_or(justify).words())
+}
+
+/// As [`repeated`] with split backwards, but as the authors of the blocks do it: the order runs as soon as possible before its end is
+/// justified, which must leave gaps for W's in time to keep the caps.
+pub(super) fn published(problem: &Problem, offsets: &[i64], period: i64) -> Option<Words> {
+    let block = |device: usize| with_weights(problem, timed_ops(problem, device, Kind::I, offsets, period));
+    let mut justify = Justify::new(problem, (0..problem.devices()).map(block).collect())?;
+    justify.run(justify.steady(Kind::I));
+    let mut end = Justify::timed(problem, bare(eager(problem, true, &justify.words())?));
+    end.is_bare = true;
+    end.run(0..end.steady(Kind::I).end);
+    let again = bare(eager(problem, true, &weighted(problem, end.starts()))?);
+    Some(weighted(problem, again))
+}
+
+/// Returns the ops of complete `words` as (start, slot) by device, each as soon as possible.
+fn eager(problem: &Problem, split: bool, words: &Words) -> Option<Vec<Vec<(u64, u32)>>> {
+    let mut trial = Trial::new(problem, split);
+    trial.run(words)?;
+    let timed = |device: usize| words.range(device).map(|at| (trial.begins[at], words.slots[at])).collect();
+    Some((0..problem.devices()).map(timed).collect())
+}
+
+/// Removes W's.
+fn bare(mut rows: Vec<Vec<(u64, u32)>>) -> Vec<Vec<(u64, u32)>> {
+    rows.iter_mut().for_each(|row| row.retain(|&(_, slot)| kind_of(slot) != Kind::W));
+    rows
+}
+
+/// Returns the words of rows with W's in their gaps.
+fn weighted(problem: &Problem, rows: Vec<Vec<(u64, u32)>>) -> Words {
+    Words::new(rows.into_iter().map(|row| with_weights(problem, row).into_iter().map(|(_, slot)| slot).collect()))
 }
 
 /// Inserts W's into the gaps of a device, the oldest first.
@@ -114,11 +148,16 @@ impl<'a> Justify<'a> {
             rows.push(timed.into_iter().map(place).collect());
         }
         let ends = counts.iter().map(|&count| vec![0; count as usize]).collect();
-        let mut justify = Justify { problem, rows, cells: vec![0; problem.cells], ends };
+        let mut justify = Justify { problem, rows, cells: vec![0; problem.cells], ends, is_bare: false };
         for place in justify.rows.concat() {
             justify.note(place.slot, place.count, place.start);
         }
         justify
+    }
+
+    /// Returns the ops as (start, slot) by device.
+    fn starts(&self) -> Vec<Vec<(u64, u32)>> {
+        self.rows.iter().map(|row| row.iter().map(Place::timed).collect()).collect()
     }
 
     fn words(&self) -> Words {
@@ -171,7 +210,9 @@ impl<'a> Justify<'a> {
         for (start, device, slot, count) in all {
             if !still.contains(&start) {
                 let at = self.find(device, slot, count, start);
-                let (to, start) = self.earliest(device, at, self.arrival(slot, count));
+                let arrival = self.arrival(slot, count);
+                let way = if self.is_bare { Justify::earliest_bare } else { Justify::earliest };
+                let (to, start) = way(self, device, at, arrival);
                 self.put(device, at, to, start);
                 self.note(slot, count, start);
             }
@@ -205,6 +246,36 @@ impl<'a> Justify<'a> {
             }
         }
         best
+    }
+
+    /// [`Justify::earliest`] without W's, if these keep the cap in the gaps that are left.
+    fn earliest_bare(&self, device: usize, at: usize, arrival: u64) -> (usize, u64) {
+        let row = &self.rows[device];
+        let (op, hold) = (row[at], self.rule(row[at].slot).hold);
+        let end = |k: usize| row[k].start + self.rule(row[k].slot).hold;
+        let first = (0..at).rev().find(|&k| row[k].slot == op.slot || end(k) <= arrival).map_or(0, |k| k + 1);
+        for (k, next) in row[..=at].iter().enumerate().skip(first) {
+            let from = if k == 0 { arrival } else { end(k - 1).max(arrival) };
+            let last = if k == at { op.start } else { next.start.saturating_sub(hold) };
+            for start in (from..=last).step_by(hold.max(1) as usize).take_while(|&start| start < op.start) {
+                if self.keeps(device, at, k, start) {
+                    return (k, start);
+                }
+            }
+        }
+        (at, op.start)
+    }
+
+    /// Whether W's in gaps keep the cap if the op at `from` moves to `to`, which is not later, with start `start`.
+    fn keeps(&self, device: usize, from: usize, to: usize, start: u64) -> bool {
+        let mut row: Vec<(u64, u32)> = self.rows[device].iter().map(Place::timed).collect();
+        row[from].0 = start;
+        row[to..=from].rotate_right(1);
+        let mut held = 0;
+        with_weights(self.problem, row).into_iter().all(|(_, slot)| {
+            held += self.problem.change(slot);
+            held <= self.problem.caps[device]
+        })
     }
 
     /// Moves the op at `from` to `to`, which is not later, with start `start`.

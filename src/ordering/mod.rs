@@ -17,6 +17,7 @@
 //!      the order, so that W's move, too.
 //!   4. *Expansion*: passes 1 to 3 run for few micro-batches first, with the period in the middle fenced; repeating the period
 //!      gives the order for many micro-batches, which is then polished again.
+//!   5. *Published*: V-Half and V-Min exactly as their authors make them, in case that these are shorter.
 //!
 //! Work is counted in ops run, so the same input gives the same order on every machine.
 

@@ -92,6 +92,7 @@ pub(super) fn search(
         search.tournament(budget * 7 / 10, each);
         search.complete(raw, budget * 3 / 10, each);
         if level == problem.microbatches {
+            search.published();
             return search.best();
         }
         let found = search.carried();

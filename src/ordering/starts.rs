@@ -54,6 +54,14 @@ const PUBLISHED: [Block; 5] = [
     Block { hops: [6, 2, 6, 2], turns: [0; 3], ..Block::NONE },
 ];
 
+/// V-Min and V-Half as published, with both turns: p decides which of them repeats without collisions. In halves of a unit.
+const REPEATED: [Block; 4] = [
+    Block { hops: [0, 0, 0, 0], turns: [0, 0, 0], apart: true, ..Block::NONE },
+    Block { hops: [0, 0, 0, 0], turns: [4, 0, 0], apart: true, ..Block::NONE },
+    Block { hops: [2, 0, 0, 2], turns: [0, 0, 2], apart: true, ..Block::NONE },
+    Block { hops: [2, 0, 0, 2], turns: [6, 0, 2], apart: true, ..Block::NONE },
+];
+
 impl Search<'_> {
     /// Gathers starts, with `budget` ops of work, and `lattice` ops for blocks on a lattice.
     pub fn starts(&mut self, [budget, lattice]: [u64; 2], each: Each<'_>) {
@@ -98,6 +106,21 @@ impl Search<'_> {
         rated.sort();
         rated.truncate(CLIMBS.0);
         rated.into_iter().for_each(|(key, block)| self.climb(key, block, until));
+        self.sort();
+    }
+
+    /// Adds V-Min and V-Half as their authors make them, so that no result is longer than theirs. Last, and never polished: any start
+    /// more would change what the other passes find.
+    pub fn published(&mut self) {
+        if !self.is_vee() || self.backward != Kind::I {
+            return;
+        }
+        let unit = self.unit();
+        let even = self.problem.even(unit as u64);
+        for block in REPEATED.map(|block| Block { even: Some(unit), ..block }) {
+            let words = justify::published(&even, &self.offsets(block), self.period_of(block));
+            words.into_iter().for_each(|words| self.start(words));
+        }
         self.sort();
     }
 
