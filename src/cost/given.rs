@@ -82,7 +82,8 @@ impl FromStr for GivenCosts {
 
     fn from_str(text: &str) -> Result<GivenCosts, CostError> {
         let mut given: BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)> = BTreeMap::new();
-        let has_lists = text.split(',').any(|pair| pair.matches('/').count() > 1);
+        // between colons a slash is that of a fraction
+        let has_lists = text.split(',').any(|pair| !pair.contains(':') && pair.matches('/').count() > 1);
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair
                 .split_once('=')

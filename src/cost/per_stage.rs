@@ -65,7 +65,7 @@ impl GivenCosts {
         counted(&layers, count).map(|counts| Some(counts.into_iter().map(|count| count as usize).collect()))
     }
 
-    /// Returns the times of a kind as they are written: `18.5/18.5/24`, or one number if all stages have the same.
+    /// Returns the times of a kind as they are written: `18.5:18.5:24`, or one number if all stages have the same.
     pub(super) fn written(&self, kind: usize) -> String {
         let one = [self.durations];
         let times = self.stages.as_ref().map_or(&one[..], |given| &given.times);
@@ -73,7 +73,7 @@ impl GivenCosts {
         if all.iter().all(|time| *time == all[0]) {
             all.truncate(1);
         }
-        all.join("/")
+        all.join(":")
     }
 
     /// Returns the table of given stages on `placement`, whose stages may be others: see [`recut`].

@@ -55,7 +55,7 @@ pub(super) fn values(text: &str, has_lists: bool) -> Result<(Vec<Decimal>, Optio
             found = own;
         } else if own.is_some() && own != found {
             return Err(CostError(format!(
-                "expected one unit for all stages, after the last as in F=18.5/18.5/24ms, found '{text}'"
+                "expected one unit for all stages, after the last as in F=18.5:18.5:24ms, found '{text}'"
             )));
         }
         all.push(number);

@@ -149,6 +149,12 @@ fn lists_of_costs_are_those_of_each_stage() {
         let makespan = resolved.predict().unwrap().metrics().makespan;
         assert_eq!(4.0 * makespan, gpipe(&costs, m) as f64, "{number}: p = {p}, m = {m}, {text}");
     }
+    // fractions between colons do not make lists of other costs
+    for (list, one) in [("F=1/3:1/3,I=1/7,W=1/11", "F=1/3,I=1/7,W=1/11"), ("F=1/2:1/2,comm=1/2", "F=1/2,comm=1/2")] {
+        let [list, one] = [list, one].map(|costs| predicted(&format!("-p 2 -m 3 -s 1f1b --costs {costs}")));
+        let [list, one] = [list, one].map(|found| found["makespan"].as_f64().unwrap());
+        assert!((list - one).abs() < 1e-9 * one, "{list} {one}");
+    }
 }
 
 #[test]

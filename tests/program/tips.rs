@@ -42,16 +42,18 @@ fn tips_for_a_number_of_gpus_work() {
         ("-p2 --tp=2 --cp 2 -m 8", 8),
         ("-p 2 --tp 2 --batch 64", 4),
         ("-p 4 --gbs 32 --mbs 2", 4),
+        ("-m 8", 1),
     ] {
         for name in ["--gpus", "--num-gpus", "--world-size"] {
             for gpus in [8, 16, 64, 24] {
                 let line = format!("predict -q -s 1f1b {model} {layout}");
                 let (code, _, err) = pipesim(&format!("{line} {name} {gpus}"));
                 assert_eq!(code, 2, "{err}");
-                if let Some((_, rest)) = err.split_once("write '--dp ") {
-                    let dp: u32 = rest.split('\'').next().unwrap().parse().unwrap();
+                if let Some((_, rest)) = err.split_once("write '") {
+                    let options = rest.split('\'').next().unwrap();
+                    let dp: u32 = options.rsplit(' ').next().unwrap().parse().unwrap();
                     assert_eq!(dp * of, gpus, "{err}");
-                    let found = json(&format!("{line} --dp {dp} --format json"));
+                    let found = json(&format!("{line} {options} --format json"));
                     assert_eq!(found["predictions"][0]["gpus"], gpus, "{err}");
                     degrees += 1;
                 } else if name == "--gpus" {

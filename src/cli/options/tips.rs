@@ -140,7 +140,8 @@ fn gpus(verb: &Command, name: &str, arguments: &[String]) -> Option<String> {
     let number = |names: &[&str]| text(names).map_or(Some(1), |text| text.parse::<u64>().ok().filter(|&n| n > 0));
     let gpus = value(arguments, &format!("--{name}"))?.parse::<u64>().ok()?;
     let (model, hardware) = (text(&["--model"])?, text(&["--hardware"])?);
-    let [stages, tp, cp] = [number(&["--stages", "-p", "--pp"])?, number(&["--tp"])?, number(&["--cp"])?];
+    const STAGES: [&str; 3] = ["--stages", "-p", "--pp"];
+    let [stages, tp, cp] = [number(&STAGES)?, number(&["--tp"])?, number(&["--cp"])?];
     let [micro, size, of] = [
         number(&["--micro", "-m"])?,
         number(&["--micro-batch-size", "--mbs"])?,
@@ -150,8 +151,9 @@ fn gpus(verb: &Command, name: &str, arguments: &[String]) -> Option<String> {
     let dp = gpus / of;
     let divides = |batch: u64| batch.is_multiple_of(dp.saturating_mul(micro).saturating_mul(size));
     if gpus > 0 && gpus == of * dp && batch.is_none_or(divides) {
+        let also = if text(&STAGES).is_some() { "" } else { "--stages 1 " };
         return Some(format!(
-            "write '--dp {dp}': the GPUs are --stages x --tp x --cp x --dp = {stages} x {tp} x {cp} x {dp}"
+            "write '{also}--dp {dp}': the GPUs are --stages x --tp x --cp x --dp = {stages} x {tp} x {cp} x {dp}"
         ));
     }
     let batch = batch.unwrap_or(gpus.max(1).saturating_mul(micro).saturating_mul(size));
