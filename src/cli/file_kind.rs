@@ -26,6 +26,7 @@ enum FileKind {
     Shape,
     Star,
     ScheduleCsv,
+    ExportedSchedule,
     StageTimes,
     HardwareTable,
     StackTable,
@@ -131,6 +132,9 @@ impl FileKind {
             FileKind::ScheduleCsv => {
                 ("a schedule in PyTorch's format", "check it: `pipesim check --schedule FILE --stages P --micro M`")
             }
+            FileKind::ExportedSchedule => {
+                ("an exported schedule, which no verb reads", "export it with --to pytorch-csv, which --schedule takes")
+            }
             FileKind::StageTimes => {
                 ("a file of stage times", "predict with it: `pipesim predict --costs FILE --stages P --micro M`")
             }
@@ -169,7 +173,7 @@ impl FileKind {
             let is_trace = |path: &std::path::PathBuf| path.is_file() && FileKind::of(path) == Some(FileKind::Trace);
             return inside.find(is_trace).map(|_| FileKind::TraceFolder);
         }
-        let bytes = read(path).filter(|_| path.is_file())?;
+        let bytes = path.is_file().then(|| read(path)).flatten()?; // a pipe may never end
         let magic = bytes.first_chunk::<4>().map(|start| i32::from_le_bytes(*start));
         match magic {
             Some(20_240_326..=20_240_328 | 20_240_522) => return Some(FileKind::Checkpoint),
@@ -223,10 +227,12 @@ fn of_json(text: &str) -> Option<FileKind> {
     let any = |names: &str| names.split(' ').any(|name| keys.contains_key(name));
     match any("schema_version") {
         true if any("spans timelines") => Some(FileKind::Timelines),
-        true if any("parts") => Some(FileKind::CostFile),
+        true if any("parts stages") => Some(FileKind::CostFile),
         true if any("plans") => Some(FileKind::Plan),
         true if any("schedules") => Some(FileKind::ReportFigures),
-        true => Some(FileKind::Figures),
+        true if any("programs") => Some(FileKind::ExportedSchedule),
+        true if any("predictions explanations checks runs probes") => Some(FileKind::Figures),
+        true => None,
         false if any("traceEvents") => Some(FileKind::Trace),
         false if any("model_type architectures hidden_size n_embd") => Some(FileKind::Config),
         false if any("hidden layers") && any("arch heads") => Some(FileKind::Shape),

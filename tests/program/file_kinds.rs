@@ -25,6 +25,7 @@ fn files(folder: &Path) -> Vec<(&'static str, String, Vec<&'static str>)> {
     ));
     let figures = made("predict -p 2 -m 4 -s 1f1b --format json -q".to_string());
     let explained = made("explain -p 2 -m 4 -s 1f1b --format json -q".to_string());
+    let exported = made("export -p 2 -m 4 -s 1f1b --to json".to_string());
     let config = r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
         "num_hidden_layers": 8, "vocab_size": 257, "_limit": [0.0, Infinity]}"#;
     let log = " [2024-09-03 15:56:55] iteration       20/  500000 | consumed samples:        20480 | elapsed time per iteration (ms): \
@@ -36,6 +37,7 @@ fn files(folder: &Path) -> Vec<(&'static str, String, Vec<&'static str>)> {
         ("saved timelines", at("measured.json"), vec!["compare", "explain", "from", "import"]),
         ("figures that a verb printed", text("figures.json", &figures), vec![]),
         ("figures that a verb printed", text("explained.json", &explained), vec![]),
+        ("an exported schedule", text("exported.json", &exported), vec![]),
         ("a saved plan", at("plan.json"), vec![]),
         ("a cost file", at("costs.json"), vec!["profile"]),
         ("a profiler's trace", format!("{trace}/rank0_trace.json.gz"), vec!["import"]),
