@@ -52,6 +52,7 @@ impl<'a> WholeModel<'a> {
         Ok(logits)
     }
 
+    #[cfg(feature = "internals")]
     /// Number of tokens that forwards have computed so far.
     pub fn forwarded(&self) -> usize {
         self.forwarded

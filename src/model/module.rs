@@ -139,6 +139,7 @@ pub fn workload(
 }
 
 impl StageModule<Cpu> {
+    #[cfg(feature = "internals")]
     /// A module on the calling thread: see [`StageModule::new`].
     pub fn on_cpu(
         parameters: &Parameters,
@@ -148,6 +149,7 @@ impl StageModule<Cpu> {
         StageModule::on_cpu_rank(parameters, stages, sizes, Box::new(Alone) as Box<dyn Collective>)
     }
 
+    #[cfg(feature = "internals")]
     /// A module on the calling thread with one tensor-parallel rank's share of each layer: see [`StageModule::new`]. Its
     /// forwards, and its backwards for the input, wait for those of the other ranks; all run the same ops in the same order.
     pub fn on_cpu_rank(
@@ -159,7 +161,7 @@ impl StageModule<Cpu> {
         StageModule::on_cpu_slices(parameters, stages, sizes, &[], share)
     }
 
-    /// A [`StageModule::on_cpu_rank`] for sequences that are cut into slices of these numbers of tokens; whole ones if there are none.
+    /// A module on the calling thread with one rank's share, for sequences that are cut into slices of these numbers of tokens; whole ones if there are none.
     pub fn on_cpu_slices(
         parameters: &Parameters,
         stages: &[(u32, model_spec::Stage)],

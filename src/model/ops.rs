@@ -96,6 +96,7 @@ impl<C: Compute> StageModule<C> {
         }
     }
 
+    #[cfg(feature = "internals")]
     /// Forward of `stage` for a whole micro-batch: see [`StageModule::run`].
     pub fn forward(
         &mut self,
