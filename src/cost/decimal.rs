@@ -91,7 +91,7 @@ impl Decimal {
         product(self, other).or_else(|| product(self.shortened(), other.shortened())).unwrap_or(self)
     }
 
-    /// Returns this share of `whole`, rounded. It is exact if `whole` is a multiple of [`Decimal::parts`].
+    /// Returns this share of `whole`, rounded. It is exact if `whole` is a multiple of the share's denominator.
     pub fn share_of(self, whole: u64) -> u64 {
         let share = if self.digits.checked_mul(whole.into()).is_some() { self } else { self.shortened() };
         let unit = 10_u128.pow(share.scale);
