@@ -3,8 +3,8 @@
 use pipesim::{Error, Experiment};
 
 fn main() -> Result<(), Error> {
-    let finding = Experiment::new(["1f1b", "zb-v"], 2, 4).run()?;
-    for outcome in &finding.outcomes {
+    let results = Experiment::new(["1f1b", "zb-v"], 2, 4).run()?;
+    for outcome in &results.outcomes {
         println!("{}: loss {:.3}, {:.0} ms", outcome.schedule, outcome.losses[0], outcome.iteration_ms.median);
     }
     Ok(())

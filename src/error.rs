@@ -1,8 +1,11 @@
 //! What can go wrong for a program that uses the crate: the errors of its parts as one type.
 
-use crate::deadlock::Deadlock;
-use crate::sim::event::EventError;
-use crate::{cost, report, resolve, timeline};
+use pipesim_answer::resolve;
+use pipesim_cost as cost;
+use pipesim_report as report;
+use pipesim_schedule::deadlock::Deadlock;
+use pipesim_schedule::timeline;
+use pipesim_sim::event::EventError;
 
 /// Why there is no prediction, verdict, measurement, picture or timeline. What is displayed says what was expected, what was
 /// found, and one thing to do.
@@ -30,12 +33,12 @@ pub enum Error {
     /// Traces that cannot be imported.
     #[cfg(feature = "pictures")]
     #[error(transparent)]
-    Import(#[from] crate::import::ImportError),
+    Import(#[from] pipesim_import::ImportError),
     /// A picture or a file that cannot be written.
     #[error(transparent)]
     Write(#[from] report::WriteError),
     /// A training that cannot begin, or did not end.
     #[cfg(feature = "training")]
     #[error(transparent)]
-    Experiment(#[from] crate::experiment::Error),
+    Experiment(#[from] pipesim_measure::experiment::Error),
 }

@@ -1,12 +1,18 @@
-//! Every module of the crate, for the tests and benches of its own repository that the public API does not reach. No stability is promised.
+//! Every module of the crates, for the tests and benches of this repository that the public API does not reach. No stability is promised.
 
-macro_rules! all {
-    ($($(#[$when:meta])? $module:ident)*) => {
-        $($(#[$when])? pub mod $module { #[allow(unused_imports)] pub use crate::$module::*; })*
-    };
-}
+pub use pipesim_answer::*;
+pub use pipesim_cost as cost;
+pub use pipesim_exec::{self as exec, doctor, ranks};
+pub use pipesim_import as import;
+pub use pipesim_language as dsl;
+pub use pipesim_measure::*;
+pub use pipesim_models::*;
+pub use pipesim_report as report;
+pub use pipesim_schedule::*;
+pub use pipesim_sim::{self as sim, balance, exact, ordering};
+pub use pipesim_system as system;
+pub use pipesim_train::*;
 
-all! {
-    activation advice model_spec balance check checkpoint cli compute cost csv deadlock delivery diagnosis doctor dsl epilogue exact exec experiment export step_estimate graph hardware import layout sanitize lowering memory mesh metrics model nearest op open placement
-    ranks suggestion report resolve ordering schedule sim statistics timeline training_loop
+pub mod cli {
+    pub use crate::cli::*;
 }

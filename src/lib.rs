@@ -64,18 +64,18 @@
 //! ```no_run
 //! # #[cfg(feature = "training")]
 //! # fn train() -> Result<(), pipesim::Error> {
-//! let finding = pipesim::Experiment::new(["1f1b", "zb-v"], 2, 4).run()?; // 2 CPU threads, calibrated on 1F1B
-//! for outcome in &finding.outcomes {
+//! let results = pipesim::Experiment::new(["1f1b", "zb-v"], 2, 4).run()?; // 2 CPU threads, calibrated on 1F1B
+//! for outcome in &results.outcomes {
 //!     println!("{}: {:.0} ms a step; makespan predicted {:+.1} % off", outcome.schedule, outcome.iteration_ms.median, 100.0 * outcome.error.makespan);
 //! }
-//! finding.report.save("reports/mine/")?; // page, pictures, trace; predicted above measured
+//! results.report.save("reports/mine/")?; // page, pictures, trace; predicted above measured
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. The core without them has the language,
-//! graph, simulation, timelines and SVG. It reads files and clocks only through your own [`Host`], and uses one thread, with a deep stack,
-//! to evaluate schedules (none on WebAssembly).
+//! graph, simulation, timelines and SVG. It reads files only through a [`Host`] and no clock, and uses one thread, with a deep stack, to
+//! evaluate schedules (none on WebAssembly).
 //!
 //! The types at the root serve most programs; the modules have all types by subject.
 //!
@@ -88,17 +88,23 @@
 //!                               └── experiment ◀────────────┘
 //! ```
 //!
-//! A module uses modules of its own layer and of lower layers, and no files use each other in a circle.
-//! `tests/language/architecture.rs` checks the `use` lines against this table:
+//! The parts are crates of their own, in the folders of `src/`; a crate uses only crates above it in this list:
 //!
 //! ```text
-//! 1 language and graph: op slices activation placement fault sharding program_check schedule fsdp open communicators delivery deadlock graph epilogue mesh sanitize nearest lowering check export statistics metrics timeline dsl csv
-//! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
-//! 3 the way in: resolve import step_estimate advice suggestion diagnosis explanation model_prediction plan report
-//! 4 machines: system compute model checkpoint ranks exec doctor
-//! 5 measurement: experiment training_loop
-//! 6 command line, and the errors of the crate: cli error
+//! schedule   ops, placement, task graph, deliveries, deadlocks, timelines
+//! language   the schedule language, and the built-in schedules
+//! models     models, hardware, layouts, memory
+//! cost       costs of ops, from any source
+//! sim        simulation, searches for orders, proofs
+//! answer     predictions, estimates, causes, changes that help, plans
+//! import     timelines from the traces of profilers
+//! report     pictures, tables, pages, folders
+//! train      the trainer on CPU threads and GPUs, checkpoints
+//! exec       sessions, links, ranks
+//! measure    experiments, training loops
 //! ```
+//!
+//! No files of a crate use each other in a circle; `tests/language/architecture.rs` checks that, and which crate uses which.
 //!
 //! Invariants:
 //! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
@@ -107,83 +113,18 @@
 //! - The dependencies of a pipeline's ops are defined once, in [`Op::upstream`], [`Op::earlier_slice`] and [`Kind::needs`].
 //! - A panic is a bug. Mistakes of a user give an error that says what was expected, what was found and one thing to do.
 
-// Modules export some items for tests alone, and contain some that only the program uses.
-#![cfg_attr(not(feature = "internals"), allow(unused_imports))]
+// Some items serve only the command line with all features.
 #![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
 // With `internals`, types of private modules are reachable, too.
 #![cfg_attr(not(feature = "internals"), warn(unnameable_types))]
 
-mod activation;
-mod advice;
 mod api;
-mod balance;
-mod check;
-#[cfg(feature = "training")]
-mod checkpoint;
 #[cfg(feature = "cli")]
 mod cli;
-mod communicators;
-#[cfg(feature = "training")]
-mod compute;
-mod cost;
-mod csv;
-mod deadlock;
-mod delivery;
-mod diagnosis;
-#[cfg(feature = "cuda")]
-mod doctor;
-mod dsl;
-mod epilogue;
 mod error;
-mod exact;
-#[cfg(feature = "training")]
-mod exec;
-#[cfg(feature = "training")]
-mod experiment;
-mod explanation;
-mod export;
-mod fault;
-mod fsdp;
-mod graph;
-mod hardware;
-#[cfg(feature = "pictures")]
-mod import;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
-mod layout;
-mod lowering;
-mod memory;
-mod mesh;
-mod metrics;
-#[cfg(feature = "training")]
-mod model;
-mod model_prediction;
-mod model_spec;
-mod nearest;
-mod op;
-mod open;
-mod ordering;
-mod placement;
-mod plan;
-mod program_check;
-#[cfg(feature = "training")]
-mod ranks;
-mod report;
-mod resolve;
-mod sanitize;
-mod schedule;
-mod sharding;
-mod sim;
-mod slices;
-mod statistics;
-mod step_estimate;
-mod suggestion;
-#[cfg(any(feature = "cli", feature = "training"))]
-mod system;
-mod timeline;
-#[cfg(all(feature = "training", feature = "pictures"))]
-mod training_loop;
 
 /// Runs the programs of `examples` as documentation tests.
 #[cfg(doctest)]
@@ -204,38 +145,41 @@ mod examples {
 pub use api::imports;
 #[cfg(feature = "training")]
 pub use api::training;
-pub use api::{costs, graphs, measured, models, pictures, plans, schedules, simulation};
+pub use api::{costs, graphs, measured, models, pictures, plans, questions, schedules, simulation};
 
-pub use check::check;
-pub use cost::{CostFile, CostTable, GivenCosts, SliceCosts, VocabularyCosts};
-pub use deadlock::{Deadlock, Wait};
-pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;
-pub use explanation::StepExplanation;
-pub use graph::{Dependency, TaskGraph};
-pub use hardware::{Hardware, Stack};
+pub use pipesim_answer::explanation::StepExplanation;
+pub use pipesim_answer::model_prediction::ModelPrediction;
+pub use pipesim_answer::question::Question;
+pub use pipesim_answer::resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
+pub use pipesim_answer::step_estimate::StepEstimate;
+pub use pipesim_cost::{CostFile, CostTable, GivenCosts, SliceCosts, VocabularyCosts};
 #[cfg(feature = "pictures")]
-pub use import::{ImportError, ImportOptions, import};
-pub use layout::{Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Recompute, Routing, Zero};
-pub use metrics::{DeviceMetrics, Metrics};
-pub use model_prediction::ModelPrediction;
-pub use model_spec::{MicroBatch, ModelSpec, model_spec};
-pub use op::{Engine, Kind, Op};
-pub use placement::Placement;
-pub use report::{Comparison, Entry, Look, Palette, Panel, Report, Table, compare};
-pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
-pub use schedule::{Overlap, Schedule};
-pub use sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
-pub use slices::Slices;
-pub use step_estimate::StepEstimate;
-pub use timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
+pub use pipesim_import::{ImportError, ImportOptions};
+pub use pipesim_models::hardware::{Hardware, Stack};
+pub use pipesim_models::layout::{
+    Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Recompute, Routing, Zero,
+};
+pub use pipesim_models::model_spec::{MicroBatch, ModelSpec, model_spec};
+pub use pipesim_report::{Comparison, Entry, Look, Palette, Panel, Report, Table, compare};
+pub use pipesim_schedule::check::check;
+pub use pipesim_schedule::deadlock::{Deadlock, Wait};
+pub use pipesim_schedule::delivery::{ChannelOptions, Delivery};
+pub use pipesim_schedule::graph::{Dependency, TaskGraph};
+pub use pipesim_schedule::metrics::{DeviceMetrics, Metrics};
+pub use pipesim_schedule::op::{Engine, Kind, Op};
+pub use pipesim_schedule::placement::Placement;
+pub use pipesim_schedule::schedule::{Overlap, Schedule};
+pub use pipesim_schedule::slices::{Slices, SlicesError};
+pub use pipesim_schedule::timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
+pub use pipesim_sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub use cli::{Allocator, main};
 #[cfg(feature = "training")]
-pub use experiment::{
-    Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig, Work,
+pub use pipesim_measure::experiment::{
+    Error as ExperimentError, Experiment, Iteration, Outcome, Results, TrainingConfig, Work,
 };
 
 /// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:
@@ -244,8 +188,25 @@ pub use experiment::{
 /// # Errors
 /// No such schedule, or none for these numbers.
 pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<PredictionFigures, Error> {
-    let resolved = Selection::new(devices, microbatches).resolve(schedule, &Costs::default())?;
-    Ok(resolved.predict()?.prediction)
+    let schedule = vec![schedule.to_string()];
+    let question = Question { schedule, stages: vec![devices], micro: vec![microbatches], ..Question::default() };
+    let found = questions::answer(&question, &schedules::Files)?.predictions.pop();
+    Ok(found.ok_or_else(|| ResolveError::Usage("expected a schedule, found none; name one".to_string()))?.figures)
+}
+
+/// Reads traces of one run, one file per rank: files, folders and patterns such as `traces/rank*.json.gz`.
+///
+/// `progress` is called with the number of bytes read and of all bytes.
+///
+/// # Errors
+/// A file cannot be read, has no ops, or contradicts another. What is merely incomplete is in [`imports::Run::warnings`].
+#[cfg(feature = "pictures")]
+pub fn import(
+    paths: &[std::path::PathBuf],
+    options: &ImportOptions,
+    progress: &dyn Fn(u64, u64),
+) -> Result<imports::Run, ImportError> {
+    pipesim_import::import(paths, options, progress, &pipesim_answer::diagnosis::built_in_of)
 }
 
 /// Predicts the training step of the model called `model` on the GPUs called `hardware` (see `pipesim hardware`): time, MFU and memory.
@@ -259,6 +220,7 @@ pub fn predict_model(
     layout: ParallelConfig,
     schedule: &str,
 ) -> Result<ModelPrediction, Error> {
+    use pipesim_answer::resolve::Estimate as _;
     let costs = models::model_costs(model, hardware, layout)?;
     let selection = costs.selection();
     Ok(ModelPrediction::new(costs, schedule, &selection)?)

@@ -1,35 +1,38 @@
 //! Why a command failed, with its exit code.
 
-use crate::deadlock::Deadlock;
+use super::flags::as_flags;
+use pipesim_answer::resolve;
 #[cfg(feature = "training")]
-use crate::experiment;
+use pipesim_exec::ranks::RanksError;
+use pipesim_language as dsl;
 #[cfg(feature = "training")]
-use crate::ranks::RanksError;
-use crate::report::WriteError;
-use crate::{dsl, resolve};
+use pipesim_measure::experiment;
+use pipesim_report::WriteError;
+use pipesim_schedule::deadlock::Deadlock;
 
+/// What is displayed names settings as flags.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Something went wrong: exit code 1.
-    #[error("{0:#}")]
+    #[error("{}", as_flags(format!("{:#}", .0)))]
     Failed(anyhow::Error),
     /// The command line makes no sense: exit code 2.
-    #[error("{0}")]
+    #[error("{}", as_flags(.0))]
     Usage(String),
     /// The schedule is invalid or deadlocks: exit code 3.
-    #[error("{0}")]
+    #[error("{}", as_flags(.0))]
     Schedule(String),
     /// A `--fail-if` condition holds: exit code 4.
-    #[error("{0}")]
+    #[error("{}", as_flags(.0))]
     Threshold(String),
     /// The machine lacks what was asked for: exit code 5.
-    #[error("{0}")]
+    #[error("{}", as_flags(.0))]
     Environment(String),
     /// A device hung or died: exit code 6.
-    #[error("{0}")]
+    #[error("{}", as_flags(.0))]
     Hang(String),
     /// A signal ended it: 128 and the signal's number.
-    #[error("{0}")]
+    #[error("{}", as_flags(.0))]
     Stopped(String, u8),
     /// The message is already printed: this exit code.
     #[error("the message is already printed")]

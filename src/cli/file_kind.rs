@@ -1,10 +1,10 @@
 //! What a file is, by its content, and what takes it: for the errors of verbs that were given a file of another kind.
 
 use super::Failure;
-use crate::hardware::{Hardware, Stack};
-use crate::model_spec::huggingface;
 use clap::ArgMatches;
 use flate2::read::MultiGzDecoder;
+use pipesim_models::hardware::{Hardware, Stack};
+use pipesim_models::model_spec::huggingface;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -36,10 +36,12 @@ enum FileKind {
     TrainingLog,
     MegatronLog,
     LaunchFile,
+    Question,
 }
 
 /// Options and arguments that take files, by the verb (empty: any) and their name in [`clap`]; what they expect, and the kinds.
-const SLOTS: [(&str, &str, &str, &[FileKind]); 15] = [
+const SLOTS: [(&str, &str, &str, &[FileKind]); 16] = [
+    ("predict", "question", "a question", &[FileKind::Question]),
     ("compare", "files", "timelines that -o FILE.json wrote", &[FileKind::Timelines]),
     ("explain", "timeline", "the timeline of a measured step", &[FileKind::Timelines]),
     ("profile", "from", "the timelines of a measured run", &[FileKind::Timelines]),
@@ -100,7 +102,7 @@ pub fn mistaken(verb: &str, slot: &str, file: &str) -> Option<String> {
     let (found, advice) = kind.described();
     Some(format!(
         "{file}: expected {expected}, found {found}; {}",
-        advice.replace("FILE", &crate::sanitize::shell_quoted(file))
+        advice.replace("FILE", &pipesim_schedule::sanitize::shell_quoted(file))
     ))
 }
 
@@ -160,13 +162,14 @@ impl FileKind {
                 "a launch script or job, which no verb reads",
                 "give its numbers to predict, which takes Megatron's names of options, too",
             ),
+            FileKind::Question => ("a question", "ask it: `pipesim predict FILE`"),
         }
     }
 
     /// Returns the kind of a file or folder; `None` for none that is known.
     fn of(path: &Path) -> Option<FileKind> {
         if path.is_dir() {
-            if crate::report::timeline_files(path).is_ok_and(|files| files.is_some()) {
+            if pipesim_report::timeline_files(path).is_some() {
                 return Some(FileKind::Timelines);
             }
             let mut inside = std::fs::read_dir(path).ok()?.flatten().take(1000).map(|entry| entry.path());
@@ -243,15 +246,16 @@ fn of_json(text: &str) -> Option<FileKind> {
 fn of_toml(text: &str) -> Option<FileKind> {
     let table: toml::Table = text.parse().ok()?;
     let any = |names: &[&str]| names.iter().any(|name| table.contains_key(*name));
-    let fields = |fields: &[crate::hardware::Field]| fields.iter().any(|field| table.contains_key(field.name));
+    let fields = |fields: &[pipesim_models::hardware::Field]| fields.iter().any(|field| table.contains_key(field.name));
     let base = table.get("base").and_then(toml::Value::as_str).unwrap_or_default();
     match () {
+        () if table.get("version").is_some_and(toml::Value::is_integer) => Some(FileKind::Question),
         () if any(&["F", "I", "W", "B"]) => Some(FileKind::StageTimes),
         () if any(&["parallelism", "training", "job", "model"]) => Some(FileKind::LaunchFile),
-        () if fields(Hardware::FIELDS) || crate::hardware::names().any(|name| name == base) => {
+        () if fields(Hardware::FIELDS) || pipesim_models::hardware::names().any(|name| name == base) => {
             Some(FileKind::HardwareTable)
         }
-        () if fields(Stack::FIELDS) || crate::hardware::stack(base).is_ok() => Some(FileKind::StackTable),
+        () if fields(Stack::FIELDS) || pipesim_models::hardware::stack(base).is_ok() => Some(FileKind::StackTable),
         () => None,
     }
 }

@@ -4,7 +4,9 @@ mod allocator;
 mod explorer;
 mod failure;
 mod file_kind;
+mod flags;
 mod options;
+mod question_file;
 mod sandbox;
 mod terminal;
 mod verbs;
@@ -18,6 +20,7 @@ use clap::builder::ArgPredicate;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use flags::as_flags;
 use options::schedules::named_by_default;
 use options::{rules, tips};
 use std::ffi::OsString;
@@ -169,6 +172,8 @@ fn without_micro(command: &mut clap::Command, verb: &str) -> clap::Error {
 pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let arguments = question_file::expanded(&command, arguments, &sandbox::Sandbox)
+        .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, flags::as_flags(format!("{why}\n"))))?;
     let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         tips::improve(&mut error, &mut command, &words);
@@ -203,13 +208,16 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    pipesim_system::set_commit(env!("PIPESIM_COMMIT"));
     shell::complete(command);
     #[cfg(feature = "cuda")]
-    pipesim_cuda::prepare();
+    pipesim_gpu::prepare();
     let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) if refused.use_stderr() => {
-            eprint(refused.render().to_string().trim_end());
+            let text = refused.render().to_string();
+            let is_of_value = refused.kind() == ErrorKind::ValueValidation; // the library's own words
+            eprint(if is_of_value { as_flags(&text) } else { text }.trim_end());
             return ExitCode::from(2);
         }
         Err(help) => help.exit(),

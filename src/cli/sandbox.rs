@@ -2,10 +2,11 @@
 
 #[cfg(unix)]
 use super::watchdog::Watchdog;
-use crate::resolve::{Error, Files, Host};
-use crate::system::free_memory_bytes;
+use pipesim_answer::resolve::Watch;
+use pipesim_answer::resolve::{Error, Files, Host};
 #[cfg(unix)]
-use crate::{dsl::Budget, resolve::Watch};
+use pipesim_language::Budget;
+use pipesim_system::free_memory_bytes;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};

@@ -5,7 +5,7 @@
 
 use super::allocator;
 use super::terminal::eprint;
-use crate::dsl::Budget;
+use pipesim_language::Budget;
 use rustix::time::{ClockId, clock_gettime};
 use std::process::exit;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use super::error::CostError;
 use super::share::wide_gcd;
+use std::fmt;
 use std::str::FromStr;
 
 /// A non-negative number `digits / 10^scale`, without trailing zeros.
@@ -180,6 +181,15 @@ impl Decimal {
     }
 }
 
+/// All digits, as they are parsed.
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:0>width$}", self.digits, width = self.scale as usize + 1);
+        let (whole, rest) = digits.split_at(digits.len() - self.scale as usize);
+        if rest.is_empty() { f.write_str(whole) } else { write!(f, "{whole}.{rest}") }
+    }
+}
+
 impl FromStr for Decimal {
     type Err = CostError;
 
@@ -189,6 +199,7 @@ impl FromStr for Decimal {
             None => Decimal::plain(text),
         };
         let shown: String = text.chars().take(40).collect();
-        found.map_err(|what| CostError(format!("expected a number such as 1.25 or 4/3, found '{shown}': {what}")))
+        found
+            .map_err(|what| CostError::given(format!("expected a number such as 1.25 or 4/3, found '{shown}': {what}")))
     }
 }

@@ -16,6 +16,13 @@ pub(super) fn scale(own: &[u64]) -> Option<u64> {
     own.iter().filter(|&&size| size > 0).try_fold(1_u64, |all, &size| (all / gcd(all, size)).checked_mul(size))
 }
 
+/// Returns the sizes of `from` stages that have `own` layers and of `to` stages that have `new`: in layers if both are known, otherwise in
+/// equal pieces of the model.
+pub(super) fn sizes(from: usize, own: Option<&[usize]>, to: usize, new: Option<&[usize]>) -> [Vec<u64>; 2] {
+    let pieces = |layers: &[usize]| layers.iter().map(|&count| count as u64).collect();
+    own.zip(new).map_or_else(|| even(from, to), |(own, new)| [pieces(own), pieces(new)])
+}
+
 /// Returns sizes, in equal pieces of the model, of `from` stages that cover it evenly, and of `to` such stages.
 pub fn even(from: usize, to: usize) -> [Vec<u64>; 2] {
     let common = gcd(from as u64, to as u64).max(1);

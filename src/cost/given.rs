@@ -1,15 +1,16 @@
 //! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, exact to the tick.
 
-use super::share::Shares;
-use super::stage_list::{GivenStages, count_of_all, nth, values};
+use super::error::TOO_LONG;
+use super::share::{StageShares, counted};
+use super::written::{PIECES, SHARES, TIMES, usual};
 use super::{
-    CollectiveCosts, CostError, CostTable, Decimal, OpTime, Per, SliceCosts, Summary, TimeUnit, VocabularyCosts,
+    CollectiveCosts, CostError, CostTable, Decimal, Extras, OpTime, Per, SliceCosts, Summary, TickUnits, TimeUnit,
+    VocabularyCosts,
 };
-use crate::model_spec::{StageLayout, StagePieces};
-use crate::op::Kind;
-use crate::placement::Placement;
+use pipesim_models::model_spec::{StageLayout, StagePieces};
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 /// Slowdown factors by device: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
@@ -23,155 +24,35 @@ pub type Slow = BTreeMap<u32, Decimal>;
 /// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
-    /// F, I, W, and B (default: I + W).
-    pub(super) durations: [Decimal; 4],
-    pub(super) comm: Decimal,
-    /// A copy of a micro-batch's activations between a device and the host.
-    pub(super) copy: Decimal,
-    /// S, S_rest, IF, IB and barrier, of a vocabulary that all devices share.
-    pub(super) vocabulary: [Decimal; 5],
-    pub(super) keep: Decimal,
-    /// Gathering the parameters of a device's whole share of layers, and reducing their gradients.
-    pub(super) collectives: Option<[Decimal; 2]>,
+    /// F, I, W, and B (default: I + W); if there are several, those of each stage.
+    pub(super) times: Vec<[Decimal; 4]>,
+    /// The other costs that are given, by key.
+    pub(super) others: BTreeMap<&'static str, Decimal>,
     pub(super) unit: Option<TimeUnit>,
     /// Assumptions about F, I and W that were not given.
     pub(super) assumed: Vec<&'static str>,
     pub(super) per: Per,
     pub(super) layers: Option<Vec<usize>>,
+    /// Layers of the stages whose times are given, if known.
+    pub(super) own_layers: Option<Vec<usize>>,
     /// What each stage holds; replaces `layers`.
     pub(super) layout: Option<StageLayout>,
-    /// What the embedding, a layer that predicts further tokens, and the head cost, in decoder layers.
-    pub(super) pieces: Option<[Decimal; 3]>,
-    /// Times of each stage instead of `durations`.
-    pub(super) stages: Option<GivenStages>,
-    /// Shares that slices and recomputes need.
-    pub(super) slices: SliceCosts,
 }
-
-/// Keys of durations.
-const TIMES: [&str; 13] =
-    ["F", "I", "W", "B", "comm", "copy", "S", "S_rest", "IF", "IB", "barrier", "unshard", "reduce"];
-/// Keys of shares, which have no unit and are at most 1.
-const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
 
 impl Default for GivenCosts {
     /// Unit costs: F = I = W = 1, B = 2, comm = 0, keep = 1.
     fn default() -> GivenCosts {
-        let one = Decimal::whole(1);
         GivenCosts {
-            durations: [one, one, one, Decimal::whole(2)],
-            comm: Decimal::whole(0),
-            copy: Decimal::whole(0),
-            vocabulary: [Decimal::whole(0); 5],
-            keep: one,
-            collectives: None,
+            times: vec![[1, 1, 1, 2].map(Decimal::whole)],
+            others: BTreeMap::new(),
             unit: None,
             assumed: Vec::new(),
             per: Per::Device,
             layers: None,
+            own_layers: None,
             layout: None,
-            pieces: None,
-            stages: None,
-            slices: SliceCosts::default(),
         }
     }
-}
-
-impl FromStr for GivenCosts {
-    type Err = CostError;
-
-    fn from_str(text: &str) -> Result<GivenCosts, CostError> {
-        let mut given: BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)> = BTreeMap::new();
-        // between colons a slash is that of a fraction
-        let has_lists = text.split(',').any(|pair| !pair.contains(':') && pair.matches('/').count() > 1);
-        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| CostError(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
-            let key = key.trim();
-            if !TIMES.contains(&key) && !has_no_unit(key) {
-                let pieces = PIECES.map(|(piece, _)| piece);
-                let known = [&TIMES[..], &SHARES, &pieces].concat().join(", ");
-                return Err(CostError(format!("no cost is called '{key}'; known: {known}")));
-            }
-            if given.insert(key, values(value.trim(), has_lists)?).is_some() {
-                return Err(CostError(format!("'{key}' is given twice")));
-            }
-        }
-        if let Some((key, _)) = given.iter().find(|(key, (_, unit))| has_no_unit(key) && unit.is_some()) {
-            return Err(CostError(format!("{key} is a share, not a time; leave its unit out")));
-        }
-        let count = count_of_all(&given)?;
-        let unit = unit_of_all(&given)?;
-        let costs = GivenCosts::default();
-        let get = |key: &str, stage: usize, default: Decimal| match (given.get(key), unit) {
-            (Some((numbers, Some(own))), Some(unit)) => unit.of(nth(numbers, stage), *own),
-            (found, _) => found.map_or(default, |(numbers, _)| nth(numbers, stage)),
-        };
-        let of_stage = |stage: usize| {
-            let known = ["F", "I", "W", "B"].map(|key| given.contains_key(key).then(|| get(key, stage, costs.keep)));
-            Times::completed(known)
-        };
-        let get = |key: &str, default: Decimal| get(key, 0, default);
-        let Times { durations, mut assumed } = of_stage(0)?;
-        let stages =
-            count.map(|count| (0..count).map(|stage| Ok(of_stage(stage)?.durations)).collect::<Result<_, CostError>>());
-        let stages = stages.transpose()?.map(|times| GivenStages { times, layers: None });
-        let known = ["F", "I", "W", "B"].map(|key| given.get(key));
-        if unit.is_none() && known.iter().all(Option::is_none) {
-            assumed.clear(); // the same unit costs as without --costs
-        }
-        let share = |key: &str, default: Decimal| match get(key, default) {
-            share if share.to_f64() > 1.0 => {
-                Err(CostError(format!("{key} is a share between 0 and 1, found {}", share.to_f64())))
-            }
-            share => Ok(share),
-        };
-        let keep = share("keep", costs.keep)?;
-        let attention = share("attention", costs.slices.attention)?;
-        let slices = SliceCosts {
-            attention,
-            attention_input: share("attention_I", attention)?,
-            stub: share("stub", costs.slices.stub)?,
-            kv: share("kv", costs.slices.kv)?,
-            recompute: share("recompute", costs.slices.recompute)?,
-        };
-        let durations = stages.as_ref().map_or(durations, GivenStages::longest);
-        let has_collectives = COLLECTIVES.iter().any(|key| given.contains_key(key));
-        let collectives = has_collectives.then(|| COLLECTIVES.map(|key| get(key, Decimal::whole(0))));
-        let [comm, copy] = [get("comm", costs.comm), get("copy", costs.copy)];
-        let has_pieces = PIECES.iter().any(|(key, _)| given.contains_key(key));
-        let pieces = has_pieces.then(|| PIECES.map(|(key, usual)| get(key, Decimal::whole(usual))));
-        let vocabulary = VOCABULARY.map(|key| get(key, Decimal::whole(0)));
-        Ok(GivenCosts {
-            durations,
-            comm,
-            copy,
-            vocabulary,
-            keep,
-            collectives,
-            unit,
-            assumed,
-            stages,
-            slices,
-            pieces,
-            ..costs
-        })
-    }
-}
-
-/// The keys of what a layout places besides decoder layers, with their defaults.
-const PIECES: [(&str, u32); 3] = [("embedding", 0), ("mtp", 1), ("loss", 0)];
-
-/// The keys of what a shared vocabulary costs.
-const VOCABULARY: [&str; 5] = ["S", "S_rest", "IF", "IB", "barrier"];
-
-/// The keys of collectives.
-const COLLECTIVES: [&str; 2] = ["unshard", "reduce"];
-
-/// Whether a cost is a number without a unit.
-fn has_no_unit(key: &str) -> bool {
-    SHARES.contains(&key) || PIECES.iter().any(|(piece, _)| *piece == key)
 }
 
 /// Returns ` (assumed: I = W = B/2)`, or an empty string without assumptions.
@@ -179,53 +60,16 @@ pub fn assumed_in_words(rules: &[&str]) -> String {
     if rules.is_empty() { String::new() } else { format!(" (assumed: {})", rules.join(", ")) }
 }
 
-/// F, I, W and B with the assumptions about missing ones.
-struct Times {
-    durations: [Decimal; 4],
-    assumed: Vec<&'static str>,
-}
-
-impl Times {
-    /// Completes the given ones of F, I, W and B; each set of missing ones has one rule.
-    fn completed([f, i, w, b]: [Option<Decimal>; 4]) -> Result<Times, CostError> {
-        let one = Decimal::whole(1);
-        let rest = |half: Decimal, name: &str, b: Decimal| {
-            b.minus(half).ok_or_else(|| {
-                let (b, half) = (b.to_f64(), half.to_f64());
-                CostError(format!("expected B, a whole backward, to last as long as {name} or longer, found B={b} and {name}={half}; raise B, or give I and W"))
-            })
-        };
-        let (i, w, halves) = match (i, w, b) {
-            (Some(i), Some(w), _) => (i, w, None),
-            (Some(i), None, Some(b)) => (i, rest(i, "I", b)?, Some("W = B - I")),
-            (None, Some(w), Some(b)) => (rest(w, "W", b)?, w, Some("I = B - W")),
-            (None, None, Some(b)) => (b.half(), b.half(), Some("I = W = B/2")),
-            (Some(i), None, None) => (i, i, Some("W = I")),
-            (None, Some(w), None) => (w, w, Some("I = W")),
-            (None, None, None) => match f {
-                Some(f) => (f, f, Some("I = W = F")),
-                None => (one, one, Some("F = I = W = 1")),
-            },
-        };
-        let forward = (f.is_none() && halves != Some("F = I = W = 1")).then_some("F = I");
-        let durations = [f.unwrap_or(i), i, w, b.unwrap_or_else(|| i.plus(w))];
-        Ok(Times { durations, assumed: halves.into_iter().chain(forward).collect() })
-    }
-}
-
-/// Returns the largest unit of all times; `None` if there are no units. A time of 0 needs no unit.
-fn unit_of_all(given: &BTreeMap<&str, (Vec<Decimal>, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
-    let most = |numbers: &[Decimal]| numbers.iter().map(|number| number.to_f64()).fold(0.0, f64::max);
-    let times = || given.iter().filter(|(key, (numbers, _))| !has_no_unit(key) && most(numbers) > 0.0);
-    let unit = given.values().filter_map(|(_, unit)| *unit).max();
-    match (unit, times().find(|(_, (_, unit))| unit.is_none())) {
-        (Some(unit), Some((key, (numbers, _)))) => Err(CostError(format!(
-            "expected a unit after every time or after none, found {key}={} without one; write {key}={0}{} if that is meant",
-            most(numbers),
-            unit.name()
-        ))),
-        _ => Ok(unit),
-    }
+/// What of given costs a placement's ops take.
+pub(super) struct Cut {
+    /// Decimals of a given number that one of its parts has.
+    pub scale: u32,
+    /// Number of parts, which are ticks.
+    pub whole: u64,
+    /// By stage: its parts of what is given for a share of the layers.
+    pub parts: Vec<u64>,
+    pub summary: Summary,
+    pub unit_ns: u64,
 }
 
 impl GivenCosts {
@@ -238,40 +82,51 @@ impl GivenCosts {
         self.unit
     }
 
+    /// Returns the cost with this key.
+    pub(super) fn of(&self, key: &str) -> Decimal {
+        self.others.get(key).copied().unwrap_or_else(|| usual(key))
+    }
+
+    /// Returns all times besides F, I, W and B.
+    pub(super) fn other_times(&self) -> impl Iterator<Item = Decimal> {
+        TIMES.iter().map(|key| self.of(key))
+    }
+
+    /// Returns the longest time of each kind.
+    fn longest(&self) -> [Decimal; 4] {
+        let longer = |one: Decimal, other: Decimal| if other.to_f64() > one.to_f64() { other } else { one };
+        [0, 1, 2, 3].map(|kind| self.times.iter().map(|times| times[kind]).fold(Decimal::whole(0), longer))
+    }
+
     /// Describes the costs in one line, as they were given.
     pub fn described(&self) -> String {
         let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
-        let [f, i, w, b] = [0, 1, 2, 3].map(|kind| self.written(kind));
-        let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
         let of = if self.is_per_stage() { Per::Stage.name() } else { self.per.name() };
-        let (more, assumed) = (self.unusual(), assumed_in_words(&self.assumed));
-        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{more}{assumed}")
-    }
-
-    /// Describes the other costs, those that have not their default: `, attention = 0.4`.
-    fn unusual(&self) -> String {
-        let SliceCosts { attention, attention_input, stub, kv, recompute } = self.slices;
-        let shares = [attention, attention_input, stub, kv, recompute];
-        let names = SHARES[1..].iter().zip(shares).map(|(&name, share)| (name, share, u32::from(name == "recompute")));
-        let times = [("copy", self.copy, 0)].into_iter();
-        let times = times.chain(VOCABULARY.into_iter().zip(self.vocabulary).map(|(name, time)| (name, time, 0)));
-        let gathers =
-            COLLECTIVES.into_iter().zip(self.collectives.into_iter().flatten()).map(|(name, time)| (name, time, 0));
-        let pieces = PIECES.into_iter().zip(self.pieces.into_iter().flatten());
-        let pieces = pieces.map(|((name, usual), layers)| (name, layers, usual));
-        let all = times.chain(gathers).chain(names).chain(pieces);
-        let unusual = all.filter(|(_, value, usual)| *value != Decimal::whole(*usual));
-        unusual.map(|(name, value, _)| format!(", {name} = {}", value.to_f64())).collect()
+        let (comm, keep) = (self.of("comm").to_f64(), self.of("keep").to_f64());
+        let others = [&TIMES[1..], &SHARES[1..], &PIECES].concat().into_iter().filter(|key| self.of(key) != usual(key));
+        let others: String = others.map(|key| format!(", {key} = {}", self.of(key).to_f64())).collect();
+        let (times, assumed) = (self.times_in_words(), assumed_in_words(&self.assumed));
+        format!("costs per {of}{unit}: {times}, comm = {comm}, keep = {keep}{others}{assumed}")
     }
 
     /// Describes the assumptions and the resulting costs; `None` without assumptions.
     pub fn assumption(&self) -> Option<String> {
-        let [f, i, w, b] = [0, 1, 2, 3].map(|kind| self.written(kind));
-        let (rules, unit) = (self.assumed.join(", "), self.unit.map_or("", TimeUnit::name));
-        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-        (!rules.is_empty()).then(|| {
-            format!("costs: --costs leaves some out, so {rules} is assumed: F = {f}, I = {i}, W = {w}, B = {b}{unit}")
-        })
+        let unit = self.unit.map_or_else(String::new, |unit| format!(" {}", unit.name()));
+        let (rules, times) = (self.assumed.join(", "), self.times_in_words());
+        (!rules.is_empty()).then(|| format!("costs: `costs` leaves some out, so {rules} is assumed: {times}{unit}"))
+    }
+
+    /// Returns the times as they are written: `F = 18.5:18.5:24, I = ..`, with one number if all stages have the same.
+    fn times_in_words(&self) -> String {
+        let of_kind = |kind: Kind| {
+            let mut all: Vec<String> =
+                self.times.iter().map(|times| times[kind as usize].to_f64().to_string()).collect();
+            if all.iter().all(|time| *time == all[0]) {
+                all.truncate(1);
+            }
+            format!("{} = {}", kind.letter(), all.join(":"))
+        };
+        Kind::COSTED.map(of_kind).join(", ")
     }
 
     /// Returns the assumptions about F, I and W, such as `I = W = B/2`.
@@ -283,76 +138,95 @@ impl GivenCosts {
     /// are rounded to a tick that is small compared with the longest op.
     ///
     /// # Errors
-    /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
+    /// A slow device that does not exist, costs per layer without the number of layers, layers or stages with times that
+    /// do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
-        let table = self.table_of_whole(placement, microbatches, slow)?;
-        Ok(table.with_slice_costs(self.slices).with_whole_recomputes(placement, microbatches))
-    }
-
-    /// Returns the table without shares of slices.
-    fn table_of_whole(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
-            return Err(CostError(format!(
-                "--straggler names device {device}, but there are devices 0 to {}",
+            return Err(CostError::given(format!(
+                "`straggler` names device {device}, but there are devices 0 to {}",
                 placement.devices() - 1
             )));
         }
-        if let (Some(_), Some(layout)) = (&self.stages, &self.layout) {
-            return Err(CostError(format!(
-                "--costs are given for each stage, and --layout {layout} says what stages hold; leave --layout out"
-            )));
-        }
-        if let Some(given) = &self.stages {
-            return self.staged_table(given, placement, microbatches, slow);
-        }
+        let table = if self.is_per_stage() {
+            self.table_of_stages(placement, microbatches, slow)?
+        } else {
+            self.table_of_shares(placement, microbatches, slow)?
+        };
+        let slice_costs = SliceCosts {
+            attention: self.of("attention"),
+            attention_input: self.of("attention_I"),
+            stub: self.of("stub"),
+            kv: self.of("kv"),
+            recompute: self.of("recompute"),
+        };
+        Ok(table.with_slice_costs(slice_costs).with_whole_recomputes(placement, microbatches))
+    }
+
+    /// Returns the table of stages that share the given costs.
+    fn table_of_shares(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         let one = Decimal::whole(1);
-        let of = |kind: usize, device: u32| self.durations[kind].times(*slow.get(&device).unwrap_or(&one));
-        let all: Vec<Decimal> =
-            (0..placement.devices()).flat_map(|device| [0, 1, 2, 3].map(|kind| of(kind, device))).collect();
-        let all = [all, self.collectives.into_iter().flatten().collect()].concat();
+        let of = |kind: Kind, device: u32| self.times[0][kind as usize].times(*slow.get(&device).unwrap_or(&one));
+        let shared = || ["unshard", "reduce"].map(|key| self.of(key));
+        let all: Vec<Decimal> = (0..placement.devices())
+            .flat_map(|device| Kind::COSTED.map(|kind| of(kind, device)))
+            .chain(shared())
+            .collect();
         // at most one gather per op
-        let per_micro_batch = if self.collectives.is_some() { 8 } else { 4 };
+        let per_micro_batch = if self.has_collectives() { 8 } else { 4 };
         let ops = per_micro_batch * u128::from(placement.stages()) * u128::from(microbatches);
-        let scale_of = |shares: &Shares| {
+        let scale_of = |shares: &StageShares| {
             self.scale(slow, |scale| {
+                let ticks = |key: &str| self.of(key).times_ten_to(scale);
                 let longest =
                     all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
                 let longest = longest.checked_mul(shares.largest().into())?;
-                let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
-                let copy = self.copy.times_ten_to(scale)?.checked_mul(shares.largest().into())?;
-                let shared =
-                    self.vocabulary.iter().try_fold(0_u128, |sum, cost| sum.checked_add(cost.times_ten_to(scale)?));
-                let copy = copy.checked_add(shared?.checked_mul(shares.whole.into())?)?;
-                (longest.checked_add(comm)?.checked_add(copy)?.checked_mul(ops)? < 1 << 63).then_some(longest)
+                let copy = ticks("copy")?.checked_mul(shares.largest().into())?;
+                let unshared = ["comm", "S", "S_rest", "IF", "IB", "barrier"];
+                let unshared = unshared.iter().try_fold(0_u128, |sum, key| sum.checked_add(ticks(key)?))?;
+                let unshared = unshared.checked_mul(shares.whole.into())?;
+                let step = longest.checked_add(unshared)?.checked_add(copy)?.checked_mul(ops)?;
+                (step < 1 << 63).then_some(longest)
             })
         };
-        let found = match &self.layout {
-            Some(layout) => self.arranged(layout, placement, scale_of)?,
-            None => {
-                let shares = Shares::new(placement, self.per, self.layers.as_deref())?;
-                scale_of(&shares).map(|scale| (shares, scale))
-            }
+        let (shares, scale) = self.shares(placement, scale_of)?.ok_or_else(|| CostError::overflow(TOO_LONG))?;
+        let StageShares { parts, whole, of_device } = shares;
+        let cut = Cut {
+            scale,
+            whole,
+            summary: self.of_device(of_device),
+            unit_ns: self.unit_ns(placement.devices(), microbatches, slow, of_device)?,
+            parts,
         };
-        let Some((shares, scale)) = found else {
-            return Err(CostError(
-                "these costs times the number of ops overflow the clock; give smaller or rounder numbers".to_string(),
-            ));
+        Ok(self.table_of(placement, &cut, |op| {
+            let ticks = of(op.kind(), placement.device_of(op)).times_ten_to(scale).unwrap_or(0) as u64; // checked above
+            ticks * cut.parts[op.stage() as usize]
+        }))
+    }
+
+    /// Returns the table of ops that take `duration`; everything else costs what `cut` says.
+    pub(super) fn table_of(&self, placement: &Placement, cut: &Cut, duration: impl Fn(Op) -> u64) -> CostTable {
+        let &Cut { scale, whole, summary, unit_ns, .. } = cut;
+        let ticks = |key: &str| self.of(key).times_ten_to(scale).unwrap_or(0) as u64;
+        let whole_of = |key: &str| ticks(key) * whole;
+        let parts_of = |key: &str| cut.parts.iter().map(|part| ticks(key) * part).collect::<Vec<u64>>();
+        let ticks_per_unit = 10_f64.powi(scale as i32) * whole as f64;
+        let units = TickUnits { ticks_per_unit, time_unit: self.unit.map_or("unit", TimeUnit::name), unit_ns };
+        let arrival = whole_of("comm");
+        let table =
+            CostTable::new(placement, units, summary, |op| OpTime { duration: duration(op), after: 0, arrival });
+        let collectives = || CollectiveCosts { gathers: parts_of("unshard"), reductions: parts_of("reduce") };
+        let extras = Extras {
+            copies: parts_of("copy").into_iter().map(|part| [part; 2]).collect(),
+            collectives: self.has_collectives().then(collectives),
+            vocabulary: VocabularyCosts {
+                forward: whole_of("S"),
+                rest: whole_of("S_rest"),
+                embed: [whole_of("IF"), whole_of("IB")],
+                barrier: whole_of("barrier"),
+            },
+            ..Extras::default()
         };
-        let ticks = |cost: Decimal| cost.times_ten_to(scale).unwrap_or(0) as u64; // checked above
-        let units = (
-            10_f64.powi(scale as i32) * shares.whole as f64,
-            self.unit.map_or("unit", TimeUnit::name),
-            self.unit_ns(placement.devices(), microbatches, slow, shares.of_device)?,
-        );
-        let table = CostTable::new(placement, units, self.of_device(shares.of_device), |op| OpTime {
-            duration: ticks(of(op.kind() as usize, placement.device_of(op))) * shares.parts[op.stage() as usize],
-            after: 0,
-            arrival: ticks(self.comm) * shares.whole,
-        });
-        let table = table.with_copies(shares.parts.iter().map(|part| [ticks(self.copy) * part; 2]).collect());
-        let table = self.with_vocabulary(table, |time| ticks(time) * shares.whole);
-        let collectives = self.collectives_of(|time| shares.parts.iter().map(|part| ticks(time) * part).collect());
-        Ok(CostTable { assumed: self.assumed.clone(), collectives, ..table })
+        CostTable { assumed: self.assumed.clone(), extras, ..table }
     }
 
     /// Returns the costs of a model of which each stage holds what `layout` says.
@@ -362,23 +236,40 @@ impl GivenCosts {
 
     /// Whether it is given what embedding, prediction layers or head cost.
     pub fn has_pieces(&self) -> bool {
-        self.pieces.is_some()
+        PIECES.iter().any(|key| self.others.contains_key(key))
     }
 
-    /// Returns the shares of stages that hold what `layout` says, in parts of a decoder layer, and the scale that `scale` finds for them;
-    /// `None` if there is none. What embedding, prediction layers and head cost is rounded only beyond 6 decimals, and only if the clock
-    /// does not hold them.
-    fn arranged(
+    /// Whether times of collectives are given.
+    pub fn has_collectives(&self) -> bool {
+        ["unshard", "reduce"].iter().any(|key| self.others.contains_key(key))
+    }
+
+    /// Returns the shares of the stages on `placement`, and the scale that `scale` finds for them; `None` if there is none. What embedding,
+    /// prediction layers and head cost is rounded only beyond 6 decimals, and only if the clock does not hold them.
+    fn shares(
         &self,
-        layout: &StageLayout,
         placement: &Placement,
-        scale: impl Fn(&Shares) -> Option<u32>,
-    ) -> Result<Option<(Shares, u32)>, CostError> {
-        let pieces = self.pieces.unwrap_or(PIECES.map(|(_, usual)| Decimal::whole(usual)));
+        scale: impl Fn(&StageShares) -> Option<u32>,
+    ) -> Result<Option<(StageShares, u32)>, CostError> {
+        let scaled = |shares: StageShares| scale(&shares).map(|scale| (shares, scale));
+        let stages = placement.stages() as usize;
+        let Some(layout) = &self.layout else {
+            if self.per == Per::Layer && self.layers.is_none() {
+                return Err(CostError::given("costs per layer need the number of layers; give it as `layers` 32"));
+            }
+            let layers = self.layers.as_ref().map(|layers| counted(layers, stages)).transpose()?;
+            let weights = layers.map_or(vec![1; stages], |layers| layers.into_iter().map(u128::from).collect());
+            return Ok(StageShares::new(placement, self.per, &weights, 1).and_then(scaled));
+        };
+        let found = layout.stages.len();
+        if found != stages {
+            return Err(CostError::given(format!(
+                "expected the {found} stages of `layout`, found a schedule with {stages}; take one with as many stages per device"
+            )));
+        }
+        let pieces = PIECES.map(|key| self.of(key));
         if pieces.iter().any(|piece| piece.to_f64() > 1e6) {
-            return Err(CostError(
-                "embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string(),
-            ));
+            return Err(CostError::given("embedding, mtp and loss are at most 1000000 decoder layers each; give less"));
         }
         let most = pieces.iter().map(|piece| piece.scale()).max().unwrap_or(0);
         for decimals in (most.min(6)..=most.min(12)).rev() {
@@ -388,31 +279,15 @@ impl GivenCosts {
                 let ends = u128::from(stage.embedding) * embedding + u128::from(stage.head) * head;
                 ends + layer * stage.layers as u128 + prediction * stage.predictions as u128
             };
-            let weights = layout.stages.iter().map(weight).collect();
-            if let Some(shares) = Shares::weighted(placement, self.per, weights, layer)?
-                && let Some(scale) = scale(&shares)
-            {
-                return Ok(Some((shares, scale)));
+            let weights: Vec<u128> = layout.stages.iter().map(weight).collect();
+            if weights.iter().all(|&weight| weight == 0) {
+                return Err(CostError::given("`layout`: expected a stage that costs something, found none; add a 't'"));
+            }
+            if let Some(found) = StageShares::new(placement, self.per, &weights, layer).and_then(scaled) {
+                return Ok(Some(found));
             }
         }
         Ok(None)
-    }
-
-    /// Whether times of collectives are given.
-    pub fn has_collectives(&self) -> bool {
-        self.collectives.is_some()
-    }
-
-    /// Returns the costs of collectives; `ticks` are those of each stage.
-    pub(super) fn collectives_of(&self, ticks: impl Fn(Decimal) -> Vec<u64>) -> Option<CollectiveCosts> {
-        self.collectives
-            .map(|[gather, reduction]| CollectiveCosts { gathers: ticks(gather), reductions: ticks(reduction) })
-    }
-
-    /// Returns `table` with the costs of a vocabulary that all devices share.
-    pub(super) fn with_vocabulary(&self, table: CostTable, ticks: impl Fn(Decimal) -> u64) -> CostTable {
-        let [forward, rest, embed, gradient, barrier] = self.vocabulary.map(ticks);
-        CostTable { vocabulary: VocabularyCosts { forward, rest, embed: [embed, gradient], barrier }, ..table }
     }
 
     /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
@@ -428,12 +303,12 @@ impl GivenCosts {
         const SHORTEST: f64 = 1e9;
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
         let ops: f64 =
-            self.durations.iter().map(|duration| duration.to_f64()).sum::<f64>() * slowest * of_device.min(1e6);
-        let messages = 16.0 * (self.comm.to_f64() + self.copy.to_f64());
+            self.longest().iter().map(|duration| duration.to_f64()).sum::<f64>() * slowest * of_device.min(1e6);
+        let messages = 16.0 * (self.of("comm").to_f64() + self.of("copy").to_f64());
         let most = (ops + messages) * f64::from(devices) * f64::from(microbatches.max(1));
         if let Some(unit) = self.unit {
             if most * unit.ns() as f64 > 8.0 * LONGEST {
-                return Err(CostError(format!(
+                return Err(CostError::given(format!(
                     "these costs times the number of ops exceed the 104 days that a timeline can hold; give them in less than {}",
                     unit.name()
                 )));
@@ -454,15 +329,12 @@ impl GivenCosts {
     /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     pub(super) fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
-        let all = || {
-            let others = self.vocabulary.iter().chain(self.collectives.iter().flatten());
-            let stages = self.stages.iter().flat_map(|given| given.times.iter().flatten());
-            self.durations.iter().chain(stages).chain([&self.comm, &self.copy]).chain(others)
-        };
-        let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
-        let short = |number: &&Decimal| number.is_short();
-        let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));
-        let finest = most(&mut all()) + most(&mut slow.values());
+        let all = || self.times.iter().flatten().copied().chain(self.other_times());
+        let factors = || slow.values().copied();
+        let most = |of: &mut dyn Iterator<Item = Decimal>| of.map(Decimal::scale).max().unwrap_or(0);
+        let short = |number: &Decimal| number.is_short();
+        let exact = most(&mut all().filter(short)) + most(&mut factors().filter(short));
+        let finest = most(&mut all()) + most(&mut factors());
         let fine = |&scale: &u32| longest(scale).is_some_and(|longest| longest < FINE);
         (exact + 1..=finest).rev().find(fine).or_else(|| longest(exact).map(|_| exact))
     }
@@ -473,8 +345,8 @@ impl GivenCosts {
 
     /// Returns the costs of an average device, which are `of_device` times the given ones.
     fn of_device(&self, of_device: f64) -> Summary {
-        let of = |kind: Kind| self.durations[kind as usize].to_f64() * of_device;
-        let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
-        Summary { F: of(Kind::F), I: of(Kind::I), W: of(Kind::W), B: of(Kind::B), comm, keep }
+        let longest = self.longest();
+        let of = |kind: Kind| longest[kind as usize].to_f64() * of_device;
+        Summary::new(of, self.of("comm").to_f64(), self.of("keep").to_f64())
     }
 }

@@ -10,34 +10,24 @@ pub(super) const MAX_BLOCKS: u32 = 1 << 12;
 /// Times of the sub-ops of equal layers of a stage, in ns; missing ones are 0. `F` is the forward, `B` the backward for
 /// the input, `W` the backward for the weights.
 #[allow(non_snake_case)] // the kinds' letters
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct LayerCost {
     /// Number of such layers, consecutive in the model.
     #[serde(default = "one")]
     pub layers: u32,
-    #[serde(default)]
     pub attn_F_ns: u64,
-    #[serde(default)]
     pub dispatch_F_ns: u64,
-    #[serde(default)]
     pub mlp_F_ns: u64,
-    #[serde(default)]
     pub combine_F_ns: u64,
-    #[serde(default)]
     pub combine_B_ns: u64,
-    #[serde(default)]
     pub mlp_B_ns: u64,
-    #[serde(default)]
     pub mlp_W_ns: u64,
-    #[serde(default)]
     pub dispatch_B_ns: u64,
-    #[serde(default)]
     pub attn_B_ns: u64,
-    #[serde(default)]
     pub attn_W_ns: u64,
     /// On a side stream next to `mlp_W`.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub side_W_ns: u64,
 }
 
@@ -52,13 +42,10 @@ pub(super) fn is_zero(ns: &u64) -> bool {
 /// Times of an embedding or a head, in ns.
 #[allow(non_snake_case)] // the kinds' letters
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct EndCost {
-    #[serde(default)]
     pub F_ns: u64,
-    #[serde(default)]
     pub B_ns: u64,
-    #[serde(default)]
     pub W_ns: u64,
 }
 

@@ -4,12 +4,15 @@
 //! one schedule or split apply to all others.
 
 use super::layer_cost::{MAX_BLOCKS, completed, is_zero};
-use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StageCost, StepCosts, Summary};
-use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
-use crate::mesh::{MAX_DEGREE, Mesh};
-use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Outline, Stage, TiedSides};
-use crate::op::Kind;
-use crate::placement::Placement;
+use super::{
+    Contention, CostError, CostTable, Extras, MachineEffects, OpTime, SharedPuts, Slowdown, StageCost, StepCosts,
+    Summary, TickUnits,
+};
+use pipesim_models::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, Outline, Stage, TiedSides};
+use pipesim_schedule::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp, stage_group};
+use pipesim_schedule::mesh::{MAX_DEGREE, Mesh};
+use pipesim_schedule::op::Kind;
+use pipesim_schedule::placement::Placement;
 use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +38,20 @@ pub struct PartCost {
     pub slice: Option<[u32; 2]>,
     pub duration_ns: u64,
     pub samples: u64,
+}
+
+impl PartCost {
+    /// Returns the cost of a micro-batch size or slice that was not measured.
+    pub(super) fn derived(part: &str, kind: Kind, size: MicroBatch, slice: Option<[u32; 2]>, ns: f64) -> PartCost {
+        let (part, kind, duration_ns) = (part.to_string(), kind.letter().to_string(), ns.round() as u64);
+        let [sequences, tokens] = [size.sequences, size.tokens].map(|count| count as u32);
+        PartCost { part, kind, sequences, tokens, slice, duration_ns, samples: 0 }
+    }
+
+    /// Returns its micro-batch size.
+    pub fn size(&self) -> MicroBatch {
+        MicroBatch { sequences: self.sequences as usize, tokens: self.tokens as usize }
+    }
 }
 
 /// Cost of moving data between devices.
@@ -185,7 +202,7 @@ impl CostFile {
                 Category::Syntax | Category::Io => format!("invalid JSON ({message})"),
                 Category::Data => format!("other JSON ({message})"),
             };
-            CostError(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
+            CostError::file(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
         };
         let file: CostFile = if text.contains("\"sub_ops\"") {
             let json = serde_json::from_str(text).map_err(|error| unreadable(error.to_string(), &error))?;
@@ -199,7 +216,7 @@ impl CostFile {
             file
         };
         match file.fault() {
-            Some(fault) => Err(CostError(format!("{fault}; measure again with `pipesim profile`"))),
+            Some(fault) => Err(CostError::file(format!("{fault}; measure again with `pipesim profile`"))),
             None => Ok(file),
         }
     }
@@ -274,149 +291,87 @@ impl CostFile {
         fault.or_else(|| self.parts.iter().find_map(part_fault))
     }
 
-    /// Returns the duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens, or for a slice of them.
+    /// Returns the duration of one part, for micro-batches of this size or for a slice of them.
     pub(super) fn part(
         &self,
         part: &str,
         kind: Kind,
-        (sequences, tokens): (u32, u32),
+        size: MicroBatch,
         slice: Option<[u32; 2]>,
     ) -> Result<u64, CostError> {
-        let letter = kind.letter().to_string();
-        let is_it = |c: &&PartCost| {
-            (&c.part[..], &c.kind, c.sequences, c.tokens, c.slice) == (part, &letter, sequences, tokens, slice)
-        };
+        let (letter, MicroBatch { sequences, tokens }) = (kind.letter().to_string(), size);
+        let is_it = |c: &&PartCost| (&c.part[..], &c.kind, c.size(), c.slice) == (part, &letter, size, slice);
         self.parts.iter().find(is_it).map(|c| c.duration_ns).ok_or_else(|| {
-            CostError(format!(
+            CostError::file(format!(
                 "the cost file has no {letter} of the {part} for micro-batches of {sequences} x {tokens} tokens; \
                  measure it with `pipesim profile`"
             ))
         })
     }
 
-    /// Returns the micro-batch size of the first part: sequences, and tokens per sequence.
-    pub fn size(&self) -> (u32, u32) {
-        self.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default()
-    }
-
-    /// Returns the file with the parts of `spec` at another micro-batch size. Sizes that were not measured are scaled by
-    /// FLOPs (by tokens if there are none), or interpolated between two measured sizes.
-    pub fn at_size(&self, spec: &ModelSpec, micro: MicroBatch) -> CostFile {
-        let parts: Vec<&str> = spec.parts.iter().map(|part| part.name).collect();
-        let work = |name: &str, kind: Kind, (sequences, tokens): (u32, u32)| {
-            let micro = MicroBatch { sequences: sequences as usize, tokens: tokens as usize };
-            let part = spec.parts.iter().find(|part| part.name == name)?;
-            Some(Some(part.flops(kind, micro)).filter(|&flops| flops > 0).unwrap_or(micro.rows() as u128) as f64)
-        };
-        let (sequences, tokens) = self.size();
-        let own = (u128::from(sequences) * u128::from(tokens)).max(1);
-        let bytes = u128::from(self.link.bytes) * micro.rows() as u128 / own;
-        self.at((micro.sequences as u32, micro.tokens as u32), bytes.min(u128::from(u64::MAX)) as u64, &parts, work)
-    }
-
-    /// Returns the file at another number of sequences of the same length: scaled by sequences, or interpolated between two
-    /// measured numbers.
-    pub fn at_sequences(&self, sequences: u32) -> CostFile {
-        let (own, tokens) = self.size();
-        let mut parts: Vec<&str> = Vec::new();
-        for part in &self.parts {
-            if !parts.contains(&part.part.as_str()) {
-                parts.push(&part.part);
-            }
-        }
-        let bytes = u128::from(self.link.bytes) * u128::from(sequences) / u128::from(own.max(1));
-        let work = |_: &str, _, (sequences, of): (u32, u32)| (of == tokens).then_some(f64::from(sequences));
-        self.at((sequences, tokens), bytes.min(u128::from(u64::MAX)) as u64, &parts, work)
-    }
-
-    /// Returns the file with these parts at another size and messages of `bytes`. Time is proportional to `work`; `None`
-    /// excludes a measurement.
-    fn at(
-        &self,
-        size: (u32, u32),
-        bytes: u64,
-        parts: &[&str],
-        work: impl Fn(&str, Kind, (u32, u32)) -> Option<f64>,
-    ) -> CostFile {
-        let mut costs = self.clone();
-        for &name in parts {
-            for kind in [Kind::F, Kind::I, Kind::W, Kind::O, Kind::L] {
-                let letter = kind.letter().to_string();
-                let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size, None).is_err())
-                else {
-                    continue;
-                };
-                let of = |c: &&PartCost| c.part == name && c.kind == letter && c.slice.is_none();
-                let point = |c: &PartCost| Some((work(name, kind, (c.sequences, c.tokens))?, c.duration_ns as f64));
-                let known: Vec<(f64, f64)> = self.parts.iter().filter(of).filter_map(point).collect();
-                if let Some(duration) = along(known, work_here) {
-                    costs.parts.push(PartCost {
-                        part: name.to_string(),
-                        kind: letter,
-                        sequences: size.0,
-                        tokens: size.1,
-                        slice: None,
-                        duration_ns: duration.round() as u64,
-                        samples: 0,
-                    });
-                }
-            }
-        }
-        costs.link.put_ns = (self.link.put_ns as f64 * bytes as f64 / self.link.bytes.max(1) as f64).round() as u64;
-        costs.link.bytes = bytes;
-        costs
+    /// Returns the micro-batch size of the first part.
+    pub fn size(&self) -> MicroBatch {
+        self.parts.first().map_or(MicroBatch { sequences: 0, tokens: 0 }, PartCost::size)
     }
 
     /// Returns the cost table of these stages on `placement`.
     ///
     /// # Errors
     /// A part was not measured at this micro-batch size, or stages have other layers than the measured ones.
-    pub fn table(&self, placement: &Placement, stages: &[Stage], size: (u32, u32)) -> Result<CostTable, CostError> {
-        self.table_of((placement, stages), size, None)
+    pub fn table(&self, placement: &Placement, stages: &[Stage], size: MicroBatch) -> Result<CostTable, CostError> {
+        self.table_of(placement, stages, size, None)
     }
 
     /// Returns the cost table of micro-batches, or of one slice of them.
     pub(super) fn table_of(
         &self,
-        (placement, stages): (&Placement, &[Stage]),
-        size: (u32, u32),
+        placement: &Placement,
+        stages: &[Stage],
+        size: MicroBatch,
         slice: Option<[u32; 2]>,
     ) -> Result<CostTable, CostError> {
         if self.is_staged() {
             let layers: Vec<usize> = stages.iter().map(|stage| stage.count(BLOCK)).collect();
             return self.staged_table(placement, &layers);
         }
-        let kinds = [Kind::F, Kind::I, Kind::W];
-        let mut durations = Vec::with_capacity(stages.len());
-        for stage in stages {
-            let mut of = [0_u64; 4];
-            for kind in kinds {
-                let mut sum = self.op_overhead_ns.get(&kind.letter().to_string()).copied().unwrap_or(0);
-                for (part, count) in stage.counts().filter(|&(_, count)| count > 0) {
-                    sum += count as u64 * self.part(part, kind, size, slice)?;
-                }
-                of[kind as usize] = sum;
-            }
-            of[Kind::B as usize] = of[Kind::I as usize] + of[Kind::W as usize];
-            durations.push(of);
-        }
+        let of_stage = |stage: &Stage| {
+            let of = |kind: Kind| {
+                let overhead = self.op_overhead_ns.get(&kind.letter().to_string()).copied().unwrap_or(0);
+                Ok(overhead + self.parts_of(stage, kind, size, slice)?)
+            };
+            let [forward, input, weights] = [of(Kind::F)?, of(Kind::I)?, of(Kind::W)?];
+            Ok([forward, input, weights, input + weights])
+        };
+        let durations = stages.iter().map(of_stage).collect::<Result<Vec<[u64; 4]>, CostError>>()?;
         let p = f64::from(placement.devices());
         let mean = |kind: Kind| durations.iter().map(|of| of[kind as usize] as f64).sum::<f64>() / p / 1e6;
-        let put_ns = slice.map_or(self.link.put_ns, |[_, length]| of_ratio(self.link.put_ns.into(), (length, size.1)));
-        let (comm, keep) = ((put_ns + self.link.latency_ns) as f64 / 1e6, self.keep);
-        let summary = Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep };
-        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
+        let put_ns =
+            slice.map_or(self.link.put_ns, |[_, length]| of_ratio(self.link.put_ns.into(), length, size.tokens as u32));
+        let summary = Summary::new(mean, (put_ns + self.link.latency_ns) as f64 / 1e6, self.keep);
+        let table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
             let put = if placement.leaves_device(op) { put_ns } else { 0 };
             let duration = durations[op.stage() as usize][op.kind() as usize];
             let after = self.gap_ns + if self.link.beside_compute { 0 } else { put };
             OpTime { duration, after, arrival: put + self.link.latency_ns }
         });
+        let (speeds, contention) = (self.speeds.clone(), self.contention.clone());
         Ok(CostTable {
-            speeds: self.speeds.clone(),
-            contention: self.contention.clone(),
-            puts: self.shared_puts(),
-            ..table.with_copies(self.copies(stages, size, slice))
+            effects: MachineEffects { speeds, contention, puts: self.shared_puts() },
+            extras: Extras { copies: self.copies(stages, size, slice), ..Extras::default() },
+            ..table
         })
+    }
+
+    /// Returns how long the parts of a stage take.
+    pub(super) fn parts_of(
+        &self,
+        stage: &Stage,
+        kind: Kind,
+        size: MicroBatch,
+        slice: Option<[u32; 2]>,
+    ) -> Result<u64, CostError> {
+        let held = stage.counts().filter(|&(_, count)| count > 0);
+        held.map(|(part, count)| Ok(count as u64 * self.part(part, kind, size, slice)?)).sum()
     }
 
     /// Returns the contention between puts, if any.
@@ -440,12 +395,12 @@ impl CostFile {
             }
         };
         let exchanged = |op: StepOp, gradients: &[GradientSync]| {
-            let of = |&gradient: &GradientSync| self.exchange_ns(op, gradient, (placement, stages));
+            let of = |&gradient: &GradientSync| self.exchange_ns(op, gradient, placement, stages);
             gradients.iter().map(of).sum::<u64>()
         };
         // If workers share the optimizer's work, rates are for one slice.
         let group = stage_group(placement, self.mesh.data);
-        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), (self.measured_group(), group)) } else { ns };
+        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), self.measured_group(), group) } else { ns };
         let epilogue = StepEpilogue::on_mesh(placement, self.mesh, outline.exchange(placement, stages), clip);
         StepCosts::new(epilogue, |StepNode { device, op, gradients, .. }| match op {
             StepOp::Put => (exchanged(*op, gradients), self.link.latency_ns),
@@ -465,7 +420,7 @@ impl CostFile {
     /// Returns the time to put `gradient` or its parameters, or to add or copy the other workers' parts, which is
     /// proportional to their number. If no sum of stages was measured, that of the token embedding's gradient is scaled: time is proportional to the number of
     /// parameters, as the optimizer's is.
-    fn exchange_ns(&self, op: StepOp, gradient: GradientSync, (placement, stages): (&Placement, &[Stage])) -> u64 {
+    fn exchange_ns(&self, op: StepOp, gradient: GradientSync, placement: &Placement, stages: &[Stage]) -> u64 {
         let is_put = matches!(op, StepOp::Put | StepOp::PutValues);
         let ns = if is_put { self.step.reduce_put_ns } else { self.step.reduce_add_ns };
         let GradientSync::Stage(chunk) = gradient else { return ns };
@@ -473,8 +428,8 @@ impl CostFile {
             let of_part = |(part, count): (&str, usize)| count as u128 * u128::from(rates.ns(op, part));
             let all: u128 = stages[chunk.stage as usize].counts().map(of_part).sum();
             let others = |size: u32| size.max(2) - 1;
-            let sizes = (others(stage_group(placement, self.mesh.data)), others(rates.size));
-            return of_ratio(all, if is_put { (1, 1) } else { sizes });
+            let (own, measured) = (others(stage_group(placement, self.mesh.data)), others(rates.size));
+            return if is_put { of_ratio(all, 1, 1) } else { of_ratio(all, own, measured) };
         }
         let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
         let weight = stages[chunk.stage as usize].counts().map(part).sum::<u128>();
@@ -484,17 +439,6 @@ impl CostFile {
 }
 
 /// Returns `ns` times a ratio, at most the largest time.
-fn of_ratio(ns: u128, (numerator, denominator): (u32, u32)) -> u64 {
+fn of_ratio(ns: u128, numerator: u32, denominator: u32) -> u64 {
     (ns.saturating_mul(numerator.into()) / u128::from(denominator.max(1))).min(u128::from(MAX_NS)) as u64
-}
-
-/// Returns the value at `x` on the line through the two nearest points, or in proportion to a single one; `None` without points.
-fn along(mut known: Vec<(f64, f64)>, x: f64) -> Option<f64> {
-    let far = |size: f64| libm::log(size / x).abs();
-    known.sort_by(|a, b| far(a.0).total_cmp(&far(b.0)));
-    match known[..] {
-        [] => None,
-        [(x0, y0), (x1, y1), ..] if x0 != x1 => Some((y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(0.0)),
-        [(x0, y0), ..] => Some(y0 * x / x0),
-    }
 }

@@ -1,11 +1,12 @@
 //! What given costs refer to, and the share of them that an op of each stage costs.
 
 use super::CostError;
-use crate::model_spec::layer_counts;
-use crate::placement::Placement;
+use pipesim_models::model_spec::layer_counts;
+use pipesim_schedule::placement::Placement;
 
 /// What given costs refer to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Per {
     /// A device's whole share of layers: p devices' worth of model for any p and v.
     #[default]
@@ -28,7 +29,7 @@ impl Per {
 
 /// Exact shares of the given costs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shares {
+pub(super) struct StageShares {
     /// Share of each stage, in parts.
     pub(super) parts: Vec<u64>,
     /// Number of parts in the given costs.
@@ -39,58 +40,21 @@ pub(super) struct Shares {
 
 const MOST_LAYERS: usize = 1 << 20;
 
-impl Shares {
-    /// Returns the shares on `placement`. `layers` is a model's number of layers per stage, or one total that is split as evenly
-    /// as possible; without it stages are equal.
-    pub(super) fn new(placement: &Placement, per: Per, layers: Option<&[usize]>) -> Result<Shares, CostError> {
-        let (devices, stages) = (u64::from(placement.devices()), u64::from(placement.stages()));
-        let v = stages / devices.max(1);
-        let counts = layers.map(|layers| counted(layers, stages as usize)).transpose()?;
-        let all = counts.as_ref().map_or(stages, |counts| counts.iter().sum());
-        let (scale, whole, of_device) = match per {
-            Per::Device => (devices, all, 1.0),
-            Per::Stage => (stages, all, v as f64),
-            Per::Layer if counts.is_some() => (1, 1, all as f64 / devices as f64),
-            Per::Layer => {
-                return Err(CostError("costs per layer need the number of layers; give it as --layers 32".to_string()));
-            }
-            Per::Model => (1, all, 1.0 / devices as f64),
-        };
-        let parts = counts.unwrap_or_else(|| vec![1; stages as usize]);
-        let common = parts.iter().fold(whole, |common, &part| gcd(common, part * scale));
-        Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
-    }
-
+impl StageShares {
     /// Returns the shares of stages that weigh as much as `weights` say; a layer weighs `layer`. `None` on overflow.
-    pub(super) fn weighted(
-        placement: &Placement,
-        per: Per,
-        weights: Vec<u128>,
-        layer: u128,
-    ) -> Result<Option<Shares>, CostError> {
-        let (devices, stages) = (u128::from(placement.devices()), u128::from(placement.stages()));
-        if weights.len() as u128 != stages {
-            return Err(CostError(format!(
-                "expected the {} stages of --layout, found a schedule with {stages}; take one with as many stages per device",
-                weights.len()
-            )));
-        }
+    pub(super) fn new(placement: &Placement, per: Per, weights: &[u128], layer: u128) -> Option<StageShares> {
+        let (devices, stages) = (u128::from(placement.devices().max(1)), u128::from(placement.stages()));
         let all: u128 = weights.iter().sum();
-        if all == 0 {
-            return Err(CostError(
-                "--layout: expected a stage that costs something, found none; add a 't'".to_string(),
-            ));
-        }
         let (scale, whole, of_device) = match per {
             Per::Device => (devices, all, 1.0),
-            Per::Stage => (stages, all, stages as f64 / devices as f64),
+            Per::Stage => (stages, all, (stages / devices) as f64),
             Per::Layer => (1, layer, all as f64 / layer as f64 / devices as f64),
             Per::Model => (1, all, 1.0 / devices as f64),
         };
         let common = weights.iter().fold(whole, |common, &part| wide_gcd(common, part * scale));
         let narrow = |parts: u128| u64::try_from(parts / common).ok();
-        let parts = weights.iter().map(|part| narrow(part * scale)).collect::<Option<Vec<u64>>>();
-        Ok(parts.zip(narrow(whole)).map(|(parts, whole)| Shares { parts, whole, of_device }))
+        let parts = weights.iter().map(|part| narrow(part * scale)).collect::<Option<Vec<u64>>>()?;
+        Some(StageShares { parts, whole: narrow(whole)?, of_device })
     }
 
     /// Returns the largest share of a stage, in parts.
@@ -99,17 +63,21 @@ impl Shares {
     }
 }
 
+/// Returns the layers of each stage, of one number for all or one per stage.
 pub(super) fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
     if layers.iter().any(|&count| count > MOST_LAYERS) {
-        return Err(CostError(format!("--layers: expected at most {MOST_LAYERS} layers; give smaller numbers")));
+        return Err(CostError::stages(format!(
+            "`layers`: expected at most {MOST_LAYERS} layers; give smaller numbers"
+        )));
     }
     let (all, explicit) = match layers {
         [all] if stages > 1 => (*all, None),
         each => (each.iter().sum(), Some(each)),
     };
-    let counts = layer_counts(all, stages, explicit).map_err(|error| CostError(format!("--layers: {error}")))?;
+    let counts =
+        layer_counts(all, stages, explicit).map_err(|error| CostError::stages(format!("`layers`: {error}")))?;
     if all == 0 {
-        return Err(CostError("--layers: expected a layer or more; give their number".to_string()));
+        return Err(CostError::stages("`layers`: expected a layer or more; give their number"));
     }
     Ok(counts.into_iter().map(|count| count as u64).collect())
 }

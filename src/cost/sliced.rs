@@ -1,10 +1,62 @@
-//! Costs of the ops of slices, from those of whole micro-batches.
+//! Costs of the ops of slices, from those of whole micro-batches: attention grows with the keys before a slice, everything else with its
+//! length.
 
+use super::error::TOO_LONG;
 use super::share::wide_gcd;
-use super::{CostError, CostTable, Decimal, OpTime, SliceCosts};
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
-use crate::slices::Slices;
+use super::{CostError, CostTable, Decimal, Extras, OpTime};
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
+use pipesim_schedule::slices::Slices;
+
+/// Shares of costs and of activations that slices and recomputes need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceCosts {
+    /// Share of attention in F.
+    pub attention: Decimal,
+    /// Share of attention in I. W has none.
+    pub attention_input: Decimal,
+    /// Share of an activation that F keeps if its unit is recomputed: the stage's input, with slices also keys and values.
+    pub stub: Decimal,
+    /// Share of keys and values in an activation.
+    pub kv: Decimal,
+    /// Share of F that R takes.
+    pub recompute: Decimal,
+}
+
+impl Default for SliceCosts {
+    /// No attention: a slice takes its share of the tokens. R takes as long as F, which keeps nothing if it is recomputed.
+    fn default() -> SliceCosts {
+        let [attention, attention_input, stub, kv] = [Decimal::whole(0); 4];
+        SliceCosts { attention, attention_input, stub, kv, recompute: Decimal::whole(1) }
+    }
+}
+
+impl SliceCosts {
+    /// Returns the share of a whole op's time that slice `slice` takes, as numerator by `kind` of F, I and W; the denominator is
+    /// [`SliceCosts::denominator`]. With the share a of attention, of slices of lengths l after a length P of t tokens:
+    /// (1 - a) l / t + a l (l + 2 P) / t^2.
+    pub(super) fn numerator(&self, kind: Kind, slices: &Slices, slice: usize) -> u128 {
+        let scale = self.scale();
+        let attention = match kind {
+            Kind::F => self.attention,
+            Kind::I => self.attention_input,
+            _ => Decimal::whole(0),
+        };
+        let attention = attention.times_ten_to(scale).unwrap_or(0);
+        let [length, before, total] = [slices.length(slice), slices.before(slice), slices.total()].map(u128::from);
+        let rest = 10_u128.pow(scale).saturating_sub(attention);
+        rest * length * total + attention * length * (length + 2 * before)
+    }
+
+    pub(super) fn denominator(&self, slices: &Slices) -> u128 {
+        10_u128.pow(self.scale()) * u128::from(slices.total()).pow(2)
+    }
+
+    /// Decimals of the shares; more are rounded.
+    fn scale(&self) -> u32 {
+        self.attention.scale().max(self.attention_input.scale()).min(15)
+    }
+}
 
 /// Largest clock that sums of slices may reach, below that of [`GivenCosts::table`](super::GivenCosts::table).
 const MOST: u128 = 1 << 61;
@@ -25,13 +77,13 @@ impl CostTable {
     /// Returns the costs with other shares; R takes its share of F, exactly if these ticks divide it.
     pub fn with_slice_costs(self, slice_costs: SliceCosts) -> CostTable {
         let keep = self.keep.with_stub(slice_costs.stub.to_f64()).with_kv(slice_costs.kv.to_f64());
-        CostTable { keep, slice_costs, ..self }
+        CostTable { keep, extras: Extras { slice_costs, ..self.extras }, ..self }
     }
 
     /// Returns the costs in ticks of which every R takes a whole number, unless that would overflow the clock.
     pub(super) fn with_whole_recomputes(self, placement: &Placement, microbatches: u32) -> CostTable {
         const FINE: u128 = 1_000_000_000_000;
-        let share = self.slice_costs.recompute;
+        let share = self.extras.slice_costs.recompute;
         let forwards = placement.op_kinds().filter(|op| op.kind() == Kind::F).map(|op| self.of(op).duration);
         let exact = share.parts() / forwards.map(u128::from).fold(share.parts(), wide_gcd);
         let ops = 8 * u128::from(placement.stages()) * u128::from(microbatches.max(1));
@@ -42,7 +94,7 @@ impl CostTable {
     }
 
     /// Returns the longest time of an op with all that follows it, in ticks; at least 1.
-    pub(crate) fn longest(&self) -> u128 {
+    pub fn longest(&self) -> u128 {
         let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
         self.times.iter().map(lasts).max().unwrap_or(0).max(1)
     }
@@ -56,19 +108,16 @@ impl CostTable {
         if !slices.is_cut() {
             return Ok(self);
         }
-        if !self.pauses.is_empty() || self.stride > 0 {
-            return Err(CostError("costs are cut into slices once, before sums of gradients begin".to_string()));
+        if !self.extras.pauses.is_empty() || self.stride > 0 {
+            return Err(CostError::given("costs are cut into slices once, before sums of gradients begin"));
         }
-        let shares = self.slice_costs;
+        let shares = self.extras.slice_costs;
         let denominator = shares.denominator(slices);
         let exact = self.whole_parts(slices);
         let ops = 8 * u128::from(placement.stages()) * u128::from(microbatches.max(1)) * u128::from(slices.count());
         let most = MOST / ops.saturating_mul(self.longest());
         if most == 0 {
-            return Err(CostError(
-                "these costs times the number of ops overflow the clock; give smaller or rounder numbers, or fewer slices"
-                    .to_string(),
-            ));
+            return Err(CostError::overflow(format!("{TOO_LONG}, or fewer slices")));
         }
         let finer = if exact <= most.min(u32::MAX.into()) { exact } else { tens_up_to(most) };
         let table = self.finer(finer as u32);
@@ -95,16 +144,16 @@ impl CostTable {
             }
         }
         // A copy takes as long as its slice.
-        let of_slice = |slice: usize| table.copies.iter().map(move |&copy| (copy, slice));
+        let of_slice = |slice: usize| table.extras.copies.iter().map(move |&copy| (copy, slice));
         let copies = (0..slices.count() as usize).flat_map(of_slice);
         let copies = copies.map(|(copy, slice)| copy.map(|ticks| part(ticks, Kind::W, slice))).collect();
-        Ok(CostTable { times, copies, stride: slots, ..table })
+        Ok(CostTable { times, stride: slots, extras: Extras { copies, ..table.extras }, ..table })
     }
 
     /// Returns into how many parts a tick has to be cut for every op of a slice to take a whole number of them.
     fn whole_parts(&self, slices: &Slices) -> u128 {
-        let (shares, recompute) = (self.slice_costs, self.slice_costs.recompute);
-        let ticks = self.times.iter().map(|time| time.duration).chain(self.copies.iter().flatten().copied());
+        let (shares, recompute) = (self.extras.slice_costs, self.extras.slice_costs.recompute);
+        let ticks = self.times.iter().map(|time| time.duration).chain(self.extras.copies.iter().flatten().copied());
         let ticks = ticks.map(u128::from).fold(0, wide_gcd);
         let parts = |of: u128, kinds: &[Kind], times: Decimal| {
             let [of, times] = [of.checked_mul(times.parts())?, times.numerator()];

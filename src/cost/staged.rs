@@ -2,7 +2,7 @@
 
 use super::layer_cost::{self, EndCost, LayerCost, MAX_BLOCKS};
 use super::pair::SubOps;
-use crate::op::Kind;
+use pipesim_schedule::op::Kind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

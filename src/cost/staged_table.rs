@@ -1,11 +1,11 @@
-//! The table of a cost file that has the times of whole stages.
+//! Tables of the times of whole stages: those of a cost file, or [`StageTimes`].
 
-use super::depth::{even, recut};
+use super::depth::{recut, sizes};
 use super::pair::{PassTimes, SubOps};
-use super::{CostError, CostFile, CostTable, OpTime, StageKindCost, Summary};
-use crate::model_spec::layer_counts;
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
+use super::{CostError, CostFile, CostTable, OpTime, StageKindCost, Summary, TickUnits};
+use pipesim_models::model_spec::layer_counts;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
 
 impl CostFile {
     /// Whether the costs are those of whole stages, not of a model's parts.
@@ -27,8 +27,8 @@ impl CostFile {
     pub fn with_stage_layers(mut self, layers: &[usize]) -> Result<CostFile, CostError> {
         let all = layers.iter().sum();
         let explicit = (layers.len() > 1 || self.stages.len() == 1).then_some(layers);
-        let counts =
-            layer_counts(all, self.stages.len(), explicit).map_err(|error| CostError(format!("--layers: {error}")))?;
+        let counts = layer_counts(all, self.stages.len(), explicit)
+            .map_err(|error| CostError::stages(format!("`layers`: {error}")))?;
         for (stage, count) in self.stages.iter_mut().zip(&counts) {
             stage.layers = Some(*count as u32);
         }
@@ -38,12 +38,9 @@ impl CostFile {
 
     /// Returns the table of stages with `layers` each on `placement`; without known layers, of stages of equal depth.
     pub(super) fn staged_table(&self, placement: &Placement, layers: &[usize]) -> Result<CostTable, CostError> {
-        let count = placement.stages() as usize;
-        let (own, new) = match self.stage_layers() {
-            Some(own) => (own.iter().map(|&n| n as u64).collect(), layers.iter().map(|&n| n as u64).collect()),
-            None => even(self.stages.len(), count).into(),
-        };
-        let sub_ops = if self.has_sub_ops() { Some(self.sub_ops(layers)?) } else { None };
+        let stages = placement.stages() as usize;
+        let [own, new] = sizes(self.stages.len(), self.stage_layers().as_deref(), stages, Some(layers));
+        let sub_ops = self.has_sub_ops().then(|| self.sub_ops(layers)).transpose()?;
         let from_sub_ops = sub_ops.as_ref().filter(|_| self.stages.iter().all(|stage| stage.kinds.is_empty()));
         let cut = |kind: Kind| {
             if let Some(sub_ops) = from_sub_ops {
@@ -52,21 +49,18 @@ impl CostFile {
             let times: Vec<u64> = self.stages.iter().map(|stage| stage.duration(kind)).collect();
             let cut = recut(&times, &own, &new).ok_or_else(|| {
                 let [own, new] = [&own, &new].map(|sizes| sizes.iter().sum::<u64>());
-                CostError(format!(
-                    "expected stages with {own} layers in total, as in the measured run, found {new}; change --layers"
+                CostError::stages(format!(
+                    "expected stages with {own} layers in total, as in the measured run, found {new}; change `layers`"
                 ))
             })?;
             Ok::<Vec<u64>, CostError>(cut.times.into_iter().map(|time| (time + cut.scale / 2) / cut.scale).collect())
         };
-        let [f, i, w, b] = [cut(Kind::F)?, cut(Kind::I)?, cut(Kind::W)?, cut(Kind::B)?];
-        let durations = [f, i, w, b];
-        let nearest = self.nearest(&own, &new);
+        let durations = [cut(Kind::F)?, cut(Kind::I)?, cut(Kind::W)?, cut(Kind::B)?];
+        let nearest = nearest(&own, &new);
         let p = f64::from(placement.devices());
         let mean = |kind: Kind| durations[kind as usize].iter().map(|&ns| ns as f64).sum::<f64>() / p / 1e6;
-        let comm = self.link.latency_ns as f64 / 1e6;
-        let summary =
-            Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep: self.keep };
-        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op: Op| {
+        let summary = Summary::new(mean, self.link.latency_ns as f64 / 1e6, self.keep);
+        let table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op: Op| {
             let stage = &self.stages[nearest[op.stage() as usize]];
             let of = |own: Kind, other: Kind, of: fn(&StageKindCost) -> Option<u64>| {
                 stage.of(own).and_then(of).or_else(|| stage.of(other).and_then(of))
@@ -104,8 +98,8 @@ impl CostFile {
         let found: usize = layers.iter().sum();
         let expected: usize = own.iter().map(|stage| stage.layers.len()).sum();
         if found != expected {
-            return Err(CostError(format!(
-                "expected stages with {expected} layers in total, as the cost file has, found {found}; change --layers"
+            return Err(CostError::stages(format!(
+                "expected stages with {expected} layers in total, as the cost file has, found {found}; change `layers`"
             )));
         }
         let last = layers.len().saturating_sub(1);
@@ -118,22 +112,55 @@ impl CostFile {
         };
         Ok(layers.iter().enumerate().map(stage).collect())
     }
+}
 
-    /// Returns, by new stage, the measured stage in which its middle is.
-    fn nearest(&self, own: &[u64], new: &[u64]) -> Vec<usize> {
-        let ends: Vec<u64> = own
-            .iter()
-            .scan(0, |end, size| {
-                *end += size;
-                Some(*end)
-            })
-            .collect();
-        let mut start = 0;
-        let middle = |size: &u64| {
-            let middle = 2 * start + size;
-            start += size;
-            ends.iter().position(|end| middle < 2 * end).unwrap_or(ends.len().saturating_sub(1))
-        };
-        new.iter().map(middle).collect()
+/// Returns, by new stage, the measured stage in which its middle is.
+fn nearest(own: &[u64], new: &[u64]) -> Vec<usize> {
+    let ends = |sizes: &[u64]| -> Vec<u64> {
+        let mut end = 0;
+        sizes.iter().map(|size| (end += size, end).1).collect()
+    };
+    let (own, new) = (ends(own), ends(new).into_iter().zip(new));
+    let middle = |(end, size): (u64, &u64)| own.iter().position(|own| 2 * end - size < 2 * own);
+    new.map(|new| middle(new).unwrap_or(own.len().saturating_sub(1))).collect()
+}
+
+/// Times of one stage's ops for one micro-batch, in milliseconds. A full backward takes `input + weights`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageTimes {
+    /// Forward.
+    pub forward: f64,
+    /// Backward for the input.
+    pub input: f64,
+    /// Backward for the weights.
+    pub weights: f64,
+}
+
+impl StageTimes {
+    fn of(self, kind: Kind) -> f64 {
+        match kind {
+            Kind::F => self.forward,
+            Kind::I => self.input,
+            Kind::W => self.weights,
+            _ => self.input + self.weights,
+        }
+    }
+}
+
+impl CostTable {
+    /// Makes a table from the times of each stage, in model order, and the milliseconds from the end of an op until another device has its
+    /// output.
+    ///
+    /// # Panics
+    /// `stages` has fewer entries than the placement has stages.
+    pub fn from_stage_times(placement: &Placement, stages: &[StageTimes], transfer_ms: f64) -> CostTable {
+        let ns = |ms: f64| (ms * 1e6).round().clamp(0.0, 1e15) as u64;
+        let devices = f64::from(placement.devices());
+        let mean = |kind| stages.iter().map(|stage| stage.of(kind)).sum::<f64>() / devices;
+        CostTable::new(placement, TickUnits::MILLISECONDS, Summary::new(mean, transfer_ms, 1.0), |op: Op| OpTime {
+            duration: ns(stages[op.stage() as usize].of(op.kind())),
+            after: 0,
+            arrival: if placement.leaves_device(op) { ns(transfer_ms) } else { 0 },
+        })
     }
 }

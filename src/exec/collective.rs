@@ -8,8 +8,8 @@
 use super::piece::{PIECE, Slots};
 use super::shared::Shared;
 use super::spanning::Part;
-use crate::compute::Collective;
 use anyhow::{Result, ensure};
+use pipesim_train::compute::Collective;
 use std::ops::Range;
 use std::sync::Arc;
 

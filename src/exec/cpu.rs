@@ -1,11 +1,11 @@
 //! The trainer as a device: its state on any machine, and its ops on a CPU.
 
 use super::device::{Batch, Device, State, Update};
-use crate::compute::{Compute, OptimizerShare, Stopwatch};
-use crate::epilogue::GradientSync;
-use crate::model::{CopyWork, Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
-use crate::op::Op;
 use anyhow::Result;
+use pipesim_schedule::epilogue::GradientSync;
+use pipesim_schedule::op::Op;
+use pipesim_train::compute::{Compute, OptimizerShare, Stopwatch};
+use pipesim_train::model::{CopyWork, Cpu, Parameters, PartTiming, Quantity, StageModule, TensorPart};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -58,11 +58,11 @@ impl Device for StageModule<Cpu> {
         op: Op,
         input: Option<&[f32]>,
         output: Option<&mut [f32]>,
-        laps: &mut Vec<PartTiming>,
+        timings: &mut Vec<PartTiming>,
     ) -> Result<()> {
         let mut timer = Stopwatch::default();
         self.run(op, input, output, &mut timer)?;
-        laps.append(&mut timer.laps);
+        timings.append(&mut timer.timings);
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Devices that compute on the calling thread, and [`Timed`], which only waits.
 
-use crate::compute::OptimizerShare;
-use crate::cost::CostTable;
-use crate::epilogue::GradientSync;
-use crate::model::{AdamW, CopyWork, Parameters, PartTiming, Quantity, TensorPart};
-use crate::op::Op;
+use pipesim_cost::CostTable;
+use pipesim_schedule::epilogue::GradientSync;
+use pipesim_schedule::op::Op;
+use pipesim_train::compute::OptimizerShare;
+use pipesim_train::model::{AdamW, CopyWork, Parameters, PartTiming, Quantity, TensorPart};
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ pub trait Device: State + Send {
     }
 
     /// Computes `op`. `input` comes from the previous stage (F) or the next (I, B) and is absent at the ends; `output` is filled
-    /// for the following stage and is absent at the ends and for W. Times of parts are appended to `laps`.
+    /// for the following stage and is absent at the ends and for W. Times of parts are appended to `timings`.
     ///
     /// # Errors
     /// The op cannot be computed; the run ends.
@@ -108,7 +108,7 @@ pub trait Device: State + Send {
         op: Op,
         input: Option<&[f32]>,
         output: Option<&mut [f32]>,
-        laps: &mut Vec<PartTiming>,
+        timings: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()>;
 
     /// Returns the copy of `op`, an OFFLOAD or RELOAD, for another thread to run while ops run here.

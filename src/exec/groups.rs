@@ -3,10 +3,10 @@
 
 use super::arena::{ArenaLayout, Region};
 use super::plan::Plan;
-use crate::compute::OptimizerShare;
-use crate::epilogue::{GradientSync, group_member, stage_group};
-use crate::mesh::{Coordinate, Mesh};
-use crate::placement::Placement;
+use pipesim_schedule::epilogue::{GradientSync, group_member, stage_group};
+use pipesim_schedule::mesh::{Coordinate, Mesh};
+use pipesim_schedule::placement::Placement;
+use pipesim_train::compute::OptimizerShare;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A group, with a signal for each member.

@@ -9,11 +9,11 @@ use super::program::{Backend, Program, Runner};
 use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
-use crate::compute::OptimizerShare;
-use crate::epilogue::GradientSync;
-use crate::model::PartTiming;
-use crate::op::Op;
 use anyhow::{Context as _, Result};
+use pipesim_schedule::epilogue::GradientSync;
+use pipesim_schedule::op::Op;
+use pipesim_train::compute::OptimizerShare;
+use pipesim_train::model::PartTiming;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Host {
     device: Box<dyn Device>,
     shared: Arc<Shared>,
     /// Times of the parts in this step, with the numbers of their ops.
-    laps: Vec<(u32, PartTiming)>,
+    timings: Vec<(u32, PartTiming)>,
     squares: Vec<(usize, f64)>,
     /// Where copies to and from the host run, if its program has some.
     queues: Option<HostQueues>,
@@ -43,7 +43,7 @@ impl Host {
         let program = shared.plan.graph.schedule().program(shared.mesh.device(number));
         let copies = program.iter().any(|op| !op.kind().is_compute());
         let queues = copies.then(|| HostQueues::start(number, shared)).transpose()?;
-        let host = Host { number, device, shared: shared.clone(), laps: Vec::new(), squares: Vec::new(), queues };
+        let host = Host { number, device, shared: shared.clone(), timings: Vec::new(), squares: Vec::new(), queues };
         let link = Box::new(Local::new(number, shared.clone()));
         Ok((number, Box::new(Program::new(number, host, link, shared.clone(), fault))))
     }
@@ -62,7 +62,7 @@ impl Backend for Host {
     type Timestamp = u64;
 
     fn begin(&mut self, batch: &Arc<Batch>, forwards_only: bool) -> Result<()> {
-        self.laps.clear();
+        self.timings.clear();
         self.queues.iter_mut().for_each(HostQueues::begin);
         self.device.begin(batch, forwards_only)
     }
@@ -87,9 +87,9 @@ impl Backend for Host {
         let input = input.map(|place| unsafe { arena.data(place) });
         // SAFETY: the send buffer is this device's own; in its local buffers, the reader of the last message precedes this op.
         let output = output.map(|place| unsafe { arena.data_mut(place) });
-        let mut laps = Vec::new();
-        self.device.compute(op, input, output, &mut laps)?;
-        self.laps.extend(laps.into_iter().map(|lap| (number as u32, lap)));
+        let mut timings = Vec::new();
+        self.device.compute(op, input, output, &mut timings)?;
+        self.timings.extend(timings.into_iter().map(|timing| (number as u32, timing)));
         self.note_done(number + 1);
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Backend for Host {
     }
 
     fn finish(&mut self, _sent: &BTreeMap<usize, [u64; 2]>, record: &mut DeviceRecord) -> Result<()> {
-        record.laps = std::mem::take(&mut self.laps);
+        record.timings = std::mem::take(&mut self.timings);
         let copies: Vec<usize> = record.host_copies.iter().map(|copy| copy.index).collect();
         self.wait_for_copies(&copies)?;
         for copy in &mut record.host_copies {

@@ -3,9 +3,9 @@
 use super::shared::Shared;
 use super::signal::{Aborted, WaitPolicy as _};
 use super::watch::start_thread;
-use crate::model::CopyWork;
-use crate::op::{Engine, Op};
 use anyhow::{Result, anyhow, bail};
+use pipesim_schedule::op::{Engine, Op};
+use pipesim_train::model::CopyWork;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -6,9 +6,9 @@ use super::groups::stage_holders;
 use super::heap::HostBuffer;
 use super::plan::{BufferUse, Plan};
 use super::spanning::{GroupList, Part};
-use crate::epilogue::{GradientSync, stage_group};
-use crate::mesh::Mesh;
-use crate::op::Op;
+use pipesim_schedule::epilogue::{GradientSync, stage_group};
+use pipesim_schedule::mesh::Mesh;
+use pipesim_schedule::op::Op;
 use std::collections::BTreeMap;
 
 /// Sizes of messages in bytes.
@@ -121,6 +121,14 @@ pub struct MessageBuffers {
     group_of: BTreeMap<(u32, GradientSync), usize>,
 }
 
+/// Size of a message.
+#[derive(Clone, Copy)]
+struct BufferSize {
+    bytes: usize,
+    /// Numbers on the hosts; 0 if it does not pass them.
+    numbers: usize,
+}
+
 impl MessageBuffers {
     /// Reserves the buffers of a session on `mesh`, and adds the groups that sum gradients to `list`.
     pub fn new(
@@ -130,21 +138,22 @@ impl MessageBuffers {
         mesh: Mesh,
         sizes: &Sizes,
     ) -> MessageBuffers {
-        let length = |bytes: usize| if sizes.past_hosts { 0 } else { bytes.div_ceil(size_of::<f32>()) };
+        let numbers = |bytes: usize| if sizes.past_hosts { 0 } else { bytes.div_ceil(size_of::<f32>()) };
+        let size = |bytes: usize| BufferSize { bytes, numbers: numbers(bytes) };
         let mut all = Vec::new();
         let copies = (0..mesh.copies()).map(|copy| {
             let worker = |device| mesh.worker_of(device, copy);
-            Channels::new(layout, plan, (sizes.hidden, length(sizes.hidden)), worker, &mut all)
+            Channels::new(layout, plan, size(sizes.hidden), worker, &mut all)
         });
         let copies = copies.collect();
-        let mut send_buffer = || layout.region(length(sizes.hidden) * size_of::<f32>());
+        let mut send_buffer = || layout.region(numbers(sizes.hidden) * size_of::<f32>());
         let workers = 0..mesh.world(plan.graph.schedule().devices());
         let send_buffers = workers.map(|_| [send_buffer(), send_buffer()]).collect();
         let (groups, group_of) = (Vec::new(), BTreeMap::new());
         let mut buffers =
             MessageBuffers { mesh, slices: sizes.slices.clone(), all, copies, send_buffers, groups, group_of };
         for (members, bytes) in groups_of(plan, mesh, sizes) {
-            buffers.add_group(layout, list, &members, (bytes, length(bytes)));
+            buffers.add_group(layout, list, &members, size(bytes));
         }
         buffers
     }
@@ -155,17 +164,17 @@ impl MessageBuffers {
         layout: &mut ArenaLayout,
         list: &mut GroupList,
         members: &[(u32, GradientSync)],
-        (bytes, length): (usize, usize),
+        size: BufferSize,
     ) {
         let mut buffers = Vec::with_capacity(members.len());
         for (member, &(producer, gradient)) in members.iter().enumerate() {
-            let host = HostBuffer::new(layout, length);
+            let host = HostBuffer::new(layout, size.numbers);
             let mut readers = members.iter().map(|&(worker, _)| worker).filter(|&worker| worker != producer);
             let consumer = readers.next().unwrap_or(producer);
             let others = readers.map(|worker| Reader { worker, read: layout.signal() }).collect();
             buffers.push((producer, self.all.len()));
             let group = Some((self.groups.len(), member));
-            self.all.push(MessageBuffer { producer, consumer, others, bytes, host, group });
+            self.all.push(MessageBuffer { producer, consumer, others, bytes: size.bytes, host, group });
             self.group_of.insert((producer, gradient), self.groups.len());
         }
         let number = list.add(members.iter().map(|&(worker, _)| worker).collect());
@@ -246,16 +255,15 @@ impl MessageBuffers {
 }
 
 impl Channels {
-    /// Reserves the buffers of one copy of the pipeline for messages of `bytes` bytes, `length` numbers on the hosts, and appends
-    /// those between two devices to `all`.
+    /// Reserves the buffers of one copy of the pipeline for messages of this size, and appends those between two devices to `all`.
     fn new(
         layout: &mut ArenaLayout,
         plan: &Plan,
-        (bytes, length): (usize, usize),
+        size: BufferSize,
         worker: impl Fn(u32) -> u32,
         all: &mut Vec<MessageBuffer>,
     ) -> Channels {
-        let mut of_channel = |&count: &usize| (0..count).map(|_| HostBuffer::new(layout, length)).collect();
+        let mut of_channel = |&count: &usize| (0..count).map(|_| HostBuffer::new(layout, size.numbers)).collect();
         let slots: Vec<Vec<HostBuffer>> = plan.slots.iter().map(&mut of_channel).collect();
         let mut of_slot: Vec<Vec<Option<usize>>> = slots.iter().map(|slots| vec![None; slots.len()]).collect();
         for port in plan.outputs.iter().flatten().filter(|port| port.crosses()) {
@@ -264,7 +272,7 @@ impl Channels {
                     producer: worker(port.producer),
                     consumer: worker(port.consumer),
                     others: Vec::new(),
-                    bytes,
+                    bytes: size.bytes,
                     host: slots[port.channel][port.slot],
                     group: None,
                 });

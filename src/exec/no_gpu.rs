@@ -2,10 +2,10 @@
 
 use super::link::{Refusal, Setting};
 use super::program::Runners;
-use crate::mesh::Mesh;
-use crate::model_spec::{ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result};
+use pipesim_models::model_spec::{ModelSpec, Stage, Storage};
+use pipesim_schedule::mesh::Mesh;
 use std::collections::BTreeMap;
 
 /// Why there are no GPUs.
@@ -39,7 +39,7 @@ impl Gpus {
     }
 
     /// Whether this machine has an NVIDIA driver, so that users may expect GPUs.
-    pub fn are_likely() -> bool {
+    pub fn nvidia_files_exist() -> bool {
         std::path::Path::new("/dev/nvidiactl").exists()
     }
 
@@ -87,7 +87,7 @@ impl Gpus {
         match *self {}
     }
 
-    pub(crate) fn runners<A, B, C, D, E, F>(&self, _: A, _: B, _: C, _: D, _: E, _: F) -> Result<Runners> {
+    pub fn runners<A, B, C, D, E, F>(&self, _: A, _: B, _: C, _: D, _: E, _: F) -> Result<Runners> {
         match *self {}
     }
 }

@@ -2,7 +2,7 @@
 
 use super::arena::{ArenaLayout, Region};
 use super::spanning::{GroupList, Part};
-use crate::mesh::Mesh;
+use pipesim_schedule::mesh::Mesh;
 
 /// Numbers in a piece: 256 KiB.
 pub const PIECE: usize = 1 << 16;

@@ -5,10 +5,10 @@
 //! of the op that last read the slot: then no timing can overwrite data that is still needed. Slots are assigned greedily under
 //! this rule. Between steps the same rule decides whether the first put of the next step must wait for a credit.
 
-use crate::epilogue::StepEpilogue;
-use crate::graph::TaskGraph;
-use crate::mesh::Mesh;
-use crate::op::Kind;
+use pipesim_schedule::epilogue::StepEpilogue;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::mesh::Mesh;
+use pipesim_schedule::op::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -8,11 +8,11 @@ use super::plan::BufferUse;
 use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
-use crate::compute::OptimizerShare;
-use crate::epilogue::{GradientSync, StepNode, StepOp};
-use crate::op::{Kind, Op};
-use crate::schedule::Overlap;
 use anyhow::{Result, bail};
+use pipesim_schedule::epilogue::{GradientSync, StepNode, StepOp};
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::schedule::Overlap;
+use pipesim_train::compute::OptimizerShare;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -198,7 +198,7 @@ impl<M: Backend> Runner for Program<M> {
         }
         self.backend.drain(&mut || self.link.is_done())?;
         record.losses = self.backend.losses()?;
-        record.told = shared.watch.now_ns();
+        record.finished = shared.watch.now_ns();
         for (op, start, end) in &self.steps {
             record.steps.push((*op, self.backend.ns(start)?, self.backend.ns(end)?));
         }

@@ -8,10 +8,10 @@ use super::arena::{ArenaLayout, Region};
 use super::atomic::{AtomicU64, Ordering};
 use super::heap::Heap;
 use super::signal::{Aborted, WaitPolicy};
-use crate::deadlock::Party;
-use crate::delivery::Delivery;
-use crate::graph::TaskGraph;
-use crate::lowering::{Entry, Lowering};
+use pipesim_schedule::deadlock::Party;
+use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::lowering::{Entry, Lowering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The queues of all devices.

@@ -1,10 +1,10 @@
 //! Measurements of one training step, and its timeline.
 
-use crate::epilogue::StepOp;
-use crate::graph::TaskGraph;
-use crate::mesh::Mesh;
-use crate::model::PartTiming;
-use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline, WorkerSpans, Workers};
+use pipesim_schedule::epilogue::StepOp;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::mesh::Mesh;
+use pipesim_schedule::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline, WorkerSpans, Workers};
+use pipesim_train::model::PartTiming;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -34,7 +34,8 @@ pub struct DeviceRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_copies: Vec<OpRecord>,
     /// Times of the parts of the model, with the number of their op in program order.
-    pub laps: Vec<(u32, PartTiming)>,
+    #[serde(rename = "laps")]
+    pub timings: Vec<(u32, PartTiming)>,
     /// Step ops: name, start, end, without waits for other devices.
     pub steps: Vec<(StepOp, u64, u64)>,
     /// When it began the step: the tokens were in the host's memory, still unused.
@@ -43,8 +44,8 @@ pub struct DeviceRecord {
     /// When it was ready, and started to wait for the other devices.
     pub ready: u64,
     /// When everything was done and its losses were in the host's memory.
-    #[serde(default)]
-    pub told: u64,
+    #[serde(default, rename = "told")]
+    pub finished: u64,
     /// Largest error of its times relative to other devices' clocks.
     #[serde(default)]
     pub clock_uncertainty_ns: u64,
@@ -156,7 +157,7 @@ impl DeviceRecord {
             [turn, start, end, put_start, put_end].into_iter().for_each(shift);
         }
         self.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
-        [&mut self.begun, &mut self.ready, &mut self.told].into_iter().for_each(shift);
+        [&mut self.begun, &mut self.ready, &mut self.finished].into_iter().for_each(shift);
     }
 }
 
@@ -185,7 +186,7 @@ impl StepRecord {
         };
         let slowest = (0..mesh.copies()).rev().max_by_key(end_of_copy).unwrap_or(0);
         let begun = workers.iter().map(|worker| worker.begun).min().unwrap_or(0);
-        let wall_ns = workers.iter().map(|worker| worker.told).max().unwrap_or(0).saturating_sub(begun);
+        let wall_ns = workers.iter().map(|worker| worker.finished).max().unwrap_or(0).saturating_sub(begun);
         let zero = workers.iter().map(|worker| worker.ready).max().unwrap_or(0);
         let mut copies: Vec<Vec<DeviceRecord>> = (0..mesh.copies()).map(|_| Vec::new()).collect();
         for (worker, mut record) in workers.into_iter().enumerate() {
@@ -315,7 +316,7 @@ fn spans(devices: &[DeviceRecord], graph: &TaskGraph) -> Vec<Span> {
         }
         spans.extend(record.steps.iter().map(|&(step_op, start_ns, end_ns)| {
             let (queue, op) = (Queue::Compute, step_op.name().to_string());
-            Span { device, queue, op, partner: None, peer: None, phase: None, start_ns, end_ns }
+            Span::new(device, queue, op, start_ns, end_ns)
         }));
     }
     spans

@@ -5,9 +5,9 @@
 
 use super::message::Use;
 use super::program::{Backend, Program};
-use crate::compute::OptimizerShare;
-use crate::epilogue::{GradientSync, StepOp};
 use anyhow::Result;
+use pipesim_schedule::epilogue::{GradientSync, StepOp};
+use pipesim_train::compute::OptimizerShare;
 
 impl<M: Backend> Program<M> {
     /// Puts the parameters that this worker has updated, once the others have summed its part of the gradient.

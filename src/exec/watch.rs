@@ -4,10 +4,10 @@ use super::arena::{ArenaLayout, Region};
 use super::atomic::{AtomicU64, Ordering};
 use super::heap::Heap;
 use super::signal::{Aborted, WaitPolicy};
-use crate::deadlock::{Awaited, Party, Wait};
-use crate::graph::TaskGraph;
-use crate::mesh::Mesh;
 use memmap2::MmapOptions;
+use pipesim_schedule::deadlock::{Awaited, Party, Wait};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::mesh::Mesh;
 use std::io;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
@@ -219,7 +219,7 @@ pub fn start_thread(
     let started: io::Result<_> = room.map(drop).and_then(|()| thread.spawn(body));
     started.map_err(|error| {
         Shortage(format!(
-            "expected {count} threads, one per device, found {number}: {error}; use fewer --stages, one --schedule at a time, or \
+            "expected {count} threads, one per device, found {number}: {error}; use fewer `stages`, one `schedule` at a time, or \
              raise the limits (ulimit -u, ulimit -v, the control group's pids.max)"
         ))
     })

@@ -6,10 +6,10 @@ use super::message::{Message, Step};
 use super::pipeline::{Pipeline, list};
 use super::rank::{RankRun, RankStep};
 use super::run::{Count, RankClock, Run};
-use super::{doubts, known, spans};
-use crate::metrics::{Activity, makespan};
-use crate::op::Op;
-use crate::timeline::{SCHEMA_VERSION, Source, StepFigures, Timeline};
+use super::{doubts, spans};
+use pipesim_schedule::metrics::{Activity, makespan};
+use pipesim_schedule::op::Op;
+use pipesim_schedule::timeline::{SCHEMA_VERSION, Source, StepFigures, Timeline};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Makes timelines of the pipeline `wanted` of `runs`. `clocked` says that ranks have clocks of their own.
@@ -34,7 +34,7 @@ pub fn assemble(
     if steps.is_empty() {
         let odd = if warnings.is_empty() { String::new() } else { format!(" ({})", warnings.join("; ")) };
         return Err(ImportError::new(format!(
-            "expected ops of a pipeline, found none in {}{odd}; record ranges such as PP:0F3 with PyTorch's profiler, or name yours with --label 'REGEX=F'",
+            "expected ops of a pipeline, found none in {}{odd}; record ranges such as PP:0F3 with PyTorch's profiler, or name yours with `label` 'REGEX=F'",
             files.first().map_or("the files", String::as_str)
         )));
     }
@@ -75,14 +75,13 @@ pub fn assemble(
     let figures = figures(&timelines, &steps, &clocks.clocks);
     let mut timelines: Vec<Timeline> = timelines.into_iter().map(|(_, timeline)| timeline).collect();
     let median = median(&timelines, &figures);
-    let order = known::name(&timelines[median]);
     let mut run = Run {
         format,
         median,
         ops,
         messages: messages_count,
         clocks: rank_clocks(&pipeline, &clocks.clocks, clocked),
-        order,
+        order: None,
         warnings,
         timelines: Vec::new(),
     };
@@ -90,7 +89,6 @@ pub fn assemble(
     for timeline in &mut timelines {
         timeline.steps = figures.clone();
         timeline.provenance = provenance.clone();
-        timeline.schedule = run.order.clone().unwrap_or_else(|| "imported".to_string());
     }
     for timeline in &timelines {
         timeline.check().map_err(|error| ImportError::new(format!("the traces contradict themselves: {error}")))?;
@@ -281,14 +279,10 @@ fn provenance(run: &Run, pipeline: &Pipeline, files: &[String], version: Option<
     });
     let mut all = vec![
         ("format", run.format.to_string()),
-        ("files", files.iter().map(|file| crate::sanitize::sanitize(file)).collect::<Vec<_>>().join(", ")),
+        ("files", files.iter().map(|file| pipesim_schedule::sanitize::sanitize(file)).collect::<Vec<_>>().join(", ")),
         ("ranks", pipeline.ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
         ("ops", run.ops.to_string()),
         ("messages", run.messages.to_string()),
-        (
-            "order",
-            run.order.as_ref().map_or_else(|| "of no built-in schedule".to_string(), |name| format!("equal to {name}")),
-        ),
         ("clocks", clocks.collect::<Vec<_>>().join("; ")),
         ("warnings", run.warnings.join("; ")),
     ];

@@ -58,7 +58,7 @@ pub fn of_ranks(runs: &[RankRun]) -> Vec<String> {
         if let Some(group) = others {
             doubts.push(format!(
                 "{file} is of rank {rank} by its distributedInfo, but in the group {} of ranks {}; check its rank",
-                crate::sanitize::sanitize(&group.name),
+                pipesim_schedule::sanitize::sanitize(&group.name),
                 list(&group.ranks)
             ));
         }

@@ -2,7 +2,7 @@
 
 /// Why traces cannot be imported: what was expected, what was found, and one thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", crate::sanitize::sanitize(.0))]
+#[error("{}", pipesim_schedule::sanitize::sanitize(.0))]
 pub struct ImportError(String);
 
 impl ImportError {

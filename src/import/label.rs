@@ -1,8 +1,9 @@
 //! Names of ranges: PyTorch's actions, GPipe's, those of Megatron forks, and rules of the user.
 
-use crate::csv::{Action, What, parse_cell};
-use crate::op::{Kind, Op};
-use crate::sharding::CollectiveKind;
+use super::error::ImportError;
+use pipesim_schedule::csv::{Action, What, parse_cell};
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::sharding::CollectiveKind;
 use regex::Regex;
 
 /// What a labelled range is. Stages and micro-batches count from 0.
@@ -54,18 +55,21 @@ pub struct LabelRule {
 }
 
 impl std::str::FromStr for LabelRule {
-    type Err = String;
+    type Err = ImportError;
 
     /// Reads `REGEX=F`. The group `mb`, else the first group, is the micro-batch; the group `stage` is the stage.
-    fn from_str(text: &str) -> Result<LabelRule, String> {
-        let form = "expected REGEX=KIND with a group for the micro-batch, as in 'fwd_(\\d+)=F'";
-        let (pattern, kind) = text.rsplit_once('=').ok_or_else(|| format!("{form}, found no ="))?;
+    fn from_str(text: &str) -> Result<LabelRule, ImportError> {
+        let wrong = |what: &str| {
+            let form = "expected REGEX=KIND with a group for the micro-batch, as in 'fwd_(\\d+)=F'";
+            ImportError::new(format!("{form}{what}"))
+        };
+        let (pattern, kind) = text.rsplit_once('=').ok_or_else(|| wrong(", found no ="))?;
         let mut letters = kind.chars();
         let kind = letters.next().and_then(Kind::from_letter).filter(|_| letters.next().is_none());
-        let kind = kind.ok_or_else(|| format!("{form}; the kind is one of F I W B; correct what follows the ="))?;
-        let pattern = Regex::new(pattern).map_err(|error| format!("{form}; {error}"))?;
+        let kind = kind.ok_or_else(|| wrong("; the kind is one of F I W B; correct what follows the ="))?;
+        let pattern = Regex::new(pattern).map_err(|error| wrong(&format!("; {error}")))?;
         if pattern.captures_len() < 2 {
-            return Err(format!("{form}, found no group; add one"));
+            return Err(wrong(", found no group; add one"));
         }
         Ok(LabelRule { pattern, kind })
     }

@@ -6,7 +6,7 @@ use super::event::{Class, Event};
 use super::exchange::Exchanges;
 use super::label::{Boundary, Label};
 use super::rank::{RankOp, RankStep, Stages, Window};
-use crate::op::{Kind, Op};
+use pipesim_schedule::op::{Kind, Op};
 use std::collections::BTreeSet;
 
 /// Host time between the beginning of a range, or the end of the wait in it, and the call of the op.

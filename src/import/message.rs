@@ -3,7 +3,7 @@
 use super::clock::Bound;
 use super::pipeline::Pipeline;
 use super::rank::{RankOp, RankStep};
-use crate::op::{Kind, Op};
+use pipesim_schedule::op::{Kind, Op};
 use std::collections::BTreeMap;
 
 /// The steps of all devices with the same number.

@@ -2,7 +2,7 @@
 
 use super::error::ImportError;
 use super::rank::{RankRun, Stages};
-use crate::op::{Kind, Op};
+use pipesim_schedule::op::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The device of a stage, given the number of devices.
@@ -44,13 +44,13 @@ impl Pipeline {
         let Some(ranks) = groups.get(number) else {
             let (count, last) = (groups.len(), groups.len().saturating_sub(1));
             return Err(ImportError::new(format!(
-                "expected a pipeline from 0 to {last}, as the traces have {count}, found {number}; correct --pipeline"
+                "expected a pipeline from 0 to {last}, as the traces have {count}, found {number}; correct `pipeline`"
             )));
         };
         if groups.len() > 1 && wanted.is_none() {
             let list = list(ranks);
             warnings.push(format!(
-                "the traces have {} pipelines; this is number 0, of ranks {list}; choose with --pipeline",
+                "the traces have {} pipelines; this is number 0, of ranks {list}; choose with `pipeline`",
                 groups.len()
             ));
         }
@@ -102,7 +102,7 @@ impl Pipeline {
         let most = ops().count() as u64;
         if u64::from(self.stages) > most.saturating_mul(64) || u64::from(self.microbatches) > most {
             return Err(ImportError::new(format!(
-                "expected stages and micro-batches numbered from 0, found stage {last} and micro-batch {} in {most} ops; check --label",
+                "expected stages and micro-batches numbered from 0, found stage {last} and micro-batch {} in {most} ops; check `label`",
                 self.microbatches - 1
             )));
         }

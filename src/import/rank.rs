@@ -1,7 +1,7 @@
 //! What one rank did: its ops and messages by step, on its own clock.
 
 use super::trace::Group;
-use crate::op::{Kind, Op};
+use pipesim_schedule::op::{Kind, Op};
 
 /// One op of a rank, in ns of the rank's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::error::ImportError;
-use crate::timeline::{StepFigures, Timeline};
+use pipesim_schedule::timeline::{StepFigures, Timeline};
 use serde::Serialize;
 
 /// How many of the expected items were found.
@@ -83,7 +83,7 @@ impl Run {
             let numbers: Vec<String> = self.steps().iter().take(12).map(|step| step.number.to_string()).collect();
             let more = if self.steps().len() > 12 { ", ..." } else { "" };
             ImportError::new(format!(
-                "expected a step of the traces, {}{more}, found {number}; correct --step",
+                "expected a step of the traces, {}{more}, found {number}; correct `step`",
                 numbers.join(", ")
             ))
         })
@@ -96,6 +96,19 @@ impl Run {
 }
 
 impl Run {
+    /// Names the built-in schedule that the run follows: `built_in_of` knows it.
+    pub(super) fn name_order(&mut self, built_in_of: &dyn Fn(&Timeline) -> Option<String>) {
+        self.order = built_in_of(&self.timelines[self.median]);
+        let (name, order) = match &self.order {
+            Some(name) => (name.clone(), format!("equal to {name}")),
+            None => ("imported".to_string(), "of no built-in schedule".to_string()),
+        };
+        for timeline in &mut self.timelines {
+            timeline.schedule.clone_from(&name);
+            timeline.provenance.insert("order".to_string(), order.clone());
+        }
+    }
+
     /// Takes timelines that this program wrote as they are.
     ///
     /// # Errors

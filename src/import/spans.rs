@@ -5,7 +5,7 @@ use super::error::ImportError;
 use super::message::{Message, Step};
 use super::pipeline::Pipeline;
 use super::rank::RankOp;
-use crate::timeline::{Queue, Span, Timeline};
+use pipesim_schedule::timeline::{Queue, Span, Timeline};
 use std::collections::BTreeMap;
 
 /// Longest step, in ns: 104 days.
@@ -40,16 +40,7 @@ pub fn fill(
     let at = |device: u32, time: i64| aligned(device, time).saturating_sub(zero).clamp(0, MOST_NS) as u64;
     let span = |device, queue, op: String, start: i64, end: i64| {
         let start_ns = at(device, start);
-        Span {
-            device,
-            queue,
-            op,
-            partner: None,
-            peer: None,
-            phase: None,
-            start_ns,
-            end_ns: at(device, end).max(start_ns),
-        }
+        Span::new(device, queue, op, start_ns, at(device, end).max(start_ns))
     };
     let sent: BTreeMap<_, &Message> = messages.iter().map(|message| (message.consumer, message)).collect();
     for (device, op) in ops() {
@@ -71,16 +62,8 @@ pub fn fill(
             let waited_ns = waited.map_or(0, |(from, until)| until - from);
             let arrived = at(device, message.received).max(start_ns);
             let end_ns = if waited_ns > SHORT_NS { arrived } else { posted.min(arrived) };
-            timeline.spans.push(Span {
-                device: message.sender,
-                queue: Queue::Send,
-                op: message.producer.to_string(),
-                partner: Some(message.consumer.to_string()),
-                peer: Some(device),
-                phase: None,
-                start_ns,
-                end_ns,
-            });
+            let send = Span::new(message.sender, Queue::Send, message.producer.to_string(), start_ns, end_ns);
+            timeline.spans.push(Span { partner: Some(message.consumer.to_string()), peer: Some(device), ..send });
         }
     }
     for (device, rank) in (0..).zip(&step.ranks) {

@@ -2,8 +2,8 @@
 
 use super::error::ImportError;
 use super::rank::{RankOp, RankRun, RankStep, Stages};
-use crate::csv::Cells;
-use crate::op::{Kind, Op};
+use pipesim_schedule::csv::Cells;
+use pipesim_schedule::op::{Kind, Op};
 use std::collections::BTreeMap;
 
 const COLUMNS: [&str; 6] = ["rank", "stage", "kind", "microbatch", "start_us", "end_us"];

@@ -6,7 +6,7 @@
 use super::event::{Class, Event};
 use super::exchange::{Exchange, Exchanges};
 use super::rank::{RankOp, RankStep, Window};
-use crate::op::{Kind, Op};
+use pipesim_schedule::op::{Kind, Op};
 use std::collections::BTreeMap;
 
 /// A forward or backward pass on the host.

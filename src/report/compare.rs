@@ -1,15 +1,18 @@
 //! Comparison of a predicted with a measured timeline.
 
-use crate::op::Op;
-use crate::report::{Comparison, KindError};
-use crate::statistics::{median, quantile, relative_error};
-use crate::timeline::{Queue, Timeline};
+use crate::{Comparison, KindError};
+use pipesim_schedule::op::Op;
+use pipesim_schedule::statistics::{median, quantile, relative_error};
+use pipesim_schedule::timeline::{Queue, Timeline};
 use std::collections::BTreeMap;
 
 /// The timelines are of different schedules or in different units.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unlike(String);
+#[error("expected two timelines of one schedule; found (devices, chunks, micro-batches, unit) {0:?} and {1:?}")]
+pub struct Unlike(Shape, Shape);
+
+/// Devices, chunks, micro-batches and unit.
+type Shape = (u32, u32, u32, String);
 
 /// Compares two timelines of the same schedule op by op.
 ///
@@ -18,11 +21,7 @@ pub struct Unlike(String);
 pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, Unlike> {
     let shape = |t: &Timeline| (t.devices, t.chunks, t.microbatches, t.time_unit.clone());
     if shape(predicted) != shape(measured) {
-        return Err(Unlike(format!(
-            "expected two timelines of one schedule; found (devices, chunks, micro-batches, unit) {:?} and {:?}",
-            shape(predicted),
-            shape(measured)
-        )));
+        return Err(Unlike(shape(predicted), shape(measured)));
     }
     let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
     let (p, m) = (predicted.metrics(), measured.metrics());

@@ -1,6 +1,6 @@
 //! Who is best: the figures in which an entry of a comparison is ahead of its rivals. Tables, maps and files ask here.
 
-use crate::report::{ComparisonPoint, Panel, Report};
+use crate::{ComparisonPoint, Panel, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A figure, less of which is better.

@@ -1,9 +1,9 @@
 //! Predictions as a report.
 
-use crate::cost::assumed_in_words;
-use crate::cost::pair::PairFigures;
-use crate::report::{Entry, Panel, Report, Table, number, percent, quantity};
-use crate::sim::{Prediction, PredictionFigures, ShardingFigures, Spread};
+use crate::{Entry, Panel, Report, Table, number, percent, quantity};
+use pipesim_cost::assumed_in_words;
+use pipesim_cost::pair::PairFigures;
+use pipesim_sim::{Prediction, PredictionFigures, ShardingFigures, Spread};
 use std::collections::BTreeSet;
 
 const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured speed";
@@ -20,7 +20,7 @@ impl Panel {
 }
 
 /// A prediction as a report shows it. It does not hold the schedule's graph, so that many take little memory.
-pub(crate) struct PredictedEntry {
+pub struct PredictedEntry {
     pub figures: PredictionFigures,
     panel: Panel,
     subtitle: String,
@@ -45,7 +45,7 @@ impl PredictedEntry {
     }
 
     fn new(result: &Prediction<'_>, panel: Panel) -> PredictedEntry {
-        let (figures, speeds) = (result.prediction.clone(), result.costs.speeds.len());
+        let (figures, speeds) = (result.prediction.clone(), result.costs.effects.speeds.len());
         PredictedEntry { figures, panel, subtitle: subtitle(result), speeds }
     }
 
@@ -69,7 +69,7 @@ impl Report {
     }
 
     /// Returns a report of predictions, and their figures.
-    pub(crate) fn of_predictions(all: Vec<PredictedEntry>) -> (Report, Vec<PredictionFigures>) {
+    pub fn of_predictions(all: Vec<PredictedEntry>) -> (Report, Vec<PredictionFigures>) {
         let numbers = |of: fn(&PredictionFigures) -> u32| -> String {
             let numbers: BTreeSet<u32> = all.iter().map(|one| of(&one.figures)).collect();
             numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
@@ -93,8 +93,13 @@ impl Report {
 }
 
 fn subtitle(result: &Prediction<'_>) -> String {
-    let (c, typical) = (result.prediction.costs, if result.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
-    let unit = if result.costs.time_unit == "unit" { String::new() } else { format!(" in {}", result.costs.time_unit) };
+    let (c, typical) =
+        (result.prediction.costs, if result.costs.effects.speeds.is_empty() { "" } else { TYPICAL_SPEED });
+    let unit = if result.costs.units.time_unit == "unit" {
+        String::new()
+    } else {
+        format!(" in {}", result.costs.units.time_unit)
+    };
     let [f, i, w, b, comm, keep] = [c.F, c.I, c.W, c.B, c.comm, c.keep].map(number);
     let assumed = assumed_in_words(&result.costs.assumed);
     format!(

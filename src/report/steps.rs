@@ -1,7 +1,7 @@
 //! The steps of a measured run as a table.
 
 use super::{Table, number, percent};
-use crate::diagnosis::{StepTrend, Trend};
+use pipesim_schedule::trend::{StepTrend, Trend};
 
 /// Most steps in a table.
 const SHOWN_STEPS: usize = 20;

@@ -1,29 +1,6 @@
 //! Makes untrusted texts safe to show: removes control characters, escapes markup, cuts to a width.
 
-/// Returns `text` with control characters replaced by spaces.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if is_control(c) { ' ' } else { c }).collect()
-}
-
-/// Returns `text` with control characters other than newlines and tabs escaped, cut after about `most` bytes.
-pub fn visible(text: &str, most: usize) -> String {
-    let mut out = String::with_capacity(text.len().min(most));
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if out.len() >= most => return out + &format!(" ... ({} more bytes)", text.len() - at),
-            '\n' | '\t' => out.push(c),
-            c if is_control(c) => out.extend(c.escape_unicode()),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Whether `c` steers a terminal, or reorders or hides its neighbours.
-pub fn is_control(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
-}
+pub use pipesim_schedule::sanitize::{is_control, plain, visible};
 
 /// Escapes `text` for XML and HTML, in content or in a quoted attribute.
 pub fn escape(text: &str) -> String {

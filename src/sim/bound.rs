@@ -1,13 +1,13 @@
 //! Lower bounds of the makespan of every schedule with a placement, kinds of ops, costs, and optionally a memory cap.
 
 use super::event::Processor;
-use super::paths::{Paths, Unit};
+use super::paths::{ChunkUnit, Paths};
 use super::rules::{pair_duration, pairs};
-use crate::activation::{self, Keep, WHOLE};
-use crate::cost::{CostTable, OpTime};
-use crate::graph::TaskGraph;
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
+use pipesim_cost::{CostTable, OpTime};
+use pipesim_schedule::activation::{self, Keep, WHOLE};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lower bounds of the makespan in ticks, by argument.
@@ -83,8 +83,7 @@ fn if_split(paths: &Paths, cap: Option<i128>) -> Option<u64> {
 /// Returns costs under which I and W in sequence take no longer than B, and neither half takes longer than before. With these halves
 /// instead of its backwards, no order takes longer, so a bound for these halves is a bound for all mixes of backwards.
 fn cheapest_halves(placement: &Placement, costs: &CostTable) -> CostTable {
-    let units = (costs.ticks_per_unit, costs.time_unit, costs.unit_ns);
-    CostTable::new(placement, units, costs.summary, |op| {
+    CostTable::new(placement, costs.units, costs.summary, |op| {
         let [i, w, b] = [Kind::I, Kind::W, Kind::B].map(|kind| costs.of(op.of_kind(kind)));
         let duration = i.duration.min(b.duration);
         let after = (i.duration - duration + i.after).min(b.duration - duration);
@@ -133,7 +132,7 @@ fn bounds_with(paths: &Paths, cap: impl Fn(u32) -> Option<i128>) -> Bounds {
 
 /// Identical ops of one device.
 #[derive(Clone, Copy)]
-struct Job {
+struct EqualOps {
     op: Op,
     count: i128,
     /// Duration and host overhead.
@@ -145,7 +144,7 @@ struct Job {
 
 /// All ops of one device.
 struct Jobs {
-    list: Vec<Job>,
+    list: Vec<EqualOps>,
     /// Overlapped pairs that take less time than their ops: by the slots of both, the number of pairs and the time that each saves.
     saved: BTreeMap<(usize, usize), (i128, i128)>,
 }
@@ -154,9 +153,9 @@ impl Jobs {
     fn new(paths: &Paths, device: u32) -> Jobs {
         let schedule = paths.graph.schedule();
         let chunks = schedule.placement.held_by(device);
-        let job = |(unit, kind): (Unit, Kind)| {
+        let job = |(unit, kind): (ChunkUnit, Kind)| {
             let (occupancy, duration) = (paths.occupancy(kind, unit), paths.duration(kind, unit));
-            Job {
+            EqualOps {
                 op: unit.op(kind),
                 count: i128::from(paths.count(kind, unit)),
                 occupancy: i128::from(occupancy),
@@ -175,7 +174,7 @@ impl Jobs {
             for pair in schedule.program(device).windows(2).filter(|pair| pair[0].opens_pair()) {
                 let each = || {
                     let [first, second] = [0, 1].map(|op| paths.costs.of(pair[op]).duration);
-                    let streams = pairs(paths.graph, paths.costs).and_then(|pairs| pairs.of(pair[0], pair[1]));
+                    let streams = pairs(paths.graph, &paths.costs.extras).and_then(|pairs| pairs.of(pair[0], pair[1]));
                     let whole = pair_duration((overlap, streams), first, second);
                     i128::from(first) + i128::from(second) - i128::from(whole)
                 };
@@ -186,7 +185,7 @@ impl Jobs {
     }
 
     /// Returns the time of the ops that `these` selects without idle time between them.
-    fn lasting(&self, these: impl Fn(&Job) -> bool) -> i128 {
+    fn lasting(&self, these: impl Fn(&EqualOps) -> bool) -> i128 {
         let chosen = || self.list.iter().filter(|job| these(job));
         let has = |slot: usize| chosen().any(|job| job.op.slot() == slot);
         let saved = self.saved.iter().filter(|((a, b), _)| has(*a) && has(*b)).map(|(_, (count, each))| count * each);
@@ -207,7 +206,7 @@ impl Jobs {
 
     /// Jackson's preemptive schedule: always the released job with the longest tail. It attains the maximum over all sets.
     fn preemptive(&self) -> i128 {
-        let mut by_head: Vec<&Job> = self.list.iter().collect();
+        let mut by_head: Vec<&EqualOps> = self.list.iter().collect();
         by_head.sort_by_key(|job| job.head);
         let mut ready: BinaryHeap<(i128, i128)> = BinaryHeap::new(); // tail, work left
         let (mut now, mut next, mut bound) = (0, 0, 0);
@@ -230,7 +229,7 @@ impl Jobs {
 
     /// The same bound if pairs save time. The maximizing set is all jobs with head >= h and tail >= t, for some h and t.
     fn largest_set(&self) -> i128 {
-        let mut latest_first: Vec<&Job> = self.list.iter().collect();
+        let mut latest_first: Vec<&EqualOps> = self.list.iter().collect();
         latest_first.sort_by_key(|job| std::cmp::Reverse(job.head));
         let (mut bound, mut chosen) = (0, Vec::new());
         for tail in self.list.iter().map(|job| job.tail - job.after) {
@@ -266,7 +265,7 @@ fn to_ticks(time: i128) -> u64 {
 struct Limited<'a> {
     paths: &'a Paths<'a>,
     jobs: &'a Jobs,
-    chunks: Vec<Unit>,
+    chunks: Vec<ChunkUnit>,
     keep: Keep,
     /// The cap in chunk activations; a whole number if activations are kept whole.
     cap: f64,
@@ -284,7 +283,7 @@ impl<'a> Limited<'a> {
         let keep = paths.costs.keep;
         let most = cap.clamp(0, MOST * WHOLE) / WHOLE;
         let cap = if keep.is_whole() { most as f64 } else { cap.min(MOST * WHOLE) as f64 / WHOLE as f64 };
-        let chunks = schedule.placement.held_by(device).iter().map(|&chunk| Unit::whole(chunk)).collect();
+        let chunks = schedule.placement.held_by(device).iter().map(|&chunk| ChunkUnit::whole(chunk)).collect();
         (most > 0 && !jobs.list.is_empty()).then_some(Limited { paths, jobs, chunks, keep, cap, most })
     }
 
@@ -308,7 +307,7 @@ impl<'a> Limited<'a> {
             area += self.paths.count(Kind::B, chunk) as f64 * whole(Kind::B);
         }
         let head = self.forwards().map(|job| job.head).min().unwrap_or(0);
-        let releases = |job: &&Job| match job.op.kind() {
+        let releases = |job: &&EqualOps| match job.op.kind() {
             Kind::I => !self.keep.is_whole(),
             Kind::W => self.keep.share() > 0.0,
             kind => kind.is_backward(),
@@ -318,13 +317,13 @@ impl<'a> Limited<'a> {
         to_ticks(head + tail).saturating_add((area / self.cap * (1.0 - 1e-12)).ceil() as u64)
     }
 
-    fn forwards(&self) -> impl Iterator<Item = &Job> {
+    fn forwards(&self) -> impl Iterator<Item = &EqualOps> {
         self.jobs.list.iter().filter(|job| job.op.kind() == Kind::F)
     }
 
     /// Returns the bound from both ends, for all ops, or for all but the W's (without `weights`).
     fn two_ends(&self, weights: bool) -> i128 {
-        let counts = |job: &Job| weights || job.op.kind() != Kind::W;
+        let counts = |job: &EqualOps| weights || job.op.kind() != Kind::W;
         let jobs = || self.jobs.list.iter().filter(|job| counts(job));
         let head = jobs().map(|job| job.head).min().unwrap_or(0);
         let tail = jobs().map(|job| job.tail - job.after).min().unwrap_or(0);
@@ -341,11 +340,11 @@ impl<'a> Limited<'a> {
 
     /// Returns the maximum work that is left when all F's have run; `None` if unlimited.
     fn left(&self, weights: bool) -> Option<i128> {
-        let of = |kind: Kind, chunk: Unit| match self.paths.count(kind, chunk) {
+        let of = |kind: Kind, chunk: ChunkUnit| match self.paths.count(kind, chunk) {
             0 => 0,
             _ => i128::from(self.paths.occupancy(kind, chunk)),
         };
-        let whole = |chunk: Unit| {
+        let whole = |chunk: ChunkUnit| {
             let split = of(Kind::I, chunk) + if weights { of(Kind::W, chunk) } else { 0 };
             (split.max(of(Kind::B, chunk)), i128::from(self.paths.count(Kind::F, chunk)))
         };
@@ -357,7 +356,7 @@ impl<'a> Limited<'a> {
             return None;
         }
         // The device may hold whole activations, or more partial ones after their I.
-        let rate = |&chunk: &Unit| {
+        let rate = |&chunk: &ChunkUnit| {
             let split = of(Kind::I, chunk) + of(Kind::W, chunk);
             (split.max(of(Kind::B, chunk)) as f64).max(of(Kind::W, chunk) as f64 / self.keep.share())
         };

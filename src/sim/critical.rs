@@ -1,23 +1,23 @@
 //! The critical path, the slack of every op, and how much one percent less of each cost would save.
 
 use super::sweep::sweep_lasting;
-use super::waits::{Doing, OpTimes, Piece, chain, needs};
-use crate::cost::{CostTable, OpTime};
-use crate::graph::TaskGraph;
-use crate::metrics::makespan;
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
-use crate::schedule::Overlap;
+use super::waits::{Doing, OpTimes, TimedGraph, WaitPiece};
+use pipesim_cost::{CostTable, OpTime};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::makespan;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
+use pipesim_schedule::schedule::Overlap;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// Returns a chain of ops, transfers and host overheads from time 0 to the makespan without a gap: the op that ends last (on the
 /// lowest device), what it waited for longest, and so on. If several chains are critical, it is one of them.
-pub fn critical_path(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<Piece> {
+pub fn critical_path(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<WaitPiece> {
     let makespan = times.makespan();
     let Some(last) = times.end.iter().position(|&end| end == makespan) else { return Vec::new() };
-    chain(graph, costs, times, last)
+    TimedGraph { graph, costs, times }.chain(last)
 }
 
 /// Returns, by op, by how many ticks it alone may be longer without increasing the makespan of this order. `lasting` has the durations
@@ -27,7 +27,7 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     let mut latest_end = vec![makespan; graph.len()];
     for index in graph.order().into_iter().rev() {
         let latest_start = latest_end[index].saturating_sub(times.duration(index));
-        for need in needs(graph, costs, times, index) {
+        for need in (TimedGraph { graph, costs, times }).needs(index) {
             let latest = latest_start.saturating_sub(need.lag);
             latest_end[need.end_of] = latest_end[need.end_of].min(latest);
         }
@@ -198,9 +198,9 @@ pub struct CriticalSpan {
     pub end: f64,
 }
 
-pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[Piece]) -> Vec<CriticalSpan> {
-    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-    let span = |&Piece { start, end, doing }: &Piece| {
+pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[WaitPiece]) -> Vec<CriticalSpan> {
+    let unit = |ticks: u64| costs.in_units(ticks);
+    let span = |&WaitPiece { start, end, doing }: &WaitPiece| {
         let (what, op, user) = match doing {
             Doing::Running(op) => ("run", op, None),
             Doing::Transfer { maker, user } => ("transfer", maker, Some(user)),

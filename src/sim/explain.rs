@@ -21,21 +21,21 @@
 //! - **stragglers**: by how much more the ops of the first chain exceed their costs, which are the averages of their stage and kind.
 
 use super::idle::{Cause, Causes, Explanation, Idle};
-use super::waits::{Need, OpTimes, Way, Ways, binding, needs};
-use crate::activation::{self, Holding, WHOLE};
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
-use crate::op::{Kind, Op};
+use super::waits::{Awaited, OpTimes, TimedGraph, Way, Ways};
+use pipesim_cost::CostTable;
+use pipesim_schedule::activation::{self, Holding, WHOLE};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::op::{Kind, Op};
 use std::ops::Range;
 
 /// Explains the idle time of `times`, the result of a simulation of `graph` under `costs`; `cap` is the maximum number of activation
 /// units per device.
 pub fn explain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Explanation {
-    let makespan = times.makespan();
-    let ways = Ways::new(graph, costs, times);
+    let (makespan, timed) = (times.makespan(), TimedGraph { graph, costs, times });
+    let ways = Ways::new(timed);
     let (mut idle, mut of_slices): (Vec<Idle>, f64) = (Vec::new(), 0.0);
     for device in 0..graph.schedule().devices() {
-        of_slices += Device::new(graph, costs, times, device, cap).explain(&ways, makespan, &mut idle);
+        of_slices += DeviceProgram::new(timed, device, cap).explain(&ways, makespan, &mut idle);
     }
     let mut devices = vec![Causes::default(); graph.schedule().devices() as usize];
     for Idle { device, start, end, cause, .. } in &idle {
@@ -45,13 +45,10 @@ pub fn explain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Optio
 }
 
 /// Progress of a device through its program, with the ops that could have run earlier.
-struct Device<'a> {
-    graph: &'a TaskGraph,
-    costs: &'a CostTable,
-    times: &'a OpTimes,
+struct DeviceProgram<'a> {
+    timed: TimedGraph<'a>,
     device: u32,
     cap: i128,
-    /// By kind: what an op adds to what the device holds.
     /// By position: by how much it changes what the device holds.
     changes: Vec<i128>,
     first: usize,
@@ -70,7 +67,7 @@ struct Device<'a> {
 }
 
 /// An op that could run in an idle interval.
-struct Candidate {
+struct Filler {
     start: u64,
     position: usize,
     queue: usize,
@@ -78,19 +75,14 @@ struct Candidate {
     number: usize,
 }
 
-impl<'a> Device<'a> {
-    fn new(
-        graph: &'a TaskGraph,
-        costs: &'a CostTable,
-        times: &'a OpTimes,
-        device: u32,
-        cap: Option<f64>,
-    ) -> Device<'a> {
+impl<'a> DeviceProgram<'a> {
+    fn new(timed: TimedGraph<'a>, device: u32, cap: Option<f64>) -> DeviceProgram<'a> {
+        let TimedGraph { graph, costs, .. } = timed;
         let schedule = graph.schedule();
         let range = schedule.range(device);
         let chunks = schedule.placement.held_by(device);
         let cell = |op: Op, kind: Kind| {
-            let of = |c: &crate::placement::Chunk| (c.stage, c.direction) == (op.stage(), op.direction());
+            let of = |c: &pipesim_schedule::placement::Chunk| (c.stage, c.direction) == (op.stage(), op.direction());
             chunks.iter().position(of).unwrap_or(0) * Kind::ALL.len() + kind as usize
         };
         let m = schedule.units() as usize + 1; // S runs once more
@@ -120,38 +112,25 @@ impl<'a> Device<'a> {
         let own_peak = || schedule.most_held(device, costs.keep);
         let cap = cap.map_or_else(own_peak, |cap| activation::cap(cap, schedule.whole()));
         let (past, moved) = (vec![0; queues.len()], vec![false; range.len()]);
-        Device {
-            graph,
-            costs,
-            times,
-            device,
-            cap,
-            changes,
-            first: range.start,
-            held,
-            own,
-            queues,
-            past,
-            moved,
-            of_slices: 0.0,
-        }
+        let (first, of_slices) = (range.start, 0.0);
+        DeviceProgram { timed, device, cap, changes, first, held, own, queues, past, moved, of_slices }
     }
 
     /// Adds the device's idle intervals to `idle`, and returns the ticks of imbalance that slow slices make.
     fn explain(mut self, ways: &Ways, makespan: u64, idle: &mut Vec<Idle>) -> f64 {
-        let range = self.graph.schedule().range(self.device);
+        let range = self.timed.graph.schedule().range(self.device);
         let mut free = 0;
-        let computes = |index: &usize| self.graph.op(*index).kind().is_compute();
+        let computes = |index: &usize| self.timed.graph.op(*index).kind().is_compute();
         for index in range.clone().filter(computes).collect::<Vec<_>>() {
-            let start = self.times.start[index];
+            let start = self.timed.times.start[index];
             if start > free && index == range.start {
-                let need = binding(self.graph, self.costs, self.times, index);
+                let need = self.timed.binding(index);
                 let op = need.and_then(|need| need.maker);
                 self.push(idle, free..start, Cause::Fill, Some(index), op);
             } else if start > free {
                 self.gap(ways, index, free, idle);
             }
-            free = free.max(self.times.end[index]);
+            free = free.max(self.timed.times.end[index]);
         }
         self.push(idle, free..makespan, Cause::Drain, None, None);
         self.of_slices
@@ -174,10 +153,10 @@ impl<'a> Device<'a> {
 
     /// The idle interval from `free` to the start of op number `next`.
     fn gap(&mut self, ways: &Ways, next: usize, free: u64, idle: &mut Vec<Idle>) {
-        let held = self.times.held(next);
-        let until = self.times.start[next].saturating_sub(held.ticks).max(free);
+        let held = self.timed.times.held(next);
+        let until = self.timed.times.start[next].saturating_sub(held.ticks).max(free);
         self.wait(ways, next, free, until, idle);
-        self.push(idle, until..self.times.start[next], Cause::Host, Some(next), held.after);
+        self.push(idle, until..self.timed.times.start[next], Cause::Host, Some(next), held.after);
     }
 
     /// The part of an idle interval in which something that op number `next` needs is not there.
@@ -185,14 +164,14 @@ impl<'a> Device<'a> {
         if free == until {
             return;
         }
-        let own = needs(self.graph, self.costs, self.times, next).find(|need| need.maker.is_none());
-        let resumed = own.map_or(free, |need| need.met(self.times)).clamp(free, until);
+        let own = self.timed.needs(next).find(|need| need.maker.is_none());
+        let resumed = own.map_or(free, |need| need.met(self.timed.times)).clamp(free, until);
         self.push(idle, free..resumed, Cause::Communication, Some(next), own.map(|need| need.end_of));
         if resumed == until {
             return;
         }
-        let within_pair = self.graph.pair(next).is_some_and(|(_, last)| last == next);
-        let mut wait = Wait::new(self, ways, next, own, until - resumed);
+        let within_pair = self.timed.graph.pair(next).is_some_and(|(_, last)| last == next);
+        let mut wait = IdleWait::new(self, ways, next, own, until - resumed);
         let claims = if within_pair { Vec::new() } else { self.claims(next, resumed..until, &mut wait) };
         // In order of time, the wait is memory and dependence, then imbalance, then communication.
         let (mut at, mut waited) = (resumed, 0);
@@ -209,16 +188,16 @@ impl<'a> Device<'a> {
     }
 
     /// Returns the ops that could have run in `span`, before op number `next`, by time; those that had room shorten `wait`.
-    fn claims(&mut self, next: usize, span: Range<u64>, wait: &mut Wait) -> Vec<(u64, u64, Cause, usize)> {
+    fn claims(&mut self, next: usize, span: Range<u64>, wait: &mut IdleWait) -> Vec<(u64, u64, Cause, usize)> {
         let (position, from, until) = (next - self.first, span.start, span.end);
         for (queue, past) in self.queues.iter().zip(&mut self.past) {
             *past += queue[*past..].iter().take_while(|&&at| at <= position || self.moved[at]).count();
         }
         let (mut heads, mut at, mut claims) = (self.past.clone(), from, Vec::new());
         let mut level = position.checked_sub(1).map_or(0, |before| self.held[before]);
-        while let Some(Candidate { start, position: found, queue, number }) = self.candidate(&heads, at, until) {
+        while let Some(Filler { start, position: found, queue, number }) = self.candidate(&heads, at, until) {
             let index = self.first + found;
-            let time = self.costs.of(self.graph.op(index));
+            let time = self.timed.costs.of(self.timed.graph.op(index));
             heads[queue] = number + 1;
             let cause = if self.has_room(level, position, found) { Cause::Order } else { Cause::Memory };
             if cause == Cause::Order {
@@ -236,15 +215,18 @@ impl<'a> Device<'a> {
     }
 
     /// Returns the first op of a queue that could run between `at` and `until`.
-    fn candidate(&self, heads: &[usize], at: u64, until: u64) -> Option<Candidate> {
+    fn candidate(&self, heads: &[usize], at: u64, until: u64) -> Option<Filler> {
         let fits = |(queue, &head): (usize, &usize)| {
             let number = head + self.queues[queue][head..].iter().position(|&position| !self.moved[position])?;
             let position = self.queues[queue][number];
-            let (index, time) = (self.first + position, self.costs.of(self.graph.op(self.first + position)));
-            let made = needs(self.graph, self.costs, self.times, index).filter(|need| need.maker.is_some());
-            let ready = made.map(|need| need.met(self.times)).chain(self.own[position].map(|own| self.times.end[own]));
+            let (index, time) =
+                (self.first + position, self.timed.costs.of(self.timed.graph.op(self.first + position)));
+            let made = self.timed.needs(index).filter(|need| need.maker.is_some());
+            let ready = made
+                .map(|need| need.met(self.timed.times))
+                .chain(self.own[position].map(|own| self.timed.times.end[own]));
             let start = ready.fold(at, u64::max);
-            (start + time.duration + time.after <= until).then_some(Candidate { start, position, queue, number })
+            (start + time.duration + time.after <= until).then_some(Filler { start, position, queue, number })
         };
         let candidates = heads.iter().enumerate().filter_map(fits);
         candidates.min_by_key(|candidate| (candidate.start, candidate.position))
@@ -252,7 +234,7 @@ impl<'a> Device<'a> {
 
     /// Whether the op at `found` could run just before the op at `position`, where the device holds `level`, within the cap.
     fn has_room(&self, level: i128, position: usize, found: usize) -> bool {
-        if self.graph.op(self.first + found).kind() != Kind::F {
+        if self.timed.graph.op(self.first + found).kind() != Kind::F {
             return true;
         }
         [level].iter().chain(&self.held[position..found]).all(|held| held + WHOLE <= self.cap)
@@ -266,7 +248,7 @@ impl<'a> Device<'a> {
 }
 
 /// The parts of a wait for an op elsewhere.
-struct Wait {
+struct IdleWait {
     next: usize,
     /// The op whose output is awaited.
     maker: Option<usize>,
@@ -278,13 +260,12 @@ struct Wait {
     share_of_slices: f64,
 }
 
-impl Wait {
+impl IdleWait {
     /// Creates the wait of `ticks` for op number `next`; `own` is its need for the device itself.
-    fn new(device: &Device, ways: &Ways, next: usize, own: Option<Need>, ticks: u64) -> Wait {
-        let Device { graph, costs, times, .. } = *device;
-        let free = own.map_or(Way::default(), |need| ways.end(graph, costs, times, need.end_of).and(need.lag));
+    fn new(device: &DeviceProgram, ways: &Ways, next: usize, own: Option<Awaited>, ticks: u64) -> IdleWait {
+        let free = own.map_or(Way::default(), |need| ways.end(device.timed, need.end_of).and(need.lag));
         let way = ways.starts[next];
-        let maker = binding(graph, costs, times, next).and_then(|need| need.maker);
+        let maker = device.timed.binding(next).and_then(|need| need.maker);
         let underway = (way.underway - free.underway).max(0) as u64;
         let parts = [
             (Cause::Imbalance, way.excess_over(free), way.slow),
@@ -292,7 +273,7 @@ impl Wait {
             (Cause::Host, way.held_over(free), way.late),
             (Cause::Communication, underway, maker),
         ];
-        Wait { next, maker, ticks, parts, share_of_slices: way.share_of_slices_over(free) }
+        IdleWait { next, maker, ticks, parts, share_of_slices: way.share_of_slices_over(free) }
     }
 
     /// Returns the parts other than the first, dependence, from the end of the wait back: (ticks, cause, op).
@@ -315,7 +296,7 @@ impl Wait {
     /// Adds a piece of the wait, after `waited` ticks of it; `early` is the cause of its first part.
     fn push(
         &self,
-        device: &Device,
+        device: &DeviceProgram,
         span: Range<u64>,
         waited: &mut u64,
         early: (Cause, Option<usize>),

@@ -4,9 +4,9 @@
 //! stage wait for its end. A reduction starts after the op before it, and after the reduction before it; compute waits where the program
 //! says so. Freeing parameters takes no time. Everything that a device waits for here is its own, so both engines ask when it is free.
 
-use crate::cost::{CollectiveCosts, CostTable};
-use crate::graph::TaskGraph;
-use crate::sharding::{Collective, CollectiveKind, Sharding};
+use pipesim_cost::{CollectiveCosts, CostTable};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::sharding::{Collective, CollectiveKind, Sharding};
 use std::collections::BTreeMap;
 
 /// A gather or a reduction, in ticks.
@@ -95,7 +95,7 @@ impl<'a> Gates<'a> {
 
 /// Returns the sum of the durations of all collectives.
 pub(super) fn total(graph: &TaskGraph, costs: &CostTable) -> u128 {
-    let (Some(sharding), Some(times)) = (&graph.schedule().sharding, &costs.collectives) else { return 0 };
+    let (Some(sharding), Some(times)) = (&graph.schedule().sharding, &costs.extras.collectives) else { return 0 };
     let longest = times.gathers.iter().chain(&times.reductions).copied().max().unwrap_or(0);
     u128::from(longest) * sharding.len() as u128
 }

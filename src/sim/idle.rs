@@ -1,7 +1,7 @@
 //! Idle time by cause: intervals in ticks, and their form for output.
 
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
+use pipesim_cost::CostTable;
+use pipesim_schedule::graph::TaskGraph;
 use serde::Serialize;
 
 /// Why a device idles.
@@ -176,17 +176,8 @@ fn is_zero(time: &f64) -> bool {
 impl IdleTime {
     /// Returns the time of `cause`.
     pub fn of(&self, cause: Cause) -> f64 {
-        match cause {
-            Cause::Fill => self.fill,
-            Cause::Drain => self.drain,
-            Cause::Dependence => self.dependence,
-            Cause::Communication => self.communication,
-            Cause::Imbalance => self.imbalance,
-            Cause::Memory => self.memory,
-            Cause::Order => self.order,
-            Cause::Host => self.host,
-            Cause::Straggler => self.straggler,
-        }
+        let IdleTime { fill, drain, dependence, communication, imbalance, memory, order, host, straggler, .. } = *self;
+        [fill, drain, dependence, communication, imbalance, memory, order, host, straggler][cause as usize]
     }
 }
 
@@ -213,7 +204,7 @@ impl Explanation {
 
     /// Converts for output.
     pub fn report(&self, graph: &TaskGraph, costs: &CostTable) -> IdleReport {
-        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let unit = |ticks: u64| costs.in_units(ticks);
         let time = |causes: &Causes| {
             // as in Cause::ALL
             let [fill, drain, dependence, communication, imbalance, memory, order, host, straggler] = causes.map(unit);

@@ -2,16 +2,16 @@
 
 use super::event::{Config, Network, Processor, Put, Record, Scope, Sharing};
 use super::waits::Delay;
-use crate::cost::CostTable;
-use crate::delivery::Delivery;
-use crate::graph::TaskGraph;
+use pipesim_cost::CostTable;
+use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::graph::TaskGraph;
 
 /// Returns the machine of a prediction: that of `asked_for`, with the measured contention of devices and links unless `asked_for` sets
 /// these. `None` if there is nothing beyond costs.
 pub(super) fn machine(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Option<Config> {
     let devices = graph.schedule().devices();
     let asked = asked_for.cloned().unwrap_or_default();
-    let measured = costs.contention.as_ref().filter(|contention| contention.matters(devices));
+    let measured = costs.effects.contention.as_ref().filter(|contention| contention.matters(devices));
     let processors = measured.filter(|_| asked.processors.is_empty()).map(|contention| {
         // Devices that share cores are part of the measured contention.
         vec![Processor { devices: (0..devices).collect(), cores: devices, contention: contention.of(devices) }]
@@ -27,7 +27,7 @@ pub(super) fn machine(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&C
 
 /// Returns the network in which simultaneous puts slow each other down as measured; `None` if that was not measured.
 pub(super) fn measured_network(costs: &CostTable) -> Option<Network> {
-    costs.puts.as_ref().map(|puts| Network {
+    costs.effects.puts.as_ref().map(|puts| Network {
         transfer: puts.duration,
         sharing: Sharing::FairShare,
         scope: Scope::Machine,
@@ -38,7 +38,7 @@ pub(super) fn measured_network(costs: &CostTable) -> Option<Network> {
 
 /// What others on the links that were measured did to the output of each op.
 pub(super) fn late(graph: &TaskGraph, costs: &CostTable, record: &Record) -> Vec<Delay> {
-    let holds = costs.puts.as_ref().is_some_and(|puts| !puts.beside_compute);
+    let holds = costs.effects.puts.as_ref().is_some_and(|puts| !puts.beside_compute);
     let mut late = vec![Delay::default(); graph.len()];
     for transfer in &record.transfers {
         let took = transfer.end - transfer.queued;

@@ -1,9 +1,9 @@
 //! Activations of each device over time, and whether a cap is kept.
 
 use super::waits::OpTimes;
-use crate::activation::{self, Holding};
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
+use pipesim_cost::CostTable;
+use pipesim_schedule::activation::{self, Holding};
+use pipesim_schedule::graph::TaskGraph;
 use serde::Serialize;
 
 /// Activation units that a device holds from a time on.
@@ -34,7 +34,7 @@ pub struct MemoryCurve {
 }
 
 /// Returns the curve of every device. F allocates a chunk's activation at its start; B frees it at its end, or I and W each free a part.
-/// The peaks are those of [`crate::schedule::Schedule::peak_activations`], except with copies, which free activations when they end.
+/// The peaks are those of [`pipesim_schedule::schedule::Schedule::peak_activations`], except with copies, which free activations when they end.
 pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
     (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()
 }
@@ -42,7 +42,7 @@ pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option
 fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap: Option<f64>) -> MemoryCurve {
     let schedule = graph.schedule();
     let chunks = schedule.whole();
-    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let unit = |ticks: u64| costs.in_units(ticks);
     let holding = Holding::new(costs.keep, schedule.slices());
     let mut levels: Vec<MemoryLevel> = Vec::new();
     let (mut held, mut peak, mut peak_index) = (0, 0, None);

@@ -4,10 +4,10 @@
 //! numbers, added up in the program's order, since its comparisons depend on how they are rounded.
 
 use super::waits::OpTimes;
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
-use crate::op::{Kind, Op};
-use crate::schedule::{Programs, Schedule};
+use pipesim_cost::CostTable;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::schedule::{Programs, Schedule};
 use std::collections::BTreeMap;
 
 /// A copy with the link to itself takes this share of one next to a copy in the other direction.
@@ -48,8 +48,18 @@ pub struct OffloadPlan {
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{0}")]
-pub struct OffloadRefused(String);
+pub enum OffloadRefused {
+    #[error("expected whole micro-batches without copies; leave offload(..) out")]
+    NotWhole,
+    #[error("expected a time of a copy above 0, found {found}; give more")]
+    NoTime { found: f64 },
+    #[error("copies of {copy} are too short to be planned over a step of {step}; give a longer copy")]
+    TooShort { copy: f64, step: f64 },
+    #[error("a plan of copies needs the time of a copy; give it as `costs` copy=0.5")]
+    Missing,
+    #[error("device {device}: no slot is left for {back} after {away}; offload fewer chunks, or copy faster")]
+    NoSlot { device: u32, away: Op, back: Op },
+}
 
 /// Start and end of every op, in the costs' unit.
 struct Times<'a> {
@@ -91,22 +101,22 @@ impl Times<'_> {
 }
 
 /// The slots of one device: they start at `first` and alternate between copies to the host and from it.
-struct Slots {
+struct LinkSlots {
     to_host: Vec<f64>,
     from_host: Vec<f64>,
 }
 
-impl Slots {
-    fn new(first: f64, slot: f64, until: f64) -> Slots {
+impl LinkSlots {
+    fn new(first: f64, slot: f64, until: f64) -> LinkSlots {
         let line = |first: f64| std::iter::successors(Some(first), |start| Some(start + 2.0 * slot));
         let all = |first: f64| line(first).take_while(|&start| start <= until).collect();
-        Slots { to_host: all(first), from_host: all(first + slot) }
+        LinkSlots { to_host: all(first), from_host: all(first + slot) }
     }
 }
 
 /// A unit that goes to the host: its forward and backward, by the graph's index, and the starts of its slots.
 #[derive(Clone, Copy, Debug)]
-struct Unit {
+struct OffloadedUnit {
     forward: usize,
     backward: usize,
     to_host: f64,
@@ -125,15 +135,15 @@ pub fn plan_offload(
     offload_time: f64,
 ) -> Result<OffloadPlan, OffloadRefused> {
     let schedule = graph.schedule();
-    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let unit = |ticks: u64| costs.in_units(ticks);
     if schedule.has_copies() || schedule.slices().is_cut() {
-        return Err(OffloadRefused("expected whole micro-batches without copies; leave offload(..) out".to_string()));
+        return Err(OffloadRefused::NotWhole);
     }
     let whole = |op: Op| [Kind::F, Kind::I, Kind::W].map(|kind| costs.of(op.of_kind(kind)).duration).iter().sum();
     let longest = unit(schedule.placement.op_kinds().map(whole).max().unwrap_or(0));
     let slot = rounded(offload_time * longest);
     if !(slot > 0.0 && slot.is_finite()) {
-        return Err(OffloadRefused(format!("expected a time of a copy above 0, found {slot}; give more")));
+        return Err(OffloadRefused::NoTime { found: slot });
     }
     let swept = OpTimes::swept(graph, costs);
     let of = |ticks: &[u64]| ticks.iter().map(|&ticks| unit(ticks)).collect();
@@ -141,9 +151,7 @@ pub fn plan_offload(
     (0..schedule.devices()).rev().for_each(|device| times.delay_warm_up(device, costs.summary.comm));
     let until = times.end.iter().copied().fold(0.0, f64::max);
     if until / slot > MOST_SLOTS {
-        return Err(OffloadRefused(format!(
-            "copies of {slot} are too short to be planned over a step of {until}; give a longer copy"
-        )));
+        return Err(OffloadRefused::TooShort { copy: slot, step: until });
     }
     let devices = schedule.devices() as usize;
     let mut plan = OffloadPlan {
@@ -171,9 +179,7 @@ pub(crate) fn planned_offload(graph: &TaskGraph, costs: &CostTable, chunks: u32)
     };
     let (copy, compute) = (longest(&[Kind::O]), longest(&[Kind::F, Kind::I, Kind::W]));
     if copy == 0 {
-        return Err(OffloadRefused(
-            "a plan of copies needs the time of a copy; give it as --costs copy=0.5".to_string(),
-        ));
+        return Err(OffloadRefused::Missing);
     }
     Ok(plan_offload(graph, costs, chunks, copy as f64 / compute.max(1) as f64)?.schedule(graph))
 }
@@ -190,16 +196,15 @@ impl OffloadPlan {
         let schedule = graph.schedule();
         let begin = times.end[schedule.range(first).start];
         let until = times.end.iter().copied().fold(0.0, f64::max);
-        let mut all: Vec<(u32, Unit)> = Vec::new();
+        let mut all: Vec<(u32, OffloadedUnit)> = Vec::new();
         for device in (first..first + 2).take_while(|&device| device < schedule.devices()) {
             let shift = if device == first { 0.0 } else { slot };
-            let slots = Slots::new(begin + shift, slot, until);
+            let slots = LinkSlots::new(begin + shift, slot, until);
             let mut units = offloaded(times, device, chunks, slot);
-            assign(times, &mut units, &slots, slot).map_err(|op| {
-                let back = op.of_kind(Kind::L);
-                OffloadRefused(format!(
-                    "device {device}: no slot is left for {back} after {op}; offload fewer chunks, or copy faster"
-                ))
+            assign(times, &mut units, &slots, slot).map_err(|away| OffloadRefused::NoSlot {
+                device,
+                away,
+                back: away.of_kind(Kind::L),
             })?;
             all.extend(units.into_iter().map(|unit| (device, unit)));
         }
@@ -207,7 +212,7 @@ impl OffloadPlan {
         let reads = all.iter().map(|(_, unit)| unit.from_host).fold(f64::INFINITY, f64::min);
         all.sort_by(|(_, one), (_, other)| one.to_host.total_cmp(&other.to_host));
         let mut free: Option<f64> = None;
-        for (device, Unit { forward, to_host, .. }) in &all {
+        for (device, OffloadedUnit { forward, to_host, .. }) in &all {
             let op = graph.op(*forward).of_kind(Kind::O);
             let (start, end) = if *to_host < reads {
                 let start = times.end[*forward].max(free.unwrap_or(*to_host));
@@ -218,7 +223,7 @@ impl OffloadPlan {
             free = Some(end);
             self.to_host[*device as usize].push(PlannedCopy { op, start, end });
         }
-        for (device, Unit { backward, from_host, .. }) in all {
+        for (device, OffloadedUnit { backward, from_host, .. }) in all {
             let op = graph.op(backward).of_kind(Kind::L);
             self.from_host[device as usize].push(PlannedCopy { op, start: from_host, end: from_host + slot });
         }
@@ -268,7 +273,7 @@ impl OffloadPlan {
 }
 
 /// Returns the units of the first `chunks` chunks whose backward is far enough, in the order of their forwards; their slots are not known.
-fn offloaded(times: &Times, device: u32, chunks: u32, slot: f64) -> Vec<Unit> {
+fn offloaded(times: &Times, device: u32, chunks: u32, slot: f64) -> Vec<OffloadedUnit> {
     let graph = times.graph;
     let stages: Vec<u32> = graph.schedule().placement.stages_of(device).take(chunks as usize).collect();
     let range = graph.schedule().range(device);
@@ -277,15 +282,15 @@ fn offloaded(times: &Times, device: u32, chunks: u32, slot: f64) -> Vec<Unit> {
     let forwards = range.clone().filter(|&index| graph.op(index).kind() == Kind::F);
     let units = forwards.filter(|&index| stages.contains(&graph.op(index).stage())).filter_map(|forward| {
         let backward = *backwards.get(&graph.op(forward).alone())?;
-        Some(Unit { forward, backward, to_host: 0.0, from_host: 0.0 })
+        Some(OffloadedUnit { forward, backward, to_host: 0.0, from_host: 0.0 })
     });
     units.filter(|unit| times.back_by(unit.backward) - times.end[unit.forward] > LEAST_SLOTS * slot).collect()
 }
 
 /// Gives each unit the first free slot to the host after its forward and, from the last backward back, the last free slot from the host before
 /// its backward; fails with the OFFLOAD of a unit that would be back before it has gone.
-fn assign(times: &Times, units: &mut [Unit], slots: &Slots, slot: f64) -> Result<(), Op> {
-    let refused = |unit: &Unit| times.graph.op(unit.forward).of_kind(Kind::O);
+fn assign(times: &Times, units: &mut [OffloadedUnit], slots: &LinkSlots, slot: f64) -> Result<(), Op> {
+    let refused = |unit: &OffloadedUnit| times.graph.op(unit.forward).of_kind(Kind::O);
     let mut taken = vec![false; slots.to_host.len()];
     for unit in units.iter_mut() {
         let first = slots.to_host.partition_point(|&start| start < times.end[unit.forward]);

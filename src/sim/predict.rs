@@ -14,10 +14,10 @@ use super::streams::{StreamSpan, stream_spans};
 use super::successive::{MOST_STEPS, Successive};
 use super::sweep::{sweep_from, sweep_lasting};
 use super::waits::{OpTimes, hold_up};
-use crate::cost::{CostTable, StepCosts};
-use crate::graph::TaskGraph;
-use crate::metrics::{Activity, Metrics, makespan};
-use crate::timeline::{SCHEMA_VERSION, Source, Timeline};
+use pipesim_cost::{CostTable, StepCosts};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::{Activity, Metrics, makespan};
+use pipesim_schedule::timeline::{SCHEMA_VERSION, Source, Timeline};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         None => (typical_sweep(graph, costs), None),
         Some(config) => {
             let mut record = Box::new(Record::new(graph));
-            let step = if costs.speeds.is_empty() {
+            let step = if costs.effects.speeds.is_empty() {
                 Step::steady(simulate(graph, costs, config, &mut *record)?)
             } else {
                 typical_run(&Prepared::new(graph, costs, config)?, costs, &mut record)?
@@ -93,7 +93,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         let successive = predicted.successive(MOST_STEPS)?;
         // At the speed of the makespan. Successive steps are at the median speed: scale their period to the iteration.
         let ends = predicted.steps.iter().map(|step| step.end);
-        let iteration = ends.fold(predicted.step.makespan(), u64::max) as f64 / costs.ticks_per_unit;
+        let iteration = costs.in_units(ends.fold(predicted.step.makespan(), u64::max));
         let typical = successive.ends.first().copied().unwrap_or(0).max(1) as f64;
         predicted.prediction.iteration = Some(iteration);
         predicted.prediction.period = successive.period().map(|period| period as f64 / typical * iteration);
@@ -177,7 +177,7 @@ impl Prediction<'_> {
     }
 
     fn is_measured(&self) -> bool {
-        self.costs.contention.is_some() || self.costs.puts.is_some()
+        self.costs.effects.contention.is_some() || self.costs.effects.puts.is_some()
     }
 
     /// Returns the duration of each op in ticks if it differs from the costs: at a measured speed, or with contention.
@@ -238,7 +238,7 @@ impl Prediction<'_> {
             chunks,
             microbatches,
             time_unit,
-            unit_ns: self.costs.unit_ns,
+            unit_ns: self.costs.units.unit_ns,
             keep: self.costs.keep.share(),
             slices: if graph.slices() > 1 { graph.schedule().slices().lengths().to_vec() } else { Vec::new() },
             stub: self.costs.keep.stub(),

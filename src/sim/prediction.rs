@@ -5,12 +5,12 @@ use super::event::Makespans;
 use super::rules::pairs;
 use super::step::Step;
 use crate::balance::Balanced;
-use crate::cost::pair::PairFigures;
-use crate::cost::{CostTable, Summary};
-use crate::graph::TaskGraph;
-use crate::metrics::{Activity, Metrics, Reference};
-use crate::sharding::CollectiveKind;
-use crate::statistics::quantile;
+use pipesim_cost::pair::PairFigures;
+use pipesim_cost::{CostTable, Summary};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::{Activity, Metrics, Reference};
+use pipesim_schedule::sharding::CollectiveKind;
+use pipesim_schedule::statistics::quantile;
 use serde::{Deserialize, Serialize};
 
 /// One entry of `predict --format json`.
@@ -116,7 +116,7 @@ impl Interval {
 impl Spread {
     /// Converts `makespans` under `seed`.
     pub fn new(makespans: &Makespans, seed: u64, costs: &CostTable) -> Spread {
-        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let unit = |ticks: u64| costs.in_units(ticks);
         let Makespans { samples, mean, p5, p50, p95, p99 } = *makespans;
         Spread { samples, seed, mean: unit(mean), p5: unit(p5), p50: unit(p50), p95: unit(p95), p99: unit(p99) }
     }
@@ -136,15 +136,15 @@ impl PredictionFigures {
             devices: schedule.devices(),
             chunks: schedule.placement.chunks(),
             microbatches: schedule.microbatches,
-            time_unit: costs.time_unit.to_string(),
+            time_unit: costs.units.time_unit.to_string(),
             costs: costs.summary,
             costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
-            metrics: Metrics::new(&step.devices, &peaks, reference, costs.ticks_per_unit),
+            metrics: Metrics::new(&step.devices, &peaks, reference, costs.units.ticks_per_unit),
             pairs: pair_figures(graph, costs),
             sharding: sharding_figures(graph, costs, &step.devices),
             jitter: None,
             interval: Interval::of(
-                &step.at_speeds.iter().map(|&makespan| makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
+                &step.at_speeds.iter().map(|&makespan| costs.in_units(makespan)).collect::<Vec<_>>(),
             ),
             iteration: None,
             period: None,
@@ -155,11 +155,11 @@ impl PredictionFigures {
 
 fn sharding_figures(graph: &TaskGraph, costs: &CostTable, devices: &[Activity]) -> Vec<ShardingFigures> {
     let Some(sharding) = graph.schedule().sharding.as_deref() else { return Vec::new() };
-    let times = costs.collectives.clone().unwrap_or_default();
+    let times = costs.extras.collectives.clone().unwrap_or_default();
     let of = |times: &[u64], stage: u32| times.get(stage as usize).copied().unwrap_or(0);
     let is_weighed = times.gathers.iter().any(|&ticks| ticks > 0);
     let size = |stage: u32| if is_weighed { of(&times.gathers, stage) } else { 1 };
-    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let unit = |ticks: u64| costs.in_units(ticks);
     let figures = |(device, activity): (u32, &Activity)| {
         let sum = |kind: CollectiveKind, times: &[u64]| -> f64 {
             let placed = sharding.of(device).iter().filter(|placed| placed.collective.kind == kind);
@@ -181,7 +181,7 @@ fn sharding_figures(graph: &TaskGraph, costs: &CostTable, devices: &[Activity]) 
 }
 
 fn pair_figures(graph: &TaskGraph, costs: &CostTable) -> Vec<PairFigures> {
-    let Some(pairs) = pairs(graph, costs) else { return Vec::new() };
+    let Some(pairs) = pairs(graph, &costs.extras) else { return Vec::new() };
     let ops = graph.schedule().ops();
     pairs.all(ops.windows(2).filter(|pair| pair[0].opens_pair()).map(|pair| (pair[0], pair[1])))
 }

@@ -1,9 +1,9 @@
 //! What a sweep needs besides a graph: times of ops, and of overlapped pairs.
 
-use crate::cost::pair::{PairCosts, PairTime};
-use crate::cost::{CollectiveCosts, CostTable, VocabularyCosts};
-use crate::graph::TaskGraph;
-use crate::schedule::Overlap;
+use pipesim_cost::Extras;
+use pipesim_cost::pair::{PairCosts, PairTime};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::schedule::Overlap;
 
 /// How the ops of one (stage, direction, kind, slice) run: times in ticks, and the cells of their input and output.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,30 +22,12 @@ pub(super) struct SweepRule {
 /// Times that a sweep needs, besides a graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine<'a> {
-    /// By [`Schedule::class`](crate::schedule::Schedule::class).
+    /// By [`Schedule::class`](pipesim_schedule::schedule::Schedule::class).
     pub rules: &'a [SweepRule],
-    /// Durations of pairs on two streams.
-    pub pairs: Option<&'a PairCosts>,
-    /// [`CostTable::pauses`].
-    pub pauses: &'a [u64],
-    /// [`CostTable::collectives`].
-    pub collectives: Option<&'a CollectiveCosts>,
+    /// What costs time besides these.
+    pub extras: &'a Extras,
     /// By device: when it can begin; 0 for missing devices.
     pub begin: &'a [u64],
-    /// Costs of a vocabulary that all devices share.
-    pub vocabulary: VocabularyCosts,
-}
-
-impl<'a> Machine<'a> {
-    pub fn of(
-        rules: &'a [SweepRule],
-        pairs: Option<&'a PairCosts>,
-        costs: &'a CostTable,
-        begin: &'a [u64],
-    ) -> Machine<'a> {
-        let collectives = costs.collectives.as_ref();
-        Machine { rules, pairs, pauses: &costs.pauses, collectives, begin, vocabulary: costs.vocabulary }
-    }
 }
 
 /// Start and end of the two ops of an overlapped pair.
@@ -89,8 +71,8 @@ pub(super) fn pair_duration((overlap, streams): (Overlap, Option<PairTime>), fir
 }
 
 /// Returns the durations of pairs if the graph's pairs run on two streams.
-pub(super) fn pairs<'a>(graph: &TaskGraph, costs: &'a CostTable) -> Option<&'a PairCosts> {
-    costs.pairs.as_ref().filter(|_| graph.overlap() == Overlap::Streams)
+pub(super) fn pairs<'a>(graph: &TaskGraph, extras: &'a Extras) -> Option<&'a PairCosts> {
+    extras.pairs.as_ref().filter(|_| graph.overlap() == Overlap::Streams)
 }
 
 /// Returns the first op's share of the `whole` time of a pair, in proportion to what both ops take alone: timelines show the

@@ -2,11 +2,11 @@
 
 use super::gates::CollectiveSpan;
 use super::waits::OpTimes;
-use crate::cost::{CostTable, StepCosts};
-use crate::epilogue::StepNode;
-use crate::graph::TaskGraph;
-use crate::metrics::Activity;
-use crate::timeline::{Queue, Span};
+use pipesim_cost::{CostTable, StepCosts};
+use pipesim_schedule::epilogue::StepNode;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::Activity;
+use pipesim_schedule::timeline::{Queue, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,15 +47,9 @@ pub(super) fn early_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes,
 
 /// Returns the spans of collectives between ops.
 pub(super) fn collective_spans(costs: &CostTable, collectives: &[CollectiveSpan]) -> impl Iterator<Item = Span> {
-    collectives.iter().filter(|span| span.start < span.end).map(|span| Span {
-        device: span.device,
-        queue: Queue::Collective,
-        op: span.collective.to_string(),
-        partner: None,
-        peer: None,
-        phase: None,
-        start_ns: costs.to_ns(span.start),
-        end_ns: costs.to_ns(span.end),
+    collectives.iter().filter(|span| span.start < span.end).map(|span| {
+        let [start, end] = [span.start, span.end].map(|ticks| costs.to_ns(ticks));
+        Span::new(span.device, Queue::Collective, span.collective.to_string(), start, end)
     })
 }
 
@@ -84,15 +78,9 @@ pub(super) fn spans(
             op_spans(graph, costs, times, (number, index, consumers[index], travel), &mut free, &mut spans);
         }
     }
-    spans.extend(steps.iter().map(|step| Span {
-        device: step.device,
-        queue: Queue::Compute,
-        op: step.name.to_string(),
-        partner: None,
-        peer: None,
-        phase: None,
-        start_ns: costs.to_ns(step.start),
-        end_ns: costs.to_ns(step.end),
+    spans.extend(steps.iter().map(|step| {
+        let [start, end] = [step.start, step.end].map(|ticks| costs.to_ns(ticks));
+        Span::new(step.device, Queue::Compute, step.name.to_string(), start, end)
     }));
     spans
 }
@@ -122,14 +110,10 @@ fn op_spans(
     let (op, time, device) = (graph.op(index), costs.of(graph.op(index)), graph.device_of(index));
     let mut span = |queue, partner: Option<usize>, start: u64, end: u64| {
         spans.push(Span {
-            device,
-            queue,
-            op: op.to_string(),
             partner: partner.map(|p| graph.op(p).to_string()),
             peer: partner.map(|p| graph.device_of(p)),
             phase: graph.schedule().phase(device, number).map(str::to_string),
-            start_ns: costs.to_ns(start),
-            end_ns: costs.to_ns(end),
+            ..Span::new(device, queue, op.to_string(), costs.to_ns(start), costs.to_ns(end))
         });
     };
     if !op.kind().is_compute() {

@@ -3,10 +3,10 @@
 use super::event::{Config, EventError, Prepared, Record};
 use super::machine::machine;
 use super::sweep::{sweep, sweep_lasting};
-use crate::cost::{CostTable, Slowdown};
-use crate::graph::TaskGraph;
-use crate::metrics::{Activity, makespan};
-use crate::statistics::nearest_median;
+use pipesim_cost::{CostTable, Slowdown};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::{Activity, makespan};
+use pipesim_schedule::statistics::nearest_median;
 use std::convert::Infallible;
 
 /// A predicted step without the times of its ops.
@@ -55,7 +55,7 @@ impl Step {
         mut run: impl FnMut(Option<&Slowdown>) -> Result<Vec<Activity>, E>,
     ) -> Result<Step, E> {
         let steady = run(None)?;
-        let mut all = costs.speeds.iter().map(|speed| run(Some(speed))).collect::<Result<Vec<_>, E>>()?;
+        let mut all = costs.effects.speeds.iter().map(|speed| run(Some(speed))).collect::<Result<Vec<_>, E>>()?;
         if all.is_empty() {
             return Ok(Step::steady(steady));
         }
@@ -68,7 +68,7 @@ impl Step {
     }
 
     pub(super) fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Slowdown> {
-        self.speed_number.map(|number| &costs.speeds[number])
+        self.speed_number.map(|number| &costs.effects.speeds[number])
     }
 
     /// Returns the end of the last op, in ticks.

@@ -2,11 +2,12 @@
 
 use super::rules::pairs;
 use super::waits::OpTimes;
-use crate::cost::CostTable;
-use crate::cost::pair::{Chunks, Half, PairCosts, Stream, StreamTimes, SubOpKind};
-use crate::graph::TaskGraph;
-use crate::op::{Kind, Op};
-use crate::timeline::{Queue, Span};
+use pipesim_cost::CostTable;
+use pipesim_cost::pair::{Chunks, Half, PairCosts, Stream, StreamTimes, SubOpKind};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::timeline::{Queue, Span};
+use std::ops::Range;
 
 /// Maximum number of sub-ops of a step that are drawn.
 const MOST_SPANS: usize = 200_000;
@@ -25,7 +26,7 @@ pub struct StreamSpan {
 /// more than 200,000.
 pub(super) fn stream_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<StreamSpan> {
     let mut spans = Vec::new();
-    let Some(pairs) = pairs(graph, costs) else { return spans };
+    let Some(pairs) = pairs(graph, &costs.extras) else { return spans };
     for device in 0..graph.schedule().devices() {
         let range = graph.schedule().range(device);
         let mut index = range.start;
@@ -33,7 +34,7 @@ pub(super) fn stream_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes
             let (op, last) = (graph.op(index), graph.pair(index).map_or(index, |(_, last)| last));
             let ops = [op, graph.op(last)];
             let run = if last > index { pairs.streams(op, ops[1]) } else { alone(pairs, op) };
-            let within = (costs.to_ns(times.start[index]), costs.to_ns(times.end[last]));
+            let within = costs.to_ns(times.start[index])..costs.to_ns(times.end[last]);
             add(&mut spans, device, ops, &run, within);
             index = last + 1;
         }
@@ -52,17 +53,11 @@ fn alone(pairs: &PairCosts, op: Op) -> StreamTimes {
 }
 
 /// Adds the sub-ops of a pair or op, scaled to its duration.
-fn add(spans: &mut Vec<StreamSpan>, device: u32, ops: [Op; 2], run: &StreamTimes, (start, end): (u64, u64)) {
+fn add(spans: &mut Vec<StreamSpan>, device: u32, ops: [Op; 2], run: &StreamTimes, Range { start, end }: Range<u64>) {
     let at = |ns: u64| start + (u128::from(ns) * u128::from(end - start) / u128::from(run.end.max(1))) as u64;
-    let span = |name: &str, op: Op, start_ns, end_ns| Span {
-        device,
-        queue: Queue::Compute,
-        op: name.to_string(),
+    let span = |name: &str, op: Op, start, end| Span {
         partner: Some(op.to_string()),
-        peer: None,
-        phase: None,
-        start_ns,
-        end_ns,
+        ..Span::new(device, Queue::Compute, name.to_string(), start, end)
     };
     if run.spans.is_empty() {
         let [op, _] = ops;

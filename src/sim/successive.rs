@@ -5,7 +5,7 @@
 //! the end of one step and the start of the next is not simulated.
 
 use super::event::EventError;
-use crate::cost::StepCosts;
+use pipesim_cost::StepCosts;
 
 /// Maximum number of steps that are simulated until their ends are equally spaced.
 pub(super) const MOST_STEPS: u32 = 16;

@@ -2,9 +2,9 @@
 
 use super::gates::{CollectiveSpan, Gates};
 use super::sweep::sweep_lasting;
-use crate::cost::CostTable;
-use crate::graph::{Besides, TaskGraph, Until};
-use crate::op::{Kind, Op};
+use pipesim_cost::CostTable;
+use pipesim_schedule::graph::{Besides, TaskGraph, Until};
+use pipesim_schedule::op::{Kind, Op};
 
 /// By how many ticks contention for links delays what follows an op.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl OpTimes {
 
 /// Adds to `times` how long collectives delay each op: as host overhead of the op before it. Returns the gathers and reductions.
 pub fn hold_up(graph: &TaskGraph, costs: &CostTable, times: &mut OpTimes) -> Vec<CollectiveSpan> {
-    let (mut spans, Some(mut gates)) = (Vec::new(), Gates::new(graph, costs.collectives.as_ref())) else {
+    let (mut spans, Some(mut gates)) = (Vec::new(), Gates::new(graph, costs.extras.collectives.as_ref())) else {
         return Vec::new();
     };
     if times.delays.is_empty() {
@@ -106,7 +106,7 @@ pub fn hold_up(graph: &TaskGraph, costs: &CostTable, times: &mut OpTimes) -> Vec
 
 /// What an op's start waits for: the end of another op, and some time after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct Awaited {
     /// The op that must end; of an overlapped pair the second.
     pub end_of: usize,
     /// The op whose output is awaited; `None` if only the device must be free again.
@@ -115,71 +115,10 @@ pub struct Need {
     pub lag: u64,
 }
 
-impl Need {
+impl Awaited {
     pub fn met(&self, times: &OpTimes) -> u64 {
         times.end[self.end_of] + self.lag
     }
-}
-
-/// Returns the host overhead after op number `index`; that of both ops of an overlapped pair follows its second.
-fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> u64 {
-    let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after + costs.pause(op);
-    match graph.pair(index) {
-        Some((first, _)) if first == index => 0,
-        Some((first, last)) => after(first) + after(last),
-        None => after(index),
-    }
-}
-
-fn output(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, maker: usize) -> Need {
-    let (op, pair) = (graph.op(maker), graph.pair(maker));
-    let leaves = graph.schedule().placement.leaves_device(op);
-    let transfer = if leaves { costs.of(op).arrival + times.delay(maker).arrival } else { 0 };
-    let behind = match pair {
-        Some((first, last)) if last == maker => costs.of(graph.op(first)).after + times.delay(first).after,
-        _ => 0,
-    };
-    let end_of = pair.map_or(maker, |(_, last)| last);
-    Need { end_of, maker: Some(maker), lag: transfer + behind }
-}
-
-/// Returns what op number `index` waits for, its device first: [`TaskGraph::needs`] with the lag of each.
-pub fn needs<'a>(
-    graph: &'a TaskGraph,
-    costs: &'a CostTable,
-    times: &'a OpTimes,
-    index: usize,
-) -> impl Iterator<Item = Need> + 'a {
-    let device = graph.before(index).filter(|_| graph.op(index).kind().is_compute()).map(|before| {
-        let lag = overhead(graph, costs, times, before);
-        Need { end_of: before, maker: None, lag }
-    });
-    let waits = graph.overlap().starts_together() && graph.op(index).opens_pair();
-    let waits_with = if waits { graph.upstream(index + 1) } else { None };
-    let makers = [graph.upstream(index), waits_with].into_iter().flatten();
-    let others = graph.waits(index).iter().map(|&Besides { op, until }| {
-        let maker = op as usize;
-        let end_of = graph.pair(maker).map_or(maker, |(_, last)| last);
-        match until {
-            Until::Ended => Need { end_of, maker: Some(maker), lag: 0 },
-            Until::Gathered => Need { end_of, maker: Some(maker), lag: costs.vocabulary.barrier },
-            // It begins some time after the op before it ends.
-            Until::Begun => {
-                let before = graph.before(maker).unwrap_or(end_of);
-                Need { end_of: before, maker: None, lag: times.start[maker].saturating_sub(times.end[before]) }
-            }
-        }
-    });
-    device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker))).chain(others)
-}
-
-/// Returns the need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.
-pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Option<Need> {
-    let latest = |best: Option<Need>, need: Need| match best {
-        Some(best) if best.met(times) >= need.met(times) => Some(best),
-        _ => Some(need),
-    };
-    needs(graph, costs, times, index).fold(None, latest)
 }
 
 /// What happens during a piece of a chain of waits.
@@ -197,36 +136,105 @@ pub enum Doing {
 
 /// A piece of a chain of waits, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct WaitPiece {
     pub start: u64,
     /// The start of the next piece.
     pub end: u64,
     pub doing: Doing,
 }
 
-/// Returns the chain of binding waits that ends with op number `last`, from time 0 on and without a gap: what would have to be
-/// shorter for that op to end earlier. Pieces of zero length are left out.
-pub fn chain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, last: usize) -> Vec<Piece> {
-    let (mut pieces, mut index, mut at) = (Vec::new(), last, times.end[last]);
-    let mut push = |at: &mut u64, start: u64, doing: Doing| {
-        let end = std::mem::replace(at, start.min(*at));
-        if start < end {
-            pieces.push(Piece { start, end, doing });
-        }
-    };
-    while at > 0 {
-        push(&mut at, times.start[index], Doing::Running(index));
-        match binding(graph, costs, times, index) {
-            Some(Need { end_of, maker, .. }) => {
-                let doing = maker.map_or(Doing::Overhead(end_of), |maker| Doing::Transfer { maker, user: index });
-                push(&mut at, times.end[end_of], doing);
-                index = end_of;
-            }
-            None => push(&mut at, 0, Doing::Overhead(index)),
+/// A graph with the costs of its ops and when they run.
+#[derive(Clone, Copy)]
+pub struct TimedGraph<'a> {
+    pub graph: &'a TaskGraph,
+    pub costs: &'a CostTable,
+    pub times: &'a OpTimes,
+}
+
+impl<'a> TimedGraph<'a> {
+    /// Returns the host overhead after op number `index`; that of both ops of an overlapped pair follows its second.
+    fn overhead(self, index: usize) -> u64 {
+        let TimedGraph { graph, costs, times } = self;
+        let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after + costs.pause(op);
+        match graph.pair(index) {
+            Some((first, _)) if first == index => 0,
+            Some((first, last)) => after(first) + after(last),
+            None => after(index),
         }
     }
-    pieces.reverse();
-    pieces
+
+    fn output(self, maker: usize) -> Awaited {
+        let TimedGraph { graph, costs, times } = self;
+        let (op, pair) = (graph.op(maker), graph.pair(maker));
+        let leaves = graph.schedule().placement.leaves_device(op);
+        let transfer = if leaves { costs.of(op).arrival + times.delay(maker).arrival } else { 0 };
+        let behind = match pair {
+            Some((first, last)) if last == maker => costs.of(graph.op(first)).after + times.delay(first).after,
+            _ => 0,
+        };
+        let end_of = pair.map_or(maker, |(_, last)| last);
+        Awaited { end_of, maker: Some(maker), lag: transfer + behind }
+    }
+
+    /// Returns what op number `index` waits for, its device first: [`TaskGraph::needs`] with the lag of each.
+    pub fn needs(self, index: usize) -> impl Iterator<Item = Awaited> + 'a {
+        let TimedGraph { graph, costs, times } = self;
+        let device = graph.before(index).filter(|_| graph.op(index).kind().is_compute()).map(|before| {
+            let lag = self.overhead(before);
+            Awaited { end_of: before, maker: None, lag }
+        });
+        let waits = graph.overlap().starts_together() && graph.op(index).opens_pair();
+        let waits_with = if waits { graph.upstream(index + 1) } else { None };
+        let makers = [graph.upstream(index), waits_with].into_iter().flatten();
+        let others = graph.waits(index).iter().map(|&Besides { op, until }| {
+            let maker = op as usize;
+            let end_of = graph.pair(maker).map_or(maker, |(_, last)| last);
+            match until {
+                Until::Ended => Awaited { end_of, maker: Some(maker), lag: 0 },
+                Until::Gathered => Awaited { end_of, maker: Some(maker), lag: costs.extras.vocabulary.barrier },
+                // It begins some time after the op before it ends.
+                Until::Begun => {
+                    let before = graph.before(maker).unwrap_or(end_of);
+                    Awaited { end_of: before, maker: None, lag: times.start[maker].saturating_sub(times.end[before]) }
+                }
+            }
+        });
+        device.into_iter().chain(makers.map(move |maker| self.output(maker))).chain(others)
+    }
+
+    /// Returns the need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.
+    pub fn binding(self, index: usize) -> Option<Awaited> {
+        let latest = |best: Option<Awaited>, need: Awaited| match best {
+            Some(best) if best.met(self.times) >= need.met(self.times) => Some(best),
+            _ => Some(need),
+        };
+        self.needs(index).fold(None, latest)
+    }
+
+    /// Returns the chain of binding waits that ends with op number `last`, from time 0 on and without a gap: what would have to be
+    /// shorter for that op to end earlier. Pieces of zero length are left out.
+    pub fn chain(self, last: usize) -> Vec<WaitPiece> {
+        let (mut pieces, mut index, mut at) = (Vec::new(), last, self.times.end[last]);
+        let mut push = |at: &mut u64, start: u64, doing: Doing| {
+            let end = std::mem::replace(at, start.min(*at));
+            if start < end {
+                pieces.push(WaitPiece { start, end, doing });
+            }
+        };
+        while at > 0 {
+            push(&mut at, self.times.start[index], Doing::Running(index));
+            match self.binding(index) {
+                Some(Awaited { end_of, maker, .. }) => {
+                    let doing = maker.map_or(Doing::Overhead(end_of), |maker| Doing::Transfer { maker, user: index });
+                    push(&mut at, self.times.end[end_of], doing);
+                    index = end_of;
+                }
+                None => push(&mut at, 0, Doing::Overhead(index)),
+            }
+        }
+        pieces.reverse();
+        pieces
+    }
 }
 
 /// A sum of costs, and their number.
@@ -338,11 +346,12 @@ pub struct Ways {
 
 impl Ways {
     /// Follows the chains of all ops.
-    pub fn new(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Ways {
+    pub fn new(timed: TimedGraph<'_>) -> Ways {
+        let TimedGraph { graph, costs, times } = timed;
         let mut ways = Ways { averages: Averages::new(graph, costs), starts: vec![Way::default(); graph.len()] };
         for index in graph.order() {
-            if let Some(need) = binding(graph, costs, times, index) {
-                let way = ways.end(graph, costs, times, need.end_of);
+            if let Some(need) = timed.binding(index) {
+                let way = ways.end(timed, need.end_of);
                 let Held { ticks, after } = times.held(index);
                 let underway = times.start[index].saturating_sub(times.end[need.end_of]).saturating_sub(ticks);
                 let late = if ticks > 0 { after.or(way.late) } else { way.late };
@@ -352,7 +361,7 @@ impl Ways {
         ways
     }
 
-    pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
+    pub fn end(&self, TimedGraph { graph, costs, times }: TimedGraph<'_>, index: usize) -> Way {
         let (way, op, ran) = (self.starts[index], graph.op(index), times.duration(index));
         if !op.kind().is_compute() {
             return way.and(ran); // a copy is a transfer

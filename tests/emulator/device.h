@@ -1,4 +1,4 @@
-// Stands in for the language of the kernels: with this header in front, the very text under cuda/kernels/ compiles as C++
+// Stands in for the language of the kernels: with this header in front, the very text under kernels/cuda/ compiles as C++
 // and runs on the CPU. Each thread of a block is a coroutine with a stack of its own. It runs until it comes to a
 // barrier or a shuffle, and goes on when all others that take part are there: barriers and shuffles are real, and
 // checked. A block whose threads disagree (one has ended while others wait at a barrier, a lane of a shuffle's mask

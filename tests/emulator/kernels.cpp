@@ -4,19 +4,19 @@
 // once.
 #include "device.h"
 
-#include "../../cuda/kernels/attention.cu"
-#include "../../cuda/kernels/bias.cu"
-#include "../../cuda/kernels/classifier.cu"
-#include "../../cuda/kernels/embedding.cu"
-#include "../../cuda/kernels/gelu.cu"
-#include "../../cuda/kernels/gradient.cu"
-#include "../../cuda/kernels/heads.cu"
-#include "../../cuda/kernels/layernorm.cu"
-#include "../../cuda/kernels/optimizer.cu"
-#include "../../cuda/kernels/residual.cu"
-#include "../../cuda/kernels/rmsnorm.cu"
-#include "../../cuda/kernels/slices.cu"
-#include "../../cuda/kernels/swiglu.cu"
+#include "../../kernels/cuda/attention.cu"
+#include "../../kernels/cuda/bias.cu"
+#include "../../kernels/cuda/classifier.cu"
+#include "../../kernels/cuda/embedding.cu"
+#include "../../kernels/cuda/gelu.cu"
+#include "../../kernels/cuda/gradient.cu"
+#include "../../kernels/cuda/heads.cu"
+#include "../../kernels/cuda/layernorm.cu"
+#include "../../kernels/cuda/optimizer.cu"
+#include "../../kernels/cuda/residual.cu"
+#include "../../kernels/cuda/rmsnorm.cu"
+#include "../../kernels/cuda/slices.cu"
+#include "../../kernels/cuda/swiglu.cu"
 #ifdef EXTRA_KERNELS // a file with more kernels, listed by its macro EXTRA_ENTRIES, to try the emulator itself
 #include EXTRA_KERNELS
 #endif

@@ -1,14 +1,15 @@
-//! Which file of `src/` uses which: read from `use` lines and paths, re-exports followed to where things are written.
+//! Which file of a crate uses which: read from `use` lines and paths, re-exports followed to where things are written.
 
 use crate::support::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The Rust files of a folder, without those of crates inside of it.
 pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
+        if entry.is_dir() && !entry.join("Cargo.toml").exists() {
             files.extend(rust_files(&entry));
         } else if entry.extension().is_some_and(|e| e == "rs") {
             files.push(entry);
@@ -32,11 +33,10 @@ struct Source {
 pub struct Imports(BTreeMap<Names, Source>);
 
 impl Imports {
-    /// Reads `src/`.
-    pub fn read() -> Imports {
-        let folder = root().join("src");
+    /// Reads the crate in `folder`.
+    pub fn read(folder: &Path) -> Imports {
         let read = |path: PathBuf| {
-            let file = path.strip_prefix(&folder).unwrap().with_extension("").to_string_lossy().to_string();
+            let file = path.strip_prefix(folder).unwrap().with_extension("").to_string_lossy().to_string();
             let mut module: Names = file.split('/').map(str::to_string).collect();
             module.pop_if(|last| ["mod", "lib"].contains(&last.as_str()));
             let text = fs::read_to_string(&path).unwrap();
@@ -44,9 +44,10 @@ impl Imports {
             let (imports, paths) = names(&tokens);
             (module, Source { file: path.strip_prefix(root()).unwrap().display().to_string(), imports, paths })
         };
-        let apart =
-            |path: &PathBuf| ["main.rs", "internals.rs", "api.rs"].iter().any(|name| *path == folder.join(name));
-        Imports(rust_files(&folder).into_iter().filter(|path| !apart(path)).map(read).collect())
+        let apart = |path: &PathBuf| {
+            ["main.rs", "build.rs", "internals.rs", "api.rs"].iter().any(|name| *path == folder.join(name))
+        };
+        Imports(rust_files(folder).into_iter().filter(|path| !apart(path)).map(read).collect())
     }
 
     /// The files that each file uses, itself left out. What a `pub use` hands on is used by who asks for it.

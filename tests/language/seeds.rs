@@ -1,6 +1,6 @@
 //! The inputs that fuzzing begins with, and those that it once found faults with: `fuzz/` tries others.
 
-#[path = "../../fuzz/checks.rs"]
+#[path = "../fuzz/checks.rs"]
 mod checks;
 
 use crate::support::root;
@@ -9,7 +9,7 @@ use std::panic::catch_unwind;
 
 type Check = fn(&[u8]);
 
-/// Every file in `fuzz/seeds/<folder>` passes its check.
+/// Every file in `tests/fuzz/seeds/<folder>` passes its check.
 #[test]
 fn every_input_passes_its_check() {
     let folders: [(&str, Check); 6] = [
@@ -22,7 +22,7 @@ fn every_input_passes_its_check() {
     ];
     let mut broken = Vec::new();
     for (folder, check) in folders {
-        let folder = root().join("fuzz/seeds").join(folder);
+        let folder = root().join("tests/fuzz/seeds").join(folder);
         let inputs: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!inputs.is_empty(), "{}", folder.display());
         broken.extend(inputs.into_iter().filter(|input| {

@@ -25,7 +25,7 @@ fn bench(name: &str, folder: &Path, ours: &Value, theirs: &Value) -> (Option<i32
     script(&folder.join("python"), &format!("{python} {};; *) exec python3 \"$@\";; esac", answer(theirs)));
     let root = env!("CARGO_MANIFEST_DIR");
     let path = format!("{}/bin:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut command = Command::new(format!("{root}/benches/{name}"));
+    let mut command = Command::new(format!("{root}/tests/benches/{name}"));
     command.arg("2").arg(folder.join("python")).env("PATH", path).env("CARGO_TARGET_DIR", folder.join("target"));
     let output = command.output().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());

@@ -5,7 +5,7 @@ use crate::support::*;
 use pipesim::MicroBatch;
 use pipesim::internals::compute::cuda::{Sharing, storage};
 use pipesim::internals::model_spec::gpt2;
-use pipesim_cuda::Precision;
+use pipesim_gpu::Precision;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -102,6 +102,7 @@ const VALUES: &[(&str, &str)] = &[
     ("probe", "driver"),
     ("profile", "$D/other-costs.json"),
     ("program", "$D/none.wasm"),
+    ("question", "$D/question.toml"),
     ("quiet", ""),
     ("ranks", "3"),
     ("recompute", "full"),
@@ -116,6 +117,7 @@ const VALUES: &[(&str, &str)] = &[
     ("sample-tokens", "2"),
     ("samples", "30"),
     ("save-every", "3"),
+    ("save-question", "saved.toml"),
     ("schedule", "gpipe"),
     ("schedules", "1f1b"),
     ("seed", "7"),
@@ -463,6 +465,7 @@ fn prepare() -> TempDir {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("text", &"Once there was a cat. ".repeat(200));
     write("explorer.wasm", "\0asm");
+    write("question.toml", "version = 1\nmemory-cap = 0.5\n");
     write("other-text", &"A dog sat on a log, the dog. ".repeat(200));
     for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
         write(name, &costs(block));

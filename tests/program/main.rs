@@ -23,6 +23,7 @@ mod outputs;
 mod overlap;
 mod plan;
 mod products;
+mod questions;
 mod random;
 mod ranks;
 mod reports;

@@ -88,10 +88,12 @@ const VALUES: &[(&str, &str)] = &[
     ("overlap-slowdown", "1 1.2 0.1"),
     ("pipeline", "0 1 7"),
     ("profile", "$F/costs.json $F/two.json"),
+    ("question", "$F/two.toml $F/none.toml $F/two.json"),
     ("recompute", "none selective full layernorm moe_act,layernorm x"),
     ("resume", "journal $F"),
     ("rounds", "1 2 3"),
     ("samples", "1 20"),
+    ("save-question", "saved.toml saved.json"),
     ("schedule", "gpipe zb-v none"),
     ("schedules", "1f1b zb-v all 1f1b,gpipe"),
     ("seq", "1 256 1000"),
@@ -179,7 +181,9 @@ fn value(dice: &mut Dice, choice: &Choice) -> String {
     let known = VALUES.iter().find(|(name, _)| *name == choice.name);
     match dice.below(12) {
         // files are written only where they are gone afterwards
-        0 if !["output", "resume"].contains(&choice.name.as_str()) => HOSTILE[dice.below(HOSTILE.len())].to_string(),
+        0 if !["output", "resume", "save-question"].contains(&choice.name.as_str()) => {
+            HOSTILE[dice.below(HOSTILE.len())].to_string()
+        }
         _ if !choice.values.is_empty() => choice.values[dice.below(choice.values.len())].clone(),
         _ => one(dice, known.map_or("1 2 0.5", |(_, words)| words)),
     }
@@ -226,6 +230,7 @@ fn files(folder: &Path) {
     write("own.star", "def device(r, p, m):\n    return m * F + m * B\n");
     write("wrong.star", "def device(r, p, m):\n    return m * B\n");
     write("two.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+    write("two.toml", "version = 1\nstages = 2\nmicro = 4\nschedule = \"1f1b\"\n");
     write("two-stages.csv", "F,B\n1,2\n2,4\n");
     write("two-stages.toml", "F = [1, 2]\nB = [2, 4]\n");
     std::fs::copy(golden_path("reports/eight.json"), folder.join("eight.json")).unwrap();
@@ -235,6 +240,20 @@ fn files(folder: &Path) {
     for words in [vec!["profile", "--from", &run, "-o", &costs], vec!["predict", "-p2", "-m2", "-s1f1b", "-o", &two]] {
         assert!(Command::new(PROGRAM).args(&words).output().unwrap().status.success(), "{words:?}");
     }
+}
+
+/// Random predictions without files that they would write, in `folder`.
+pub fn predictions(seed: u64, folder: &Path) -> impl Iterator<Item = Vec<String>> {
+    files(folder);
+    let (mut dice, choices, here) = (Dice(seed), choices(), folder.display().to_string());
+    let command = move || random_command(&mut dice, &choices);
+    let commands = std::iter::repeat_with(command).filter(|words| words[0] == "predict");
+    let is_asked = |word: &&String| {
+        !["--format", "json", "--output", "-o", "--fail-if", "--question", "--save-question", "--ascii"]
+            .iter()
+            .any(|option| word.starts_with(option))
+    };
+    commands.map(move |words| words[1..].iter().filter(is_asked).map(|word| word.replace("$F", &here)).collect())
 }
 
 /// The fields that are null.

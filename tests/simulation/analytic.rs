@@ -1,7 +1,7 @@
 //! Analytic step times: against published measurements, and properties that hold for any prediction.
 
 use crate::support::golden_list;
-use pipesim::costs::{Analytic, Platform, StepTime};
+use pipesim::costs::{Analytic, Estimate, Platform, StepTime};
 use pipesim::models::{hardware, stack, transformer_named};
 use pipesim::{Hardware, ParallelConfig, Precision, Recompute, Zero};
 use pipesim_validation::{FITTED, RowPrediction, errors, is_narrow, pairs, predict, read, rule_of_thumb};
@@ -137,7 +137,7 @@ fn recomputing_costs_a_forward_and_fewer_bits_are_faster() {
         machine("a100-sxm-80gb", "megatron-core"),
         ParallelConfig { precision: Precision::Fp8, ..ParallelConfig::default() },
     );
-    assert!(refused.unwrap_err().to_string().contains("take --precision bf16"));
+    assert!(refused.unwrap_err().to_string().contains("take `precision` bf16"));
 }
 
 /// Narayanan et al. 2021 (arXiv 2104.04473, table 2) measured 175 G parameters under DeepSpeed's ZeRO-3 on 768 and on 1536

@@ -115,7 +115,7 @@ fn the_tick_divides_every_cost() {
     let costs: GivenCosts = "F=1,I=1.1,W=0.8,comm=0.1".parse().unwrap();
     let table = costs.table(&Placement::looped("loop", 2, 3), 4, &Slow::new()).unwrap();
     let op = table.of("0B0".parse().unwrap());
-    assert_eq!((op.duration, op.arrival, table.ticks_per_unit), (19, 3, 30.0));
+    assert_eq!((op.duration, op.arrival, table.units.ticks_per_unit), (19, 3, 30.0));
     assert!("F=1,F=2".parse::<GivenCosts>().is_err());
     assert!("G=1".parse::<GivenCosts>().is_err());
     assert!("keep=1.5".parse::<GivenCosts>().is_err());
@@ -172,7 +172,7 @@ fn long_numbers_are_rounded_to_the_tick() {
         text.parse::<GivenCosts>().unwrap().table(&Placement::linear(4), 8, &slow)
     };
     let noisy = table("F=18.522000000000002,I=1e-3,W=5E+2", &[]).unwrap();
-    assert_eq!(noisy.ticks_per_unit, table("F=18.522,I=0.001,W=500", &[]).unwrap().ticks_per_unit);
+    assert_eq!(noisy.units.ticks_per_unit, table("F=18.522,I=0.001,W=500", &[]).unwrap().units.ticks_per_unit);
     for (text, slow) in [
         ("F=1.3333333333333333,I=1,W=0.1,comm=2.7755575615628914e-17", "1"),
         ("F=4,I=3,W=0.3", "1.1111111111111112"),
@@ -184,7 +184,7 @@ fn long_numbers_are_rounded_to_the_tick() {
         for (op, cost) in
             [("0F0", given.F * slow), ("1F0", given.F), ("1I0", given.I), ("1W0", given.W), ("0B0", given.B * slow)]
         {
-            let found = table.of(op.parse().unwrap()).duration as f64 / table.ticks_per_unit;
+            let found = table.of(op.parse().unwrap()).duration as f64 / table.units.ticks_per_unit;
             assert!((found - cost).abs() <= 1e-11 * given.B.max(given.F), "{text}: {op} {found}, {cost}");
         }
     }
@@ -201,7 +201,7 @@ fn long_numbers_are_rounded_to_the_tick() {
 
 #[test]
 fn other_sizes_are_scaled_or_interpolated() {
-    let file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+    let file = CostFile::from_json(include_str!("../fuzz/seeds/costs/plain.json")).unwrap();
     let (sequences, tokens) = (file.parts[0].sequences, file.parts[0].tokens);
     let tiny = model_spec("tiny").unwrap();
     let size = |times: usize| MicroBatch { sequences: sequences as usize * times, tokens: tokens as usize };
@@ -228,7 +228,7 @@ fn other_sizes_are_scaled_or_interpolated() {
 
 #[test]
 fn only_models_with_a_tied_tensor_exchange_its_gradient() {
-    let tied = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+    let tied = CostFile::from_json(include_str!("../fuzz/seeds/costs/plain.json")).unwrap();
     assert!(!serde_json::to_string(&tied).unwrap().contains("tied"), "only untied models say so");
     let untied = CostFile { tied: false, ..tied.clone() };
     assert_eq!(CostFile::from_json(&serde_json::to_string(&untied).unwrap()).unwrap(), untied);
@@ -243,7 +243,7 @@ fn only_models_with_a_tied_tensor_exchange_its_gradient() {
 /// Four replicas of two stages: puts last as measured with two, sums three times as long.
 #[test]
 fn replicas_sum_the_gradients_of_their_stages() {
-    let mut file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+    let mut file = CostFile::from_json(include_str!("../fuzz/seeds/costs/plain.json")).unwrap();
     assert!(!serde_json::to_string(&file).unwrap().contains("mesh"), "only meshes of several workers are written");
     file.mesh = Mesh::new(1, 4);
     file.step.stages = Some(GroupRates {
@@ -276,7 +276,7 @@ fn each_stage_has_its_share_of_the_given_costs() {
     let shares = |per, layers: Option<&[usize]>| {
         let costs = GivenCosts::default().per(per).with_layers(layers.map(<[usize]>::to_vec));
         let table = costs.table(&placement, 1, &Slow::new()).ok()?;
-        let share = |stage| table.of(Op::new(Kind::F, stage, 0)).duration as f64 / table.ticks_per_unit;
+        let share = |stage| table.of(Op::new(Kind::F, stage, 0)).duration as f64 / table.units.ticks_per_unit;
         Some([0, 1, 2, 3].map(share))
     };
     assert_eq!(shares(Per::Device, None), Some([0.5; 4]));

@@ -40,7 +40,7 @@ fn devices_beyond_those_measured_take_turns() {
     assert_eq!(wide.of(4), [1000, 1100, 1100, 1100]);
     assert!(measured.matters(2) && !measured.matters(1));
     assert!(!Contention { cores: 2, per_mille: vec![1000, 1000] }.matters(2));
-    let mut file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+    let mut file = CostFile::from_json(include_str!("../fuzz/seeds/costs/plain.json")).unwrap();
     for (per_mille, is_sound) in
         [(vec![1000, 1100], true), (vec![999], false), (vec![1000, 900], false), (vec![1000, 100_001], false)]
     {

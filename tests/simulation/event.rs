@@ -67,7 +67,7 @@ fn with_collectives(dice: &mut Dice, schedule: Schedule, mut costs: CostTable) -
         return (schedule, costs);
     }
     let sharding = fsdp.sharding(&schedule).unwrap();
-    costs.collectives = Some(collectives);
+    costs.extras.collectives = Some(collectives);
     (schedule.with_sharding(Some(sharding)), costs)
 }
 
@@ -371,7 +371,7 @@ fn what_puts_cost_each_other_is_in_predictions_from_measured_costs() {
         let mut costs = costs.finer(1000);
         let alone = simulation::predict(&graph, &costs, &Setup::default()).unwrap().makespan();
         let (duration, per_mille) = (1000 * put, vec![1000, 1500, 1700]);
-        costs.puts = Some(SharedPuts { duration, beside_compute, per_mille: per_mille.clone() });
+        costs.effects.puts = Some(SharedPuts { duration, beside_compute, per_mille: per_mille.clone() });
         let predicted = simulation::predict(&graph, &costs, &Setup::default()).unwrap();
         let network = shared_links(duration, per_mille, if beside_compute { Put::Beside } else { Put::Holding });
         let machine = Config { network, ..Config::default() };

@@ -172,7 +172,7 @@ fn shares_that_are_no_binary_fraction_are_exact() {
     }
     let resolved = Selection::new(2, 2).resolve("interleaved-zb", &costs).unwrap();
     let proof = prove_against(&resolved.graph, &resolved.costs, 2_000_000).unwrap();
-    assert!(proof.optimal && proof.objective as f64 / resolved.costs.ticks_per_unit <= 67.0);
+    assert!(proof.optimal && proof.objective as f64 / resolved.costs.units.ticks_per_unit <= 67.0);
 }
 
 /// Where some backwards are whole and cheaper than their halves, or pairs save time, single split ops cannot do as well: no proof.

@@ -1,7 +1,7 @@
 //! Times of mixtures of experts: against published steps, and properties that hold for any prediction.
 
 use crate::support::golden_list;
-use pipesim::costs::{Analytic, Platform, StepTime, Traffic};
+use pipesim::costs::{Analytic, Estimate, ExpertTraffic, Platform, StepTime};
 use pipesim::models::{Experts, hardware, stack, transformer_named};
 use pipesim::{Costs, CudaGraph, Dispatcher, ParallelConfig, Recompute, Routing, Selection, Zero};
 use pipesim_validation::{MIXTURE_FITTED, RowPrediction, errors, matched, pairs, predict, read};
@@ -45,9 +45,9 @@ fn step(layout: ParallelConfig) -> StepTime {
 fn traffic_grows_with_the_group_and_is_least_with_one_copy_per_node() {
     let groups = Experts { router_groups: 8, group_top_k: 4, ..Experts::new(256, 8, 2048) };
     for experts in [Experts::new(256, 8, 2048), groups, Experts::new(16, 1, 8192)] {
-        let mut before = Traffic::default();
+        let mut before = ExpertTraffic::default();
         for ep in [1, 2, 4, 8, 16, 32, 64] {
-            let of = |dispatcher| Traffic::new(&ParallelConfig { dispatcher, ..layout(ep) }, &experts, 8.0);
+            let of = |dispatcher| ExpertTraffic::new(&ParallelConfig { dispatcher, ..layout(ep) }, &experts, 8.0);
             let [all, once] = [Dispatcher::AllToAll, Dispatcher::DeepEp].map(of);
             assert_eq!(once, of(Dispatcher::HybridEp));
             assert!(
@@ -61,7 +61,7 @@ fn traffic_grows_with_the_group_and_is_least_with_one_copy_per_node() {
     }
     // DeepSeek-V3 bounds a token to 4 of 8 nodes: on average 3.5 others of 8 nodes, where 8 free experts would be on 5.2.
     let of = |experts: &Experts| {
-        Traffic::new(&ParallelConfig { dispatcher: Dispatcher::DeepEp, ..layout(64) }, experts, 8.0)
+        ExpertTraffic::new(&ParallelConfig { dispatcher: Dispatcher::DeepEp, ..layout(64) }, experts, 8.0)
     };
     assert!((of(&groups).network / 4096.0 - 3.5).abs() < 1e-9);
     assert!((of(&Experts::new(256, 8, 2048)).network / 4096.0 - 7.0 * (1.0 - 0.875f64.powi(8))).abs() < 1e-9);

@@ -52,7 +52,7 @@ const EXTREMES: [&str; 9] = ["5e-324", "1e-310", "1e-200", "1e-13", "1e-12", "1e
 
 #[test]
 fn hardware_and_software_at_the_limits() {
-    let none = |path: &str| Err(HardwareError::new(path.to_string()));
+    let none = |path: &str| Err(HardwareError::File(path.to_string()));
     let [mut read, mut predicted] = [0, 0];
     let usual = stack_file("mine.toml", "base = \"megatron-core\"", &none).unwrap();
     let h100 = hardware_file("mine.toml", "base = \"h100-sxm\"", &none).unwrap();
@@ -124,7 +124,7 @@ fn predicts(what: &str, schedule: &str, selection: &Selection, costs: &Costs) ->
 
 #[test]
 fn measured_costs_at_the_limits() {
-    let file: Value = serde_json::from_str(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+    let file: Value = serde_json::from_str(include_str!("../fuzz/seeds/costs/plain.json")).unwrap();
     let all = replaced(&file, &extremes());
     let of = |(what, text): &(String, Value)| {
         let Ok(file) = CostFile::from_json(&text.to_string()) else { return false };
@@ -136,7 +136,7 @@ fn measured_costs_at_the_limits() {
 
 #[test]
 fn models_at_the_limits() {
-    let text = include_str!("../configs/qwen3-30b-a3b.json");
+    let text = include_str!("../../models/qwen3-30b-a3b.json");
     let all = replaced(&serde_json::from_str(text).unwrap(), &extremes());
     let layout = ParallelConfig { pp: 2, micro: 4, ep: 4, dp: 4, ..ParallelConfig::default() };
     let of = |(what, text): &(String, Value)| {

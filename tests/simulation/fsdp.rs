@@ -72,7 +72,7 @@ fn wrong_collectives_are_rejected_with_their_cell() {
     let pairs = "ScheduleDualPipeV_p4_v2_m8.csv";
     assert!(refused(rule(1, "full"), pairs).contains("needs 2 stages at the same time; raise it to 2"));
     assert!(refused(rule(2, "1,2"), pairs).contains("2 numbers for 4 devices"));
-    assert!(refused(rule(2, "1,2,3,2"), pairs).contains("of device 2: expected 1 to --max-active-stages 2, found 3"));
+    assert!(refused(rule(2, "1,2,3,2"), pairs).contains("of device 2: expected 1 to `max-active-stages` 2, found 3"));
     assert!(
         "half".parse::<Lookahead>().unwrap_err().to_string().contains("expected full, auto or a number per device")
     );

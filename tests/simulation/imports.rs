@@ -189,7 +189,7 @@ fn pipelines_are_chosen() {
     holds("pipeline 1", &run.timelines[0], &truth(&expected, 1, 0));
     let options = ImportOptions { pipeline: Some(2), ..ImportOptions::default() };
     let error = import(&paths, &options, &|_, _| ()).unwrap_err().to_string();
-    assert!(error.contains("found 2; correct --pipeline"), "{error}");
+    assert!(error.contains("found 2; correct `pipeline`"), "{error}");
 }
 
 /// Writes the traces of a case into `into`, changed by `change`.
@@ -532,7 +532,7 @@ fn nvtx_ranges_and_own_labels_are_read() {
     let run = run_with(std::slice::from_ref(&path), &ImportOptions { labels, pipeline: None });
     assert_eq!(run.ops.found, 2);
     let error = import(&[path], &ImportOptions::default(), &|_, _| ()).unwrap_err().to_string();
-    assert!(error.contains("--label"), "{error}");
+    assert!(error.contains("`label`"), "{error}");
 }
 
 #[test]

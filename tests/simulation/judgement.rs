@@ -109,7 +109,7 @@ fn causes_are_what_their_removal_saves() {
     let inside = |graph: &TaskGraph, text: &str, slow: &Slow| -> ([f64; 3], f64) {
         let table = slowed(text, &graph.schedule().placement, graph.schedule().microbatches, slow);
         let total = explain(graph, &table, &OpTimes::swept(graph, &table), None).total();
-        let unit = |cause: Cause| total[cause as usize] as f64 / table.ticks_per_unit;
+        let unit = |cause: Cause| total[cause as usize] as f64 / table.units.ticks_per_unit;
         let all: f64 = Cause::ALL[2..].iter().map(|&cause| unit(cause)).sum();
         ([Cause::Imbalance, Cause::Communication, Cause::Order].map(unit), all)
     };
@@ -149,7 +149,7 @@ fn bounds_are_the_proven_optima() {
         [(4, 59.0, "memory"), (5, 56.0, "memory"), (6, 53.0, "memory"), (8, 51.0, "head + work + tail")]
     {
         let found = bounds(&graph, &unit, Some(f64::from(k) / 2.0)).best();
-        assert_eq!((found.0 as f64 / unit.ticks_per_unit, found.1), (makespan, name), "V with {k} chunks");
+        assert_eq!((found.0 as f64 / unit.units.ticks_per_unit, found.1), (makespan, name), "V with {k} chunks");
     }
 }
 
@@ -161,7 +161,7 @@ fn the_memory_bound_contains_the_published_ones() {
             let graph = in_turn(&Placement::zigzag("V", p as u32, 2), m as u32, SPLIT);
             let unit = costs_of(&graph, "F=2,I=2,W=2");
             for k in 2..2 * p {
-                let bound = bounds(&graph, &unit, Some(k as f64 / 2.0)).best().0 as f64 / unit.ticks_per_unit;
+                let bound = bounds(&graph, &unit, Some(k as f64 / 2.0)).best().0 as f64 / unit.units.ticks_per_unit;
                 assert!(bound >= (6 * m + 6 * p - 1 - 3 * k) as f64, "V {p} {m} {k}: {bound}");
             }
         }
@@ -601,7 +601,7 @@ fn golden_schedules_are_judged_right() {
         let (name, overlap, makespan) = (golden.name(), golden.overlap(), golden.number("makespan"));
         let graph = TaskGraph::with_overlap(golden.schedule(), overlap).unwrap();
         let table = costs_of(&graph, &golden.costs());
-        let unit = |ticks: u64| ticks as f64 / table.ticks_per_unit;
+        let unit = |ticks: u64| ticks as f64 / table.units.ticks_per_unit;
         let close = |ours: f64, theirs: f64, what: &str| {
             assert!((ours - theirs).abs() < 1e-6, "{name} {overlap:?} {what}: ours {ours}, theirs {theirs}");
         };

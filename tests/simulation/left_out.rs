@@ -1,6 +1,7 @@
 //! Errors on published steps that a fit had not seen: the committed file, the intervals made from it, and their coverage.
 
 use crate::support::root;
+use pipesim::costs::Estimate;
 use pipesim::models::IntervalClass;
 use pipesim::{ParallelConfig, Precision};
 use pipesim_validation::fit::LeftOutRatios;

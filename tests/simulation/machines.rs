@@ -1,7 +1,7 @@
 //! Steps on hardware, for all schedules and random tables: parts sum to the step, and better numbers are never slower.
 
 use crate::support::Dice;
-use pipesim::costs::{Analytic, Platform, StepTime};
+use pipesim::costs::{Analytic, Estimate, Platform, StepTime};
 use pipesim::models::{Field, STACKS, Stage, hardware, hardware_names, stack, transformer_named};
 use pipesim::simulation::predict;
 use pipesim::{

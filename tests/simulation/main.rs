@@ -33,6 +33,7 @@ mod papers;
 mod pictures;
 mod plan;
 mod plots;
+mod questions;
 mod rationals;
 mod replicas;
 mod report;
@@ -50,7 +51,7 @@ mod vision;
 mod support;
 
 // The second methods of the fuzz targets.
-#[path = "../../fuzz/reference.rs"]
+#[path = "../fuzz/reference.rs"]
 mod reference;
-#[path = "../../fuzz/xml.rs"]
+#[path = "../fuzz/xml.rs"]
 mod xml;

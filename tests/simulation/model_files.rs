@@ -21,7 +21,7 @@ const REFUSED: [(&str, &[&str]); 21] = [
     ("allenai--OLMoE-1B-7B-0924.json", &["found 'olmoe'"]),
     (
         "deepseek-ai--DeepSeek-V3.2.json",
-        &["sparse attention ('index_topk': 2048)", "not modelled", "--model deepseek-v3"],
+        &["sparse attention ('index_topk': 2048)", "not modelled", "`model` deepseek-v3"],
     ),
     ("deepseek-ai--DeepSeek-V4-Flash.json", &["compressed attention", "hyper-connections", "sparse attention"]),
     ("google--gemma-3-12b-it.json", &["found 'gemma3'"]),
@@ -30,10 +30,10 @@ const REFUSED: [(&str, &[&str]); 21] = [
     ("moonshotai--Kimi-K3.json", &["linear attention", "latent experts", "attention residuals", "output gate"]),
     ("nvidia--Llama-3_3-Nemotron-Super-49B-v1.json", &["layers that differ"]),
     ("nvidia--MiniMax-M3-NVFP4.json", &["sparse attention"]),
-    ("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.json", &["Mamba", "--model qwen3-30b-a3b"]),
+    ("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.json", &["Mamba", "`model` qwen3-30b-a3b"]),
     ("nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16.json", &["Mamba", "latent experts"]),
     ("tiiuae--Falcon-H1-0.5B-Instruct.json", &["Mamba"]),
-    ("zai-org--GLM-4.5-Air.json", &["found 'glm4_moe'", "shape file", "--model llama-4-scout"]),
+    ("zai-org--GLM-4.5-Air.json", &["found 'glm4_moe'", "shape file", "`model` llama-4-scout"]),
     ("zai-org--GLM-5.2.json", &["sparse attention"]),
 ];
 
@@ -58,7 +58,7 @@ fn real_configurations_are_read_exactly_or_refused_by_their_part() {
         assert_eq!(said.contains("Mamba"), has_mamba, "{file}: {said}");
         assert!(words.iter().all(|word| said.contains(word)), "{file}: {said}");
         assert!(!said.contains("experts are not") && !said.contains("windows are not"), "{file}: {said}");
-        let Some((_, name)) = said.split_once("--model ") else { continue };
+        let Some((_, name)) = said.split_once("`model` ") else { continue };
         let (like, experts) = (transformer_named(name).unwrap(), model["experts"].as_bool().unwrap());
         assert_eq!(like.experts.is_some(), experts, "{file}: {name}");
         let times = like.spec().parameters() as f64 / model["parameters"].as_u64().unwrap() as f64;

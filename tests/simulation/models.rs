@@ -288,7 +288,7 @@ fn unknown_models_get_suggestions() {
         assert!(unknown(name).contains(expected), "{name}: {}", unknown(name));
     }
     assert_eq!(of_hub("meta-llama/Llama-3-70B"), Some("Llama-3-70B"));
-    assert!(unknown("Llama-3-70B").ends_with("write --model llama-3-70b"));
+    assert!(unknown("Llama-3-70B").ends_with("write `model` llama-3-70b"));
     for path in ["models/config.json", "./gpt2", "a/b/gpt2", "/gpt2", "~/gpt2", "gpt2/", "gpt2"] {
         assert_eq!(of_hub(path), None, "{path}");
     }

@@ -49,7 +49,7 @@ fn case(row: &Value) -> Case {
     let given = given.join(",");
     let costs = costs(&given, &placement, m);
     let name = format!("{} p{p} m{m} cap {cap} split {split} {goal:?} {given}", placement.name());
-    let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
+    let optimum = (row["optimum"].as_f64().unwrap() * costs.units.ticks_per_unit).round() as u64;
     let open = search(placement, m, split, cap, goal);
     Case { name, open, costs, cap, split, reference: row["source"] == "reference", optimum }
 }

@@ -33,7 +33,7 @@ pub fn ticks(schedule: &Schedule, costs: &CostTable) -> (u64, u64) {
 /// The same in units.
 fn replay(schedule: &Schedule, costs: &CostTable) -> (f64, f64) {
     let (makespan, span) = ticks(schedule, costs);
-    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let unit = |ticks: u64| ticks as f64 / costs.units.ticks_per_unit;
     (unit(makespan), unit(span))
 }
 

@@ -215,7 +215,7 @@ fn interleaved_overlap_is_megatrons_order_with_its_makespans() {
             let resolved = selection.resolve("interleaved-overlap", &given).unwrap();
             let found = resolved.predict().unwrap();
             let (above, below) = fraction(&case["expected"][costs]["makespan"]);
-            let unit = if overlap == Overlap::Streams { 1200 } else { resolved.costs.ticks_per_unit as u64 };
+            let unit = if overlap == Overlap::Streams { 1200 } else { resolved.costs.units.ticks_per_unit as u64 };
             assert_eq!(found.makespan() * below, above * unit, "p={p} m={m} v={v} {costs}");
             for (device, peak) in case["expected"][costs]["peak"].as_array().unwrap().iter().enumerate() {
                 let (above, below) = fraction(peak);
@@ -303,7 +303,7 @@ fn both_engines_agree_on_streams_and_no_order_beats_the_bounds() {
         let found = predict(&graph, &costs, &Setup::default()).unwrap();
         let times = found.op_times();
         for (index, op) in graph.schedule().ops().iter().enumerate().filter(|(_, op)| op.opens_pair()) {
-            let expected = costs.pairs.as_ref().unwrap().streams(*op, graph.op(index + 1)).end;
+            let expected = costs.extras.pairs.as_ref().unwrap().streams(*op, graph.op(index + 1)).end;
             assert_eq!(times.end[index + 1] - times.start[index], expected, "case {case}: {op}");
             pairs += 1;
         }
@@ -341,7 +341,7 @@ fn a_file_of_sub_ops_is_cut_by_layers() {
     let (_, file) = deepseek();
     let selection = Selection { chunks: Some(2), overlap: Overlap::Streams, ..Selection::new(2, 4) };
     let resolved = selection.resolve("interleaved-overlap", &Costs::measured(file.clone(), None)).unwrap();
-    let pairs = resolved.costs.pairs.as_ref().unwrap();
+    let pairs = resolved.costs.extras.pairs.as_ref().unwrap();
     let all = file.stages[0].sub_ops();
     for stage in 0..4 {
         assert_eq!(pairs.sub_ops(stage).layers, [all.layers[stage as usize]]);

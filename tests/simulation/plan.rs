@@ -1,6 +1,6 @@
 //! `plan` against predicting every layout, one by one, through the public API.
 
-use pipesim::costs::{Analytic, Platform};
+use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::models::{hardware, model_names, stack, transformer_named};
 use pipesim::plans::{
     Fixed, Journal, Objective, Outcome, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,

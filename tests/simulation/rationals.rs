@@ -269,7 +269,7 @@ fn durations_and_makespans_are_exact() {
         let name = if slices > 0 { format!("{name}:slices={slices}") } else { name.to_string() };
         let resolved =
             selection.resolve(&name, &given.costs()).unwrap_or_else(|error| panic!("{name} {given:?} {error}"));
-        let units = |ticks: u64| Fraction::new(ticks.into(), resolved.costs.ticks_per_unit as i128);
+        let units = |ticks: u64| Fraction::new(ticks.into(), resolved.costs.units.ticks_per_unit as i128);
         let microbatches = resolved.graph.schedule().microbatches;
         let mut durations: BTreeMap<Op, Fraction> = BTreeMap::new();
         for &op in resolved.graph.schedule().ops() {
@@ -278,7 +278,7 @@ fn durations_and_makespans_are_exact() {
             }
             let of_kind = resolved.costs.of(op).duration;
             let found = match op.kind() {
-                Kind::S => resolved.costs.vocabulary.duration(op, microbatches, of_kind),
+                Kind::S => resolved.costs.extras.vocabulary.duration(op, microbatches, of_kind),
                 _ => of_kind,
             };
             let expected = given.duration(&resolved, op);
@@ -308,7 +308,7 @@ fn long_shares_are_rounded_finely() {
             let selection = Selection::new(2, 4);
             let unit = |schedule: &str, op: Op| {
                 let resolved = selection.resolve(schedule, &costs).unwrap();
-                resolved.costs.of(op).duration as f64 / resolved.costs.ticks_per_unit
+                resolved.costs.of(op).duration as f64 / resolved.costs.units.ticks_per_unit
             };
             let slice = Op::of_unit(Kind::F, 0, 1, 2);
             [unit("1f1b-recompute", Op::new(Kind::R, 0, 0)), unit("terapipe:slices=2", slice)]
@@ -344,7 +344,7 @@ fn pieces_of_stages_are_exact() {
         for (stage, weight) in weights.into_iter().enumerate() {
             let expected = Fraction::read(&forward).times(Fraction::of(2)).times(weight).over(all);
             let found = resolved.costs.of(Op::new(Kind::F, stage as u32, 0)).duration;
-            let found = Fraction::new(found.into(), resolved.costs.ticks_per_unit as i128);
+            let found = Fraction::new(found.into(), resolved.costs.units.ticks_per_unit as i128);
             assert_eq!(found, expected, "case {case}: {layout} F={forward},{text}");
         }
     }

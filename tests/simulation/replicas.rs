@@ -256,7 +256,7 @@ fn memory_and_traffic_are_those_of_an_explicit_placement() {
                 let fsdp = Some(Fsdp::default());
                 let whole =
                     Analytic::new(model, costs.machine.clone(), ParallelConfig { fsdp, ..layout.clone() }).unwrap();
-                let found = whole.table(&schedule.placement, &stages).unwrap().collectives.unwrap();
+                let found = whole.table(&schedule.placement, &stages).unwrap().extras.collectives.unwrap();
                 let time = |bytes| (1e9 * seconds(&ranks[0], 0, node, (1.0, bytes))).round() as u64;
                 assert!(found.gathers[device].abs_diff(time(gathered)) < 2, "{layout:?}");
                 assert!(found.reductions[device].abs_diff(time(reduced)) < 2, "{layout:?}");

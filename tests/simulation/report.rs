@@ -28,7 +28,7 @@ fn timeline(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Timeline {
     if measured {
         let jitter = Some(Jitter { sigma_per_mille: 30, seed: name.len() as u64, sample: 0 });
         setup.machine = Some(Config { jitter, ..Config::default() });
-        setup.steps = StepCosts::new(StepEpilogue::optimizers(p), |_| (costs.ticks_per_unit as u64, 0));
+        setup.steps = StepCosts::new(StepEpilogue::optimizers(p), |_| (costs.units.ticks_per_unit as u64, 0));
     }
     let predicted = simulation::predict(&graph, &costs, &setup).unwrap();
     let timeline = Timeline { lower_bound_ns: None, typical_makespan_ns: None, ..predicted.timeline() };

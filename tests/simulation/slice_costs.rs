@@ -1,7 +1,7 @@
 //! Models on hardware under schedules beyond whole micro-batches: slices, recomputes, copies to the host. Facts are the papers' and those of
 //! whole micro-batches.
 
-use pipesim::costs::{Analytic, Platform};
+use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::models::{TransformerConfig, hardware, stack, transformer_named};
 use pipesim::{Costs, Kind, Op, ParallelConfig, Recompute, Selection, Slices, StepEstimate};
 
@@ -170,12 +170,12 @@ fn what_has_no_costs_on_hardware_is_refused_by_name() {
     let narrow = ParallelConfig { tp: 4, sequence_parallel: true, sequence: 4104, ..long(2, 4) };
     let found = [
         (refused(&costs, "1f1b-vocab"), "no passes of a shared vocabulary, found 0IF0"),
-        (refused(&costs, "seq1f1b:slices=3"), "65536 tokens of --seq to divide into 3 equal slices; choose"),
+        (refused(&costs, "seq1f1b:slices=3"), "65536 tokens of `seq` to divide into 3 equal slices; choose"),
         (refused(&at(narrow), "seq1f1b:slices=4"), "4 equal slices of a multiple of 4 tokens"),
         (copied.unwrap_err().to_string(), "no copies of slices"),
         (
             refused(&at(ParallelConfig { recompute: Recompute::Full, ..long(2, 4) }), "1f1b-recompute"),
-            "and so does --recompute full; leave",
+            "and so does `recompute` full; leave",
         ),
     ];
     for (found, expected) in found {

@@ -1,6 +1,7 @@
 //! Strings that say what each stage holds: Megatron's and torchtitan's own results, and costs that follow from them.
 
 use crate::support::golden_json;
+use pipesim::costs::Estimate;
 use pipesim::models::{MIXTURE, PREDICTION, StageLayout, StagePieces, model_costs, transformer_named};
 use pipesim::{Costs, GivenCosts, ParallelConfig, Selection, Zero};
 use serde_json::Value;
@@ -104,7 +105,7 @@ fn rejections_name_the_column() {
         assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
     }
     for (text, devices, layers, predictions, expected) in [
-        ("Et|tL", 3, 2, 0, "a multiple of --stages 3, found 2"),
+        ("Et|tL", 3, 2, 0, "a multiple of `stages` 3, found 2"),
         ("Et|tL", 2, 3, 0, "the model's 3 layers, found 2 't'"),
         ("Et|tL", 2, 2, 1, "found 0 'm'"),
         ("Et|tm|mL", 3, 2, 2, "all 'm' in one stage"),
@@ -140,7 +141,7 @@ fn stages_cost_what_they_hold() {
     assert_eq!(named, same);
     assert!(estimate.iteration_s > named.iteration_s);
     let wrong = of(layout("Et*8|t*8|t*8|t*8L", 2, 2)).stages(2).unwrap_err().to_string();
-    assert!(wrong.contains("4 stages of --layout") && wrong.contains("schedule with 2"), "{wrong}");
+    assert!(wrong.contains("4 stages of `layout`") && wrong.contains("schedule with 2"), "{wrong}");
 }
 
 /// DeepSeek-V3's layout on 16 devices: three dense layers in front, multi-token prediction on the last but one.
@@ -219,7 +220,7 @@ fn costs_follow_the_kinds_of_layers() {
     assert_eq!(found.predict().unwrap().metrics().makespan, 3.0 * 2.0 * (3.0 + 3.0));
     let wrong = Costs::default().with_layout(Some(StageLayout::parse("Et|tL").unwrap()));
     let error = Selection::new(4, 1).resolve("gpipe", &wrong).unwrap_err().to_string();
-    assert!(error.contains("expected the 2 stages of --layout, found a schedule with 4"), "{error}");
+    assert!(error.contains("expected the 2 stages of `layout`, found a schedule with 4"), "{error}");
 }
 
 /// What is written is short, read as the same, and as torchtitan's modules.

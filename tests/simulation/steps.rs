@@ -174,7 +174,7 @@ fn devices_do_one_thing_at_a_time_while_they_sum() {
     for graph in with_two_stages() {
         let name = &graph.schedule().name;
         let costs = costs_of(&graph, "F=10,I=10,W=10,comm=1");
-        let ticks = costs.ticks_per_unit as u64;
+        let ticks = costs.units.ticks_per_unit as u64;
         let steps = StepCosts::new(replicated(&graph, true), |node| match node.op {
             StepOp::Put => (3 * ticks, ticks),
             StepOp::Reduce => (5 * ticks, 0),

@@ -17,7 +17,7 @@ fn predicted(
     let costs = costs_of(&graph, "F=1,I=1,W=1");
     let epilogue = StepEpilogue::new(&Placement::linear(p), 1, None, norm);
     let steps = StepCosts::new(epilogue, |node| match node.op {
-        StepOp::Optimizer => ((optimizers[node.device as usize] as f64 * costs.ticks_per_unit) as u64, 0),
+        StepOp::Optimizer => ((optimizers[node.device as usize] as f64 * costs.units.ticks_per_unit) as u64, 0),
         _ => (0, 0),
     });
     simulation::predict(&graph, &costs, &Setup { steps, machine, ..Setup::default() }).unwrap().prediction

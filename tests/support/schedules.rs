@@ -1,6 +1,6 @@
 //! Schedules, graphs and costs from names, rows and texts.
 
-use pipesim::costs::{OpTime, Slow, Summary};
+use pipesim::costs::{OpTime, Slow, Summary, TickUnits};
 use pipesim::schedules::{Order, order_ops};
 use pipesim::{
     CostTable, Costs, GivenCosts, Kind, Metrics, Op, Overlap, Placement, PredictionFigures, ResolveError, Schedule,
@@ -168,5 +168,10 @@ pub fn table(placement: &Placement, keep: f64, mut cost: impl FnMut(Op) -> OpTim
     let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep };
     let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
     placement.op_kinds().filter(|op| op.kind().is_costed()).for_each(|op| times[op.slot()] = cost(op));
-    CostTable::new(placement, (1.0, "unit", 1_000_000_000), summary, |op| times[op.slot()])
+    CostTable::new(
+        placement,
+        TickUnits { ticks_per_unit: 1.0, time_unit: "unit", unit_ns: 1_000_000_000 },
+        summary,
+        |op| times[op.slot()],
+    )
 }

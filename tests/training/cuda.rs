@@ -5,6 +5,7 @@
 //! `--test-threads=1` keeps tests from each other's memory. What concerns the stand-ins alone is skipped there, with the
 //! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
+use crate::modules::{OnGpu as _, Passes as _};
 use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::*;
 use pipesim::internals::compute::cuda::*;
@@ -14,7 +15,7 @@ use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
 use pipesim::internals::model_spec::{ModelSpec, Stage};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Chunk;
-use pipesim_cuda::*;
+use pipesim_gpu::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -567,9 +568,9 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
         assert_eq!(shard.peak_held_bytes(), kept.max(kept / 2 + left));
         assert!(driver_grows || shard.gpu().memory().unwrap().0 == before, "nothing is allocated after reserve");
         shard.gpu().compute.synchronize().unwrap();
-        let laps = marks.laps().unwrap();
+        let timings = marks.timings().unwrap();
         let parts = |op: u32| -> Vec<(Kind, model::Part)> {
-            laps.iter().filter(|(number, _)| *number == op).map(|(_, lap)| (lap.kind, lap.part)).collect()
+            timings.iter().filter(|(number, _)| *number == op).map(|(_, timing)| (timing.kind, timing.part)).collect()
         };
         use model::Part::{Block, Embedding, Head};
         let forward = [Embedding, Block, Block, Block, Block, Head].map(|part| (Kind::F, part));
@@ -579,7 +580,7 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
         assert_eq!(parts(7), [backward(Kind::I), backward(Kind::W)].concat());
         let (start, end) = marks.span(7).unwrap();
         let span_ns = end.elapsed_ns(start).unwrap();
-        let sum_ns: u64 = laps.iter().filter(|(number, _)| *number == 7).map(|(_, lap)| lap.duration_ns).sum();
+        let sum_ns: u64 = timings.iter().filter(|(number, _)| *number == 7).map(|(_, timing)| timing.duration_ns).sum();
         assert!((span_ns - sum_ns as f64).abs() < 0.05 * span_ns + 1e4, "parts {sum_ns}, the op {span_ns}");
     });
 }
@@ -916,7 +917,7 @@ fn without_a_driver_it_says_what_is_missing() {
     match Driver::open().map(|_| ()) {
         Err(error) => {
             let words = error.to_string();
-            assert!(words.contains("libcuda.so.1") && words.ends_with("or run with --device cpu"), "{words}");
+            assert!(words.contains("libcuda.so.1") && words.ends_with("or run with `device` cpu"), "{words}");
         }
         Ok(()) => println!("a driver is installed on this machine"),
     }

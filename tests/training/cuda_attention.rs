@@ -1,6 +1,7 @@
 //! Attention by cuDNN: against the CPU's, and losses against PyTorch's. On the stand-in, or with `PIPESIM_TEST_GPU=1` by cuDNN itself.
 
 use super::{Hardware, Pipeline, child, driver, on_gpu, ten_losses};
+use crate::modules::OnGpu as _;
 use crate::pipeline::{Order, Steps as _, on_one_device};
 use crate::reference;
 use crate::support::*;
@@ -8,9 +9,9 @@ use cpu_kernels::attention::Shape;
 use pipesim::MicroBatch;
 use pipesim::internals::compute::cuda::{Demand, Sharing, attention_workspace, bytes_needed};
 use pipesim::internals::model::{Parameters, Quantity, StageModule};
-use pipesim_cuda::api::{AttentionOperands, AttentionShape, Cudnn, Pass};
-use pipesim_cuda::attention::{FusedAttention, take_cudnn, workspace_bytes};
-use pipesim_cuda::{Address, Buffer, Gpu, Pinned, Precision, Unsupported};
+use pipesim_gpu::api::{AttentionOperands, AttentionShape, Cudnn, Pass};
+use pipesim_gpu::attention::{FusedAttention, take_cudnn, workspace_bytes};
+use pipesim_gpu::{Address, Buffer, Gpu, Pinned, Precision, Unsupported};
 use std::sync::Arc;
 
 /// Whether cuDNN is here; on a GPU without a usable one, why not is said.

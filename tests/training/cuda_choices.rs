@@ -4,12 +4,67 @@
 
 use super::attention::has_cudnn;
 use super::{child, driver, on_gpu};
-use pipesim::internals::compute::cuda::{Alternative, Choices, Cuda, EventTimer};
+use crate::modules::OnGpu as _;
+use pipesim::internals::compute::cuda::{BiasGradient, Choices, Cuda, EventTimer};
 use pipesim::internals::model::{Config, Parameters, Quantity, StageModule};
 use pipesim::internals::op::{Kind, Op};
-use pipesim_cuda::{Gpu, GraphUse, Graphs, Precision};
+use pipesim_gpu::{Gpu, GraphUse, Graphs, Precision};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// One choice, everything else as by default.
+#[derive(Clone, Copy, Debug)]
+struct Alternative {
+    name: &'static str,
+    /// Beginnings of the names of the kernels, and products, that differ.
+    kernels: &'static [&'static str],
+    before: Choices,
+    after: Choices,
+}
+
+/// Each choice with its predecessor. Wide attention is taken whatever the number of blocks, without wide attention nowhere else.
+fn alternatives() -> [Alternative; 8] {
+    let all = Choices::default();
+    let narrow = Choices { wide_attention: None, ..all };
+    let alternative = |name, kernels, before, after| Alternative { name, kernels, before, after };
+    let attention: &[&str] = &["attention_forward", "attention_backward_keys", "attention_backward_queries"];
+    let biases: &[&str] = &["bias", "add", "product backward for the weights"];
+    [
+        alternative("attention with wide tiles", attention, narrow, Choices { wide_attention: Some(0), ..all }),
+        alternative("attention for one head size", attention, Choices { own_head_size: false, ..narrow }, narrow),
+        alternative(
+            "LayerNorm backward in one pass",
+            &["layernorm_backward"],
+            Choices { one_pass_norm: false, ..all },
+            all,
+        ),
+        alternative(
+            "biases in groups of rows",
+            biases,
+            Choices { bias: BiasGradient::Columns, ..all },
+            Choices { bias: BiasGradient::Groups, ..all },
+        ),
+        alternative(
+            "biases in products",
+            biases,
+            Choices { bias: BiasGradient::Groups, ..all },
+            Choices { bias: BiasGradient::Product, ..all },
+        ),
+        alternative(
+            "classifier with paired reads",
+            &["classifier_forward"],
+            Choices { paired_reads: false, ..all },
+            all,
+        ),
+        alternative("products timed", &["product"], all, Choices { timed_products: true, ..all }),
+        alternative(
+            "attention by cuDNN",
+            &["attention", "cudnn attention"],
+            all,
+            Choices { cudnn_attention: true, ..all },
+        ),
+    ]
+}
 
 /// Timed micro-batches in a row, and changes between the two sides: each is timed before and after the other.
 const TIMES: usize = 3;
@@ -124,7 +179,7 @@ fn every_choice_is_timed_next_to_its_predecessor() {
             false => Trial::new(Config::gpt(131, 136, 1, 2, 32), [1, 136]),
         };
         println!("\nchoice and predecessor, per micro-batch"); // a harness puts its own words in front of the first line
-        for alternative in Choices::alternatives() {
+        for alternative in alternatives() {
             if alternative.after.cudnn_attention && !has_cudnn() {
                 continue;
             }
@@ -160,7 +215,7 @@ fn every_choice_gives_the_gradients_of_its_predecessor() {
             let found = trial.gradients();
             (found, trial.module.products())
         };
-        for Alternative { name, before, after, .. } in Choices::alternatives() {
+        for Alternative { name, before, after, .. } in alternatives() {
             if after.cudnn_attention && !has_cudnn() {
                 continue;
             }

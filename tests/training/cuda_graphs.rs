@@ -25,7 +25,7 @@ fn a_graph_is_launched_only_where_every_address_and_number_is_the_same() {
         let mut graphs = Graphs::new((0, 0), &told);
         // returns how many launches this took, and how many graphs were captured so far
         let mut add_twice = |out: &Buffer, other: &Buffer, count: usize| {
-            graphs.begin_step(&gpu.compute);
+            gpu.compute.begin_step(&mut graphs);
             let arguments =
                 [Argument::Address(out.address()), Argument::Address(other.address()), Argument::Size(count)];
             let add = || kernels.launch(&gpu.compute, "add", kernel::add(Precision::F32, COUNT), &arguments);
@@ -65,7 +65,7 @@ fn what_does_not_come_again_is_forgotten() {
         let told = GraphUse::default();
         let mut graphs = Graphs::new((0, 0), &told);
         let mut clear_after = |steps: usize| {
-            (0..steps).for_each(|_| graphs.begin_step(&gpu.compute));
+            (0..steps).for_each(|_| gpu.compute.begin_step(&mut graphs));
             let clear = || Ok(gpu.compute.clear(buffer.address(), 64)?);
             gpu.compute.collecting(&mut graphs, || clear().and_then(|()| clear())).unwrap();
             told.lock().unwrap()[&(0, 0)].launches
@@ -96,14 +96,14 @@ fn graphs_change_no_bit() {
                     module.update(number, &AdamW::default(), 1.0).unwrap();
                     losses.extend(module.losses().unwrap());
                 }
-                let laps = marks.laps().unwrap().len();
+                let timings = marks.timings().unwrap().len();
                 let export = |module: &mut StageModule<Cuda>, what| {
                     let mut all = Parameters::zeros(&checkpoint().config).unwrap();
                     module.export(&mut all, what).unwrap();
                     all.tensors
                 };
                 let tensors = [Quantity::Values, Quantity::Gradients].map(|what| export(&mut module, what));
-                (losses, tensors, laps)
+                (losses, tensors, timings)
             };
             let told = GraphUse::default();
             let (expected, found) = (steps(None), steps(Some(&told)));

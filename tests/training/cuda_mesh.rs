@@ -12,12 +12,12 @@ use pipesim::Delivery;
 use pipesim::internals::compute::cuda::Cuda;
 use pipesim::internals::exec::Gpus;
 use pipesim::internals::exec::link::LINKS;
-use pipesim::internals::experiment::{Backend, Training, most_held, state_bytes};
+use pipesim::internals::experiment::{Backend, Devices, Training, Transport, most_saved, state_bytes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::{Parameters, Quantity, StageModule};
-use pipesim_cuda::nccl::{Join, Nccl, Numbers};
-use pipesim_cuda::*;
+use pipesim_gpu::nccl::{Join, Nccl, Numbers};
+use pipesim_gpu::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -46,7 +46,7 @@ pub(super) fn on_gpus(training: Training, p: u32, workers: Workers, link: &str, 
     let gpus = Gpus::open(&training.ranks, world, slices, bfloat16).unwrap();
     let link = LINKS.iter().find(|kind| kind.name == link).unwrap();
     let delivery = link.delivery(true, &training.ranks, Delivery::OneSided).unwrap();
-    Training { backend: Backend::Cuda { gpus, link, delivery }, ..training }
+    Training { backend: Backend { devices: Devices::Cuda(gpus), transport: Transport { link, delivery } }, ..training }
 }
 
 /// The first steps' losses and the first gradient on `mesh` under `graph`, against PyTorch's and one CPU's.
@@ -263,7 +263,7 @@ fn gpus_hold_what_the_memory_model_says() {
             session.call(record).unwrap();
             let predicted: BTreeMap<u32, (u64, u64)> = (0..mesh.world(2))
                 .map(|worker| {
-                    let peak = most_held(&training, &graph, mesh.device(worker), &stages).unwrap();
+                    let peak = most_saved(&training, &graph, mesh.device(worker), &stages).unwrap();
                     (worker, (peak, state_bytes(&training, &graph, worker, &stages)))
                 })
                 .collect();

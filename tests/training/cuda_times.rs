@@ -2,9 +2,10 @@
 //! bfloat16, 32 sequences of 1024 tokens; without, of a small model whose calls are counted.
 
 use super::{child, driver};
+use crate::modules::{OnGpu as _, Passes as _};
 use pipesim::internals::compute::cuda::EventTimer;
 use pipesim::internals::model::{Config, Parameters, StageModule};
-use pipesim_cuda::{Gpu, Precision};
+use pipesim_gpu::{Gpu, Precision};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@
 
 use crate::support::*;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use pipesim_cuda::api::{AttentionError, AttentionShape, Cudnn, Pass, PlanTarget, version_name};
-use pipesim_cuda::attention::workspace_bytes;
+use pipesim_gpu::api::{AttentionError, AttentionShape, Cudnn, Pass, PlanTarget, version_name};
+use pipesim_gpu::attention::workspace_bytes;
 use std::ffi::{CString, c_int, c_void};
 use std::process::Command;
 
@@ -133,7 +133,7 @@ struct Tensor(i64, c_int, [i64; 4], [i64; 4]);
 
 impl Raw {
     fn open() -> Raw {
-        let found = pipesim_cuda::library::open(&pipesim_cuda::library::CUDNN).unwrap();
+        let found = pipesim_gpu::library::open(&pipesim_gpu::library::CUDNN).unwrap();
         // SAFETY: the library is open already; the names and types are cudnn_graph.h's.
         unsafe {
             let library = Library::open(Some(found.path), RTLD_NOW | RTLD_GLOBAL).unwrap();

@@ -30,27 +30,27 @@ fn experiment() -> Experiment {
 fn schedules_are_trained_predicted_and_compared() {
     let steps = Cell::new(0);
     let count = |event: Event<'_>| steps.set(steps.get() + u32::from(matches!(event, Event::Step { .. })));
-    let finding = experiment().train(Backend::Cpu, "local", &count).unwrap();
+    let results = experiment().train(Backend::default(), &count).unwrap();
     let calibrating = 2 * (2 * 5 + 1); // with all micro-batches and with one, before each schedule in each round and at the end
     assert_eq!(steps.get(), 2 * 5 + calibrating, "the steps that calibrate are measured, too");
-    assert_eq!(finding.calibration.unwrap().schedule, "1f1b");
+    assert_eq!(results.calibration.unwrap().schedule, "1f1b");
     let expected = golden_losses("C_stream_b0.9_0.999_wd0");
-    for (name, outcome) in ["1f1b", "zb-v"].iter().zip(&finding.outcomes) {
+    for (name, outcome) in ["1f1b", "zb-v"].iter().zip(&results.outcomes) {
         assert_eq!(outcome.schedule, *name);
         for (ours, theirs) in outcome.losses.iter().zip(&expected) {
             assert!((ours - theirs).abs() < 1e-4, "{name}: {ours}, PyTorch {theirs}");
         }
         assert!(outcome.predicted.metrics.makespan > 0.0 && outcome.iteration_ms.median > 0.0);
     }
-    assert_eq!(finding.report.entries.len(), 2);
-    assert!(finding.costs.is_some() && finding.failure.is_none());
+    assert_eq!(results.report.entries.len(), 2);
+    assert!(results.costs.is_some() && results.failure.is_none());
 }
 
 #[test]
 fn errors_say_what_kind_they_are() {
     let mut broken = experiment();
     broken.training_config.batch = Some(3);
-    assert!(matches!(broken.run(), Err(Error::Usage(text)) if text.contains("multiple of --micro 4")));
+    assert!(matches!(broken.run(), Err(Error::Usage(text)) if text.contains("multiple of `micro` 4")));
     let mut unknown = experiment();
     unknown.schedules = vec!["1f1c".to_string()];
     assert!(matches!(unknown.run(), Err(Error::Resolve(_))));
@@ -59,9 +59,8 @@ fn errors_say_what_kind_they_are() {
     let no_steps = Experiment { steps: 0, ..experiment() };
     assert!(matches!(no_steps.run(), Err(Error::Usage(_))));
     assert!(matches!(Experiment::new(["1f1b"], 2, 0).run(), Err(Error::Usage(_) | Error::Resolve(_))));
-    let mut stuck = experiment();
-    stuck.delivery = Delivery::Channel(ChannelOptions::default());
-    assert!(matches!(stuck.refuse_early(), Err(Error::Schedule(text)) if text.contains("take another --link")));
+    let stuck = experiment().refuse_early(Delivery::Channel(ChannelOptions::default()));
+    assert!(matches!(stuck, Err(Error::Schedule(text)) if text.contains("take another `link`")));
     let mut hanging = experiment();
     hanging.training_config.fault = "die@1:2".parse().ok();
     assert!(matches!(hanging.run(), Err(error @ Error::Step(_)) if error.is_hang()));
@@ -99,19 +98,19 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
     let (training, accuracy) = (training_config.training(1, &Ranks::alone()).unwrap(), accuracy(&training_config));
     let (runs, ended) = accuracy.measure(&training, &silent).unwrap();
     assert!(ended.is_none());
-    let found = accuracy.judge(&training, "local", &runs).unwrap();
+    let found = accuracy.judge(&training, &runs).unwrap();
     assert_eq!(found.outcomes.len(), 6);
     assert_eq!(found.outcomes.iter().filter(|o| o.transfer.as_deref() == Some("seq=8")).count(), 2);
     assert!(found.outcomes.iter().all(|o| o.losses.len() == 18 && o.period_ms.is_some() && o.error.period.is_some()));
     let recorded = accuracy.recorded(&training, &Accuracy::record(&training, &runs).unwrap()).unwrap();
-    let again = accuracy.judge(&training, "local", &recorded).unwrap();
+    let again = accuracy.judge(&training, &recorded).unwrap();
     assert_eq!(again.outcomes, found.outcomes, "recorded steps are judged like measured ones");
     assert!(accuracy.recorded(&training, b"no steps").is_err());
     for spoil in [
         |step: &mut StepRecord| step.devices[0].ops[0].end = u64::MAX,
         |step: &mut StepRecord| step.devices[0].ops.swap(0, 1),
         |step: &mut StepRecord| step.devices[1].steps[0].1 = u64::MAX,
-        |step: &mut StepRecord| step.devices[1].laps[0].0 = 99,
+        |step: &mut StepRecord| step.devices[1].timings[0].0 = 99,
         |step: &mut StepRecord| drop(step.devices.pop()),
         |step: &mut StepRecord| step.following = vec![Following { end_ns: u64::MAX, loss: None }],
     ] {
@@ -135,7 +134,7 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
                 }
             }
         }
-        let judged = accuracy.judge(&training, "local", &slower).unwrap();
+        let judged = accuracy.judge(&training, &slower).unwrap();
         let name = &run.graph.schedule().name;
         for (which, (a, b)) in found.outcomes.iter().zip(&judged.outcomes).enumerate() {
             assert_eq!(a.predicted, b.predicted, "{name}");
@@ -145,10 +144,12 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
     }
     // Predictions are made of the calibrating steps.
     let mut slower = runs.clone();
-    for lap in slower[0].records.iter_mut().flat_map(|record| &mut record.devices).flat_map(|device| &mut device.laps) {
-        lap.1.duration_ns *= 2;
+    for timing in
+        slower[0].records.iter_mut().flat_map(|record| &mut record.devices).flat_map(|device| &mut device.timings)
+    {
+        timing.1.duration_ns *= 2;
     }
-    let judged = accuracy.judge(&training, "local", &slower).unwrap();
+    let judged = accuracy.judge(&training, &slower).unwrap();
     assert!(found.outcomes.iter().zip(&judged.outcomes).all(|(a, b)| a.predicted != b.predicted));
 }
 

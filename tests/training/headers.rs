@@ -362,7 +362,7 @@ fn lexed(whole: &str) -> (String, Vec<(usize, String)>) {
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> =
-        ["src", "cuda/src", "nvshmem-sys/src"].iter().map(|folder| root().join(folder)).collect();
+        ["src", "cuda/src", "src/nvshmem-sys/src"].iter().map(|folder| root().join(folder)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
@@ -727,7 +727,7 @@ fn since(wheels: &Path) -> BTreeMap<String, u32> {
         versions.entry(name.to_string()).or_default().extend(version.parse::<u32>());
     }
     let mut all = BTreeMap::new();
-    let table = sources().into_iter().find(|source| source.file == "cuda/src/api/driver.rs").unwrap().tables();
+    let table = sources().into_iter().find(|source| source.file == "src/gpu/api/driver.rs").unwrap().tables();
     assert!(table.len() > 40);
     for Signature { name, .. } in table {
         let (stem, number) = name.rsplit_once("_v").map_or((name.as_str(), 1), |(stem, n)| (stem, n.parse().unwrap()));

@@ -1,6 +1,6 @@
 //! The kernels against the CPU's arithmetic. The very text that a GPU compiles is compiled as C++ with
 //! `tests/emulator/device.h` in front, where threads are coroutines and barriers and shuffles are real, and every
-//! kernel is launched on the grid that `pipesim_cuda::kernel` states. It needs `g++`, and no GPU.
+//! kernel is launched on the grid that `pipesim_gpu::kernel` states. It needs `g++`, and no GPU.
 //!
 //! Every launch runs twice, in the natural order of blocks, warps and lanes and in a random one, and both must give the
 //! same bits. Outputs are NaN before a launch, and the memory around every buffer must stay as it was.
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cpu_kernels::attention::Shape;
 use libloading::Library;
 use pipesim::internals::model::AdamW;
-use pipesim_cuda::kernel::{self, Launch, Precision};
-use pipesim_cuda::{self, Driver, Gpu, Kernels, Pinned};
+use pipesim_gpu::kernel::{self, Launch, Precision};
+use pipesim_gpu::{self, Driver, Gpu, Kernels, Pinned};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 /// Most error of a float32 result, relative to the largest magnitude of the tensor.
@@ -244,33 +244,33 @@ impl Emulator {
 fn launch_there((gpu, kernels): &(Gpu, Arc<Kernels>), name: &str, launch: Launch, arguments: &[Argument]) {
     gpu.make_current().unwrap();
     let upload = |content: &[u8]| {
-        let place = pipesim_cuda::Buffer::new(gpu.context(), content.len()).unwrap();
+        let place = pipesim_gpu::Buffer::new(gpu.context(), content.len()).unwrap();
         let mut pinned = Pinned::new(gpu.context(), content.len()).unwrap();
         pinned.write(0, content);
         gpu.compute.upload(place.address(), &pinned, 0..content.len()).unwrap();
         gpu.compute.synchronize().unwrap();
         place
     };
-    let download = |place: &pipesim_cuda::Buffer| {
+    let download = |place: &pipesim_gpu::Buffer| {
         let (mut content, pinned) = (vec![0; place.bytes()], Pinned::new(gpu.context(), place.bytes()).unwrap());
         gpu.compute.download(&pinned, 0..content.len(), place.address()).unwrap();
         gpu.compute.synchronize().unwrap();
         pinned.read(0, &mut content);
         content
     };
-    let mut places: BTreeMap<u64, (&Buffer, pipesim_cuda::Buffer)> = BTreeMap::new();
-    let arguments: Vec<pipesim_cuda::Argument> = arguments
+    let mut places: BTreeMap<u64, (&Buffer, pipesim_gpu::Buffer)> = BTreeMap::new();
+    let arguments: Vec<pipesim_gpu::Argument> = arguments
         .iter()
         .map(|argument| match *argument {
             Argument::Buffer(buffer) => {
                 let (_, place) = places.entry(buffer.address()).or_insert_with(|| (buffer, upload(buffer.all())));
-                pipesim_cuda::Argument::Address(place.address().offset(buffer.start))
+                pipesim_gpu::Argument::Address(place.address().offset(buffer.start))
             }
             Argument::Address(_) => unreachable!("a test with addresses on the emulator is skipped on a GPU"),
-            Null => pipesim_cuda::Argument::Address(pipesim_cuda::Address::NULL),
-            Int(value) => pipesim_cuda::Argument::Int(i32::try_from(value).unwrap()),
-            Count(value) => pipesim_cuda::Argument::Size(value),
-            Float(value) => pipesim_cuda::Argument::Float(value),
+            Null => pipesim_gpu::Argument::Address(pipesim_gpu::Address::NULL),
+            Int(value) => pipesim_gpu::Argument::Int(i32::try_from(value).unwrap()),
+            Count(value) => pipesim_gpu::Argument::Size(value),
+            Float(value) => pipesim_gpu::Argument::Float(value),
         })
         .collect();
     kernels.allow(name, launch).unwrap();

@@ -1,6 +1,6 @@
 //! Where the CUDA libraries are looked for, and what is reported if one is missing.
 
-use pipesim_cuda::library;
+use pipesim_gpu::library;
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! Llama against PyTorch's numbers (`tests/golden/llama`), against itself under every schedule, and against finite differences.
 
+use crate::modules::{OnCpu as _, Passes as _};
 use crate::pipeline::on_one_device;
 use crate::run::{losses, schedules, train, values};
 use crate::support::{golden, golden_json, number, numbers, relative_distance};
@@ -130,7 +131,7 @@ impl Case {
             micro_batch: MicroBatch { sequences: batch / m, tokens: seq },
             timeout: Duration::from_secs(30),
             ranks: Ranks::alone(),
-            backend: Backend::Cpu,
+            backend: Backend::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is concluded from measured times: statistics, noise and verdicts, contention, and the speed of products.
 
-use pipesim::internals::cost::{CostTable, OpTime, Summary};
+use pipesim::internals::cost::{CostTable, OpTime, Summary, TickUnits};
 use pipesim::internals::exec::{DeviceRecord, OpRecord, StepRecord};
 use pipesim::internals::experiment::{Judged, MOST_NOISE, Neighbours, Verdict, judge, noise};
 use pipesim::internals::graph::TaskGraph;
@@ -92,7 +92,7 @@ fn an_unsteady_machine_is_not_judged() {
         "{}",
         verdict.text
     );
-    assert!(verdict.text.ends_with(" Try an idle machine or `--steps 12`."), "{}", verdict.text);
+    assert!(verdict.text.ends_with(" Try an idle machine or 12 steps."), "{}", verdict.text);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn one_schedule_has_no_order_and_few_steps_no_noise() {
     assert!(!verdict.steady && verdict.noise.is_none() && verdict.measured_order.is_none());
     assert_eq!(
         verdict.text,
-        "Too few steps to judge: the noise shows from 3 steps of each schedule on. Predicted order: a < b. Ask for `--steps 6` or more."
+        "Too few steps to judge: the noise shows from 3 steps of each schedule on. Predicted order: a < b. Ask for 6 steps or more."
     );
 }
 
@@ -112,7 +112,7 @@ fn step(schedule: &str, shape: (u32, u32), contention: &[u32], unit: u64) -> (Ta
     let graph = Selection::new(shape.0, shape.1).graph::<resolve::Error>(schedule, &unknown_costs).unwrap().graph;
     let cost = |op: Op| OpTime { duration: unit * if op.kind() == Kind::B { 2 } else { 1 }, ..OpTime::default() };
     let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep: 1.0 };
-    let costs = CostTable::new(&graph.schedule().placement, (1e6, "ms", 1_000_000), summary, cost);
+    let costs = CostTable::new(&graph.schedule().placement, TickUnits::MILLISECONDS, summary, cost);
     let processor = Processor { devices: (0..shape.0).collect(), cores: shape.0, contention: contention.to_vec() };
     let config = Config { processors: vec![processor], ..Config::default() };
     let mut record = Record::new(&graph);

@@ -7,7 +7,7 @@ use crate::support::{Dice, golden_losses, golden_settings, numbers};
 use pipesim::Delivery;
 use pipesim::internals::compute::Collective;
 use pipesim::internals::exec::{Settings, Shared, Sizes, TensorGroup};
-use pipesim::internals::experiment::{Training, most_held, state_bytes};
+use pipesim::internals::experiment::{Training, most_saved, state_bytes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::{Coordinate, Mesh};
 use pipesim::internals::model::{Cpu, Parameters, Quantity, StageModule};
@@ -259,7 +259,7 @@ fn workers_hold_what_the_memory_model_says() {
             .unwrap();
         let predicted: BTreeMap<u32, (u64, u64)> = (0..mesh.world(p))
             .map(|worker| {
-                let peak = most_held(&training, &graph, mesh.device(worker), &stages).unwrap();
+                let peak = most_saved(&training, &graph, mesh.device(worker), &stages).unwrap();
                 (worker, (peak, state_bytes(&training, &graph, worker, &stages)))
             })
             .collect();

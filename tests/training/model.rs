@@ -1,5 +1,6 @@
 //! The model against PyTorch's numbers, against itself under every partition, and its readers against bad files.
 
+use crate::modules::{OnCpu as _, Passes as _};
 use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_distance};
 use std::path::Path;
@@ -262,7 +263,7 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
     assert!(shard.held_bytes() > 0 && shard.peak_held_bytes() >= after_forward.max(shard.held_bytes()));
     shard.backward_weight(0, 0, &mut timer).unwrap();
     assert_eq!(shard.held_bytes(), 0);
-    let count = |part| timer.laps.iter().filter(|lap| lap.part == part).count();
+    let count = |part| timer.timings.iter().filter(|timing| timing.part == part).count();
     assert_eq!((count(Part::Embedding), count(Part::Block), count(Part::Head)), (3, 12, 3));
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 use libloading::os::unix::{Library as UnixLibrary, RTLD_GLOBAL, RTLD_NOW};
-use pipesim_cuda::kernel::{self, Precision};
+use pipesim_gpu::kernel::{self, Precision};
 
 /// The file in `folder` whose name starts with `name`, but for the second copy of the library that the wheel carries.
 fn file(folder: &Path, name: &str) -> Option<PathBuf> {

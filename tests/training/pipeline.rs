@@ -1,5 +1,6 @@
 //! Steps of a pipeline whose modules a test drives itself, whatever they run on.
 
+use crate::modules::{OnCpu as _, Passes as _};
 use crate::support::{checkpoint, debug_state, golden, golden_losses};
 use pipesim::internals::model::{AdamW, Parameters, Quantity, StageModule, Stopwatch, Tokenizer, Tokens};
 

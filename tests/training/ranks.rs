@@ -110,7 +110,7 @@ fn the_table_says_who_goes_with_whom() {
     assert_eq!(LinkKind::best(&on(true)).unwrap().name, "copy");
     assert_eq!(LinkKind::best(&on(false)).unwrap().name, "local");
     let nccl = LINKS.iter().find(|link| link.name == "nccl").unwrap();
-    let why = "--link nccl: these devices use --link local or mpi; leave --link out";
+    let why = "`link` nccl: these devices use `link` local or mpi; leave `link` out";
     assert_eq!(nccl.check(&on(false)), Err(Refusal::of(why)));
 }
 

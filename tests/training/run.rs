@@ -28,7 +28,7 @@ pub fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> 
         micro_batch: MicroBatch { sequences: (8 / m) as usize, tokens: 32 },
         timeout: Duration::from_secs(30),
         ranks: Ranks::alone(),
-        backend: Backend::Cpu,
+        backend: Backend::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Samples of a model: each token is computed once, with the keys and values of those before it.
 
 use crate::checkpoints::llama;
+use crate::modules::{OnCpu as _, Passes as _};
 use crate::support::{Dice, checkpoint, debug_state};
 use pipesim::internals::model::{Parameters, StageModule, Stopwatch, WholeModel};
 use pipesim::internals::training_loop::Sampling;

@@ -4,7 +4,7 @@ use crate::llama::Case;
 use crate::run::{adamw, graph, losses, train, training, values};
 use crate::support::{Dice, checkpoint, costs_of, debug_state, golden_losses, golden_settings, relative_distance};
 use pipesim::internals::compute::{Alone, Collective};
-use pipesim::internals::experiment::{Training, held_changes, most_held};
+use pipesim::internals::experiment::{Training, most_saved, saved_changes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::{Parameters, Quantity, StageModule, Stopwatch};
@@ -59,7 +59,7 @@ pub fn outcome(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>
     let held: Vec<u64> = held.lock().unwrap().values().copied().collect();
     let workers = 0..mesh.world(graph.schedule().devices());
     let predicted: Vec<u64> =
-        workers.map(|worker| most_held(training, graph, mesh.device(worker), &stages).unwrap()).collect();
+        workers.map(|worker| most_saved(training, graph, mesh.device(worker), &stages).unwrap()).collect();
     assert_eq!(held, predicted, "{mesh}: held and predicted");
     (losses.into_iter().map(f64::to_bits).collect(), values(training, &mut session), held)
 }
@@ -135,8 +135,8 @@ pub fn offloaded(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u6
         for (&device, changes) in &*found.lock().unwrap() {
             let mut by_op: BTreeMap<Op, Vec<i64>> = BTreeMap::new();
             changes.iter().for_each(|&(op, bytes)| by_op.entry(op).or_default().push(bytes));
-            assert_eq!(by_op, held_changes(training, graph, device, &stages).unwrap(), "device {device}");
-            assert!(most(changes) as u64 <= most_held(training, graph, device, &stages).unwrap());
+            assert_eq!(by_op, saved_changes(training, graph, device, &stages).unwrap(), "device {device}");
+            assert!(most(changes) as u64 <= most_saved(training, graph, device, &stages).unwrap());
             assert_eq!(changes.iter().map(|(_, bytes)| bytes).sum::<i64>(), 0, "all that was kept has been used");
             least[device as usize] = least[device as usize].min(most(changes));
         }
@@ -235,9 +235,9 @@ fn the_bound_on_what_is_held_credits_offloads() {
         let (graph, plain) = (written(text, "", p, 8), written(plain, "", p, 8));
         let stages = training.stages(&graph).unwrap();
         for device in 0..p {
-            let changes = held_changes(&training, &graph, device, &stages).unwrap();
-            let bound = most_held(&training, &graph, device, &stages).unwrap() as i64;
-            let without = most_held(&training, &plain, device, &stages).unwrap() as i64;
+            let changes = saved_changes(&training, &graph, device, &stages).unwrap();
+            let bound = most_saved(&training, &graph, device, &stages).unwrap() as i64;
+            let without = most_saved(&training, &plain, device, &stages).unwrap() as i64;
             assert!(bound <= without, "{text}, device {device}: {bound} bytes, without copies {without}");
             // elsewhere all forwards before the first backward may run before a copy ends
             assert!(!is_credited || 7 * bound < 5 * without, "{bound} bytes, without copies {without}");

@@ -2,11 +2,13 @@
 
 use crate::llama::Case;
 use crate::model::Pipeline;
+use crate::modules::OnCpu as _;
 use crate::pipeline::{Batch, Order, Steps};
 use crate::support::{
     checkpoint, debug_state, golden, golden_losses, golden_settings, number, numbers, relative_distance,
 };
-use pipesim::internals::compute::{Collective, Threads};
+use crate::threads::Threads;
+use pipesim::internals::compute::Collective;
 use pipesim::internals::model::*;
 use pipesim::internals::model_spec::{MicroBatch, Split, Storage, Tensor};
 use pipesim::internals::op::Kind;

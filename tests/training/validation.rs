@@ -51,7 +51,10 @@ fn check(training: &Training, graph: &Arc<TaskGraph>, m: u32, what: &str) {
                     let ran: Vec<Op> = record.ops.iter().map(|op| graph.op(op.index).alone()).collect();
                     let program = schedule.program(device as u32).iter().map(|op| op.alone());
                     assert_eq!(ran, program.filter(|op| op.kind() == Kind::F).collect::<Vec<Op>>(), "{what}");
-                    assert!(record.laps.iter().all(|(_, lap)| lap.kind == Kind::F), "{what}: parts of forwards alone");
+                    assert!(
+                        record.timings.iter().all(|(_, timing)| timing.kind == Kind::F),
+                        "{what}: parts of forwards alone"
+                    );
                     assert!(record.steps.is_empty() && record.host_copies.is_empty(), "{what}: nothing after forwards");
                 }
             }

@@ -48,9 +48,16 @@ fn leaves(value: &str) -> bool {
     value.split([',', '=', ':']).any(|part| is_outside(part.trim()))
 }
 
-/// Returns the base of a hardware or stack file that is outside of the folder.
-pub fn outside_base(name: &str, text: &str) -> Option<String> {
+/// Returns the key and the path outside of the folder that a file names: the base of a hardware or stack file, or any path in a question.
+pub fn outside_base(name: &str, text: &str) -> Option<(String, String)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let table: toml::Table = text.parse().ok().filter(|_| name.ends_with(".toml"))?;
-    table.get("base").and_then(toml::Value::as_str).filter(|base| leaves(base)).map(str::to_string)
+    let is_question = table.contains_key("version");
+    let texts = |value: &toml::Value| match value {
+        toml::Value::Array(list) => list.iter().filter_map(toml::Value::as_str).map(str::to_string).collect(),
+        one => one.as_str().map(str::to_string).into_iter().collect::<Vec<_>>(),
+    };
+    let named = table.into_iter().filter(|(key, _)| is_question || key == "base");
+    let mut paths = named.flat_map(|(key, value)| texts(&value).into_iter().map(move |path| (key.clone(), path)));
+    paths.find(|(_, path)| leaves(path))
 }

@@ -8,12 +8,13 @@ mod confined;
 #[cfg(unix)]
 pub mod server;
 
-use crate::report::{filled, inside_script};
-use crate::{hardware, model_spec};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use pipesim_models::hardware;
+use pipesim_models::model_spec;
+use pipesim_report::{filled, inside_script};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 

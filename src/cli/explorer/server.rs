@@ -158,9 +158,9 @@ fn unfit(asked: &Asked, command: fn() -> clap::Command) -> Option<String> {
         ));
     }
     let mut bases = asked.files.iter().filter_map(|(name, text)| Some((name, confined::outside_base(name, text)?)));
-    if let Some((name, base)) = bases.next() {
+    if let Some((name, (key, path))) = bases.next() {
         return Some(format!(
-            "error: {name}: expected base to be a name or a dropped file, found the path '{base}': drop it on the page"
+            "error: {name}: expected {key} to be a name or a dropped file, found the path '{path}': drop it on the page"
         ));
     }
     let is_plain = |name: &String| {

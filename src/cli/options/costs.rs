@@ -1,13 +1,14 @@
 //! Options that say what ops cost.
 
-use super::layout::LayoutOption;
-use super::stage_file;
 use super::values::{one_of, whole};
+use crate::cli::flags::as_flags;
+use crate::cli::sandbox::Sandbox;
 use crate::cli::{Failure, file_kind};
-use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
-use crate::model_spec::StageLayout;
-use crate::resolve::{self, Costs, Files};
 use clap::Args;
+use pipesim_answer::question::{self, Question, StageSplit};
+use pipesim_answer::resolve::{self, Costs, Error, Files};
+use pipesim_cost::{CostError, CostFile, Decimal, GivenCosts, Per, TimeUnit};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 const PER: [(&str, &str, Per); 4] = [
@@ -24,8 +25,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
 
 /// Reads a cost file.
 pub fn read_costs(path: &Path) -> Result<CostFile, Failure> {
-    let text = read_text(path, 256 << 20)?;
-    CostFile::from_json(&text).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
+    Ok(question::cost_file(&path.display().to_string(), &Files)?)
 }
 
 /// What ops cost, unless a run measures it.
@@ -33,7 +33,7 @@ pub fn read_costs(path: &Path) -> Result<CostFile, Failure> {
 pub struct CostOptions {
     /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; if only B is given, I = W = B/2. Either all times have a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none has. One value per stage: F=18.5:18.5:18.5:24ms,B=27ms, or with / for : if it cannot be a fraction; or a .csv or .toml file of stage times. unshard=1,reduce=1 for --max-active-stages, embedding=0,mtp=1,loss=0 (in layers) for --layout [default: F=1,I=1,W=1]
     #[arg(long, value_name = "F=..,I=..|FILE", value_parser = given_costs, conflicts_with = "profile")]
-    pub costs: Option<GivenCosts>,
+    pub costs: Option<CostsText>,
     /// What --costs are given for; comm is always per message [default: device]
     #[arg(long, value_name = "WHAT", value_parser = one_of(PER), conflicts_with = "profile")]
     pub costs_per: Option<Per>,
@@ -47,21 +47,32 @@ pub struct CostOptions {
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     pub layers: Option<Vec<usize>>,
     /// What each stage holds, for v = stages / devices: Megatron's string (Et*3|(tt|)*29,m|L: E embedding, t layer, m layer for multi-token prediction, L head and loss; stages may be empty), a JSON list, or torchtitan[:FIRST,LAST] layers less at the ends.
-    #[arg(long, value_name = "STAGES", alias = "pipeline-model-parallel-layout", value_parser = LayoutOption::parse)]
-    pub layout: Option<LayoutOption>,
+    #[arg(long, value_name = "STAGES", alias = "pipeline-model-parallel-layout", value_parser = str::parse::<StageSplit>)]
+    pub layout: Option<StageSplit>,
     /// Split the layers over the stages for the shortest makespan, and show the gain; needs --profile, --hardware, or --costs with --layers
     #[arg(long)]
     pub balance: bool,
 }
 
-fn given_costs(text: &str) -> Result<GivenCosts, String> {
-    if text.trim().is_empty() {
-        return Err("expected F=..,I=..,W=.. or some of them; leave --costs out for units".to_string());
+/// Costs as they were written.
+#[derive(Clone, Debug)]
+pub struct CostsText {
+    text: String,
+    costs: GivenCosts,
+}
+
+impl Deref for CostsText {
+    type Target = GivenCosts;
+
+    fn deref(&self) -> &GivenCosts {
+        &self.costs
     }
-    if stage_file::is_file(text) {
-        return stage_file::read(text);
-    }
-    text.parse::<GivenCosts>().map_err(|e| file_kind::mistaken("", "costs", text).unwrap_or_else(|| e.to_string()))
+}
+
+fn given_costs(text: &str) -> Result<CostsText, String> {
+    let mistaken = |error: Error| file_kind::mistaken("", "costs", text).unwrap_or_else(|| as_flags(&error));
+    let costs = question::given_costs(text, &Files).map_err(mistaken)?;
+    Ok(CostsText { text: text.to_string(), costs })
 }
 
 fn straggler(text: &str) -> Result<(u32, Decimal), String> {
@@ -96,44 +107,26 @@ impl CostOptions {
     }
 
     pub fn time_unit(&self) -> &'static str {
-        let given = self.costs.as_ref().and_then(GivenCosts::unit).map_or("unit", TimeUnit::name);
+        let given = self.costs.as_deref().and_then(GivenCosts::unit).map_or("unit", TimeUnit::name);
         if self.profile.is_some() { "ms" } else { given }
+    }
+
+    /// Adds these options to a question.
+    pub fn ask(&self, question: &mut Question) {
+        question.costs = self.costs.as_ref().map(|costs| costs.text.clone());
+        question.costs_per = self.costs_per;
+        question.profile = self.profile.as_ref().map(|path| path.display().to_string());
+        question.straggler = self.slow.iter().map(|(device, factor)| format!("{device}={factor}")).collect();
+        question.layers = self.layers.clone().unwrap_or_default();
+        question.layout.clone_from(&self.layout);
+        question.balance = self.balance;
     }
 
     /// Returns the costs of the cost file, else the given ones, else units.
     pub fn costs(&self) -> Result<Costs, Failure> {
-        if let Some(file) = self.file()? {
-            return Ok(self.measured(file));
-        }
-        if let (Some(per), true) = (self.costs_per, self.costs.as_ref().is_some_and(GivenCosts::is_per_stage)) {
-            return Err(Failure::Usage(format!(
-                "--costs-per {}: --costs are given for each stage; leave one of the two out",
-                per.name()
-            )));
-        }
-        let slow: Slow = self.slow.iter().copied().collect();
-        if slow.len() < self.slow.len() {
-            return Err(Failure::Usage("--straggler names a device twice; give each once".to_string()));
-        }
-        Ok(Costs::Given { costs: Box::new(self.given()), slow })
-    }
-
-    /// Returns --layout on `devices` devices with --chunks, if it is given without a model on hardware.
-    pub fn stage_layout(&self, devices: u32, chunks: Option<u32>) -> Result<Option<StageLayout>, Failure> {
-        let Some(asked) = &self.layout else { return Ok(None) };
-        let wrong = |error: String| Failure::Usage(format!("--layout: {error}"));
-        let layers = match (asked, self.file()?) {
-            (LayoutOption::Stages(_), _) => 0,
-            (LayoutOption::Torchtitan(_), Some(file)) => file.outline().layers(),
-            (LayoutOption::Torchtitan(_), None) => {
-                let text = "torchtitan splits a known model; give it with --model and --hardware or --profile, or write the stages, as in Et*7|t*7L";
-                return Err(wrong(text.to_string()));
-            }
-        };
-        let layout = asked.stages(devices, chunks, layers)?;
-        let [layers, predictions] = layout.layers();
-        layout.check(devices, layers, predictions).map_err(|error| wrong(error.to_string()))?;
-        Ok(Some(layout))
+        let mut question = Question::default();
+        self.ask(&mut question);
+        Ok(question.plain_costs(&Sandbox)?)
     }
 
     /// Returns the costs of `file` for the layers asked for.
@@ -143,7 +136,7 @@ impl CostOptions {
 
     /// Returns the costs given on the command line, with what they are per.
     pub fn given(&self) -> GivenCosts {
-        let costs = self.costs.clone().unwrap_or_default();
+        let costs = self.costs.as_deref().cloned().unwrap_or_default();
         costs.per(self.costs_per.unwrap_or_default()).with_layers(self.layers.clone())
     }
 }

@@ -3,14 +3,14 @@
 use super::values::{one_of, whole};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::DetailOptions;
-use crate::delivery::Delivery;
-use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
-use crate::exec::{Gpus, PRODUCTS, UNAVAILABLE};
-use crate::experiment::{Backend, Error};
-use crate::mesh::Mesh;
-use crate::ranks::Ranks;
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
+use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting};
+use pipesim_exec::ranks::Ranks;
+use pipesim_exec::{Gpus, PRODUCTS, UNAVAILABLE};
+use pipesim_measure::experiment::{Backend, Devices, Error, Transport};
+use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::mesh::Mesh;
 #[cfg(feature = "cuda")]
 use std::{sync::OnceLock, time::Duration};
 
@@ -114,7 +114,9 @@ impl From<Refusal> for Failure {
 #[cfg(feature = "cuda")]
 fn may_open() -> Result<(), String> {
     static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
-    MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(opening_limit()?, OPENING_S.0)).clone()
+    let open =
+        || pipesim_exec::doctor::may_open_libraries(opening_limit()?, OPENING_S.0).map_err(|why| why.to_string());
+    MAY_OPEN.get_or_init(open).clone()
 }
 
 #[cfg(feature = "cuda")]
@@ -226,7 +228,7 @@ impl DeviceOptions {
                     ))),
                     Err(why) => {
                         // Libraries that must not be opened cannot be searched for GPUs, either.
-                        if details.verbose > 0 || may_open().is_err() || Gpus::are_likely() {
+                        if details.verbose > 0 || may_open().is_err() || Gpus::nvidia_files_exist() {
                             let why = why.split(';').next().unwrap_or_default();
                             details.remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
                         }
@@ -253,51 +255,44 @@ impl DeviceOptions {
         Ok(gpus.with_graphs(self.cuda_graphs))
     }
 
-    /// Returns the links without duplicates, with the best one for `auto`.
-    pub fn links(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<Vec<&'static LinkKind>, Failure> {
+    /// Returns the links without duplicates, with the best one for `auto`, each with its guarantees if `asked` is asked for.
+    pub fn transports(
+        &self,
+        chosen: Chosen,
+        ranks: &Ranks,
+        devices: u32,
+        asked: Delivery,
+    ) -> Result<Vec<Transport>, Failure> {
         let setting = Setting { gpus: chosen.is_cuda(), ranks, devices, slices: self.slices };
-        let mut links: Vec<&LinkKind> = Vec::new();
+        let mut transports: Vec<Transport> = Vec::new();
         for choice in &self.link {
             let link = match choice {
                 None => LinkKind::best(&setting).map_err(|lost| Failure::Hang(lost.to_string()))?,
                 Some(link) => link,
             };
             link.check(&setting)?;
-            if links.iter().all(|other| other.name != link.name) {
-                links.push(link);
+            if transports.iter().all(|other| other.link.name != link.name) {
+                transports.push(Transport { link, delivery: link.delivery(chosen.is_cuda(), ranks, asked)? });
             }
         }
-        Ok(links)
+        Ok(transports)
     }
 
-    /// Returns the backend of sessions over a link with this delivery.
-    pub fn backend(
-        &self,
-        chosen: Chosen,
-        (link, delivery): (&'static LinkKind, Delivery),
-        ranks: &Ranks,
-        devices: u32,
-    ) -> Result<Backend, Error> {
-        if !chosen.is_cuda() {
-            return Ok(Backend::Cpu);
-        }
-        let gpus = self.gpus(ranks, devices).map_err(Error::Environment)?;
-        Ok(Backend::Cuda { gpus, link, delivery })
+    /// Returns the backend of sessions over `transport`.
+    pub fn backend(&self, chosen: Chosen, transport: Transport, ranks: &Ranks, devices: u32) -> Result<Backend, Error> {
+        let gpus = || self.gpus(ranks, devices).map_err(Error::Environment);
+        let devices = if chosen.is_cuda() { Devices::Cuda(gpus()?) } else { Devices::Cpu };
+        Ok(Backend { devices, transport })
     }
 
     /// Returns the backend of a command that measures over one link.
-    pub fn sole_backend(
-        &self,
-        ranks: &Ranks,
-        devices: u32,
-        details: DetailOptions,
-    ) -> Result<(Backend, &'static LinkKind), Failure> {
+    pub fn sole_backend(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Backend, Failure> {
         let chosen = self.choose(ranks, devices, details)?;
-        let links = self.links(chosen, ranks, devices)?;
-        let &[link] = links.as_slice() else {
+        let transports = self.transports(chosen, ranks, devices, Delivery::OneSided)?;
+        let &[transport] = transports.as_slice() else {
             return Err(Failure::Usage(format!(
                 "expected one --link here, found {}; leave the others out",
-                links.len()
+                transports.len()
             )));
         };
         if matches!(chosen, Chosen::Timed) {
@@ -306,7 +301,6 @@ impl DeviceOptions {
                     .to_string(),
             ));
         }
-        let delivery = link.delivery(chosen.is_cuda(), ranks, Delivery::OneSided)?;
-        Ok((self.backend(chosen, (link, delivery), ranks, devices)?, link))
+        Ok(self.backend(chosen, transport, ranks, devices)?)
     }
 }

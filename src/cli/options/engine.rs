@@ -2,11 +2,11 @@
 
 use super::values::{one_of, whole};
 use crate::cli::Failure;
-use crate::cost::{CostError, Decimal, TimeUnit};
-use crate::delivery::Delivery;
-use crate::resolve::PlatformOptions;
-use crate::sim::event::{EventError, Jitter, Scope, Sharing};
 use clap::Args;
+use pipesim_answer::question::Question;
+use pipesim_cost::{CostError, Decimal, TimeUnit};
+use pipesim_schedule::delivery::Delivery;
+use pipesim_sim::event::{EventError, Scope, Sharing};
 
 const SHARINGS: [(&str, &str, Sharing); 3] = [
     ("unlimited", "Messages do not slow each other down", Sharing::Unlimited),
@@ -108,27 +108,22 @@ fn sigma(text: &str) -> Result<u32, String> {
 }
 
 impl EngineOptions {
-    pub fn machine(&self) -> PlatformOptions {
-        PlatformOptions {
-            delivery: self.delivery,
-            transfer: self.transfer,
-            sharing: self.sharing,
-            scope: self.link_scope,
-            link_contention: self.link_contention.clone(),
-            slots: self.slots,
-            cores: self.cores,
-            contention: self.contention.clone(),
-            overlap_slowdown: self.overlap_slowdown,
-            devices_per_host_link: self.host_link_devices,
-            has_jitter: self.jitter.is_some(),
-        }
-    }
-
-    /// Returns the jitter and the number of samples.
-    pub fn jitter(&self) -> Option<(Jitter, u32)> {
-        let sigma_per_mille = self.jitter?;
-        let jitter = Jitter { sigma_per_mille, seed: self.jitter_seed, sample: 0 };
-        Some((jitter, self.samples))
+    /// Adds these options to a question.
+    pub fn ask(&self, question: &mut Question) {
+        let factor = |per_mille: &u32| f64::from(*per_mille) / 1000.0;
+        question.delivery = self.delivery;
+        question.transfer = self.transfer;
+        question.sharing = self.sharing;
+        question.link_scope = self.link_scope;
+        question.link_contention = self.link_contention.iter().map(factor).collect();
+        question.slots = self.slots;
+        question.cores = self.cores;
+        question.contention = self.contention.iter().map(factor).collect();
+        question.overlap_slowdown = self.overlap_slowdown.as_ref().map(factor);
+        question.host_link_devices = self.host_link_devices;
+        question.jitter = self.jitter.as_ref().map(factor);
+        question.samples = self.samples;
+        question.jitter_seed = self.jitter_seed;
     }
 }
 

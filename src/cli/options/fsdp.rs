@@ -1,8 +1,9 @@
 //! Options for FSDP's collectives between ops.
 
 use super::values::whole;
-use crate::fsdp::{Fsdp, Lookahead};
 use clap::Args;
+use pipesim_answer::question::Question;
+use pipesim_schedule::fsdp::Lookahead;
 
 /// Most stages of a device.
 const MOST: u64 = 1 << 20;
@@ -22,12 +23,10 @@ pub struct FsdpOptions {
 }
 
 impl FsdpOptions {
-    /// Returns the rule, if it is asked for.
-    pub fn rule(&self) -> Option<Fsdp> {
-        Some(Fsdp {
-            max_active_stages: self.max_active_stages?,
-            unshard_lookahead: self.unshard_lookahead.clone().unwrap_or_default(),
-            defer_reduce_grad_wait: self.defer_reduce_grad_wait,
-        })
+    /// Adds these options to a question.
+    pub fn ask(&self, question: &mut Question) {
+        question.max_active_stages = self.max_active_stages;
+        question.unshard_lookahead.clone_from(&self.unshard_lookahead);
+        question.defer_reduce_grad_wait = self.defer_reduce_grad_wait;
     }
 }

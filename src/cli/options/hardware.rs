@@ -1,27 +1,17 @@
 //! Options for a model on hardware under a parallel layout.
 
-use super::costs::{CostOptions, read_text};
-use super::memory_cap::MemoryCap;
 use super::mixture::MixtureOptions;
-use super::schedules::SearchOptions;
-use super::values::{Numbers, RecomputeParser, is_toml, name_or_toml, numbers, one_of, whole};
-use crate::cli::Failure;
-use crate::cli::terminal::progress::RemarkOptions;
-use crate::cost::analytic::{Analytic, Platform};
-use crate::hardware::{self, Hardware, Stack};
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
-use crate::model_spec::{self, huggingface, huggingface::Described, shape, transformer::Config};
-use crate::report::{Table, gibibytes, number, quantity};
-use crate::resolve::Costs;
-use crate::schedule::Overlap;
-use crate::step_estimate::StepEstimate;
+use super::values::{Numbers, RecomputeParser, name_or_toml, numbers, one_of, whole};
 use clap::Args;
-use std::path::Path;
+use pipesim_answer::question::{Predicted, Question};
+use pipesim_answer::step_estimate::StepEstimate;
+use pipesim_cost::analytic::Analytic;
+use pipesim_models::hardware::STACKS;
+use pipesim_models::layout::{Attention, Precision, Recompute, Zero};
+use pipesim_report::{Table, gibibytes, number, quantity};
 
 /// Largest parallel degree and number of sequences or tokens.
 const MOST: u64 = 1 << 27;
-/// Most combinations of degrees and micro-batches.
-const MOST_LAYOUTS: usize = 1_000_000;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "A model on hardware")]
@@ -72,18 +62,6 @@ pub struct HardwareOptions {
     pub mixture: MixtureOptions,
 }
 
-/// Degrees and micro-batches of one layout.
-#[derive(Clone, Copy, Debug)]
-pub struct Degrees {
-    pub tp: u32,
-    pub stages: u32,
-    pub dp: u32,
-    /// Sequences per micro-batch, if given.
-    pub size: Option<u32>,
-    /// Micro-batches.
-    pub micro: u32,
-}
-
 /// Returns a precision's name and its long forms, separated by `|`.
 pub fn spellings(precision: Precision) -> &'static str {
     match precision {
@@ -94,218 +72,25 @@ pub fn spellings(precision: Precision) -> &'static str {
     }
 }
 
-/// Finds a model by name or reads its file; `sequence` is --seq.
-pub fn model(name: &str, sequence: u32, remarks: RemarkOptions) -> Result<Config, Failure> {
-    if name.ends_with(".json") || name.contains('/') {
-        if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
-            return Err(Failure::Usage(model_spec::unknown(last)));
-        }
-        let text = read_text(Path::new(name), 16 << 20)?;
-        if shape::is_shape(&text) {
-            return shape::read(&text, sequence as usize).map_err(|error| Failure::Usage(format!("{name}: {error}")));
-        }
-        let Described { config, unknown } =
-            huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
-        if !unknown.is_empty() {
-            let keys = unknown.join(", ");
-            remarks.remark(&format!("warning: {name}: unknown keys, assumed not to change the model: {keys}"));
-        }
-        return Ok(config);
-    }
-    model_spec::transformer_named(name).ok_or_else(|| Failure::Usage(model_spec::unknown(name)))
-}
-
-/// Finds hardware by name or reads its file.
-pub fn hardware(name: &str) -> Result<Hardware, Failure> {
-    if !is_toml(name) {
-        return hardware::hardware(name).map_err(Failure::usage);
-    }
-    read_table(name, hardware::hardware_file)
-}
-
-/// Finds training software by name or reads its file.
-pub fn stack(name: &str) -> Result<Stack, Failure> {
-    if !is_toml(name) {
-        return hardware::stack(name).map_err(Failure::usage);
-    }
-    read_table(name, hardware::stack_file)
-}
-
-/// Reads a table with `read`, and its bases from files next to it.
-fn read_table<T>(
-    name: &str,
-    read: impl Fn(&str, &str, hardware::Files<'_>) -> Result<T, hardware::Error>,
-) -> Result<T, Failure> {
-    let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
-    let text = read_text(Path::new(name), 1 << 20)?;
-    let file = Path::new(name).file_name().map_or_else(|| name.to_string(), |file| file.to_string_lossy().into_owned());
-    let others =
-        |base: &str| read_text(&folder.join(base), 1 << 20).map_err(|error| hardware::Error::new(error.to_string()));
-    read(&file, &text, &others).map_err(Failure::usage)
-}
-
 impl HardwareOptions {
-    /// Whether several layouts are asked for.
-    pub fn are_several(&self) -> bool {
-        let sizes = self.micro_batch_size.as_ref().is_some_and(Numbers::are_several);
-        sizes || self.tp.are_several() || self.dp.are_several()
+    /// Adds these options to a question.
+    pub fn ask(&self, question: &mut Question) {
+        question.model.clone_from(&self.model);
+        question.hardware.clone_from(&self.hardware);
+        question.stack.clone_from(&self.stack);
+        question.tp = self.tp.all().to_vec();
+        question.dp = self.dp.all().to_vec();
+        question.cp = self.cp;
+        question.batch = self.batch;
+        question.micro_batch_size = self.micro_batch_size.as_ref().map_or_else(Vec::new, |sizes| sizes.all().to_vec());
+        question.seq = self.seq;
+        question.precision = self.compute_precision;
+        question.recompute = self.recompute;
+        question.zero = self.zero;
+        question.sequence_parallel = self.sequence_parallel;
+        question.attention = self.attention;
+        self.mixture.ask(question);
     }
-
-    /// Returns the costs of the model on the hardware, if given, with the memory of `schedules`, for every combination of degrees
-    /// and micro-batches. If there are several, combinations that the model or the batch does not allow are skipped.
-    pub fn all(
-        &self,
-        schedules: &SearchOptions,
-        costs: &CostOptions,
-        micro_given: bool,
-        remarks: RemarkOptions,
-    ) -> Result<Vec<Analytic>, Failure> {
-        let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(Vec::new()) };
-        let model = model(name, self.seq, remarks)?;
-        let machine = Platform { hardware: hardware(hardware_name)?, stack: stack(&self.stack)? };
-        let bytes = schedules.memory_cap.and_then(MemoryCap::bytes);
-        let (mut found, mut refused) = (Vec::new(), None);
-        let sizes = self.micro_batch_size.as_ref().map_or(1, |sizes| sizes.all().len());
-        let numbers = [self.tp.all(), self.dp.all(), schedules.stages.all(), schedules.micro.all()].map(<[u32]>::len);
-        let count = numbers.iter().fold(sizes, |count, more| count.saturating_mul(*more));
-        if count > MOST_LAYOUTS {
-            return Err(Failure::Usage(format!("expected at most {MOST_LAYOUTS} layouts, found {count}; give fewer")));
-        }
-        let several = self.are_several() || schedules.stages.are_several() || schedules.micro.are_several();
-        for degrees in self.degrees(schedules) {
-            let micro = (micro_given || self.batch.is_none()).then_some(degrees.micro);
-            let costs = self
-                .layout(degrees, schedules, micro, costs, (&model, &machine.stack))
-                .and_then(|layout| Analytic::new(model, machine.clone(), layout).map_err(Failure::usage));
-            match costs {
-                Ok(analytic) => found.push(match bytes {
-                    Some(bytes) => analytic.with_memory(bytes),
-                    None => analytic,
-                }),
-                Err(failure) if several => {
-                    let Degrees { tp, stages, dp, .. } = degrees;
-                    remarks.remark(&format!("note: --tp {tp} --stages {stages} --dp {dp} is left out: {failure}"));
-                    refused.get_or_insert(failure);
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        match refused {
-            Some(failure) if found.is_empty() => Err(failure),
-            _ => Ok(found),
-        }
-    }
-
-    /// Returns the combinations of degrees and micro-batches.
-    fn degrees(&self, schedules: &SearchOptions) -> Vec<Degrees> {
-        let sizes = self
-            .micro_batch_size
-            .as_ref()
-            .map_or_else(|| vec![None], |sizes| sizes.all().iter().map(|&b| Some(b)).collect());
-        let mut all = Vec::new();
-        for &tp in self.tp.all() {
-            for &stages in schedules.stages.all() {
-                for &dp in self.dp.all() {
-                    for &size in &sizes {
-                        all.extend(schedules.micro.all().iter().map(|&micro| Degrees { tp, stages, dp, size, micro }));
-                    }
-                }
-            }
-        }
-        all
-    }
-
-    /// Returns the costs without a model on hardware, at --micro-batch-size.
-    pub fn costs(&self, options: &CostOptions, remarks: RemarkOptions) -> Result<Costs, Failure> {
-        let costs = options.costs()?;
-        let Some(sequences) = self.micro_batch_size.as_ref().map(Numbers::first) else { return Ok(costs) };
-        if costs.is_staged() {
-            return Err(Failure::Usage(
-                "--micro-batch-size: the cost file has the times of stages at one micro-batch size, which is not known; leave it out, or \
-                 measure a run with the other size"
-                    .to_string(),
-            ));
-        }
-        if let Some((least, most)) = costs.measured_sequences().filter(|(a, b)| !(*a..=*b).contains(&sequences)) {
-            remarks.remark(&format!(
-                "note: micro-batches of {least} to {most} sequences were measured, not of {sequences}: times are scaled in \
-                 proportion; pipesim profile --calibrate-batch {least},{sequences} measures both"
-            ));
-        }
-        Ok(costs.with_sequences(sequences))
-    }
-
-    /// Returns a layout of `model`. `micro` is --micro if given.
-    fn layout(
-        &self,
-        degrees: Degrees,
-        schedules: &SearchOptions,
-        micro: Option<u32>,
-        costs: &CostOptions,
-        (model, stack): (&Config, &Stack),
-    ) -> Result<ParallelConfig, Failure> {
-        let (mixture, chunks) = (&self.mixture, schedules.chunks);
-        let batch = mixture.batch_of_round(self.batch)?;
-        let (size, micro) = micro_batches(batch, degrees.dp, degrees.size, micro).map_err(Failure::usage)?;
-        let layout =
-            costs.layout.as_ref().map(|layout| layout.stages(degrees.stages, chunks, model.layers)).transpose()?;
-        let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(degrees.stages).ok());
-        Ok(ParallelConfig {
-            pp: degrees.stages,
-            chunks: own_chunks.or(chunks).unwrap_or(1),
-            tp: degrees.tp,
-            cp: self.cp,
-            dp: degrees.dp,
-            micro_batch_size: size,
-            micro,
-            sequence: self.seq,
-            precision: self.compute_precision,
-            recompute: self.recompute,
-            zero: self.zero,
-            sequence_parallel: self.sequence_parallel,
-            attention: self.attention,
-            stack: self.stack.clone(),
-            layers: costs.layers.clone(),
-            layout,
-            ep: mixture.ep,
-            etp: mixture.etp(degrees.tp, stack, model),
-            dispatcher: mixture.dispatcher,
-            routing: mixture.routing,
-            cuda_graph: mixture.cuda_graph,
-            moe_overlap: mixture.moe_overlap || model.experts.is_some() && schedules.overlap == Overlap::Streams,
-            delay_wgrad: mixture.delay_wgrad,
-            fsdp: schedules.fsdp.clone(),
-            rounds: mixture.rounds,
-        })
-    }
-}
-
-/// Returns remarks about an unusual layout, and about `schedules` that the stack does not implement.
-pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
-    let Analytic { machine, layout, .. } = analytic;
-    let node = machine.hardware.gpus_per_node;
-    let mut remarks = Vec::new();
-    if f64::from(layout.tp) > node {
-        remarks.push(format!(
-            "warning: --tp {} is more than the {node} GPUs of a node: the collectives of every layer cross the network",
-            layout.tp
-        ));
-    }
-    if let (Some(known), true) = (machine.stack.schedules(), layout.pp > 1) {
-        let missing: Vec<&str> = schedules.iter().copied().filter(|name| !known.contains(name)).collect();
-        let known = if known.is_empty() { "no pipeline schedule".to_string() } else { known.join(", ") };
-        if !missing.is_empty() {
-            remarks.push(format!(
-                "note: {} implements {known}; {} predicted as if it did",
-                machine.stack.name,
-                match missing.as_slice() {
-                    [one] => format!("{one} is"),
-                    several => format!("{} are", several.join(", ")),
-                }
-            ));
-        }
-    }
-    remarks
 }
 
 /// Returns the numbers of parameters that a token activates, and that multi-token prediction adds.
@@ -318,8 +103,13 @@ fn parameters_beside(analytic: &Analytic) -> String {
     if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
 }
 
+/// Returns the steps on hardware with the names of their schedules.
+fn steps(predictions: &[Predicted]) -> impl Iterator<Item = (&String, &StepEstimate)> {
+    predictions.iter().filter_map(|one| Some((&one.figures.schedule, one.estimate.as_ref()?)))
+}
+
 /// Makes a table of step estimates, one row per schedule, times in ms.
-pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table {
+pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
     let mut header = vec![
         "schedule",
         "iteration",
@@ -339,7 +129,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
     let experts = header.iter().position(|name| *name == "experts").filter(|_| analytic.model.experts.is_none());
     experts.map(|column| header.remove(column));
-    let row = |(name, f): &(String, StepEstimate)| {
+    let row = |(name, f): (&String, &StepEstimate)| {
         let (t, [low, high]) = (&f.time_s, f.iteration_interval_s);
         let mut cells = vec![
             name.clone(),
@@ -361,8 +151,9 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
         cells
     };
     let Analytic { machine, layout, .. } = analytic;
-    let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
-    let shown = forecasts.iter().map(|(name, f)| format!("{name} {}", f.stage_layout)).collect::<Vec<_>>().join("; ");
+    let forecasts = || steps(predictions);
+    let layers = forecasts().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
+    let shown = forecasts().map(|(name, f)| format!("{name} {}", f.stage_layout)).collect::<Vec<_>>().join("; ");
     let shown = if layout.layout.is_some() { format!("Layout: {shown}. ") } else { String::new() };
     let caption = format!(
         "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. {shown}\
@@ -375,13 +166,13 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table
         machine.stack.name,
         analytic.attention(),
     );
-    Table::new(caption, &header, forecasts.iter().map(row).collect())
+    Table::new(caption, &header, forecasts().map(row).collect())
 }
 
 /// Describes the memory of the fullest devices, for mixtures of experts.
-fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
+fn memory_caption(predictions: &[Predicted]) -> String {
     let mut caption = "Memory of the fullest device".to_string();
-    for (name, forecast) in forecasts {
+    for (name, forecast) in steps(predictions) {
         let part = forecast.memory.fullest().of_which;
         let named = [
             ("expert weights", part.expert_weights),
@@ -403,10 +194,10 @@ fn memory_caption(forecasts: &[(String, StepEstimate)]) -> String {
 }
 
 /// Makes a table of the memory of the fullest device, one row per schedule.
-pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
+pub fn memory_table(predictions: &[Predicted]) -> Table {
     let header =
         ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
-    let row = |(name, f): &(String, StepEstimate)| {
+    let row = |(name, f): (&String, &StepEstimate)| {
         let device = f.memory.fullest();
         let bytes =
             [device.weights, device.gradients, device.optimizer, device.activations, device.buffers, device.total];
@@ -415,5 +206,5 @@ pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
         let rest = [gibibytes(f.memory.capacity_bytes), fits.to_string()];
         names.into_iter().chain(bytes.map(gibibytes)).chain(rest).collect()
     };
-    Table::new(memory_caption(forecasts), &header, forecasts.iter().map(row).collect())
+    Table::new(memory_caption(predictions), &header, steps(predictions).map(row).collect())
 }

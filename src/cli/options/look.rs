@@ -1,8 +1,9 @@
 //! Options that say how pictures look.
 
 use super::values::one_of;
-use crate::report::{Look, Palette, Report, quantity};
+use crate::cli::flags::{as_flags, in_report};
 use clap::Args;
+use pipesim_report::{Look, Palette, Report, quantity};
 use std::ops::RangeInclusive;
 
 /// Units of length in CSS pixels, 96 per inch.
@@ -70,9 +71,10 @@ fn length(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
 }
 
 impl LookOptions {
-    /// Applies the look to `report`. A window that begins after the end is dropped with a remark, so that a measurement is not lost.
+    /// Applies the look to `report`, whose texts name settings as flags from here on. A window that begins after the end is dropped with a remark, so that a measurement is not lost.
     pub fn apply(&self, report: &mut Report) -> Option<String> {
         report.look = self.look();
+        in_report(report);
         let panels = report.panels();
         let last = panels.max_by(|a, b| a.iteration().total_cmp(&b.iteration()));
         let end = last.filter(|panel| self.window.is_some_and(|(from, _)| from >= panel.iteration()))?;
@@ -92,6 +94,7 @@ impl LookOptions {
             notes: !self.no_notes,
             window: self.window,
             collapse: self.collapse,
+            no_letters: Look::default().no_letters.map(as_flags),
             ..Look::default()
         }
     }

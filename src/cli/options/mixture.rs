@@ -1,11 +1,9 @@
 //! Options for experts.
 
 use super::values::{one_of, whole};
-use crate::cli::Failure;
-use crate::hardware::Stack;
-use crate::layout::{CudaGraph, Dispatcher, Routing};
-use crate::model_spec::transformer::Config;
 use clap::Args;
+use pipesim_answer::question::Question;
+use pipesim_models::layout::{CudaGraph, Dispatcher, Routing};
 
 /// Largest degree.
 const MOST: u64 = 1 << 12;
@@ -40,19 +38,15 @@ pub struct MixtureOptions {
 }
 
 impl MixtureOptions {
-    /// Returns --etp, or its default for `model` with this training software.
-    pub fn etp(&self, tp: u32, stack: &Stack, model: &Config) -> u32 {
-        self.etp.unwrap_or_else(|| if model.experts.is_some() { stack.default_etp(tp) } else { 1 })
-    }
-
-    /// Returns the sequences of one round.
-    pub fn batch_of_round(&self, batch: Option<u32>) -> Result<Option<u32>, Failure> {
-        match batch {
-            Some(batch) if !batch.is_multiple_of(self.rounds) => Err(Failure::Usage(format!(
-                "expected --batch to be a multiple of --rounds {}, found {batch}; choose another number of rounds",
-                self.rounds
-            ))),
-            batch => Ok(batch.map(|batch| batch / self.rounds)),
-        }
+    /// Adds these options to a question.
+    pub fn ask(&self, question: &mut Question) {
+        question.ep = self.ep;
+        question.etp = self.etp;
+        question.dispatcher = self.dispatcher;
+        question.routing = self.routing;
+        question.cuda_graph = self.cuda_graph;
+        question.moe_overlap = self.moe_overlap;
+        question.delay_wgrad = self.delay_wgrad;
+        question.rounds = self.rounds;
     }
 }

@@ -7,16 +7,13 @@ pub mod engine;
 mod foreign;
 pub mod fsdp;
 pub mod hardware;
-pub mod layout;
 pub mod look;
-pub mod memory_cap;
 pub mod mixture;
 pub mod output;
 #[cfg(feature = "training")]
 pub mod ranks;
 pub mod rules;
 pub mod schedules;
-mod stage_file;
 pub mod threshold;
 pub mod tips;
 #[cfg(feature = "training")]

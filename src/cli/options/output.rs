@@ -3,15 +3,16 @@
 use super::costs::CostOptions;
 use super::look::LookOptions;
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::cli::terminal::{print, print_folded, print_text, table, to_ascii, width};
-use crate::cost::GivenCosts;
-use crate::report::{self, NamedBytes, Output, OutputKind, Report, endings, is_control};
-use crate::sanitize::shell_quoted;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use pipesim_cost::GivenCosts;
+use pipesim_report::{self as report, NamedBytes, Output, OutputKind, Report, endings, is_control};
+use pipesim_schedule::sanitize::shell_quoted;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -55,15 +56,16 @@ impl PrintOptions {
         match self.format {
             Format::Json => print(&escaped(&json()?)),
             Format::Table => print_folded(&self.plain(table())),
-            Format::Md => print(&self.plain(report::markdown(report))),
-            Format::Latex => print(&report::latex(report)),
+            Format::Md => print(&self.plain(report.markdown())),
+            Format::Latex => print(&report.latex()),
             Format::Csv => print_text(&csv()),
         }
     }
 
     /// Prints the costs assumed for those that were not given. JSON has them in each prediction.
     pub fn show_assumed(&self, costs: &CostOptions) -> Result<(), Failure> {
-        let Some(line) = costs.costs.as_ref().and_then(GivenCosts::assumption) else { return Ok(()) };
+        let line = costs.costs.as_deref().and_then(GivenCosts::assumption);
+        let Some(line) = line.map(as_flags) else { return Ok(()) };
         match self.format {
             Format::Table | Format::Md => print(&self.plain(format!("{line}\n\n"))),
             Format::Latex => print(&format!("% {line}\n")),
@@ -99,7 +101,7 @@ impl DrawOptions {
 /// Draws timelines for the terminal, `margin` columns narrower than it.
 pub fn draw(report: &Report, ascii: bool, color: Color, margin: usize) -> String {
     let width = width().map_or(100, |width| width.saturating_sub(margin));
-    let drawn = report::terminal(report, width, ascii, color.colors());
+    let drawn = report.terminal(width, ascii, color.colors());
     if ascii { to_ascii(&drawn) } else { drawn }
 }
 

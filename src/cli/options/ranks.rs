@@ -2,11 +2,12 @@
 
 use super::values::whole;
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::terminal::eprint;
 use crate::cli::terminal::stopping::{Decides, install_signal_handler};
-use crate::mesh::Mesh;
-use crate::ranks::{Patience, Ranks, RanksError, Role, launch, role};
 use clap::Args;
+use pipesim_exec::ranks::{Ended, Patience, Ranks, RanksError, Role, launch, role};
+use pipesim_schedule::mesh::Mesh;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,13 +58,13 @@ impl RankOptions {
 fn launch_ranks(size: u32, patience: Patience, is_quiet: bool) -> Result<(), Failure> {
     let stop = Arc::default();
     install_signal_handler(&stop, Decides::Launcher, is_quiet);
-    let ended = launch(size, patience, &stop)
+    let Ended { code, problem } = launch(size, patience, &stop)
         .map_err(|error| Failure::Environment(format!("starting {size} ranks: {error}")))?;
-    if let (Some(problem), true) = (&ended.problem, ended.code > 128) {
-        return Err(Failure::Stopped(problem.clone(), ended.code));
+    if let (Some(problem), true) = (&problem, code > 128) {
+        return Err(Failure::Stopped(problem.clone(), code));
     }
-    ended.problem.iter().for_each(|problem| eprint(&format!("error: {problem}")));
-    if ended.code == 0 { Ok(()) } else { Err(Failure::Reported(ended.code)) }
+    problem.iter().for_each(|problem| eprint(&as_flags(format!("error: {problem}"))));
+    if code == 0 { Ok(()) } else { Err(Failure::Reported(code)) }
 }
 
 /// Takes leave of the other ranks; rank 0 says why.

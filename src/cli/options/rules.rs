@@ -1,20 +1,20 @@
 //! Which options go together, beyond what clap can say: an option with no effect is rejected, never ignored.
 
+use super::costs::CostsText;
 #[cfg(feature = "training")]
 use super::devices::DeviceKind;
-use super::layout::LayoutOption;
-use super::memory_cap::MemoryCap;
 use super::output::Format;
 use super::schedules::Names;
 use super::values::Numbers;
-use crate::cost::{Decimal, GivenCosts, Per};
-use crate::report::{Output, OutputKind, TimelineRendering};
-use crate::schedule::Overlap;
-use crate::sim::event::Sharing;
-#[cfg(feature = "training")]
-use crate::training_loop::Decay;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
+use pipesim_answer::question::{MemoryCap, StageSplit};
+use pipesim_cost::{Decimal, Per};
+#[cfg(feature = "training")]
+use pipesim_measure::training_loop::Decay;
+use pipesim_report::{Output, OutputKind, TimelineRendering};
+use pipesim_schedule::schedule::Overlap;
+use pipesim_sim::event::Sharing;
 use std::collections::BTreeSet;
 
 /// Options that describe a training.
@@ -121,7 +121,7 @@ const RULES: &[Rule] = &[
     ),
     (
         "unit_ms",
-        |g| g.get::<GivenCosts>("costs").is_none_or(|costs| costs.unit().is_none()),
+        |g| g.get::<CostsText>("costs").is_none_or(|costs| costs.unit().is_none()),
         "is the length of a unit of --costs, and these already have a unit of time; leave it out",
     ),
     (
@@ -146,7 +146,7 @@ const RULES: &[Rule] = &[
     ),
     (
         "chunks",
-        |g| matches!(g.get("layout"), None | Some(LayoutOption::Torchtitan(_))),
+        |g| matches!(g.get("layout"), None | Some(StageSplit::Torchtitan(_))),
         "is the number of stages per device, which --layout determines; leave it out",
     ),
     (
@@ -161,7 +161,7 @@ const RULES: &[Rule] = &[
     ),
     (
         "costs",
-        |g| g.is_typed("layout") || !g.get::<GivenCosts>("costs").is_some_and(|costs| costs.has_pieces()),
+        |g| g.is_typed("layout") || !g.get::<CostsText>("costs").is_some_and(|costs| costs.has_pieces()),
         "has embedding, mtp or loss, which --layout places; give --layout, too, or leave them out",
     ),
     (
@@ -227,7 +227,7 @@ const RULES: &[Rule] = &[
     ),
     (
         "costs",
-        |g| !g.get::<GivenCosts>("costs").is_some_and(|costs| costs.has_collectives()) || g.has_collectives(),
+        |g| !g.get::<CostsText>("costs").is_some_and(|costs| costs.has_collectives()) || g.has_collectives(),
         "has unshard or reduce, the times of collectives, and there are none; give --max-active-stages 3, or leave them out",
     ),
     (

@@ -1,11 +1,11 @@
 //! `--fail-if`: thresholds on figures, as `bubble>15%`, `predicted.makespan>=100ms`, `|makespan_error|>5%`.
 
 use crate::cli::Failure;
-use crate::cost::TimeUnit;
-use crate::metrics::Metrics;
-use crate::nearest::{hint, nearest};
-use crate::report::Entry;
 use clap::Args;
+use pipesim_cost::TimeUnit;
+use pipesim_report::Entry;
+use pipesim_schedule::metrics::Metrics;
+use pipesim_schedule::nearest::{hint, nearest};
 
 /// Thresholds that end the program with exit code 4.
 #[derive(Args, Clone, Debug, Default)]

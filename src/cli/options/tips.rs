@@ -2,11 +2,11 @@
 
 use super::foreign::{FOREIGN, find};
 use crate::cli::file_kind::mistaken;
-use crate::dsl;
-use crate::nearest::{either, nearest, plain, same_numbers};
-use crate::sanitize::shell_quoted;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
+use pipesim_language as dsl;
+use pipesim_schedule::nearest::{either, nearest, plain, same_numbers};
+use pipesim_schedule::sanitize::shell_quoted;
 
 /// Replaces clap's tips in `error`, which only compare spellings, by what `arguments` probably mean.
 pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {

@@ -1,12 +1,12 @@
 //! Options that describe a training: model, data and optimizer.
 
 use super::values::{one_of, real, whole};
-use crate::exec::Fault;
-use crate::experiment::TrainingConfig;
-use crate::layout::Zero;
-use crate::mesh::Mesh;
-use crate::model::{AdamW, Tokenizer};
 use clap::Args;
+use pipesim_exec::Fault;
+use pipesim_measure::experiment::TrainingConfig;
+use pipesim_models::layout::Zero;
+use pipesim_schedule::mesh::Mesh;
+use pipesim_train::model::{AdamW, Tokenizer};
 use std::path::PathBuf;
 use std::time::Duration;
 

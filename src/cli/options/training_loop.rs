@@ -2,9 +2,11 @@
 
 use super::training::{not_negative, positive};
 use super::values::{one_of, share, whole};
-use crate::experiment::{Error, Training};
-use crate::training_loop::{DataSource, Decay, LearningRate, LoopConfig, Optimizer, Samples, Sampling, Validation};
 use clap::Args;
+use pipesim_measure::experiment::{Error, Training};
+use pipesim_measure::training_loop::{
+    DataSource, Decay, LearningRate, LoopConfig, Optimizer, Samples, Sampling, Validation,
+};
 
 const DECAYS: [(&str, &str, Decay); 3] = [
     ("constant", "The rate stays the same", Decay::Constant),

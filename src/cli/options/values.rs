@@ -1,9 +1,9 @@
 //! Value parsers: one of a few names, numbers and shares, lists and ranges of numbers (`4,8,16`, `4..8`, `4..16+4`, `4..64*2`).
 
-use crate::layout::{Recompute, RecomputePart};
-use crate::nearest::either;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
+use pipesim_models::layout::{Recompute, RecomputePart};
+use pipesim_schedule::nearest::either;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Colours in the terminal: when to use them, and how many it has.
 
-use crate::report::Colors;
 use clap::ValueEnum;
+use pipesim_report::Colors;
 use std::io::IsTerminal;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -9,7 +9,7 @@ pub mod stopping;
 pub mod watcher;
 
 use super::Failure;
-use crate::report::{self, Report, visible};
+use pipesim_report::{self as report, Report, visible};
 use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Longest message in bytes.
@@ -57,7 +57,7 @@ pub fn eprint(text: &str) {
 
 /// Formats the tables of a report to the terminal's width; in pipes and files a row is a line.
 pub fn table(report: &Report) -> String {
-    report::table(report, width())
+    report.table(width())
 }
 
 /// Wraps sentences to the terminal's width, each starting a line of its own after `indent` spaces.

@@ -1,11 +1,13 @@
 //! Remarks and progress on stderr: a bar or a spinner on a terminal, else a line now and then.
 
 use super::eprint;
-use crate::report::visible;
-use crate::resolve::Warning;
+use crate::cli::flags::as_flags;
 use clap::Args;
 #[cfg(unix)]
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pipesim_answer::question::{self, Observer, Remark};
+use pipesim_answer::resolve::Warning;
+use pipesim_report::visible;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,16 +91,16 @@ impl Progress {
 }
 
 impl RemarkOptions {
-    /// Prints a remark to stderr unless --quiet is given.
+    /// Prints a remark to stderr unless --quiet is given, with settings as flags.
     pub fn remark(self, text: &str) {
         if !self.quiet {
-            eprint(text);
+            eprint(&as_flags(text));
         }
     }
 
     /// Prints a warning; one that says what a result means is printed even with --quiet.
     pub fn warn(self, warning: &Warning) {
-        let text = format!("warning: {warning}");
+        let text = as_flags(format!("warning: {warning}"));
         match warning {
             Warning::Imported(_) => eprint(&text),
             Warning::AboveCap { .. } | Warning::NoneFits { .. } => self.remark(&text),
@@ -136,5 +138,24 @@ impl RemarkOptions {
         let named = std::thread::Builder::new().name("progress".to_string());
         let watch = (!self.quiet).then(|| named.spawn(watch).ok()).flatten();
         Busy { done, ended: Some(ended), watch }
+    }
+}
+
+impl Observer for RemarkOptions {
+    fn remark(&self, remark: &Remark) {
+        match remark {
+            Remark::Warning(warning) => self.warn(warning),
+            other => RemarkOptions::remark(*self, &other.to_string()),
+        }
+    }
+
+    fn busy(&self, what: &str, of: Option<(u64, &'static str)>) -> Box<dyn question::Busy> {
+        Box::new(RemarkOptions::busy(*self, what, of))
+    }
+}
+
+impl question::Busy for Busy {
+    fn done(&self) {
+        Busy::done(self);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicUsize;
 #[cfg(unix)]
 use {
-    crate::report::remove_unfinished,
+    pipesim_system::unfinished::remove_unfinished,
     signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     signal_hook::iterator::Signals,
     signal_hook::low_level,
@@ -17,7 +17,7 @@ use {
 /// using it.
 pub fn exit(code: u8) -> ! {
     #[cfg(feature = "cuda")]
-    if pipesim_cuda::library::is_any_open() {
+    if pipesim_gpu::library::is_any_open() {
         low_level::exit(i32::from(code));
     }
     std::process::exit(i32::from(code))

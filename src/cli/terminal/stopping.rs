@@ -2,8 +2,8 @@
 
 use super::eprint;
 use super::signals::{exit, signal_set};
-use crate::ranks::{Stop, signal_name};
-use crate::report::remove_unfinished;
+use pipesim_exec::ranks::{Stop, signal_name};
+use pipesim_system::unfinished::remove_unfinished;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;

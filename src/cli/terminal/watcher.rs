@@ -1,10 +1,11 @@
 //! Progress of measurements and trainings on stderr: a bar on a terminal, else a line now and then.
 
+use super::eprint;
 use super::progress::{Busy, RemarkOptions};
-use crate::experiment::Event;
-use crate::report::visible;
-use crate::training_loop::{LogLine, LoopEvent};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use pipesim_measure::experiment::Event;
+use pipesim_measure::training_loop::{LogLine, LoopEvent};
+use pipesim_report::visible;
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -56,6 +57,7 @@ impl RemarkOptions {
                 bar.finish_and_clear();
                 busy.replace(None);
             }
+            _ => {}
         }
     }
 
@@ -90,12 +92,14 @@ impl RemarkOptions {
                     remark(&bar, &format!("step {}: {}", line.step, brief(line)));
                     said.set(Some(Instant::now()));
                 }
-                if let Some(sample) = &line.sample {
-                    remark(&bar, &format!("step {}, sample: {}", line.step, quoted(sample)));
+                if let Some(sample) = line.sample.as_ref().filter(|_| !self.quiet) {
+                    // a model's words, not the library's
+                    bar.suspend(|| eprint(&format!("step {}, sample: {}", line.step, quoted(sample))));
                 }
             }
             LoopEvent::Saved(path) => remark(&bar, &format!("saved {}", path.display())),
             LoopEvent::End => bar.finish_and_clear(),
+            _ => {}
         }
     }
 }

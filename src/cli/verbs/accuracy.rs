@@ -10,12 +10,12 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::print;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::stopping::{Decides, install_signal_handler};
-use crate::experiment::{self, Extent, Results, Training, TrainingConfig, Transfer};
-use crate::mesh::Mesh;
-use crate::ranks::{Ranks, refuse_ranks};
-use crate::report::{self, Report};
-use crate::resolve::Selection;
 use clap::Args;
+use pipesim_answer::resolve::Selection;
+use pipesim_exec::ranks::{Ranks, refuse_ranks};
+use pipesim_measure::experiment::{self, Extent, Results, Training, TrainingConfig, Transfer};
+use pipesim_report::Report;
+use pipesim_schedule::mesh::Mesh;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ impl Accuracy {
                 _ => devices = numbers[0],
             }
             let mut training = training_config.training(1, ranks)?;
-            training.backend = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(devices), self.details)?.0;
+            training.backend = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(devices), self.details)?;
             let selection = Selection { host: &Sandbox, ..Selection::new(devices, self.calibrate_micro) };
             Ok(Transfer { name: text.clone(), training, selection })
         };
@@ -140,7 +140,7 @@ impl Accuracy {
             let training_config = TrainingConfig { batch, ..self.training.training_config() };
             let mut training = training_config.training(1, ranks)?;
             training.backend =
-                self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(self.stages), self.details)?.0;
+                self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(self.stages), self.details)?;
             Ok(training)
         };
         asked.iter().filter(|&&sequences| sequences > 1).map(sized).collect()
@@ -161,7 +161,7 @@ impl Accuracy {
         let mut training = self.training.training_config().training(1, &ranks)?;
         let mesh = self.training.mesh();
         let devices = self.devices.for_mesh(mesh)?;
-        let (backend, link) = devices.sole_backend(&ranks, mesh.world(self.stages), self.details)?;
+        let backend = devices.sole_backend(&ranks, mesh.world(self.stages), self.details)?;
         if mesh != Mesh::default() {
             remarks.remark(&mesh.in_words(self.stages));
         }
@@ -187,13 +187,13 @@ impl Accuracy {
         if let Some(file) = record {
             file.write(experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
         }
-        let Results { mut report, outcomes, .. } = accuracy.judge(&training, link.name, &runs)?;
+        let Results { mut report, outcomes, .. } = accuracy.judge(&training, &runs)?;
         write.look.apply(&mut report).iter().for_each(|why| remarks.remark(why));
         report.provenance.extend(origin());
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         let only_tables =
             Report { entries: Vec::new(), extra_tables: report.extra_tables.clone(), ..Report::default() };
-        let markdown = report::markdown(&only_tables);
+        let markdown = only_tables.markdown();
         let more = [("accuracy.json", json(&figures)?), ("accuracy.md", markdown.clone())];
         let more = more.map(|(name, text)| (name.to_string(), text.into_bytes()));
         write.write(&report, &more, print(&markdown), remarks)?;

@@ -1,17 +1,17 @@
 //! `pipesim check`: whether schedules are valid, and under which deliveries they finish without deadlock.
 
-use crate::check;
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::output::{PrintOptions, versioned};
-use crate::cli::options::schedules::SearchOptions;
+use crate::cli::options::schedules::{SearchOptions, graphs};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::table;
-use crate::communicators::{self, DirectedEdge};
-use crate::delivery::{Delivery, PyTorch};
-use crate::graph::TaskGraph;
-use crate::report::{self, Report, Table};
 use clap::Args;
+use pipesim_report::{self as report, Report, Table};
+use pipesim_schedule::check;
+use pipesim_schedule::communicators::{self, DirectedEdge};
+use pipesim_schedule::delivery::{Delivery, PyTorch};
+use pipesim_schedule::graph::TaskGraph;
 use serde::Serialize;
 
 /// Deliveries with a communicator per edge.
@@ -65,7 +65,9 @@ struct Verdict {
 
 impl Check {
     pub fn run(&self) -> Result<(), Failure> {
-        let graphs = self.schedules.graphs(&self.costs, self.details.remarks)?;
+        let mut question = self.schedules.question();
+        self.costs.ask(&mut question);
+        let graphs = graphs(&question, &self.costs, self.details.remarks)?;
         for (graph, delivery) in graphs.iter().flat_map(|graph| self.delivery.iter().map(move |of| (graph, of))) {
             if let Some(why) = delivery.refuses(graph.schedule()) {
                 let name = &graph.schedule().name;

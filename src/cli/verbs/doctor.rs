@@ -1,11 +1,12 @@
 //! `pipesim doctor`: which devices and libraries work here, and how to fix the others.
 
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::options::output::json;
 use crate::cli::options::values::whole;
 use crate::cli::terminal::{print, print_folded};
-use crate::doctor::{self, Diagnosis, Need, Probe};
 use clap::{Args, ValueEnum};
+use pipesim_exec::doctor::{self, Diagnosis, Need, Probe};
 use std::time::Duration;
 
 const HELP: &str = "Each probe that opens a library runs in a child process, which is killed at the time limit. Libraries are \
@@ -38,6 +39,14 @@ enum Format {
     Json,
 }
 
+/// Returns a diagnosis whose advice names settings as flags.
+fn as_written(mut diagnosis: Diagnosis) -> Diagnosis {
+    let fixes = diagnosis.probes.iter_mut().filter_map(|row| row.finding.fix.as_mut());
+    let texts = fixes.chain(diagnosis.needs.iter_mut().map(|need| &mut need.because));
+    texts.for_each(|text| *text = as_flags(&*text));
+    diagnosis
+}
+
 impl Doctor {
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(probe) = self.probe {
@@ -45,7 +54,7 @@ impl Doctor {
             // A library may have printed half a line.
             return print(&format!("\n{line}\n"));
         }
-        let diagnosis = doctor::examine(Duration::from_secs(self.time_limit));
+        let diagnosis = as_written(doctor::examine(Duration::from_secs(self.time_limit)));
         match self.format {
             Format::Json => print(&json(&diagnosis)?)?,
             Format::Table => print_folded(&diagnosis.text())?,

@@ -9,7 +9,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 const HELP: &str = "Without -o, serves the page to this machine alone until Ctrl-C, and runs what it asks for. With -o, writes one \
-file that opens from disk and needs no server; explorer/build makes the program that it contains.";
+file that opens from disk and needs no server; tests/explorer/build makes the program that it contains.";
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -35,10 +35,10 @@ impl Explore {
         let file = OneFile::at(self.output.as_deref(), &["html"])?;
         let name = program.display();
         let module = std::fs::read(program)
-            .map_err(|error| Failure::Usage(format!("cannot read {name}: {error}; run explorer/build")))?;
+            .map_err(|error| Failure::Usage(format!("cannot read {name}: {error}; run tests/explorer/build")))?;
         if !module.starts_with(b"\0asm") {
             return Err(Failure::Usage(format!(
-                "{name}: expected WebAssembly, found another file; run explorer/build"
+                "{name}: expected WebAssembly, found another file; run tests/explorer/build"
             )));
         }
         let page = page(&Engine::Inside(&module), &list).map_err(anyhow::Error::from)?;

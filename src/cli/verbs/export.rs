@@ -4,14 +4,15 @@ use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::output::OneFile;
-use crate::cli::options::schedules::SearchOptions;
+use crate::cli::options::schedules::{SearchOptions, graphs};
 use crate::cli::options::values::one_of;
+use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cost::GivenCosts;
-use crate::csv;
-use crate::export;
-use crate::graph::TaskGraph;
 use clap::Args;
+use pipesim_cost::GivenCosts;
+use pipesim_schedule::csv;
+use pipesim_schedule::export;
+use pipesim_schedule::graph::TaskGraph;
 use std::path::PathBuf;
 
 /// Writes a graph in a format (`true`: with the waits of PyTorch 2.15; the text names the costs that decide the order), and the endings
@@ -88,12 +89,14 @@ impl Export {
             ));
         }
         let file = OneFile::at(self.output.as_deref(), endings)?;
-        if let Some(assumption) = self.costs.costs.as_ref().and_then(GivenCosts::assumption) {
+        if let Some(assumption) = self.costs.costs.as_deref().and_then(GivenCosts::assumption) {
             self.remarks.remark(&assumption);
         }
-        let schedules = SearchOptions { fsdp: self.fsdp.rule(), ..self.schedules.clone() };
-        let graphs = schedules.graphs(&self.costs, self.remarks)?;
-        let made_with = self.made_with()?;
+        let mut question = self.schedules.question();
+        self.costs.ask(&mut question);
+        self.fsdp.ask(&mut question);
+        let graphs = graphs(&question, &self.costs, self.remarks)?;
+        let made_with = if question.follows_costs(&Sandbox)? { Some(self.made_with()) } else { None };
         if let (Some(costs), None) = (&made_with, self.costs.first_given()) {
             self.remarks.remark(&format!(
                 "note: costs decide this order; made with {costs}; give your own with --costs or --profile"
@@ -104,17 +107,14 @@ impl Export {
         file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
     }
 
-    /// Describes the costs that decide the order, if they do.
-    fn made_with(&self) -> Result<Option<String>, Failure> {
-        if !self.schedules.follows_costs()? {
-            return Ok(None);
-        }
+    /// Describes the costs that decide the order.
+    fn made_with(&self) -> String {
         let slow: Vec<String> =
             self.costs.slow.iter().map(|(device, factor)| format!(", device {device} x {}", factor.to_f64())).collect();
         let costs = match &self.costs.profile {
             Some(path) => format!("the measured costs of {}", path.display()),
             None => self.costs.given().described(),
         };
-        Ok(Some(format!("{costs}{}", slow.concat())))
+        format!("{costs}{}", slow.concat())
     }
 }

@@ -3,12 +3,13 @@
 use crate::cli::Failure;
 use crate::cli::options::output::{DrawOptions, OneFile, WriteOptions, json, origin};
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cost::CostFile;
-use crate::diagnosis::{self, Fit, MeasuredStep};
-use crate::import::{ImportOptions, LabelRule, RankClock, Run, import};
-use crate::report::{self, Entry, Panel, Report, Table};
-use crate::timeline::{StepFigures, Timeline};
+use crate::import;
 use clap::Args;
+use pipesim_answer::diagnosis::{self, Fit, MeasuredStep};
+use pipesim_cost::CostFile;
+use pipesim_import::{ImportOptions, LabelRule, RankClock, Run};
+use pipesim_report::{self as report, Entry, Panel, Report, Table};
+use pipesim_schedule::timeline::{StepFigures, Timeline};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +69,7 @@ impl Import {
         let mut report = self.report(&run)?;
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         let table = || self.draw.terminal(&report);
-        let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
+        let printed = self.draw.print.show(&report, || Ok(report.json()), table, || report::figures(&report));
         report.provenance.extend(origin());
         self.write.write(&report, &[], printed, self.remarks)
     }

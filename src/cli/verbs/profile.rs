@@ -2,6 +2,7 @@
 
 use super::import::costs_of_steps;
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::options::costs::read_text;
 use crate::cli::options::devices::DeviceOptions;
 use crate::cli::options::output::{OneFile, json};
@@ -10,14 +11,14 @@ use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{Numbers, numbers, whole};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::stopping::{Decides, install_signal_handler};
-use crate::cost::CostFile;
-use crate::experiment::{self, TrainingConfig};
-use crate::graph::TaskGraph;
-use crate::mesh::Mesh;
-use crate::ranks::{Ranks, refuse_ranks};
-use crate::resolve::{self, OrderedGraph};
-use crate::timeline::Timeline;
 use clap::Args;
+use pipesim_answer::resolve::{self, OrderedGraph};
+use pipesim_cost::CostFile;
+use pipesim_exec::ranks::{Ranks, refuse_ranks};
+use pipesim_measure::experiment::{self, TrainingConfig};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::mesh::Mesh;
+use pipesim_schedule::timeline::Timeline;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -69,7 +70,7 @@ impl Profile {
         };
         self.schedules.reject_unused(std::slice::from_ref(&name), self.details.remarks)?;
         let OrderedGraph { graph, warnings, .. } =
-            self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
+            self.schedules.selection()?.graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
         warnings.iter().for_each(|warning| self.details.remarks.warn(warning));
         Ok((name, graph))
     }
@@ -93,7 +94,7 @@ impl Profile {
         let file = OneFile::at(self.output.as_deref(), if self.machine { &[".toml"] } else { &[".json"] })?;
         refuse_ranks("pipesim profile")?;
         if self.machine {
-            return file.write(experiment::measured_hardware(), remarks, |path| {
+            return file.write(as_flags(experiment::measured_hardware()), remarks, |path| {
                 format!("; use it with pipesim predict --hardware {path} --precision fp32 --stack pipesim --model gpt2")
             });
         }
@@ -115,7 +116,7 @@ impl Profile {
             let batch = sequences.map_or(self.training.batch, |sequences| Some(sequences.saturating_mul(all)));
             let training_config = TrainingConfig { batch, ..training_config.clone() };
             let mut training = training_config.training(micro, &ranks)?;
-            training.backend = devices.sole_backend(&ranks, mesh.world(stages), self.details)?.0;
+            training.backend = devices.sole_backend(&ranks, mesh.world(stages), self.details)?;
             Ok::<_, Failure>(training)
         };
         let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or_default();
@@ -125,7 +126,7 @@ impl Profile {
         let sizes =
             asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
         let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, back_to_back: 1 };
-        let calibrating = (&*name, &self.schedules.selection());
+        let calibrating = (&*name, &self.schedules.selection()?);
         let (costs, ended) = experiment::profile(&first, &sizes, calibrating, extent, &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
         ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))

@@ -1,6 +1,7 @@
 //! `pipesim run`: train, measure, predict from one calibrated schedule, compare.
 
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::devices::{Chosen, DeviceOptions};
 use crate::cli::options::output::{DrawOptions, WriteOptions, json, origin};
@@ -9,17 +10,20 @@ use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{real, share, whole};
+use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::eprint;
 use crate::cli::terminal::progress::DetailOptions;
-use crate::cost::{GivenCosts, TimeUnit};
-use crate::delivery::Delivery;
-use crate::exec::link::LinkKind;
-use crate::exec::{GRAPHS, PRODUCTS};
-use crate::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
-use crate::ranks::{Ranks, signal_name};
-use crate::report;
-use crate::resolve::Costs;
 use clap::Args;
+use pipesim_answer::resolve::Costs;
+use pipesim_cost::{GivenCosts, TimeUnit};
+use pipesim_exec::link::LinkKind;
+use pipesim_exec::ranks::{Ranks, signal_name};
+use pipesim_exec::{GRAPHS, PRODUCTS};
+use pipesim_measure::experiment::{
+    self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Transport, Verdict,
+};
+use pipesim_report as report;
+use pipesim_schedule::delivery::Delivery;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -70,7 +74,7 @@ pub struct Run {
     thresholds: ThresholdOptions,
 }
 
-/// The findings over all links, and the error that ended the measurement early; or the error without any finding.
+/// The results of each link, and the error that ended the measurement early; or the error without any results.
 type Found = Result<(Vec<Results>, Option<experiment::Error>), experiment::Error>;
 
 #[derive(Serialize)]
@@ -115,7 +119,7 @@ impl Run {
         }
         self.schedules.reject_unused(&self.schedules.names(), remarks)?;
         self.training.training_config().chosen_heads().iter().for_each(|note| remarks.remark(&format!("note: {note}")));
-        let mut experiment = self.experiment(ranks);
+        let mut experiment = self.experiment(ranks)?;
         let mesh = self.training.mesh();
         let (devices, workers) = (self.devices.for_mesh(mesh)?, mesh.world(self.schedules.stages.first()));
         if self.baseline && !mesh.is_single() {
@@ -130,11 +134,10 @@ impl Run {
             ));
         }
         self.thresholds.check_scope(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
-        let links = devices.links(chosen, ranks, workers)?;
-        for &link in &links {
-            experiment.delivery = link.delivery(chosen.is_cuda(), ranks, self.delivery)?;
-            experiment.refuse_early()?;
-            remarks.remark(&format!("link: {}", link.name));
+        let transports = devices.transports(chosen, ranks, workers, self.delivery)?;
+        for transport in &transports {
+            experiment.refuse_early(transport.delivery)?;
+            remarks.remark(&format!("link: {}", transport.link.name));
         }
         experiment.costs = match chosen {
             Chosen::Timed => self.costs.costs()?,
@@ -144,28 +147,28 @@ impl Run {
             },
         };
         let observer = remarks.observer(true, true);
-        let mut measured = self.over(&links, &mut experiment, chosen, &observer)?;
+        let mut measured = self.over(&transports, &experiment, chosen, &observer);
         if let (Err(experiment::Error::Unsupported(why)), 1, true) = (&measured, ranks.size(), devices.may_fall_back())
         {
             // the links may need GPUs
-            if let Ok(links) = devices.links(Chosen::Cpu, ranks, workers) {
+            if let Ok(transports) = devices.transports(Chosen::Cpu, ranks, workers, self.delivery) {
                 remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
                 chosen = Chosen::Cpu;
-                measured = self.over(&links, &mut experiment, chosen, &observer)?;
+                measured = self.over(&transports, &experiment, chosen, &observer);
             }
         }
-        let (findings, failure) = measured?;
-        let mut finding = Results::merged(findings);
-        let failure = finding.failure.take().or(failure);
-        write.look.apply(&mut finding.report).iter().for_each(|why| remarks.remark(why));
-        finding.report.provenance.extend(origin());
-        finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
-        let printed = || self.show(&finding, chosen, failure.as_ref());
+        let (of_links, failure) = measured?;
+        let mut results = Results::merged(of_links);
+        let failure = results.failure.take().or(failure);
+        write.look.apply(&mut results.report).iter().for_each(|why| remarks.remark(why));
+        results.report.provenance.extend(origin());
+        results.report.title.extend(failure.as_ref().map(|failure| as_flags(format!(" ({failure})"))));
+        let printed = || self.show(&results, chosen, failure.as_ref());
         let speaks = ranks.speaks();
         if speaks && ranks.rank() > 0 {
             eprint(&format!("rank {} writes the results so far", ranks.rank()));
         }
-        let written = if speaks { write.write(&finding.report, &[], printed(), remarks) } else { Ok(()) };
+        let written = if speaks { write.write(&results.report, &[], printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
             if let Err(unwritten) = written {
                 eprint(&format!("error: {unwritten}"));
@@ -183,58 +186,51 @@ impl Run {
                 128 + signal,
             ));
         }
-        self.thresholds.judge(&figures(&finding))?.result()
+        self.thresholds.judge(&figures(&results))?.result()
     }
 
-    fn over(
-        &self,
-        links: &[&'static LinkKind],
-        experiment: &mut Experiment,
-        chosen: Chosen,
-        observer: Observer<'_>,
-    ) -> Result<Found, Failure> {
-        let mut findings: Vec<Results> = Vec::new();
-        for &link in links {
-            experiment.delivery = link.delivery(chosen.is_cuda(), &experiment.ranks, self.delivery)?;
-            match self.measure(experiment, chosen, link, observer) {
+    fn over(&self, transports: &[Transport], experiment: &Experiment, chosen: Chosen, observer: Observer<'_>) -> Found {
+        let mut of_links: Vec<Results> = Vec::new();
+        for &transport in transports {
+            match self.measure(experiment, chosen, transport, observer) {
                 // Keep the results of the other links.
-                Err(error) if !findings.is_empty() => return Ok(Ok((findings, Some(error)))),
-                Err(error) => return Ok(Err(error)),
-                Ok(finding) => findings.push(finding),
+                Err(error) if !of_links.is_empty() => return Ok((of_links, Some(error))),
+                Err(error) => return Err(error),
+                Ok(results) => of_links.push(results),
             }
-            if findings.iter().any(|finding| finding.failure.is_some()) {
+            if of_links.iter().any(|results| results.failure.is_some()) {
                 break;
             }
         }
-        Ok(Ok((findings, None)))
+        Ok((of_links, None))
     }
 
     fn measure(
         &self,
         experiment: &Experiment,
         chosen: Chosen,
-        link: &'static LinkKind,
+        transport: Transport,
         observer: Observer<'_>,
     ) -> Result<Results, experiment::Error> {
         if matches!(chosen, Chosen::Timed) {
-            return experiment.timed(self.unit_ms(), link.name, observer);
+            return experiment.timed(self.unit_ms(), transport, observer);
         }
         let (ranks, workers) = (&experiment.ranks, self.training.mesh().world(self.schedules.stages.first()));
-        let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, workers)?;
-        experiment.train(backend, link.name, observer)
+        let backend = self.devices.backend(chosen, transport, ranks, workers)?;
+        experiment.train(backend, observer)
     }
 
     /// Returns the milliseconds per unit of the costs, 1 for a cost file.
     fn unit_ms(&self) -> f64 {
-        let given = self.costs.costs.as_ref().and_then(GivenCosts::unit).map_or(self.unit_ms, TimeUnit::ms);
+        let given = self.costs.costs.as_deref().and_then(GivenCosts::unit).map_or(self.unit_ms, TimeUnit::ms);
         if self.costs.profile.is_some() { 1.0 } else { given }
     }
 
-    /// Returns the experiment without its costs; the delivery may change with the link.
-    fn experiment(&self, ranks: &Arc<Ranks>) -> Experiment {
-        Experiment {
+    /// Returns the experiment without its costs.
+    fn experiment(&self, ranks: &Arc<Ranks>) -> Result<Experiment, Failure> {
+        Ok(Experiment {
             schedules: self.schedules.names(),
-            selection: self.schedules.selection(),
+            selection: self.schedules.question().selection(&Sandbox)?,
             leave_out: self.schedules.schedule.is_empty(),
             training_config: TrainingConfig { layers: self.costs.layers.clone(), ..self.training.training_config() },
             costs: Costs::default(),
@@ -244,19 +240,18 @@ impl Run {
             until: self.until,
             back_to_back: self.back_to_back,
             baseline: self.baseline,
-            delivery: self.delivery,
             ranks: ranks.clone(),
-        }
+        })
     }
 
-    fn show(&self, finding: &Results, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
-        let Results { report, outcomes: runs, calibration, baseline, verdict, .. } = finding;
+    fn show(&self, results: &Results, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
+        let Results { report, outcomes: runs, calibration, baseline, verdict, .. } = results;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
             (None, file) => serde_json::json!({"file": file}),
         };
-        let ended_early = ended.map(ToString::to_string);
+        let ended_early = ended.map(as_flags);
         let runs = || Runs {
             schema_version: 1,
             calibrated_on: calibrated_on(),
@@ -274,8 +269,8 @@ impl Run {
     }
 }
 
-fn figures(finding: &Results) -> Vec<Figures<'_>> {
-    let both = finding.report.entries.iter().zip(&finding.outcomes);
+fn figures(results: &Results) -> Vec<Figures<'_>> {
+    let both = results.report.entries.iter().zip(&results.outcomes);
     let one = |(entry, outcome): (_, &Outcome)| {
         let period = outcome.period_ms.map(|period| period.median);
         Figures::of_entry(entry)

@@ -4,10 +4,10 @@ use crate::cli::Failure;
 use crate::cli::options::output::draw;
 use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::{fold, print, print_folded, print_text};
-use crate::dsl::{self, Description};
-use crate::report::{Report, number, percent};
-use crate::resolve::{self, Costs, Files, Resolved, Selection};
 use clap::Args;
+use pipesim_answer::resolve::{self, Costs, Files, Resolved, Selection};
+use pipesim_language::{self as dsl, Description};
+use pipesim_report::{Report, number, percent};
 use serde_json::{Value, json};
 
 /// Devices and micro-batches of the drawings.

@@ -1,12 +1,14 @@
 //! `pipesim completions` and `pipesim man`: shell completions, which call the program with `COMPLETE` set, and manual pages.
 
 use crate::cli::Failure;
-use crate::nearest::{hint, nearest};
-use crate::{dsl, hardware, model_spec};
 use clap::{Command, ValueHint};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
+use pipesim_language as dsl;
+use pipesim_models::hardware;
+use pipesim_models::model_spec;
+use pipesim_schedule::nearest::{hint, nearest};
 use std::ffi::OsStr;
 use std::path::Path;
 

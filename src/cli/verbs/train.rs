@@ -1,7 +1,7 @@
 //! `pipesim train`: train a model until it is done, with checkpoints.
 
-use crate::checkpoint::{self, Checkpoint, NotFound, STATE};
 use crate::cli::Failure;
+use crate::cli::flags::{as_flags, in_report};
 use crate::cli::options::costs::read_costs;
 use crate::cli::options::devices::{DeviceKind, DeviceOptions};
 use crate::cli::options::output::origin;
@@ -13,16 +13,17 @@ use crate::cli::options::values::{Numbers, whole};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::cli::terminal::{eprint, print};
-use crate::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
-use crate::graph::TaskGraph;
-use crate::mesh::Mesh;
-use crate::model::Tokens;
-use crate::ranks::{Ranks, signal_name};
-use crate::report::{ClaimedFolder, Output, OutputKind, Report};
-use crate::resolve::OrderedGraph;
-use crate::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, ValueEnum};
+use pipesim_answer::resolve::OrderedGraph;
+use pipesim_exec::ranks::{Ranks, signal_name};
+use pipesim_measure::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
+use pipesim_measure::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
+use pipesim_report::{ClaimedFolder, Output, OutputKind, Report};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::mesh::Mesh;
+use pipesim_train::checkpoint::{self, Checkpoint, NotFound, STATE};
+use pipesim_train::model::Tokens;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,13 +83,14 @@ struct Start {
     pipeline: Pipeline,
     training: Training,
     graph: TaskGraph,
-    link: &'static str,
     resumed: Option<(Checkpoint, u32)>,
 }
 
 /// Writes the report of the last steps to the folder of the run.
 fn save_report(mut report: Report, folder: &Path) -> Result<(), Failure> {
+    in_report(&mut report);
     report.provenance.extend(origin());
+    in_report(&mut report);
     Ok(report.save(folder.join("report").join("")).map(drop)?)
 }
 
@@ -126,10 +128,10 @@ impl Train {
             .check_sharing([&start.graph].into_iter(), typed_zero)?
             .iter()
             .for_each(|text| remarks.remark(text));
-        if let Some(claimed) = &claimed {
-            check_newest(claimed.path(), start.resumed.as_ref())?;
+        if claimed.is_some() {
+            check_newest(&folder, start.resumed.as_ref())?;
         }
-        let Start { config, pipeline, training, graph, link, resumed } = start;
+        let Start { config, pipeline, training, graph, resumed } = start;
         let steps = config.steps;
         match &resumed {
             Some((checkpoint, done)) => {
@@ -141,7 +143,7 @@ impl Train {
                 all.for_each(|remark| remarks.remark(&format!("note: {remark}")));
             }
         }
-        let training_loop = TrainingLoop::new((config, pipeline), (training, link), &folder, resumed)?;
+        let training_loop = TrainingLoop::new((config, pipeline), training, &folder, resumed)?;
         let rescued = |report| match save_report(report, &folder) {
             Ok(()) => eprint(&format!("rank {} wrote a report of the last steps", ranks.rank())),
             Err(failure) => eprint(&format!("error: {failure}")),
@@ -169,7 +171,7 @@ impl Train {
         if ranks.rank() > 0 {
             return Ok(());
         }
-        let warning = warning.map_or_else(String::new, |warning| format!("warning: {warning}\n"));
+        let warning = warning.map_or_else(String::new, |warning| as_flags(format!("warning: {warning}\n")));
         print(&format!(
             "{step} steps done; the model is in {checkpoint}, the log and the report in {folder}\n{warning}"
         ))
@@ -203,10 +205,10 @@ impl Train {
             set: self.schedules.set.iter().cloned().collect(),
             layers: self.layers.clone(),
         };
-        let (training, link) = self.training(&training_config, &pipeline, ranks, details)?;
+        let training = self.training(&training_config, &pipeline, ranks, details)?;
         let graph = self.ordered(fixed, &self.schedules, (&training, &mut pipeline), details)?;
         let config = self.training_loop.config(&training, pipeline.micro)?;
-        Ok(Start { config, pipeline, training, graph, link, resumed: None })
+        Ok(Start { config, pipeline, training, graph, resumed: None })
     }
 
     /// Prepares a run that goes on from a checkpoint.
@@ -238,12 +240,12 @@ impl Train {
                 training_config.data = Some(data.clone());
             }
         }
-        let (training, link) = self.training(&training_config, &saved.pipeline, ranks, details)?;
+        let training = self.training(&training_config, &saved.pipeline, ranks, details)?;
         let graph = self.ordered(fixed, &schedules, (&training, &mut saved.pipeline), details)?;
         saved.config.data.check(&training)?;
         saved.config.data = DataSource::of(&training)?;
         let SavedRun { config, pipeline, .. } = saved;
-        Ok(Start { config, pipeline, training, graph, link, resumed: Some((checkpoint, done)) })
+        Ok(Start { config, pipeline, training, graph, resumed: Some((checkpoint, done)) })
     }
 
     /// Returns the mesh: the degrees given, and otherwise what was saved.
@@ -289,7 +291,7 @@ impl Train {
     ) -> Result<(String, Option<OrderedGraph>), Failure> {
         let name = one(&schedules.asked())?;
         schedules.reject_unused(std::slice::from_ref(&name), details.remarks)?;
-        let fixed = fixed_graph(&schedules.selection(), &name)?;
+        let fixed = fixed_graph(&schedules.selection()?, &name)?;
         if fixed.is_some() && self.profile.is_some() {
             return Err(Failure::Usage(format!(
                 "--profile: the order of {name} does not depend on costs; leave it out"
@@ -308,8 +310,8 @@ impl Train {
         details: DetailOptions,
     ) -> Result<TaskGraph, Failure> {
         let costs = self.profile.as_deref().map(read_costs).transpose()?;
+        let selection = schedules.selection()?;
         let measured = || {
-            let selection = schedules.selection();
             let observer = details.remarks.observer(false, false);
             graph_of(training, (&selection, &pipeline.schedule), costs.as_ref(), &observer)
         };
@@ -324,20 +326,19 @@ impl Train {
         Ok(graph)
     }
 
-    /// Returns the training on the devices asked for, and its link.
+    /// Returns the training on the devices asked for.
     fn training(
         &self,
         config: &TrainingConfig,
         pipeline: &Pipeline,
         ranks: &Arc<Ranks>,
         details: DetailOptions,
-    ) -> Result<(Training, &'static str), Failure> {
+    ) -> Result<Training, Failure> {
         let &Pipeline { mesh, micro, stages, .. } = pipeline;
         let config = TrainingConfig { layers: pipeline.layers.clone(), mesh, ..config.clone() };
         let mut training = config.training(micro, ranks)?;
-        let (backend, link) = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(stages), details)?;
-        training.backend = backend;
-        Ok((training, link.name))
+        training.backend = self.devices.for_mesh(mesh)?.sole_backend(ranks, mesh.world(stages), details)?;
+        Ok(training)
     }
 }
 

@@ -2,20 +2,16 @@
 //! micro-batch.
 
 use super::step::After;
-use super::{Analytic, Passes};
-use crate::model_spec::Stage;
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
+use super::{Analytic, Passes, ns};
+use pipesim_models::model_spec::Stage;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
 
 /// Nanoseconds of one stage's ops, as [`Analytic::table`] rounds them.
-struct StageTimes {
+struct LeastTimes {
     forward: u64,
     /// B, or I + W if the backward is split.
     backward: u64,
-}
-
-fn ns(seconds: f64) -> u64 {
-    (seconds * 1e9).round().clamp(0.0, 1e18) as u64
 }
 
 impl Analytic {
@@ -26,7 +22,7 @@ impl Analytic {
     /// backwards of earlier stages follow its last one. Exchange and optimizer are as in [`Analytic::step`].
     pub fn least_iteration(&self, placement: &Placement, stages: &[Stage], split: bool, alike: &[u32]) -> f64 {
         let stack = &self.machine.stack;
-        let times: Vec<StageTimes> = stages.iter().map(|stage| StageTimes::new(&self.passes(stage), split)).collect();
+        let times: Vec<LeastTimes> = stages.iter().map(|stage| LeastTimes::new(&self.passes(stage), split)).collect();
         let ways: Vec<[Vec<u64>; 2]> =
             (0..placement.directions()).map(|direction| self.ways(placement, direction, &times)).collect();
         let blocked = ns(stack.exchange_us * 1e-6);
@@ -64,7 +60,7 @@ impl Analytic {
 
     /// Returns, by stage of one direction, the time until its first forward may start and the time from the end of its last backward
     /// to that of stage 0.
-    fn ways(&self, placement: &Placement, direction: u32, times: &[StageTimes]) -> [Vec<u64>; 2] {
+    fn ways(&self, placement: &Placement, direction: u32, times: &[LeastTimes]) -> [Vec<u64>; 2] {
         let (mut down, mut up) = (vec![0; times.len()], vec![0; times.len()]);
         for stage in 1..times.len() {
             let send = |kind, from: usize| {
@@ -78,10 +74,10 @@ impl Analytic {
     }
 }
 
-impl StageTimes {
-    fn new(passes: &Passes, split: bool) -> StageTimes {
+impl LeastTimes {
+    fn new(passes: &Passes, split: bool) -> LeastTimes {
         let backward =
             if split { ns(passes.input.total()) + ns(passes.weights.total()) } else { ns(passes.backward.total()) };
-        StageTimes { forward: ns(passes.forward.total()), backward }
+        LeastTimes { forward: ns(passes.forward.total()), backward }
     }
 }

@@ -1,15 +1,15 @@
-//! Traffic of experts: the rows that a GPU sends in dispatch or combine of a micro-batch, and the time that this takes.
+//! ExpertTraffic of experts: the rows that a GPU sends in dispatch or combine of a micro-batch, and the time that this takes.
 //!
 //! With all-to-all a token is sent once per expert. DeepEP and HybridEP send it once per node over the network, and from there once
 //! per GPU over links (deepseek-ai/DeepEP, README).
 
 use super::machine::Platform;
-use crate::layout::{Dispatcher, ParallelConfig};
-use crate::model_spec::Experts;
+use pipesim_models::layout::{Dispatcher, ParallelConfig};
+use pipesim_models::model_spec::Experts;
 
 /// Rows of the hidden state that one GPU sends per dispatch or combine, with balanced routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Traffic {
+pub struct ExpertTraffic {
     /// Rows to other nodes.
     pub network: f64,
     /// Rows to other GPUs over links.
@@ -41,12 +41,12 @@ fn visited(experts: &Experts, nodes: f64) -> f64 {
     free.min(bounded)
 }
 
-impl Traffic {
+impl ExpertTraffic {
     /// Returns the traffic of this layout on nodes of `node` GPUs.
-    pub fn new(layout: &ParallelConfig, experts: &Experts, node: f64) -> Traffic {
+    pub fn new(layout: &ParallelConfig, experts: &Experts, node: f64) -> ExpertTraffic {
         let [ep, etp] = [layout.ep, layout.etp].map(f64::from);
         if layout.ep <= 1 {
-            return Traffic::default();
+            return ExpertTraffic::default();
         }
         let ranks = ep * etp;
         let in_node = ranks.min(node);
@@ -61,7 +61,7 @@ impl Traffic {
                 [visited(experts, nodes) * (1.0 - 1.0 / nodes), hit(ep, top_k) * (1.0 - 1.0 / ep)]
             }
         };
-        Traffic { network: rows * network, link: rows * link, crosses: nodes > 1.0 }
+        ExpertTraffic { network: rows * network, link: rows * link, crosses: nodes > 1.0 }
     }
 
     /// Returns the seconds that sending it takes, with `row_bytes` bytes per row. All-to-all uses links after the network; DeepEP

@@ -1,11 +1,11 @@
 //! Times of layers with experts: router, permutation, grouped products, exchange, and the host's launches. Times are in seconds.
 
-use super::dispatch::Traffic;
-use super::machine::{Group, Shape};
+use super::dispatch::ExpertTraffic;
+use super::machine::{GpuGroup, ProductShape};
 use super::part::{PartCosts, Sums};
 use super::pass::{ExpertSums, Pass, Passes, SubOpTimes};
-use crate::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart, Routing};
-use crate::model_spec::Operation;
+use pipesim_models::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart, Routing};
+use pipesim_models::model_spec::Operation;
 
 /// Rows to which the rows of an expert are padded: a tile of a product.
 const PADDED_ROWS: f64 = 128.0;
@@ -64,7 +64,7 @@ impl PartCosts<'_> {
     fn add_router(&self, sums: &mut Sums, width: f64, experts: f64) {
         let (machine, rows) = (self.machine, self.layout.routed_tokens() as f64);
         let precision = self.layout.precision.between_layers();
-        let product = |rows, columns, inner| machine.product(Shape::new(rows, columns, inner), precision);
+        let product = |rows, columns, inner| machine.product(ProductShape::new(rows, columns, inner), precision);
         let choice = machine.operation(machine.stack.router_bytes * rows * experts);
         sums.forward += product(rows, experts, width) + choice;
         sums.input += product(rows, width, experts) + choice;
@@ -87,12 +87,12 @@ impl PartCosts<'_> {
         sums.forward += permutation;
         sums.input += permutation;
         if layout.etp > 1 {
-            let group = Group::new(layout.etp, 1, machine.hardware.gpus_per_node);
+            let group = GpuGroup::new(layout.etp, 1, machine.hardware.gpus_per_node);
             let bytes = rows * f64::from(layout.etp) * row;
             sums.gathers += machine.gather(group, bytes) + machine.stack.collective_us * 1e-6;
         }
         if let Some(experts) = &self.experts {
-            let traffic = Traffic::new(layout, experts, machine.hardware.gpus_per_node);
+            let traffic = ExpertTraffic::new(layout, experts, machine.hardware.gpus_per_node);
             sums.exchange = traffic.time(machine, layout.dispatcher, row * self.load());
         }
     }
@@ -102,7 +102,8 @@ impl PartCosts<'_> {
         let (machine, precision) = (self.machine, self.layout.precision);
         let rows = (rows * self.load() / PADDED_ROWS).ceil() * PADDED_ROWS;
         let product = |rows, columns, inner| {
-            machine.product(Shape { count, rows, columns, inner }, precision) / machine.hardware.grouped_efficiency
+            machine.product(ProductShape { count, rows, columns, inner }, precision)
+                / machine.hardware.grouped_efficiency
         };
         let cast = |width: f64| machine.traffic(self.cast_bytes(precision) * count * rows * width);
         sums.last = product(rows, outputs, inputs) + cast(inputs);

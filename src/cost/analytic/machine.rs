@@ -1,7 +1,7 @@
 //! Times of elementary operations on a platform, in seconds: products by shape, memory-bound operations, collectives.
 
-use crate::hardware::{Hardware, Stack};
-use crate::layout::{Precision, Replicas};
+use pipesim_models::hardware::{Hardware, Stack};
+use pipesim_models::layout::{ParallelConfig, Precision, Replicas};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
@@ -11,7 +11,7 @@ pub struct Platform {
 
 /// Shape of a batched product: `count` times (rows, inner) times (inner, columns).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+pub struct ProductShape {
     /// Batch size.
     pub count: f64,
     /// M.
@@ -22,9 +22,9 @@ pub struct Shape {
     pub inner: f64,
 }
 
-impl Shape {
-    pub fn new(rows: f64, columns: f64, inner: f64) -> Shape {
-        Shape { count: 1.0, rows, columns, inner }
+impl ProductShape {
+    pub fn new(rows: f64, columns: f64, inner: f64) -> ProductShape {
+        ProductShape { count: 1.0, rows, columns, inner }
     }
 
     /// Returns the FLOPs, two per multiply-add.
@@ -35,23 +35,23 @@ impl Shape {
 
 /// A group of GPUs that communicate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Group {
+pub struct GpuGroup {
     /// Number of GPUs.
     pub ranks: f64,
     /// Number of them per node.
     pub in_node: f64,
 }
 
-impl Group {
+impl GpuGroup {
     /// Returns `ranks` GPUs with a distance of `stride`, in nodes of `node` GPUs.
-    pub fn new(ranks: u32, stride: u32, node: f64) -> Group {
+    pub fn new(ranks: u32, stride: u32, node: f64) -> GpuGroup {
         let in_node = (node / f64::from(stride)).floor().clamp(1.0, f64::from(ranks));
-        Group { ranks: f64::from(ranks), in_node }
+        GpuGroup { ranks: f64::from(ranks), in_node }
     }
 
     /// Returns the GPUs that hold the same tensors, in nodes of `node` GPUs.
-    pub(crate) fn of(replicas: Replicas, node: f64) -> Group {
-        Group::new(replicas.ranks, replicas.stride, node)
+    pub(crate) fn of(replicas: Replicas, node: f64) -> GpuGroup {
+        GpuGroup::new(replicas.ranks, replicas.stride, node)
     }
 
     fn crosses(&self) -> bool {
@@ -60,7 +60,7 @@ impl Group {
 }
 
 /// Returns how many times a member of an all-reduce sends its data.
-fn ring_share(group: Group) -> f64 {
+fn ring_share(group: GpuGroup) -> f64 {
     2.0 * (group.ranks - 1.0) / group.ranks
 }
 
@@ -68,9 +68,9 @@ impl Platform {
     /// Returns the time of a product. It is slower if the outputs do not fill all multiprocessors (with tiles of a fixed size),
     /// if the inner length is short compared with start and epilogue of a tile, if few rows use the other operand, and if widths
     /// are not aligned. It never takes less time than its memory traffic.
-    pub fn product(&self, shape: Shape, precision: Precision) -> f64 {
+    pub fn product(&self, shape: ProductShape, precision: Precision) -> f64 {
         let h = &self.hardware;
-        let Shape { count, rows, columns, inner } = shape;
+        let ProductShape { count, rows, columns, inner } = shape;
         let outputs = (count * rows * columns).max(1.0);
         let depth = h.product_depth * if precision.is_narrow() { h.narrow_depth } else { 1.0 };
         let waves = h.product_wave_loss * h.multiprocessors * h.product_tile / outputs;
@@ -94,7 +94,7 @@ impl Platform {
 
     /// Returns the bytes per second and direction of a ring over the group. Each node's network is used by as many rings as the
     /// group has GPUs there.
-    fn bandwidth(&self, group: Group) -> f64 {
+    fn bandwidth(&self, group: GpuGroup) -> f64 {
         let h = &self.hardware;
         let links = h.link_gbytes_per_s * 1e9 * h.link_efficiency;
         if !group.crosses() {
@@ -106,7 +106,7 @@ impl Platform {
 
     /// Returns the latency of a ring, which passes all nodes, or of a tree, which goes up and down. Doubling the GPUs by more nodes takes
     /// at least as long as by larger ones.
-    fn latency(&self, group: Group, tree: bool) -> f64 {
+    fn latency(&self, group: GpuGroup, tree: bool) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
         }
@@ -119,7 +119,7 @@ impl Platform {
     }
 
     /// Returns the time of an all-gather or reduce-scatter of `bytes` in total.
-    pub fn gather(&self, group: Group, bytes: f64) -> f64 {
+    pub fn gather(&self, group: GpuGroup, bytes: f64) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
         }
@@ -127,12 +127,30 @@ impl Platform {
     }
 
     /// Returns the time of [`Platform::gather`] in `pieces`.
-    pub fn gather_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
+    pub fn gather_in(&self, group: GpuGroup, bytes: f64, pieces: f64) -> f64 {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
 
+    /// Returns the time in which the ranks that hold the same tensors gather or scatter `bytes` per parameter, in `pieces`: first of tensors
+    /// without experts, which data- and context-parallel ranks hold, then of experts, which their replicas hold.
+    pub(super) fn gather_replicas(
+        &self,
+        layout: &ParallelConfig,
+        parameters: [f64; 2],
+        pieces: [f64; 2],
+        bytes: f64,
+    ) -> f64 {
+        let shared = layout.together(parameters).into_iter().zip(layout.replicas()).zip(pieces);
+        let seconds = |((parameters, replicas), pieces): ((f64, Replicas), f64)| {
+            let group = GpuGroup::of(replicas, self.hardware.gpus_per_node);
+            let listing = pieces * f64::from(replicas.ranks) * self.stack.gather_rank_us * 1e-6;
+            self.gather_in(group, parameters * bytes, pieces) + listing
+        };
+        shared.filter(|((parameters, replicas), _)| *parameters > 0.0 && replicas.ranks > 1).map(seconds).sum()
+    }
+
     /// Returns the time of an all-reduce of `bytes`; within a node as measured, if the hardware file has that, and between nodes not less.
-    pub fn reduce(&self, group: Group, bytes: f64) -> f64 {
+    pub fn reduce(&self, group: GpuGroup, bytes: f64) -> f64 {
         let h = &self.hardware;
         let is_measured = h.reduce_gbytes_per_s > 0.0 && group.ranks > 1.0;
         let within = || {
@@ -147,7 +165,7 @@ impl Platform {
     }
 
     /// Returns the time of an all-reduce of `bytes` of gradients in `pieces`.
-    pub fn reduce_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
+    pub fn reduce_in(&self, group: GpuGroup, bytes: f64, pieces: f64) -> f64 {
         let measured = Some(self.hardware.exchange_gbytes_per_s * 1e9).filter(|&measured| measured > 0.0);
         let bandwidth = match (measured, group.crosses()) {
             (Some(measured), false) => measured,
@@ -158,7 +176,7 @@ impl Platform {
     }
 
     /// Returns the time of an all-reduce of `bytes` as a ring with this bandwidth.
-    fn ring(&self, group: Group, bytes: f64, bandwidth: f64) -> f64 {
+    fn ring(&self, group: GpuGroup, bytes: f64, bandwidth: f64) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
         }

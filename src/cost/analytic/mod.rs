@@ -7,23 +7,32 @@ mod experts;
 mod machine;
 mod part;
 mod pass;
+mod room;
 mod slices;
 mod step;
 mod sub_ops;
 
-pub use dispatch::Traffic;
-pub use machine::{Group, Platform, Shape};
+pub use dispatch::ExpertTraffic;
+pub use machine::{GpuGroup, Platform, ProductShape};
 pub use pass::{Pass, Passes};
 pub use step::StepTime;
 
-use super::{CostError, CostTable, OpTime, Summary};
-use crate::layout::{Attention, ParallelConfig};
-use crate::memory::MemoryModel;
-use crate::model_spec::transformer::{ActivationFunction, Config};
-use crate::model_spec::{ModelSpec, Stage};
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
+use super::{CostError, CostTable, OpTime, Summary, TickUnits};
 use part::PartCosts;
+use pipesim_models::layout::{Attention, ParallelConfig};
+use pipesim_models::memory::MemoryModel;
+use pipesim_models::model_spec::transformer::{ActivationFunction, Config};
+use pipesim_models::model_spec::{ModelSpec, Stage};
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
+
+/// Returns the nanoseconds of a time.
+fn ns(seconds: f64) -> u64 {
+    (seconds * 1e9).round().clamp(0.0, 1e18) as u64
+}
+
+/// Longest sub-op and collective in nanoseconds, 11 days, so that sums do not overflow.
+const LONGEST_NS: u64 = 1_000_000_000_000_000;
 
 /// Cost model of a transformer on a platform under a layout.
 #[derive(Clone, Debug)]
@@ -42,11 +51,11 @@ impl Analytic {
     /// # Errors
     /// A layout that the model does not allow, or a precision that the chip does not support.
     pub fn new(model: Config, machine: Platform, layout: ParallelConfig) -> Result<Analytic, CostError> {
-        layout.validate(&model).map_err(|error| CostError(error.to_string()))?;
+        layout.validate(&model).map_err(|error| CostError::hardware(error.to_string()))?;
         let name = &machine.hardware.name;
         if machine.hardware.peak(layout.precision).is_none() {
-            return Err(CostError(format!(
-                "expected a precision that {name} has, found {}: take --precision bf16",
+            return Err(CostError::hardware(format!(
+                "expected a precision that {name} has, found {}: take `precision` bf16",
                 layout.precision
             )));
         }
@@ -78,17 +87,17 @@ impl Analytic {
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
         if let Some(layout) = &self.layout.layout {
             if layout.stages.len() != count as usize {
-                return Err(CostError(format!(
-                    "expected the {} stages of --layout, found a schedule with {count}; take one with {} stages per device",
+                return Err(CostError::hardware(format!(
+                    "expected the {} stages of `layout`, found a schedule with {count}; take one with {} stages per device",
                     layout.stages.len(),
                     self.layout.chunks
                 )));
             }
-            return self.spec.arranged(layout).map_err(|error| CostError(error.to_string()));
+            return self.spec.arranged(layout).map_err(|error| CostError::hardware(error.to_string()));
         }
         let split = default_layers(&self.model, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
-        self.spec.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
+        self.spec.split(count as usize, Some(layers)).map_err(|error| CostError::hardware(error.to_string()))
     }
 
     /// Returns the memory model.
@@ -101,11 +110,14 @@ impl Analytic {
         let mut sum = Passes::default();
         for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
             let count = stage.count(part.name) as f64;
-            sum.forward += passes.forward * count;
-            sum.input += passes.input * count;
-            sum.weights += passes.weights * count;
-            sum.backward += passes.backward * count;
-            sum.hidden += passes.hidden * count;
+            sum = Passes {
+                forward: sum.forward + passes.forward * count,
+                input: sum.input + passes.input * count,
+                weights: sum.weights + passes.weights * count,
+                backward: sum.backward + passes.backward * count,
+                hidden: sum.hidden + passes.hidden * count,
+                ops: None,
+            };
         }
         sum
     }
@@ -148,18 +160,15 @@ impl Analytic {
         let mean = |kind: Kind| passes.iter().map(|passes| of(kind, passes)).sum::<f64>() / p * 1e3;
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
-        let [f, i, w, b] = [Kind::F, Kind::I, Kind::W, Kind::B].map(mean);
-        let summary = Summary { F: f, I: i, W: w, B: b, comm, keep: self.memory_model().keep() };
-        let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e18) as u64;
-        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
+        let summary = Summary::new(mean, comm, self.memory_model().keep());
+        let mut table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
             let passes = &passes[op.stage() as usize];
             let duration = ns(of(op.kind(), passes));
             let exchanges = placement.leaves_device(op);
             let after = if exchanges { ns(self.machine.stack.exchange_us * 1e-6) } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
-        let collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(stages));
-        let table = CostTable { collectives, ..table };
+        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(stages));
         table.check_clock(placement, self.layout.micro)?;
         Ok(match self.sub_ops(stages) {
             Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),

@@ -1,9 +1,9 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
-use super::machine::{Group, Platform, Shape};
+use super::machine::{GpuGroup, Platform, ProductShape};
 use super::pass::{ExpertSums, Pass, Passes};
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Replicas, Zero};
-use crate::model_spec::{Experts, Operation, Part, Tensor, Window};
+use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use pipesim_models::model_spec::{Experts, Operation, Part, Tensor, Window};
 
 /// Cost model of parts under a layout on a platform.
 pub struct PartCosts<'a> {
@@ -64,7 +64,7 @@ impl Sums {
 }
 
 /// Returns the part of a layer that an operation belongs to, by the number of additions to the residual stream before it.
-fn part_of(operation: &Operation, (hidden, additions, has_experts): (f64, usize, bool)) -> Option<RecomputePart> {
+fn part_of(operation: &Operation, hidden: f64, additions: usize, has_experts: bool) -> Option<RecomputePart> {
     match *operation {
         Operation::Norm { width, .. } => (width as f64 == hidden).then_some(RecomputePart::Norms),
         Operation::Product { inputs, outputs, .. } if additions == 0 => {
@@ -110,10 +110,10 @@ impl PartCosts<'_> {
         let mut weights = part.matrices();
         let has_experts = part.chosen_experts().is_some();
         for (number, operation) in part.operations.iter().enumerate() {
-            let (before, place) = (sums.forward, (self.hidden, sums.additions, has_experts));
+            let (before, additions) = (sums.forward, sums.additions);
             let speedups = self.speedups(&part.operations, number);
             self.add(&mut sums, operation, speedups, || weights.next());
-            if let Some(part) = part_of(operation, place) {
+            if let Some(part) = part_of(operation, self.hidden, additions, has_experts) {
                 sums.parts[part as usize] += sums.forward - before;
             }
             sums.additions += usize::from(matches!(operation, Operation::Add { .. }));
@@ -164,7 +164,7 @@ impl PartCosts<'_> {
             return 0.0;
         }
         let (node, stack) = (self.machine.hardware.gpus_per_node, &self.machine.stack);
-        let group = Group::new(self.layout.tp, 1, node);
+        let group = GpuGroup::new(self.layout.tp, 1, node);
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
@@ -236,7 +236,7 @@ impl PartCosts<'_> {
                 let seen = if stack.has_whole_logits() { vocabulary as f64 } else { logits };
                 let bytes = stack.loss_bytes * n * seen;
                 if stack.has_whole_logits() {
-                    let group = Group::new(self.layout.tp, 1, machine.hardware.gpus_per_node);
+                    let group = GpuGroup::new(self.layout.tp, 1, machine.hardware.gpus_per_node);
                     sums.forward += machine.gather(group, e * n * seen);
                 }
                 sums.forward += machine.operation(bytes);
@@ -274,11 +274,11 @@ impl PartCosts<'_> {
     ) {
         let (machine, stack) = (self.machine, &self.machine.stack);
         let cast = self.cast_bytes(precision);
-        sums.last = machine.product(Shape::new(n, outputs, inputs), precision) / speedups.forward;
+        sums.last = machine.product(ProductShape::new(n, outputs, inputs), precision) / speedups.forward;
         sums.forward += sums.last + machine.traffic(cast * n * inputs);
-        sums.input += machine.product(Shape::new(n, inputs, outputs), precision) / speedups.input;
+        sums.input += machine.product(ProductShape::new(n, inputs, outputs), precision) / speedups.input;
         sums.input += machine.traffic(cast * n * outputs);
-        sums.weights += machine.product(Shape::new(outputs, inputs, n), precision) / speedups.weights;
+        sums.weights += machine.product(ProductShape::new(outputs, inputs, n), precision) / speedups.weights;
         sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
     }
 
@@ -305,8 +305,9 @@ impl PartCosts<'_> {
             Attention::Plain => {
                 let count = f64::from(self.layout.micro_batch_size) * heads / t;
                 let precision = self.layout.precision.between_layers();
-                let product =
-                    |columns, inner| machine.product(Shape { count, rows: s / context, columns, inner }, precision);
+                let product = |columns, inner| {
+                    machine.product(ProductShape { count, rows: s / context, columns, inner }, precision)
+                };
                 let products = product(keys, size) + product(value, keys);
                 let scores = count * s * keys / context;
                 let forward = products + machine.operation(stack.score_bytes * scores);
@@ -323,7 +324,7 @@ impl PartCosts<'_> {
         if context > 1.0 {
             // keys and values of other ranks arrive during the attention to the previous ones
             let node = h.gpus_per_node;
-            let group = Group::new(self.layout.cp, self.layout.tp, node);
+            let group = GpuGroup::new(self.layout.cp, self.layout.tp, node);
             let ring = machine.gather(group, e * (n + earlier) * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
@@ -353,14 +354,8 @@ impl PartCosts<'_> {
         let of_experts = part.tensors().filter(|tensor| tensor.is_of_experts && tensor.shape.len() == 3);
         let tensors = layout.together([part.matrices().count(), of_experts.count()]);
         let pieces = tensors.map(|tensors| if lists { tensors as f64 } else { 1.0 });
-        let seconds = |((elements, replicas), pieces): ((u64, Replicas), f64)| {
-            let group = Group::of(replicas, self.machine.hardware.gpus_per_node);
-            let listing = pieces * f64::from(replicas.ranks) * stack.gather_rank_us * 1e-6;
-            self.machine.gather_in(group, elements as f64 * bytes, pieces) + listing
-        };
-        let elements = layout.together(part.elements_under(layout.degrees()));
-        let shared = elements.into_iter().zip(layout.replicas()).zip(pieces);
-        shared.filter(|((elements, replicas), _)| *elements > 0 && replicas.ranks > 1).map(seconds).sum()
+        let elements = part.elements_under(layout.degrees()).map(|elements| elements as f64);
+        self.machine.gather_replicas(layout, elements, pieces, bytes)
     }
 
     /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward, unless whole stages are

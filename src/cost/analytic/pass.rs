@@ -1,6 +1,6 @@
 //! Times of the passes of a part, and their components if it has experts. Times are in seconds.
 
-use std::ops::{Add, AddAssign, Mul};
+use std::ops::{Add, Mul};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
@@ -22,23 +22,24 @@ impl Pass {
     }
 }
 
-impl Add for Pass {
-    type Output = Pass;
-
-    fn add(self, other: Pass) -> Pass {
+impl Pass {
+    /// Returns the pass of which each time is `of` those of both.
+    fn zip(self, other: Pass, of: impl Fn(f64, f64) -> f64) -> Pass {
         Pass {
-            compute: self.compute + other.compute,
-            tensor: self.tensor + other.tensor,
-            experts: self.experts + other.experts,
-            data: self.data + other.data,
-            other: self.other + other.other,
+            compute: of(self.compute, other.compute),
+            tensor: of(self.tensor, other.tensor),
+            experts: of(self.experts, other.experts),
+            data: of(self.data, other.data),
+            other: of(self.other, other.other),
         }
     }
 }
 
-impl AddAssign for Pass {
-    fn add_assign(&mut self, other: Pass) {
-        *self = *self + other;
+impl Add for Pass {
+    type Output = Pass;
+
+    fn add(self, other: Pass) -> Pass {
+        self.zip(other, |one, other| one + other)
     }
 }
 
@@ -46,13 +47,7 @@ impl Mul<f64> for Pass {
     type Output = Pass;
 
     fn mul(self, n: f64) -> Pass {
-        Pass {
-            compute: self.compute * n,
-            tensor: self.tensor * n,
-            experts: self.experts * n,
-            data: self.data * n,
-            other: self.other * n,
-        }
+        self.zip(self, |one, _| one * n)
     }
 }
 

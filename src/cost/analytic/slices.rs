@@ -1,19 +1,14 @@
 //! Costs beyond whole micro-batches: slices of sequences, forwards that are computed again, and copies to and from the host.
 
-use super::{Analytic, CostError, CostTable, Passes};
-use crate::cost::Summary;
-use crate::cost::analytic::pass::Pass;
-use crate::layout::{ParallelConfig, Recompute};
-use crate::memory::Memory;
-use crate::model_spec::Stage;
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
-use crate::schedule::Schedule;
-use crate::slices::{Slices, TokenSpan};
-
-fn ns(seconds: f64) -> u64 {
-    (seconds * 1e9).round().clamp(0.0, 1e18) as u64
-}
+use super::{Analytic, CostError, CostTable, Passes, ns};
+use crate::analytic::pass::Pass;
+use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_models::memory::Memory;
+use pipesim_models::model_spec::Stage;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
+use pipesim_schedule::schedule::Schedule;
+use pipesim_schedule::slices::{Slices, TokenSpan};
 
 impl Analytic {
     /// Returns the slices of a sequence in tokens: multiples of the ranks that share rows, in proportion to their lengths.
@@ -39,9 +34,9 @@ impl Analytic {
                 String::new()
             };
             let kind = if is_uneven { "equal slices" } else { "slices" };
-            return Err(CostError(format!(
-                "expected the {sequence} tokens of --seq to divide into {count} {kind}{of}; choose another number of slices or --seq, or give \
-                 their tokens with --slice-lengths"
+            return Err(CostError::hardware(format!(
+                "expected the {sequence} tokens of `seq` to divide into {count} {kind}{of}; choose another number of slices or `seq`, or give \
+                 their tokens with `slice-lengths`"
             )));
         }
         Ok(spans)
@@ -97,22 +92,20 @@ impl Analytic {
     /// As [`Analytic::table`]; equal slices that do not divide the sequence, or a slice without tokens.
     pub fn table_of(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<CostTable, CostError> {
         let repeats = |costs: &Analytic| stages.iter().map(|stage| ns(costs.repeated(stage).total())).collect();
-        let whole = self.table(placement, stages)?;
-        if !slices.is_cut() {
-            let copies = self.copy_seconds(stages).into_iter().map(|seconds| [ns(seconds); 2]).collect();
-            let table = whole.with_repeats(repeats(self)).with_copies(copies);
-            table.check_clock(placement, self.layout.micro)?;
-            return Ok(table);
+        let of = |costs: &Analytic| {
+            let mut table = costs.table(placement, stages)?;
+            table.extras.repeats = repeats(costs);
+            Ok::<CostTable, CostError>(table)
+        };
+        let mut table = of(self)?;
+        if slices.is_cut() {
+            let tables = self.of_slices(slices)?.iter().map(of).collect::<Result<Vec<_>, CostError>>()?;
+            table.summary.comm = tables.iter().map(|table| table.summary.comm).fold(0.0, f64::max);
+            table = CostTable::of_slices(table, tables, placement);
+        } else {
+            table.extras.copies = self.copy_seconds(stages).into_iter().map(|seconds| [ns(seconds); 2]).collect();
         }
-        let of = |costs: &Analytic| Ok(costs.table(placement, stages)?.with_repeats(repeats(costs)));
-        let tables = self.of_slices(slices)?.iter().map(of).collect::<Result<Vec<_>, CostError>>()?;
-        let sum = |of: fn(&Summary) -> f64| tables.iter().map(|table| of(&table.summary)).sum::<f64>();
-        let (f, i, w, b) = (sum(|s| s.F), sum(|s| s.I), sum(|s| s.W), sum(|s| s.B));
-        let comm = tables.iter().map(|table| table.summary.comm).fold(0.0, f64::max);
-        let summary = Summary { F: f, I: i, W: w, B: b, comm, ..whole.summary };
-        let micro = self.layout.micro.saturating_mul(slices.count());
-        let table = CostTable::joined(CostTable { summary, ..whole }, tables, placement.slots());
-        table.check_clock(placement, micro)?;
+        table.check_clock(placement, self.layout.micro.saturating_mul(slices.count()))?;
         Ok(table)
     }
 
@@ -149,47 +142,33 @@ impl Analytic {
     /// # Errors
     /// What that is, and what to do.
     pub fn check(&self, schedule: &Schedule) -> Result<(), CostError> {
-        let (layout, hardware, name) = (&self.layout, &self.machine.hardware, &schedule.name);
-        let refuse = |text: String| Err(CostError(format!("{name}: {text}")));
-        if schedule.shares_vocabulary() {
-            let op = schedule.beyond_microbatches().map(|op| op.to_string()).unwrap_or_default();
-            return refuse(format!(
-                "--hardware knows no passes of a shared vocabulary, found {op}; give --costs or another schedule"
-            ));
-        }
+        let (layout, hardware) = (&self.layout, &self.machine.hardware);
         let (is_cut, is_llm_c) = (schedule.slices().is_cut(), self.machine.stack.outputs_kept == 1.0);
-        if schedule.is_beyond_microbatches() && is_llm_c {
-            return refuse(
-                "the stack llm.c keeps every output, without slices, recomputes and copies; take another --stack"
-                    .to_string(),
-            );
-        }
-        if is_cut && layout.moe_overlap {
-            return refuse(
-                "--moe-overlap hides the exchange of whole micro-batches, not of slices; leave it out".to_string(),
-            );
-        }
-        if schedule.recomputes() && layout.recompute == Recompute::Full {
-            return refuse(
-                "its R computes forwards again, and so does --recompute full; leave --recompute out, or take a schedule without R".to_string(),
-            );
-        }
-        if !schedule.has_copies() {
-            return Ok(());
-        }
-        if is_cut {
-            return refuse(
-                "--hardware knows no copies of slices, whose keys and values later slices need; give --costs, or a schedule without slices"
-                    .to_string(),
-            );
-        }
-        if hardware.host_gbytes_per_s <= 0.0 {
-            return refuse(format!(
+        let why: String = match () {
+            () if schedule.shares_vocabulary() => {
+                let op = schedule.beyond_microbatches().map(|op| op.to_string()).unwrap_or_default();
+                format!("`hardware` knows no passes of a shared vocabulary, found {op}; give `costs` or another schedule")
+            }
+            () if schedule.is_beyond_microbatches() && is_llm_c => {
+                "the stack llm.c keeps every output, without slices, recomputes and copies; take another `stack`".into()
+            }
+            () if is_cut && layout.moe_overlap => {
+                "`moe-overlap` hides the exchange of whole micro-batches, not of slices; leave it out".into()
+            }
+            () if schedule.recomputes() && layout.recompute == Recompute::Full => {
+                "its R computes forwards again, and so does `recompute` full; leave `recompute` out, or take a schedule without R".into()
+            }
+            () if !schedule.has_copies() => return Ok(()),
+            () if is_cut => {
+                "`hardware` knows no copies of slices, whose keys and values later slices need; give `costs`, or a schedule without slices".into()
+            }
+            () if hardware.host_gbytes_per_s <= 0.0 => format!(
                 "expected the bandwidth of {}'s link to the host, found none; set host_gbytes_per_s in a hardware file of your own",
                 hardware.name
-            ));
-        }
-        Ok(())
+            ),
+            () => return Ok(()),
+        };
+        Err(CostError::hardware(why).of(&schedule.name))
     }
 
     /// Returns the sum of the passes of `device` in a step of `schedule`, over its slices and with forwards that are computed again.

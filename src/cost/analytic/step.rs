@@ -1,15 +1,15 @@
 //! Time of a whole step: the simulated pipeline, the data-parallel exchange, the optimizer, and overheads.
 
-use super::machine::Group;
+use super::machine::GpuGroup;
 use super::pass::Pass;
 use super::{Analytic, CostError};
-use crate::layout::{Replicas, Zero};
-use crate::metrics::Activity;
-use crate::model_spec::{MicroBatch, Stage};
-use crate::op::Kind;
-use crate::placement::{Chunk, Placement};
-use crate::schedule::Schedule;
-use crate::slices::Slices;
+use pipesim_models::layout::{Replicas, Zero};
+use pipesim_models::model_spec::{MicroBatch, Stage};
+use pipesim_schedule::metrics::Activity;
+use pipesim_schedule::op::Kind;
+use pipesim_schedule::placement::{Chunk, Placement};
+use pipesim_schedule::schedule::Schedule;
+use pipesim_schedule::slices::Slices;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl StepTime {
 }
 
 /// Longest time after the pipeline, three years: the clock holds it next to the longest pipeline.
-const LONGEST_NS: f64 = 1e17;
+const LONGEST_AFTER_NS: f64 = 1e17;
 
 /// What follows a device's last backward, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ impl Analytic {
             let passes = self.passes(&stages[chunk.stage as usize]);
             let micro = placement.microbatches_of(chunk.direction, self.layout.micro).len() as f64;
             let backward = if split { passes.input + passes.weights } else { passes.backward };
-            sum += (passes.forward + backward) * micro;
+            sum = sum + (passes.forward + backward) * micro;
         }
         sum
     }
@@ -100,7 +100,7 @@ impl Analytic {
     /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights.
     fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
-        let group = Group::of(replicas, machine.hardware.gpus_per_node);
+        let group = GpuGroup::of(replicas, machine.hardware.gpus_per_node);
         let gradients = parameters * stack.reduced(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(replicas.ranks)) * 1e6;
         match layout.zero {
@@ -148,7 +148,7 @@ impl Analytic {
             let bytes = self.rank_parameters(stages).iter().map(|(parameters, _)| parameters).sum::<f64>()
                 * stack.gradient(layout.precision);
             let in_node = if self.crosses_nodes(device, other) { 1.0 } else { 2.0 };
-            self.machine.reduce_in(Group { ranks: 2.0, in_node }, bytes, bytes / bucket)
+            self.machine.reduce_in(GpuGroup { ranks: 2.0, in_node }, bytes, bytes / bucket)
         };
         held.into_iter().map(sum).sum()
     }
@@ -166,7 +166,7 @@ impl Analytic {
         split: bool,
     ) -> Result<StepTime, CostError> {
         let pass = |device: u32| self.device_pass(placement, stages, device, split);
-        self.step_with((placement, stages, split), devices, &pass, self)
+        self.step_with(placement, stages, split, devices, &pass, self)
     }
 
     /// Returns [`Analytic::step`] of a schedule, which may go beyond whole micro-batches.
@@ -181,20 +181,26 @@ impl Analytic {
         let slices = self.of_slices(schedule.slices())?;
         let pass = |device: u32| self.pass_beyond(&slices, stages, schedule, device);
         // the first slice goes back last
-        self.step_with((placement, stages, split), devices, &pass, slices.first().unwrap_or(self))
+        self.step_with(placement, stages, split, devices, &pass, slices.first().unwrap_or(self))
     }
 
     /// Returns the time of a step in which `pass` is what a device computes, and `last` has the costs of its last backward.
     fn step_with(
         &self,
-        (placement, stages, split): (&Placement, &[Stage], bool),
+        placement: &Placement,
+        stages: &[Stage],
+        split: bool,
         devices: &[Activity],
         pass: &dyn Fn(u32) -> Pass,
         last: &Analytic,
     ) -> Result<StepTime, CostError> {
         let stack = &self.machine.stack;
         if devices.len() != placement.devices() as usize {
-            return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
+            return Err(CostError::hardware(format!(
+                "expected {} devices, found {}",
+                placement.devices(),
+                devices.len()
+            )));
         }
         let busy = |device: &u32| devices[*device as usize].busy;
         let number = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
@@ -251,11 +257,9 @@ impl Analytic {
         let last = slices.first().unwrap_or(self);
         let after = (0..placement.devices()).map(|device| last.after(placement, stages, device));
         let after: Vec<f64> = after.map(|after| (after.exchange + after.optimizer) * 1e9).collect();
-        if after.iter().any(|&ns| ns > LONGEST_NS) {
-            return Err(CostError(
-                "the exchange of gradients and the optimizer overflow the clock; give hardware that is faster"
-                    .to_string(),
-            ));
+        if after.iter().any(|&ns| ns > LONGEST_AFTER_NS) {
+            let why = "the exchange of gradients and the optimizer overflow the clock; give hardware that is faster";
+            return Err(CostError::overflow(why));
         }
         Ok(after.into_iter().map(|ns| ns.round() as u64).collect())
     }

@@ -1,13 +1,13 @@
 //! Sub-ops of a model's stages, for forwards and backwards next to each other.
 
-use super::Analytic;
 use super::pass::Passes;
-use crate::cost::pair::{LayerOps, PassTimes, SubOps};
-use crate::model_spec::{EMBEDDING, HEAD, Stage};
+use super::{Analytic, LONGEST_NS, ns};
+use crate::pair::{LayerOps, PassTimes, SubOps};
+use pipesim_models::model_spec::{EMBEDDING, HEAD, Stage};
 
 fn times([forward, input, weights]: [f64; 3]) -> PassTimes {
-    let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e15) as u64;
-    PassTimes { forward: ns(forward), input: ns(input), weights: ns(weights) }
+    let [forward, input, weights] = [forward, input, weights].map(|seconds| ns(seconds).min(LONGEST_NS));
+    PassTimes { forward, input, weights }
 }
 
 /// Returns the times of a part without experts, which exchanges nothing.

@@ -9,6 +9,6 @@ mod streams;
 mod sub_ops;
 mod table;
 
-pub use streams::{Chunks, Half, Span, Stream, StreamTimes, SubOp, SubOpKind, launch, run};
+pub use streams::{Chunks, Half, Stream, StreamTimes, SubOp, SubOpKind, SubOpSpan, launch, run};
 pub use sub_ops::{LayerOps, PassTimes, SubOps};
 pub use table::{PairCosts, PairFigures, PairTime};

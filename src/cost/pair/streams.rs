@@ -1,7 +1,7 @@
 //! The launch order of a pair's sub-ops, and its simulation on three streams.
 
 use super::{LayerOps, PassTimes, SubOps};
-use crate::op::Kind;
+use pipesim_schedule::op::Kind;
 
 /// A device's in-order streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,13 +82,13 @@ pub struct Chunks<'a> {
 }
 
 /// Sub-ops in launch order. Each stream runs its part of it.
-struct Launch {
+struct LaunchOrder {
     ops: Vec<SubOp>,
     /// The last sub-op of each chunk that later ones wait for.
     chain: [Option<usize>; 2],
 }
 
-impl Launch {
+impl LaunchOrder {
     fn add(&mut self, kind: SubOpKind, half: Half, layer: usize, stream: Stream, duration: u64) {
         let waits = self.chain[half as usize];
         self.ops.push(SubOp { kind, half, layer: layer as u32, stream, duration, waits });
@@ -103,16 +103,16 @@ impl Launch {
 
 /// Times of a backward: of the input, and of weights that later sub-ops do not wait for.
 #[derive(Clone, Copy)]
-struct Split {
+struct BackwardTimes {
     input: u64,
     weights: u64,
 }
 
-fn split(pass: PassTimes, kind: Kind, delays: bool) -> Split {
+fn split(pass: PassTimes, kind: Kind, delays: bool) -> BackwardTimes {
     match (kind, delays) {
-        (Kind::I, _) => Split { input: pass.input, weights: 0 },
-        (_, true) => Split { input: pass.input, weights: pass.weights },
-        (_, false) => Split { input: pass.backward(), weights: 0 },
+        (Kind::I, _) => BackwardTimes { input: pass.input, weights: 0 },
+        (_, true) => BackwardTimes { input: pass.input, weights: pass.weights },
+        (_, false) => BackwardTimes { input: pass.backward(), weights: 0 },
     }
 }
 
@@ -120,7 +120,7 @@ fn split(pass: PassTimes, kind: Kind, delays: bool) -> Split {
 /// side follows. A backward's last product for weights runs after all layers, the head's forward and the embedding's backward after
 /// it. Source: Megatron-LM, `core/models/common/model_chunk_schedule_plan.py`.
 pub fn launch(chunks: Chunks<'_>) -> Vec<SubOp> {
-    let mut launch = Launch { ops: Vec::new(), chain: [None; 2] };
+    let mut launch = LaunchOrder { ops: Vec::new(), chain: [None; 2] };
     if let Some(forward) = chunks.forward {
         launch.chained(SubOpKind::Embedding, Half::Forward, 0, Stream::Compute, forward.first.forward);
     }
@@ -156,7 +156,11 @@ pub fn launch(chunks: Chunks<'_>) -> Vec<SubOp> {
 }
 
 /// Adds a layer of the forward next to a layer of the backward: (layer, times[, kind, whether weights are delayed]).
-fn layers(launch: &mut Launch, forward: Option<(usize, LayerOps)>, backward: Option<(usize, LayerOps, Kind, bool)>) {
+fn layers(
+    launch: &mut LaunchOrder,
+    forward: Option<(usize, LayerOps)>,
+    backward: Option<(usize, LayerOps, Kind, bool)>,
+) {
     use Half::{Backward, Forward};
     use Stream::{Communication, Compute};
     if let Some((j, layer, ..)) = backward {
@@ -185,7 +189,7 @@ fn layers(launch: &mut Launch, forward: Option<(usize, LayerOps)>, backward: Opt
         launch.chained(SubOpKind::Combine, Forward, j, Communication, layer.combine.forward);
     }
     if let Some((j, layer, kind, delays)) = backward {
-        let Split { input, weights } = split(layer.attn, kind, delays);
+        let BackwardTimes { input, weights } = split(layer.attn, kind, delays);
         launch.chained(SubOpKind::Attn, Backward, j, Compute, input);
         if j > 0 {
             launch.add(SubOpKind::AttnWeights, Backward, j, Compute, weights);
@@ -195,7 +199,7 @@ fn layers(launch: &mut Launch, forward: Option<(usize, LayerOps)>, backward: Opt
 
 /// Start and end of a sub-op, in ns from the start of its pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct SubOpSpan {
     pub op: SubOp,
     pub start: u64,
     pub end: u64,
@@ -205,7 +209,7 @@ pub struct Span {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamTimes {
     /// In launch order.
-    pub spans: Vec<Span>,
+    pub spans: Vec<SubOpSpan>,
     /// End of the last sub-op.
     pub end: u64,
     /// When each chunk's output is complete: the forward's after its last combine, the backward's after its last attention.
@@ -247,7 +251,7 @@ pub fn run(ops: &[SubOp], has_one_queue: bool) -> StreamTimes {
         if matches!(op.kind, SubOpKind::Attn | SubOpKind::Combine) {
             times.outputs[op.half as usize] = end;
         }
-        times.spans.push(Span { op, start, end });
+        times.spans.push(SubOpSpan { op, start, end });
     }
     times
 }

@@ -1,6 +1,6 @@
 //! Times of the sub-ops of a chunk.
 
-use crate::op::Kind;
+use pipesim_schedule::op::Kind;
 
 /// Times of one part of a layer, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,8 @@
 //! Durations of the pairs of one placement.
 
 use super::{Chunks, StreamTimes, SubOps};
-use crate::op::{Kind, Op};
-use crate::placement::Placement;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl PairTime {
 
 /// Stages with equal sub-ops and costs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Class {
+struct StageClass {
     sub_ops: SubOps,
     /// Costs of its ops alone, by kind, in ns.
     alone: [u64; 4],
@@ -38,8 +38,8 @@ struct Class {
 type Key = (u32, u32, Kind);
 
 #[derive(Debug)]
-struct Tables {
-    classes: Vec<Class>,
+struct PairTables {
+    classes: Vec<StageClass>,
     /// By stage.
     class_of: Vec<u32>,
     /// In ns.
@@ -49,7 +49,7 @@ struct Tables {
 /// Sub-ops of every stage of a placement, and durations of the pairs of stages that a device holds.
 #[derive(Clone, Debug)]
 pub struct PairCosts {
-    tables: Arc<Tables>,
+    tables: Arc<PairTables>,
     ticks_per_ns: u64,
 }
 
@@ -59,17 +59,17 @@ impl PairCosts {
     /// # Panics
     /// `sub_ops` has fewer entries than there are stages.
     pub fn new(placement: &Placement, sub_ops: &[SubOps], alone: impl Fn(Op) -> u64) -> PairCosts {
-        let mut numbers: BTreeMap<Class, u32> = BTreeMap::new();
+        let mut numbers: BTreeMap<StageClass, u32> = BTreeMap::new();
         let mut class_of = Vec::with_capacity(placement.stages() as usize);
         for stage in 0..placement.stages() {
             let alone = Kind::COSTED.map(|kind| alone(Op::new(kind, stage, 0)));
-            let class = Class { sub_ops: sub_ops[stage as usize].clone(), alone };
+            let class = StageClass { sub_ops: sub_ops[stage as usize].clone(), alone };
             let next = numbers.len() as u32;
             class_of.push(*numbers.entry(class).or_insert(next));
         }
-        let mut classes: Vec<(u32, Class)> = numbers.into_iter().map(|(class, number)| (number, class)).collect();
+        let mut classes: Vec<(u32, StageClass)> = numbers.into_iter().map(|(class, number)| (number, class)).collect();
         classes.sort_unstable_by_key(|(number, _)| *number);
-        let classes: Vec<Class> = classes.into_iter().map(|(_, class)| class).collect();
+        let classes: Vec<StageClass> = classes.into_iter().map(|(_, class)| class).collect();
         let mut whole = BTreeMap::new();
         for device in 0..placement.devices() {
             let held = || placement.stages_of(device).map(|stage| class_of[stage as usize]);
@@ -85,7 +85,7 @@ impl PairCosts {
                 }
             }
         }
-        PairCosts { tables: Arc::new(Tables { classes, class_of, whole }), ticks_per_ns: 1 }
+        PairCosts { tables: Arc::new(PairTables { classes, class_of, whole }), ticks_per_ns: 1 }
     }
 
     /// Returns the costs with ticks divided by `n`.

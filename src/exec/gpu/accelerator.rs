@@ -14,12 +14,12 @@ use super::super::signal::{Aborted, WaitPolicy as _};
 use super::super::watch::{Fault, called_off_since};
 use super::endpoint::GpuLink;
 use super::sums::SumsGuard;
-use crate::compute::cuda::{Cuda, DeviceCollective, EventTimer};
-use crate::epilogue::GradientSync;
-use crate::model::StageModule;
-use crate::op::{Kind, Op};
 use anyhow::{Context as _, Result};
-use pipesim_cuda::{Address, Buffer, Clock, Event, Gpu, Range};
+use pipesim_gpu::{Address, Buffer, Clock, Event, Gpu, Range};
+use pipesim_schedule::epilogue::GradientSync;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_train::compute::cuda::{Cuda, DeviceCollective, EventTimer};
+use pipesim_train::model::StageModule;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -304,7 +304,7 @@ impl Backend for Accelerator {
             let (start, end) = (clock.ns(start)?, clock.ns(end)?);
             *copy = OpRecord { start, end, put_start: end, put_end: end, ..*copy };
         }
-        record.laps = self.marks.laps()?;
+        record.timings = self.marks.timings()?;
         record.clock_uncertainty_ns = clock.uncertainty_ns;
         record.puts_beside_compute = true;
         Ok(())

@@ -7,8 +7,8 @@
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy as _};
 use anyhow::{Context as _, Result};
-use pipesim_cuda::nccl::{self, Join, Numbers, UniqueId};
-use pipesim_cuda::{Buffer, Communicator, Gpu, Precision};
+use pipesim_gpu::nccl::{self, Join, Numbers, UniqueId};
+use pipesim_gpu::{Buffer, Communicator, Gpu, Precision};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ pub fn join(
     shared.watch.note_wait(worker, true);
     let _greetings = match name.purpose {
         Purpose::Sums => greet_all(gpu, &channel)?,
-        _ => greet(library, gpu, &channel, (rank, ranks))?,
+        _ => greet(library, gpu, &channel, (0..ranks).filter(|&peer| peer != rank))?,
     };
     while !channel.stream().is_done()? {
         channel.check()?;
@@ -134,15 +134,14 @@ pub fn join(
 /// Size of the message that connects two ranks.
 const GREETING: usize = 16;
 
-/// Enqueues the exchange of a small message with every other rank. Returns its memory.
+/// Enqueues the exchange of a small message with these ranks. Returns its memory.
 fn greet(
     library: &nccl::Nccl,
     gpu: &Arc<Gpu>,
     channel: &Communicator,
-    (rank, ranks): (u32, u32),
+    peers: impl Iterator<Item = u32>,
 ) -> Result<Vec<Buffer>> {
     let greeting = Buffer::new(gpu.context(), GREETING)?;
-    let peers = (0..ranks).filter(|&peer| peer != rank);
     let met = |peer| -> Result<(u32, Buffer)> { Ok((peer, Buffer::new(gpu.context(), GREETING)?)) };
     let met = peers.map(met).collect::<Result<Vec<_>>>()?;
     channel.stream().clear(greeting.address(), GREETING)?;

@@ -14,9 +14,9 @@
 use super::super::arena::Region;
 use super::super::shared::Shared;
 use super::copy::{Handles, Memory, exchange};
-use crate::compute::cuda::{DeviceCollective, Fold, Join, Numbers};
 use anyhow::{Context as _, Result, ensure};
-use pipesim_cuda::{Address, Buffer, Event, Gpu, ProcessHandle};
+use pipesim_gpu::{Address, Buffer, Event, Gpu, ProcessHandle};
+use pipesim_train::compute::cuda::{DeviceCollective, Fold, Join, Numbers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@ use super::super::link::{Link, Refusal, Setting, one_machine};
 use super::super::message::Message;
 use super::super::shared::Shared;
 use super::endpoint::{Endpoint, GpuLink, apart};
-use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, ensure};
-use pipesim_cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
+use pipesim_gpu::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
+use pipesim_schedule::delivery::Delivery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl Copy {
             None => Ok(()),
             Some([from, to]) => Err(Refusal {
                 why: format!(
-                    "expected GPUs with peer access between ranks, found GPU {from} without access to GPU {to}; use --link local \
+                    "expected GPUs with peer access between ranks, found GPU {from} without access to GPU {to}; use `link` local \
                      or nccl"
                 ),
                 is_unavailable: true,
@@ -69,7 +69,7 @@ impl Copy {
     pub fn ends(endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         ensure!(
             shared.ranks.share_memory(),
-            "expected all ranks on one machine for --link copy, found several: use --link nvshmem, nccl or mpi"
+            "expected all ranks on one machine for `link` copy, found several: use `link` nvshmem, nccl or mpi"
         );
         let gpus: BTreeMap<u32, Arc<Gpu>> =
             endpoints.iter().map(|endpoint| (endpoint.device, endpoint.gpu.clone())).collect();

@@ -4,10 +4,10 @@ use super::super::link::{Link, Refusal, Setting};
 use super::super::message::{Message, MessageBuffer};
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy};
-use crate::delivery::Delivery;
 use anyhow::{Context as _, Result};
-use pipesim_cuda::library::{self, Wanted};
-use pipesim_cuda::{Address, Buffer, Driver, Event, Gpu, Stream};
+use pipesim_gpu::library::{self, Wanted};
+use pipesim_gpu::{Address, Buffer, Driver, Event, Gpu, Stream};
+use pipesim_schedule::delivery::Delivery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

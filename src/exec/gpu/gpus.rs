@@ -8,20 +8,20 @@ use super::super::watch::Fault;
 use super::accelerator::Accelerator;
 use super::endpoint::{Endpoint, GpuLink};
 use super::sums::{WorkerSums, sums};
-use crate::compute::cuda::{Sharing, parameter_bytes, stage_gradient_bytes, storage, tied_gradient_bytes};
-use crate::delivery::Delivery;
-use crate::mesh::Mesh;
-use crate::model::{Parameters, SliceOps, StageModule, WorkerShare};
-use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
-use crate::op::{Kind, Op};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
-use pipesim_cuda::algorithms::{self, Rule};
-use pipesim_cuda::attention;
-use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
-use pipesim_cuda::{
+use pipesim_gpu::algorithms::{self, Rule};
+use pipesim_gpu::attention;
+use pipesim_gpu::library::{self, CUBLASLT, NVRTC};
+use pipesim_gpu::{
     Driver, Gpu, GraphCounts, GraphUse, Graphs, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers,
 };
+use pipesim_models::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
+use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::mesh::Mesh;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_train::compute::cuda::{Sharing, parameter_bytes, stage_gradient_bytes, storage, tied_gradient_bytes};
+use pipesim_train::model::{Parameters, SliceOps, StageModule, WorkerShare};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,8 +43,8 @@ pub struct Gpus {
 }
 
 impl Gpus {
-    /// Whether this machine has something of NVIDIA, so that users may expect GPUs.
-    pub fn are_likely() -> bool {
+    /// Whether this machine has files of NVIDIA, so that users may expect GPUs.
+    pub fn nvidia_files_exist() -> bool {
         library::is_likely()
     }
 
@@ -237,7 +237,7 @@ impl Gpus {
     }
 
     /// Creates this rank's workers, each with the stages that it holds. All ranks must call this together.
-    pub(crate) fn runners(
+    pub fn runners(
         &self,
         shared: &Arc<Shared>,
         (link, delivery): (&LinkKind, Delivery),
@@ -298,9 +298,9 @@ pub fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) ->
     let among = if alone { own.clone().collect() } else { here };
     ensure!(
         among.len() as u64 <= room,
-        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, --tp or --dp, for --gpu-slices, or \
-         use --device cpu",
-        slices.map_or(String::new(), |n| format!(" with --gpu-slices {n}")),
+        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer `stages`, `tp` or `dp`, for `gpu-slices`, or \
+         use `device` cpu",
+        slices.map_or(String::new(), |n| format!(" with `gpu-slices` {n}")),
         among.len()
     );
     let place = |device: u32| {

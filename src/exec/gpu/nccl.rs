@@ -11,13 +11,13 @@ use super::super::message::Message;
 use super::super::shared::Shared;
 use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, lock};
 use super::endpoint::{self, Endpoint, GpuLink};
-use crate::delivery::{ChannelOptions, Delivery, Receives};
-use crate::lowering::{CommunicationQueue, Entry, Holds, Lowering};
-use crate::op::Kind;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use pipesim_cuda::library::NCCL;
-use pipesim_cuda::nccl::{self, UniqueId};
-use pipesim_cuda::{Address, Buffer, Event, blocks, connections};
+use pipesim_gpu::library::NCCL;
+use pipesim_gpu::nccl::{self, UniqueId};
+use pipesim_gpu::{Address, Buffer, Event, blocks, connections};
+use pipesim_schedule::delivery::{ChannelOptions, Delivery, Receives};
+use pipesim_schedule::lowering::{CommunicationQueue, Entry, Holds, Lowering};
+use pipesim_schedule::op::Kind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl Nccl {
     /// Checks the requirements.
     pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
         if setting.slices.is_some_and(|slices| slices > 1) {
-            return Err(Refusal::of("expected a GPU for each device, found --gpu-slices; use copy or nvshmem"));
+            return Err(Refusal::of("expected a GPU for each device, found `gpu-slices`; use copy or nvshmem"));
         }
         endpoint::library(&NCCL)
     }
@@ -96,7 +96,7 @@ impl Nccl {
         let gpus: BTreeSet<u32> = endpoints.iter().map(|endpoint| endpoint.gpu.ordinal()).collect();
         ensure!(
             gpus.len() == endpoints.len(),
-            "expected a GPU for each device with --link nccl, found {} devices on {}: use --link copy, or fewer devices",
+            "expected a GPU for each device with `link` nccl, found {} devices on {}: use `link` copy, or fewer devices",
             endpoints.len(),
             gpus.len()
         );
@@ -111,8 +111,8 @@ impl Nccl {
                 delivery.on(schedule),
                 Delivery::Batched | Delivery::Channel(ChannelOptions { receives: Receives::JustInTime, .. })
             ),
-            "expected receives just before their use with --link nccl, found {delivery} delivery of {}, which endpoints them earlier; \
-             take another --delivery, or --device cpu, which emulates it",
+            "expected receives just before their use with `link` nccl, found {delivery} delivery of {}, which endpoints them earlier; \
+             take another `delivery`, or `device` cpu, which emulates it",
             schedule.name
         );
         let lowering = Lowering::new(&shared.plan.graph, delivery);
@@ -128,8 +128,8 @@ impl Nccl {
             let streams = channels + groups + OTHER_STREAMS;
             ensure!(
                 streams <= connections(),
-                "expected at most {} streams on a GPU with --link nccl, as many as it has hardware queues, found {streams} on device {}: \
-                 set CUDA_DEVICE_MAX_CONNECTIONS=32, or use --delivery channel",
+                "expected at most {} streams on a GPU with `link` nccl, as many as it has hardware queues, found {streams} on device {}: \
+                 set CUDA_DEVICE_MAX_CONNECTIONS=32, or use `delivery` channel",
                 connections(),
                 endpoint.device
             );
@@ -137,7 +137,7 @@ impl Nccl {
             ensure!(
                 needed <= found,
                 "expected at most {found} thread blocks of NCCL on device {}, one per multiprocessor, found {needed} of {} communicators, \
-                 whose transfers may wait for each other: use --delivery channel, or --link copy",
+                 whose transfers may wait for each other: use `delivery` channel, or `link` copy",
                 endpoint.device,
                 channels + groups
             );

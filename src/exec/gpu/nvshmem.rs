@@ -10,11 +10,11 @@ use super::super::link::{Link, Refusal, Setting};
 use super::super::message::{Message, MessageBuffer, MessageBuffers};
 use super::super::shared::Shared;
 use super::endpoint::{self, Endpoint, GpuLink};
-use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, anyhow, ensure};
-use pipesim_cuda::library::{self, NVSHMEM};
-use pipesim_cuda::symmetric::{Symmetric, World};
-use pipesim_cuda::{Address, Event, Stream};
+use pipesim_gpu::library::{self, NVSHMEM};
+use pipesim_gpu::symmetric::{Symmetric, World};
+use pipesim_gpu::{Address, Event, Stream};
+use pipesim_schedule::delivery::Delivery;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -137,7 +137,7 @@ impl Nvshmem {
         let size = shared.ranks.size();
         ensure!(
             size >= devices && endpoints.len() <= 1,
-            "expected a rank for each of the {devices} devices with --link nvshmem, found {size}: start them with -n {devices} \
+            "expected a rank for each of the {devices} devices with `link` nvshmem, found {size}: start them with -n {devices} \
              or mpirun -n {devices}"
         );
         if let Some(endpoint) = endpoints.first() {

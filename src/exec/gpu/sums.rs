@@ -4,10 +4,10 @@
 use super::super::shared::Shared;
 use super::communicators::{self, Name, Purpose, SharedCommunicator, check, ids, lock};
 use super::copies;
-use crate::compute::cuda::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 use anyhow::{Context as _, Result, ensure};
-use pipesim_cuda::nccl::{Error, Nccl, UniqueId};
-use pipesim_cuda::{Address, Communicator, Gpu};
+use pipesim_gpu::nccl::{Error, Nccl, UniqueId};
+use pipesim_gpu::{Address, Communicator, Gpu};
+use pipesim_train::compute::cuda::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -210,8 +210,8 @@ fn usable_nccl(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Shared) -> Result<Option
     let lack = if have_own { "NCCL is missing at a rank" } else { "some share a GPU, which NCCL rejects" };
     ensure!(
         shared.ranks.share_memory(),
-        "expected workers of --tp and --dp on several machines to have NCCL and a GPU each, found that {lack}: install \
-         nvidia-nccl-cu13, and leave --gpu-slices out"
+        "expected workers of `tp` and `dp` on several machines to have NCCL and a GPU each, found that {lack}: install \
+         nvidia-nccl-cu13, and leave `gpu-slices` out"
     );
     Ok(None)
 }

@@ -117,5 +117,5 @@ pub fn under_mpirun(setting: &Setting<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let how = if HAS_MPI { "start with mpirun" } else { "build with --features mpi and start with mpirun" };
-    Err(Refusal::of(format!("expected ranks that mpirun started, found none; leave --link out, or {how}")))
+    Err(Refusal::of(format!("expected ranks that mpirun started, found none; leave `link` out, or {how}")))
 }

@@ -2,8 +2,8 @@
 
 use super::super::gpu::{Copy, MakeEnds, Nccl, Nvshmem, Staged, UNAVAILABLE};
 use super::{Refusal, Setting, local};
-use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::ranks::{Lost, Ranks};
+use pipesim_schedule::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 
 /// A kind of link: a row of [`LINKS`].
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct LinkKind {
     /// Whether messages between GPUs go through the hosts' memory.
     pub staged: bool,
     /// Creates its ends between GPUs.
-    pub(in crate::exec) ends: MakeEnds,
+    pub(crate) ends: MakeEnds,
 }
 
 /// All links.
@@ -96,10 +96,10 @@ impl LinkKind {
             _ => {
                 let legal: Vec<&str> =
                     LINKS.iter().filter(|link| link.is_legal(setting.gpus)).map(|link| link.name).collect();
-                Err(Refusal::of(format!("these devices use --link {}; leave --link out", legal.join(" or "))))
+                Err(Refusal::of(format!("these devices use `link` {}; leave `link` out", legal.join(" or "))))
             }
         };
-        outcome.map_err(|refusal| Refusal { why: format!("--link {}: {}", self.name, refusal.why), ..refusal })
+        outcome.map_err(|refusal| Refusal { why: format!("`link` {}: {}", self.name, refusal.why), ..refusal })
     }
 
     fn is_legal(&self, gpus: bool) -> bool {
@@ -124,14 +124,14 @@ impl LinkKind {
     pub fn delivery(&self, gpus: bool, ranks: &Ranks, asked: Delivery) -> Result<Delivery, Refusal> {
         if !gpus && asked != Delivery::OneSided && !ranks.share_memory() {
             return Err(Refusal::of(format!(
-                "--delivery {asked}: expected ranks that share memory, in which it is emulated, found ranks that do not; use one \
-                 machine, or leave --delivery out"
+                "`delivery` {asked}: expected ranks that share memory, in which it is emulated, found ranks that do not; use one \
+                 machine, or leave `delivery` out"
             )));
         }
         let promised = if gpus { (self.delivers)(asked) } else { Some(asked) };
         promised.ok_or_else(|| {
-            let why = format!("GPUs under --link {} do not deliver so; leave --delivery out", self.name);
-            Refusal::of(format!("--delivery {asked}: {why}"))
+            let why = format!("GPUs under `link` {} do not deliver so; leave `delivery` out", self.name);
+            Refusal::of(format!("`delivery` {asked}: {why}"))
         })
     }
 

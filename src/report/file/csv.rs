@@ -1,17 +1,19 @@
 //! One line per span, for spreadsheets and data frames.
 
-use crate::op::Op;
-use crate::report::scene::rows::{activations, rows};
-use crate::report::{Entry, Panel, Report};
-use crate::timeline::{Queue, Source};
+use crate::scene::rows::{activations, rows};
+use crate::{Entry, Panel, Report};
+use pipesim_schedule::op::Op;
+use pipesim_schedule::timeline::{Queue, Source};
 use std::fmt::Write;
 
-/// Returns comma-separated values (RFC 4180): one line per span, times in full precision in the timeline's unit.
-pub fn csv(report: &Report) -> String {
-    let rows = SpanRows { are_cut: report.panels().any(|panel| panel.timeline.slices.len() > 1) };
-    let mut out = rows.header();
-    report.entries.iter().for_each(|entry| rows.write(entry, &mut out));
-    out
+impl Report {
+    /// Returns comma-separated values (RFC 4180): one line per span, times in full precision in the timeline's unit.
+    pub fn csv(&self) -> String {
+        let rows = SpanRows { are_cut: self.panels().any(|panel| panel.timeline.slices.len() > 1) };
+        let mut out = rows.header();
+        self.entries.iter().for_each(|entry| rows.write(entry, &mut out));
+        out
+    }
 }
 
 /// The lines of spans, which can be written entry by entry.

@@ -1,8 +1,9 @@
 //! The figures for spreadsheets and data frames, one line per schedule.
 
-use crate::metrics::Metrics;
-use crate::report::file::csv::field;
-use crate::report::{Comparison, Entry, Panel, Report};
+use crate::file::csv::field;
+use crate::{Comparison, Entry, Panel, Report};
+use pipesim_schedule::metrics::Metrics;
+use serde::Serializer;
 
 /// A column: its name and its value.
 type Column<T> = (&'static str, fn(&T) -> Option<f64>);
@@ -95,6 +96,13 @@ const ERRORS: [Column<Comparison>; 7] = [
     ("op_start_p95", |e| Some(e.op_start_p95)),
     ("self_replay", |e| e.self_replay),
 ];
+
+impl Comparison {
+    /// Serializes the figures without the durations, times per device and distribution.
+    pub fn serialize_figures<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(ERRORS.iter().filter_map(|(name, figure)| Some((name, figure(self)?))))
+    }
+}
 
 fn row(entry: &Entry, measured: bool, steps: &[&str]) -> Vec<String> {
     let mut cells = vec![field(entry.schedule())];

@@ -1,15 +1,15 @@
 //! Files and report folders, written whole or not at all.
 
-use crate::report::file::csv::{memory_csv, source_name};
-use crate::report::file::json::{figures, file_names};
-use crate::report::file::unfinished::{self, Unfinished, parent};
-use crate::report::{Output, OutputKind, Report, WriteError, html, trace_gz};
+use crate::file::csv::{memory_csv, source_name};
+use crate::file::json::{figures, file_names};
+use crate::{Output, OutputKind, Report, WriteError, trace_gz};
+use pipesim_system::unfinished::{self, FileStream, Unfinished, followed, parent, placed};
 #[cfg(unix)]
 use rustix::fs::Access;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufReader, ErrorKind, Read};
+use std::io::{self, BufReader, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
 /// A file of a report: name and content.
@@ -65,31 +65,14 @@ impl Output {
 /// Writes `bytes` to `path` so that a reader sees the old file or the new one. Pipes and device files are written
 /// directly. After an error nothing is left behind.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
-    placed("write", path, write(path, bytes))
+    let mut file = FileStream::begin(path)?;
+    file.write(bytes)?;
+    file.finish()
 }
 
 /// Fails if [`write_atomic`] would; leaves nothing behind.
 pub fn try_file(path: &Path) -> Result<(), WriteError> {
     placed("write", path, try_write(path))
-}
-
-pub fn placed<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, WriteError> {
-    result.map_err(|cause| WriteError::Place { what: format!("{what} {}", path.display()), cause: cause.to_string() })
-}
-
-/// Follows links, including those to files that do not exist yet.
-pub fn followed(path: &Path) -> PathBuf {
-    let linked = || fs::read_link(path).map(|to| parent(path).join(to));
-    fs::canonicalize(path).or_else(|_| linked()).unwrap_or_else(|_| path.to_path_buf())
-}
-
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let target = followed(path);
-    match fs::metadata(&target) {
-        Ok(found) if found.is_dir() => Err(io::Error::other("it is a folder")),
-        Ok(found) if !found.is_file() => fs::write(&target, bytes),
-        _ => unfinished::write(&target, bytes),
-    }
 }
 
 fn try_write(path: &Path) -> io::Result<()> {
@@ -109,7 +92,7 @@ fn try_write(path: &Path) -> io::Result<()> {
         }
         Err(_) => {}
     }
-    unfinished::probe(parent(&target))
+    Unfinished::folder(parent(&target)).map(drop)
 }
 
 fn file_name(path: &Path) -> String {
@@ -117,7 +100,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Resolves links and `..` as far as the path exists.
-pub fn resolved(path: &Path) -> PathBuf {
+fn resolved(path: &Path) -> PathBuf {
     let mut found = fs::canonicalize(".").unwrap_or_default();
     for part in path.components() {
         match part {
@@ -148,7 +131,7 @@ pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<P
     files.push(("memory.csv".to_string(), memory_csv(report).into_bytes()));
     files.push(("trace.json.gz".to_string(), trace_gz(report)?));
     files.extend_from_slice(more);
-    files.push(("index.html".to_string(), html(report).into_bytes()));
+    files.push(("index.html".to_string(), report.html().into_bytes()));
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).chain([MANIFEST]).collect();
     let mut figures = figures(report);
     figures["files"] = serde_json::json!(names);
@@ -167,7 +150,7 @@ struct Manifest {
     _version: u32,
     #[serde(rename = "schedules")]
     _schedules: Vec<serde::de::IgnoredAny>,
-    files: Option<Vec<String>>,
+    files: Vec<String>,
 }
 
 /// Whether a report may have a file of this name.
@@ -186,47 +169,23 @@ fn is_of_reports(name: &str) -> bool {
         || ((name.ends_with("-predicted.json") || name.ends_with("-measured.json")) && !name.contains('/'))
 }
 
-/// Returns the files that a report wrote to a folder; all others belong to the user.
-fn owned(folder: &Path) -> io::Result<BTreeSet<String>> {
-    let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(BTreeSet::new()) };
-    let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(BTreeSet::new()) };
-    let listed: Option<BTreeSet<String>> = manifest.files.map(|files| files.into_iter().collect());
-    let mut owned = BTreeSet::new();
-    for name in fs::read_dir(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()) {
-        let is_listed = match &listed {
-            Some(files) => files.contains(&name),
-            None => !name.ends_with("ed.json") || is_timeline(&folder.join(&name)), // of before there were lists
-        };
-        if is_listed && is_of_reports(&name) {
-            owned.insert(name);
-        }
-    }
-    Ok(owned)
+/// Returns the files of the report in `folder`, in its order; all others belong to the user. `None` without a report.
+fn report_files(folder: &Path) -> Option<Vec<String>> {
+    let file = fs::File::open(folder.join(MANIFEST)).ok()?;
+    let Manifest { files, .. } = serde_json::from_reader(BufReader::new(file)).ok()?;
+    let is_there = |name: &String| is_of_reports(name) && fs::symlink_metadata(folder.join(name)).is_ok();
+    Some(files.into_iter().filter(is_there).collect())
 }
 
-/// Returns the timelines of the report in `folder`, in its order; none if the folder holds no report.
-pub fn timeline_files(folder: &Path) -> io::Result<Option<Vec<PathBuf>>> {
-    let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(None) };
-    let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(None) };
-    let owned = owned(folder)?;
-    let listed = manifest.files.unwrap_or_else(|| owned.iter().cloned().collect());
-    let is_one = |name: &String| name.ends_with("ed.json") && owned.contains(name);
-    Ok(Some(listed.into_iter().filter(is_one).map(|name| folder.join(name)).collect()))
+/// Returns the timelines of the report in `folder`, in its order; `None` if the folder holds no report.
+pub fn timeline_files(folder: &Path) -> Option<Vec<PathBuf>> {
+    let files = report_files(folder)?.into_iter().filter(|name| name.ends_with("ed.json"));
+    Some(files.map(|name| folder.join(name)).collect())
 }
 
-/// Whether a file starts like a timeline.
-fn is_timeline(path: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(60).read_to_end(&mut start));
-    read.is_ok() && start.starts_with(r#"{"schema_version":1,"source":""#.as_bytes())
-}
-
-/// Fails if a folder holds a file that a report would replace and no report wrote.
-fn refuse_foreign_files(
-    folder: &Path,
-    owned: &BTreeSet<String>,
-    mut replaces: impl FnMut(&str) -> bool,
-) -> io::Result<()> {
+/// Fails if a folder holds a file that a report would replace and no report wrote. Returns those that one wrote.
+fn replaced_files(folder: &Path, mut replaces: impl FnMut(&str) -> bool) -> io::Result<BTreeSet<String>> {
+    let owned: BTreeSet<String> = report_files(folder).unwrap_or_default().into_iter().collect();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if replaces(&name) && !owned.contains(&name) {
@@ -235,16 +194,16 @@ fn refuse_foreign_files(
             )));
         }
     }
-    Ok(())
+    Ok(owned)
 }
 
 /// Missing folders that were created, a folder and its parents; those still empty on drop are removed.
 #[derive(Debug)]
-pub struct MissingFolders(Vec<PathBuf>);
+struct MissingFolders(Vec<PathBuf>);
 
 impl MissingFolders {
     /// Makes a folder and its parents, as far as they are missing.
-    pub fn make(folder: &Path) -> io::Result<MissingFolders> {
+    fn make(folder: &Path) -> io::Result<MissingFolders> {
         let mut all = MissingFolders(Vec::new());
         let missing: Vec<&Path> = folder
             .ancestors()
@@ -272,10 +231,9 @@ fn try_folder(path: &Path) -> io::Result<()> {
     if !fs::metadata(&target)?.is_dir() {
         return Err(io::Error::other("it is a file; with -o - no report is written"));
     }
-    let owned = owned(&target)?;
     // Names of timelines are known only later, so every possible name is checked.
-    refuse_foreign_files(&target, &owned, is_of_reports)?;
-    unfinished::probe(&target)
+    replaced_files(&target, is_of_reports)?;
+    Unfinished::folder(&target).map(drop)
 }
 
 /// Writes these files to a folder. The user's files in it stay.
@@ -299,11 +257,39 @@ fn merge(target: &Path, files: &[NamedBytes]) -> io::Result<()> {
     let aside = Unfinished::folder(target)?;
     files.iter().try_for_each(|(name, bytes)| aside.put(name, bytes))?;
     let _lock = unfinished::lock(target)?;
-    let owned = owned(target)?;
     let new: BTreeSet<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
-    refuse_foreign_files(target, &owned, |name| new.contains(name))?;
-    let old = aside.subfolder("old")?;
-    let out = owned.iter().map(|name| (target.join(name), old.join(name)));
+    let old = replaced_files(target, |name| new.contains(name))?;
+    let out = old.iter().map(|name| (target.join(name), aside.path().join(format!("old-{name}"))));
     let new = files.iter().map(|(name, _)| (aside.path().join(name), target.join(name)));
     aside.rename_all(&out.chain(new).collect::<Vec<_>>())
+}
+
+/// A folder that one program at a time writes to, locked until this is dropped. It is made if it is missing, and removed if nothing
+/// was written to it.
+#[derive(Debug)]
+pub struct ClaimedFolder {
+    // Dropped first: no other program can lock the folder before it is removed.
+    _made: MissingFolders,
+    _lock: Option<fs::File>,
+}
+
+impl ClaimedFolder {
+    /// Claims the folder at `path`.
+    ///
+    /// # Errors
+    /// It cannot be made or written to, or another program has claimed it.
+    pub fn new(path: &Path) -> Result<ClaimedFolder, WriteError> {
+        let claim = || {
+            let target = resolved(path);
+            let made = MissingFolders::make(&target)?;
+            if !fs::metadata(&target)?.is_dir() {
+                return Err(io::Error::other("it is a file"));
+            }
+            let lock = unfinished::try_lock(&target)?;
+            unfinished::remove_left(&target)?;
+            Unfinished::folder(&target)?;
+            Ok(ClaimedFolder { _made: made, _lock: lock })
+        };
+        placed("write to the folder", path, claim())
+    }
 }

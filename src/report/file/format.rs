@@ -1,6 +1,6 @@
 //! File formats by ending. A new format is a file in this folder that makes the bytes, and a row in [`FORMATS`].
 
-use crate::report::{Colors, Report, WriteError};
+use crate::{Report, WriteError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -27,70 +27,17 @@ pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
         false => Ok(report.svg().into_bytes()),
     }),
     #[cfg(feature = "pictures")]
-    (".png", TimelineRendering::Still, |report| {
-        if report.is_plotted() { report.plots().png() } else { crate::report::png(report) }
-    }),
+    (".png", TimelineRendering::Still, |report| if report.is_plotted() { report.plots().png() } else { report.png() }),
     #[cfg(feature = "pictures")]
     (".pdf", TimelineRendering::Still, |report| if report.is_plotted() { report.plots().pdf() } else { report.pdf() }),
-    (".html", TimelineRendering::Page, |report| Ok(crate::report::html(report).into_bytes())),
-    (".json", TimelineRendering::Not, |report| Ok(crate::report::timelines(report).into_bytes())),
-    (".csv", TimelineRendering::Not, |report| Ok(crate::report::csv(report).into_bytes())),
-    (".tex", TimelineRendering::Not, |report| Ok(crate::report::latex(report).into_bytes())),
-    (".trace.json", TimelineRendering::Not, |report| Ok(crate::report::trace(report).into_bytes())),
+    (".html", TimelineRendering::Page, |report| Ok(report.html().into_bytes())),
+    (".json", TimelineRendering::Not, |report| Ok(crate::timelines(report).into_bytes())),
+    (".csv", TimelineRendering::Not, |report| Ok(report.csv().into_bytes())),
+    (".tex", TimelineRendering::Not, |report| Ok(report.latex().into_bytes())),
+    (".trace.json", TimelineRendering::Not, |report| Ok(report.trace().into_bytes())),
     #[cfg(feature = "pictures")]
-    (".trace.json.gz", TimelineRendering::Not, crate::report::trace_gz),
+    (".trace.json.gz", TimelineRendering::Not, crate::trace_gz),
 ];
-
-impl Report {
-    /// Returns a page that opens from disk in any browser, without a server or network.
-    pub fn html(&self) -> String {
-        crate::report::html(self)
-    }
-
-    /// Draws the timelines for a terminal of `width` columns with these `colors`; `ascii` avoids all other characters.
-    pub fn terminal(&self, width: usize, ascii: bool, colors: Colors) -> String {
-        crate::report::terminal(self, width, ascii, colors)
-    }
-
-    /// Returns the tables as text. With a `width`, cells are broken at spaces to fit; without, a row is a line.
-    pub fn table(&self, width: Option<usize>) -> String {
-        crate::report::table(self, width)
-    }
-
-    /// Returns the tables as Markdown.
-    pub fn markdown(&self) -> String {
-        crate::report::markdown(self)
-    }
-
-    /// Returns the tables as LaTeX; needs `\usepackage{booktabs}`.
-    pub fn latex(&self) -> String {
-        crate::report::latex(self)
-    }
-
-    /// Returns comma-separated values: one line per span, times in the timeline's unit.
-    pub fn csv(&self) -> String {
-        crate::report::csv(self)
-    }
-
-    /// Returns figures, errors, notes and provenance as JSON; [`Timeline::list_to_json`](crate::Timeline::list_to_json) has the spans.
-    pub fn json(&self) -> String {
-        crate::report::json(self)
-    }
-
-    /// Returns the timelines in Chrome's trace format, for Perfetto.
-    pub fn trace(&self) -> String {
-        crate::report::trace(self)
-    }
-
-    /// Returns the timelines as a PNG file's bytes.
-    ///
-    /// # Errors
-    /// The font cannot be read or the picture not encoded; the report is not to blame.
-    #[cfg(feature = "pictures")]
-    pub fn png(&self) -> Result<Vec<u8>, WriteError> {
-        crate::report::png(self)
-    }
-}
 
 pub fn endings() -> Vec<&'static str> {
     FORMATS.iter().map(|(ending, ..)| *ending).collect()

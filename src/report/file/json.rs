@@ -1,8 +1,8 @@
 //! The figures as JSON, in full precision.
 
-use crate::report::file::csv::{held, source_name};
-use crate::report::{Entry, Panel, Report};
-use crate::timeline::Timeline;
+use crate::file::csv::{held, source_name};
+use crate::{Entry, Panel, Report};
+use pipesim_schedule::timeline::Timeline;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,11 @@ pub fn timelines(report: &Report) -> String {
     Timeline::list_to_json(&panels.map(|panel| &panel.timeline).collect::<Vec<_>>())
 }
 
-/// Returns a report's figures, errors, notes and provenance as one JSON object; spans are in the timelines' own files.
-pub fn json(report: &Report) -> String {
-    format!("{:#}\n", figures(report))
+impl Report {
+    /// Returns a report's figures, errors, notes and provenance as one JSON object; spans are in the timelines' own files.
+    pub fn json(&self) -> String {
+        format!("{:#}\n", figures(self))
+    }
 }
 
 pub fn figures(report: &Report) -> Value {
@@ -42,7 +44,7 @@ pub fn figures(report: &Report) -> Value {
         })
         .collect();
     json!({
-        "schema_version": crate::timeline::SCHEMA_VERSION,
+        "schema_version": pipesim_schedule::timeline::SCHEMA_VERSION,
         "title": report.headline(),
         "verdict": report.verdict,
         "subtitle": report.subtitle,

@@ -1,7 +1,5 @@
 //! File formats and report folders. `format` maps the ending of a name to a format; `folder` writes files whole or not at all.
 
-#[cfg(feature = "pictures")]
-pub mod claim;
 pub mod csv;
 pub mod figures;
 #[cfg(feature = "pictures")]
@@ -11,5 +9,3 @@ pub mod json;
 #[cfg(feature = "pictures")]
 pub mod stream;
 pub mod trace;
-#[cfg(feature = "pictures")]
-pub mod unfinished;

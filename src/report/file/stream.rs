@@ -1,57 +1,8 @@
-//! A file that is written piece by piece, and appears under its name when it is complete.
+//! Files with a line per span, written while entries are predicted.
 
-use crate::report::file::folder::{followed, placed};
-use crate::report::file::unfinished::{Unfinished, parent};
-use crate::report::{Entry, SpanRows, WriteError};
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
-
-/// A file under way; dropped without [`FileStream::finish`], it leaves nothing behind. Pipes and device files are written directly.
-pub struct FileStream {
-    path: PathBuf,
-    target: PathBuf,
-    out: BufWriter<File>,
-    unfinished: Option<Unfinished>,
-}
-
-impl FileStream {
-    /// Begins the file that will be called `path`.
-    ///
-    /// # Errors
-    /// No file can be written there.
-    pub fn begin(path: &Path) -> Result<FileStream, WriteError> {
-        let target = followed(path);
-        let begin = || match fs::metadata(&target) {
-            Ok(found) if !found.is_file() => Ok((File::options().write(true).open(&target)?, None)),
-            _ => {
-                let unfinished = Unfinished::file(parent(&target))?;
-                Ok((unfinished.handle()?, Some(unfinished)))
-            }
-        };
-        let (file, unfinished) = placed("write", path, begin())?;
-        Ok(FileStream { path: path.to_path_buf(), target, out: BufWriter::new(file), unfinished })
-    }
-
-    pub fn write(&mut self, text: &str) -> Result<(), WriteError> {
-        placed("write", &self.path, self.out.write_all(text.as_bytes()))
-    }
-
-    /// Gives the file its name; an existing one is replaced and keeps its permissions.
-    pub fn finish(self) -> Result<(), WriteError> {
-        let FileStream { path, target, mut out, unfinished } = self;
-        let finish = || -> io::Result<()> {
-            out.flush()?;
-            let Some(unfinished) = unfinished else { return Ok(()) };
-            if let Ok(old) = fs::metadata(&target) {
-                out.get_ref().set_permissions(old.permissions())?;
-            }
-            out.get_ref().sync_all()?;
-            unfinished.rename(&target)
-        };
-        placed("write", &path, finish())
-    }
-}
+use crate::{Entry, SpanRows, WriteError};
+use pipesim_system::unfinished::FileStream;
+use std::path::Path;
 
 /// Files with a line per span, written entry by entry.
 #[derive(Default)]
@@ -69,7 +20,7 @@ impl SpanFiles {
         let (rows, mut files) = (SpanRows { are_cut }, Vec::new());
         for path in paths {
             let mut file = FileStream::begin(path)?;
-            file.write(&rows.header())?;
+            file.write(rows.header().as_bytes())?;
             files.push(file);
         }
         Ok(SpanFiles { files, rows: Some(rows) })
@@ -87,7 +38,7 @@ impl SpanFiles {
         }
         let mut text = String::new();
         rows.write(entry, &mut text);
-        self.files.iter_mut().try_for_each(|file| file.write(&text)).map(|()| true)
+        self.files.iter_mut().try_for_each(|file| file.write(text.as_bytes())).map(|()| true)
     }
 
     /// Gives the files their names, and tells `written` each.

@@ -3,65 +3,65 @@
 //! A process is a worker of one timeline (on a mesh several per device, with their coordinates as labels), its threads are the queues. Arrows lead from a send (or from the op that made
 //! the data, if the timeline has no sends) to the op that uses it. The counter is the activations held.
 
-use crate::cost::TimeUnit;
-use crate::cost::pair::Stream;
-use crate::op::{Kind, Op};
-use crate::report::Report;
-use crate::report::file::csv::{queue_name, source_name};
-use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{Mark, Row, activations, rows};
-use crate::sim::StreamSpan;
-use crate::timeline::Timeline;
+use crate::Report;
+use crate::file::csv::{queue_name, source_name};
+use crate::scene::palette::Class;
+use crate::scene::rows::{Mark, Row, activations, rows};
+use pipesim_cost::TimeUnit;
+use pipesim_cost::pair::Stream;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::timeline::Timeline;
+use pipesim_sim::StreamSpan;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Returns a report's timelines as one trace.
-pub fn trace(report: &Report) -> String {
-    let mut events = Events { out: String::new(), flows: 0 };
-    let mut process = 1;
-    for entry in &report.entries {
-        for panel in entry.panels() {
-            let name = format!("{} {}", entry.name, source_name(panel.timeline.source));
-            let mut add = |timeline: &Timeline, streams: &[StreamSpan], worker: &Worker| {
-                timeline_events(&mut events, (timeline, streams), (&name, worker), process);
-                process += timeline.devices.max(1);
-            };
-            match &panel.timeline.workers {
-                None => add(&panel.timeline, &panel.streams, &Worker::default()),
-                Some(workers) => {
-                    let of = |data, tensor| Worker { name: workers.name(data, tensor), at: Some((data, tensor)) };
-                    add(&panel.timeline, &panel.streams, &of(workers.data, workers.tensor));
-                    for (other, (_, timeline)) in workers.others.iter().zip(panel.timeline.other_workers()) {
-                        add(&timeline, &[], &of(other.data, other.tensor));
+impl Report {
+    /// Returns the timelines in Chrome's trace format, for Perfetto.
+    pub fn trace(&self) -> String {
+        let mut events = Events { out: String::new(), flows: 0 };
+        let mut process = 1;
+        for entry in &self.entries {
+            for panel in entry.panels() {
+                let name = format!("{} {}", entry.name, source_name(panel.timeline.source));
+                let mut add = |timeline: &Timeline, streams: &[StreamSpan], worker: &Worker| {
+                    timeline_events(&mut events, (timeline, streams), (&name, worker), process);
+                    process += timeline.devices.max(1);
+                };
+                match &panel.timeline.workers {
+                    None => add(&panel.timeline, &panel.streams, &Worker::default()),
+                    Some(workers) => {
+                        let of = |data, tensor| Worker { name: workers.name(data, tensor), at: Some((data, tensor)) };
+                        add(&panel.timeline, &panel.streams, &of(workers.data, workers.tensor));
+                        for (other, (_, timeline)) in workers.others.iter().zip(panel.timeline.other_workers()) {
+                            add(&timeline, &[], &of(other.data, other.tensor));
+                        }
                     }
                 }
             }
         }
-    }
-    let units: Vec<_> = report
-        .entries
-        .iter()
-        .flat_map(|entry| entry.panels().map(move |panel| (entry, panel)))
-        .map(|(entry, panel)| {
-            json!({
-                "schedule": entry.name, "source": source_name(panel.timeline.source),
-                "time_unit": panel.timeline.time_unit, "unit_ns": panel.timeline.unit_ns,
+        let units: Vec<_> = self
+            .entries
+            .iter()
+            .flat_map(|entry| entry.panels().map(move |panel| (entry, panel)))
+            .map(|(entry, panel)| {
+                json!({
+                    "schedule": entry.name, "source": source_name(panel.timeline.source),
+                    "time_unit": panel.timeline.time_unit, "unit_ns": panel.timeline.unit_ns,
+                })
             })
-        })
-        .collect();
-    let other = json!({"title": report.headline(), "timelines": units, "provenance": report.provenance});
-    format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{other},\"traceEvents\":[\n{}\n]}}\n", events.out)
+            .collect();
+        let other = json!({"title": self.headline(), "timelines": units, "provenance": self.provenance});
+        format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{other},\"traceEvents\":[\n{}\n]}}\n", events.out)
+    }
 }
 
 /// Returns the compressed trace, without file name and time in its header.
 #[cfg(feature = "pictures")]
-pub fn trace_gz(report: &Report) -> Result<Vec<u8>, crate::report::WriteError> {
+pub fn trace_gz(report: &Report) -> Result<Vec<u8>, crate::WriteError> {
     let mut encoder = flate2::GzBuilder::new().mtime(0).write(Vec::new(), flate2::Compression::new(6));
-    let packed = std::io::Write::write_all(&mut encoder, trace(report).as_bytes()).and_then(|()| encoder.finish());
-    packed.map_err(|e| {
-        crate::report::WriteError::Format(format!("expected room for a compressed trace, found none: {e}"))
-    })
+    let packed = std::io::Write::write_all(&mut encoder, report.trace().as_bytes()).and_then(|()| encoder.finish());
+    packed.map_err(|e| crate::WriteError::Format(format!("expected room for a compressed trace, found none: {e}")))
 }
 
 struct Events {
@@ -221,7 +221,7 @@ fn slice(events: &mut Events, mark: &Mark, clock: Clock, queue: &str, (process, 
     if let Some(peer) = span.peer {
         args.insert("peer".into(), peer.into());
     }
-    let name = serde_json::Value::from(crate::report::text::plain(&span.op));
+    let name = serde_json::Value::from(crate::text::plain(&span.op));
     let mut event = format!("{{\"ph\":\"X\",\"name\":{name},\"cat\":\"{queue}\",\"pid\":{process},\"tid\":{thread},");
     let _ = write!(
         event,

@@ -1,13 +1,13 @@
 //! The HTML page: template, scripts and data in one file that needs no network.
 
-use crate::cost::gcd;
-use crate::op::{Kind, Op};
-use crate::report::scene::axis::Scale;
-use crate::report::scene::palette::{Class, hex};
-use crate::report::scene::rows::{Mark, Row, activations, lane_marks, lane_names, rows};
-use crate::report::text::{escape, plain};
-use crate::report::{Entry, Panel, Report};
-use crate::sim::{Cause, IdleSpan};
+use crate::scene::axis::Scale;
+use crate::scene::palette::{Class, hex};
+use crate::scene::rows::{Mark, Row, activations, lane_marks, lane_names, rows};
+use crate::text::{escape, plain};
+use crate::{Entry, Panel, Report};
+use pipesim_cost::gcd;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_sim::{Cause, IdleSpan};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -29,16 +29,18 @@ const SCRIPTS: [&str; 13] = [
     include_str!("page.js"),
 ];
 
-/// Returns a page that opens from disk in any browser, without a server or network.
-pub fn html(report: &Report) -> String {
-    let title = if report.headline().is_empty() { "pipesim report" } else { report.headline() };
-    let parts = [
-        ("{{title}}", &*escape(title)),
-        ("{{style}}", STYLE),
-        ("{{data}}", &inside_script(&data(report))),
-        ("{{script}}", &SCRIPTS.concat()),
-    ];
-    filled(PAGE, &parts)
+impl Report {
+    /// Returns a page that opens from disk in any browser, without a server or network.
+    pub fn html(&self) -> String {
+        let title = if self.headline().is_empty() { "pipesim report" } else { self.headline() };
+        let parts = [
+            ("{{title}}", &*escape(title)),
+            ("{{style}}", STYLE),
+            ("{{data}}", &inside_script(&data(self))),
+            ("{{script}}", &SCRIPTS.concat()),
+        ];
+        filled(PAGE, &parts)
+    }
 }
 
 /// Fills the placeholders of a template, in their order. They are looked for in the template only, so inserted text cannot contain one.
@@ -212,7 +214,7 @@ fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool
     });
     let of_devices: Vec<String> = of_devices.collect();
     let head = json!({
-        "source": crate::report::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches, "slices": names.2,
+        "source": crate::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches, "slices": names.2,
         "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": end, "worker": worker, "onRequest": on_request,
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
         "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,

@@ -1,13 +1,13 @@
 //! One band of a picture: a device's boxes, labels, communication lanes and activation curve.
 
-use crate::report::number::number;
-use crate::report::picture::blend::{Fill, Sliver, blend};
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Rect, Style};
-use crate::report::scene::axis::{Axis, Part};
-use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{Form, LANES, LaneMarks, Mark, Row, lane_names};
-use crate::report::text;
-use crate::sim::Cause;
+use crate::number::number;
+use crate::picture::blend::{Fill, Sliver, blend};
+use crate::picture::canvas::{Anchor, Ink, Picture, Rect, Style};
+use crate::scene::axis::{Axis, Part};
+use crate::scene::palette::Class;
+use crate::scene::rows::{Form, LANES, LaneMarks, Mark, Row, lane_names};
+use crate::text;
+use pipesim_sim::Cause;
 use std::collections::BTreeMap;
 
 type Look = (Class, u8);
@@ -218,7 +218,7 @@ fn memory(picture: &mut Picture, band: &Band, part: Part, base: f64) {
     if peaks > 0.0 && !points.is_empty() {
         points[0].0 = points[0].0.max(left);
         points.push((points[points.len() - 1].0.max(right), base));
-        picture.shapes.push(crate::report::picture::canvas::Shape::Steps { ink: Ink::Memory, base, points });
+        picture.shapes.push(crate::picture::canvas::Shape::Steps { ink: Ink::Memory, base, points });
     }
 }
 

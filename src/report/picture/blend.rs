@@ -5,7 +5,7 @@
 //! small looks like a large one scaled down, and the mean colour of a row is the mean of its ops' colours weighted by
 //! time. Idle parts stay transparent.
 
-use crate::report::scene::palette::Rgb;
+use crate::scene::palette::Rgb;
 
 /// A narrow box: its edges, its share of the row's height, and its colour.
 #[derive(Clone, Copy, Debug)]

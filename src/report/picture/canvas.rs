@@ -1,8 +1,8 @@
 //! A picture as a list of shapes, which `layout` makes and `svg`, `png` and `pdf` write.
 
-use crate::report::scene::look::Palette;
-use crate::report::scene::palette::{Class, Rgb, THICK, Tone, grey, mix};
-use crate::sim::Cause;
+use crate::scene::look::Palette;
+use crate::scene::palette::{Class, Rgb, THICK, Tone, grey, mix};
+use pipesim_sim::Cause;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ink {

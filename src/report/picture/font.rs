@@ -1,6 +1,6 @@
 //! The built-in font of PNG and PDF: Ubuntu Light (Latin, Greek, Cyrillic).
 
-use crate::report::WriteError;
+use crate::WriteError;
 use ab_glyph::{Font, FontRef, GlyphId, PxScale, point};
 #[cfg(not(target_family = "wasm"))]
 use plotters::style::{FontStyle, register_font};

@@ -1,20 +1,18 @@
 //! The layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
 
-use crate::op::Kind;
-use crate::report::file::csv::source_name;
-use crate::report::number::{number, percent, quantity, signed_percent};
-use crate::report::picture::band::{Band, Gap, Heights, draw, form};
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
-use crate::report::picture::ruler::{Rows, bracket, left_out, ruler};
-use crate::report::scene::axis::{Axis, Scale};
-use crate::report::scene::palette::Class;
-use crate::report::scene::rows::{
-    Form, LaneMarks, Row, activations, classes, lane_marks, lanes_in_use, rows, runs_two_ways,
-};
-use crate::report::text::{fit_pixels, lines_of_pixels, pixels, plain};
-use crate::report::{Entry, Look, Panel, Report};
-use crate::sim::Cause;
-use crate::timeline::Timeline;
+use crate::file::csv::source_name;
+use crate::number::{number, percent, quantity, signed_percent};
+use crate::picture::band::{Band, Gap, Heights, draw, form};
+use crate::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::picture::ruler::{Rows, bracket, left_out, ruler};
+use crate::scene::axis::{Axis, Scale};
+use crate::scene::palette::Class;
+use crate::scene::rows::{Form, LaneMarks, Row, activations, classes, lane_marks, lanes_in_use, rows, runs_two_ways};
+use crate::text::{fit_pixels, lines_of_pixels, pixels, plain};
+use crate::{Entry, Look, Panel, Report};
+use pipesim_schedule::op::Kind;
+use pipesim_schedule::timeline::Timeline;
+use pipesim_sim::Cause;
 use std::collections::BTreeSet;
 
 const WIDTH: f64 = 1200.0;
@@ -25,11 +23,6 @@ const BREAK: f64 = 18.0;
 
 /// Remark if `--collapse` finds nothing to draw once.
 pub const NO_REPEAT: &str = "No stretch repeats exactly at least three times on all devices, so everything is drawn.";
-/// Remarks if no op has room for a letter: without and with `--collapse`.
-pub const NO_LETTERS: [&str; 2] = [
-    "Ops are narrower than a letter: --window shows a part, --collapse the steady state once.",
-    "Ops are narrower than a letter: --window shows a part.",
-];
 
 const TITLE: Style = Style { ink: Ink::Text, size: 17.0, anchor: Anchor::Start, bold: true };
 const HEAD: Style = Style { ink: Ink::Text, size: 14.0, anchor: Anchor::Start, bold: true };
@@ -424,20 +417,20 @@ fn block(
 }
 
 /// Returns remarks on how the rows are drawn.
-fn remarks(
+fn remarks<'a>(
     panels: &[Prepared],
     forms: &[Option<(Form, f64)>],
     width: f64,
     height: f64,
-    look: &Look,
-) -> Vec<&'static str> {
+    look: &'a Look,
+) -> Vec<&'a str> {
     let mut remarks = Vec::new();
     if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
         remarks.push(NO_REPEAT);
     }
     let narrow = |p: &Prepared| p.axis.typical() * width < 8.0;
     if height >= 8.0 && forms.iter().all(Option::is_none) && panels.iter().all(narrow) {
-        remarks.push(NO_LETTERS[usize::from(look.collapse)]);
+        remarks.push(&look.no_letters[usize::from(look.collapse)]);
     }
     remarks
 }

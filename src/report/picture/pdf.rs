@@ -3,11 +3,11 @@
 //!
 //! A pixel is 0.75 pt, as in CSS. No date and no machine name is written: the same report gives the same bytes.
 
-use crate::report::picture::canvas::{Ink, Picture, Shape, Style};
-use crate::report::picture::font::Letters;
-use crate::report::picture::layout;
-use crate::report::scene::palette::{PERIOD, Rgb, Tone};
-use crate::report::{Report, WriteError};
+use crate::picture::canvas::{Ink, Picture, Shape, Style};
+use crate::picture::font::Letters;
+use crate::picture::layout;
+use crate::scene::palette::{PERIOD, Rgb, Tone};
+use crate::{Report, WriteError};
 use pdf_writer::types::{CidFontType, FontFlags, SystemInfo, TextRenderingMode, UnicodeCmap};
 use pdf_writer::{Content, Filter, Finish, Name, Pdf, Rect, Ref, Str, TextStr};
 use plotters_backend::{BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingBackend, DrawingErrorKind};
@@ -188,7 +188,7 @@ impl Page {
     }
 
     fn text(&mut self, style: Style, (x, y): (f64, f64), text: &str, picture: &Picture) {
-        let text = crate::report::text::plain(text);
+        let text = crate::text::plain(text);
         let width = self.letters.width(&text) * style.size;
         let x = x - width * style.anchor.share();
         let color = picture.color(style.ink);

@@ -5,11 +5,11 @@
 //! is behind them. The file is written with flate2, which traces need anyway: the `png` crate would add 6.6 s to a release
 //! build (one core) for these 30 lines.
 
-use crate::report::picture::canvas::{Ink, Picture, Rect, Shape, Style};
-use crate::report::picture::font::Letters;
-use crate::report::picture::layout;
-use crate::report::scene::palette::{Hatch, PERIOD, Rgb, Tone, mix};
-use crate::report::{Report, WriteError};
+use crate::picture::canvas::{Ink, Picture, Rect, Shape, Style};
+use crate::picture::font::Letters;
+use crate::picture::layout;
+use crate::scene::palette::{Hatch, PERIOD, Rgb, Tone, mix};
+use crate::{Report, WriteError};
 use plotters::backend::{BitMapBackend, DrawingBackend};
 use plotters::style::{Color, RGBAColor, RGBColor};
 use plotters_backend::{BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingErrorKind};
@@ -19,18 +19,23 @@ use std::io::Write;
 /// Largest number of pixels; beyond, the picture is drawn smaller.
 const MOST_PIXELS: f64 = 60e6;
 
-/// Returns the picture as a PNG file's bytes.
-pub fn png(report: &Report) -> Result<Vec<u8>, WriteError> {
-    let picture = layout::picture(report);
-    bitmap((picture.width, picture.height), |mut bitmap, scale| {
-        let mut sheet = Sheet { picture: &picture, scale, bitmap: &mut bitmap };
-        let is_box = |shape: &Shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_), _));
-        // Boxes are drawn over everything else, and texts over them.
-        let (boxes, others): (Vec<&Shape>, Vec<&Shape>) = picture.shapes.iter().partition(|shape| is_box(shape));
-        others.iter().try_for_each(|shape| sheet.shape(shape))?;
-        sheet.boxes(&boxes)?;
-        others.iter().try_for_each(|shape| sheet.texts(shape))
-    })
+impl Report {
+    /// Returns the timelines as a PNG file's bytes.
+    ///
+    /// # Errors
+    /// The font cannot be read or the picture not encoded; the report is not to blame.
+    pub fn png(&self) -> Result<Vec<u8>, WriteError> {
+        let picture = layout::picture(self);
+        bitmap((picture.width, picture.height), |mut bitmap, scale| {
+            let mut sheet = Sheet { picture: &picture, scale, bitmap: &mut bitmap };
+            let is_box = |shape: &Shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_), _));
+            // Boxes are drawn over everything else, and texts over them.
+            let (boxes, others): (Vec<&Shape>, Vec<&Shape>) = picture.shapes.iter().partition(|shape| is_box(shape));
+            others.iter().try_for_each(|shape| sheet.shape(shape))?;
+            sheet.boxes(&boxes)?;
+            others.iter().try_for_each(|shape| sheet.texts(shape))
+        })
+    }
 }
 
 /// Returns a PNG of `size` CSS pixels that `draw` fills; it gets the pixels per CSS pixel.

@@ -1,10 +1,10 @@
 //! The time axis under the rows of a still picture, and the marks for hidden time.
 
-use crate::report::number::{number, quantity, trimmed};
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
-use crate::report::scene::axis::Axis;
-use crate::report::text::{fit_pixels, pixels, plain};
-use crate::report::{Look, Panel};
+use crate::number::{number, quantity, trimmed};
+use crate::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::scene::axis::Axis;
+use crate::text::{fit_pixels, pixels, plain};
+use crate::{Look, Panel};
 
 pub struct Rows {
     /// Left edge and width.

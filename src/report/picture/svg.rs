@@ -3,12 +3,12 @@
 //! We do not use plotters' SVG backend: it has no patterns for hatches and no style classes (so no dark mode),
 //! rounds coordinates to whole units, and writes an element of about 105 bytes per box, where our path takes 20.
 
-use crate::report::Report;
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape};
-use crate::report::picture::layout;
-use crate::report::scene::look::Palette;
-use crate::report::scene::palette::{Hatch, PERIOD, hex};
-use crate::report::text::escape;
+use crate::Report;
+use crate::picture::canvas::{Anchor, Ink, Picture, Shape};
+use crate::picture::layout;
+use crate::scene::look::Palette;
+use crate::scene::palette::{Hatch, PERIOD, hex};
+use crate::text::escape;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 

@@ -1,14 +1,14 @@
 //! Draws plots with plotters: as SVG, on its bitmap backend, and on the PDF page, which is a backend of ours.
 
 use super::{Chart, HeatMap, Plot, PlotAxis, Plots, SeriesStyle};
-use crate::report::WriteError;
-use crate::report::number::{number, spacing, trimmed};
-use crate::report::picture::font::Letters;
-use crate::report::picture::pdf::document;
-use crate::report::picture::png::bitmap;
-use crate::report::scene::look::Palette;
-use crate::report::scene::palette::{Rgb, WHITE, contrast, grey, mix};
-use crate::report::text::{escape, fit_pixels, lines_of_pixels, pixels, plain};
+use crate::WriteError;
+use crate::number::{number, spacing, trimmed};
+use crate::picture::font::Letters;
+use crate::picture::pdf::document;
+use crate::picture::png::bitmap;
+use crate::scene::look::Palette;
+use crate::scene::palette::{Rgb, WHITE, contrast, grey, mix};
+use crate::text::{escape, fit_pixels, lines_of_pixels, pixels, plain};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::{

@@ -1,10 +1,10 @@
 //! The plots that a report has: sweeps over p and m, time against memory, errors, step times, and memory over time.
 
 use super::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
-use crate::report::contest::{Contest, MAKESPAN};
-use crate::report::number::percent;
-use crate::report::scene::rows::{activations, rows};
-use crate::report::{ComparisonPoint, Entry, Panel, Report};
+use crate::contest::{Contest, MAKESPAN};
+use crate::number::percent;
+use crate::scene::rows::{activations, rows};
+use crate::{ComparisonPoint, Entry, Panel, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MOST: usize = 12;

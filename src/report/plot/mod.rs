@@ -3,7 +3,7 @@
 pub mod draw;
 pub mod figures;
 
-use crate::report::scene::look::Look;
+use crate::scene::look::Look;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plots {

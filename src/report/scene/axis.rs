@@ -1,9 +1,9 @@
 //! The time axis: which parts of a timeline are visible, and where a time is on it.
 
-use crate::report::number::spacing;
-use crate::report::scene::repeat::{Repeat, steady};
-use crate::report::{Panel, Report};
-use crate::timeline::Queue;
+use crate::number::spacing;
+use crate::scene::repeat::{Repeat, steady};
+use crate::{Panel, Report};
+use pipesim_schedule::timeline::Queue;
 
 /// The visible time of one panel, mapped to 0 to 1.
 #[derive(Clone, Debug)]

@@ -22,6 +22,8 @@ pub struct Look {
     pub causes: bool,
     /// Whether repeats of the steady state are drawn once, with their count.
     pub collapse: bool,
+    /// Remarks if no op has room for a letter: without and with `collapse`.
+    pub no_letters: [String; 2],
 }
 
 impl Default for Look {
@@ -37,6 +39,10 @@ impl Default for Look {
             causes: false,
             window: None,
             collapse: false,
+            no_letters: [
+                "Ops are narrower than a letter: `window` shows a part, `collapse` the steady state once.".to_string(),
+                "Ops are narrower than a letter: `window` shows a part.".to_string(),
+            ],
         }
     }
 }

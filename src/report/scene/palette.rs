@@ -4,11 +4,11 @@
 //! reader: with normal sight, without red or green cones, and in print without colours. The two chunks of a device
 //! differ by at least 9. Letters in the boxes say the rest. `tests/simulation/vision.rs` computes it.
 
-use crate::op::{Kind, Op};
-use crate::report::scene::look::Palette;
-use crate::sharding::CollectiveKind;
-use crate::sim::Cause;
-use crate::timeline::{Queue, Span};
+use crate::scene::look::Palette;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::sharding::CollectiveKind;
+use pipesim_schedule::timeline::{Queue, Span};
+use pipesim_sim::Cause;
 
 pub type Rgb = [u8; 3];
 
@@ -153,7 +153,7 @@ const BLACK: Rgb = [0x11; 3];
 
 impl Palette {
     /// How a class's boxes look; `shade` is that of their chunk, 0 to 3.
-    pub(in crate::report) fn tone(self, class: Class, shade: u8) -> Tone {
+    pub(crate) fn tone(self, class: Class, shade: u8) -> Tone {
         let (first, last, hatch) = match self {
             Palette::Default => DEFAULT,
             Palette::ColourBlind => COLOUR_BLIND,
@@ -168,7 +168,7 @@ impl Palette {
     }
 
     /// How idle time of a known cause looks.
-    pub(in crate::report) fn cause(self, cause: Cause) -> Tone {
+    pub(crate) fn cause(self, cause: Cause) -> Tone {
         let (line, hatch) = CAUSES[cause as usize];
         let line = if self == Palette::Grey { grey(line) } else { line };
         let ground = mix(line, WHITE, 0.97);
@@ -176,7 +176,7 @@ impl Palette {
     }
 
     /// Idle time of unknown cause.
-    pub(in crate::report) fn idle(self) -> Tone {
+    pub(crate) fn idle(self) -> Tone {
         Tone { color: WHITE, ground: WHITE, text: BLACK, hatch: Hatch::Rising, line: [0xc3, 0xc8, 0xd0] }
     }
 }

@@ -1,7 +1,7 @@
 //! The steady state: the longest stretch of a timeline that repeats itself except for micro-batch numbers.
 
-use crate::op::Op;
-use crate::timeline::{Queue, Timeline};
+use pipesim_schedule::op::Op;
+use pipesim_schedule::timeline::{Queue, Timeline};
 
 /// Fewest repeats worth a cut.
 const FEWEST: u64 = 3;

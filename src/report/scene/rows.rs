@@ -1,11 +1,11 @@
 //! A timeline sorted into rows: the compute, send and receive boxes of each device, with class, shade and lane.
 
-use crate::cost::pair::Stream;
-use crate::op::{Kind, Op};
-use crate::report::scene::palette::{Class, shade};
-use crate::report::{Panel, Report};
-use crate::sim::StreamSpan;
-use crate::timeline::{Queue, Span, Timeline};
+use crate::scene::palette::{Class, shade};
+use crate::{Panel, Report};
+use pipesim_cost::pair::Stream;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::timeline::{Queue, Span, Timeline};
+use pipesim_sim::StreamSpan;
 use std::collections::BTreeMap;
 
 /// A span ready to be drawn.
@@ -88,7 +88,7 @@ impl Mark<'_> {
         match self.op {
             Some(op) => Some(form?.of(op)).filter(|text| fits(text)),
             None => {
-                let name = crate::report::text::plain(&self.span.op);
+                let name = crate::text::plain(&self.span.op);
                 let first = name.chars().take(1).collect();
                 [name, first].into_iter().find(|text| !text.trim().is_empty() && fits(text))
             }

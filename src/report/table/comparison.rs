@@ -1,9 +1,9 @@
 //! Predictions of several schedules, p and m in one table: the best of each column, and where the best schedule
 //! changes.
 
-use crate::report::contest::{Contest, FIGURES, MAKESPAN, PER_MICROBATCH};
-use crate::report::number::{MISSING, number, percent, quantity};
-use crate::report::{ComparisonPoint, Entry, Panel, Report, Table};
+use crate::contest::{Contest, FIGURES, MAKESPAN, PER_MICROBATCH};
+use crate::number::{MISSING, number, percent, quantity};
+use crate::{ComparisonPoint, Entry, Panel, Report, Table};
 use std::collections::BTreeSet;
 
 /// How a figure of the same place in [`FIGURES`] is shown.
@@ -14,7 +14,7 @@ struct Column {
 }
 
 pub fn time(value: f64, panel: &Panel) -> String {
-    quantity(value, &crate::report::text::fit(&panel.timeline.time_unit, 8, "…"))
+    quantity(value, &crate::text::fit(&panel.timeline.time_unit, 8, "…"))
 }
 
 pub fn bound_and_gap(panel: &Panel) -> [String; 2] {

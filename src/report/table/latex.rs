@@ -1,15 +1,17 @@
 //! The tables of a report in LaTeX, with the rules of booktabs.
 
-use crate::report::table::{broken, tables};
-use crate::report::text::plain;
-use crate::report::{Report, Table};
+use crate::table::{broken, tables};
+use crate::text::plain;
+use crate::{Report, Table};
 
-/// Returns the tables of the Markdown output, each in an environment `table` with its caption; needs
-/// `\usepackage{booktabs}`.
-pub fn latex(report: &Report) -> String {
-    let tables: Vec<String> = tables(report).iter().map(environment).collect();
-    let verdict = if report.verdict.is_empty() { String::new() } else { format!("% {}\n", plain(&report.verdict)) };
-    format!("% \\usepackage{{booktabs}}\n{verdict}{}", tables.join("\n"))
+impl Report {
+    /// Returns the tables of the Markdown output, each in an environment `table` with its caption; needs
+    /// `\usepackage{booktabs}`.
+    pub fn latex(&self) -> String {
+        let tables: Vec<String> = tables(self).iter().map(environment).collect();
+        let verdict = if self.verdict.is_empty() { String::new() } else { format!("% {}\n", plain(&self.verdict)) };
+        format!("% \\usepackage{{booktabs}}\n{verdict}{}", tables.join("\n"))
+    }
 }
 
 fn environment(Table { caption, header, rows }: &Table) -> String {

@@ -3,13 +3,13 @@
 pub mod comparison;
 pub mod latex;
 
-use crate::metrics::Metrics;
-use crate::report::number::{MISSING, number, off_by, percent, points, signed_percent};
-use crate::report::text::{columns, fit, folded, wrapped};
-use crate::report::{Entry, Panel, Report, Table};
-use crate::statistics::LEAST_FOR_CI95;
+use crate::number::{MISSING, number, off_by, percent, points, signed_percent};
+use crate::text::{columns, fit, folded, wrapped};
+use crate::{Entry, Panel, Report, Table};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
 use comparison::{bound_and_gap, time};
+use pipesim_schedule::metrics::Metrics;
+use pipesim_schedule::statistics::LEAST_FOR_CI95;
 use std::collections::BTreeSet;
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
@@ -135,15 +135,17 @@ pub fn tables(report: &Report) -> Vec<Table> {
     tables
 }
 
-/// Returns the tables as text: predicted, measured, then the extra ones. With a `width`, cells are broken at spaces to
-/// fit; without, a row is a line.
-pub fn table(report: &Report, width: Option<usize>) -> String {
-    let caption = |text: &str| match text {
-        "" => String::new(),
-        text => wrapped(&fit(text, LONGEST, "…"), width).join("\n") + "\n",
-    };
-    let one = |table: Table| caption(&table.caption) + &grid(table, width);
-    tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
+impl Report {
+    /// Returns the tables as text: predicted, measured, then the extra ones. With a `width`, cells are broken at spaces to
+    /// fit; without, a row is a line.
+    pub fn table(&self, width: Option<usize>) -> String {
+        let caption = |text: &str| match text {
+            "" => String::new(),
+            text => wrapped(&fit(text, LONGEST, "…"), width).join("\n") + "\n",
+        };
+        let one = |table: Table| caption(&table.caption) + &grid(table, width);
+        tables(self).into_iter().map(one).collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// Draws a grid. If its words do not fit the width side by side, the remaining columns follow below; if not even two
@@ -259,11 +261,14 @@ pub fn broken(name: &str) -> String {
     }
 }
 
-pub fn markdown(report: &Report) -> String {
-    let caption = |text: &str| if text.is_empty() { String::new() } else { cell(text) + "\n\n" };
-    let one = |table: Table| caption(&table.caption) + &markdown_grid(&table);
-    let verdict = if report.verdict.is_empty() { String::new() } else { cell(&report.verdict) + "\n\n" };
-    verdict + &tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
+impl Report {
+    /// Returns the tables as Markdown.
+    pub fn markdown(&self) -> String {
+        let caption = |text: &str| if text.is_empty() { String::new() } else { cell(text) + "\n\n" };
+        let one = |table: Table| caption(&table.caption) + &markdown_grid(&table);
+        let verdict = if self.verdict.is_empty() { String::new() } else { cell(&self.verdict) + "\n\n" };
+        verdict + &tables(self).into_iter().map(one).collect::<Vec<_>>().join("\n")
+    }
 }
 
 fn markdown_grid(Table { header, rows, .. }: &Table) -> String {
@@ -284,7 +289,7 @@ fn markdown_grid(Table { header, rows, .. }: &Table) -> String {
 /// Escapes a text so that it cannot end its cell or become markup.
 fn cell(text: &str) -> String {
     let mut out = String::new();
-    for c in crate::report::text::plain(text).chars() {
+    for c in crate::text::plain(text).chars() {
         match c {
             '|' | '\\' | '`' | '*' | '_' | '[' | ']' => out.extend(['\\', c]),
             '<' => out.push_str("&lt;"),

@@ -4,9 +4,9 @@
 //! A cell that one op fills shows that op. Several ops in a cell are mixed by area if the terminal has enough colours;
 //! otherwise the cell shows one of them, chosen by area and by how much the previous cells under-represented it.
 
-use crate::report::scene::axis::Axis;
-use crate::report::scene::palette::{Class, Rgb};
-use crate::report::scene::rows::Mark;
+use crate::scene::axis::Axis;
+use crate::scene::palette::{Class, Rgb};
+use crate::scene::rows::Mark;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cell {

@@ -4,17 +4,17 @@
 
 mod cells;
 
-use crate::cost::pair::Stream;
-use crate::report::number::{percent, quantity, trimmed};
-use crate::report::picture::layout::{NO_LETTERS, NO_REPEAT};
-use crate::report::picture::ruler::repeats;
-use crate::report::scene::axis::{Axis, Scale};
-use crate::report::scene::look::Palette;
-use crate::report::scene::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
-use crate::report::scene::rows::{Form, LANES, LaneMarks, Mark, Row, classes, lane_marks, lanes_in_use, rows};
-use crate::report::terminal::cells::{Abilities, Cell, cells};
-use crate::report::text::{columns, fit, plain};
-use crate::report::{Panel, Report};
+use crate::number::{percent, quantity, trimmed};
+use crate::picture::layout::NO_REPEAT;
+use crate::picture::ruler::repeats;
+use crate::scene::axis::{Axis, Scale};
+use crate::scene::look::Palette;
+use crate::scene::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
+use crate::scene::rows::{Form, LANES, LaneMarks, Mark, Row, classes, lane_marks, lanes_in_use, rows};
+use crate::terminal::cells::{Abilities, Cell, cells};
+use crate::text::{columns, fit, plain};
+use crate::{Panel, Report};
+use pipesim_cost::pair::Stream;
 use std::fmt::Write;
 
 /// Beyond this many devices, only every n-th is drawn.
@@ -46,93 +46,97 @@ impl Pens {
     }
 }
 
-/// Draws the timelines of a report in `width` columns with the `colors` of the terminal; `ascii` avoids all other
-/// characters.
-pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> String {
-    let width = width.clamp(20, 2000);
-    let both = report.entries.iter().any(|entry| entry.predicted.is_some() && entry.measured.is_some());
-    let devices = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
-    let digits = devices.saturating_sub(1).to_string().len();
-    let label = digits + if both { 2 } else { 0 } + 2;
-    let busy = if width >= 50 { 6 } else { 0 };
-    let look =
-        Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors, palette: report.look.palette };
-    let scale = Scale::readable(report, look.cells as f64, 1.9, BREAK);
-    let mut out = String::new();
-    let separator = if ascii { " - " } else { " · " };
-    let bar = if ascii { "|" } else { "│" };
-    let last = report.entries.iter().rposition(|entry| entry.panels().next().is_some());
-    for (i, entry) in report.entries.iter().enumerate().filter(|(_, entry)| entry.left_out().is_none()) {
-        if !out.is_empty() {
-            out.push('\n');
-        }
-        heading(&mut out, entry, width, &look, separator);
-        let panels = entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Lines::new(panel, axis, &look));
-        let panels: Vec<Lines> = panels.collect();
-        let devices = panels.iter().map(|lines| lines.rows.len()).max().unwrap_or(0);
-        let step = devices.div_ceil(MOST_DEVICES).max(1);
-        for device in (0..devices).step_by(step) {
-            for (n, lines) in panels.iter().enumerate() {
-                let Some(row) = lines.rows.get(device) else { continue };
-                let edges = [(lines.axis.began(), ["<", "‹"]), (lines.axis.goes_on(), [">", "›"])];
-                let [before, after] = edges.map(|(cut, edge)| if cut { edge[usize::from(!ascii)] } else { bar });
-                let number = if n == 0 { device.to_string() } else { String::new() };
-                let which = match (both, panels.len(), n) {
-                    (false, ..) => "",
-                    (true, 1, _) => "  ",
-                    (true, _, 0) => " p",
-                    (true, ..) => " m",
-                };
-                let cells = lines.line(&row.compute, &look, |mark, fits| mark.label(lines.form, fits));
-                let _ = write!(out, "{number:>digits$}{which} {before}{cells}{after}");
-                let m = &lines.panel.metrics;
-                if busy > 0
-                    && m.makespan > 0.0
-                    && let Some(d) = m.per_device.iter().find(|d| d.device as usize == device)
-                {
-                    // A device without a complete trace is marked.
-                    let share =
-                        lines.panel.busy_share(d).map_or("?".to_string(), |share| format!("{:.0} %", share * 100.0));
-                    let _ = write!(out, "{:>busy$}", fit(&share, busy, ""));
-                }
-                out.truncate(out.trim_end_matches(' ').len());
+impl Report {
+    /// Draws the timelines of a report in `width` columns with the `colors` of the terminal; `ascii` avoids all other
+    /// characters.
+    pub fn terminal(&self, width: usize, ascii: bool, colors: Colors) -> String {
+        let width = width.clamp(20, 2000);
+        let both = self.entries.iter().any(|entry| entry.predicted.is_some() && entry.measured.is_some());
+        let devices = self.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
+        let digits = devices.saturating_sub(1).to_string().len();
+        let label = digits + if both { 2 } else { 0 } + 2;
+        let busy = if width >= 50 { 6 } else { 0 };
+        let look =
+            Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors, palette: self.look.palette };
+        let scale = Scale::readable(self, look.cells as f64, 1.9, BREAK);
+        let mut out = String::new();
+        let separator = if ascii { " - " } else { " · " };
+        let bar = if ascii { "|" } else { "│" };
+        let last = self.entries.iter().rposition(|entry| entry.panels().next().is_some());
+        for (i, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.left_out().is_none()) {
+            if !out.is_empty() {
                 out.push('\n');
-                for lane in lines.shown.iter().filter(|_| devices <= MOST_WITH_LANES) {
-                    if lines.beside[device][*lane].is_empty() {
-                        continue;
+            }
+            heading(&mut out, entry, width, &look, separator);
+            let panels = entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Lines::new(panel, axis, &look));
+            let panels: Vec<Lines> = panels.collect();
+            let devices = panels.iter().map(|lines| lines.rows.len()).max().unwrap_or(0);
+            let step = devices.div_ceil(MOST_DEVICES).max(1);
+            for device in (0..devices).step_by(step) {
+                for (n, lines) in panels.iter().enumerate() {
+                    let Some(row) = lines.rows.get(device) else { continue };
+                    let edges = [(lines.axis.began(), ["<", "‹"]), (lines.axis.goes_on(), [">", "›"])];
+                    let [before, after] = edges.map(|(cut, edge)| if cut { edge[usize::from(!ascii)] } else { bar });
+                    let number = if n == 0 { device.to_string() } else { String::new() };
+                    let which = match (both, panels.len(), n) {
+                        (false, ..) => "",
+                        (true, 1, _) => "  ",
+                        (true, _, 0) => " p",
+                        (true, ..) => " m",
+                    };
+                    let cells = lines.line(&row.compute, &look, |mark, fits| mark.label(lines.form, fits));
+                    let _ = write!(out, "{number:>digits$}{which} {before}{cells}{after}");
+                    let m = &lines.panel.metrics;
+                    if busy > 0
+                        && m.makespan > 0.0
+                        && let Some(d) = m.per_device.iter().find(|d| d.device as usize == device)
+                    {
+                        // A device without a complete trace is marked.
+                        let share = lines
+                            .panel
+                            .busy_share(d)
+                            .map_or("?".to_string(), |share| format!("{:.0} %", share * 100.0));
+                        let _ = write!(out, "{:>busy$}", fit(&share, busy, ""));
                     }
-                    let cells = lines.line(&lines.beside[device][*lane], &look, |mark, fits| mark.brief(fits));
-                    let _ = writeln!(out, "{:pad$}{before}{cells}{after}", "", pad = label - 1);
+                    out.truncate(out.trim_end_matches(' ').len());
+                    out.push('\n');
+                    for lane in lines.shown.iter().filter(|_| devices <= MOST_WITH_LANES) {
+                        if lines.beside[device][*lane].is_empty() {
+                            continue;
+                        }
+                        let cells = lines.line(&lines.beside[device][*lane], &look, |mark, fits| mark.brief(fits));
+                        let _ = writeln!(out, "{:pad$}{before}{cells}{after}", "", pad = label - 1);
+                    }
                 }
             }
+            if step > 1 {
+                let text = format!("one device in {step} is shown, of {devices}");
+                let _ = writeln!(out, "{}", shortened(&text, width, &look));
+            }
+            let Some(first) = panels.first() else { continue };
+            let is_last = last == Some(i);
+            // If nothing is cut, all schedules share one ruler.
+            if is_last || first.axis.repeat.is_some() || scale.axes(i + 1).iter().any(|axis| axis.repeat.is_some()) {
+                ruler(&mut out, first, label, width, &look);
+            }
+            if let Some(text) = repeats(first.panel, first.axis) {
+                let (mark, times) = if ascii { ("~", "x") } else { ("≈", "×") };
+                let text = format!("{mark} the steady state, drawn once: {}", text.replace('×', times));
+                let _ = writeln!(out, "{}", shortened(&text, width, &look));
+            } else if self.look.collapse && self.look.window.is_none() {
+                let _ = writeln!(out, "{}", shortened(NO_REPEAT, width, &look));
+            }
         }
-        if step > 1 {
-            let text = format!("one device in {step} is shown, of {devices}");
-            let _ = writeln!(out, "{}", shortened(&text, width, &look));
+        if self.panels().next().is_some() {
+            legend(&mut out, self, &scale, width, both, &look);
+            let axes = || (0..self.entries.len()).flat_map(|i| scale.axes(i));
+            if axes().all(|axis| axis.typical() * (look.cells as f64) < 0.9) {
+                let text = &self.look.no_letters[usize::from(self.look.collapse)];
+                let _ = writeln!(out, "{}", shortened(text, width, &look));
+            }
         }
-        let Some(first) = panels.first() else { continue };
-        let is_last = last == Some(i);
-        // If nothing is cut, all schedules share one ruler.
-        if is_last || first.axis.repeat.is_some() || scale.axes(i + 1).iter().any(|axis| axis.repeat.is_some()) {
-            ruler(&mut out, first, label, width, &look);
-        }
-        if let Some(text) = repeats(first.panel, first.axis) {
-            let (mark, times) = if ascii { ("~", "x") } else { ("≈", "×") };
-            let text = format!("{mark} the steady state, drawn once: {}", text.replace('×', times));
-            let _ = writeln!(out, "{}", shortened(&text, width, &look));
-        } else if report.look.collapse && report.look.window.is_none() {
-            let _ = writeln!(out, "{}", shortened(NO_REPEAT, width, &look));
-        }
+        out
     }
-    if report.panels().next().is_some() {
-        legend(&mut out, report, &scale, width, both, &look);
-        let axes = || (0..report.entries.len()).flat_map(|i| scale.axes(i));
-        if axes().all(|axis| axis.typical() * (look.cells as f64) < 0.9) {
-            let text = NO_LETTERS[usize::from(report.look.collapse)];
-            let _ = writeln!(out, "{}", shortened(text, width, &look));
-        }
-    }
-    out
 }
 
 /// Cuts `text` to `width` columns, in ASCII if asked for.
@@ -145,12 +149,12 @@ fn shortened(text: &str, width: usize, look: &Pens) -> String {
     }
 }
 
-fn heading(out: &mut String, entry: &crate::report::Entry, width: usize, look: &Pens, separator: &str) {
+fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, separator: &str) {
     let mut facts = Vec::new();
     for panel in entry.panels() {
         let m = &panel.metrics;
         let which = match (&entry.predicted, &entry.measured) {
-            (Some(_), Some(_)) => format!("{} ", crate::report::file::csv::source_name(panel.timeline.source)),
+            (Some(_), Some(_)) => format!("{} ", crate::file::csv::source_name(panel.timeline.source)),
             _ => String::new(),
         };
         let makespan = quantity(m.makespan, &panel.timeline.time_unit);

@@ -2,8 +2,8 @@
 
 use super::Observer;
 use super::engine::{EventKind, Simulation};
-use crate::graph::{Besides, Until};
-use crate::op::Engine;
+use pipesim_schedule::graph::{Besides, Until};
+use pipesim_schedule::op::Engine;
 
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     /// Returns the first compute op of a device from number `next` on, before `end`.
@@ -26,7 +26,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
 
     /// Notes that op number `index` has ended, for all that wait for that.
     pub(super) fn note_ended(&mut self, index: usize) {
-        let (graph, barrier) = (self.prepared.graph, self.prepared.vocabulary.barrier);
+        let (graph, barrier) = (self.prepared.graph, self.prepared.extras.vocabulary.barrier);
         for &Besides { op, until } in graph.waiting(index) {
             match until {
                 Until::Begun => {}

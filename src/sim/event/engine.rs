@@ -1,14 +1,14 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
-use super::host_links::Copies;
-use super::messages::{Lane, Messages, NONE, Rule};
+use super::host_links::CopyState;
+use super::messages::{EventRule, MessageLane, Messages, NONE};
 use super::prepared::Prepared;
 use super::sharing::{Grain, LinkState};
 use super::{Observer, Put};
-use crate::metrics::Activity;
-use crate::op::Op;
-use crate::sim::gates::Gates;
-use crate::sim::rules::{first_share, pair_duration};
+use crate::gates::Gates;
+use crate::rules::{first_share, pair_duration, pairs};
+use pipesim_schedule::metrics::Activity;
+use pipesim_schedule::op::Op;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(super) enum EventKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Event {
+pub(super) struct TimedEvent {
     time: u64,
     /// 8 * device + kind.
     place: u64,
@@ -45,7 +45,7 @@ pub(super) struct Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Phase {
     /// Waits for the input of its next op, or has none.
     Idle,
     /// Runs an op or a pair.
@@ -56,10 +56,10 @@ enum State {
 
 /// Progress of a device through its program.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(super) struct DeviceState {
     next: usize,
     end: usize,
-    state: State,
+    state: Phase,
     free: u64,
     /// When compute was free, and when collectives let it continue.
     gate: (u64, u64),
@@ -81,7 +81,7 @@ pub(super) struct Device {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Progress {
+pub(super) struct MessageProgress {
     pub(super) queued: u64,
     pub(super) start: u64,
     pub(super) end: u64,
@@ -112,27 +112,27 @@ pub(super) struct Simulation<'a, L, O> {
     pub(super) now: u64,
     pub(super) grain: Grain,
     pub(super) ends: Tournament,
-    pub(super) events: BinaryHeap<Reverse<Event>>,
+    pub(super) events: BinaryHeap<Reverse<TimedEvent>>,
     pub(super) pairs: bool,
-    pub(super) devices: Vec<Device>,
+    pub(super) devices: Vec<DeviceState>,
     gates: Option<Gates<'a>>,
     /// By processor: number of its devices that run an op.
     pub(super) running: Vec<u32>,
-    pub(super) progress: Vec<Progress>,
+    pub(super) progress: Vec<MessageProgress>,
     pub(super) queues: Vec<QueueState>,
     /// By channel: number of messages that hold a slot.
     pub(super) held: Vec<u32>,
     pub(super) links: Vec<LinkState>,
-    pub(super) copies: Copies,
+    pub(super) copies: CopyState,
 }
 
 impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     pub(super) fn new(prepared: &'a Prepared<'a>, messages: &'a Messages, lasts: L, observer: &'a mut O) -> Self {
         let (schedule, config) = (prepared.graph.schedule(), prepared.config);
-        let device = |device: u32| Device {
+        let device = |device: u32| DeviceState {
             next: schedule.range(device).start,
             end: schedule.range(device).end,
-            state: if prepared.begin[device as usize] > 0 { State::Held } else { State::Idle },
+            state: if prepared.begin[device as usize] > 0 { Phase::Held } else { Phase::Idle },
             free: prepared.begin[device as usize],
             gate: (0, 0),
             start: 0,
@@ -157,25 +157,25 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             events: BinaryHeap::with_capacity(4 * schedule.devices() as usize),
             pairs: schedule.has_pairs(),
             devices: (0..schedule.devices()).map(device).collect(),
-            gates: Gates::new(prepared.graph, prepared.collectives.as_ref()),
+            gates: Gates::new(prepared.graph, prepared.extras.collectives.as_ref()),
             running: vec![0; config.processors.len()],
-            progress: vec![Progress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
+            progress: vec![MessageProgress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
             queues: messages.starts.windows(2).map(|w| QueueState::new(messages, w[0], w[1])).collect(),
             held: vec![0; messages.channels],
             links: vec![LinkState::default(); messages.links],
-            copies: Copies::new(prepared.graph),
+            copies: CopyState::new(prepared.graph),
         }
     }
 
     /// Runs to the end; `None` for a deadlock.
     pub(super) fn run(mut self) -> Option<Vec<Activity>> {
         for device in 0..self.devices.len() as u32 {
-            let Device { next, end, .. } = self.devices[device as usize];
+            let DeviceState { next, end, .. } = self.devices[device as usize];
             self.devices[device as usize].next = self.skip_copies(next, end);
             match self.passed(device, self.prepared.begin[device as usize]) {
                 0 => self.try_start(device),
                 begin => {
-                    self.devices[device as usize].state = State::Held;
+                    self.devices[device as usize].state = Phase::Held;
                     self.schedule(begin, device, EventKind::Free, 0, 0);
                 }
             }
@@ -204,7 +204,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         Some(self.devices.iter().map(|device| device.activity.counted(device.free)).collect())
     }
 
-    fn handle(&mut self, Event { place, which, turn, .. }: Event) {
+    fn handle(&mut self, TimedEvent { place, which, turn, .. }: TimedEvent) {
         const THROUGH: u64 = EventKind::Through as u64;
         const ARRIVAL: u64 = EventKind::Arrival as u64;
         const READY: u64 = EventKind::Ready as u64;
@@ -221,15 +221,15 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     }
 
     pub(super) fn schedule(&mut self, time: u64, device: u32, kind: EventKind, which: u32, turn: u32) {
-        self.events.push(Reverse(Event { time, place: u64::from(device) << 3 | kind as u64, which, turn }));
+        self.events.push(Reverse(TimedEvent { time, place: u64::from(device) << 3 | kind as u64, which, turn }));
     }
 
-    pub(super) fn rule(&self, index: usize) -> &Rule {
+    pub(super) fn rule(&self, index: usize) -> &EventRule {
         let graph = self.prepared.graph;
         &self.prepared.rules[graph.schedule().class(graph.op(index))]
     }
 
-    pub(super) fn lane(&self, message: u32) -> &'a Lane {
+    pub(super) fn lane(&self, message: u32) -> &'a MessageLane {
         self.messages.lane(message)
     }
 }
@@ -237,7 +237,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 // Compute.
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     pub(super) fn next_op(&self, device: u32) -> Option<usize> {
-        let Device { next, end, .. } = self.devices[device as usize];
+        let DeviceState { next, end, .. } = self.devices[device as usize];
         (next < end).then_some(next)
     }
 
@@ -260,12 +260,12 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     /// Whether the activations of the next op or pair of a device are back from the host.
     fn has_copies_back(&self, device: u32) -> bool {
         let next = self.devices[device as usize].next;
-        (next..next + self.width(next)).all(|op| self.copies.are_there(op))
+        (next..next + self.width(next)).all(|op| self.copies.inputs_ready(op))
     }
 
     /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
-        if self.devices[device as usize].state != State::Idle
+        if self.devices[device as usize].state != Phase::Idle
             || self.next_op(device).is_none()
             || self.inputs(device).any(|message| self.progress[message as usize].end == NEVER)
             || !self.has_copies_back(device)
@@ -274,15 +274,16 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
         let (next, now) = (self.devices[device as usize].next, self.now);
         let (op, microbatches) = (self.op(next), self.prepared.graph.schedule().microbatches);
-        let duration = self.prepared.vocabulary.duration(op, microbatches, self.rule(next).duration);
+        let duration = self.prepared.extras.vocabulary.duration(op, microbatches, self.rule(next).duration);
         let first = (self.lasts)(next, device, now, duration);
         let mut alone = [first, 0];
         let mut whole = first;
         if self.width(next) == 2 {
-            let overlap = self.prepared.graph.overlap();
+            let (graph, extras) = (self.prepared.graph, &self.prepared.extras);
+            let overlap = graph.overlap();
             let from = if overlap.is_shorter() { now } else { now + first };
             alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
-            let streams = self.prepared.pairs.as_ref().and_then(|pairs| pairs.of(self.op(next), self.op(next + 1)));
+            let streams = pairs(graph, extras).and_then(|pairs| pairs.of(self.op(next), self.op(next + 1)));
             whole = pair_duration((overlap, streams), first, alone[1]);
         }
         let left = self.grain.work(whole);
@@ -290,7 +291,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let state = &mut self.devices[device as usize];
         let (ungated, gated) = std::mem::take(&mut state.gate);
         state.activity.gated += gated.saturating_sub(ungated.max(arrived));
-        (state.state, state.start, state.alone) = (State::Running, now, alone);
+        (state.state, state.start, state.alone) = (Phase::Running, now, alone);
         (state.left, state.since, state.speed) = (left, now, 0);
         self.change_running(device, 1);
         (next..next + self.width(next)).for_each(|op| self.note_begun(op));
@@ -317,7 +318,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     pub(super) fn set_speed(&mut self, device: u32) {
         let config = self.prepared.config;
         let state = &self.devices[device as usize];
-        if state.state != State::Running {
+        if state.state != Phase::Running {
             return;
         }
         let (mut share, mut of) = (1, 1);
@@ -346,10 +347,8 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let now = self.now;
         let state = &mut self.devices[device as usize];
         let (index, start, alone) = (state.next, state.start, state.alone);
-        state.activity.busy += now - start;
-        state.activity.first_start = state.activity.first_start.min(start);
-        state.activity.last_end = now;
-        state.state = State::Held;
+        state.activity.ran(start, now);
+        state.state = Phase::Held;
         let width = self.width(index);
         let end = self.devices[device as usize].end;
         self.devices[device as usize].next = self.skip_copies(index + width, end);
@@ -372,7 +371,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             () if opens => index..index,
             () => index..index + 1,
         };
-        let pause = ended.clone().filter_map(|op| self.prepared.pauses.get(op)).sum();
+        let pause = ended.clone().filter_map(|op| self.prepared.extras.pauses.get(op)).sum();
         if self.prepared.config.network.put == Put::Holding {
             let state = &mut self.devices[device as usize];
             (state.to_put, state.pause) = (ended, pause);
@@ -384,7 +383,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         if free > now {
             self.schedule(free, device, EventKind::Free, 0, 0);
         } else {
-            self.devices[device as usize].state = State::Idle;
+            self.devices[device as usize].state = Phase::Idle;
             self.try_start(device);
         }
     }
@@ -405,7 +404,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             return self.schedule(free, device, EventKind::Free, 0, 0);
         }
         let state = &mut self.devices[device as usize];
-        (state.state, state.free) = (State::Idle, now);
+        (state.state, state.free) = (Phase::Idle, now);
         self.try_start(device);
     }
 

@@ -1,6 +1,6 @@
 //! The state of copies to and from the host, and of what else ops wait for besides inputs.
 
-use crate::graph::TaskGraph;
+use pipesim_schedule::graph::TaskGraph;
 use std::collections::VecDeque;
 
 /// One direction of a link to the host.
@@ -13,7 +13,7 @@ pub(super) struct HostLink {
 
 /// The copies of a simulation; empty without copies.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Copies {
+pub(super) struct CopyState {
     /// By op: number of its [`TaskGraph::waits`] that have not ended.
     pub left: Vec<u32>,
     /// By op: when it started, for copies.
@@ -21,18 +21,18 @@ pub(super) struct Copies {
     pub links: Vec<HostLink>,
 }
 
-impl Copies {
-    pub fn new(graph: &TaskGraph) -> Copies {
+impl CopyState {
+    pub fn new(graph: &TaskGraph) -> CopyState {
         if !graph.has_waits() {
-            return Copies::default();
+            return CopyState::default();
         }
         let left = (0..graph.len()).map(|index| graph.waits(index).len() as u32).collect();
         let links = vec![HostLink::default(); 2 * graph.schedule().devices() as usize];
-        Copies { left, starts: vec![0; graph.len()], links }
+        CopyState { left, starts: vec![0; graph.len()], links }
     }
 
-    /// Whether everything is there that op number `index` waits for besides its input.
-    pub fn are_there(&self, index: usize) -> bool {
+    /// Whether everything is ready that op number `index` waits for besides its input.
+    pub fn inputs_ready(&self, index: usize) -> bool {
         self.left.get(index).is_none_or(|&left| left == 0)
     }
 }

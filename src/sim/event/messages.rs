@@ -1,14 +1,14 @@
 //! The rules of ops, the messages of a graph, and the queues in which devices send and receive them.
 
 use super::{Config, Put, Scope};
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
-use crate::lowering::Lowering;
-use crate::op::Kind;
+use pipesim_cost::CostTable;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::lowering::Lowering;
+use pipesim_schedule::op::Kind;
 
 /// How the ops of one (stage, direction, kind, slice) run and how their output travels, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rule {
+pub(super) struct EventRule {
     pub duration: u64,
     /// From an op's end until its device is free again; where its put holds the device up, from the put's end.
     pub after: u64,
@@ -22,10 +22,10 @@ pub(super) struct Rule {
     pub consumer: u32,
 }
 
-/// Returns the rules by [`class`](crate::schedule::Schedule::class); `None` if a transfer takes longer than the costs allow for it.
-pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Rule>> {
+/// Returns the rules by [`class`](pipesim_schedule::schedule::Schedule::class); `None` if a transfer takes longer than the costs allow for it.
+pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<EventRule>> {
     let (schedule, placement) = (graph.schedule(), &graph.schedule().placement);
-    let mut rules = vec![Rule::default(); schedule.classes()];
+    let mut rules = vec![EventRule::default(); schedule.classes()];
     for op in schedule.op_classes() {
         let (time, rule) = (costs.of(op), &mut rules[schedule.class(op)]);
         (rule.duration, rule.after) = (time.duration, time.after);
@@ -48,7 +48,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// The output of an op that is sent to another device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
+pub(super) struct SentOutput {
     pub op: u32,
     /// That op's [`Op::slot`], the index of its lane.
     pub slot: u32,
@@ -56,7 +56,7 @@ pub(super) struct Message {
 
 /// The route of messages that ops of one (stage, direction, kind) make.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct MessageLane {
     pub from: u32,
     pub to: u32,
     pub link: u32,
@@ -74,7 +74,7 @@ pub(super) struct Lane {
 
 /// One entry of a communication queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     pub message: u32,
     pub receives: bool,
 }
@@ -82,15 +82,15 @@ pub(super) struct Entry {
 /// All messages of a graph, in order of the ops that make them, and their queues.
 #[derive(Debug)]
 pub(super) struct Messages {
-    pub all: Vec<Message>,
+    pub all: Vec<SentOutput>,
     /// By slot of the op that makes them.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<MessageLane>,
     /// By op: the message that it makes.
     pub output: Vec<u32>,
     /// By op: the message that it uses.
     pub input: Vec<u32>,
     /// The entries of all queues, queue after queue.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<QueueEntry>,
     /// By queue: where its entries start; then the end of the last.
     pub starts: Vec<u32>,
     /// By entry: where its group ends; empty if every entry is a group.
@@ -103,7 +103,7 @@ pub(super) struct Messages {
 
 impl Messages {
     /// Creates the messages of `graph` and the queues under `config`.
-    pub fn new(graph: &TaskGraph, config: &Config, rules: &[Rule]) -> Messages {
+    pub fn new(graph: &TaskGraph, config: &Config, rules: &[EventRule]) -> Messages {
         let ops = graph.schedule().ops();
         let mut messages = Messages {
             all: Vec::new(),
@@ -124,14 +124,14 @@ impl Messages {
             let number = messages.all.len() as u32;
             messages.output[index] = number;
             messages.input[user] = number;
-            messages.all.push(Message { op: index as u32, slot: op.slot() as u32 });
+            messages.all.push(SentOutput { op: index as u32, slot: op.slot() as u32 });
         }
         messages.number_links(config.network.scope);
         messages.fill_queues(graph, config);
         messages
     }
 
-    pub fn lane(&self, message: u32) -> &Lane {
+    pub fn lane(&self, message: u32) -> &MessageLane {
         &self.lanes[self.all[message as usize].slot as usize]
     }
 
@@ -141,7 +141,7 @@ impl Messages {
     }
 
     fn number_links(&mut self, scope: Scope) {
-        let key = |lane: &Lane| match scope {
+        let key = |lane: &MessageLane| match scope {
             Scope::Pair => (lane.from, lane.to),
             Scope::Egress => (lane.from, 0),
             Scope::Machine => (0, 0),
@@ -167,7 +167,7 @@ impl Messages {
             let number = self.starts.len() as u32 - 1;
             for entry in &queue.entries {
                 let message = self.output[entry.message()];
-                let entry = Entry { message, receives: entry.is_receive() };
+                let entry = QueueEntry { message, receives: entry.is_receive() };
                 let lane = &mut self.lanes[self.all[message as usize].slot as usize];
                 let place = if entry.receives { &mut lane.receive_queue } else { &mut lane.send_queue };
                 *place = number;
@@ -184,16 +184,16 @@ impl Messages {
 }
 
 /// Returns the lanes by [`Op::slot`], without links and queues.
-fn lanes(graph: &TaskGraph, rules: &[Rule]) -> Vec<Lane> {
-    let mut lanes = vec![Lane::default(); rules.len()];
+fn lanes(graph: &TaskGraph, rules: &[EventRule]) -> Vec<MessageLane> {
+    let mut lanes = vec![MessageLane::default(); rules.len()];
     let placement = &graph.schedule().placement;
     for op in placement.op_kinds() {
-        let Rule { consumer: to, transfer, latency, .. } = rules[op.slot()];
+        let EventRule { consumer: to, transfer, latency, .. } = rules[op.slot()];
         // I and B of a stage fill the same channel.
         let channel = op.of_kind(if op.kind() == Kind::B { Kind::I } else { op.kind() }).slot() as u32;
         let from = placement.device_of(op);
         let (link, send_queue, receive_queue) = (0, NONE, NONE);
-        lanes[op.slot()] = Lane { from, to, link, channel, send_queue, receive_queue, transfer, latency };
+        lanes[op.slot()] = MessageLane { from, to, link, channel, send_queue, receive_queue, transfer, latency };
     }
     lanes
 }

@@ -22,8 +22,8 @@ pub use jitter::Jitter;
 pub use prepared::{EventError, Prepared};
 pub use run::{Each, Makespans, monte_carlo, simulate};
 
-use crate::delivery::Delivery;
-use crate::graph::TaskGraph;
+use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::graph::TaskGraph;
 
 /// What a machine adds to the costs of ops. The default adds nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,19 +91,23 @@ pub enum Put {
 }
 
 /// How messages share a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Sharing {
     /// They do not slow each other down.
     #[default]
     Unlimited,
     /// One after the other, in the order in which they could have begun.
+    #[serde(rename = "first-come")]
     FirstComeFirstServed,
     /// All at once, each at an equal share of the link's speed (max-min fair: no message has another bottleneck).
+    #[serde(rename = "fair")]
     FairShare,
 }
 
 /// Which messages use the same link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// Messages from one device to one other.
     #[default]

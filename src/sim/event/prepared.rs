@@ -1,16 +1,15 @@
 //! A graph prepared for simulation under one configuration.
 
 use super::jitter::FactorTable;
-use super::messages::{Messages, Rule, rules};
+use super::messages::{EventRule, Messages, rules};
 use super::{Config, Put, Sharing};
-use crate::cost::pair::PairCosts;
-use crate::cost::{CollectiveCosts, CostTable, EXTREME, VocabularyCosts};
-use crate::deadlock::Deadlock;
-use crate::delivery::Delivery;
-use crate::graph::TaskGraph;
-use crate::op::Op;
-use crate::sim::gates;
-use crate::sim::rules::{SweepRule, pairs};
+use crate::gates;
+use crate::rules::SweepRule;
+use pipesim_cost::{CostTable, EXTREME, Extras};
+use pipesim_schedule::deadlock::Deadlock;
+use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::op::Op;
 
 /// Latest time of any event: sums of two never overflow.
 const LATEST: u128 = 1 << 62;
@@ -34,19 +33,14 @@ pub enum EventError {
 pub struct Prepared<'a> {
     pub(super) graph: &'a TaskGraph,
     pub(super) config: &'a Config,
-    /// By [`class`](crate::schedule::Schedule::class).
-    pub(super) rules: Vec<Rule>,
+    /// By [`class`](pipesim_schedule::schedule::Schedule::class).
+    pub(super) rules: Vec<EventRule>,
     pub(super) factors: Option<FactorTable>,
     pub(super) method: Method,
-    /// Durations of pairs that run on two streams.
-    pub(super) pairs: Option<PairCosts>,
     /// By device: when it is free to begin.
     pub(super) begin: Vec<u64>,
-    /// [`CostTable::pauses`].
-    pub(super) pauses: Vec<u64>,
-    /// [`CostTable::collectives`].
-    pub(super) collectives: Option<CollectiveCosts>,
-    pub(super) vocabulary: VocabularyCosts,
+    /// What costs time besides the rules.
+    pub(super) extras: Extras,
 }
 
 #[derive(Debug)]
@@ -66,7 +60,7 @@ impl<'a> Prepared<'a> {
         check_config(graph, config)?;
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;
         let factors = config.jitter.map(|jitter| jitter.table());
-        let slowest = if costs.speeds.is_empty() { 1 } else { EXTREME };
+        let slowest = if costs.effects.speeds.is_empty() { 1 } else { EXTREME };
         let worst = config.processors.iter().flat_map(|processor| &processor.contention).max();
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
         let collectives = gates::total(graph, costs);
@@ -79,7 +73,7 @@ impl<'a> Prepared<'a> {
         let method = if is_uncontended(config) {
             let rule = |op: Op| {
                 let (rule, route) = (&rules[graph.schedule().class(op)], graph.route(op));
-                let &Rule { duration, after, transfer, latency, .. } = rule;
+                let &EventRule { duration, after, transfer, latency, .. } = rule;
                 let arrival = transfer + latency;
                 SweepRule { duration, after, arrival, input: route.input, output: route.output }
             };
@@ -90,10 +84,7 @@ impl<'a> Prepared<'a> {
             Method::Events(Messages::new(graph, config, &rules))
         };
         let begin = vec![0; graph.schedule().devices() as usize];
-        let pairs = pairs(graph, costs).cloned();
-        let (pauses, collectives) = (costs.pauses.clone(), costs.collectives.clone());
-        let vocabulary = costs.vocabulary;
-        Ok(Prepared { graph, config, rules, factors, method, pairs, begin, pauses, collectives, vocabulary })
+        Ok(Prepared { graph, config, rules, factors, method, begin, extras: costs.extras.clone() })
     }
 
     /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.
@@ -165,7 +156,7 @@ fn check_config(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
 fn check_clock(
     (graph, collectives): (&TaskGraph, u128),
     config: &Config,
-    rules: &[Rule],
+    rules: &[EventRule],
     longest: u64,
 ) -> Result<(), EventError> {
     let slowest_link = u128::from(*config.network.contention.iter().max().unwrap_or(&1000)).div_ceil(1000);

@@ -3,12 +3,12 @@
 use super::engine::Simulation;
 use super::prepared::{EventError, Method, Prepared};
 use super::{Config, Jitter, Observer, TransferTime};
-use crate::check::{check, check_slots};
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
-use crate::metrics::{Activity, makespan};
-use crate::sim::rules::Machine;
-use crate::sim::sweep::sweep_rules;
+use crate::rules::Machine;
+use crate::sweep::sweep_rules;
+use pipesim_cost::CostTable;
+use pipesim_schedule::check::{check, check_slots};
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::{Activity, makespan};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Prepared<'_> {
@@ -60,9 +60,7 @@ impl Prepared<'_> {
                         observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });
                     }
                 };
-                let (pairs, collectives) = (self.pairs.as_ref(), self.collectives.as_ref());
-                let (pauses, begin, vocabulary) = (&self.pauses[..], &self.begin[..], self.vocabulary);
-                let machine = Machine { rules, pairs, pauses, collectives, begin, vocabulary };
+                let machine = Machine { rules, extras: &self.extras, begin: &self.begin };
                 Ok(sweep_rules(self.graph, machine, lasts, note))
             }
             Method::Events(messages) => {

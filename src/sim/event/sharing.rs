@@ -5,7 +5,7 @@
 //! share rounded down, by a few parts in a million at most.
 
 use super::{Config, Sharing};
-use crate::cost::gcd;
+use pipesim_cost::gcd;
 use std::collections::VecDeque;
 
 /// Number of grains that a tick at full speed does.

@@ -1,10 +1,10 @@
 //! Messages in communication queues, slots and links.
 
-use super::engine::{EventKind, NEVER, Progress, QueueState, Simulation};
-use super::messages::{Entry, Lane, NONE};
+use super::engine::{EventKind, MessageProgress, NEVER, QueueState, Simulation};
+use super::messages::{MessageLane, NONE, QueueEntry};
 use super::sharing::Pace;
 use super::{Observer, Put, Sharing, TransferTime};
-use crate::delivery::Delivery;
+use pipesim_schedule::delivery::Delivery;
 
 impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     /// Whether the op that makes a message has ended.
@@ -12,13 +12,13 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.progress[message as usize].queued != NEVER
     }
 
-    pub(super) fn head(&self, queue: usize) -> Option<Entry> {
+    pub(super) fn head(&self, queue: usize) -> Option<QueueEntry> {
         let QueueState { next, end, .. } = self.queues[queue];
         (next < end).then(|| self.messages.entries[next as usize])
     }
 
     /// Returns the group at the head of a queue if all messages that it sends are made; else nothing.
-    fn group(&self, queue: usize) -> &'a [Entry] {
+    fn group(&self, queue: usize) -> &'a [QueueEntry] {
         let (QueueState { next, end, .. }, messages) = (self.queues[queue], self.messages);
         if next == end {
             return &[];
@@ -29,11 +29,11 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
     /// Launches the messages of the group at the head of a queue whose partners are posted.
     fn meet(&mut self, queue: usize) {
-        for &Entry { message, receives } in self.group(queue) {
-            let &Lane { send_queue, receive_queue, .. } = self.lane(message);
+        for &QueueEntry { message, receives } in self.group(queue) {
+            let &MessageLane { send_queue, receive_queue, .. } = self.lane(message);
             let partner = if receives { send_queue } else { receive_queue } as usize;
             let is_under_way = self.progress[message as usize].start != NEVER;
-            if !is_under_way && self.group(partner).contains(&Entry { message, receives: !receives }) {
+            if !is_under_way && self.group(partner).contains(&QueueEntry { message, receives: !receives }) {
                 // Provisional, until it begins to leave.
                 self.progress[message as usize].start = self.now;
                 self.launch(message);
@@ -55,11 +55,11 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         if self.messages.meet {
             return self.meet(queue);
         }
-        while let Some(Entry { message, .. }) = self.head(queue) {
+        while let Some(QueueEntry { message, .. }) = self.head(queue) {
             if self.queues[queue].busy || !self.is_queued(message) {
                 return;
             }
-            let &Lane { channel, .. } = self.lane(message);
+            let &MessageLane { channel, .. } = self.lane(message);
             let slots = match self.prepared.config.delivery {
                 Delivery::Buffered(slots) => slots,
                 _ => self.prepared.config.slots.unwrap_or(u32::MAX),
@@ -83,7 +83,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         if message == NONE {
             return;
         }
-        let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
+        let &MessageLane { channel, send_queue, receive_queue, .. } = self.lane(message);
         if send_queue != NONE && receive_queue == NONE {
             self.held[channel as usize] -= 1;
             self.advance(send_queue as usize);
@@ -92,7 +92,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
     /// Brings a message to its link. Returns whether it has left its sender.
     fn launch(&mut self, message: u32) -> bool {
-        let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
+        let &MessageLane { link, from, transfer: ticks, .. } = self.lane(message);
         match self.prepared.config.network.sharing {
             Sharing::Unlimited if ticks == 0 && self.prepared.config.network.put != Put::Holding => {
                 self.begin(message);
@@ -172,7 +172,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     /// Handles a message that has left its sender.
     fn leave(&mut self, message: u32) {
         self.travel(message);
-        let &Lane { from, send_queue, .. } = self.lane(message);
+        let &MessageLane { from, send_queue, .. } = self.lane(message);
         if self.prepared.config.network.put == Put::Holding {
             let free = self.now + self.rule(self.messages.all[message as usize].op as usize).after;
             self.schedule(free, from, EventKind::Free, 0, 0);
@@ -187,14 +187,14 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     }
 
     fn travel(&mut self, message: u32) {
-        let &Lane { to, latency, .. } = self.lane(message);
+        let &MessageLane { to, latency, .. } = self.lane(message);
         self.schedule(self.now + latency, to, EventKind::Arrival, message, 0);
     }
 
     pub(super) fn arrive(&mut self, message: u32) {
-        let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
+        let &MessageLane { to, send_queue, receive_queue, .. } = self.lane(message);
         let op = self.messages.all[message as usize].op as usize;
-        let Progress { queued, start, .. } = self.progress[message as usize];
+        let MessageProgress { queued, start, .. } = self.progress[message as usize];
         self.observer.transfer(TransferTime { op, queued, start, end: self.now });
         self.change_transfers(message, -1);
         if self.messages.meet {
@@ -237,7 +237,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
     /// Counts a message that begins (1) or ends (-1) its transit, which may slow down ops of both devices.
     fn change_transfers(&mut self, message: u32, by: i32) {
-        let &Lane { from, to, .. } = self.lane(message);
+        let &MessageLane { from, to, .. } = self.lane(message);
         for device in [from, to] {
             let transfers = &mut self.devices[device as usize].transfers;
             *transfers = transfers.saturating_add_signed(by);

@@ -5,6 +5,10 @@
 
 #![allow(dead_code, reason = "the program uses more of these files")]
 
+// The program's files name these crates; here their modules are the ones below.
+extern crate self as pipesim_schedule;
+extern crate self as pipesim_train;
+
 /// The program's module, as far as it communicates.
 pub mod exec {
     #[path = "../../../../src/exec/arena.rs"]
@@ -30,9 +34,9 @@ pub mod exec {
     pub mod watch;
 }
 
-#[path = "../../../src/compute/collective.rs"]
+#[path = "../../../src/train/compute/collective.rs"]
 pub mod compute;
-#[path = "../../../src/mesh.rs"]
+#[path = "../../../src/schedule/mesh.rs"]
 pub mod mesh;
 pub mod ranks;
 

@@ -7,13 +7,13 @@ use crate::cli::options::costs::read_text;
 use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
 use crate::cli::options::threshold::{Figures, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cost::TimeUnit;
-use crate::diagnosis::trend;
-use crate::op::Op;
-use crate::report::{self, Entry, Panel, Report, steps_table};
-use crate::timeline::{Source, Span, Timeline};
 use clap::Args;
 use labels::{Labelled, labels};
+use pipesim_answer::diagnosis::trend;
+use pipesim_cost::TimeUnit;
+use pipesim_report::{self as report, Entry, Panel, Report, steps_table};
+use pipesim_schedule::op::Op;
+use pipesim_schedule::timeline::{Source, Span, Timeline};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ impl Compare {
         report.entries.iter().flat_map(|entry| &entry.notes).for_each(|note| self.remarks.remark(note));
         let verdict = self.thresholds.judge(&report.entries.iter().map(Figures::of_entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
-        let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
+        let printed = self.draw.print.show(&report, || Ok(report.json()), table, || report::figures(&report));
         report.provenance.extend(origin());
         self.write.write(&report, &[], printed, self.remarks)?;
         verdict.result()
@@ -70,9 +70,7 @@ impl Compare {
                 continue;
             }
             let shown = path.display();
-            let found = report::timeline_files(path)
-                .map_err(|error| Failure::Usage(format!("cannot read the folder {shown}: {error}")))?;
-            match found {
+            match report::timeline_files(path) {
                 None => {
                     return Err(Failure::Usage(format!(
                         "cannot read {shown}: expected a file, found a folder that has no report; name the timelines in it"

@@ -2,9 +2,9 @@
 
 use super::explained::Explained;
 use super::run::Measured;
-use crate::advice::{Change, LEAST, What};
-use crate::diagnosis::Finding;
-use crate::report::{number, percent};
+use pipesim_answer::advice::{Change, LEAST, What};
+use pipesim_answer::diagnosis::Finding;
+use pipesim_report::{number, percent};
 
 /// Least saving of a finding that is named.
 const NAMED: f64 = 0.005;

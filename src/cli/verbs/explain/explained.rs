@@ -1,17 +1,19 @@
 //! One schedule's step, explained: idle time, bounds, critical path, sensitivities, memory, and what could be changed.
 
 use super::run::Measured;
-use crate::advice::{Advice, Sensitivities};
 use crate::cli::Failure;
 use crate::cli::options::threshold::Side;
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cost::CostTable;
-use crate::cost::pair::PairFigures;
-use crate::exact;
-use crate::graph::TaskGraph;
-use crate::metrics::Metrics;
-use crate::sim::{self, Bounds, CriticalSpan, IdleReport, MemoryCurve, Prediction, Sensitivity, bounds_at_own_peaks};
-use crate::timeline::Source;
+use pipesim_answer::advice::{Advice, Sensitivities};
+use pipesim_cost::CostTable;
+use pipesim_cost::pair::PairFigures;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::metrics::Metrics;
+use pipesim_schedule::timeline::Source;
+use pipesim_sim::exact;
+use pipesim_sim::{
+    self as sim, Bounds, CriticalSpan, IdleReport, MemoryCurve, Prediction, Sensitivity, bounds_at_own_peaks,
+};
 use serde::Serialize;
 
 /// One schedule, times in the unit of its costs.
@@ -98,7 +100,7 @@ impl Explained {
     ) -> Result<Explained, Failure> {
         let Prediction { graph, costs, memory_cap: cap, .. } = *predicted;
         let times = predicted.op_times();
-        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let unit = |ticks: u64| costs.in_units(ticks);
         let named = |bounds: Bounds| {
             let (best, best_name) = bounds.best();
             let Bounds { work, critical_path, head_work_tail, memory, if_split, .. } = bounds;
@@ -124,7 +126,7 @@ impl Explained {
             schedule: graph.schedule().name.clone(),
             devices: graph.schedule().devices(),
             microbatches: graph.schedule().microbatches,
-            time_unit: costs.time_unit.to_string(),
+            time_unit: costs.units.time_unit.to_string(),
             costs_assumed: costs.assumed.clone(),
             metrics: predicted.metrics().clone(),
             bounds: named(predicted.bounds),
@@ -168,7 +170,7 @@ fn prove(graph: &TaskGraph, costs: &CostTable, states: u64, remarks: RemarkOptio
     let _busy = remarks.busy(&what, None);
     let proof = exact::prove_against(graph, costs, states)
         .map_err(|e| Failure::Usage(format!("{}: --exact: {e}", graph.schedule().name)))?;
-    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let unit = |ticks: u64| costs.in_units(ticks);
     let exact::Proof { objective, lower_bound, optimal, states, .. } = proof;
     let schedule = graph.schedule();
     let of = match (schedule.mixes_backwards(), schedule.has_pairs()) {

@@ -3,15 +3,16 @@
 use super::explained::Explained;
 use super::run::Measured;
 use super::{Explain, MAX_OPS};
-use crate::advice::{Advisor, What};
 use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
-use crate::cost::{CostFile, TimeUnit};
-use crate::diagnosis::{self, Fit, MeasuredStep, findings, stage_times, trend};
-use crate::report::{self, Entry, Panel};
-use crate::resolve::{Costs, Resolved, Selection, Variant};
-use crate::sim::{self, Setup};
-use crate::timeline::Timeline;
+use crate::cli::sandbox::Sandbox;
+use pipesim_answer::advice::{Advisor, What};
+use pipesim_answer::diagnosis::{self, Fit, MeasuredStep, findings, stage_times, trend};
+use pipesim_answer::resolve::{Costs, Resolved, Selection, Variant};
+use pipesim_cost::{CostFile, TimeUnit};
+use pipesim_report::{self as report, Entry, Panel};
+use pipesim_schedule::timeline::Timeline;
+use pipesim_sim::{self as sim, Setup};
 use std::path::Path;
 
 impl Explain {
@@ -43,11 +44,18 @@ impl Explain {
         let selection = Selection {
             devices: schedule.devices(),
             microbatches: schedule.microbatches,
-            ..self.schedules.selection()
+            ..self.schedules.question().selection(&Sandbox)?
         };
         let (table, _) = costs.table(&schedule.name, &schedule.placement, schedule.microbatches)?;
         let setup = Setup { memory_cap: selection.memory_cap, ..Setup::default() };
-        let resolved = Resolved { graph: step.graph.clone(), costs: table, setup, warnings: Vec::new(), balance: None };
+        let resolved = Resolved {
+            graph: step.graph.clone(),
+            costs: table,
+            setup,
+            warnings: Vec::new(),
+            balance: None,
+            chosen: None,
+        };
         let predicted = resolved.predict()?;
         let _busy = self.remarks.busy(&format!("explaining {}", schedule.name), None);
         let name = known_name(&step, &selection);
@@ -114,9 +122,10 @@ pub fn with_layers(file: CostFile, layers: Option<&[usize]>) -> Result<CostFile,
 fn known_name(step: &MeasuredStep, selection: &Selection) -> String {
     let schedule = step.graph.schedule();
     let same = |name: &String| {
-        let found = selection.graph::<crate::resolve::Error>(name, &crate::resolve::unknown_costs).ok()?;
+        let found =
+            selection.graph::<pipesim_answer::resolve::Error>(name, &pipesim_answer::resolve::unknown_costs).ok()?;
         let other = found.graph.schedule();
-        let alone = |ops: &[crate::op::Op]| ops.iter().map(|op| op.alone()).collect::<Vec<_>>();
+        let alone = |ops: &[pipesim_schedule::op::Op]| ops.iter().map(|op| op.alone()).collect::<Vec<_>>();
         (alone(other.ops()) == alone(schedule.ops())).then_some(())
     };
     let base = Variant::parse(&schedule.name).map_or_else(|_| schedule.name.clone(), |variant| variant.base);
@@ -128,7 +137,7 @@ fn known_name(step: &MeasuredStep, selection: &Selection) -> String {
 fn schedule_bubble(step: &MeasuredStep) -> f64 {
     let placement = &step.graph.schedule().placement;
     let counts = step.graph.schedule().counts();
-    let mut sums = [(0_u128, 0_u128); crate::op::Kind::ALL.len()];
+    let mut sums = [(0_u128, 0_u128); pipesim_schedule::op::Kind::ALL.len()];
     for op in placement.op_kinds() {
         let (sum, count) = &mut sums[op.kind() as usize];
         *sum += u128::from(counts[op.slot()]) * u128::from(step.means.of(op).duration);
@@ -137,9 +146,9 @@ fn schedule_bubble(step: &MeasuredStep) -> f64 {
     let average = sums.map(|(sum, count)| sum.checked_div(count).unwrap_or(0) as u64);
     let equal = step
         .means
-        .with_times(placement, |op, time| crate::cost::OpTime { duration: average[op.kind() as usize], ..time });
+        .with_times(placement, |op, time| pipesim_cost::OpTime { duration: average[op.kind() as usize], ..time });
     let devices = sim::sweep(&step.graph, &equal);
     let busy: u64 = devices.iter().map(|device| device.busy).sum();
-    let whole = devices.len() as f64 * crate::metrics::makespan(&devices) as f64;
+    let whole = devices.len() as f64 * pipesim_schedule::metrics::makespan(&devices) as f64;
     if whole > 0.0 { 1.0 - busy as f64 / whole } else { 0.0 }
 }

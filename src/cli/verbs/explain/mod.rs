@@ -7,7 +7,6 @@ mod run;
 mod sentences;
 mod tables;
 
-use crate::advice::Advisor;
 use crate::cli::Failure;
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::fsdp::FsdpOptions;
@@ -15,12 +14,14 @@ use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::{SearchOptions, remark_balance};
 use crate::cli::options::threshold::{Figures, Scope, ThresholdOptions};
+use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table, wrap};
-use crate::report::{self, Entry, Look, Panel, Report};
-use crate::resolve::Costs;
 use clap::Args;
 use explained::Explained;
+use pipesim_answer::advice::Advisor;
+use pipesim_answer::resolve::Selection;
+use pipesim_report::{self as report, Entry, Look, Panel, Report};
 use std::path::PathBuf;
 
 /// Most ops of a step that is explained.
@@ -74,22 +75,22 @@ impl Explain {
 
     /// Explains predicted steps, each with its timelines if they are written.
     fn predictions(&self) -> Result<Vec<(Explained, Entry)>, Failure> {
-        let schedules = SearchOptions { fsdp: self.fsdp.rule(), ..self.schedules.clone() };
-        let analytics = self.hardware.all(&schedules, &self.costs, self.micro_given, self.remarks)?;
-        let analytic = analytics.into_iter().next();
-        let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
+        let mut question = self.schedules.question();
+        self.costs.ask(&mut question);
+        self.hardware.ask(&mut question);
+        self.fsdp.ask(&mut question);
+        if !self.micro_given {
+            question.micro.clear();
+        }
+        let prepared = question.prepare(&Sandbox, &self.remarks)?;
+        let unit = if prepared.layouts().is_empty() { self.costs.time_unit() } else { "ms" };
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
         let mut all_explained = Vec::new();
-        let (asked, costs) = match analytic {
-            Some(analytic) => (schedules.under(&analytic)?, Costs::Analytic(Box::new(analytic))),
-            None => {
-                let layout = self.costs.stage_layout(schedules.stages.first(), schedules.chunks)?;
-                let costs = self.hardware.costs(&self.costs, self.remarks)?.with_layout(layout.clone());
-                (layout.map_or_else(|| Ok(schedules.clone()), |layout| schedules.arranged(&layout))?, costs)
-            }
-        };
+        let Some((asked, costs)) = prepared.questions(&Sandbox)?.into_iter().next() else { return Ok(all_explained) };
         let mut advisor = None;
-        let all = asked.resolved(&costs, self.costs.balance, self.remarks)?;
+        let (all, selection) =
+            (asked.resolved(&costs, &Sandbox, &self.remarks)?, asked.selection_of(&costs, &Sandbox)?);
+        let selection = Selection { balance: false, ..selection };
         for (name, resolved) in asked.names().iter().zip(all) {
             remark_balance(&resolved, self.remarks);
             let graph = &resolved.graph;
@@ -102,7 +103,7 @@ impl Explain {
             }
             let predicted = resolved.predict()?;
             let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);
-            let advisor = advisor.get_or_insert_with(|| Advisor::new(&asked.selection(), &costs));
+            let advisor = advisor.get_or_insert_with(|| Advisor::new(&selection, &costs));
             let advice = advisor.advise(name, &resolved, &predicted);
             let sensitivities = advisor.sensitivities(name, &predicted);
             let explained = Explained::new(&predicted, advice, sensitivities, self.exact, self.remarks)?;

@@ -1,7 +1,7 @@
 //! What the explanation of a measured step has in addition to a predicted one's.
 
-use crate::diagnosis::{Finding, Fit, StageTime, Trend};
-use crate::timeline::Source;
+use pipesim_answer::diagnosis::{Finding, Fit, StageTime, Trend};
+use pipesim_schedule::timeline::Source;
 use serde::Serialize;
 
 /// Least saving of a finding that is named first.

@@ -1,10 +1,10 @@
 //! An explanation in sentences: what costs most, why, and what to try, with the number that trying it gives.
 
 use super::explained::Explained;
-use crate::advice::{Change, LEAST, What};
-use crate::cost::pair::PairFigures;
-use crate::report::{number, percent, quantity};
-use crate::sim::{Sensitivity, SlowOps};
+use pipesim_answer::advice::{Change, LEAST, What};
+use pipesim_cost::pair::PairFigures;
+use pipesim_report::{number, percent, quantity};
+use pipesim_sim::{Sensitivity, SlowOps};
 use std::collections::BTreeMap;
 
 /// Most causes, and schedules of equal makespan, that are named.

@@ -2,9 +2,9 @@
 
 use super::explained::Explained;
 use super::run::Measured;
-use crate::diagnosis::{DeliveryFit, StageTime};
-use crate::report::{self, Table, number, percent, quantity};
-use crate::sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
+use pipesim_answer::diagnosis::{DeliveryFit, StageTime};
+use pipesim_report::{self as report, Table, number, percent, quantity};
+use pipesim_sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
 
 /// Most sensitivities per schedule.
 const SHOWN_PARTS: usize = 6;

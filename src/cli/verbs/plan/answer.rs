@@ -1,6 +1,6 @@
 //! The data of a plan's answer for tables and files.
 
-use crate::plan::{Names, Plans, Search};
+use pipesim_answer::plan::{Names, Plans, Search};
 
 /// An answer with everything that is shown.
 pub struct Answer<'a> {

@@ -4,8 +4,8 @@ use super::answer::Answer;
 use crate::cli::Failure;
 use crate::cli::options::output::{OneFile, json};
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::plan::{Change, Front, Observer, Plan, Target, fronts, heat_map, sensitivities};
-use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
+use pipesim_answer::plan::{Change, Front, Observer, Plan, Target, fronts, heat_map, sensitivities};
+use pipesim_report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

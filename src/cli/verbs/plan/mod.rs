@@ -6,22 +6,25 @@ mod tables;
 mod watch;
 
 use crate::cli::Failure;
-use crate::cli::options::hardware::{hardware, model, spellings, stack};
-use crate::cli::options::memory_cap::MemoryCap;
+use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{PrintOptions, json, origin};
-use crate::cli::options::schedules::{Names as ScheduleNames, names};
+use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
 use crate::cli::options::values::{Numbers, numbers, one_of, whole};
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table};
-use crate::cost::analytic::Platform;
-use crate::dsl;
-use crate::layout::{Attention, Precision, STACKS};
-use crate::plan::{Change, Fixed, Names, Objective, Observer, PlanError, Question, Search, Target, sensitivities, why};
-use crate::report::Report;
 use answer::Answer;
 use clap::Args;
 use files::Files;
+use pipesim_answer::plan::{
+    Change, Fixed, Names, Objective, Observer, PlanError, Question, Search, Target, sensitivities, why,
+};
+use pipesim_answer::question::{MemoryCap, hardware, model, stack};
+use pipesim_cost::analytic::Platform;
+use pipesim_language as dsl;
+use pipesim_models::hardware::STACKS;
+use pipesim_models::layout::{Attention, Precision};
+use pipesim_report::Report;
 use std::path::PathBuf;
 use watch::Watch;
 
@@ -46,7 +49,7 @@ pub struct PlanVerb {
     #[arg(long, value_name = "S", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=1 << 27))]
     seq: u32,
     /// Memory limit per GPU in bytes, as in 75GiB [default: the hardware's memory, less 3 %]
-    #[arg(long, value_name = "BYTES", value_parser = MemoryCap::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = memory_cap)]
     memory_cap: Option<MemoryCap>,
     /// Training software, which limits the layouts: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
     #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0])]
@@ -115,7 +118,8 @@ impl PlanVerb {
     }
 
     fn question(&self) -> Result<Question, Failure> {
-        let mut machine = Platform { hardware: hardware(&self.hardware)?, stack: stack(&self.stack)? };
+        let mut machine =
+            Platform { hardware: hardware(&self.hardware, &Sandbox)?, stack: stack(&self.stack, &Sandbox)? };
         let memory_limit = match self.memory_cap {
             None => None,
             Some(MemoryCap::Bytes(bytes)) => {
@@ -152,7 +156,7 @@ impl PlanVerb {
             keep: self.top as usize,
             host: &Sandbox,
             ..Question::new(
-                model(&self.model, self.seq, self.remarks)?,
+                model(&self.model, self.seq, &Sandbox, &self.remarks)?,
                 machine,
                 self.gpus.first(),
                 self.batch,

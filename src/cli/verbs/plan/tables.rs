@@ -1,9 +1,9 @@
 //! A plan's answer as tables, text, JSON and CSV.
 
 use super::answer::Answer;
-use crate::layout::{ParallelConfig, Zero};
-use crate::plan::{Objective, Plan, Target, flags};
-use crate::report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
+use pipesim_answer::plan::{Objective, Plan, Target, flags};
+use pipesim_models::layout::{ParallelConfig, Zero};
+use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
 
 /// Columns of the CSV.

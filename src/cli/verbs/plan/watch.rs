@@ -4,10 +4,10 @@ use crate::cli::Failure;
 use crate::cli::options::costs::read_text;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::signals;
-use crate::layout::ParallelConfig;
-use crate::plan::{Journal, Observer, Outcome, Plans, Question};
 #[cfg(unix)]
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pipesim_answer::plan::{Journal, Observer, Outcome, Plans, Question};
+use pipesim_models::layout::ParallelConfig;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal, Write};

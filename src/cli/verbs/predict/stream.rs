@@ -1,15 +1,12 @@
 //! `predict --format csv` over several p or m: rows are printed as soon as they are known, so that there may be many.
 
-use super::Predict;
-use super::grid::{ChunksBySchedule, Combination};
-use super::sweep::Kept;
+use super::{Predict, comparison, sweep};
 use crate::cli::Failure;
-use crate::cli::options::schedules::SearchOptions;
-use crate::cli::options::threshold::{Figures, Side};
+use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::print_while_read;
-use crate::report::{Contest, Entry, FigureRows, Rules};
-use crate::resolve::Costs;
-use crate::sim::PredictionFigures;
+use pipesim_answer::question::{Case, Prepared, Question};
+use pipesim_report::{Contest, Entry, FigureRows, PredictedEntry, Rules};
+use pipesim_sim::PredictionFigures;
 
 /// Most rows of one schedule that wait for each other: the best of them is known at the end.
 const WAITING: usize = 10_000;
@@ -68,28 +65,28 @@ impl Stream {
 
 impl Predict {
     /// Predicts every schedule at every p and m, and prints rows as soon as the best of their rivals is known.
-    pub(super) fn stream(&self, schedules: &SearchOptions, costs: &Costs) -> Result<(), Failure> {
+    pub(super) fn stream(&self, question: &Question, prepared: &Prepared) -> Result<(), Failure> {
         let rules = Rules {
-            by_point: schedules.names().len() > 1,
-            several_devices: schedules.stages.are_several(),
-            several_microbatches: schedules.micro.are_several(),
+            by_point: question.names().len() > 1,
+            several_devices: question.stages.len() > 1,
+            several_microbatches: question.micro.len() > 1,
         };
-        let marks = rules.by_point || schedules.count() <= WAITING;
+        let marks = rules.by_point || question.count() <= WAITING;
         let mut stream = Stream { rules, marks, rows: None, waiting: Vec::new(), is_read: true };
-        let mut spans = self.span_files(schedules, Kept::Figures)?;
-        let (mut chunks, mut judged) = (ChunksBySchedule::default(), Vec::new());
-        let printed = self.each_prediction(schedules, costs, self.remarks, |one, result, label| {
+        let mut spans = self.span_files(question, true)?;
+        let (mut labels, mut judged) = (Vec::new(), Vec::<PredictionFigures>::new());
+        let printed = prepared.each(&Sandbox, &self.remarks, &mut |found| {
             let mut entry = Entry::default();
-            if let Some(result) = result {
-                chunks.note(&one.name, result.graph);
-                self.write_spans(one, result, &mut spans)?;
+            if let Some(prediction) = found.prediction {
+                sweep::write_spans(found.case, prediction, &mut spans)?;
                 let figures;
-                (entry, figures) = Kept::Figures.of(result).into_entry();
+                (entry, figures) = PredictedEntry::figures(prediction).into_entry();
                 if !self.thresholds.are_none() {
-                    judged.push((label.to_string(), figures));
+                    labels.push(found.case.label(true));
+                    judged.push(figures);
                 }
             }
-            stream.add(entry_of(one, entry))?;
+            stream.add(entry_of(found.case, entry))?;
             // Without a reader there is nothing left to do, unless files or thresholds ask for all rows.
             let is_needed = stream.is_read || !spans.are_none() || !self.thresholds.are_none();
             if is_needed { Ok(()) } else { Err(Failure::Reported(0)) }
@@ -99,24 +96,16 @@ impl Predict {
             printed => printed?,
         }
         stream.print()?;
-        self.remarks_on_costs(&chunks);
         if !marks {
             self.remarks.remark(&format!(
                 "note: more than {WAITING} rows of one schedule are printed before the best is known: the column best is empty"
             ));
         }
         spans.finish(|path| self.remarks.remark(&format!("wrote {}", path.display())))?;
-        if self.thresholds.are_none() {
-            return Ok(());
-        }
-        let figures = judged.iter().map(|(label, p): &(String, PredictionFigures)| {
-            let figures = Figures::new(label, &p.time_unit).with_metrics(Side::Predicted, &p.metrics);
-            figures.with_step(Side::Predicted, p.iteration, p.period)
-        });
-        self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
+        self.judge(&labels, judged.iter().map(|figures| (figures, None)))
     }
 }
 
-fn entry_of(one: &Combination, entry: Entry) -> Entry {
-    Entry { name: one.label(true), point: Some(one.point.clone()), ..entry }
+fn entry_of(case: &Case, entry: Entry) -> Entry {
+    Entry { name: case.label(true), point: Some(comparison::point(case)), ..entry }
 }

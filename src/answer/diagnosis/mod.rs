@@ -1,0 +1,20 @@
+//! Diagnosis of a measured step, from its timeline alone: why devices idled, what it cost, and what would have shortened it.
+//!
+//! [`MeasuredStep`] is the step as a task graph with the times of its ops, and what held each of them up. Its own durations, host delays
+//! and messages can be replayed with changes ([`Replay`]), its mean costs predict other schedules ([`costs`]), and [`findings`] ranks what
+//! was unusual in it.
+
+mod costs;
+mod finding;
+mod fit;
+mod known;
+mod measured_step;
+mod replay;
+
+pub use costs::costs;
+pub use finding::{Finding, StageTime, findings, stage_times};
+pub use fit::{DeliveryFit, Fit};
+pub use known::built_in_of;
+pub use measured_step::{Error, MeasuredStep};
+pub use pipesim_schedule::trend::{StepTrend, Trend, trend};
+pub use replay::Replay;

@@ -1,0 +1,196 @@
+//! The answer: the best plans, and what ruled out the rest.
+
+use super::journal::Outcome;
+use super::question::{PlanError, Question};
+use super::reason::Reason;
+use super::search::{Limits, Observer, Search, Silent};
+use super::space::{Candidate, Space};
+use crate::step_estimate::StepEstimate;
+use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_sim::sweep;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Relative difference of two iteration times below which predictions cannot rank the layouts. Published measurements of one
+/// and the same layout differ by 1 to 6 %.
+pub const RESOLUTION: f64 = 0.04;
+
+/// Preference among layouts that predictions cannot tell apart: sequences per micro-batch, recomputation, ranks that share a layer
+/// or a sequence, devices per pipeline. Smaller is simpler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Preference {
+    micro_batch_size: u32,
+    recomputes: bool,
+    ranks: u32,
+    pp: u32,
+}
+
+impl Preference {
+    /// Returns the preference of a layout with `ranks` tensor- times context-parallel ranks.
+    pub fn new(micro_batch_size: u32, recomputes: bool, ranks: u32, pp: u32) -> Preference {
+        Preference { micro_batch_size, recomputes, ranks, pp }
+    }
+
+    fn of(space: &Space, candidate: &Candidate) -> Preference {
+        let (group, shape) = (space.group(candidate), space.shape(candidate));
+        Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
+    }
+}
+
+/// One layout of the answer.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Name of the schedule, without the number of stages per device.
+    pub schedule: String,
+    /// Whether the number of stages per device has to be requested.
+    pub names_chunks: bool,
+    pub layout: ParallelConfig,
+    pub estimate: StepEstimate,
+    /// Whether it cannot be told apart from the best plan: their intervals overlap.
+    pub is_tie: bool,
+}
+
+/// The best plans of a question.
+#[derive(Clone, Debug)]
+pub struct Plans {
+    /// Best first.
+    pub plans: Vec<Plan>,
+    /// Number of layouts that were considered.
+    pub considered: u64,
+    /// Number of layouts that were predicted in full.
+    pub evaluated: u64,
+    /// Layouts that were ruled out, by reason; with the plans they add up to `considered`.
+    pub ruled_out: BTreeMap<Reason, u64>,
+    /// Whether the search was stopped before its end: others may be better.
+    pub is_stopped: bool,
+}
+
+impl Plan {
+    /// Returns the bytes of the fullest device.
+    pub fn memory_bytes(&self) -> u64 {
+        self.estimate.memory.fullest().total
+    }
+
+    /// Returns dollars per million tokens at a price per GPU and hour.
+    pub fn dollars_per_million_tokens(&self, dollars_per_gpu_hour: f64) -> f64 {
+        dollars_per_gpu_hour / 3600.0 / self.estimate.tokens_per_second_per_gpu * 1e6
+    }
+
+    /// Returns schedule and degrees in a line: `tp 8 · pp 4 · dp 2 · ..`.
+    pub fn in_words(&self) -> String {
+        let ParallelConfig { tp, pp, cp, dp, chunks, micro_batch_size, zero, sequence_parallel, recompute, .. } =
+            &self.layout;
+        let ParallelConfig { ep, etp, .. } = self.layout;
+        let mut words = vec![format!("tp {tp}"), format!("pp {pp}"), format!("dp {dp}")];
+        let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
+        add(*cp > 1, format!("cp {cp}"));
+        add(ep > 1, format!("ep {ep}"));
+        add(etp > 1, format!("etp {etp}"));
+        add(*pp > 1, self.schedule.clone());
+        add(*chunks > 1, format!("{chunks} chunks"));
+        add(true, format!("micro-batch {micro_batch_size}"));
+        add(true, format!("recompute {recompute}"));
+        add(*zero != pipesim_models::layout::Zero::None, format!("ZeRO {zero}"));
+        add(*sequence_parallel, "sequence parallel".to_string());
+        words.join(", ")
+    }
+}
+
+impl Search<'_> {
+    /// Returns the plan of a layout.
+    pub fn plan(&self, candidate: &Candidate) -> Option<Plan> {
+        let costs = self.costs(candidate)?;
+        let ordered = self.order(candidate, &costs).ok()?;
+        let shape = self.space.shape(candidate);
+        let table = costs.table(&shape.placement, &shape.stages).ok()?;
+        let devices = sweep(&ordered.graph, &table);
+        let estimate = StepEstimate::of(&costs, ordered.graph.schedule(), &devices).ok()?;
+        Some(Plan {
+            schedule: shape.schedule.clone(),
+            names_chunks: shape.names_chunks,
+            layout: costs.layout,
+            estimate,
+            is_tie: false,
+        })
+    }
+
+    /// Returns the memory limit of the question, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.question.bytes()
+    }
+
+    /// Returns the simplest layout that predictions cannot tell from the best, which costs `best`: smaller micro-batches
+    /// before larger ones, then less recomputation, then smaller degrees; among equals the fastest.
+    fn preferred(&self, best: f64) -> Option<u32> {
+        let limit = best * (1.0 + RESOLUTION);
+        let is_near =
+            |space: &Space, candidate: &Candidate| candidate.bound <= limit && !space.shape(candidate).is_open;
+        let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
+        let keys: BTreeSet<Preference> = near.map(|candidate| Preference::of(&self.space, candidate)).collect();
+        keys.into_iter().find_map(|wanted| {
+            let allows = |space: &Space, candidate: &Candidate| {
+                is_near(space, candidate) && Preference::of(space, candidate) == wanted
+            };
+            let found = self.best(&Limits { keep: 1, bytes: self.bytes(), allows: &allows }, &Silent);
+            found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
+        })
+    }
+
+    /// Returns the best plans: first the simplest one that predictions cannot tell from the fastest, then the others by time.
+    ///
+    /// # Errors
+    /// No layout is allowed, or none fits.
+    pub fn plans(&self, observer: &dyn Observer) -> Result<Plans, PlanError> {
+        let limits = Limits { keep: self.question.keep, bytes: self.bytes(), allows: &|_, _| true };
+        let found = self.best(&limits, observer);
+        let mut ruled_out = self.space.ruled_out.clone();
+        found.ruled_out.iter().for_each(|(reason, count)| *ruled_out.entry(*reason).or_default() += count);
+        let mut numbers: Vec<u32> = found.best.iter().map(|&(_, number)| number).collect();
+        if let (Some(&(best, _)), false) = (found.best.first(), found.is_stopped) {
+            let preferred = self.preferred(best);
+            // first the plan to take, then the others by their times
+            if let Some(preferred) = preferred {
+                numbers.retain(|number| *number != preferred);
+                numbers.insert(0, preferred);
+                numbers.truncate(self.question.keep);
+            }
+            // the preferred plan was left out as one like a better plan
+            if numbers.len() > found.best.len() {
+                ruled_out.entry(Reason::Alike).and_modify(|count| *count -= 1);
+            }
+        }
+        let plans = numbers.iter();
+        let mut plans: Vec<Plan> =
+            plans.filter_map(|&number| self.plan(&self.space.candidates[number as usize])).collect();
+        mark_ties(&mut plans);
+        if plans.is_empty() && !found.is_stopped {
+            return Err(self.none_fits(&ruled_out));
+        }
+        let considered = self.space.candidates.len() as u64 + self.space.ruled_out.values().sum::<u64>();
+        Ok(Plans { plans, considered, evaluated: found.predicted, ruled_out, is_stopped: found.is_stopped })
+    }
+}
+
+/// Marks the plans that predictions cannot tell from the first one: their intervals of tokens per second and GPU overlap.
+fn mark_ties(plans: &mut [Plan]) {
+    let Some((best, others)) = plans.split_first_mut() else { return };
+    let speeds = |plan: &Plan| {
+        let [low, high] = plan.estimate.iteration_interval_s;
+        let work = plan.estimate.tokens_per_second_per_gpu * plan.estimate.iteration_s;
+        [work / high, work / low]
+    };
+    let [slowest, fastest] = speeds(best);
+    for plan in others.iter_mut() {
+        let [low, high] = speeds(plan);
+        plan.is_tie = low <= fastest && slowest <= high;
+    }
+    best.is_tie = others.iter().any(|plan| plan.is_tie);
+}
+
+/// Returns the best plans of `question`. `known` are outcomes of an earlier search.
+///
+/// # Errors
+/// A question that contradicts itself, no layout that the numbers allow, or none that fits.
+pub fn plan(question: &Question, known: BTreeMap<u32, Outcome>, observer: &dyn Observer) -> Result<Plans, PlanError> {
+    question.check()?;
+    Search::new(question)?.knowing(known).plans(observer)
+}

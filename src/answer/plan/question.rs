@@ -1,0 +1,275 @@
+//! A question: which layout of a model on some GPUs is the best.
+
+use crate::resolve::{Files, Host};
+use pipesim_cost::analytic::Platform;
+use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+use pipesim_models::model_spec::transformer::Config;
+use pipesim_schedule::nearest::nearest;
+use pipesim_schedule::sanitize::sanitize;
+use std::collections::BTreeSet;
+
+/// Why a question has no answer. The message gives the expected and found values, and the smallest change that helps.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlanError(pub String);
+
+/// Share of the hardware's memory that plans leave free, since predictions of memory have errors.
+pub const RESERVE: f64 = 0.03;
+
+/// Objective of a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// Shortest iteration.
+    #[default]
+    Time,
+    /// Most tokens per second and GPU.
+    TokensPerGpu,
+    /// Lowest price per token, by the hardware's price.
+    Cost,
+}
+
+impl Objective {
+    /// All objectives.
+    pub const ALL: [Objective; 3] = [Objective::Time, Objective::TokensPerGpu, Objective::Cost];
+
+    /// Returns the name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Objective::Time => "time",
+            Objective::TokensPerGpu => "tokens-per-gpu",
+            Objective::Cost => "cost",
+        }
+    }
+}
+
+/// Values that a search may take; an empty list allows all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fixed {
+    pub tp: BTreeSet<u32>,
+    pub pp: BTreeSet<u32>,
+    pub dp: BTreeSet<u32>,
+    pub cp: BTreeSet<u32>,
+    pub ep: BTreeSet<u32>,
+    pub micro_batch_size: BTreeSet<u32>,
+    /// Stages per device.
+    pub chunks: BTreeSet<u32>,
+    pub recompute: Vec<Recompute>,
+    pub zero: Vec<Zero>,
+    pub sequence_parallel: Option<bool>,
+    /// Layers per stage.
+    pub layers: Option<Vec<usize>>,
+}
+
+/// Names of the values that can be fixed, each with its aliases.
+const KEYS: [(&str, &[&str]); 11] = [
+    ("tp", &["tensor-parallel-size", "tensor-model-parallel-size"]),
+    ("pp", &["stages", "p", "pipeline-parallel-size", "pipeline-model-parallel-size"]),
+    ("dp", &["data-parallel-size"]),
+    ("cp", &["context-parallel-size"]),
+    ("ep", &["expert-parallel-size", "expert-model-parallel-size"]),
+    ("micro-batch-size", &["mbs", "micro_batch_size", "b"]),
+    ("chunks", &["vpp", "v", "virtual-stages"]),
+    ("recompute", &[]),
+    ("zero", &[]),
+    ("sequence-parallel", &["sp", "sequence_parallel"]),
+    ("layers", &[]),
+];
+
+impl Fixed {
+    /// Parses `tp=8,pp=4`; a key that is repeated allows several values.
+    ///
+    /// # Errors
+    /// An unknown key or a value that it cannot have.
+    pub fn parse(text: &str) -> Result<Fixed, PlanError> {
+        if text.trim().is_empty() {
+            return Err(PlanError("expected KEY=VALUE, found nothing; write it as in tp=8".to_string()));
+        }
+        let mut fixed = Fixed::default();
+        for piece in pieces(text) {
+            let Some((key, value)) = piece.split_once('=') else {
+                return Err(PlanError(format!(
+                    "expected KEY=VALUE, found '{}'; write it as in tp=8",
+                    sanitize(&piece)
+                )));
+            };
+            fixed.set(key.trim(), value.trim())?;
+        }
+        Ok(fixed)
+    }
+
+    /// Returns the restrictions of both.
+    pub fn add(&mut self, other: Fixed) {
+        self.tp.extend(other.tp);
+        self.pp.extend(other.pp);
+        self.dp.extend(other.dp);
+        self.cp.extend(other.cp);
+        self.ep.extend(other.ep);
+        self.micro_batch_size.extend(other.micro_batch_size);
+        self.chunks.extend(other.chunks);
+        other.recompute.into_iter().for_each(|what| include(&mut self.recompute, what));
+        other.zero.into_iter().for_each(|stage| include(&mut self.zero, stage));
+        self.sequence_parallel = other.sequence_parallel.or(self.sequence_parallel);
+        self.layers = other.layers.or(self.layers.take());
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), PlanError> {
+        let names: Vec<&str> = KEYS.iter().map(|(name, _)| *name).collect();
+        let known = KEYS.iter().find(|(name, others)| *name == key || others.contains(&key)).map(|(name, _)| *name);
+        let Some(known) = known else {
+            let near = nearest(key, &names).first().map_or_else(String::new, |name| format!(" (did you mean {name}?)"));
+            let (key, names) = (sanitize(key), names.join(", "));
+            return Err(PlanError(format!("expected one of {names} before =, found '{key}'{near}; correct it")));
+        };
+        let whole = || {
+            let found = value.parse::<u32>().ok().filter(|number| (1..=1 << 20).contains(number));
+            let what = || {
+                format!("expected a whole number from 1 up for {known}, found '{}'; write {known}=8", sanitize(value))
+            };
+            found.ok_or_else(|| PlanError(what()))
+        };
+        let of =
+            |error: pipesim_models::layout::ParallelConfigError| PlanError(format!("{known}: {error}; correct it"));
+        match known {
+            "tp" => drop(self.tp.insert(whole()?)),
+            "pp" => drop(self.pp.insert(whole()?)),
+            "dp" => drop(self.dp.insert(whole()?)),
+            "cp" => drop(self.cp.insert(whole()?)),
+            "ep" => drop(self.ep.insert(whole()?)),
+            "micro-batch-size" => drop(self.micro_batch_size.insert(whole()?)),
+            "chunks" => drop(self.chunks.insert(whole()?)),
+            "recompute" => include(&mut self.recompute, value.parse().map_err(of)?),
+            "zero" => include(&mut self.zero, value.parse().map_err(of)?),
+            "sequence-parallel" => {
+                self.sequence_parallel = Some(match value {
+                    "true" | "on" | "yes" | "1" => true,
+                    "false" | "off" | "no" | "0" => false,
+                    _ => {
+                        let what =
+                            format!("expected on or off for {known}, found '{}'; write one of them", sanitize(value));
+                        return Err(PlanError(what));
+                    }
+                });
+            }
+            _ => {
+                let counts: Option<Vec<usize>> = value.split('/').map(|count| count.trim().parse().ok()).collect();
+                let what =
+                    || format!("expected layers per stage as in layers=20/20/21/19, found '{}'", sanitize(value));
+                self.layers = Some(counts.ok_or_else(|| PlanError(what()))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a set allows a number.
+    pub(super) fn allows(set: &BTreeSet<u32>, number: u32) -> bool {
+        set.is_empty() || set.contains(&number)
+    }
+}
+
+/// Adds `one` unless it is known.
+fn include<T: PartialEq>(all: &mut Vec<T>, one: T) {
+    if !all.contains(&one) {
+        all.push(one);
+    }
+}
+
+/// Splits at commas, but not between parts to recompute, as in `recompute=moe_act,layernorm`.
+fn pieces(text: &str) -> Vec<String> {
+    let mut pieces: Vec<String> = Vec::new();
+    for piece in text.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
+        match pieces.last_mut() {
+            Some(last) if last.starts_with("recompute") && !piece.contains('=') => {
+                last.push(',');
+                last.push_str(piece);
+            }
+            _ => pieces.push(piece.to_string()),
+        }
+    }
+    pieces
+}
+
+/// A model, GPUs and a batch.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub model: Config,
+    /// Hardware and training software; the memory of the hardware limits each device.
+    pub machine: Platform,
+    /// Numbers of GPUs to plan for.
+    pub gpus: Vec<u32>,
+    /// Sequences per step, over all GPUs.
+    pub batch: u32,
+    /// Tokens per sequence.
+    pub sequence: u32,
+    pub precision: Precision,
+    pub attention: Option<Attention>,
+    /// Schedules to choose from; empty for those that the training software implements.
+    pub schedules: Vec<String>,
+    pub fixed: Fixed,
+    pub objective: Objective,
+    /// Maximum bytes per GPU; `None`: the hardware's memory minus [`RESERVE`].
+    pub memory_limit: Option<u64>,
+    /// Number of plans to return.
+    pub keep: usize,
+    /// Threads and files.
+    pub host: &'static dyn Host,
+}
+
+impl Question {
+    /// Returns a question about `batch` sequences of `sequence` tokens per step on `gpus` GPUs, in bf16.
+    pub fn new(model: Config, machine: Platform, gpus: u32, batch: u32, sequence: u32) -> Question {
+        Question {
+            model,
+            machine,
+            gpus: vec![gpus],
+            batch,
+            sequence,
+            precision: Precision::Bf16,
+            attention: None,
+            schedules: Vec::new(),
+            fixed: Fixed::default(),
+            objective: Objective::Time,
+            memory_limit: None,
+            keep: 10,
+            host: &Files,
+        }
+    }
+
+    /// Returns the expert-parallel degrees that are allowed on the `stage` GPUs of a pipeline stage: divisors of both these and the experts.
+    pub(super) fn expert_degrees(&self, stage: u32) -> Vec<u32> {
+        let experts = self.model.experts.map_or(1, |experts| experts.count as u32);
+        let divides = |&ep: &u32| experts.is_multiple_of(ep) && Fixed::allows(&self.fixed.ep, ep);
+        divisors(stage).into_iter().filter(divides).collect()
+    }
+
+    /// Returns the layout of one GPU, which all layouts of the answer vary.
+    pub(super) fn base(&self) -> ParallelConfig {
+        ParallelConfig {
+            micro: self.batch,
+            sequence: self.sequence,
+            precision: self.precision,
+            attention: self.attention,
+            stack: self.machine.stack.name.clone(),
+            ..ParallelConfig::default()
+        }
+    }
+
+    /// Returns the bytes that a plan may take per GPU.
+    pub fn bytes(&self) -> u64 {
+        self.memory_limit.unwrap_or((self.machine.hardware.memory_bytes() as f64 * (1.0 - RESERVE)) as u64)
+    }
+
+    /// Returns what a second of `gpus` GPUs costs in the unit of the objective.
+    pub(super) fn price(&self, gpus: u32) -> f64 {
+        match self.objective {
+            Objective::Time => 1.0,
+            Objective::TokensPerGpu | Objective::Cost => f64::from(gpus),
+        }
+    }
+}
+
+/// Returns the divisors of a number, in order.
+pub fn divisors(number: u32) -> Vec<u32> {
+    let low: Vec<u32> = (1..=number.isqrt()).filter(|&small| number.is_multiple_of(small)).collect();
+    let high: Vec<u32> = low.iter().rev().map(|small| number / small).filter(|large| !low.contains(large)).collect();
+    [low, high].concat()
+}

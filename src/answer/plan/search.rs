@@ -1,0 +1,291 @@
+//! The search: layouts are predicted in the order of their bounds until no other can be among the best.
+
+use super::journal::Outcome;
+use super::orders::{NoOrder, Ordered, Orders};
+use super::question::{PlanError, Question};
+use super::reason::Reason;
+use super::space::{Candidate, Space};
+use crate::resolve::results;
+use pipesim_cost::analytic::Analytic;
+use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
+use pipesim_models::memory::MemoryModel;
+use pipesim_sim::sweep;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Number of layouts that are predicted before the best known time is checked again, on any number of cores.
+const BATCH: usize = 64;
+/// Maximum number of searched orders per question.
+const MOST_SEARCHES: usize = 48;
+
+/// Follows a search. The defaults do nothing.
+pub trait Observer: Sync {
+    /// `decided` of `all` layouts are decided; the best so far takes `best` seconds.
+    fn progress(&self, decided: usize, all: usize, best: Option<(f64, &ParallelConfig)>) {
+        let _ = (decided, all, best);
+    }
+
+    /// A layout was predicted.
+    fn outcome(&self, number: u32, outcome: Outcome) {
+        let _ = (number, outcome);
+    }
+
+    /// Whether the search should end with what it has.
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+/// An [`Observer`] that does nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+/// Which layouts a search may return.
+pub struct Limits<'a> {
+    /// Number of layouts to find.
+    pub keep: usize,
+    /// Maximum bytes per device.
+    pub bytes: u64,
+    /// Which layouts are allowed.
+    pub allows: &'a (dyn Fn(&Space, &Candidate) -> bool + Sync),
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The best layouts by number, best first, with their iteration times times the price of a second.
+    pub best: Vec<(f64, u32)>,
+    /// Layouts that were ruled out, by reason.
+    pub ruled_out: BTreeMap<Reason, u64>,
+    /// Layouts that were predicted in full.
+    pub predicted: u64,
+    /// Layouts of these that are left out because a better one is alike.
+    pub alike: u64,
+    /// Whether the observer stopped it.
+    pub is_stopped: bool,
+}
+
+/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, or in
+/// the parts that are recomputed, and their predictions hardly differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind<'a> {
+    schedule: &'a str,
+    gpus: u32,
+    tp: u32,
+    ep: u32,
+    pp: u32,
+    micro: u32,
+    recomputes_layers: bool,
+    zero: Zero,
+    sequence_parallel: bool,
+    /// Whether layers are split otherwise than by default.
+    moves_layers: bool,
+}
+
+/// Layouts of a question with their known results.
+pub struct Search<'a> {
+    pub question: &'a Question,
+    pub space: Space,
+    orders: Orders,
+    known: Mutex<BTreeMap<u32, Outcome>>,
+}
+
+impl<'a> Search<'a> {
+    /// Lists the layouts of `question`.
+    ///
+    /// # Errors
+    /// As [`Space::new`].
+    pub fn new(question: &'a Question) -> Result<Search<'a>, PlanError> {
+        let space = Space::new(question)?;
+        Ok(Search { question, space, orders: Orders::default(), known: Mutex::default() })
+    }
+
+    /// Adds the results of an earlier search of the same question.
+    pub fn knowing(self, known: BTreeMap<u32, Outcome>) -> Search<'a> {
+        Search { known: Mutex::new(known), ..self }
+    }
+
+    /// Returns the costs of a candidate.
+    pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
+        let layout = self.space.layout(self.question, candidate);
+        Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()
+    }
+
+    /// Returns the order of a candidate.
+    pub(super) fn order(&self, candidate: &Candidate, costs: &Analytic) -> Result<Arc<Ordered>, NoOrder> {
+        self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
+    }
+
+    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
+    fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<Outcome, NoOrder> {
+        let shape = self.space.shape(candidate);
+        let layout = self.space.layout(self.question, candidate);
+        let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
+            .least(&shape.placement, &shape.stages);
+        if least > bytes {
+            return Ok(Outcome::TooLarge(least));
+        }
+        let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        let ordered = self.order(candidate, &costs)?;
+        let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
+        let used = memory.fullest().total;
+        if !memory.fits {
+            return Ok(Outcome::TooLarge(used));
+        }
+        let step = || {
+            let table = costs.table(&shape.placement, &shape.stages).ok()?;
+            let devices = sweep(&ordered.graph, &table);
+            costs.step(&shape.placement, &shape.stages, &devices, shape.splits).ok()
+        };
+        let step = step().ok_or(NoOrder::Missing)?;
+        Ok(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
+    }
+
+    /// Returns the bytes of a layout's fullest device.
+    pub(super) fn bytes_of(&self, number: u32) -> Option<u64> {
+        let candidate = &self.space.candidates[number as usize];
+        let costs = self.costs(candidate)?;
+        let ordered = self.order(candidate, &costs).ok()?;
+        let memory = costs.memory_model().memory(0, &self.space.shape(candidate).stages, &ordered.moments);
+        Some(memory.fullest().total)
+    }
+
+    fn known(&self, number: u32) -> Option<Outcome> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied()
+    }
+
+    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
+    fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> Outcome {
+        let outcome = match self.known(number) {
+            // known under a smaller limit only
+            Some(Outcome::TooLarge(used)) if used <= bytes => None,
+            known => known,
+        };
+        let outcome = outcome.unwrap_or_else(|| {
+            let predicted = self.predict(&self.space.candidates[number as usize], bytes);
+            let outcome = predicted.unwrap_or(Outcome::Missing);
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(number, outcome);
+            // another time this machine may have the memory
+            if predicted != Err(NoOrder::Refused) {
+                observer.outcome(number, outcome);
+            }
+            outcome
+        });
+        match outcome {
+            Outcome::Predicted { bytes: used, .. } if used > bytes => Outcome::TooLarge(used),
+            outcome => outcome,
+        }
+    }
+
+    /// Returns all known results.
+    pub fn outcomes(&self) -> BTreeMap<u32, Outcome> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn kind(&self, number: u32) -> Kind<'_> {
+        let candidate = &self.space.candidates[number as usize];
+        let (group, shape) = (self.space.group(candidate), self.space.shape(candidate));
+        Kind {
+            schedule: &shape.schedule,
+            gpus: group.gpus,
+            tp: group.tp,
+            ep: group.ep,
+            pp: shape.pp,
+            micro: candidate.micro,
+            recomputes_layers: group.recompute == Recompute::Full,
+            zero: candidate.zero,
+            sequence_parallel: group.sequence_parallel,
+            moves_layers: shape.layers.is_some(),
+        }
+    }
+
+    /// Finds the best layouts within `limits`, one of each kind.
+    pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> Found {
+        let mut found = Found::default();
+        let candidates = &self.space.candidates;
+        let is_open = |number: u32| self.space.shape(&candidates[number as usize]).is_open;
+        let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
+        let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
+        // searched orders come last, and only while they may be among the best
+        let (open, fixed): (Vec<u32>, Vec<u32>) = all.iter().partition(|&&number| is_open(number));
+        let spent = self.pass(&fixed, limits, &mut found, usize::MAX, observer, all.len());
+        let searched = self.pass(&open, limits, &mut found, MOST_SEARCHES, observer, all.len());
+        let left = (fixed.len() - spent) + (open.len() - searched);
+        let may_beat = |number: &&u32| self.may_beat(candidates[**number as usize].bound, &found, limits.keep);
+        let unsearched = open[searched..].iter().filter(may_beat).count();
+        for (reason, count) in [(Reason::Slower, left - unsearched), (Reason::Unsearched, unsearched)] {
+            if count > 0 {
+                found.ruled_out.insert(reason, count as u64);
+            }
+        }
+        let slower = found.predicted.saturating_sub(found.best.len() as u64 + found.alike);
+        for (reason, count) in [(Reason::Predicted, slower), (Reason::Alike, found.alike)] {
+            if count > 0 {
+                found.ruled_out.insert(reason, count);
+            }
+        }
+        found
+    }
+
+    fn may_beat(&self, bound: f64, found: &Found, keep: usize) -> bool {
+        found.best.len() < keep || found.best.last().is_none_or(|(worst, _)| bound <= *worst)
+    }
+
+    /// Predicts layouts in the order of their bounds. Returns how many were decided.
+    fn pass(
+        &self,
+        numbers: &[u32],
+        limits: &Limits<'_>,
+        found: &mut Found,
+        most: usize,
+        observer: &dyn Observer,
+        all: usize,
+    ) -> usize {
+        let mut done = 0;
+        while done < numbers.len().min(most) {
+            let candidates = &self.space.candidates;
+            let end = numbers.len().min(most).min(done + BATCH);
+            let may = |number: &&u32| self.may_beat(candidates[**number as usize].bound, found, limits.keep);
+            // bounds grow, so those that may be among the best come first
+            let batch: Vec<u32> = numbers[done..end].iter().take_while(may).copied().collect();
+            if batch.is_empty() {
+                break;
+            }
+            if observer.is_stopped() {
+                found.is_stopped = true;
+                break;
+            }
+            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, observer);
+            let outcomes = results(self.question.host, batch.len(), outcome);
+            for (&number, outcome) in batch.iter().zip(outcomes) {
+                let reason = match outcome {
+                    Outcome::Missing => Reason::Schedule,
+                    Outcome::TooLarge(_) => Reason::Memory,
+                    Outcome::Predicted { iteration_s, .. } => {
+                        found.predicted += 1;
+                        let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
+                        found.best.push((iteration_s * price, number));
+                        continue;
+                    }
+                };
+                *found.ruled_out.entry(reason).or_default() += 1;
+            }
+            found.best.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let (before, mut seen) = (found.best.len(), BTreeSet::new());
+            found.best.retain(|&(_, number)| seen.insert(self.kind(number)));
+            found.alike += (before - found.best.len()) as u64;
+            found.best.truncate(limits.keep);
+            done += batch.len();
+            let best = found.best.first().map(|&(_, number)| &candidates[number as usize]);
+            let layout = best.map(|candidate| self.space.layout(self.question, candidate));
+            let seconds = found.best.first().and_then(|&(_, number)| match self.known(number) {
+                Some(Outcome::Predicted { iteration_s, .. }) => Some(iteration_s),
+                _ => None,
+            });
+            observer.progress(all - numbers.len() + done, all, seconds.zip(layout.as_ref()));
+        }
+        done
+    }
+}

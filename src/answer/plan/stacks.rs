@@ -1,0 +1,153 @@
+//! Layouts that training software supports.
+
+use super::question::Question;
+use pipesim_models::hardware::Stack;
+use pipesim_models::layout::{Attention, ParallelConfig, Recompute, RecomputePart, RecomputeParts, Zero};
+
+/// Layouts that training software supports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Abilities {
+    pub schedules: Vec<String>,
+    pub tensor_parallel: bool,
+    pub context_parallel: bool,
+    /// Whether sequence parallelism may be on, and off, with tensor parallelism.
+    pub sequence_parallel: Vec<bool>,
+    pub recompute: Vec<Recompute>,
+    /// Whether parts of layers can be recomputed.
+    pub recompute_parts: bool,
+    /// ZeRO stages of a pipeline, and of data parallelism alone.
+    pub zero: [Vec<Zero>; 2],
+    /// Whether stages may have different numbers of layers.
+    pub uneven_layers: bool,
+    /// Whether tensor-parallel ranks always share experts if there is no expert parallelism: torchtitan's `apply_moe_ep_tp`, which
+    /// ignores `expert_tensor_parallel_degree` then.
+    pub shares_lone_experts: bool,
+}
+
+/// Name, tensor parallelism, context parallelism, sequence parallelism (off, on), ZeRO stages with a pipeline and without, uneven
+/// stages. Megatron-LM and Megatron-Core: `megatron/training/arguments.py`; only Megatron-Core recomputes parts of layers
+/// (`--recompute-modules`). DeepSpeed: `runtime/pipe/engine.py` allows ZeRO-1 only. torchtitan: `config/job_config.py`,
+/// `distributed/parallel_dims.py`; FSDP2 keeps gathered weights between the micro-batches of a pipeline, as ZeRO-2.
+type Row = (&'static str, bool, bool, &'static [bool], [&'static [Zero]; 2], bool);
+
+/// Parts to recompute that are tried together, without those that the model lacks: first those that cost little time for what they
+/// save, as in Megatron-Bridge's recipes for mixtures.
+const PARTS: [&[RecomputePart]; 4] = {
+    use RecomputePart::{CoreAttention, ExpertActivation, LatentUp, Mixture, Mlp, Norms};
+    [
+        &[CoreAttention, LatentUp],
+        &[CoreAttention, LatentUp, ExpertActivation],
+        &[CoreAttention, LatentUp, ExpertActivation, Norms],
+        &[CoreAttention, LatentUp, Norms, Mlp, Mixture],
+    ]
+};
+
+const BOTH: &[bool] = &[false, true];
+const OFF: &[bool] = &[false];
+const ON: &[bool] = &[true];
+const MEGATRON: &[Zero] = &[Zero::None, Zero::Optimizer];
+const OPTIMIZER: &[Zero] = &[Zero::Optimizer];
+const ALL: &[Zero] = &[Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
+const FSDP: &[Zero] = &[Zero::Gradients, Zero::Weights];
+const TITAN: &[Zero] = &[Zero::None, Zero::Gradients];
+const TITAN_ALONE: &[Zero] = &[Zero::None, Zero::Gradients, Zero::Weights];
+
+const STACKS: [Row; 14] = [
+    ("megatron-core", true, true, BOTH, [MEGATRON, MEGATRON], true),
+    ("megatron-bridge", true, true, BOTH, [MEGATRON, MEGATRON], true),
+    ("megatron-lm", true, false, BOTH, [MEGATRON, MEGATRON], false),
+    ("megatron-zb", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("megatron-deepspeed", true, false, OFF, [MEGATRON, ALL], true),
+    ("megatron-deepspeed-blocking", true, false, OFF, [MEGATRON, ALL], true),
+    ("fsdp", false, false, OFF, [FSDP, FSDP], false),
+    ("torchtitan", true, true, ON, [TITAN, TITAN_ALONE], true),
+    ("automodel", true, true, ON, [TITAN, TITAN_ALONE], true),
+    ("nanotron", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("jax", true, true, BOTH, [ALL, ALL], false),
+    ("llm.c", false, false, OFF, [MEGATRON, MEGATRON], false),
+    ("pipesim", true, false, BOTH, [MEGATRON, MEGATRON], true),
+    ("scaling", true, false, BOTH, [OPTIMIZER, OPTIMIZER], true),
+];
+
+impl Abilities {
+    /// Returns what `stack` supports; a stack of its own is assumed to support everything.
+    pub fn of(stack: &Stack) -> Abilities {
+        // variants of a stack are named after it
+        let is_of =
+            |name: &str| stack.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let row = STACKS.iter().filter(|(name, ..)| is_of(name)).max_by_key(|(name, ..)| name.len());
+        let unknown: Row = ("", true, true, BOTH, [ALL, ALL], true);
+        let &(_, tensor_parallel, context_parallel, sequence_parallel, zero, uneven_layers) = row.unwrap_or(&unknown);
+        let usual = || ["1f1b", "interleaved-1f1b"].map(str::to_string).to_vec();
+        let mut schedules = stack.schedules.clone().unwrap_or_else(usual);
+        // plans hide no communication of experts
+        schedules.retain(|name| name != "interleaved-overlap");
+        Abilities {
+            schedules,
+            tensor_parallel,
+            context_parallel,
+            sequence_parallel: sequence_parallel.to_vec(),
+            recompute: Recompute::ALL.to_vec(),
+            recompute_parts: row.is_none_or(|(name, ..)| ["megatron-core", "megatron-bridge"].contains(name)),
+            zero: zero.map(<[Zero]>::to_vec),
+            uneven_layers,
+            shares_lone_experts: row.is_some_and(|(name, ..)| ["torchtitan", "automodel"].contains(name)),
+        }
+    }
+
+    /// Returns what `stack` supports of what the question allows.
+    pub fn asked(question: &Question) -> Abilities {
+        let mut able = Abilities::of(&question.machine.stack);
+        let fixed = &question.fixed;
+        if !question.schedules.is_empty() {
+            able.schedules.clone_from(&question.schedules);
+        }
+        if fixed.recompute.is_empty() {
+            able.choose_recompute(question);
+        } else {
+            able.recompute.clone_from(&fixed.recompute);
+        }
+        // a requested value is predicted as if the software had it
+        if !fixed.zero.is_empty() {
+            able.zero = [fixed.zero.clone(), fixed.zero.clone()];
+        }
+        if let Some(on) = fixed.sequence_parallel {
+            able.sequence_parallel = vec![on];
+        }
+        able.tensor_parallel |= !fixed.tp.is_empty();
+        able.context_parallel |= !fixed.cp.is_empty();
+        able
+    }
+
+    /// Lists what to recompute: nothing, parts, or whole layers. Flash attention has no scores to recompute.
+    fn choose_recompute(&mut self, question: &Question) {
+        let base = ParallelConfig { micro: 1, ..question.base() };
+        let stack = &question.machine.stack;
+        let has_scores = stack.attention(&base) == Attention::Plain;
+        if !has_scores && stack.selective_products == 0.0 {
+            self.recompute.retain(|what| *what != Recompute::Selective);
+        }
+        let parts = |set: &[RecomputePart]| Recompute::Parts(RecomputeParts::new(set.iter().copied()));
+        let exists = |part: &RecomputePart| match part {
+            RecomputePart::CoreAttention => has_scores,
+            part => ParallelConfig { recompute: parts(&[*part]), ..base.clone() }.validate(&question.model).is_ok(),
+        };
+        for set in PARTS.iter().filter(|_| self.recompute_parts) {
+            let own: Vec<RecomputePart> = set.iter().copied().filter(exists).collect();
+            let is_new =
+                !own.is_empty() && own != [RecomputePart::CoreAttention] && !self.recompute.contains(&parts(&own));
+            self.recompute.extend(is_new.then(|| parts(&own)));
+        }
+    }
+
+    /// Returns the ZeRO stages for `pp` devices per pipeline; all are the same unless several GPUs hold the same tensors.
+    pub fn zero(&self, pp: u32, has_replicas: bool) -> &[Zero] {
+        let all = &self.zero[usize::from(pp == 1)];
+        if has_replicas { all } else { &all[..all.len().min(1)] }
+    }
+
+    /// Returns the expert-tensor-parallel degree of plans.
+    pub fn etp(&self, tp: u32, ep: u32) -> u32 {
+        if self.shares_lone_experts && ep == 1 { tp } else { 1 }
+    }
+}

@@ -1,0 +1,38 @@
+//! One question and its answer: how long a step of a schedule or a model takes, and what memory it needs.
+//!
+//! A [`Question`] is plain data: schedules, numbers of devices and micro-batches, costs or a model on hardware, and the machine. Each setting is
+//! called as the option of the command line. [`answer`] gives typed numbers for every schedule and layout; the command line, its suggestions
+//! and the crate's own functions use it. [`Question::from_toml`] and [`Question::to_toml`] keep a question in a file.
+//!
+//! ```
+//! use pipesim::questions::{Question, answer};
+//!
+//! let question = Question::from_toml("version = 1\nschedule = [\"1f1b\", \"zb-v\"]\nstages = [4]\nmicro = [8]\n")?;
+//! let answer = answer(&question, &pipesim::schedules::Files)?;
+//! assert_eq!(answer.predictions[1].figures.metrics.makespan, 25.5);
+//! # Ok::<(), pipesim::Error>(())
+//! ```
+
+mod answer;
+mod case;
+mod file;
+mod layouts;
+mod memory_cap;
+mod observer;
+mod remark;
+mod schedules;
+mod settings;
+mod sources;
+mod stage_split;
+mod stage_times;
+mod text;
+
+pub use answer::{Answer, ExpertFigures, Found, LayoutFigures, Predicted, Prepared, answer};
+pub use case::{Case, LeftOut, Missing};
+pub use memory_cap::MemoryCap;
+pub use observer::{Busy, Observer, Silent};
+pub use remark::Remark;
+pub use schedules::DEFAULT_SCHEDULES;
+pub use settings::{Question, VERSION};
+pub use sources::{cost_file, given_costs, hardware, model, stack};
+pub use stage_split::StageSplit;

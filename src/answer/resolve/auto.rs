@@ -1,0 +1,217 @@
+//! `auto`: the best of many schedules.
+//!
+//! Each candidate is a name that can be requested by itself, and is evaluated as if it had been: with the same cap, machine,
+//! meaning of overlapped pairs and search effort. On hardware the shortest iteration that fits into memory wins, otherwise the
+//! shortest makespan.
+
+use super::costs::Pricing;
+use super::{Error, Resolved, Selection, Warning};
+use crate::step_estimate::StepEstimate;
+use pipesim_cost::CostTable;
+use pipesim_cost::analytic::Analytic;
+use pipesim_language as dsl;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::op::Kind;
+use pipesim_schedule::open::{OpenSchedule, Order, Program};
+use pipesim_schedule::schedule::Schedule;
+use pipesim_sim as sim;
+use pipesim_sim::ordering::{Effort, order_ops, order_ops_with};
+use std::sync::{Mutex, PoisonError};
+
+/// Stages per device to try in addition to the schedule's default.
+const CHUNKS: [u32; 3] = [2, 3, 4];
+
+/// Returns a candidate's graph with all costs of a prediction; the table is that which may have decided its order.
+pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<Resolved, Error> + Sync);
+
+pub(super) struct Best {
+    /// Name that can be requested by itself.
+    pub name: String,
+    pub graph: TaskGraph,
+    /// Set if the schedule does not fit into memory.
+    pub warning: Option<Warning>,
+}
+
+struct Candidate {
+    name: String,
+    order: Order,
+    costs: CostTable,
+}
+
+/// Returns the best of all embedded schedules that exist for these numbers and keep the cap. Ties are broken by smaller span,
+/// then smaller peak, then order in the list. With `analytic`, iteration times are compared and schedules must fit into memory;
+/// if none fits, the one that needs the least memory wins.
+pub(super) fn best<E: From<Error>>(
+    selection: &Selection,
+    costs: Pricing<'_, E>,
+    priced: Priced<'_>,
+    analytic: Option<&Analytic>,
+) -> Result<Best, E> {
+    let (mut candidates, mut unfit) = (Vec::new(), None);
+    for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name)) {
+        let Ok(found) = plain(selection).order(&name) else { continue };
+        match costs(&name, found.order.placement()) {
+            Ok(costs) => candidates.push(Candidate { name, order: selection.capped(found.order), costs }),
+            // a model may have too few layers for the stages
+            Err(failure) => {
+                unfit.get_or_insert(failure);
+            }
+        }
+    }
+    if let (true, Some(failure)) = (candidates.is_empty(), unfit) {
+        return Err(failure);
+    }
+    let Selection { devices, microbatches, memory_cap: cap, .. } = *selection;
+    let best = Ranking { selection, priced, analytic }.best(candidates);
+    best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
+}
+
+/// Returns the selection for candidates, whose names contain all options.
+pub(super) fn plain(selection: &Selection) -> Selection {
+    Selection { lenient: false, ..selection.without_options() }
+}
+
+/// Returns the names under which to try the schedule `name`.
+fn names(selection: &Selection, name: &str) -> Vec<String> {
+    let with = |chunks: u32| format!("{name}:v={chunks}");
+    let chunks = |name: &str| plain(selection).order(name).ok().map(|found| found.order.placement().chunks());
+    let own = chunks(name);
+    if let Some(asked) = selection.chunks {
+        return vec![if own == Some(asked) { name.to_string() } else { with(asked) }];
+    }
+    let mut names = vec![name.to_string()];
+    names.extend(CHUNKS.into_iter().filter(|&v| own != Some(v)).map(with));
+    names.extend(larger_search(selection).filter(|_| name == "zb-v-greedy"));
+    names
+}
+
+/// Returns a search on a V with more than the p activations of the named ones, if the cap allows more.
+fn larger_search(selection: &Selection) -> Option<String> {
+    let (p, limit) = (f64::from(selection.devices), 2.0 * f64::from(selection.devices));
+    let cap = selection.cap().map_or(limit, |cap| cap.min(limit)).floor();
+    (cap > p && selection.chunks.is_none_or(|chunks| chunks == 2)).then(|| format!("zb-v-greedy:cap={cap}"))
+}
+
+struct Ranked {
+    rank: Rank,
+    /// Index in the list.
+    number: usize,
+    name: String,
+    graph: TaskGraph,
+}
+
+/// Quality of a schedule; smaller is better. Times are in billionths of the time unit, as ticks differ between placements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// Bytes of the fullest device if it does not fit, otherwise 0.
+    excess: u64,
+    /// Iteration time on hardware, otherwise the makespan at the machine's median speed.
+    time: u64,
+    span: u64,
+    /// Peak of activations, in billionths.
+    peak: u64,
+}
+
+/// How candidates are compared.
+struct Ranking<'a> {
+    selection: &'a Selection,
+    priced: Priced<'a>,
+    analytic: Option<&'a Analytic>,
+}
+
+impl Ranking<'_> {
+    /// Returns the best candidate, the earlier one among equals. Open orders are searched last and in parallel, and only if
+    /// lower bounds of their time and memory leave them a chance.
+    fn best(&self, candidates: Vec<Candidate>) -> Option<Best> {
+        let mut best: Vec<Ranked> = Vec::new();
+        let mut open: Vec<(usize, String, OpenSchedule, CostTable)> = Vec::new();
+        for (number, Candidate { name, order, costs }) in candidates.into_iter().enumerate() {
+            match order {
+                Order::Fixed(schedule) => {
+                    best.extend(self.graph(schedule).and_then(|graph| self.ranked(number, name, graph, &costs)));
+                }
+                Order::Open(order) => open.push((number, name, order, costs)),
+            }
+        }
+        let so_far = best.iter().map(|ranked| ranked.rank).min();
+        open.retain(|(.., open, costs)| {
+            self.may_fit(open) && so_far.is_none_or(|best| self.may_beat(open, costs, best))
+        });
+        let found = Mutex::new(&mut best);
+        self.selection.host.each(open.len(), &|which| {
+            let (number, name, open, costs) = &open[which];
+            let effort = Effort { times: self.selection.effort, ..Effort::default() };
+            let fixed = order_ops_with(open, costs, effort).ok();
+            let graph = fixed.and_then(|schedule| self.graph(schedule));
+            let ranked = graph.and_then(|graph| self.ranked(*number, name.clone(), graph, costs));
+            found.lock().unwrap_or_else(PoisonError::into_inner).extend(ranked);
+        });
+        let Ranked { rank, name, graph, .. } = best.into_iter().min_by_key(|ranked| (ranked.rank, ranked.number))?;
+        let capacity = self.analytic.map_or(0, |analytic| analytic.machine.hardware.memory_bytes());
+        let warning =
+            (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
+        Some(Best { name, graph, warning })
+    }
+
+    /// Returns the graph of a candidate; `None` if it cannot run as asked for.
+    fn graph(&self, schedule: Schedule) -> Option<TaskGraph> {
+        TaskGraph::with_overlap(self.selection.sharded(schedule).ok()?, self.selection.overlap).ok()
+    }
+
+    /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.
+    fn ranked(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Ranked> {
+        let resolved = (self.priced)(graph, costs).ok()?;
+        let (schedule, costs) = (resolved.graph.schedule(), &resolved.costs);
+        // On hardware the memory in bytes decides; the room for activations is only an estimate.
+        let cap = if self.analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
+        if cap.is_some_and(|cap| !schedule.keeps_cap(cap, costs.keep)) {
+            return None;
+        }
+        let peak = (schedule.peak(costs.keep) * 1e9).round() as u64;
+        let step = resolved.step().ok()?;
+        let time = |ticks: u64| fine(costs.in_units(ticks));
+        let span = time(step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0));
+        let rank = match self.analytic {
+            None => Rank { excess: 0, time: time(step.typical_makespan), span, peak },
+            Some(analytic) => {
+                let StepEstimate { iteration_s, memory, .. } =
+                    StepEstimate::of(analytic, schedule, &step.devices).ok()?;
+                let excess = if memory.fits { 0 } else { memory.fullest().total };
+                Rank { excess, time: fine(1e3 * iteration_s), span, peak }
+            }
+        };
+        Some(Ranked { rank, number, name, graph: resolved.graph })
+    }
+
+    /// Returns whether some order of the ops of `open` may fit into memory.
+    fn may_fit(&self, open: &OpenSchedule) -> bool {
+        let Some(analytic) = self.analytic else { return true };
+        analytic.least_memory(&open.placement).is_some_and(|memory| memory.fits)
+    }
+
+    /// Returns whether some order of the ops of `open` may beat `best`: its lower bound is below the best time, or equal with a
+    /// smaller span.
+    fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, best: Rank) -> bool {
+        // Bounds hold for all orders of these ops, so any order will do.
+        let split = open.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
+        let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };
+        let cap = self.selection.cap();
+        let programs = vec![Program::Greedy { priority, cap }; open.programs.len()];
+        let any = order_ops(&OpenSchedule { programs, ..open.clone() }, costs).ok();
+        let Some(graph) = any.and_then(|schedule| TaskGraph::with_overlap(schedule, self.selection.overlap).ok())
+        else {
+            return true;
+        };
+        let bounds = sim::bounds(&graph, costs, cap);
+        let time = |ticks: u64| fine(costs.in_units(ticks));
+        // If steps overlap, an iteration is at most as long as the span, whose bound is the work.
+        let overlaps = self.analytic.is_some_and(|analytic| analytic.machine.stack.step_overlaps > 0.0);
+        let shortest = if overlaps { bounds.work } else { bounds.best().0 };
+        best.excess > 0 || (time(shortest), time(bounds.work)) < (best.time, best.span)
+    }
+}
+
+/// Converts a time to billionths of its unit.
+fn fine(time: f64) -> u64 {
+    (time * 1e9).round() as u64
+}

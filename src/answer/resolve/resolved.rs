@@ -1,0 +1,227 @@
+//! Resolution of a schedule's name to a graph with costs.
+
+use super::auto::{Best, Priced};
+use super::balanced::balanced;
+use super::costs::Pricing;
+use super::machine::refused;
+use super::{Costs, Error, Found, Selection, Variant, Warning, auto};
+use pipesim_cost::CostTable;
+use pipesim_cost::analytic::Analytic;
+use pipesim_schedule::deadlock::Deadlock;
+use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::open::Order;
+use pipesim_schedule::schedule::Overlap;
+use pipesim_sim::balance::Balanced;
+use pipesim_sim::event::EventError;
+use pipesim_sim::ordering::{Effort, order_ops_with};
+use pipesim_sim::{self as sim, Prediction, Setup, Step};
+
+#[derive(Debug)]
+pub struct OrderedGraph {
+    pub graph: TaskGraph,
+    /// Name of the schedule that `auto` chose, which can be requested by itself.
+    pub chosen: Option<String>,
+    /// Deviations from the schedule's text.
+    pub warnings: Vec<Warning>,
+}
+
+/// A graph with its costs.
+#[derive(Debug)]
+pub struct Resolved {
+    pub graph: TaskGraph,
+    pub costs: CostTable,
+    /// Other inputs of the simulation.
+    pub setup: Setup,
+    /// Deviations from the request.
+    pub warnings: Vec<Warning>,
+    /// Optimized split of layers, if requested.
+    pub balance: Option<Balanced>,
+    /// Name of the schedule that `auto` chose, which can be requested by itself.
+    pub chosen: Option<String>,
+}
+
+impl Resolved {
+    /// Predicts its step.
+    ///
+    /// # Errors
+    /// The machine in the setup cannot run the schedule; without one there is no error.
+    pub fn predict(&self) -> Result<Prediction<'_>, EventError> {
+        sim::predict(&self.graph, &self.costs, &self.setup)
+    }
+
+    /// Returns what the devices do in a step, without a timeline.
+    ///
+    /// # Errors
+    /// The machine cannot run the schedule.
+    pub(super) fn step(&self) -> Result<Step, Error> {
+        let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref());
+        step.map_err(|error| refused(error, self.graph.schedule()))
+    }
+}
+
+impl Selection {
+    /// Resolves `name` (a name, a path, or `auto`, optionally with options: `interleaved-1f1b:v=4`) to a graph with costs.
+    ///
+    /// # Errors
+    /// Unknown, invalid or deadlocking schedules, or costs that do not fit.
+    pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
+        let variant = Variant::parse(name)?;
+        let own = self.of(&variant)?;
+        if !variant.is_auto() {
+            let graph = |costs: &Costs| {
+                let found = own.order_of(&variant)?;
+                own.settled::<Error>(&variant.base, found, &costs.of_orders(self.microbatches), Some(costs))
+            };
+            return own.with_costs(graph(costs)?, costs, &graph);
+        }
+        let plain = auto::plain(&own);
+        let unbalanced = Selection { balance: false, ..plain.clone() };
+        let priced = |graph: TaskGraph, _: &CostTable| {
+            let ordered = OrderedGraph { graph, chosen: None, warnings: Vec::new() };
+            unbalanced.with_costs(ordered, costs, &|_| Err(Error::Usage("nothing is ordered again here".to_string())))
+        };
+        let best = own.best::<Error>(&costs.of_orders(self.microbatches), &priced, costs.analytic())?;
+        let again = |costs: &Costs| plain.graph::<Error>(&best.name, &costs.of_orders(self.microbatches));
+        let warnings = best.warning.into_iter().collect();
+        let resolved = plain.with_costs(
+            OrderedGraph { graph: best.graph, chosen: Some(best.name.clone()), warnings },
+            costs,
+            &again,
+        )?;
+        let graph = resolved.graph.renamed(|_| variant.choosing(&best.name));
+        Ok(Resolved { graph, ..resolved })
+    }
+
+    /// Resolves the schedule file `text`, named `name`, to a graph with costs.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`].
+    pub fn resolve_text(&self, name: &str, text: &str, costs: &Costs) -> Result<Resolved, Error> {
+        let graph = |costs: &Costs| {
+            let found = self.order_of_text(name, text)?;
+            self.settled::<Error>(name, found, &costs.of_orders(self.microbatches), Some(costs))
+        };
+        self.with_costs(graph(costs)?, costs, &graph)
+    }
+
+    fn with_costs(
+        &self,
+        settled: OrderedGraph,
+        costs: &Costs,
+        again: &dyn Fn(&Costs) -> Result<OrderedGraph, Error>,
+    ) -> Result<Resolved, Error> {
+        let (OrderedGraph { mut graph, mut warnings, chosen }, mut balance) = (settled, None);
+        if let Some(analytic) = costs.analytic() {
+            analytic.check(graph.schedule()).map_err(|error| Error::Usage(error.to_string()))?;
+            if self.balance && graph.schedule().has_copies() {
+                return Err(Error::Usage(format!(
+                    "{}: `balance` knows no memory of copies to the host; leave it out",
+                    graph.schedule().name
+                )));
+            }
+        }
+        if self.balance {
+            let (other, found) = balanced(self, &graph, costs, &|costs| Ok(again(costs)?.graph))?;
+            graph = other.unwrap_or(graph);
+            balance = Some(found);
+        }
+        let of_layers = balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
+        let schedule = graph.schedule();
+        let priced = of_layers.as_ref().unwrap_or(costs);
+        let (name, slices) = (&schedule.name, schedule.slices());
+        let (table, steps) = priced.sliced_table(name, &schedule.placement, slices, self.microbatches)?;
+        let table = costs.analytic().map_or(table.clone(), |analytic| analytic.with_shares(table, schedule));
+        if let Some(file) = costs.file() {
+            file.require_copies(schedule)?;
+        }
+        if self.overlap == Overlap::Streams && schedule.has_pairs() && table.extras.pairs.is_none() {
+            return Err(Error::Usage(costs.without_sub_ops().to_string()));
+        }
+        if self.overlap == Overlap::Streams && schedule.has_pairs() && schedule.slices().is_cut() {
+            let what =
+                "`overlap` streams knows the sub-ops of whole micro-batches, not of slices; take `overlap` atomic";
+            return Err(Error::Usage(what.to_string()));
+        }
+        if self.machine.devices_per_host_link.is_some() && !schedule.has_copies() {
+            let what = "`host-link-devices` is about copies to the host, and there are none; give a schedule with some, such as pipeoffload";
+            return Err(Error::Usage(what.to_string()));
+        }
+        let platform = self.machine.beside(costs.analytic(), schedule);
+        let (costs, steps) = steps.begun_early(&graph, table);
+        warnings.extend(self.above_cap(&graph, costs.keep));
+        let (costs, machine) = platform.equip(costs, schedule.devices())?;
+        let setup = Setup { steps, memory_cap: self.memory_cap, machine };
+        Ok(Resolved { graph, costs, setup, warnings, balance, chosen })
+    }
+
+    /// Resolves `name` to a graph. `costs` are called if they decide its order.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`], or an error of `costs`.
+    pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<OrderedGraph, E> {
+        let variant = Variant::parse(name)?;
+        let own = self.of(&variant)?;
+        if variant.is_auto() {
+            let priced = |graph: TaskGraph, table: &CostTable| {
+                let (costs, machine) = own.machine.equip(table.clone(), graph.schedule().devices())?;
+                let setup = Setup { machine, ..Setup::default() };
+                Ok(Resolved { graph, costs, setup, warnings: Vec::new(), balance: None, chosen: None })
+            };
+            let Best { name, graph, warning } = own.best(costs, &priced, None)?;
+            let graph = graph.renamed(|_| variant.choosing(&name));
+            return Ok(OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() });
+        }
+        own.settled(&variant.base, own.order_of(&variant)?, costs, None)
+    }
+
+    fn best<E: From<Error>>(
+        &self,
+        costs: Pricing<'_, E>,
+        priced: Priced<'_>,
+        analytic: Option<&Analytic>,
+    ) -> Result<Best, E> {
+        self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
+        auto::best(self, costs, priced, analytic)
+    }
+
+    /// Returns the graph of an order, which `costs` may decide; `owner` prices slices, if it is known.
+    fn settled<E: From<Error>>(
+        &self,
+        name: &str,
+        found: Found,
+        costs: Pricing<'_, E>,
+        owner: Option<&Costs>,
+    ) -> Result<OrderedGraph, E> {
+        let Found { order, source, warnings } = found;
+        let schedule = match self.capped(order) {
+            Order::Fixed(schedule) => schedule,
+            Order::Open(open) => {
+                let table = match owner.filter(|costs| costs.analytic().is_some()) {
+                    Some(costs) => {
+                        let table = costs.sliced_table(&open.name, &open.placement, &open.slices, self.microbatches);
+                        table?.0
+                    }
+                    None => {
+                        let table = costs(&open.name, &open.placement)?;
+                        table.sliced(&open.placement, &open.slices, self.microbatches).map_err(Error::from)?
+                    }
+                };
+                order_ops_with(
+                    &open,
+                    &table,
+                    Effort { each: &|count, work| self.host.each(count, work), times: self.effort },
+                )
+                .map_err(|error| Error::Ordering { name: open.name.clone(), error })?
+            }
+        };
+        let schedule = self.sharded(schedule).map_err(|error| Error::Usage(format!("{name}: {error}")))?;
+        let locate = |cycle: Deadlock| {
+            let written = source.as_ref().zip(cycle.place());
+            let place = written.map_or_else(|| name.to_string(), |(s, (device, number))| s.location(device, number));
+            let Selection { devices, microbatches, .. } = *self;
+            Error::Deadlock { place, devices, microbatches, cycle }
+        };
+        let graph = TaskGraph::with_overlap(schedule, self.overlap).map_err(locate)?;
+        Ok(OrderedGraph { graph, chosen: None, warnings })
+    }
+}

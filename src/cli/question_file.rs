@@ -1,0 +1,92 @@
+//! Questions in files: `--save-question` writes the options of a command, `--question` takes them from there.
+
+use super::Failure;
+use super::file_kind::mistaken;
+use super::options::output::OneFile;
+use super::terminal::progress::RemarkOptions;
+use clap::parser::ValueSource;
+use clap::{Args, Command};
+use pipesim_answer::question::Question;
+use pipesim_answer::resolve::{Host, read_text};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Largest file of a question, in bytes.
+const MOST_BYTES: u64 = 16 << 20;
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Questions in files")]
+pub struct QuestionOptions {
+    /// Take options from a file that --save-question wrote; options given here replace its own. `predict FILE.toml` does the same
+    #[arg(long, value_name = "FILE.toml")]
+    question: Option<PathBuf>,
+    /// Write the options that say what is asked to a file
+    #[arg(long, value_name = "FILE.toml")]
+    save_question: Option<PathBuf>,
+}
+
+impl QuestionOptions {
+    /// Writes the question if that is asked for.
+    pub fn save(&self, question: &Question, remarks: RemarkOptions) -> Result<(), Failure> {
+        let Some(path) = &self.save_question else { return Ok(()) };
+        OneFile::at(Some(path), &[".toml"])?.write(question.to_toml()?, remarks, |_| String::new())
+    }
+}
+
+/// Returns the arguments of a command with those of its question's file, unless it replaces them. A file as the first argument of the verb is
+/// one.
+pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &dyn Host) -> Result<Vec<OsString>, String> {
+    let verb = arguments.get(1).and_then(|verb| verb.to_str()).and_then(|verb| command.find_subcommand(verb));
+    let Some(verb) = verb.filter(|verb| verb.get_arguments().any(|argument| argument.get_id() == "question")) else {
+        return Ok(arguments);
+    };
+    if let Some(file) = arguments.get_mut(2).filter(|word| word.to_str().is_some_and(is_file)) {
+        *file = format!("--question={}", file.to_string_lossy()).into();
+    }
+    // options that the file makes complete are still missing here
+    let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
+    let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {
+        return Ok(arguments);
+    };
+    let Some(path) = given.get_one::<PathBuf>("question").map(|path| path.display().to_string()) else {
+        return Ok(arguments);
+    };
+    let text = read_text(host, &path, MOST_BYTES).map_err(|error| error.to_string())?;
+    let mistaken = |error| mistaken("predict", "question", &path).unwrap_or_else(|| format!("{path}: {error}"));
+    let question = Question::from_toml(&text).map_err(mistaken)?;
+    let is_typed = |name: &str| {
+        let argument = verb.get_arguments().find(|argument| argument.get_long() == Some(name));
+        argument.is_some_and(|one| given.value_source(one.get_id().as_str()) == Some(ValueSource::CommandLine))
+    };
+    let own = words(&question).into_iter().filter(|(name, _)| !is_typed(name)).map(|(_, word)| word.into());
+    arguments.splice(2..2, own.collect::<Vec<OsString>>());
+    Ok(arguments)
+}
+
+fn is_file(word: &str) -> bool {
+    !word.starts_with('-') && word.ends_with(".toml")
+}
+
+/// Returns the options that a question stands for, each with its name.
+fn words(question: &Question) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let mut words = vec![("stages".to_string(), format!("--stages={}", joined(&question.stages, ",")))];
+    for (name, value) in question.settings().filter(|(name, _)| name != "stages") {
+        let all = match &value {
+            Value::Bool(_) => vec![format!("--{name}")],
+            Value::Array(list) if list.iter().all(Value::is_number) => {
+                let separator = if name == "slice-lengths" { ":" } else { "," };
+                vec![format!("--{name}={}", joined(list, separator))]
+            }
+            Value::Array(list) => list.iter().map(|one| format!("--{name}={}", text(one))).collect(),
+            one => vec![format!("--{name}={}", text(one))],
+        };
+        words.extend(all.into_iter().map(|word| (name.clone(), word)));
+    }
+    words
+}
+
+fn joined(list: &[impl ToString], separator: &str) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+}

@@ -1,0 +1,41 @@
+//! Memory that a layout has and needs, whatever the schedule.
+
+use super::Analytic;
+use pipesim_models::memory::Memory;
+use pipesim_schedule::op::{Kind, Op};
+use pipesim_schedule::placement::Placement;
+use pipesim_schedule::schedule::{Programs, Schedule};
+
+impl Analytic {
+    /// Returns the costs with this memory capacity per device.
+    pub fn with_memory(&self, bytes: u64) -> Analytic {
+        let mut analytic = self.clone();
+        analytic.machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
+        analytic
+    }
+
+    /// Returns the activation units that fit on every device, with one stage per device; `None` if the layout cannot be split
+    /// that way or less than one fits.
+    pub fn room(&self) -> Option<f64> {
+        let (stages, bytes) = (self.stages(self.layout.pp).ok()?, self.machine.hardware.memory_bytes());
+        let memory_model = self.memory_model();
+        let room = stages.iter().map(|stage| memory_model.room(bytes, stage)).fold(f64::INFINITY, f64::min);
+        (room >= 1.0).then_some(room)
+    }
+
+    /// Returns a lower bound of the memory of any order on `placement`: that of one micro-batch at a time. `None` if the model
+    /// cannot be split into its stages.
+    pub fn least_memory(&self, placement: &Placement) -> Option<Memory> {
+        let one = |device: u32| {
+            let mut stages: Vec<u32> =
+                placement.held_by(device).iter().filter(|c| c.direction == 0).map(|c| c.stage).collect();
+            stages.sort_unstable();
+            let forward = stages.iter().map(|&stage| Op::new(Kind::F, stage, 0));
+            forward.chain(stages.iter().rev().map(|&stage| Op::new(Kind::B, stage, 0))).collect::<Vec<_>>()
+        };
+        let programs = Programs::from_iter((0..placement.devices()).map(one));
+        let schedule = Schedule::new("one micro-batch", placement.clone(), 1, programs);
+        let stages = self.stages(placement.stages()).ok()?;
+        Some(self.memory_model().memory(self.machine.hardware.memory_bytes(), &stages, &schedule))
+    }
+}

@@ -1,0 +1,39 @@
+//! Specifications of models: their parts, tensors and operations as data. No other module contains formulas of a model.
+//!
+//! [`presets`], [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
+//! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
+
+mod decoder;
+mod families;
+pub mod gpt2;
+pub mod huggingface;
+mod json;
+mod keys;
+mod known_keys;
+mod mixture;
+mod operation;
+mod part;
+mod presets;
+pub mod shape;
+mod similar;
+mod sizes;
+mod spec;
+mod split;
+mod stage;
+mod stage_layout;
+pub mod transformer;
+mod windows;
+
+pub use known_keys::other_values;
+pub use mixture::{Experts, Latent};
+pub use operation::{MicroBatch, Operation, Storage, Window};
+pub use part::{
+    BLOCK, Degrees, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor, WINDOW_BLOCK, WINDOW_MIXTURE, is_layer,
+};
+pub use presets::{model_spec, names, of_hub, transformer_named, unknown, unknown_among};
+pub use sizes::InvalidSizes;
+pub use spec::ModelSpec;
+pub use split::{Block, Split};
+pub use stage::layer_counts;
+pub use stage::{Outline, SplitError, Stage, TiedSides};
+pub use stage_layout::{LayoutError, StageLayout, StagePieces};

@@ -1,0 +1,64 @@
+//! Sizes that no model has, and the check for them.
+
+/// Sizes that no model has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSizes {
+    /// A size is out of range.
+    #[error("expected a model whose {name} is between 1 and 2^31 - 129, found {size}: correct that size")]
+    Size { name: &'static str, size: usize },
+    /// A size is not a multiple of another.
+    #[error(
+        "expected {of} to be a multiple of {what}, found {of_size} {of} and {size} {what}: choose another number of {what}"
+    )]
+    Multiple { of: &'static str, of_size: usize, what: &'static str, size: usize },
+    /// A size of experts or of latent attention is out of range.
+    #[error("expected {of} whose {name} is between 1 and 2^24, found {size}: correct that size")]
+    Part { of: &'static str, name: &'static str, size: usize },
+    #[error("expected shared experts of at most 2^24 channels, found {found}: correct it")]
+    SharedExperts { found: usize },
+    #[error("expected at most the model's {experts} experts per token, found {found}: correct one of them")]
+    ExpertsPerToken { experts: usize, found: usize },
+    #[error(
+        "expected router groups that divide the {experts} experts, and at most as many groups per token, found {groups} and {per_token}: \
+         correct them"
+    )]
+    RouterGroups { experts: usize, groups: usize, per_token: usize },
+    #[error(
+        "expected experts in some of the {layers} layers, found none: the first {dense_first} are dense, and every {every}th of the others \
+         has experts; correct these"
+    )]
+    NoExperts { layers: usize, dense_first: usize, every: usize },
+    #[error("expected at most {most} layers, found {found}: choose fewer")]
+    Layers { most: usize, found: usize },
+    #[error("expected a window of at least 1 token, found 0: leave it out")]
+    Window,
+    /// Too many parameters for any machine.
+    #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
+    Parameters(u128),
+}
+
+/// Maximum number of parameters: 2^40, 4 TiB in float32. Known models are smaller.
+const MOST_PARAMETERS: u128 = 1 << 40;
+
+/// Checks the sizes of a model. Each pair in `shared` holds the indices of two sizes; the first must be a multiple of the
+/// second.
+pub(super) fn validate(
+    sizes: &[(&'static str, usize)],
+    shared: &[[usize; 2]],
+    elements: impl Fn() -> u128,
+) -> Result<(), InvalidSizes> {
+    let absurd = sizes.iter().find(|(_, size)| !(1..=i32::MAX as usize - 128).contains(size));
+    if let Some(&(name, size)) = absurd {
+        return Err(InvalidSizes::Size { name, size });
+    }
+    for places in shared {
+        let [(of, of_size), (what, size)] = places.map(|place| sizes[place]);
+        if !of_size.is_multiple_of(size) {
+            return Err(InvalidSizes::Multiple { of, of_size, what, size });
+        }
+    }
+    match elements() {
+        total if total > MOST_PARAMETERS => Err(InvalidSizes::Parameters(total)),
+        _ => Ok(()),
+    }
+}
