@@ -116,7 +116,10 @@ enum ReportVerb {
 
 pub fn command() -> clap::Command {
     // --batch may replace --micro for a model on hardware
-    let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
+    let micro_may_follow = |micro: clap::Arg| {
+        let micro = micro.required(false).required_unless_present_all(["hardware", "batch"]);
+        micro.default_value_if("batch", ArgPredicate::IsPresent, "1")
+    };
     // a checkpoint has both
     #[cfg(feature = "training")]
     let unless_resumed = |arg: clap::Arg| {
@@ -141,13 +144,12 @@ pub fn command() -> clap::Command {
         })
         .mut_subcommand("explain", |explain| {
             let unless_measured = |arg: clap::Arg| {
-                arg.required(false).required_unless_present("timeline").default_value_if(
-                    "timeline",
-                    ArgPredicate::IsPresent,
-                    "1",
-                )
+                let arg = arg.required(false).required_unless_present("timeline");
+                arg.default_value_if("timeline", ArgPredicate::IsPresent, "1")
             };
-            explain.mut_arg("micro", micro_may_follow).mut_arg("stages", unless_measured)
+            explain
+                .mut_arg("micro", |micro| unless_measured(micro_may_follow(micro)))
+                .mut_arg("stages", unless_measured)
         });
     #[cfg(feature = "training")]
     let command = command
@@ -158,14 +160,6 @@ pub fn command() -> clap::Command {
             profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine)
         });
     command
-}
-
-/// Returns the error that --micro is missing.
-fn without_micro(command: &mut clap::Command, verb: &str) -> clap::Error {
-    let what = "the following required arguments were not provided:\n  --micro <M>";
-    let error = |verb: &mut clap::Command| verb.error(ErrorKind::MissingRequiredArgument, what);
-    let verb = command.find_subcommand_mut(verb);
-    verb.map_or_else(|| clap::Error::raw(ErrorKind::MissingRequiredArgument, what), error)
 }
 
 /// Parses the command line.
@@ -180,25 +174,14 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    #[cfg(feature = "training")]
-    if let (Verb::Train(train), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
-        train.given = ["stages", "micro", "tp", "dp", "zero"]
-            .map(|option| given.value_source(option) == Some(ValueSource::CommandLine));
-    }
-    if let (Verb::Predict(predict), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
+    if let Some((_, given)) = matches.subcommand() {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
-        predict.micro_given = typed("micro");
-        let follows = typed("hardware") && typed("batch");
-        if !(predict.micro_given || follows) {
-            return Err(without_micro(&mut command, "predict"));
-        }
-    }
-    if let (Verb::Explain(explain), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
-        let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
-        explain.micro_given = typed("micro");
-        let follows = typed("timeline") || typed("hardware") && typed("batch");
-        if !(explain.micro_given || follows) {
-            return Err(without_micro(&mut command, "explain"));
+        match &mut cli.verb {
+            Verb::Predict(predict) => predict.micro_given = typed("micro"),
+            Verb::Explain(explain) => explain.micro_given = typed("micro"),
+            #[cfg(feature = "training")]
+            Verb::Train(train) => train.given = ["stages", "micro", "tp", "dp", "zero"].map(typed),
+            _ => {}
         }
     }
     let checked = rules::check(&command, &matches);

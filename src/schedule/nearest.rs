@@ -71,7 +71,7 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
     };
     let misspelled = |share: usize| -> Vec<&'a str> {
         let begins_alike = |known: &&&str| plain(known).chars().next() == asked.0.chars().next();
-        let far = |known: &&'a str| (distance(&plain(known), &asked.0), *known);
+        let far = |known: &&'a str| (strsim::osa_distance(&plain(known), &asked.0), *known);
         let nearest = known.iter().filter(begins_alike).map(far).min_by_key(|(far, _)| *far);
         let most = (asked.0.chars().count() / share).clamp(1, 3);
         nearest.filter(|(far, _)| *far <= most).map(|(_, known)| known).into_iter().collect()
@@ -100,22 +100,4 @@ pub fn either(names: &[impl AsRef<str>]) -> String {
 /// A question in brackets after an unknown name; nothing where no name is like it.
 pub fn hint(names: &[impl AsRef<str>]) -> String {
     if names.is_empty() { String::new() } else { format!(" (did you mean {}?)", either(names)) }
-}
-
-/// Edit distance: insertions, deletions, substitutions, and swaps of neighbours (optimal string alignment).
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut next = vec![i];
-        for j in 1..=b.len() {
-            let replaced = row[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let least = replaced.min(row[j] + 1).min(next[j - 1] + 1);
-            let is_swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            next.push(if is_swap { least.min(before[j - 2] + 1) } else { least });
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[b.len()]
 }

@@ -31,47 +31,6 @@ fn a_hundred_inputs_get_the_tip_that_helps() {
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The tip for a number of GPUs is a command that works, and whose layout has that many GPUs.
-#[test]
-fn tips_for_a_number_of_gpus_work() {
-    let model = "--model llama-3-8b --hardware h100-sxm";
-    let (mut degrees, mut plans) = (0, 0);
-    for (layout, of) in [
-        ("-p 4 -m 8", 4),
-        ("--pp 2 --tp 4 -m 4", 8),
-        ("-p2 --tp=2 --cp 2 -m 8", 8),
-        ("-p 2 --tp 2 --batch 64", 4),
-        ("-p 4 --gbs 32 --mbs 2", 4),
-        ("-m 8", 1),
-    ] {
-        for name in ["--gpus", "--num-gpus", "--world-size"] {
-            for gpus in [8, 16, 64, 24] {
-                let line = format!("predict -q -s 1f1b {model} {layout}");
-                let (code, _, err) = pipesim(&format!("{line} {name} {gpus}"));
-                assert_eq!(code, 2, "{err}");
-                if let Some((_, rest)) = err.split_once("write '") {
-                    let options = rest.split('\'').next().unwrap();
-                    let dp: u32 = options.rsplit(' ').next().unwrap().parse().unwrap();
-                    assert_eq!(dp * of, gpus, "{err}");
-                    let found = json(&format!("{line} {options} --format json"));
-                    assert_eq!(found["predictions"][0]["gpus"], gpus, "{err}");
-                    degrees += 1;
-                } else if name == "--gpus" {
-                    let command = err.split("`pipesim ").nth(1).unwrap_or_else(|| panic!("{line}: {err}"));
-                    let command = command.split('`').next().unwrap();
-                    assert!(command.contains(&format!("--gpus {gpus} ")), "{err}");
-                    if plans < 2 {
-                        let (code, _, err) = pipesim(&format!("{command} -q"));
-                        assert_eq!(code, 0, "{command}: {err}");
-                    }
-                    plans += 1;
-                }
-            }
-        }
-    }
-    assert!(degrees > 40 && plans > 0, "{degrees} {plans}");
-}
-
 /// The names of other programs mean the same as ours.
 #[test]
 fn other_names_are_understood() {

@@ -2,7 +2,7 @@
 
 use pipesim::internals::exec::gpu_places;
 use pipesim::internals::exec::link::{LINKS, LinkKind, Refusal, Setting};
-use pipesim::internals::ranks::{Alignment, CLOCK_ROUNDS, Communicators, Frame, Ranks, started};
+use pipesim::internals::ranks::{Alignment, CLOCK_ROUNDS, Communicators, Frame, Lost, Ranks, started};
 use std::cell::Cell;
 
 /// The outcome for variables such as `RANK=0 WORLD_SIZE=4`: the number of processes, or the error.
@@ -83,19 +83,29 @@ fn equal_groups_have_communicators_of_their_own_which_the_next_session_uses_agai
 }
 
 #[test]
-fn invalid_frames_are_errors() {
-    for bytes in [
-        &[12_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
-        &[11, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0],
-        &[5, 0, 0, 0, 0, 0, 0, 0, 0],
-        &[9, 0, 0, 0, 0, 0, 0, 0, 0],
-        &[0, 1, 0, 0, 0, 0, 0, 0, 0, 5],
-        &[1, 255, 255, 255, 255, 255, 255, 255, 255],
-        &[4, 0, 0, 0, 0, 0, 0, 0, 0],
-        &[2, 8, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0],
+fn frames_are_read_as_written_and_invalid_ones_are_errors() {
+    let lost = Lost { text: "gone".to_string(), dead: Some(3) };
+    let parts = vec![vec![1, 2], Vec::new(), vec![0; 300]];
+    for frame in [
+        Frame::Hello(7),
+        Frame::All(parts),
+        Frame::Lost(lost),
+        Frame::Leave(Some("why".to_string()), 6),
+        Frame::Ping,
+        Frame::Stop(2),
     ] {
-        assert!(Frame::read(&mut &bytes[..]).is_err(), "{bytes:?}");
+        let mut bytes = Vec::new();
+        frame.write(&mut bytes).unwrap();
+        assert_eq!(Frame::read(&mut &bytes[..]).unwrap(), frame);
+        bytes.push(0);
+        bytes[0] += 1; // one byte more than the frame has
+        assert!(Frame::read(&mut &bytes[..]).is_err(), "{frame:?}");
+        for end in 0..bytes.len() - 1 {
+            assert!(Frame::read(&mut &bytes[..end]).is_err(), "{frame:?} to {end}");
+        }
     }
+    assert!(Frame::read(&mut &[255; 32][..]).is_err()); // longer than any frame
+    assert!(Frame::read(&mut &[1, 0, 0, 0, 0, 0, 0, 0, 99][..]).is_err());
 }
 
 #[test]

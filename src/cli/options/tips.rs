@@ -6,7 +6,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use pipesim_language as dsl;
 use pipesim_schedule::nearest::{either, nearest, plain, same_numbers};
-use pipesim_schedule::sanitize::shell_quoted;
 
 /// Replaces clap's tips in `error`, which only compare spellings, by what `arguments` probably mean.
 pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
@@ -24,7 +23,7 @@ pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
         ErrorKind::UnknownArgument => {
             let name = context(ContextKind::InvalidArg).unwrap_or_default();
             match name.strip_prefix("--") {
-                Some(name) => gpus(verb, name, arguments).or_else(|| unknown_option(program, verb, &path, name)),
+                Some(name) => unknown_option(program, verb, &path, name),
                 None => unknown_short(program, verb, &path, &name).or_else(|| unknown_word(verb, &name)),
             }
         }
@@ -42,14 +41,9 @@ pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
         }
         _ => return,
     };
-    let guesses = [
-        ContextKind::SuggestedArg,
-        ContextKind::SuggestedSubcommand,
-        ContextKind::SuggestedValue,
-        ContextKind::Suggested,
-    ];
-    for kind in guesses {
-        error.remove(kind);
+    use ContextKind::{Suggested, SuggestedArg, SuggestedSubcommand, SuggestedValue};
+    for guess in [SuggestedArg, SuggestedSubcommand, SuggestedValue, Suggested] {
+        error.remove(guess);
     }
     if error.kind() == ErrorKind::UnknownArgument {
         // clap's usage line contains the option that it suggests.
@@ -128,51 +122,6 @@ fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> 
         return Some(format!("write '--{long}'"));
     }
     did_you_mean(&nearest(name, &longs), "--")
-}
-
-/// Says which --dp makes as many GPUs as `arguments` ask for under a foreign name, or how to search layouts of that many.
-fn gpus(verb: &Command, name: &str, arguments: &[String]) -> Option<String> {
-    const NAMES: [&str; 5] = ["gpus", "numgpus", "ngpus", "worldsize", "numdevices"];
-    if !NAMES.contains(&plain(name).as_str()) || !["hardware", "dp", "stages"].iter().all(|option| has(verb, option)) {
-        return None;
-    }
-    let text = |names: &[&str]| names.iter().find_map(|name| value(arguments, name));
-    let number = |names: &[&str]| text(names).map_or(Some(1), |text| text.parse::<u64>().ok().filter(|&n| n > 0));
-    let gpus = value(arguments, &format!("--{name}"))?.parse::<u64>().ok()?;
-    let (model, hardware) = (text(&["--model"])?, text(&["--hardware"])?);
-    const STAGES: [&str; 3] = ["--stages", "-p", "--pp"];
-    let [stages, tp, cp] = [number(&STAGES)?, number(&["--tp"])?, number(&["--cp"])?];
-    let [micro, size, of] = [
-        number(&["--micro", "-m"])?,
-        number(&["--micro-batch-size", "--mbs"])?,
-        stages.saturating_mul(tp).saturating_mul(cp),
-    ];
-    let batch = text(&["--batch", "--gbs", "--global-batch-size"]).and_then(|text| text.parse::<u64>().ok());
-    let dp = gpus / of;
-    let divides = |batch: u64| batch.is_multiple_of(dp.saturating_mul(micro).saturating_mul(size));
-    if gpus > 0 && gpus == of * dp && batch.is_none_or(divides) {
-        let also = if text(&STAGES).is_some() { "" } else { "--stages 1 " };
-        return Some(format!(
-            "write '{also}--dp {dp}': the GPUs are --stages x --tp x --cp x --dp = {stages} x {tp} x {cp} x {dp}"
-        ));
-    }
-    let batch = batch.unwrap_or(gpus.max(1).saturating_mul(micro).saturating_mul(size));
-    let seq = text(&["--seq"]).unwrap_or("1024");
-    let [model, hardware] = [model, hardware].map(shell_quoted);
-    Some(format!(
-        "the GPUs are --stages x --tp x --cp x --dp, and {gpus} are no multiple of {stages} x {tp} x {cp} with this batch; \
-         `pipesim plan --model {model} --hardware {hardware} --gpus {gpus} --batch {batch} --seq {seq}` searches layouts"
-    ))
-}
-
-/// Returns the value of an option as it is written: `--tp 8`, `--tp=8`, `-p8`.
-fn value<'a>(arguments: &'a [String], option: &str) -> Option<&'a str> {
-    let written = arguments.iter().zip(1..).filter_map(|(argument, next)| Some((argument.strip_prefix(option)?, next)));
-    let mut values = written.filter_map(|(rest, next)| match rest {
-        "" => arguments.get(next).map(String::as_str),
-        rest => rest.strip_prefix('=').or((!option.starts_with("--")).then_some(rest)),
-    });
-    values.next()
 }
 
 fn did_you_mean(names: &[&str], hyphens: &str) -> Option<String> {

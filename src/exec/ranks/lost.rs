@@ -1,9 +1,10 @@
 //! Errors of ranks, and how long ranks wait for each other.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// A rank died or hangs, so the run cannot go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct Lost {
     pub text: String,

@@ -2,6 +2,7 @@
 
 use super::stop::Stop;
 use super::{Audience, Lost, Patience, Wire};
+use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -16,7 +17,7 @@ const LONGEST: u64 = 1 << 34;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A message between a rank and the launcher.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame {
     /// The first frame of a rank: its number.
     Hello(u32),
@@ -41,24 +42,7 @@ pub enum Frame {
 
 impl Frame {
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        let (kind, body) = match self {
-            Frame::Hello(rank) => (0, rank.to_le_bytes().to_vec()),
-            Frame::Part(bytes) => (1, bytes.clone()),
-            Frame::All(parts) => {
-                let part = |part: &Vec<u8>| [&(part.len() as u64).to_le_bytes(), part.as_slice()].concat();
-                (2, parts.iter().flat_map(part).collect())
-            }
-            Frame::Lost(Lost { text, dead: None }) => (3, text.clone().into_bytes()),
-            Frame::Lost(Lost { text, dead: Some(rank) }) => (11, [&rank.to_le_bytes(), text.as_bytes()].concat()),
-            Frame::Leave(None, code) => (4, vec![*code]),
-            Frame::Leave(Some(text), code) => (5, [&[*code], text.as_bytes()].concat()),
-            Frame::Ping => (6, Vec::new()),
-            Frame::Pong => (7, Vec::new()),
-            Frame::Measured => (8, Vec::new()),
-            Frame::Stop(signal) => (9, vec![*signal]),
-            Frame::PartForFirst(bytes) => (10, bytes.clone()),
-        };
-        to.write_all(&[kind])?;
+        let body = postcard::to_stdvec(self).map_err(io::Error::other)?;
         to.write_all(&(body.len() as u64).to_le_bytes())?;
         to.write_all(&body)?;
         to.flush()
@@ -67,49 +51,16 @@ impl Frame {
     /// Reads a frame.
     pub fn read(from: &mut impl Read) -> io::Result<Frame> {
         let bad = || io::Error::other("expected a frame of the launcher's protocol, found something else");
-        let mut head = [0; 9];
-        from.read_exact(&mut head)?;
-        let len = u64::from_le_bytes(head[1..].try_into().unwrap_or_default());
-        if len > LONGEST {
-            return Err(bad());
-        }
-        let mut body = vec![0; len as usize];
+        let mut length = [0; 8];
+        from.read_exact(&mut length)?;
+        let length = Some(u64::from_le_bytes(length)).filter(|length| *length <= LONGEST).ok_or_else(bad)?;
+        let mut body = vec![0; length as usize];
         from.read_exact(&mut body)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(match head[0] {
-            0 => Frame::Hello(u32::from_le_bytes(body.as_slice().try_into().map_err(|_| bad())?)),
-            1 => Frame::Part(body),
-            2 => Frame::All(parts(&body).ok_or_else(bad)?),
-            3 => Frame::Lost(Lost::new(text(&body))),
-            4 => Frame::Leave(None, *body.first().ok_or_else(bad)?),
-            5 => {
-                let (code, said) = body.split_first().ok_or_else(bad)?;
-                Frame::Leave(Some(text(said)), *code)
-            }
-            6 => Frame::Ping,
-            7 => Frame::Pong,
-            8 => Frame::Measured,
-            9 => Frame::Stop(*body.first().ok_or_else(bad)?),
-            10 => Frame::PartForFirst(body),
-            11 => {
-                let (rank, words) = body.split_first_chunk().ok_or_else(bad)?;
-                Frame::Lost(Lost { text: text(words), dead: Some(u32::from_le_bytes(*rank)) })
-            }
-            _ => return Err(bad()),
-        })
+        match postcard::take_from_bytes(&body) {
+            Ok((frame, [])) => Ok(frame),
+            _ => Err(bad()),
+        }
     }
-}
-
-fn parts(mut body: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut parts = Vec::new();
-    while !body.is_empty() {
-        let (len, rest) = body.split_at_checked(8)?;
-        let len = usize::try_from(u64::from_le_bytes(len.try_into().ok()?)).ok()?;
-        let (part, rest) = rest.split_at_checked(len)?;
-        parts.push(part.to_vec());
-        body = rest;
-    }
-    Some(parts)
 }
 
 pub struct Socket {
