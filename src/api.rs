@@ -8,9 +8,9 @@ pub mod costs {
     };
     pub use pipesim_cost::pair;
     pub use pipesim_cost::{
-        CollectiveCosts, Contention, CostError, CostErrorKind, CostFile, CostTable, Decimal, EndCost, Extras,
-        GivenCosts, GroupRates, LayerCost, LinkCost, MachineEffects, OpTime, PartCost, Per, SharedPuts, Slow, Slowdown,
-        StageCost, StageKindCost, StageTimes, StepCosts, StepRates, Summary, TickUnits, TimeUnit,
+        CollectiveCosts, Contention, CostError, CostFile, CostTable, Decimal, EndCost, Extras, GivenCosts, GroupRates,
+        LayerCost, LinkCost, MachineEffects, OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost,
+        StageKindCost, StageTimes, StepCosts, StepRates, Summary, TickUnits, TimeUnit,
     };
     pub use pipesim_schedule::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use pipesim_schedule::mesh::{Coordinate, Mesh};

@@ -200,6 +200,6 @@ impl FromStr for Decimal {
         };
         let shown: String = text.chars().take(40).collect();
         found
-            .map_err(|what| CostError::given(format!("expected a number such as 1.25 or 4/3, found '{shown}': {what}")))
+            .map_err(|what| CostError::Given(format!("expected a number such as 1.25 or 4/3, found '{shown}': {what}")))
     }
 }

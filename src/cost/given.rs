@@ -2,7 +2,6 @@
 
 use super::error::TOO_LONG;
 use super::share::{StageShares, counted};
-use super::written::{PIECES, SHARES, TIMES, usual};
 use super::{
     CollectiveCosts, CostError, CostTable, Decimal, Extras, OpTime, Per, SliceCosts, Summary, TickUnits, TimeUnit,
     VocabularyCosts,
@@ -11,6 +10,20 @@ use pipesim_models::model_spec::{StageLayout, StagePieces};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use std::collections::BTreeMap;
+
+/// Keys of times besides F, I, W and B.
+pub(super) const TIMES: [&str; 9] = ["comm", "copy", "S", "S_rest", "IF", "IB", "barrier", "unshard", "reduce"];
+
+/// Keys of shares, which have no unit and are at most 1.
+pub(super) const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
+
+/// Keys of what a layout places besides decoder layers, in these.
+pub(super) const PIECES: [&str; 3] = ["embedding", "mtp", "loss"];
+
+/// Returns the value of a key that is not given.
+fn usual(key: &str) -> Decimal {
+    Decimal::whole(["keep", "recompute", "mtp"].contains(&key).into())
+}
 
 /// Slowdown factors by device: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
@@ -142,7 +155,7 @@ impl GivenCosts {
     /// do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
-            return Err(CostError::given(format!(
+            return Err(CostError::Given(format!(
                 "`straggler` names device {device}, but there are devices 0 to {}",
                 placement.devices() - 1
             )));
@@ -188,7 +201,8 @@ impl GivenCosts {
                 (step < 1 << 63).then_some(longest)
             })
         };
-        let (shares, scale) = self.shares(placement, scale_of)?.ok_or_else(|| CostError::overflow(TOO_LONG))?;
+        let (shares, scale) =
+            self.shares(placement, scale_of)?.ok_or_else(|| CostError::Overflow(TOO_LONG.to_string()))?;
         let StageShares { parts, whole, of_device } = shares;
         let cut = Cut {
             scale,
@@ -255,7 +269,9 @@ impl GivenCosts {
         let stages = placement.stages() as usize;
         let Some(layout) = &self.layout else {
             if self.per == Per::Layer && self.layers.is_none() {
-                return Err(CostError::given("costs per layer need the number of layers; give it as `layers` 32"));
+                return Err(CostError::Given(
+                    "costs per layer need the number of layers; give it as `layers` 32".to_string(),
+                ));
             }
             let layers = self.layers.as_ref().map(|layers| counted(layers, stages)).transpose()?;
             let weights = layers.map_or(vec![1; stages], |layers| layers.into_iter().map(u128::from).collect());
@@ -263,13 +279,15 @@ impl GivenCosts {
         };
         let found = layout.stages.len();
         if found != stages {
-            return Err(CostError::given(format!(
+            return Err(CostError::Given(format!(
                 "expected the {found} stages of `layout`, found a schedule with {stages}; take one with as many stages per device"
             )));
         }
         let pieces = PIECES.map(|key| self.of(key));
         if pieces.iter().any(|piece| piece.to_f64() > 1e6) {
-            return Err(CostError::given("embedding, mtp and loss are at most 1000000 decoder layers each; give less"));
+            return Err(CostError::Given(
+                "embedding, mtp and loss are at most 1000000 decoder layers each; give less".to_string(),
+            ));
         }
         let most = pieces.iter().map(|piece| piece.scale()).max().unwrap_or(0);
         for decimals in (most.min(6)..=most.min(12)).rev() {
@@ -281,7 +299,9 @@ impl GivenCosts {
             };
             let weights: Vec<u128> = layout.stages.iter().map(weight).collect();
             if weights.iter().all(|&weight| weight == 0) {
-                return Err(CostError::given("`layout`: expected a stage that costs something, found none; add a 't'"));
+                return Err(CostError::Given(
+                    "`layout`: expected a stage that costs something, found none; add a 't'".to_string(),
+                ));
             }
             if let Some(found) = StageShares::new(placement, self.per, &weights, layer).and_then(scaled) {
                 return Ok(Some(found));
@@ -308,7 +328,7 @@ impl GivenCosts {
         let most = (ops + messages) * f64::from(devices) * f64::from(microbatches.max(1));
         if let Some(unit) = self.unit {
             if most * unit.ns() as f64 > 8.0 * LONGEST {
-                return Err(CostError::given(format!(
+                return Err(CostError::Given(format!(
                     "these costs times the number of ops exceed the 104 days that a timeline can hold; give them in less than {}",
                     unit.name()
                 )));

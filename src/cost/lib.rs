@@ -26,6 +26,7 @@ mod measured_slices;
 pub mod pair;
 mod per_stage;
 mod share;
+mod slice_costs;
 mod sliced;
 mod speed;
 mod staged;
@@ -36,14 +37,14 @@ mod written;
 pub use contention::Contention;
 pub use decimal::Decimal;
 pub use depth::{Recut, even, recut};
-pub use error::{CostError, CostErrorKind};
+pub use error::CostError;
 pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use measured_slices::slice_bounds;
 pub use share::{Per, gcd};
-pub use sliced::SliceCosts;
+pub use slice_costs::SliceCosts;
 pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use staged::{StageCost, StageKindCost};
 pub use staged_table::StageTimes;
@@ -412,7 +413,7 @@ impl CostTable {
         let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);
         if longest * ops * SLOWEST >= 1 << 63 {
             let why = "the costs times the number of ops overflow the clock; use fewer micro-batches";
-            return Err(CostError::overflow(why));
+            return Err(CostError::Overflow(why.to_string()));
         }
         Ok(())
     }

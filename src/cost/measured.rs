@@ -202,7 +202,7 @@ impl CostFile {
                 Category::Syntax | Category::Io => format!("invalid JSON ({message})"),
                 Category::Data => format!("other JSON ({message})"),
             };
-            CostError::file(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
+            CostError::File(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
         };
         let file: CostFile = if text.contains("\"sub_ops\"") {
             let json = serde_json::from_str(text).map_err(|error| unreadable(error.to_string(), &error))?;
@@ -216,7 +216,7 @@ impl CostFile {
             file
         };
         match file.fault() {
-            Some(fault) => Err(CostError::file(format!("{fault}; measure again with `pipesim profile`"))),
+            Some(fault) => Err(CostError::File(format!("{fault}; measure again with `pipesim profile`"))),
             None => Ok(file),
         }
     }
@@ -302,7 +302,7 @@ impl CostFile {
         let (letter, MicroBatch { sequences, tokens }) = (kind.letter().to_string(), size);
         let is_it = |c: &&PartCost| (&c.part[..], &c.kind, c.size(), c.slice) == (part, &letter, size, slice);
         self.parts.iter().find(is_it).map(|c| c.duration_ns).ok_or_else(|| {
-            CostError::file(format!(
+            CostError::File(format!(
                 "the cost file has no {letter} of the {part} for micro-batches of {sequences} x {tokens} tokens; \
                  measure it with `pipesim profile`"
             ))

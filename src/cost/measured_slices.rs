@@ -124,7 +124,7 @@ impl CostFile {
         if !schedule.has_copies() || self.parts.iter().any(|part| part.kind == letter) {
             return Ok(());
         }
-        Err(CostError::file(format!(
+        Err(CostError::File(format!(
             "{name}: the cost file has no times of copies to the host; measure them with `pipesim profile -s {name}`",
             name = schedule.name
         )))

@@ -35,7 +35,7 @@ impl GivenCosts {
     pub fn with_own_layers(self, layers: Vec<usize>) -> Result<GivenCosts, CostError> {
         let found = layers.len();
         if self.times.len() != found || found < 2 {
-            return Err(CostError::stages(format!(
+            return Err(CostError::Stages(format!(
                 "layers: expected as many as there are stages with times, found {found}; give both for each stage"
             )));
         }
@@ -74,30 +74,31 @@ impl GivenCosts {
         slow: &Slow,
     ) -> Result<CostTable, CostError> {
         if let Some(layout) = &self.layout {
-            return Err(CostError::stages(format!(
+            return Err(CostError::Stages(format!(
                 "`costs` are given for each stage, and `layout` {layout} says what stages hold; leave `layout` out"
             )));
         }
         if !matches!(self.per, Per::Device | Per::Stage) {
-            return Err(CostError::stages(format!(
+            return Err(CostError::Stages(format!(
                 "`costs` are given for each stage; leave out `costs-per` {}",
                 self.per.name()
             )));
         }
         let (given, stages) = (self.times.len(), placement.stages() as usize);
         if !given.is_multiple_of(stages) && !stages.is_multiple_of(given) {
-            return Err(CostError::stages(format!(
+            return Err(CostError::Stages(format!(
                 "expected one value per stage, {stages} here, found {given} in `costs`; give as many, or a divisor or multiple of that"
             )));
         }
         let [own, new] = sizes(given, self.own_layers.as_deref(), stages, self.layers_on(placement)?.as_deref());
-        let pieces = scale(&own).ok_or_else(|| CostError::overflow(TOO_LONG))?;
+        let pieces = scale(&own).ok_or_else(|| CostError::Overflow(TOO_LONG.to_string()))?;
         let one = Decimal::whole(1);
         let chunks = u64::from(placement.chunks().max(1));
         let longest = |scale| self.longest_stages(slow, placement, microbatches, pieces * chunks, scale);
         // numbers that do not fit the clock with all their digits are long, and rounded
         let coarser = || (0..=Decimal::MOST_SCALE).rev().find(|&scale| longest(scale).is_some());
-        let finest = self.scale(slow, longest).or_else(coarser).ok_or_else(|| CostError::overflow(TOO_LONG))?;
+        let finest =
+            self.scale(slow, longest).or_else(coarser).ok_or_else(|| CostError::Overflow(TOO_LONG.to_string()))?;
         let ticks = |time: Decimal| time.times_ten_to(finest).unwrap_or(0) as u64;
         // by a device that is slow, or none, and kind
         let mut cuts: BTreeMap<(Option<u32>, Kind), Vec<u64>> = BTreeMap::new();
@@ -108,7 +109,7 @@ impl GivenCosts {
                     self.times.iter().map(|times| ticks(times[kind as usize].times(factor))).collect();
                 let cut = recut(&times, &own, &new).ok_or_else(|| {
                     let [own, new] = [&own, &new].map(|sizes| sizes.iter().sum::<u64>());
-                    CostError::stages(format!("`layers`: expected {own} layers, as the given stages have, found {new}"))
+                    CostError::Stages(format!("`layers`: expected {own} layers, as the given stages have, found {new}"))
                 })?;
                 cuts.insert((device, kind), cut.times);
             }

@@ -66,7 +66,7 @@ impl StageShares {
 /// Returns the layers of each stage, of one number for all or one per stage.
 pub(super) fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
     if layers.iter().any(|&count| count > MOST_LAYERS) {
-        return Err(CostError::stages(format!(
+        return Err(CostError::Stages(format!(
             "`layers`: expected at most {MOST_LAYERS} layers; give smaller numbers"
         )));
     }
@@ -75,9 +75,9 @@ pub(super) fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostE
         each => (each.iter().sum(), Some(each)),
     };
     let counts =
-        layer_counts(all, stages, explicit).map_err(|error| CostError::stages(format!("`layers`: {error}")))?;
+        layer_counts(all, stages, explicit).map_err(|error| CostError::Stages(format!("`layers`: {error}")))?;
     if all == 0 {
-        return Err(CostError::stages("`layers`: expected a layer or more; give their number"));
+        return Err(CostError::Stages("`layers`: expected a layer or more; give their number".to_string()));
     }
     Ok(counts.into_iter().map(|count| count as u64).collect())
 }

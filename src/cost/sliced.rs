@@ -1,62 +1,11 @@
-//! Costs of the ops of slices, from those of whole micro-batches: attention grows with the keys before a slice, everything else with its
-//! length.
+//! Costs of the ops of slices, from those of whole micro-batches.
 
 use super::error::TOO_LONG;
 use super::share::wide_gcd;
-use super::{CostError, CostTable, Decimal, Extras, OpTime};
+use super::{CostError, CostTable, Decimal, Extras, OpTime, SliceCosts};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::slices::Slices;
-
-/// Shares of costs and of activations that slices and recomputes need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceCosts {
-    /// Share of attention in F.
-    pub attention: Decimal,
-    /// Share of attention in I. W has none.
-    pub attention_input: Decimal,
-    /// Share of an activation that F keeps if its unit is recomputed: the stage's input, with slices also keys and values.
-    pub stub: Decimal,
-    /// Share of keys and values in an activation.
-    pub kv: Decimal,
-    /// Share of F that R takes.
-    pub recompute: Decimal,
-}
-
-impl Default for SliceCosts {
-    /// No attention: a slice takes its share of the tokens. R takes as long as F, which keeps nothing if it is recomputed.
-    fn default() -> SliceCosts {
-        let [attention, attention_input, stub, kv] = [Decimal::whole(0); 4];
-        SliceCosts { attention, attention_input, stub, kv, recompute: Decimal::whole(1) }
-    }
-}
-
-impl SliceCosts {
-    /// Returns the share of a whole op's time that slice `slice` takes, as numerator by `kind` of F, I and W; the denominator is
-    /// [`SliceCosts::denominator`]. With the share a of attention, of slices of lengths l after a length P of t tokens:
-    /// (1 - a) l / t + a l (l + 2 P) / t^2.
-    pub(super) fn numerator(&self, kind: Kind, slices: &Slices, slice: usize) -> u128 {
-        let scale = self.scale();
-        let attention = match kind {
-            Kind::F => self.attention,
-            Kind::I => self.attention_input,
-            _ => Decimal::whole(0),
-        };
-        let attention = attention.times_ten_to(scale).unwrap_or(0);
-        let [length, before, total] = [slices.length(slice), slices.before(slice), slices.total()].map(u128::from);
-        let rest = 10_u128.pow(scale).saturating_sub(attention);
-        rest * length * total + attention * length * (length + 2 * before)
-    }
-
-    pub(super) fn denominator(&self, slices: &Slices) -> u128 {
-        10_u128.pow(self.scale()) * u128::from(slices.total()).pow(2)
-    }
-
-    /// Decimals of the shares; more are rounded.
-    fn scale(&self) -> u32 {
-        self.attention.scale().max(self.attention_input.scale()).min(15)
-    }
-}
 
 /// Largest clock that sums of slices may reach, below that of [`GivenCosts::table`](super::GivenCosts::table).
 const MOST: u128 = 1 << 61;
@@ -109,7 +58,7 @@ impl CostTable {
             return Ok(self);
         }
         if !self.extras.pauses.is_empty() || self.stride > 0 {
-            return Err(CostError::given("costs are cut into slices once, before sums of gradients begin"));
+            return Err(CostError::Given("costs are cut into slices once, before sums of gradients begin".to_string()));
         }
         let shares = self.extras.slice_costs;
         let denominator = shares.denominator(slices);
@@ -117,7 +66,7 @@ impl CostTable {
         let ops = 8 * u128::from(placement.stages()) * u128::from(microbatches.max(1)) * u128::from(slices.count());
         let most = MOST / ops.saturating_mul(self.longest());
         if most == 0 {
-            return Err(CostError::overflow(format!("{TOO_LONG}, or fewer slices")));
+            return Err(CostError::Overflow(format!("{TOO_LONG}, or fewer slices")));
         }
         let finer = if exact <= most.min(u32::MAX.into()) { exact } else { tens_up_to(most) };
         let table = self.finer(finer as u32);

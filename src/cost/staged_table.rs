@@ -28,7 +28,7 @@ impl CostFile {
         let all = layers.iter().sum();
         let explicit = (layers.len() > 1 || self.stages.len() == 1).then_some(layers);
         let counts = layer_counts(all, self.stages.len(), explicit)
-            .map_err(|error| CostError::stages(format!("`layers`: {error}")))?;
+            .map_err(|error| CostError::Stages(format!("`layers`: {error}")))?;
         for (stage, count) in self.stages.iter_mut().zip(&counts) {
             stage.layers = Some(*count as u32);
         }
@@ -49,7 +49,7 @@ impl CostFile {
             let times: Vec<u64> = self.stages.iter().map(|stage| stage.duration(kind)).collect();
             let cut = recut(&times, &own, &new).ok_or_else(|| {
                 let [own, new] = [&own, &new].map(|sizes| sizes.iter().sum::<u64>());
-                CostError::stages(format!(
+                CostError::Stages(format!(
                     "expected stages with {own} layers in total, as in the measured run, found {new}; change `layers`"
                 ))
             })?;
@@ -98,7 +98,7 @@ impl CostFile {
         let found: usize = layers.iter().sum();
         let expected: usize = own.iter().map(|stage| stage.layers.len()).sum();
         if found != expected {
-            return Err(CostError::stages(format!(
+            return Err(CostError::Stages(format!(
                 "expected stages with {expected} layers in total, as the cost file has, found {found}; change `layers`"
             )));
         }

@@ -1,25 +1,12 @@
 //! Reads costs as they are written: `F=1,I=1,W=1,B=2,comm=0.1`, or per stage `F=18.5:18.5:24ms` or `F=18.5/18.5/24ms`.
 
+use super::given::{PIECES, SHARES, TIMES};
 use super::{CostError, Decimal, GivenCosts, TimeUnit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-/// Keys of times besides F, I, W and B.
-pub(super) const TIMES: [&str; 9] = ["comm", "copy", "S", "S_rest", "IF", "IB", "barrier", "unshard", "reduce"];
-
-/// Keys of shares, which have no unit and are at most 1.
-pub(super) const SHARES: [&str; 6] = ["keep", "attention", "attention_I", "stub", "kv", "recompute"];
-
-/// Keys of what a layout places besides decoder layers, in these.
-pub(super) const PIECES: [&str; 3] = ["embedding", "mtp", "loss"];
-
 /// Keys that may have a value per stage.
 const KINDS: [&str; 4] = ["F", "I", "W", "B"];
-
-/// Returns the value of a key that is not given.
-pub(super) fn usual(key: &str) -> Decimal {
-    Decimal::whole(["keep", "recompute", "mtp"].contains(&key).into())
-}
 
 /// A cost as it is written: a number, or one per stage, and their unit.
 struct WrittenCost {
@@ -47,7 +34,7 @@ impl WrittenCost {
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
         let unit = parts.last().and_then(|&(_, unit)| unit);
         if parts.iter().any(|(_, own)| own.is_some() && *own != unit) {
-            return Err(CostError::given(format!(
+            return Err(CostError::Given(format!(
                 "expected one unit for all stages, after the last as in F=18.5:18.5:24ms, found '{text}'"
             )));
         }
@@ -84,7 +71,7 @@ impl FromStr for GivenCosts {
         let others = others.into_iter().filter_map(|key| Some((key, given.get(key)?.of_stage(0, unit))));
         let mut others: BTreeMap<&'static str, Decimal> = others.collect();
         if let Some(key) = SHARES.iter().find(|key| others.get(*key).is_some_and(|share| share.to_f64() > 1.0)) {
-            return Err(CostError::given(format!("{key} is a share between 0 and 1, found {}", others[key].to_f64())));
+            return Err(CostError::Given(format!("{key} is a share between 0 and 1, found {}", others[key].to_f64())));
         }
         if let Some(&attention) = others.get("attention") {
             others.entry("attention_I").or_insert(attention);
@@ -101,17 +88,17 @@ fn read(text: &str) -> Result<AllWritten<'_>, CostError> {
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (key, value) = pair
             .split_once('=')
-            .ok_or_else(|| CostError::given(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
+            .ok_or_else(|| CostError::Given(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
         let (key, known) = (key.trim(), [&KINDS[..], &TIMES, &SHARES, &PIECES].concat());
         if !known.contains(&key) {
-            return Err(CostError::given(format!("no cost is called '{key}'; known: {}", known.join(", "))));
+            return Err(CostError::Given(format!("no cost is called '{key}'; known: {}", known.join(", "))));
         }
         if given.insert(key, WrittenCost::read(value.trim(), has_lists)?).is_some() {
-            return Err(CostError::given(format!("'{key}' is given twice")));
+            return Err(CostError::Given(format!("'{key}' is given twice")));
         }
     }
     match given.iter().find(|(key, written)| has_no_unit(key) && written.unit.is_some()) {
-        Some((key, _)) => Err(CostError::given(format!("{key} is a share, not a time; leave its unit out"))),
+        Some((key, _)) => Err(CostError::Given(format!("{key} is a share, not a time; leave its unit out"))),
         None => Ok(given),
     }
 }
@@ -125,12 +112,12 @@ fn has_no_unit(key: &str) -> bool {
 fn stages_of_all(given: &AllWritten) -> Result<usize, CostError> {
     let lists = || given.iter().filter(|(_, written)| written.numbers.len() > 1);
     if let Some((key, _)) = lists().find(|(key, _)| !KINDS.contains(key)) {
-        return Err(CostError::given(format!("{key} is the same for all stages; give one number")));
+        return Err(CostError::Given(format!("{key} is the same for all stages; give one number")));
     }
     let counts: BTreeSet<usize> = lists().map(|(_, written)| written.numbers.len()).collect();
     if counts.len() > 1 {
         let found = lists().map(|(key, written)| format!("{} for {key}", written.numbers.len())).collect::<Vec<_>>();
-        return Err(CostError::given(format!(
+        return Err(CostError::Given(format!(
             "expected as many stages for every kind, found {}; give one value per stage",
             found.join(", ")
         )));
@@ -143,7 +130,7 @@ fn unit_of_all(given: &AllWritten) -> Result<Option<TimeUnit>, CostError> {
     let mut times = given.iter().filter(|(key, written)| !has_no_unit(key) && written.largest() > 0.0);
     let unit = given.values().filter_map(|written| written.unit).max();
     match (unit, times.find(|(_, written)| written.unit.is_none())) {
-        (Some(unit), Some((key, written))) => Err(CostError::given(format!(
+        (Some(unit), Some((key, written))) => Err(CostError::Given(format!(
             "expected a unit after every time or after none, found {key}={} without one; write {key}={0}{} if that is meant",
             written.largest(),
             unit.name()
@@ -158,7 +145,7 @@ fn completed([f, i, w, b]: [Option<Decimal>; 4]) -> Result<([Decimal; 4], Vec<&'
     let rest = |half: Decimal, name: &str, b: Decimal| {
         b.minus(half).ok_or_else(|| {
             let (b, half) = (b.to_f64(), half.to_f64());
-            CostError::given(format!("expected B, a whole backward, to last as long as {name} or longer, found B={b} and {name}={half}; raise B, or give I and W"))
+            CostError::Given(format!("expected B, a whole backward, to last as long as {name} or longer, found B={b} and {name}={half}; raise B, or give I and W"))
         })
     };
     let (i, w, halves) = match (i, w, b) {

@@ -1,10 +1,9 @@
 //! The spans of a predicted timeline: ops, transfers, waits, and step ops.
 
 use super::gates::CollectiveSpan;
-use super::waits::OpTimes;
+use super::waits::TimedGraph;
 use pipesim_cost::{CostTable, StepCosts};
 use pipesim_schedule::epilogue::StepNode;
-use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::metrics::Activity;
 use pipesim_schedule::timeline::{Queue, Span};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +32,8 @@ fn step_span(node: &StepNode, start: u64, end: u64) -> StepSpan {
 }
 
 /// Returns the step ops between ops that run at `times`.
-pub(super) fn early_spans(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, step: &StepCosts) -> Vec<StepSpan> {
+pub(super) fn early_spans(timed: TimedGraph<'_>, step: &StepCosts) -> Vec<StepSpan> {
+    let TimedGraph { graph, costs, times } = timed;
     let nodes = step.epilogue.nodes();
     let ops: BTreeSet<usize> = nodes.iter().filter_map(|node| node.behind).collect();
     let of_op = |op: usize| {
@@ -60,22 +60,21 @@ pub(super) fn free_again(devices: &[Activity]) -> Vec<u64> {
 /// Returns the spans of ops that run at `times`, and of the step ops `steps`; `transfers` has when the output of each op travelled, if
 /// the event engine recorded it.
 pub(super) fn spans(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    times: &OpTimes,
+    timed: TimedGraph<'_>,
     steps: &[StepSpan],
     transfers: Option<&BTreeMap<usize, Travel>>,
 ) -> Vec<Span> {
+    let TimedGraph { graph, costs, .. } = timed;
     let mut spans = Vec::with_capacity(2 * graph.len());
     let consumers = graph.consumers();
     for device in 0..graph.schedule().devices() {
         let mut free = 0;
-        for (number, index) in graph.schedule().range(device).enumerate() {
+        for index in graph.schedule().range(device) {
             let travel = match transfers {
                 Some(transfers) => transfers.get(&index).copied(),
-                None => travel(graph, costs, times, index),
+                None => travel(timed, index),
             };
-            op_spans(graph, costs, times, (number, index, consumers[index], travel), &mut free, &mut spans);
+            op_spans(timed, index, consumers[index], travel, &mut free, &mut spans);
         }
     }
     spans.extend(steps.iter().map(|step| {
@@ -89,7 +88,7 @@ pub(super) fn spans(
 pub(super) type Travel = (u64, u64);
 
 /// Returns when the output of op number `index` travels if no link is shared.
-fn travel(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Option<Travel> {
+fn travel(TimedGraph { graph, costs, times }: TimedGraph<'_>, index: usize) -> Option<Travel> {
     let (op, time) = (graph.op(index), costs.of(graph.op(index)));
     // The outputs of an overlapped pair leave at its end.
     let last = graph.pair(index).map_or(index, |(_, last)| last);
@@ -100,14 +99,15 @@ fn travel(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -
 
 /// Adds the spans of one op: its wait for a transfer, the op, and the transfer of its output.
 fn op_spans(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    times: &OpTimes,
-    (number, index, consumer, travel): (usize, usize, Option<usize>, Option<Travel>),
+    TimedGraph { graph, costs, times }: TimedGraph<'_>,
+    index: usize,
+    consumer: Option<usize>,
+    travel: Option<Travel>,
     free: &mut u64,
     spans: &mut Vec<Span>,
 ) {
     let (op, time, device) = (graph.op(index), costs.of(graph.op(index)), graph.device_of(index));
+    let number = index - graph.schedule().range(device).start;
     let mut span = |queue, partner: Option<usize>, start: u64, end: u64| {
         spans.push(Span {
             partner: partner.map(|p| graph.op(p).to_string()),

@@ -7,19 +7,27 @@ use pipesim_schedule::graph::{Besides, Run, TaskGraph, Until};
 use pipesim_schedule::metrics::Activity;
 use pipesim_schedule::op::Op;
 
-/// Returns the rules by [`Schedule::class`](pipesim_schedule::schedule::Schedule::class).
-fn rules(graph: &TaskGraph, costs: &CostTable) -> Vec<SweepRule> {
-    let (schedule, placement) = (graph.schedule(), &graph.schedule().placement);
+/// Returns the rules by [`Schedule::class`](pipesim_schedule::schedule::Schedule::class), from the times of ops of each class.
+pub(super) fn rules(graph: &TaskGraph, time: impl Fn(Op) -> OpTime) -> Vec<SweepRule> {
+    let schedule = graph.schedule();
     let mut rules = vec![SweepRule::default(); schedule.classes()];
     for op in schedule.op_classes() {
-        let (OpTime { duration, after, arrival }, route) = (costs.of(op), graph.route(op));
-        let arrival = if placement.leaves_device(op) { arrival } else { 0 };
+        let (OpTime { duration, after, arrival }, route) = (time(op), graph.route(op));
         rules[schedule.class(op)] = SweepRule { duration, after, arrival, input: route.input, output: route.output };
     }
     rules
 }
 
-/// SweepProgress of a device through its program.
+/// Returns the rules of ops without contention.
+fn rules_of(graph: &TaskGraph, costs: &CostTable) -> Vec<SweepRule> {
+    let placement = &graph.schedule().placement;
+    rules(graph, |op| match costs.of(op) {
+        time if placement.leaves_device(op) => time,
+        time => OpTime { arrival: 0, ..time },
+    })
+}
+
+/// Progress of a device through its program.
 #[derive(Clone, Copy)]
 struct SweepProgress {
     next: usize,
@@ -40,14 +48,14 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    let rules = rules(graph, costs);
+    let rules = rules_of(graph, costs);
     let machine = Machine { rules: &rules, extras: &costs.extras, begin: &[] };
     sweep_rules(graph, machine, lasts, |index, start, end, _| note(index, start, end))
 }
 
 /// [`sweep`] on devices that are free from the times `begin` on.
 pub(super) fn sweep_from(graph: &TaskGraph, costs: &CostTable, begin: &[u64]) -> Vec<Activity> {
-    let rules = rules(graph, costs);
+    let rules = rules_of(graph, costs);
     let machine = Machine { rules: &rules, extras: &costs.extras, begin };
     sweep_rules(graph, machine, |_, _, _, duration| duration, |_, _, _, _| ())
 }
@@ -133,8 +141,9 @@ fn sweep_pausing<const BEYOND: bool, const GATED: bool>(
                 note(index + 1, starts[1], ends[1], free);
                 ready[other.output + other_unit] = free + other.arrival;
                 free += other.after + pause(index + 1);
-                activity.ran(starts[0], ends[0]);
-                activity.ran(starts[1], ends[1]);
+                activity.busy += ends[0] - starts[0] + ends[1] - starts[1];
+                activity.first_start = activity.first_start.min(starts[0]);
+                activity.last_end = ends[1];
                 continue;
             }
             let input = ready[rule.input + unit_number];
@@ -146,7 +155,9 @@ fn sweep_pausing<const BEYOND: bool, const GATED: bool>(
             let end = start + duration;
             ready[rule.output + unit_number] = end + rule.arrival;
             free = end + rule.after + pause(index);
-            activity.ran(start, end);
+            activity.busy += duration;
+            activity.first_start = activity.first_start.min(start);
+            activity.last_end = end;
             note(index, start, end, end);
         }
         progress[device as usize] = SweepProgress { next: end, free, activity };

@@ -51,10 +51,10 @@ impl Analytic {
     /// # Errors
     /// A layout that the model does not allow, or a precision that the chip does not support.
     pub fn new(model: Config, machine: Platform, layout: ParallelConfig) -> Result<Analytic, CostError> {
-        layout.validate(&model).map_err(|error| CostError::hardware(error.to_string()))?;
+        layout.validate(&model).map_err(|error| CostError::Hardware(error.to_string()))?;
         let name = &machine.hardware.name;
         if machine.hardware.peak(layout.precision).is_none() {
-            return Err(CostError::hardware(format!(
+            return Err(CostError::Hardware(format!(
                 "expected a precision that {name} has, found {}: take `precision` bf16",
                 layout.precision
             )));
@@ -87,17 +87,17 @@ impl Analytic {
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
         if let Some(layout) = &self.layout.layout {
             if layout.stages.len() != count as usize {
-                return Err(CostError::hardware(format!(
+                return Err(CostError::Hardware(format!(
                     "expected the {} stages of `layout`, found a schedule with {count}; take one with {} stages per device",
                     layout.stages.len(),
                     self.layout.chunks
                 )));
             }
-            return self.spec.arranged(layout).map_err(|error| CostError::hardware(error.to_string()));
+            return self.spec.arranged(layout).map_err(|error| CostError::Hardware(error.to_string()));
         }
         let split = default_layers(&self.model, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
-        self.spec.split(count as usize, Some(layers)).map_err(|error| CostError::hardware(error.to_string()))
+        self.spec.split(count as usize, Some(layers)).map_err(|error| CostError::Hardware(error.to_string()))
     }
 
     /// Returns the memory model.

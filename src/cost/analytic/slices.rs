@@ -34,7 +34,7 @@ impl Analytic {
                 String::new()
             };
             let kind = if is_uneven { "equal slices" } else { "slices" };
-            return Err(CostError::hardware(format!(
+            return Err(CostError::Hardware(format!(
                 "expected the {sequence} tokens of `seq` to divide into {count} {kind}{of}; choose another number of slices or `seq`, or give \
                  their tokens with `slice-lengths`"
             )));
@@ -168,7 +168,7 @@ impl Analytic {
             ),
             () => return Ok(()),
         };
-        Err(CostError::hardware(why).of(&schedule.name))
+        Err(CostError::Hardware(why).of(&schedule.name))
     }
 
     /// Returns the sum of the passes of `device` in a step of `schedule`, over its slices and with forwards that are computed again.

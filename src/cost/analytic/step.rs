@@ -196,7 +196,7 @@ impl Analytic {
     ) -> Result<StepTime, CostError> {
         let stack = &self.machine.stack;
         if devices.len() != placement.devices() as usize {
-            return Err(CostError::hardware(format!(
+            return Err(CostError::Hardware(format!(
                 "expected {} devices, found {}",
                 placement.devices(),
                 devices.len()
@@ -259,7 +259,7 @@ impl Analytic {
         let after: Vec<f64> = after.map(|after| (after.exchange + after.optimizer) * 1e9).collect();
         if after.iter().any(|&ns| ns > LONGEST_AFTER_NS) {
             let why = "the exchange of gradients and the optimizer overflow the clock; give hardware that is faster";
-            return Err(CostError::overflow(why));
+            return Err(CostError::Overflow(why.to_string()));
         }
         Ok(after.into_iter().map(|ns| ns.round() as u64).collect())
     }

@@ -3,13 +3,12 @@
 use super::jitter::FactorTable;
 use super::messages::{EventRule, Messages, rules};
 use super::{Config, Put, Sharing};
-use crate::gates;
-use crate::rules::SweepRule;
-use pipesim_cost::{CostTable, EXTREME, Extras};
+use pipesim_cost::{CostTable, EXTREME, Extras, OpTime};
 use pipesim_schedule::deadlock::Deadlock;
 use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::graph::TaskGraph;
-use pipesim_schedule::op::Op;
+use crate::rules::SweepRule;
+use crate::{gates, sweep};
 
 /// Latest time of any event: sums of two never overflow.
 const LATEST: u128 = 1 << 62;
@@ -71,15 +70,10 @@ impl<'a> Prepared<'a> {
             factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest),
         )?;
         let method = if is_uncontended(config) {
-            let rule = |op: Op| {
-                let (rule, route) = (&rules[graph.schedule().class(op)], graph.route(op));
-                let &EventRule { duration, after, transfer, latency, .. } = rule;
-                let arrival = transfer + latency;
-                SweepRule { duration, after, arrival, input: route.input, output: route.output }
-            };
-            let mut swept = vec![SweepRule::default(); rules.len()];
-            graph.schedule().op_classes().for_each(|op| swept[graph.schedule().class(op)] = rule(op));
-            Method::Sweep(swept)
+            Method::Sweep(sweep::rules(graph, |op| {
+                let EventRule { duration, after, transfer, latency, .. } = rules[graph.schedule().class(op)];
+                OpTime { duration, after, arrival: transfer + latency }
+            }))
         } else {
             Method::Events(Messages::new(graph, config, &rules))
         };
