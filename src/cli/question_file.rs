@@ -16,7 +16,6 @@ use std::path::PathBuf;
 const MOST_BYTES: u64 = 16 << 20;
 
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Questions in files")]
 pub struct QuestionOptions {
     /// Take options from a file that --save-question wrote; options given here replace its own. `predict FILE.toml` does the same
     #[arg(long, value_name = "FILE.toml")]

@@ -242,6 +242,11 @@ fn files(folder: &Path) {
     }
 }
 
+/// The names of all options of `predict`, hidden ones too.
+pub fn options_of_predict() -> Vec<String> {
+    choices()["predict"].iter().map(|choice| choice.name.clone()).collect()
+}
+
 /// Random predictions without files that they would write, in `folder`.
 pub fn predictions(seed: u64, folder: &Path) -> impl Iterator<Item = Vec<String>> {
     files(folder);

@@ -1,7 +1,7 @@
 //! Every combination of schedules, numbers of devices and numbers of micro-batches.
 
 use super::observer::Observer;
-use super::remark::Remark;
+use super::remark::{LeftOut, Remark};
 use super::settings::Question;
 use crate::resolve::{Costs, Error, Host, Resolved, Selection, Variant, Warning};
 use pipesim_language as dsl;
@@ -28,54 +28,10 @@ pub struct Case {
     pub chosen: Option<String>,
 }
 
-/// Why there is no prediction of a schedule for some p and m.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    pub what: Missing,
-    pub why: String,
-}
-
-/// What is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// Its end: devices wait for each other.
-    End,
-    /// Its costs.
-    Costs,
-    /// Its order.
-    Order,
-    /// The schedule itself.
-    Schedule,
-}
-
-impl Missing {
-    /// Returns what a table shows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Missing::End => "deadlock",
-            Missing::Costs => "no costs",
-            Missing::Order => "no order",
-            Missing::Schedule => "none",
-        }
-    }
-}
-
-impl LeftOut {
-    fn new(error: &Error) -> LeftOut {
-        let what = match error {
-            Error::Deadlock { .. } => Missing::End,
-            Error::Cost(_) | Error::Split(_) => Missing::Costs,
-            Error::Ordering { .. } => Missing::Order,
-            _ => Missing::Schedule,
-        };
-        LeftOut { what, why: error.to_string() }
-    }
-}
-
 impl Case {
     /// Leaves it out because its step cannot be simulated.
     pub(super) fn leave_out(&mut self, error: &EventError) {
-        self.left_out = Some(LeftOut { what: Missing::End, why: error.to_string() });
+        self.left_out = Some(LeftOut { what: "deadlock", why: error.to_string() });
     }
 
     /// Notes why it is left out, if it is.

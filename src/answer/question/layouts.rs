@@ -1,5 +1,6 @@
 //! A model on hardware: the layouts of a question with their costs.
 
+use super::memory_cap::MemoryCap;
 use super::observer::Observer;
 use super::remark::Remark;
 use super::settings::Question;
@@ -61,7 +62,7 @@ impl Question {
         if count > MOST_LAYOUTS {
             return Err(usage(format!("expected at most {MOST_LAYOUTS} layouts, found {count}; give fewer")));
         }
-        let bytes = self.memory_cap.and_then(super::MemoryCap::bytes);
+        let bytes = self.memory_cap.and_then(MemoryCap::bytes);
         let (mut found, mut refused) = (Vec::new(), None);
         for degrees in self.degrees(&sizes, &micros) {
             let costs = self

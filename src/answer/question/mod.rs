@@ -28,10 +28,10 @@ mod stage_times;
 mod text;
 
 pub use answer::{Answer, ExpertFigures, Found, LayoutFigures, Predicted, Prepared, answer};
-pub use case::{Case, LeftOut, Missing};
+pub use case::Case;
 pub use memory_cap::MemoryCap;
 pub use observer::{Busy, Observer, Silent};
-pub use remark::Remark;
+pub use remark::{LeftOut, Remark};
 pub use schedules::DEFAULT_SCHEDULES;
 pub use settings::{Question, VERSION};
 pub use sources::{cost_file, given_costs, hardware, model, stack};

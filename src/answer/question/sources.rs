@@ -108,26 +108,17 @@ fn straggler(text: &str) -> Result<(u32, Decimal), Error> {
 }
 
 impl Question {
-    /// Returns the given costs with what they are per.
-    ///
-    /// # Errors
-    /// As [`given_costs`].
-    pub fn given(&self, host: &dyn Host) -> Result<GivenCosts, Error> {
-        let costs = self.costs.as_ref().map(|text| given_costs(text, host)).transpose()?.unwrap_or_default();
-        let layers = Some(self.layers.clone()).filter(|layers| !layers.is_empty());
-        Ok(costs.per(self.costs_per.unwrap_or_default()).with_layers(layers))
-    }
-
     /// Returns the costs without a model on hardware: those of the cost file, else the given ones, else units.
     ///
     /// # Errors
     /// An unreadable file, or settings that contradict each other.
     pub fn plain_costs(&self, host: &dyn Host) -> Result<Costs, Error> {
+        let layers = Some(self.layers.clone()).filter(|layers| !layers.is_empty());
         if let Some(path) = &self.profile {
-            let layers = Some(self.layers.clone()).filter(|layers| !layers.is_empty());
             return Ok(Costs::measured(cost_file(path, host)?, layers));
         }
-        let given = self.given(host)?;
+        let given = self.costs.as_ref().map(|text| given_costs(text, host)).transpose()?.unwrap_or_default();
+        let given = given.per(self.costs_per.unwrap_or_default()).with_layers(layers);
         if let (Some(per), true) = (self.costs_per, given.is_per_stage()) {
             return Err(usage(format!(
                 "`costs-per` {}: `costs` are given for each stage; leave one of the two out",

@@ -5,7 +5,7 @@
 //! shortest makespan.
 
 use super::costs::Pricing;
-use super::{Error, Resolved, Selection, Warning};
+use super::{Error, Selection, Warning};
 use crate::step_estimate::StepEstimate;
 use pipesim_cost::CostTable;
 use pipesim_cost::analytic::Analytic;
@@ -14,15 +14,22 @@ use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::open::{OpenSchedule, Order, Program};
 use pipesim_schedule::schedule::Schedule;
-use pipesim_sim as sim;
 use pipesim_sim::ordering::{Effort, order_ops, order_ops_with};
+use pipesim_sim::{self as sim, Step};
 use std::sync::{Mutex, PoisonError};
 
 /// Stages per device to try in addition to the schedule's default.
 const CHUNKS: [u32; 3] = [2, 3, 4];
 
-/// Returns a candidate's graph with all costs of a prediction; the table is that which may have decided its order.
-pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<Resolved, Error> + Sync);
+/// Predicts a candidate; the table is that which may have decided its order.
+pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<Trial, Error> + Sync);
+
+/// A candidate's step with all costs of a prediction.
+pub(super) struct Trial {
+    pub graph: TaskGraph,
+    pub costs: CostTable,
+    pub step: Step,
+}
 
 pub(super) struct Best {
     /// Name that can be requested by itself.
@@ -160,15 +167,14 @@ impl Ranking<'_> {
 
     /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.
     fn ranked(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Ranked> {
-        let resolved = (self.priced)(graph, costs).ok()?;
-        let (schedule, costs) = (resolved.graph.schedule(), &resolved.costs);
+        let Trial { graph, costs, step } = (self.priced)(graph, costs).ok()?;
+        let schedule = graph.schedule();
         // On hardware the memory in bytes decides; the room for activations is only an estimate.
         let cap = if self.analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
         if cap.is_some_and(|cap| !schedule.keeps_cap(cap, costs.keep)) {
             return None;
         }
         let peak = (schedule.peak(costs.keep) * 1e9).round() as u64;
-        let step = resolved.step().ok()?;
         let time = |ticks: u64| fine(costs.in_units(ticks));
         let span = time(step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0));
         let rank = match self.analytic {
@@ -180,7 +186,7 @@ impl Ranking<'_> {
                 Rank { excess, time: fine(1e3 * iteration_s), span, peak }
             }
         };
-        Some(Ranked { rank, number, name, graph: resolved.graph })
+        Some(Ranked { rank, number, name, graph })
     }
 
     /// Returns whether some order of the ops of `open` may fit into memory.

@@ -1,6 +1,6 @@
 //! Resolution of a schedule's name to a graph with costs.
 
-use super::auto::{Best, Priced};
+use super::auto::{Best, Priced, Trial};
 use super::balanced::balanced;
 use super::costs::Pricing;
 use super::machine::refused;
@@ -57,6 +57,11 @@ impl Resolved {
         let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref());
         step.map_err(|error| refused(error, self.graph.schedule()))
     }
+
+    fn tried(self) -> Result<Trial, Error> {
+        let step = self.step()?;
+        Ok(Trial { graph: self.graph, costs: self.costs, step })
+    }
 }
 
 impl Selection {
@@ -78,7 +83,8 @@ impl Selection {
         let unbalanced = Selection { balance: false, ..plain.clone() };
         let priced = |graph: TaskGraph, _: &CostTable| {
             let ordered = OrderedGraph { graph, chosen: None, warnings: Vec::new() };
-            unbalanced.with_costs(ordered, costs, &|_| Err(Error::Usage("nothing is ordered again here".to_string())))
+            let again = |_: &Costs| Err(Error::Usage("nothing is ordered again here".to_string()));
+            unbalanced.with_costs(ordered, costs, &again)?.tried()
         };
         let best = own.best::<Error>(&costs.of_orders(self.microbatches), &priced, costs.analytic())?;
         let again = |costs: &Costs| plain.graph::<Error>(&best.name, &costs.of_orders(self.microbatches));
@@ -165,7 +171,7 @@ impl Selection {
             let priced = |graph: TaskGraph, table: &CostTable| {
                 let (costs, machine) = own.machine.equip(table.clone(), graph.schedule().devices())?;
                 let setup = Setup { machine, ..Setup::default() };
-                Ok(Resolved { graph, costs, setup, warnings: Vec::new(), balance: None, chosen: None })
+                Resolved { graph, costs, setup, warnings: Vec::new(), balance: None, chosen: None }.tried()
             };
             let Best { name, graph, warning } = own.best(costs, &priced, None)?;
             let graph = graph.renamed(|_| variant.choosing(&name));

@@ -3,12 +3,12 @@
 use super::jitter::FactorTable;
 use super::messages::{EventRule, Messages, rules};
 use super::{Config, Put, Sharing};
+use crate::rules::SweepRule;
+use crate::{gates, sweep};
 use pipesim_cost::{CostTable, EXTREME, Extras, OpTime};
 use pipesim_schedule::deadlock::Deadlock;
 use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::graph::TaskGraph;
-use crate::rules::SweepRule;
-use crate::{gates, sweep};
 
 /// Latest time of any event: sums of two never overflow.
 const LATEST: u128 = 1 << 62;

@@ -6,8 +6,7 @@ use pipesim_report::{ComparisonPoint, Entry, LeftOut, Report};
 
 /// Returns the position of a schedule in a comparison.
 pub fn point(case: &Case) -> ComparisonPoint {
-    let left_out =
-        case.left_out.as_ref().map(|left_out| LeftOut { what: left_out.what.name(), why: as_flags(&left_out.why) });
+    let left_out = case.left_out.as_ref().map(|left_out| LeftOut { what: left_out.what, why: as_flags(&left_out.why) });
     ComparisonPoint {
         schedule: case.schedule.clone(),
         number: case.number,

@@ -45,8 +45,6 @@ pub struct Predict {
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
-    file: QuestionOptions,
-    #[command(flatten)]
     draw: DrawOptions,
     #[command(flatten)]
     write: WriteOptions,
@@ -54,6 +52,8 @@ pub struct Predict {
     remarks: RemarkOptions,
     #[command(flatten)]
     thresholds: ThresholdOptions,
+    #[command(flatten)]
+    file: QuestionOptions,
 }
 
 #[derive(Serialize)]
@@ -155,7 +155,7 @@ impl Predict {
         prepared.each(&Sandbox, &remarks, &mut |one| {
             found.cases.push(one.case.clone());
             if let Some(prediction) = one.prediction {
-                sweep::write_spans(one.case, prediction, spans)?;
+                write_spans(one.case, prediction, spans)?;
                 results.push(kept(&one)(prediction));
                 steps.push((one.estimate, one.layout));
             }
@@ -236,6 +236,22 @@ impl Collected {
     fn labels(&self, several: bool) -> Vec<String> {
         self.cases.iter().filter(|case| case.exists()).map(|case| case.label(several)).collect()
     }
+}
+
+/// Writes the spans of a prediction to files of spans, if there are any.
+fn write_spans(case: &Case, prediction: &Prediction<'_>, spans: &mut SpanFiles) -> Result<(), Failure> {
+    if spans.are_none() {
+        return Ok(());
+    }
+    let (mut entry, _) = PredictedEntry::drawn(prediction).into_entry();
+    entry.name = case.label(true);
+    if !spans.write(&entry)? {
+        return Err(Failure::Usage(format!(
+            "{}: expected slices at every p and m or at none, as they have a column in a file of spans; give the others alone",
+            entry.name
+        )));
+    }
+    Ok(())
 }
 
 /// Adds the columns of steps on hardware to the entries that are predicted.

@@ -1,6 +1,6 @@
 //! `predict --format csv` over several p or m: rows are printed as soon as they are known, so that there may be many.
 
-use super::{Predict, comparison, sweep};
+use super::{Predict, comparison, write_spans};
 use crate::cli::Failure;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::print_while_read;
@@ -78,7 +78,7 @@ impl Predict {
         let printed = prepared.each(&Sandbox, &self.remarks, &mut |found| {
             let mut entry = Entry::default();
             if let Some(prediction) = found.prediction {
-                sweep::write_spans(found.case, prediction, &mut spans)?;
+                write_spans(found.case, prediction, &mut spans)?;
                 let figures;
                 (entry, figures) = PredictedEntry::figures(prediction).into_entry();
                 if !self.thresholds.are_none() {

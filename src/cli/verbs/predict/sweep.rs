@@ -8,10 +8,9 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::cli::terminal::table;
-use pipesim_answer::question::{Case, Prepared, Question};
+use pipesim_answer::question::{Prepared, Question};
 use pipesim_answer::resolve::Variant;
 use pipesim_report::{Output, OutputKind, PredictedEntry, Report, SpanFiles, TimelineRendering};
-use pipesim_sim::Prediction;
 use std::collections::BTreeSet;
 
 /// Most combinations with timelines, with figures in memory, and in a stream.
@@ -97,22 +96,6 @@ impl Predict {
         let paths = self.files().filter(|file| is_of_spans(file)).map(|file| file.path.as_path());
         Ok(SpanFiles::begin(paths, question.are_cut(&Sandbox)?)?)
     }
-}
-
-/// Writes the spans of a prediction to files of spans, if there are any.
-pub fn write_spans(case: &Case, prediction: &Prediction<'_>, spans: &mut SpanFiles) -> Result<(), Failure> {
-    if spans.are_none() {
-        return Ok(());
-    }
-    let (mut entry, _) = PredictedEntry::drawn(prediction).into_entry();
-    entry.name = case.label(true);
-    if !spans.write(&entry)? {
-        return Err(Failure::Usage(format!(
-            "{}: expected slices at every p and m or at none, as they have a column in a file of spans; give the others alone",
-            entry.name
-        )));
-    }
-    Ok(())
 }
 
 /// Whether an output is a file with a line per span.
