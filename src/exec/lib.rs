@@ -13,6 +13,8 @@
 //! assert!(names.contains(&"local")); // shared memory between threads or ranks of a machine
 //! ```
 
+#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
+
 mod arena;
 mod atomic;
 mod collective;

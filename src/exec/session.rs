@@ -80,7 +80,7 @@ enum Command {
     Call(DeviceCall),
 }
 
-enum Answer {
+enum WorkerAnswer {
     Step(Box<DeviceRecord>),
     Called,
     Failed(anyhow::Error),
@@ -89,7 +89,7 @@ enum Answer {
 
 /// A rank's result of a step.
 #[derive(Serialize, Deserialize)]
-enum Part {
+enum StepPart {
     /// Its devices' records, and the signal that it received.
     Done(Vec<(u32, DeviceRecord)>, Option<u8>),
     /// Another rank aborted this rank's devices.
@@ -102,7 +102,7 @@ pub struct Session {
     shared: Arc<Shared>,
     timeout: Duration,
     commands: Vec<Sender<Command>>,
-    answers: Receiver<(u32, Answer)>,
+    answers: Receiver<(u32, WorkerAnswer)>,
     threads: Vec<JoinHandle<()>>,
     steps: u64,
     /// Number of steps with backwards.
@@ -192,14 +192,14 @@ impl Session {
         }
         let mut records = Vec::new();
         let mut collect = |device, answer| {
-            if let Answer::Step(record) = answer {
+            if let WorkerAnswer::Step(record) = answer {
                 records.push((device, *record));
             }
         };
         let part = match self.gather(steps.len(), &mut collect) {
-            Ok(()) => Part::Done(records, self.shared.ranks.stop().asked()),
-            Err(None) => Part::Aborted,
-            Err(Some(error)) => Part::Failed(error),
+            Ok(()) => StepPart::Done(records, self.shared.ranks.stop().asked()),
+            Err(None) => StepPart::Aborted,
+            Err(Some(error)) => StepPart::Failed(error),
         };
         let mut records = self.join(part)?;
         // The sort is stable: records of a worker stay in the order of steps.
@@ -233,7 +233,7 @@ impl Session {
     }
 
     /// Collects the records of all ranks.
-    fn join(&self, part: Part) -> Result<Vec<(u32, DeviceRecord)>, Error> {
+    fn join(&self, part: StepPart) -> Result<Vec<(u32, DeviceRecord)>, Error> {
         let parts = match self.shared.ranks.size() {
             1 => vec![part],
             _ => self.exchange(&part)?,
@@ -242,27 +242,27 @@ impl Session {
         let mut aborted = false;
         for part in parts {
             match part {
-                Part::Done(more, asked) => {
+                StepPart::Done(more, asked) => {
                     records.extend(more);
                     self.shared.ranks.stop().agree(asked);
                 }
-                Part::Aborted => aborted = true,
-                Part::Failed(error) => return Err(error),
+                StepPart::Aborted => aborted = true,
+                StepPart::Failed(error) => return Err(error),
             }
         }
         if aborted { Err(self.lost("it was aborted")) } else { Ok(records) }
     }
 
     /// Exchanges results with all ranks. A rank with a failure does not wait long for the others, which may have failed too.
-    fn exchange(&self, part: &Part) -> Result<Vec<Part>, Error> {
+    fn exchange(&self, part: &StepPart) -> Result<Vec<StepPart>, Error> {
         let limit = match part {
-            Part::Failed(error @ Error::Lost { .. }) => return Err(error.clone()),
-            Part::Done(..) => ENDLESS, // each rank watches its own devices
-            Part::Aborted | Part::Failed(_) => FAILURE_TIMEOUT,
+            StepPart::Failed(error @ Error::Lost { .. }) => return Err(error.clone()),
+            StepPart::Done(..) => ENDLESS, // each rank watches its own devices
+            StepPart::Aborted | StepPart::Failed(_) => FAILURE_TIMEOUT,
         };
         let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;
         let all = self.shared.ranks.exchange_within(bytes, limit).map_err(|lost| match part {
-            Part::Failed(error) => error.clone(),
+            StepPart::Failed(error) => error.clone(),
             _ => self.lost(&lost.to_string()),
         })?;
         let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(|error| self.lost(&error.to_string()));
@@ -275,7 +275,7 @@ impl Session {
 
     /// Collects `each` answers of every device of this rank. Aborts the run if a device fails, dies or waits too long, or a rank has
     /// ended. The error is `None` if another rank aborted the run.
-    fn gather(&self, each: usize, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Option<Error>> {
+    fn gather(&self, each: usize, collect: &mut dyn FnMut(u32, WorkerAnswer)) -> Result<(), Option<Error>> {
         let mut left = each * self.commands.len();
         let interval = CHECK_INTERVAL.min(self.timeout / 2);
         // Do not count time for which this process was stopped, for example by Ctrl-Z.
@@ -284,7 +284,7 @@ impl Session {
             stopped += last.elapsed().saturating_sub(4 * CHECK_INTERVAL);
             last = Instant::now();
             match self.answers.recv_timeout(interval) {
-                Ok((device, answer @ (Answer::Died(_) | Answer::Failed(_)))) => {
+                Ok((device, answer @ (WorkerAnswer::Died(_) | WorkerAnswer::Failed(_)))) => {
                     return Err(self.give_up(device, answer, left - 1));
                 }
                 Ok((device, answer)) => {
@@ -298,7 +298,7 @@ impl Session {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(self.give_up(0, Answer::Died("all threads are gone".to_string()), 0));
+                    return Err(self.give_up(0, WorkerAnswer::Died("all threads are gone".to_string()), 0));
                 }
             }
         }
@@ -333,14 +333,14 @@ impl Session {
         (graph.schedule().name.clone(), shared.watch.report(graph, shared.mesh) + &queues)
     }
 
-    fn give_up(&self, worker: u32, answer: Answer, left: usize) -> Option<Error> {
+    fn give_up(&self, worker: u32, answer: WorkerAnswer, left: usize) -> Option<Error> {
         let ((schedule, report), worker) = (self.place(), self.shared.mesh.name(worker));
         self.stop(left);
         match answer {
-            Answer::Failed(cause) if !cause.is::<Aborted>() => {
+            WorkerAnswer::Failed(cause) if !cause.is::<Aborted>() => {
                 Some(Error::Failed { schedule, worker, cause: format!("{cause:#}") })
             }
-            Answer::Died(cause) => Some(Error::Dead { schedule, worker, cause, report }),
+            WorkerAnswer::Died(cause) => Some(Error::Dead { schedule, worker, cause, report }),
             _ => self.shared.ranks.lost().map(|lost| self.lost(&lost.to_string())),
         }
     }
@@ -369,7 +369,7 @@ fn serve(
     mut runner: Box<dyn Runner>,
     pin: bool,
     inbox: &Receiver<Command>,
-    answer: &Sender<(u32, Answer)>,
+    answer: &Sender<(u32, WorkerAnswer)>,
 ) {
     if pin {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
@@ -380,20 +380,20 @@ fn serve(
     let mut failed = false;
     while let (false, Ok(command)) = (failed, inbox.recv()) {
         let run = AssertUnwindSafe(|| match command {
-            Command::Call(call) => runner.call(call).map(|()| Answer::Called),
+            Command::Call(call) => runner.call(call).map(|()| WorkerAnswer::Called),
             Command::Step { turn, batch, update } => {
                 let record = runner.step(turn, &batch, update.as_ref())?;
                 if update.is_none() && !turn.forwards_only {
                     runner.call(Box::new(|state| state.clear()))?;
                 }
-                Ok(Answer::Step(Box::new(record)))
+                Ok(WorkerAnswer::Step(Box::new(record)))
             }
         });
         let answered = match catch_unwind(run) {
-            Ok(result) => result.unwrap_or_else(Answer::Failed),
-            Err(panic) => Answer::Died(panic_text(panic.as_ref())),
+            Ok(result) => result.unwrap_or_else(WorkerAnswer::Failed),
+            Err(panic) => WorkerAnswer::Died(panic_text(panic.as_ref())),
         };
-        failed = matches!(answered, Answer::Died(_) | Answer::Failed(_));
+        failed = matches!(answered, WorkerAnswer::Died(_) | WorkerAnswer::Failed(_));
         if answer.send((number, answered)).is_err() {
             break;
         }

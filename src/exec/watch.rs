@@ -73,7 +73,7 @@ impl FromStr for Fault {
 
 /// Regions of a worker's progress.
 #[derive(Clone, Copy, Debug)]
-struct Status {
+struct WatchStatus {
     /// Number of ops done in this step.
     done: Region,
     /// Start of its wait in ns of the ranks' clock, plus one; 0 while it does not wait.
@@ -84,14 +84,14 @@ struct Status {
 #[derive(Debug)]
 pub struct Statuses {
     aborted: Region,
-    workers: Vec<Status>,
+    workers: Vec<WatchStatus>,
 }
 
 impl Statuses {
     /// Reserves memory for `workers` workers.
     pub fn new(layout: &mut ArenaLayout, workers: u32) -> Statuses {
         let aborted = layout.signal();
-        let status = |_| Status { done: layout.word(), waits_since: layout.word() };
+        let status = |_| WatchStatus { done: layout.word(), waits_since: layout.word() };
         Statuses { aborted, workers: (0..workers).map(status).collect() }
     }
 }
@@ -147,7 +147,7 @@ impl Watch {
     }
 
     /// Returns how long a worker has been waiting, if it waits.
-    fn waited(&self, status: &Status) -> Option<Duration> {
+    fn waited(&self, status: &WatchStatus) -> Option<Duration> {
         let since = self.word(status.waits_since).load(Ordering::Relaxed);
         (since > 0).then(|| Duration::from_nanos((self.now_ns() + 1).saturating_sub(since)))
     }

@@ -14,7 +14,7 @@ const CALL_NS: i64 = 90_000;
 
 /// Recovers a rank's steps from labelled ranges.
 pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Vec<String>) -> (Stages, Vec<RankStep>) {
-    let rank = Rank::new(events);
+    let rank = LabelledRank::new(events);
     let mut found: Vec<(Event, RankOp)> = rank.ops();
     found.sort_by_key(|(_, op)| op.start);
     let stages = if rank.labels.iter().any(|(_, label)| matches!(label, Label::Op(_) | Label::Pair(..))) {
@@ -89,7 +89,7 @@ fn by_step(found: Vec<(Event, RankOp)>, windows: &[Window]) -> (Vec<RankStep>, u
 }
 
 /// The events of one rank, by what they are for.
-struct Rank<'a> {
+struct LabelledRank<'a> {
     labels: Vec<(Event, Label)>,
     /// Ops of the host, by start.
     work: Vec<&'a Event>,
@@ -100,8 +100,8 @@ struct Rank<'a> {
     has_gpu: bool,
 }
 
-impl<'a> Rank<'a> {
-    fn new(events: &'a [Event]) -> Rank<'a> {
+impl<'a> LabelledRank<'a> {
+    fn new(events: &'a [Event]) -> LabelledRank<'a> {
         let labels = events.iter().filter_map(|event| match event.class {
             Class::Label(label) => Some((*event, label)),
             _ => None,
@@ -111,7 +111,7 @@ impl<'a> Rank<'a> {
         received.sort_unstable();
         let work = events.iter().filter(|event| event.class.is_host_op()).collect();
         let has_gpu = events.iter().any(|event| matches!(event.class, Class::Kernel(_) | Class::Transfer(_)));
-        Rank { labels: labels.collect(), work, exchanges, received, has_gpu }
+        LabelledRank { labels: labels.collect(), work, exchanges, received, has_gpu }
     }
 
     /// Returns the ops of all labelled ranges, with their ranges.
@@ -247,7 +247,7 @@ impl<'a> Rank<'a> {
             let place = place(send.posted);
             let done = if self.has_gpu { place.map(|(end, _)| end) } else { send.done };
             let key = own(place);
-            if let Some(op) = key.and_then(|key| find(steps, key, send.posted, Side::Send)) {
+            if let Some(op) = key.and_then(|key| find(steps, key, send.posted, MessageSide::Send)) {
                 op.send = Some((send.posted, done));
             }
         }
@@ -255,7 +255,7 @@ impl<'a> Rank<'a> {
             let place = place(receive.posted);
             let done = if self.has_gpu { place.map(|(end, _)| end) } else { receive.done };
             let (Some(done), key) = (done, own(place)) else { continue };
-            if let Some(op) = key.and_then(|key| find(steps, key, receive.posted, Side::Receive)) {
+            if let Some(op) = key.and_then(|key| find(steps, key, receive.posted, MessageSide::Receive)) {
                 op.receive = Some((receive.posted, done));
             }
         }
@@ -271,7 +271,7 @@ const EPILOGUE_NS: i64 = 150_000;
 
 /// Which of two steps an exchange belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum MessageSide {
     /// Its op began before.
     Send,
     /// Its op ends later.
@@ -279,7 +279,7 @@ enum Side {
 }
 
 /// Returns the op of a boundary in the step that is under way at `time` or, for a receive that is posted ahead, in the next one.
-fn find(steps: &mut [RankStep], key: Boundary, time: i64, side: Side) -> Option<&mut RankOp> {
+fn find(steps: &mut [RankStep], key: Boundary, time: i64, side: MessageSide) -> Option<&mut RankOp> {
     let begins = |step: &RankStep| match step.marked {
         Some((start, _)) => start,
         None => step.ops.iter().map(|op| op.ready).min().unwrap_or(i64::MAX),
@@ -289,7 +289,7 @@ fn find(steps: &mut [RankStep], key: Boundary, time: i64, side: Side) -> Option<
     let candidates = [at.checked_sub(1), Some(at)].into_iter().flatten().filter(|&at| at < count);
     let chosen = candidates.into_iter().find(|&at| {
         let op = steps[at].find(key.gradient, key.stage, key.microbatch);
-        op.is_some_and(|op| if side == Side::Send { op.start <= time } else { op.end > time })
+        op.is_some_and(|op| if side == MessageSide::Send { op.start <= time } else { op.end > time })
     })?;
     steps[chosen].find(key.gradient, key.stage, key.microbatch)
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// A forward or backward pass on the host.
 #[derive(Clone, Debug)]
-struct Pass {
+struct TracedPass {
     is_forward: bool,
     start: i64,
     end: i64,
@@ -42,13 +42,14 @@ const APART_NS: i64 = 60_000;
 /// Recovers a rank's steps from the host's ops.
 pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Vec<String>) -> Vec<RankStep> {
     let passes = passes(events, windows);
-    let (forwards, backwards): (Vec<Pass>, Vec<Pass>) = passes.into_iter().partition(|pass| pass.is_forward);
+    let (forwards, backwards): (Vec<TracedPass>, Vec<TracedPass>) =
+        passes.into_iter().partition(|pass| pass.is_forward);
     let count = backwards.len();
     let (pairs, lone) = matched(forwards, backwards);
     if lone > 0 {
         warnings.push(format!("{file}: {lone} of {count} backwards belong to no recorded forward"));
     }
-    let mut by_step: BTreeMap<usize, Vec<(Pass, Pass)>> = BTreeMap::new();
+    let mut by_step: BTreeMap<usize, Vec<(TracedPass, TracedPass)>> = BTreeMap::new();
     for pair in pairs {
         by_step.entry(pair.0.step).or_default().push(pair);
     }
@@ -80,7 +81,7 @@ pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Ve
 }
 
 /// Returns the number of passes that have another number of host ops than most of their kind.
-fn odd<'a>(pairs: impl Iterator<Item = &'a (Pass, Pass)>) -> usize {
+fn odd<'a>(pairs: impl Iterator<Item = &'a (TracedPass, TracedPass)>) -> usize {
     let (mut counts, mut all): ([BTreeMap<usize, usize>; 2], usize) = Default::default();
     for (forward, backward) in pairs {
         *counts[0].entry(forward.count).or_default() += 1;
@@ -90,15 +91,15 @@ fn odd<'a>(pairs: impl Iterator<Item = &'a (Pass, Pass)>) -> usize {
     all - counts.iter().filter_map(|counts| counts.values().max()).sum::<usize>()
 }
 
-fn op(op: Op, pass: &Pass) -> RankOp {
+fn op(op: Op, pass: &TracedPass) -> RankOp {
     let gap = pass.next - pass.end;
     RankOp::new(op, pass.start, pass.end + gap.clamp(0, EPILOGUE_NS))
 }
 
 /// Divides the host's ops into passes.
-fn passes(events: &[Event], windows: &[Window]) -> Vec<Pass> {
+fn passes(events: &[Event], windows: &[Window]) -> Vec<TracedPass> {
     let main = main_thread(events);
-    let (mut passes, mut open): (Vec<Pass>, Option<Pass>) = (Vec::new(), None);
+    let (mut passes, mut open): (Vec<TracedPass>, Option<TracedPass>) = (Vec::new(), None);
     let (mut step, mut until) = (0, i64::MIN);
     for event in events {
         let sequence = match event.class {
@@ -134,7 +135,7 @@ fn passes(events: &[Event], windows: &[Window]) -> Vec<Pass> {
             _ => continue,
         };
         until = event.end;
-        let pass = open.get_or_insert_with(|| Pass {
+        let pass = open.get_or_insert_with(|| TracedPass {
             is_forward,
             start: event.start,
             end: event.end,
@@ -162,7 +163,7 @@ fn passes(events: &[Event], windows: &[Window]) -> Vec<Pass> {
     passes
 }
 
-impl Pass {
+impl TracedPass {
     /// Leaves out leading ops that autograd does not record, such as the division of the batch: they share their sequence number
     /// with the next op, and the host does something else in between.
     fn leave_out_preparation(&mut self) {
@@ -195,8 +196,8 @@ fn main_thread(events: &[Event]) -> u64 {
 }
 
 /// Pairs backwards with their forwards, and returns the number of backwards without one.
-fn matched(forwards: Vec<Pass>, backwards: Vec<Pass>) -> (Vec<(Pass, Pass)>, usize) {
-    let mut of: Vec<Vec<Pass>> = vec![Vec::new(); forwards.len()];
+fn matched(forwards: Vec<TracedPass>, backwards: Vec<TracedPass>) -> (Vec<(TracedPass, TracedPass)>, usize) {
+    let mut of: Vec<Vec<TracedPass>> = vec![Vec::new(); forwards.len()];
     // Sequence numbers grow with time.
     let mut order: Vec<usize> = (0..forwards.len()).collect();
     order.sort_by_key(|&at| forwards[at].sequences.0);
@@ -226,13 +227,13 @@ fn matched(forwards: Vec<Pass>, backwards: Vec<Pass>) -> (Vec<(Pass, Pass)>, usi
 }
 
 /// Returns the part of a forward, which is several without a message between them, that belongs to `backward`.
-fn part(forward: &Pass, backward: &Pass, is_last: bool) -> Pass {
+fn part(forward: &TracedPass, backward: &TracedPass, is_last: bool) -> TracedPass {
     let (least, most) = backward.sequences;
     let own = forward.ops.iter().filter(|(sequence, ..)| (least..=most).contains(sequence));
     let start = own.clone().map(|op| op.1).min().unwrap_or(forward.start);
     let end = own.clone().map(|op| op.2).max().unwrap_or(forward.end);
     let count = own.count();
-    Pass {
+    TracedPass {
         count,
         start,
         end,

@@ -128,7 +128,7 @@ impl Asked<'_> {
 }
 
 /// Counters of one stage of the device.
-struct Chunk {
+struct ChunkCounters {
     stage: u32,
     direction: u32,
     /// Number of the next F, of the next I or B, and of the next R.
@@ -154,7 +154,7 @@ struct Expansion<'a> {
     seen: ProgramCheck,
     /// Whether the op taken last opens a pair.
     opened: bool,
-    chunks: Vec<Chunk>,
+    chunks: Vec<ChunkCounters>,
     slices: &'a Slices,
     /// Line of the op taken last.
     line: u32,
@@ -179,7 +179,17 @@ impl<'a> Expansion<'a> {
             let first = placement.microbatches_of(direction, microbatches).start * n;
             let (pending, offloaded) = (VecDeque::new(), BTreeSet::new());
             let [forward, backward, recompute] = [first; 3];
-            Chunk { stage, direction, forward, backward, recompute, vocabulary: [0; 3], pending, last: None, offloaded }
+            ChunkCounters {
+                stage,
+                direction,
+                forward,
+                backward,
+                recompute,
+                vocabulary: [0; 3],
+                pending,
+                last: None,
+                offloaded,
+            }
         };
         Expansion {
             start: ops.len(),
@@ -257,7 +267,7 @@ impl<'a> Expansion<'a> {
         self.phases.iter_mut().for_each(|phase| phase.start = moved[phase.start.min(moved.len() - 1)]);
         self.seen = self.seen.restarted();
         for op in ops {
-            let of = |chunk: &Chunk| (chunk.stage, chunk.direction) == (op.stage(), op.direction());
+            let of = |chunk: &ChunkCounters| (chunk.stage, chunk.direction) == (op.stage(), op.direction());
             let chunk = self.chunks.iter().position(of).unwrap_or(0);
             self.seen.add(chunk, op)?;
             self.ops.push(op);
@@ -337,7 +347,7 @@ fn with_copies(program: &[Op], offloads: &[(usize, Offload)]) -> (Vec<Op>, Vec<u
     (ops, moved)
 }
 
-impl Chunk {
+impl ChunkCounters {
     /// Returns the unit of the next op. Forwards count upwards; backwards and recomputes count micro-batches upwards and slices
     /// downwards.
     fn count(&mut self, atom: &Atom, slices: &Slices) -> Result<u32, OpError> {

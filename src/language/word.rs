@@ -55,7 +55,7 @@ pub(super) struct Named {
 /// A word. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
-    node: Arc<Node>,
+    node: Arc<WordNode>,
     depth: u32,
     /// Number of ops; `None` if known only after numbering (`first`).
     len: Option<u64>,
@@ -63,12 +63,12 @@ pub(super) struct Word {
 
 /// Words in sequence, and where each ends. A word of unknown length counts as 0, and the length of the join is then unknown, too.
 #[derive(Debug, Default)]
-struct List {
+struct WordList {
     words: Vec<Word>,
     ends: Vec<u64>,
 }
 
-impl List {
+impl WordList {
     fn push(&mut self, word: Word) {
         let start = self.ends.last().copied().unwrap_or(0);
         self.ends.push(start.saturating_add(word.len.unwrap_or(0)));
@@ -77,11 +77,11 @@ impl List {
 }
 
 #[derive(Debug)]
-enum Node {
+enum WordNode {
     Atom(Atom),
     /// The first `count` words of a shared, growing list: `a + b` on the newest view appends in place.
     Join {
-        list: Arc<Mutex<List>>,
+        list: Arc<Mutex<WordList>>,
         count: usize,
     },
     Repeat {
@@ -139,7 +139,7 @@ pub(super) trait Sink<E>: FnMut(&[Atom], Context<'_>) -> Result<(), E> {}
 impl<E, F: FnMut(&[Atom], Context<'_>) -> Result<(), E>> Sink<E> for F {}
 
 impl Word {
-    fn new(node: Node, depth: u32, len: Option<u64>) -> Result<Word, WordError> {
+    fn new(node: WordNode, depth: u32, len: Option<u64>) -> Result<Word, WordError> {
         if depth > MAX_DEPTH {
             return Err(WordError::TooDeep);
         }
@@ -150,11 +150,11 @@ impl Word {
     }
 
     pub fn atom(atom: Atom) -> Word {
-        Word { node: Arc::new(Node::Atom(atom)), depth: 1, len: Some(1) }
+        Word { node: Arc::new(WordNode::Atom(atom)), depth: 1, len: Some(1) }
     }
 
     pub fn empty() -> Word {
-        Word { node: Arc::new(Node::Join { list: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
+        Word { node: Arc::new(WordNode::Join { list: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
     }
 
     /// Returns two ops as an overlapped pair.
@@ -168,12 +168,12 @@ impl Word {
     }
 
     pub fn concat(words: Vec<Word>) -> Result<Word, WordError> {
-        let mut list = List::default();
+        let mut list = WordList::default();
         words.into_iter().filter(|word| word.len != Some(0)).for_each(|word| list.push(word));
         let depth = list.words.iter().map(|word| word.depth).max().unwrap_or(0) + 1;
         let len = list.words.iter().try_fold(0_u64, |sum, word| Some(sum.saturating_add(word.len?)));
         let count = list.words.len();
-        Word::new(Node::Join { list: Arc::new(Mutex::new(list)), count }, depth, len)
+        Word::new(WordNode::Join { list: Arc::new(Mutex::new(list)), count }, depth, len)
     }
 
     pub fn then(&self, next: &Word) -> Result<Word, WordError> {
@@ -182,16 +182,16 @@ impl Word {
             (_, Some(0)) => return Ok(self.clone()),
             _ => {}
         }
-        let Node::Join { list, count } = &*self.node else {
+        let WordNode::Join { list, count } = &*self.node else {
             return Word::concat(vec![self.clone(), next.clone()]);
         };
-        let is_own_tail = matches!(&*next.node, Node::Join { list: other, .. } if Arc::ptr_eq(list, other));
+        let is_own_tail = matches!(&*next.node, WordNode::Join { list: other, .. } if Arc::ptr_eq(list, other));
         let mut newest = list.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_own_tail && newest.words.len() == *count {
             newest.push(next.clone());
             let (depth, len) =
                 (self.depth.max(next.depth + 1), self.len.zip(next.len).map(|(a, b)| a.saturating_add(b)));
-            return Word::new(Node::Join { list: list.clone(), count: count + 1 }, depth, len);
+            return Word::new(WordNode::Join { list: list.clone(), count: count + 1 }, depth, len);
         }
         let copy = newest.words[..*count].iter().cloned().chain([next.clone()]).collect();
         drop(newest);
@@ -206,7 +206,7 @@ impl Word {
             _ => {
                 let count = count as u64;
                 let len = self.len.map(|len| len.saturating_mul(count));
-                Word::new(Node::Repeat { count, word: self.clone() }, self.depth + 1, len)
+                Word::new(WordNode::Repeat { count, word: self.clone() }, self.depth + 1, len)
             }
         }
     }
@@ -222,37 +222,37 @@ impl Word {
         match range.end.saturating_sub(range.start) {
             0 => Ok(Word::empty()),
             n if n == len => Ok(self.clone()),
-            n => Word::new(Node::Slice { word: self.clone(), range }, self.depth + 1, Some(n)),
+            n => Word::new(WordNode::Slice { word: self.clone(), range }, self.depth + 1, Some(n)),
         }
     }
 
     /// Returns a0 b0 a1 b1 .., then the rest of the longer word.
     pub fn alternate(a: &Word, b: &Word) -> Result<Word, WordError> {
         let len = a.len()?.saturating_add(b.len()?);
-        Word::new(Node::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
+        Word::new(WordNode::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
     }
 
     pub fn phase(&self, name: &str) -> Result<Word, WordError> {
-        Word::new(Node::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
+        Word::new(WordNode::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
     }
 
     /// Returns the ops of micro-batches below `limit`; the others are numbered, then dropped.
     pub fn first(&self, limit: u32) -> Result<Word, WordError> {
         let len = self.len.filter(|&len| len == 0); // only the empty word's length is known
-        Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
+        Word::new(WordNode::First { limit, word: self.clone() }, self.depth + 1, len)
     }
 
     /// Returns the word with R directly before each backward of `chunks`, or of all; before the pair if the backward is in one.
     pub fn recompute(&self, chunks: Option<Vec<u32>>) -> Result<Word, WordError> {
         let len = self.len.filter(|&len| len == 0);
         let chunks = chunks.map(Arc::from);
-        Word::new(Node::Recompute { chunks, word: self.clone() }, self.depth + 1, len)
+        Word::new(WordNode::Recompute { chunks, word: self.clone() }, self.depth + 1, len)
     }
 
     /// Returns the word with an O after each F whose activation goes to the host, and an L before its backward.
     pub fn offload(&self, rule: Offload) -> Result<Word, WordError> {
         let len = self.len.filter(|&len| len == 0);
-        Word::new(Node::Offload { rule: Arc::new(rule), word: self.clone() }, self.depth + 1, len)
+        Word::new(WordNode::Offload { rule: Arc::new(rule), word: self.clone() }, self.depth + 1, len)
     }
 
     /// Calls `sink` for all ops in order, one or several at a time; stops at its first error.
@@ -262,7 +262,7 @@ impl Word {
 
     /// Returns the words of a join that have ops in `range`, and where the first of them starts; nothing for other nodes.
     fn joined(&self, range: &Range<u64>) -> (Vec<Word>, u64) {
-        let Node::Join { list, count } = &*self.node else { return (Vec::new(), 0) };
+        let WordNode::Join { list, count } = &*self.node else { return (Vec::new(), 0) };
         let list = list.lock().unwrap_or_else(PoisonError::into_inner);
         if self.len.is_none() {
             return (list.words[..*count].to_vec(), 0);
@@ -277,11 +277,11 @@ impl Word {
     /// Returns the ops of a short flat word.
     fn atoms(&self) -> Option<Vec<Atom>> {
         let atom = |word: &Word| match &*word.node {
-            Node::Atom(atom) => Some(*atom),
+            WordNode::Atom(atom) => Some(*atom),
             _ => None,
         };
         match &*self.node {
-            Node::Join { count: ..=MAX_PLAIN, .. } => self.joined(&(0..u64::MAX)).0.iter().map(atom).collect(),
+            WordNode::Join { count: ..=MAX_PLAIN, .. } => self.joined(&(0..u64::MAX)).0.iter().map(atom).collect(),
             _ => atom(self).map(|atom| vec![atom]),
         }
     }
@@ -292,24 +292,24 @@ impl Word {
             return Ok(());
         }
         match &*self.node {
-            Node::Atom(atom) => sink(std::slice::from_ref(atom), context),
-            Node::Join { .. } => {
+            WordNode::Atom(atom) => sink(std::slice::from_ref(atom), context),
+            WordNode::Join { .. } => {
                 let (words, start) = self.joined(&range);
                 walk_join(&words, range.start - start..range.end.saturating_sub(start), context, sink)
             }
-            Node::Repeat { count, word } => walk_repeat(word, *count, range, context, sink),
-            Node::Slice { word, range: inner } => word.walk(
+            WordNode::Repeat { count, word } => walk_repeat(word, *count, range, context, sink),
+            WordNode::Slice { word, range: inner } => word.walk(
                 inner.start + range.start..(inner.start.saturating_add(range.end)).min(inner.end),
                 context,
                 sink,
             ),
-            Node::Alternate(a, b) => walk_alternate(a, b, range, context, sink),
-            Node::Phase { name, word } => word.walk(range, Context { phase: name, ..context }, sink),
-            Node::First { limit, word } => {
+            WordNode::Alternate(a, b) => walk_alternate(a, b, range, context, sink),
+            WordNode::Phase { name, word } => word.walk(range, Context { phase: name, ..context }, sink),
+            WordNode::First { limit, word } => {
                 word.walk(range, Context { limit: context.limit.min(u64::from(*limit)), ..context }, sink)
             }
-            Node::Offload { rule, word } => word.walk(range, Context { offload: Some(rule), ..context }, sink),
-            Node::Recompute { chunks, word } => walk_recompute(word, chunks.as_deref(), range, context, sink),
+            WordNode::Offload { rule, word } => word.walk(range, Context { offload: Some(rule), ..context }, sink),
+            WordNode::Recompute { chunks, word } => walk_recompute(word, chunks.as_deref(), range, context, sink),
         }
     }
 }

@@ -11,5 +11,7 @@
 //! # Ok::<(), pipesim_measure::experiment::Error>(())
 //! ```
 
+#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
+
 pub mod experiment;
 pub mod training_loop;

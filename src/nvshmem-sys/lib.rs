@@ -6,8 +6,10 @@ mod error;
 mod functions;
 mod layout;
 mod library;
+mod status;
 
 pub use error::Error;
 pub use functions::{Functions, SYMBOLS};
 pub use layout::*;
-pub use library::{Library, Status, UniqueId};
+pub use library::{Library, UniqueId};
+pub use status::Status;

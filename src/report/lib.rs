@@ -15,6 +15,8 @@
 //! assert!(report.markdown().contains("| 1f1b"));
 //! ```
 
+#![cfg_attr(not(feature = "pictures"), allow(dead_code))]
+
 mod compare;
 mod contest;
 mod file;

@@ -78,7 +78,7 @@ impl fmt::Display for Balanced {
     }
 }
 
-struct Search<'a> {
+struct SplitSearch<'a> {
     problem: &'a Problem<'a>,
     best: Option<(u64, Vec<usize>)>,
     steps: u64,
@@ -91,7 +91,7 @@ pub fn balance(problem: &Problem<'_>) -> Option<Balance> {
     let stages = problem.start.len();
     let least = |stage: usize| usize::from(stage > 0 && stage + 1 < stages);
     let bounds = (0..stages).map(|stage| (least(stage), problem.layers)).collect();
-    let mut search = Search { problem, best: None, steps: 0, bounds };
+    let mut search = SplitSearch { problem, best: None, steps: 0, bounds };
     let before = search.step(&problem.start).map(|step| (step, (problem.fits)(&problem.start)));
     search.climb(problem.start.clone());
     if let Some(filled) = search.filled() {
@@ -105,7 +105,7 @@ pub fn balance(problem: &Problem<'_>) -> Option<Balance> {
     Some(Balance { layers, step, before, is_optimal, steps: search.steps })
 }
 
-impl Search<'_> {
+impl SplitSearch<'_> {
     fn step(&mut self, layers: &[usize]) -> Option<u64> {
         self.steps += 1;
         (self.problem.step)(layers)

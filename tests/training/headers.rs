@@ -361,8 +361,7 @@ fn lexed(whole: &str) -> (String, Vec<(usize, String)>) {
 
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        ["src", "cuda/src", "src/nvshmem-sys/src"].iter().map(|folder| root().join(folder)).collect();
+    let mut folders: Vec<PathBuf> = vec![root().join("src")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();

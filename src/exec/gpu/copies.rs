@@ -27,7 +27,7 @@ const PIECE: usize = 4 << 20;
 const ALIGNMENT: usize = 256;
 
 /// A member's slots.
-struct Slots {
+struct StagingSlots {
     /// Both slots, one after the other.
     memory: Memory,
     /// The content of a slot is complete.
@@ -38,7 +38,7 @@ struct Slots {
 struct Peer {
     /// Signal that counts the pieces it has enqueued.
     enqueued: Region,
-    slots: Arc<Slots>,
+    slots: Arc<StagingSlots>,
     /// Local memory for its pieces, if kernels here cannot read its slots.
     inbox: Option<Buffer>,
 }
@@ -50,7 +50,7 @@ pub struct Copies {
     shared: Arc<Shared>,
     rank: usize,
     enqueued: Region,
-    slots: Arc<Slots>,
+    slots: Arc<StagingSlots>,
     /// The other members, in order.
     peers: Vec<Peer>,
     /// Number of pieces that it has enqueued.
@@ -104,28 +104,28 @@ pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends
 }
 
 /// Creates a member's slots, and handles for other processes if `shared`.
-fn make(gpu: &Arc<Gpu>, shared: bool) -> Result<(Slots, Option<Handles>)> {
+fn make(gpu: &Arc<Gpu>, shared: bool) -> Result<(StagingSlots, Option<Handles>)> {
     if !shared {
         let memory = Memory::Own { buffer: Buffer::new(gpu.context(), 2 * PIECE)?, gpu: gpu.clone() };
-        return Ok((Slots { memory, written: [gpu.events().untimed()?, gpu.events().untimed()?] }, None));
+        return Ok((StagingSlots { memory, written: [gpu.events().untimed()?, gpu.events().untimed()?] }, None));
     }
     let buffer = Buffer::shareable(gpu.context(), 2 * PIECE)?;
     let handle = buffer.share().context("sharing memory with another process")?;
     let event = || Event::shared(gpu.context()).context("sharing an event with another process");
     let ((first, first_handle), (second, second_handle)) = (event()?, event()?);
     let handles = [handle, first_handle, second_handle].map(|handle| Some(handle.to_vec()));
-    Ok((Slots { memory: Memory::Own { buffer, gpu: gpu.clone() }, written: [first, second] }, Some(handles)))
+    Ok((StagingSlots { memory: Memory::Own { buffer, gpu: gpu.clone() }, written: [first, second] }, Some(handles)))
 }
 
 /// Opens the slots of a member in another process.
-fn open(gpu: &Arc<Gpu>, handles: &Handles) -> Result<Slots> {
+fn open(gpu: &Arc<Gpu>, handles: &Handles) -> Result<StagingSlots> {
     let handle = |index: usize| -> Result<ProcessHandle> {
         let found = handles[index].as_deref().and_then(|bytes| bytes.try_into().ok());
         found.context("expected handles of another process's slots, found none")
     };
     let memory = Memory::open(gpu, handle(0)?)?;
     let event = |index| Event::open(gpu.context(), handle(index)?).context("opening another process's event");
-    Ok(Slots { memory, written: [event(1)?, event(2)?] })
+    Ok(StagingSlots { memory, written: [event(1)?, event(2)?] })
 }
 
 impl Copies {
@@ -133,7 +133,7 @@ impl Copies {
     /// pieces, in order. They are valid until the next piece.
     fn pass(&mut self, bytes: usize, write: impl FnOnce(Address) -> Result<()>) -> Result<Vec<Address>> {
         let (turn, piece) = ((self.pieces % 2) as usize, self.pieces + 1);
-        let place = |slots: &Slots| slots.memory.address().offset(turn * PIECE);
+        let place = |slots: &StagingSlots| slots.memory.address().offset(turn * PIECE);
         let (gpu, Shared { heap, watch, .. }) = (&self.gpu, &*self.shared);
         write(place(&self.slots))?;
         gpu.compute.record(&self.slots.written[turn])?;

@@ -38,7 +38,7 @@ impl ReceiveBuffer {
 }
 
 /// A queue of a device.
-struct Lane {
+struct NcclLane {
     name: Name,
     queue: CommunicationQueue,
     /// The next group.
@@ -71,7 +71,7 @@ pub struct Nccl {
     ids: Arc<BTreeMap<Name, UniqueId>>,
     /// Joined at the first step.
     channels: BTreeMap<Name, SharedCommunicator>,
-    lanes: Vec<Lane>,
+    lanes: Vec<NcclLane>,
     /// Messages produced in this step, by op.
     made: BTreeMap<usize, Message>,
     step: u64,
@@ -156,7 +156,7 @@ impl Nccl {
         let endpoint = endpoint.with_send_buffers(|_| None)?;
         let device = endpoint.shared.mesh.device(endpoint.device);
         let own = lowering.queues().iter().filter(|queue| queue.device == device);
-        let lane = |queue: &CommunicationQueue| Lane {
+        let lane = |queue: &CommunicationQueue| NcclLane {
             name: name_of(&endpoint.shared, endpoint.device, queue.holds),
             queue: queue.clone(),
             next: 0,
@@ -198,7 +198,7 @@ impl Nccl {
     /// Enqueues the next entries of a lane: up to the receive of `wanted`, or all sends that are produced.
     fn advance(&mut self, lane: usize, wanted: Option<usize>) -> Result<()> {
         while self.lanes[lane].next < self.lanes[lane].queue.groups() {
-            let Lane { name, queue, next } = &self.lanes[lane];
+            let NcclLane { name, queue, next } = &self.lanes[lane];
             // Without the messages of backwards the others keep their order, on both sides of each.
             let runs = |entry: &Entry| !self.forwards_only || self.kind_of(entry) == Kind::F;
             let group: Vec<Entry> = queue.group(*next).iter().copied().filter(runs).collect();
@@ -320,7 +320,7 @@ impl Link for Nccl {
 
     fn wait(&mut self, message: Message) -> Result<Address> {
         let Some(op) = message.op else { return self.swap(message) };
-        let pending = |lane: &Lane| {
+        let pending = |lane: &NcclLane| {
             (lane.next..lane.queue.groups()).any(|group| lane.queue.group(group).contains(&Entry::receive(op)))
         };
         if let Some(lane) = self.lanes.iter().position(pending) {

@@ -26,7 +26,7 @@ pub struct Nvshmem {
     endpoint: Endpoint,
     messages: Arc<Symmetric>,
     words: Symmetric,
-    layout: Layout,
+    layout: HeapLayout,
     /// By buffer: event behind this device's read of it.
     read: BTreeMap<usize, Event>,
     waits: Waits,
@@ -44,14 +44,14 @@ enum Waits {
 }
 
 /// Offsets of message buffers in symmetric memory.
-struct Layout {
+struct HeapLayout {
     /// By buffer: offset on the receiver, offset on the sender.
     places: Vec<[usize; 2]>,
     bytes: usize,
 }
 
-impl Layout {
-    fn new(buffers: &MessageBuffers) -> Layout {
+impl HeapLayout {
+    fn new(buffers: &MessageBuffers) -> HeapLayout {
         let mut filled: [BTreeMap<u32, usize>; 2] = Default::default();
         let mut place = |side: usize, device: u32, bytes: usize| {
             let end = filled[side].entry(device).or_default();
@@ -64,7 +64,7 @@ impl Layout {
         let mut places: Vec<[usize; 2]> = buffers.all().iter().map(both).collect();
         let [received, sent] = filled.map(|filled| filled.into_values().max().unwrap_or(0));
         places.iter_mut().for_each(|[_, from]| *from += received);
-        Layout { places, bytes: received + sent }
+        HeapLayout { places, bytes: received + sent }
     }
 
     fn words(&self) -> usize {
@@ -76,7 +76,7 @@ impl Layout {
     }
 
     fn read(buffer: usize) -> usize {
-        Layout::arrived(buffer) + WORD
+        HeapLayout::arrived(buffer) + WORD
     }
 }
 
@@ -144,7 +144,7 @@ impl Nvshmem {
             endpoint.gpu.make_current()?;
         }
         let world = world(shared)?;
-        let layout = Layout::new(&shared.buffers);
+        let layout = HeapLayout::new(&shared.buffers);
         let messages = messages(&world, layout.bytes)?;
         let words = Symmetric::new(&world, layout.words())?;
         if let Some(endpoint) = endpoints.first() {
@@ -195,17 +195,17 @@ impl Link for Nvshmem {
         let pe = self.pe(self.endpoint.buffer(message).consumer);
         self.endpoint.note_made(message)?;
         if let Some(credit) = message.credit.filter(|&credit| credit > 0) {
-            self.wait_word(&self.endpoint.gpu.send, Layout::read(message.buffer), credit)?;
+            self.wait_word(&self.endpoint.gpu.send, HeapLayout::read(message.buffer), credit)?;
         }
         let [to, from] = self.layout.places[message.buffer];
-        let (messages, word) = (&self.messages, (&self.words, Layout::arrived(message.buffer)));
+        let (messages, word) = (&self.messages, (&self.words, HeapLayout::arrived(message.buffer)));
         self.endpoint.send(message, |gpu, send_buffer| {
             messages.put([from, to], send_buffer.bytes, word, message.value, pe, &gpu.send)
         })
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
-        self.wait_word(&self.endpoint.gpu.compute, Layout::arrived(message.buffer), message.value)?;
+        self.wait_word(&self.endpoint.gpu.compute, HeapLayout::arrived(message.buffer), message.value)?;
         Ok(self.messages.address(self.layout.places[message.buffer][0]))
     }
 
@@ -216,7 +216,7 @@ impl Link for Nvshmem {
         // On its own stream, so that neither compute nor sends wait for the signal's transfer.
         gpu.receive.wait(read)?;
         let pe = self.pe(self.endpoint.buffer(message).producer);
-        self.words.signal(Layout::read(message.buffer), message.value, pe, &gpu.receive)
+        self.words.signal(HeapLayout::read(message.buffer), message.value, pe, &gpu.receive)
     }
 
     fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {

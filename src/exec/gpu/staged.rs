@@ -30,7 +30,7 @@ struct Outgoing {
 }
 
 /// A received message.
-struct ReceiveBuffer {
+struct StagedReceiveBuffer {
     host: Pinned,
     buffer: Buffer,
     /// It has arrived on the device.
@@ -42,7 +42,7 @@ struct ReceiveBuffer {
 pub struct Staged {
     endpoint: Endpoint,
     outgoing: BTreeMap<usize, (Arc<Outgoing>, u64)>,
-    receive_buffers: BTreeMap<usize, ReceiveBuffer>,
+    receive_buffers: BTreeMap<usize, StagedReceiveBuffer>,
     /// `None` when the device ends.
     forwarder: Option<Sender<(Message, Arc<Outgoing>)>>,
     thread: Option<JoinHandle<()>>,
@@ -51,9 +51,9 @@ pub struct Staged {
 }
 
 /// Ends waits if the run is aborted or messages are no longer forwarded.
-struct Until<'a>(&'a Watch, &'a OnceLock<String>);
+struct StagedUntil<'a>(&'a Watch, &'a OnceLock<String>);
 
-impl WaitPolicy for Until<'_> {
+impl WaitPolicy for StagedUntil<'_> {
     fn spin(&self) -> Duration {
         self.0.spin()
     }
@@ -90,7 +90,7 @@ impl Staged {
             if buffer.consumer == endpoint.device {
                 let (up, read) = (endpoint.gpu.events().untimed()?, endpoint.gpu.events().untimed()?);
                 let (host, buffer) = (Pinned::new(context, padded)?, Buffer::new(context, buffer.bytes)?);
-                receive_buffers.insert(number, ReceiveBuffer { host, buffer, up, read });
+                receive_buffers.insert(number, StagedReceiveBuffer { host, buffer, up, read });
             }
         }
         let (forwarder, messages) = channel();
@@ -143,7 +143,7 @@ impl Link for Staged {
 
     fn put(&mut self, message: Message) -> Result<()> {
         let (way, count) = self.outgoing.get_mut(&message.buffer).context("a message of another device")?;
-        let gone = way.gone.wait(*count, &Until(&self.endpoint.shared.watch, &self.fault));
+        let gone = way.gone.wait(*count, &StagedUntil(&self.endpoint.shared.watch, &self.fault));
         *count += 1;
         let way = way.clone();
         self.check()?;
@@ -160,7 +160,7 @@ impl Link for Staged {
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
-        let come = self.endpoint.wait_enqueued_until(message, &Until(&self.endpoint.shared.watch, &self.fault));
+        let come = self.endpoint.wait_enqueued_until(message, &StagedUntil(&self.endpoint.shared.watch, &self.fault));
         self.check()?;
         come?;
         let gpu = self.endpoint.gpu.clone();

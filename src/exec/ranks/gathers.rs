@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 const UNDER_WAY: usize = 2;
 
 /// A call under way, with this rank's numbers and those of all ranks.
-struct Running {
+struct RunningGather {
     request: Request<'static, [f32], StaticScope>,
     own: *mut [f32],
     all: *mut [f32],
@@ -23,7 +23,7 @@ struct Running {
 /// A communicator, and its calls in order.
 struct Channel {
     communicator: SimpleCommunicator,
-    running: VecDeque<Running>,
+    running: VecDeque<RunningGather>,
     waiting: VecDeque<AllGather>,
 }
 
@@ -108,7 +108,7 @@ impl Channel {
         // SAFETY: both just made from boxes; they are used again in `deliver`, once MPI is done with them, and only there.
         let (send, receive): (&'static [f32], &'static mut [f32]) = unsafe { (&*own, &mut *all) };
         let request = self.communicator.immediate_all_gather_into(StaticScope, send, receive);
-        self.running.push_back(Running { request, own, all, take });
+        self.running.push_back(RunningGather { request, own, all, take });
     }
 }
 

@@ -25,7 +25,7 @@ struct Member {
 /// The launcher's connections to all ranks.
 pub struct Hub {
     members: Vec<Member>,
-    events: Receiver<Event>,
+    events: Receiver<HubEvent>,
     patience: Patience,
     since_ping: Duration,
     measured: bool,
@@ -34,7 +34,7 @@ pub struct Hub {
 }
 
 /// Messages of the reading threads to the hub.
-enum Event {
+enum HubEvent {
     Joined(u32, Sender<Arc<Vec<u8>>>),
     Frame(u32, io::Result<Frame>),
     /// The system has no more threads or sockets.
@@ -59,19 +59,19 @@ impl Hub {
         }
     }
 
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: HubEvent) {
         let (rank, frame) = match event {
-            Event::Joined(rank, outbox) => {
+            HubEvent::Joined(rank, outbox) => {
                 if let Some(member) = self.members.get_mut(rank as usize) {
                     (member.outbox, member.silent) = (Some(outbox), Duration::ZERO);
                 }
                 return;
             }
-            Event::Refused(error) => {
+            HubEvent::Refused(error) => {
                 self.refused = true;
                 return self.lose(Lost::new(format!("expected a thread for each rank, the system gave none: {error}")));
             }
-            Event::Frame(rank, frame) => (rank, frame),
+            HubEvent::Frame(rank, frame) => (rank, frame),
         };
         let Some(member) = self.members.get_mut(rank as usize) else { return };
         member.silent = Duration::ZERO;
@@ -200,7 +200,7 @@ fn post(members: &[Member], frame: &Frame) {
 }
 
 /// Accepts ranks; each has a thread that reads from it and one that writes to it.
-fn accept(size: u32, listener: &UnixListener, events: &Sender<Event>) {
+fn accept(size: u32, listener: &UnixListener, events: &Sender<HubEvent>) {
     // Other processes may connect, too; their number is limited.
     let claimed: Arc<Mutex<BTreeSet<u32>>> = Arc::default();
     for stream in listener.incoming().take(2 * size as usize + 16) {
@@ -216,7 +216,7 @@ fn accept(size: u32, listener: &UnixListener, events: &Sender<Event>) {
             std::thread::Builder::new().name("from a rank".to_string()).spawn(read)
         });
         if let Err(error) = threads {
-            let _ = events.send(Event::Refused(error));
+            let _ = events.send(HubEvent::Refused(error));
             return;
         }
     }
@@ -231,15 +231,20 @@ fn write(mut stream: UnixStream, frames: &Receiver<Arc<Vec<u8>>>) {
     }
 }
 
-fn read(mut stream: UnixStream, is_free: impl Fn(u32) -> bool, outbox: Sender<Arc<Vec<u8>>>, events: &Sender<Event>) {
+fn read(
+    mut stream: UnixStream,
+    is_free: impl Fn(u32) -> bool,
+    outbox: Sender<Arc<Vec<u8>>>,
+    events: &Sender<HubEvent>,
+) {
     let Ok(Frame::Hello(rank)) = Frame::read(&mut stream) else { return };
-    if !is_free(rank) || events.send(Event::Joined(rank, outbox)).is_err() {
+    if !is_free(rank) || events.send(HubEvent::Joined(rank, outbox)).is_err() {
         return;
     }
     loop {
         let frame = Frame::read(&mut stream);
         let end = frame.is_err();
-        if events.send(Event::Frame(rank, frame)).is_err() || end {
+        if events.send(HubEvent::Frame(rank, frame)).is_err() || end {
             return;
         }
     }

@@ -113,7 +113,7 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
     Ended { code, problem }
 }
 
-struct Started {
+struct StartedRank {
     process: Child,
     /// Its exit status, once it has ended.
     status: Option<ExitStatus>,
@@ -126,7 +126,7 @@ struct Started {
 }
 
 /// The processes by rank. Dropping kills those that still run.
-struct Children(Vec<Started>);
+struct Children(Vec<StartedRank>);
 
 impl Children {
     fn start(size: u32, socket: &str) -> io::Result<Children> {
@@ -147,7 +147,7 @@ impl Children {
                 );
                 io::Error::new(error.kind(), text)
             })?;
-            children.0.push(Started {
+            children.0.push(StartedRank {
                 process,
                 status: None,
                 ended: Duration::ZERO,
@@ -206,7 +206,7 @@ impl Children {
             hub.vanished().any(|vanished| vanished == rank).then_some(rank)
         });
         let never = || {
-            let silent = |(rank, child): (usize, &Started)| {
+            let silent = |(rank, child): (usize, &StartedRank)| {
                 let status = child.status?;
                 (!hub.has_joined(rank) && child.ended >= unjoined && !status.success()).then_some(rank)
             };
@@ -237,7 +237,7 @@ impl Drop for Children {
     }
 }
 
-impl Started {
+impl StartedRank {
     /// Whether the process is stopped, by its state in `/proc`.
     fn is_stopped(&self) -> bool {
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();

@@ -32,7 +32,7 @@ const LEAVE: Duration = Duration::from_secs(3);
 /// How long rank 1 waits for the message that rank 0 is alive; `mpirun` kills both a second after it has told them to end.
 const WORD: Duration = Duration::from_millis(300);
 
-enum Order {
+enum MpiOrder {
     Exchange(Vec<u8>, Audience, Patience, Reply),
     Send(u32, Packet),
     Connect(Vec<Vec<u32>>),
@@ -94,7 +94,7 @@ impl News {
 
 /// The handle of the thread that owns MPI.
 pub struct Mpi {
-    orders: Mutex<Sender<Order>>,
+    orders: Mutex<Sender<MpiOrder>>,
     news: Arc<News>,
     rank: u32,
     patience: Patience,
@@ -133,7 +133,7 @@ impl Mpi {
         Ok((Mpi { orders: Mutex::new(orders), news, rank, patience }, rank, size))
     }
 
-    fn order(&self, order: Order) -> bool {
+    fn order(&self, order: MpiOrder) -> bool {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order).is_ok()
     }
 
@@ -163,7 +163,7 @@ impl Mpi {
 impl Wire for Mpi {
     fn exchange(&self, bytes: Vec<u8>, audience: Audience, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         let (reply, answer) = channel();
-        if !self.order(Order::Exchange(bytes, audience, patience, reply)) {
+        if !self.order(MpiOrder::Exchange(bytes, audience, patience, reply)) {
             return Err(self.why());
         }
         loop {
@@ -176,15 +176,15 @@ impl Wire for Mpi {
     }
 
     fn send(&self, rank: u32, packet: Packet) {
-        self.order(Order::Send(rank, packet));
+        self.order(MpiOrder::Send(rank, packet));
     }
 
     fn connect(&self, groups: Vec<Vec<u32>>) {
-        self.order(Order::Connect(groups));
+        self.order(MpiOrder::Connect(groups));
     }
 
     fn all_gather(&self, call: AllGather) {
-        self.order(Order::Gather(call));
+        self.order(MpiOrder::Gather(call));
     }
 
     fn lost(&self) -> Option<Lost> {
@@ -229,7 +229,7 @@ impl Wire for Mpi {
             }
         }
         let (done, gone) = channel();
-        if self.order(Order::Leave(error.is_none(), code, done)) {
+        if self.order(MpiOrder::Leave(error.is_none(), code, done)) {
             // MPI ends with all ranks together, and one may be stopped; after an error it may be blocked itself.
             let _ = gone.recv_timeout(if error.is_some() { LEAVE } else { self.patience.joining });
         }
@@ -244,7 +244,7 @@ type Receive = (Request<'static, [u8], StaticScope>, *mut [u8], i32);
 
 struct Thread {
     world: SimpleCommunicator,
-    orders: Receiver<Order>,
+    orders: Receiver<MpiOrder>,
     inbox: Arc<Mutex<Inbox>>,
     sends: Vec<Send>,
     /// Messages that have begun to arrive, by rank, in order.
@@ -269,7 +269,7 @@ impl Thread {
     fn new(
         world: SimpleCommunicator,
         gathers: Gathers,
-        orders: Receiver<Order>,
+        orders: Receiver<MpiOrder>,
         inbox: Arc<Mutex<Inbox>>,
         patience: Patience,
         news: Arc<News>,
@@ -307,14 +307,16 @@ impl Thread {
                 self.post(1, ALIVE, Vec::new());
             }
             match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
-                Ok(Order::Exchange(bytes, audience, patience, reply)) => self.begin(bytes, audience, patience, reply),
-                Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
-                Ok(Order::Connect(groups)) => {
+                Ok(MpiOrder::Exchange(bytes, audience, patience, reply)) => {
+                    self.begin(bytes, audience, patience, reply)
+                }
+                Ok(MpiOrder::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
+                Ok(MpiOrder::Connect(groups)) => {
                     let note = |others| *self.news.created.lock().unwrap_or_else(PoisonError::into_inner) = others;
                     self.gathers.connect(groups, note);
                 }
-                Ok(Order::Gather(call)) => self.gathers.add(call),
-                Ok(Order::Leave(well, code, done)) => {
+                Ok(MpiOrder::Gather(call)) => self.gathers.add(call),
+                Ok(MpiOrder::Leave(well, code, done)) => {
                     self.end(well, code);
                     return Some(done);
                 }

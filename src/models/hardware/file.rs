@@ -100,7 +100,7 @@ fn stack_of(chain: Chain) -> Result<Stack, Error> {
 }
 
 /// Kind of table: hardware or software.
-struct Tables {
+struct EmbeddedTables {
     /// Kind, in errors.
     kind: &'static str,
     /// A name to suggest.
@@ -111,7 +111,7 @@ struct Tables {
     fields: &'static [Field],
 }
 
-static HARDWARE: Tables = Tables {
+static HARDWARE: EmbeddedTables = EmbeddedTables {
     kind: "hardware",
     example: "h100-sxm",
     files: FILES,
@@ -122,7 +122,7 @@ static HARDWARE: Tables = Tables {
     fields: Hardware::FIELDS,
 };
 
-static SOFTWARE: Tables = Tables {
+static SOFTWARE: EmbeddedTables = EmbeddedTables {
     kind: "training software",
     example: "megatron-core",
     files: STACK_FILES,
@@ -139,7 +139,7 @@ fn parse_all(files: &[(&str, &str)]) -> Vec<Parsed> {
     files.iter().map(|(name, text)| parse(name, text)).collect()
 }
 
-impl Tables {
+impl EmbeddedTables {
     fn names(&self) -> impl Iterator<Item = &'static str> {
         self.files.iter().skip(1).map(|(name, _)| *name)
     }
@@ -188,7 +188,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn named(tables: &'static Tables, name: &str, overrides: Overrides<'_>) -> Result<Chain, Error> {
+    fn named(tables: &'static EmbeddedTables, name: &str, overrides: Overrides<'_>) -> Result<Chain, Error> {
         let name = tables.names().find(|known| plain(known) == plain(name)).unwrap_or(name);
         let table = tables.embedded(name).filter(|_| name != tables.files[0].0).ok_or_else(|| tables.unknown(name))?;
         Chain::of(tables, name, table.clone()?, &|name| Err(tables.unknown(name)), overrides, None)
@@ -196,7 +196,7 @@ impl Chain {
 
     /// Follows bases from the first table; the first one with a number sets it. `known` are the schedules that may be named, if not all.
     fn of(
-        tables: &'static Tables,
+        tables: &'static EmbeddedTables,
         name: &str,
         first: Table,
         files: Files<'_>,
@@ -228,7 +228,7 @@ impl Chain {
 
     fn read(
         &mut self,
-        tables: &Tables,
+        tables: &EmbeddedTables,
         path: &str,
         table: &Table,
         overrides: Overrides<'_>,

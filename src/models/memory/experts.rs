@@ -33,7 +33,7 @@ impl MixtureMemory {
 
 /// Place of an operation in its layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ExpertPlace {
     Attention,
     /// The MLP of a dense layer, or a mixture's shared experts.
     Mlp,
@@ -42,16 +42,16 @@ enum Place {
 }
 
 /// Returns the operations of a part with their places and splits.
-fn places(part: &Part) -> impl Iterator<Item = (&Operation, Option<&Split>, Place)> {
+fn places(part: &Part) -> impl Iterator<Item = (&Operation, Option<&Split>, ExpertPlace)> {
     let added = part.operations.iter().position(|operation| matches!(operation, Operation::Add { .. }));
     let routed = part.operations.iter().position(|operation| matches!(operation, Operation::Route { .. }));
     part.with_splits().enumerate().map(move |(number, (operation, split))| {
         let place = if added.is_none_or(|added| number <= added) {
-            Place::Attention
+            ExpertPlace::Attention
         } else if routed.is_some_and(|routed| number >= routed) {
-            Place::Mixture
+            ExpertPlace::Mixture
         } else {
-            Place::Mlp
+            ExpertPlace::Mlp
         };
         (operation, split, place)
     })
@@ -68,7 +68,7 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
     for (operation, split, place) in places(part) {
         let left = |operation: &Operation| operation.left(Kind::F, micro, storage, split);
         let all = left(operation);
-        let whole = place != Place::Attention && is_mixture && repeats(RecomputePart::Mixture);
+        let whole = place != ExpertPlace::Attention && is_mixture && repeats(RecomputePart::Mixture);
         saved[place as usize] += match *operation {
             // the norm's input is the layer's, and stays; its output is computed again
             Operation::Product { inputs, .. } if after_norm && inputs == width => {
@@ -91,7 +91,7 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
                     + if repeats(RecomputePart::LatentUp) { operation.output_kept(micro, storage) } else { all - sums }
             }
             _ if whole => 0,
-            Operation::Product { .. } | Operation::Activate { .. } if place == Place::Mlp && repeats(mlp) => 0,
+            Operation::Product { .. } | Operation::Activate { .. } if place == ExpertPlace::Mlp && repeats(mlp) => 0,
             // the output of the activation is the input of an expert's second product
             Operation::Grouped { axis: 1, .. } if repeats(RecomputePart::ExpertActivation) => 0,
             _ => all,

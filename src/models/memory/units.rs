@@ -19,7 +19,7 @@ pub(crate) type Times<'a> = (&'a [u64], &'a [u64]);
 
 /// By how much an op changes what is held at its start and at its end, what it uses itself, and its working memory at both.
 #[derive(Clone, Copy, Default)]
-struct Change {
+struct HeldChange {
     start: i128,
     end: i128,
     own: u64,
@@ -34,7 +34,7 @@ pub(super) struct Units {
 }
 
 impl Units {
-    fn change(&self, schedule: &Schedule, index: usize) -> Change {
+    fn change(&self, schedule: &Schedule, index: usize) -> HeldChange {
         let op = schedule.ops()[index];
         let (slice, stage) = (op.slice_number(), op.stage() as usize);
         let unit = self.by_slice.get(slice).and_then(|stages| stages.get(stage)).copied().unwrap_or_default();
@@ -46,7 +46,7 @@ impl Units {
         let earlier = self.by_slice[..slice].iter().filter_map(|stages| stages.get(stage)).map(|unit| unit.keys);
         let begun: u64 = if is_last { earlier.sum() } else { 0 };
         let ended = if is_last { 0 } else { keys };
-        let backward = |end: i128, at_end: u64| Change {
+        let backward = |end: i128, at_end: u64| HeldChange {
             start: bytes(begun),
             end,
             own: forward.saturating_add(begun),
@@ -56,18 +56,18 @@ impl Units {
         match op.kind() {
             Kind::F => {
                 let own = if schedule.is_recomputed(index) { stub } else { forward };
-                Change { start: bytes(own), own, running: in_forward, ..Change::default() }
+                HeldChange { start: bytes(own), own, running: in_forward, ..HeldChange::default() }
             }
             Kind::R => {
                 let start = bytes(forward) - bytes(stub);
-                Change { start, own: forward, running: in_forward, ..Change::default() }
+                HeldChange { start, own: forward, running: in_forward, ..HeldChange::default() }
             }
             Kind::I => backward(bytes(input) - bytes(forward) - bytes(ended), 0),
             Kind::B => backward(-bytes(forward) - bytes(ended), at_end),
-            Kind::W => Change { end: -bytes(input), own: input, at_end, ..Change::default() },
-            Kind::O => Change { end: -bytes(forward), ..Change::default() },
-            Kind::L => Change { start: bytes(forward), ..Change::default() },
-            Kind::S | Kind::IF | Kind::IB => Change::default(),
+            Kind::W => HeldChange { end: -bytes(input), own: input, at_end, ..HeldChange::default() },
+            Kind::O => HeldChange { end: -bytes(forward), ..HeldChange::default() },
+            Kind::L => HeldChange { start: bytes(forward), ..HeldChange::default() },
+            Kind::S | Kind::IF | Kind::IB => HeldChange::default(),
         }
     }
 

@@ -17,12 +17,12 @@ struct LayerKind {
 
 /// Tensors and operations, in the same order.
 #[derive(Default)]
-struct Piece {
+struct LayerPiece {
     tensors: Vec<Tensor>,
     operations: Vec<Operation>,
 }
 
-impl Piece {
+impl LayerPiece {
     fn add(&mut self, tensors: impl IntoIterator<Item = Tensor>, operation: Operation) {
         self.tensors.extend(tensors);
         self.operations.push(operation);
@@ -35,7 +35,7 @@ impl Config {
     /// Weights start as N(0, 0.02), the two projections into the residual stream as N(0, 0.02 / √(2L)), biases 0, norms 1,
     /// padding rows 0.
     pub fn spec(&self) -> ModelSpec {
-        let (width, names) = (self.channels, Names::of(self.style));
+        let (width, names) = (self.channels, TensorNames::of(self.style));
         let decoder = Decoder { config: self, names };
         let token = decoder.table(decoder.names.token);
         let mut parts = vec![decoder.embedding(token.clone())];
@@ -71,7 +71,7 @@ impl Config {
 /// Builder of a decoder's parts.
 struct Decoder<'a> {
     config: &'a Config,
-    names: Names,
+    names: TensorNames,
 }
 
 impl Decoder<'_> {
@@ -85,7 +85,7 @@ impl Decoder<'_> {
         table.split(0, &[Block::new(rows, 1)])
     }
 
-    fn norm(&self, piece: &mut Piece, names: [&'static str; 2], width: usize) {
+    fn norm(&self, piece: &mut LayerPiece, names: [&'static str; 2], width: usize) {
         let mut tensors = vec![Tensor::new(names[0], [width], One)];
         if self.config.biases.norms {
             tensors.push(Tensor::new(names[1], [width], Zero));
@@ -95,18 +95,18 @@ impl Decoder<'_> {
     }
 
     /// Adds the norm before attention, MLP and head, or after the embedding.
-    fn norm_at(&self, piece: &mut Piece, place: usize) {
+    fn norm_at(&self, piece: &mut LayerPiece, place: usize) {
         self.norm(piece, [self.names.norms[place], self.names.biases[place]], self.config.channels);
     }
 
-    fn norm_after(&self, piece: &mut Piece, name: &'static str) {
+    fn norm_after(&self, piece: &mut LayerPiece, name: &'static str) {
         if self.config.post_norms {
             self.norm(piece, [name, "post_norm_bias"], self.config.channels);
         }
     }
 
     /// Adds a product with a weight (outputs, inputs) and its bias, if any; the bias is split with the outputs.
-    fn product(&self, piece: &mut Piece, weight: Tensor, bias: Option<&'static str>) {
+    fn product(&self, piece: &mut LayerPiece, weight: Tensor, bias: Option<&'static str>) {
         let (outputs, inputs) = (weight.shape[0], weight.shape[1]);
         let bias = bias.map(|name| {
             let bias = Tensor::new(name, [outputs], Zero);
@@ -122,7 +122,7 @@ impl Decoder<'_> {
     /// Makes one of the four weights of a layer, whose bias its `place` determines.
     fn weight(
         &self,
-        piece: &mut Piece,
+        piece: &mut LayerPiece,
         place: usize,
         shape: [usize; 2],
         initial: Initial,
@@ -143,7 +143,7 @@ impl Decoder<'_> {
         }
         let mut operations = vec![Operation::Lookup { width: channels }];
         if embedding_norm {
-            let mut piece = Piece::default();
+            let mut piece = LayerPiece::default();
             self.norm_at(&mut piece, 3);
             groups.push(piece.tensors);
             operations.extend(piece.operations);
@@ -153,7 +153,7 @@ impl Decoder<'_> {
 
     /// Makes `count` layers of this kind; `name` is that of a dense layer.
     fn layer(&self, kind: LayerKind, name: &'static str, count: usize) -> Part {
-        let mut piece = Piece::default();
+        let mut piece = LayerPiece::default();
         self.add_layer(&mut piece, kind);
         let name = match (kind.has_experts, name) {
             (false, name) => name,
@@ -163,7 +163,7 @@ impl Decoder<'_> {
         Part { name, count, groups: vec![piece.tensors], operations: piece.operations }
     }
 
-    fn add_layer(&self, piece: &mut Piece, kind: LayerKind) {
+    fn add_layer(&self, piece: &mut LayerPiece, kind: LayerKind) {
         let width = self.config.channels;
         self.norm_at(piece, 0);
         let window = self.config.window.filter(|_| kind.has_window);
@@ -182,7 +182,7 @@ impl Decoder<'_> {
         piece.operations.push(Operation::Add { width });
     }
 
-    fn add_attention(&self, piece: &mut Piece, window: Option<Window>) {
+    fn add_attention(&self, piece: &mut LayerPiece, window: Option<Window>) {
         let Config { channels: c, heads, groups, head_size: size, projected, .. } = *self.config;
         let (query, keys) = (projected.unwrap_or(heads * size), Block::copied(groups, size));
         let blocks = [Block::new(heads, size), keys, keys];
@@ -206,7 +206,7 @@ impl Decoder<'_> {
     }
 
     /// Products with the same input are one: the ones that compute the narrow rows, and without a query rank also the queries.
-    fn add_latent(&self, piece: &mut Piece, latent: &Latent, window: Option<Window>) {
+    fn add_latent(&self, piece: &mut LayerPiece, latent: &Latent, window: Option<Window>) {
         let Config { channels: c, heads, .. } = *self.config;
         let &Latent { query_rank, key_rank, plain_size, rotary_size, value_size: value } = latent;
         let size = latent.size();
@@ -237,7 +237,7 @@ impl Decoder<'_> {
         self.config.activation == Activation::Gated
     }
 
-    fn add_mlp(&self, piece: &mut Piece) {
+    fn add_mlp(&self, piece: &mut LayerPiece) {
         let Config { channels: c, mlp, .. } = *self.config;
         let halves = [Block::new(mlp, 1); 2];
         let halves = &halves[..1 + usize::from(self.is_gated())];
@@ -247,7 +247,7 @@ impl Decoder<'_> {
         self.weight(piece, 3, [c, mlp], self.projection(), 1, &halves[..1]);
     }
 
-    fn add_experts(&self, piece: &mut Piece, experts: &Experts) {
+    fn add_experts(&self, piece: &mut LayerPiece, experts: &Experts) {
         let c = self.config.channels;
         let &Experts { count, top_k, width: f, shared_width: shared, .. } = experts;
         let gates = 1 + usize::from(self.is_gated());
@@ -284,7 +284,7 @@ impl Decoder<'_> {
     /// A layer like the last one, with the hidden state and the embedding of the next token as inputs; it uses the model's head.
     fn prediction(&self, token: &Tensor) -> Part {
         let c = self.config.channels;
-        let mut piece = Piece::default();
+        let mut piece = LayerPiece::default();
         // a tied head already shares the embedding with the last device
         let table = if self.config.tied { None } else { Some(Tensor::tied_to("prediction_embeddings", token)) };
         piece.operations.push(Operation::Lookup { width: c });
@@ -305,7 +305,7 @@ impl Decoder<'_> {
             true => Tensor::tied_to(self.names.output, token),
             false => self.table(self.names.output),
         };
-        let mut piece = Piece::default();
+        let mut piece = LayerPiece::default();
         self.norm_at(&mut piece, 2);
         piece.operations.extend(vec![Operation::Classify { width, vocabulary }; 1 + prediction_layers]);
         Part { name: HEAD, count: 1, groups: vec![piece.tensors, vec![output]], operations: piece.operations }
@@ -313,7 +313,7 @@ impl Decoder<'_> {
 }
 
 /// Tensor names of a style's checkpoints.
-struct Names {
+struct TensorNames {
     token: &'static str,
     output: &'static str,
     /// Before attention, MLP and head, and after the embedding.
@@ -324,10 +324,10 @@ struct Names {
     weight_biases: [&'static str; 4],
 }
 
-impl Names {
-    fn of(style: Style) -> Names {
+impl TensorNames {
+    fn of(style: Style) -> TensorNames {
         match style {
-            Style::Gpt => Names {
+            Style::Gpt => TensorNames {
                 token: "wte",
                 output: "logits",
                 norms: ["ln1w", "ln2w", "lnfw", "lnew"],
@@ -335,7 +335,7 @@ impl Names {
                 weights: ["qkvw", "attprojw", "fcw", "fcprojw"],
                 weight_biases: ["qkvb", "attprojb", "fcb", "fcprojb"],
             },
-            Style::Llama => Names {
+            Style::Llama => TensorNames {
                 token: "tok_embeddings",
                 output: "output",
                 norms: ["attention_norm", "ffn_norm", "norm", "embedding_norm"],

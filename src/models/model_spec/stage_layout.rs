@@ -215,13 +215,13 @@ const ORDER: [(char, &str); 4] =
     [('E', "the embedding"), ('t', "layers"), ('m', "layers for multi-token prediction"), ('L', "the head")];
 
 /// The stages that were read so far.
-struct Written {
+struct StagesSoFar {
     stages: Vec<StagePieces>,
     /// The last letter.
     last: Option<char>,
 }
 
-impl Written {
+impl StagesSoFar {
     /// Adds a piece of kind `what` to the last stage.
     fn add(&mut self, what: char, place: &str) -> Result<(), LayoutError> {
         let rank = |letter: char| ORDER.iter().position(|(known, _)| *known == letter).unwrap_or(0);
@@ -254,7 +254,7 @@ impl Written {
 
 fn from_letters(text: &str) -> Result<Vec<StagePieces>, LayoutError> {
     let letters: Vec<Letter> = text.chars().zip(1..).filter(|(letter, _)| *letter != ',').collect();
-    let mut written = Written { stages: vec![StagePieces::default()], last: None };
+    let mut written = StagesSoFar { stages: vec![StagePieces::default()], last: None };
     for (letter, column) in repeat_letters(&repeat_groups(&letters)?)? {
         let place = format!("column {column}");
         match letter {
@@ -281,7 +281,7 @@ fn from_json(text: &str) -> Result<Vec<StagePieces>, LayoutError> {
         "expected a list of stages, each a list of names such as [[\"embedding\",\"decoder\"],[\"decoder\",\"loss\"]]";
     let stages: Vec<Vec<String>> = serde_json::from_str(text)
         .map_err(|error| LayoutError(format!("{expected}, found another value ({error})")))?;
-    let mut found = Written { stages: Vec::new(), last: None };
+    let mut found = StagesSoFar { stages: Vec::new(), last: None };
     let mut next = 0;
     for (number, names) in stages.iter().enumerate() {
         found.stages.push(StagePieces::default());

@@ -25,7 +25,7 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
         Format::ComputeCollectives => {
             (0..schedule.devices()).map(|device| with_collectives(schedule, device)).collect()
         }
-        Format::ComputeComms { waits } => Transfers::new(schedule, waits).run()?,
+        Format::ComputeComms { waits } => WrittenTransfers::new(schedule, waits).run()?,
     };
     let mut text = String::with_capacity(rows.iter().map(|row| row.len() + 1).sum());
     for row in rows {
@@ -121,15 +121,15 @@ fn whole_step(schedule: &Schedule) -> Sharding {
 /// Writes the rows while all programs advance together. A device waits until its outputs are sent; a transfer happens when the
 /// receiver's next op needs it or, if no device can continue, for the oldest send. Each transfer is written to both rows at once,
 /// which defines the global order.
-struct Transfers<'a> {
+struct WrittenTransfers<'a> {
     schedule: &'a Schedule,
     rows: Vec<String>,
     /// By device: number of ops written.
     done: Vec<usize>,
     /// By device: outputs that are not sent.
-    unsent: Vec<Vec<Transfer>>,
+    unsent: Vec<Vec<WrittenTransfer>>,
     /// All sends in the order of their ops; some are done.
-    waiting: VecDeque<Transfer>,
+    waiting: VecDeque<WrittenTransfer>,
     /// By (stage, micro-batch, gradient or not): state of the input.
     inputs: Vec<Input>,
     sharding: Arc<Sharding>,
@@ -141,7 +141,7 @@ struct Transfers<'a> {
 
 /// An output that goes to another device.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Transfer {
+struct WrittenTransfer {
     from: u32,
     to: u32,
     /// Of the sending stage.
@@ -159,11 +159,11 @@ enum Input {
     Here,
 }
 
-impl<'a> Transfers<'a> {
+impl<'a> WrittenTransfers<'a> {
     /// Creates empty rows; `waits` as in [`Format::ComputeComms`].
-    fn new(schedule: &'a Schedule, waits: bool) -> Transfers<'a> {
+    fn new(schedule: &'a Schedule, waits: bool) -> WrittenTransfers<'a> {
         let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
-        Transfers {
+        WrittenTransfers {
             schedule,
             rows: vec![String::new(); devices as usize],
             done: vec![0; devices as usize],
@@ -238,9 +238,9 @@ impl<'a> Transfers<'a> {
     }
 
     /// Returns the transfer from stage `producer` that `consumer` needs.
-    fn crossing(&self, producer: u32, consumer: Op) -> Transfer {
+    fn crossing(&self, producer: u32, consumer: Op) -> WrittenTransfer {
         let placement = &self.schedule.placement;
-        Transfer {
+        WrittenTransfer {
             from: placement.device_of_stage(producer, 0),
             to: placement.device_of_stage(consumer.stage(), 0),
             stage: producer,
@@ -275,8 +275,8 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    fn transfer(&mut self, transfer: Transfer) {
-        let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
+    fn transfer(&mut self, transfer: WrittenTransfer) {
+        let WrittenTransfer { from, to, stage, next, microbatch, gradient } = transfer;
         push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));
         push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", boundary_letter(gradient)));
         if let Some(waits) = self.waits.as_mut().filter(|_| gradient) {

@@ -11,7 +11,7 @@ use pipesim_schedule::op::Kind;
 use std::collections::BinaryHeap;
 
 #[derive(Clone, Copy)]
-struct Job {
+struct RelaxedJob {
     head: i64,
     hold: i64,
     /// Least time from when the device is free again to the end of the step.
@@ -28,8 +28,8 @@ pub(super) struct Relaxation {
     /// By device: earliest starts of its remaining forwards, in order, whichever they are.
     starts: Vec<Vec<i64>>,
     /// By kind.
-    jobs: [Vec<Job>; 4],
-    all: Vec<Job>,
+    jobs: [Vec<RelaxedJob>; 4],
+    all: Vec<RelaxedJob>,
     /// Earliest time of each release, and how much it releases.
     releases: Vec<(i64, i128)>,
     heap: BinaryHeap<(i64, i64)>,
@@ -114,7 +114,7 @@ impl Relaxation {
         for &number in &tables.of_device[device] {
             let row = &tables.rows[number];
             let after = row.hold - row.duration;
-            let job = |k: usize| Job { head: self.heads[number][k], hold: row.hold, tail: row.tails[k] - after };
+            let job = |k: usize| RelaxedJob { head: self.heads[number][k], hold: row.hold, tail: row.tails[k] - after };
             self.jobs[row.op.kind() as usize].extend((state.done(number)..row.count).map(job));
         }
     }
@@ -234,13 +234,13 @@ impl Relaxation {
 }
 
 /// Makes jobs of one kind anonymous: ascending heads, descending tails, the shortest duration for all.
-fn forget_names(jobs: &mut [Job]) {
+fn forget_names(jobs: &mut [RelaxedJob]) {
     let hold = jobs.iter().map(|job| job.hold).min().unwrap_or(0);
     let mut tails: Vec<i64> = jobs.iter().map(|job| job.tail).collect();
     tails.sort_unstable_by(|a, b| b.cmp(a));
     jobs.sort_unstable_by_key(|job| job.head);
     for (job, tail) in jobs.iter_mut().zip(tails) {
-        *job = Job { head: job.head, hold, tail };
+        *job = RelaxedJob { head: job.head, hold, tail };
     }
 }
 

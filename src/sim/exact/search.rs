@@ -16,7 +16,7 @@ pub(super) enum Outcome {
 
 /// An op that could run next.
 #[derive(Clone, Copy)]
-struct Choice {
+struct SearchChoice {
     row: usize,
     start: i64,
     end: i64,
@@ -26,13 +26,13 @@ struct Choice {
 /// The next steps from a state.
 struct Branching {
     /// One of these runs next on their device.
-    choices: Vec<Choice>,
+    choices: Vec<SearchChoice>,
     /// Or a device waits until a time.
     wait: Option<(usize, i64)>,
 }
 
 /// A step from one state to the next, with the value that it overwrites.
-enum Step {
+enum SearchStep {
     /// To the first state.
     Root,
     /// The next op of a row runs; its device was free at `free`.
@@ -46,7 +46,7 @@ struct Node {
     /// What its future depends on besides the counts.
     times: Vec<i64>,
     /// Ops yet to try.
-    choices: std::vec::IntoIter<Choice>,
+    choices: std::vec::IntoIter<SearchChoice>,
     /// The wait yet to try.
     wait: Option<(usize, i64)>,
 }
@@ -100,7 +100,7 @@ impl<'a> Search<'a> {
     /// Searches for better and better schedules until there are none or the limit is reached. The path is a list, not the call
     /// stack: it is as long as devices wait, which may be often.
     pub fn run(&mut self) -> Outcome {
-        let (mut way, mut step) = (Vec::new(), Step::Root);
+        let (mut way, mut step) = (Vec::new(), SearchStep::Root);
         loop {
             match self.open() {
                 Opened::Limit => return Outcome::Limit,
@@ -141,30 +141,30 @@ impl<'a> Search<'a> {
     }
 
     /// Takes the next step from a state that may lead to the target.
-    fn next_step(&mut self, node: &mut Node) -> Option<Step> {
+    fn next_step(&mut self, node: &mut Node) -> Option<SearchStep> {
         let target = self.target;
         if let Some(choice) = node.choices.find(|choice| choice.end + choice.tail <= target) {
             return Some(self.run_op(choice));
         }
         let (device, until) = node.wait.take()?;
-        Some(Step::Wait { device, free: std::mem::replace(&mut self.state.free[device], until) })
+        Some(SearchStep::Wait { device, free: std::mem::replace(&mut self.state.free[device], until) })
     }
 
-    fn run_op(&mut self, choice: Choice) -> Step {
+    fn run_op(&mut self, choice: SearchChoice) -> SearchStep {
         let row = &self.tables.rows[choice.row];
         let free = std::mem::replace(&mut self.state.free[row.device], choice.start + row.hold);
         self.state.live[row.device] += self.tables.changes[row.op.kind() as usize];
         self.state.counts[choice.row] += 1;
         self.state.ends[choice.row].push(choice.end);
         self.trail.push(choice.row);
-        Step::Op { row: choice.row, free }
+        SearchStep::Op { row: choice.row, free }
     }
 
-    fn undo(&mut self, step: Step) {
+    fn undo(&mut self, step: SearchStep) {
         match step {
-            Step::Root => {}
-            Step::Wait { device, free } => self.state.free[device] = free,
-            Step::Op { row: number, free } => {
+            SearchStep::Root => {}
+            SearchStep::Wait { device, free } => self.state.free[device] = free,
+            SearchStep::Op { row: number, free } => {
                 let row = &self.tables.rows[number];
                 self.trail.pop();
                 self.state.ends[number].pop();
@@ -210,13 +210,13 @@ impl<'a> Search<'a> {
         let choice = |row: usize| {
             let start = self.start(row)?;
             let end = start + self.tables.rows[row].duration;
-            Some(Choice { row, start, end, tail: self.tables.rows[row].tails[self.state.done(row)] })
+            Some(SearchChoice { row, start, end, tail: self.tables.rows[row].tails[self.state.done(row)] })
         };
         let first = (0..self.tables.rows.len()).filter_map(choice).min_by_key(|choice| (choice.end, choice.start))?;
         // Ops that cannot run yet wait for an op that ends later than this one.
         let (row, until) = (&self.tables.rows[first.row], first.end);
         let of_device = self.tables.of_device[row.device].iter().filter_map(|&row| choice(row));
-        let mut choices: Vec<Choice> =
+        let mut choices: Vec<SearchChoice> =
             of_device.filter(|choice| choice.start < until || choice.row == first.row).collect();
         choices.sort_by_key(|choice| (choice.start, -choice.tail));
         // Host overhead after an op leaves less room before an op that starts at that end.

@@ -29,7 +29,7 @@ struct Device<'a> {
     out: Vec<Op>,
 }
 
-struct Pass<'a> {
+struct FloatPass<'a> {
     open: &'a OpenSchedule,
     costs: &'a CostTable,
     holding: Holding<'a>,
@@ -41,7 +41,7 @@ pub(super) fn rows(open: &OpenSchedule, costs: &CostTable) -> Option<Vec<Vec<Op>
     let whole = open.placement.chunks() * open.slices.total();
     let mut devices: Vec<Device> = open.programs.iter().map(|program| Device::new(program, whole)).collect();
     let holding = Holding::new(costs.keep, &open.slices);
-    let mut pass = Pass { open, costs, holding, arrivals: BTreeMap::new() };
+    let mut pass = FloatPass { open, costs, holding, arrivals: BTreeMap::new() };
     loop {
         let mut ran = false;
         for device in &mut devices {
@@ -97,7 +97,7 @@ fn output(op: Op, stage: u32) -> Output {
     (op.kind().is_backward(), stage, op.direction(), op.microbatch(), op.slice())
 }
 
-impl Pass<'_> {
+impl FloatPass<'_> {
     /// Runs a device until it waits; returns whether any op ran.
     fn advance(&mut self, device: &mut Device) -> bool {
         let start = device.next;

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// One op of a device's order.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SlotPlace {
     slot: u32,
     /// Number among the ops of its slot.
     count: u32,
@@ -23,7 +23,7 @@ struct Place {
     live: i128,
 }
 
-impl Place {
+impl SlotPlace {
     fn timed(&self) -> (u64, u32) {
         (self.start, self.slot)
     }
@@ -32,7 +32,7 @@ impl Place {
 /// Orders with times.
 struct Justify<'a> {
     problem: &'a Problem,
-    rows: Vec<Vec<Place>>,
+    rows: Vec<Vec<SlotPlace>>,
     /// By cell: when its content arrives.
     cells: Vec<u64>,
     /// By slot and number: its end.
@@ -130,20 +130,20 @@ impl<'a> Justify<'a> {
     /// Creates orders from (start, slot) by device, in order; `None` if a cap is exceeded.
     fn new(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Option<Justify<'a>> {
         let justify = Justify::timed(problem, timed);
-        let fits = |(row, &cap): (&Vec<Place>, &i128)| row.iter().all(|place| place.live <= cap);
+        let fits = |(row, &cap): (&Vec<SlotPlace>, &i128)| row.iter().all(|place| place.live <= cap);
         justify.rows.iter().zip(&problem.caps).all(fits).then_some(justify)
     }
 
     /// Creates orders from (start, slot) by device, in order.
     fn timed(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Justify<'a> {
         let mut counts = vec![0; problem.rules.len()];
-        let mut rows: Vec<Vec<Place>> = Vec::new();
+        let mut rows: Vec<Vec<SlotPlace>> = Vec::new();
         for timed in timed {
             let mut live = 0;
             let place = |(start, slot): (u64, u32)| {
                 counts[slot as usize] += 1;
                 live += problem.change(slot);
-                Place { slot, count: counts[slot as usize] - 1, start, live }
+                SlotPlace { slot, count: counts[slot as usize] - 1, start, live }
             };
             rows.push(timed.into_iter().map(place).collect());
         }
@@ -157,11 +157,11 @@ impl<'a> Justify<'a> {
 
     /// Returns the ops as (start, slot) by device.
     fn starts(&self) -> Vec<Vec<(u64, u32)>> {
-        self.rows.iter().map(|row| row.iter().map(Place::timed).collect()).collect()
+        self.rows.iter().map(|row| row.iter().map(SlotPlace::timed).collect()).collect()
     }
 
     fn words(&self) -> Words {
-        let row = |row: &Vec<Place>| row.iter().map(|place| place.slot).collect();
+        let row = |row: &Vec<SlotPlace>| row.iter().map(|place| place.slot).collect();
         Words::new(self.rows.iter().map(row))
     }
 
@@ -202,7 +202,7 @@ impl<'a> Justify<'a> {
 
     /// Moves all ops except those that start in `still`.
     fn run(&mut self, still: Range<u64>) {
-        let ops = |(device, row): (usize, &Vec<Place>)| {
+        let ops = |(device, row): (usize, &Vec<SlotPlace>)| {
             row.iter().map(|place| (place.start, device, place.slot, place.count)).collect::<Vec<_>>()
         };
         let mut all: Vec<(u64, usize, u32, u32)> = self.rows.iter().enumerate().flat_map(ops).collect();
@@ -268,7 +268,7 @@ impl<'a> Justify<'a> {
 
     /// Whether W's in gaps keep the cap if the op at `from` moves to `to`, which is not later, with start `start`.
     fn keeps(&self, device: usize, from: usize, to: usize, start: u64) -> bool {
-        let mut row: Vec<(u64, u32)> = self.rows[device].iter().map(Place::timed).collect();
+        let mut row: Vec<(u64, u32)> = self.rows[device].iter().map(SlotPlace::timed).collect();
         row[from].0 = start;
         row[to..=from].rotate_right(1);
         let mut held = 0;

@@ -40,7 +40,7 @@ const MOST_JSON_BYTES: u64 = 64 << 20;
 /// The files of a checkpoint.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Manifest {
+struct CheckpointManifest {
     schema_version: u32,
     files: BTreeMap<String, FileSum>,
 }
@@ -121,7 +121,7 @@ impl Writer {
             Ok((name.to_string(), sum))
         };
         let files = FILES.iter().map(sum).collect::<Result<_>>()?;
-        self.json(MANIFEST, &Manifest { schema_version: 1, files })?;
+        self.json(MANIFEST, &CheckpointManifest { schema_version: 1, files })?;
         File::open(self.folder.path())?.sync_all()?;
         let target = self.run.join(format!("{PREFIX}{step:06}"));
         if target.exists() {
@@ -232,7 +232,7 @@ impl Checkpoint {
     }
 
     fn check(&self) -> Result<()> {
-        let manifest: Manifest = self.json(MANIFEST)?;
+        let manifest: CheckpointManifest = self.json(MANIFEST)?;
         ensure!(manifest.schema_version == 1, "schema version {} of {MANIFEST}", manifest.schema_version);
         ensure!(manifest.files.keys().len() == FILES.len(), "another list of files in {MANIFEST}");
         for name in FILES {

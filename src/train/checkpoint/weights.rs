@@ -191,12 +191,12 @@ fn place(stored: &StoredTensor, into: &mut [f32], values: impl Iterator<Item = f
 }
 
 /// A tensor of the model as Hugging Face stores it, in float32.
-struct Written<'a> {
+struct WrittenTensor<'a> {
     stored: &'a StoredTensor,
     values: &'a [f32],
 }
 
-impl View for Written<'_> {
+impl View for WrittenTensor<'_> {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -227,7 +227,7 @@ pub fn write(path: &Path, parameters: &Parameters) -> Result<()> {
     let stored = stored_tensors(&parameters.config)?;
     let tensors = stored.iter().map(|stored| {
         let values = &parameters.tensors[stored.tensor][stored.range.clone()];
-        (stored.name.as_str(), Written { stored, values })
+        (stored.name.as_str(), WrittenTensor { stored, values })
     });
     let metadata = [("format".to_string(), "pt".to_string())]; // as transformers expects
     safetensors::serialize_to_file(tensors, Some(metadata.into_iter().collect()), path)

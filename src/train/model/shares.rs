@@ -9,11 +9,11 @@ use std::ops::Range;
 pub struct Shares {
     is_whole: bool,
     /// By tensor of the description.
-    tensors: Vec<Share>,
+    tensors: Vec<TensorPiece>,
 }
 
 /// What is held of one layer of a tensor.
-struct Share {
+struct TensorPiece {
     /// Its elements in the whole tensor, in order.
     runs: Vec<Range<usize>>,
     /// Of the elements here those that count in the gradient's norm: another rank counts its copies of the others.
@@ -24,7 +24,7 @@ struct Share {
 impl Shares {
     /// Returns what `share` holds of each tensor.
     pub fn new(spec: &ModelSpec, share: TensorShare) -> Shares {
-        let tensors = spec.tensors().map(|(_, tensor)| Share::new(tensor, share)).collect();
+        let tensors = spec.tensors().map(|(_, tensor)| TensorPiece::new(tensor, share)).collect();
         Shares { is_whole: share.size == 1, tensors }
     }
 
@@ -77,13 +77,13 @@ impl Shares {
     }
 }
 
-impl Share {
-    fn new(tensor: &Tensor, TensorShare { rank, size, .. }: TensorShare) -> Share {
+impl TensorPiece {
+    fn new(tensor: &Tensor, TensorShare { rank, size, .. }: TensorShare) -> TensorPiece {
         let whole = tensor.elements() as usize;
         let Some(split) = &tensor.split else {
             // every rank has the same bits: the first one counts them
             let run = |end: usize| std::iter::once(0..end).collect();
-            return Share { runs: run(whole), counted: run(if rank == 0 { whole } else { 0 }), length: whole };
+            return TensorPiece { runs: run(whole), counted: run(if rank == 0 { whole } else { 0 }), length: whole };
         };
         let inner: usize = tensor.shape[split.axis + 1..].iter().product();
         let outer: usize = tensor.shape[..split.axis].iter().product();
@@ -102,6 +102,6 @@ impl Share {
         if outer > 1 {
             counted = std::iter::once(0..length).collect(); // columns are not copied
         }
-        Share { runs, counted, length }
+        TensorPiece { runs, counted, length }
     }
 }

@@ -15,19 +15,19 @@ pub(super) fn copy_keys(keys: &mut [f32], fused: &[f32], layer: &Attention) {
 }
 
 /// Rows of keys and values, alone or at the end of fused rows, of a slice of sequences.
-struct Rows<'a> {
+struct SliceRows<'a> {
     values: &'a [f32],
     stride: usize,
     /// Rows per sequence.
     tokens: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> SliceRows<'a> {
     /// Recognizes the rows of a slice of `rows` rows of `sequences` sequences.
-    fn new(values: &'a [f32], layer: &Attention, sequences: usize, rows: usize) -> Result<Rows<'a>> {
+    fn new(values: &'a [f32], layer: &Attention, sequences: usize, rows: usize) -> Result<SliceRows<'a>> {
         let stride = [layer.fused(), layer.cached()].into_iter().find(|stride| rows * stride == values.len());
         let stride = stride.context("expected the keys and values of an earlier slice, found another buffer")?;
-        Ok(Rows { values, stride, tokens: rows / sequences })
+        Ok(SliceRows { values, stride, tokens: rows / sequences })
     }
 
     /// The rows of a sequence, each with keys and values alone.
@@ -44,9 +44,9 @@ impl Cpu {
         ensure!(earlier.len() == self.slice, "expected {} earlier slices, found {}", self.slice, earlier.len());
         let mut keys = self.pool.take(sequences * self.positions().end * width);
         let sources = earlier.iter().map(|slice| &slice[..]).chain([fused]).enumerate().map(|(slice, values)| {
-            Rows::new(values, layer, sequences, sequences * self.workload.positions(slice).len())
+            SliceRows::new(values, layer, sequences, sequences * self.workload.positions(slice).len())
         });
-        let sources: Vec<Rows> = sources.collect::<Result<_>>()?;
+        let sources: Vec<SliceRows> = sources.collect::<Result<_>>()?;
         let rows =
             (0..sequences).flat_map(|sequence| sources.iter().flat_map(move |rows| rows.of_sequence(sequence, width)));
         keys.chunks_exact_mut(width).zip(rows).for_each(|(keys, row)| keys.copy_from_slice(row));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct EventTimer {
     gpu: Arc<Gpu>,
     events: Vec<Event>,
-    calls: Vec<Call>,
+    calls: Vec<PartCall>,
     /// By op number: indices of its first and last event.
     spans: BTreeMap<u32, [usize; 2]>,
     number: u32,
@@ -20,7 +20,7 @@ pub struct EventTimer {
 
 /// The events of one call: the first, then one behind each part.
 #[derive(Clone, Debug)]
-struct Call {
+struct PartCall {
     /// Number of the op.
     number: u32,
     kind: Kind,
@@ -109,7 +109,7 @@ impl KernelTimer {
 impl PartTimer for EventTimer {
     fn start(&mut self, kind: Kind) -> Result<()> {
         let first = self.mark()?;
-        self.calls.push(Call { number: self.number, kind, first, parts: Vec::new(), last: first });
+        self.calls.push(PartCall { number: self.number, kind, first, parts: Vec::new(), last: first });
         Ok(())
     }
 
