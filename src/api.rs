@@ -65,9 +65,9 @@ pub mod models {
 /// The best layouts of a model on a number of GPUs.
 pub mod plans {
     pub use pipesim_answer::plan::{
-        Candidate, Change, Fixed, Found, Front, Group, Journal, Limits, Names, NearbyPlan, Objective, Observer,
-        Outcome, Plan, PlanError, Plans, Preference, Question, RESERVE, RESOLUTION, Reason, Search, Shape, Silent,
-        Space, Target, flags, fronts, heat_map, plan, sensitivities, why,
+        Candidate, Fixed, FoundLayouts, Front, Journal, LayoutOutcome, Limits, Names, NearbyPlan, Objective, Observer,
+        Plan, PlanError, PlanGroup, PlanReport, PlanShape, Plans, Preference, Question, RESERVE, RESOLUTION, Reason,
+        Remedy, Search, Silent, Space, Target, Variation, flags, fronts, heat_map, plan, sensitivities, why,
     };
 }
 
@@ -116,7 +116,7 @@ pub mod graphs {
 /// Simulation, its figures and its explanation.
 pub mod simulation {
     pub use pipesim_answer::advice::{Advice, Advisor, Change, Sensitivities, What};
-    pub use pipesim_answer::explanation::StepExplanation;
+    pub use pipesim_answer::explanation::{BestOrder, NamedBounds, OpSlack, StepExplanation};
     pub use pipesim_schedule::metrics::{Activity, DeviceMetrics, Metrics, Reference, TypicalSpeed};
     pub use pipesim_schedule::timeline::{
         Queue, Source, Span, StepFigures, Timeline, TimelineError, WorkerSpans, Workers,
@@ -139,6 +139,7 @@ pub mod measured {
         DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, costs, findings,
         stage_times, trend,
     };
+    pub use pipesim_answer::explanation::{ExplainedRun, RunDiagnosis};
     pub use pipesim_report::{Unlike, compare};
 }
 

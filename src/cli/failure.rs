@@ -1,6 +1,7 @@
 //! Why a command failed, with its exit code.
 
 use super::flags::as_flags;
+use pipesim_answer::diagnosis;
 use pipesim_answer::resolve;
 #[cfg(feature = "training")]
 use pipesim_exec::ranks::RanksError;
@@ -74,6 +75,15 @@ impl From<resolve::Error> for Failure {
             error if error.is_usage() => Failure::Usage(text),
             error if error.is_unavailable() => Failure::Environment(text),
             _ => Failure::Schedule(text),
+        }
+    }
+}
+
+impl From<diagnosis::Error> for Failure {
+    fn from(error: diagnosis::Error) -> Failure {
+        match error {
+            diagnosis::Error::Resolve(error) => error.into(),
+            error => Failure::usage(error),
         }
     }
 }

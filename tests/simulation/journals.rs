@@ -3,7 +3,7 @@
 use crate::support::Dice;
 use pipesim::costs::Platform;
 use pipesim::models::{hardware, stack, transformer_named};
-use pipesim::plans::{Fixed, Journal, Objective, Observer, Outcome, Plans, Question, Silent, plan};
+use pipesim::plans::{Fixed, Journal, LayoutOutcome, Objective, Observer, Plans, Question, Silent, plan};
 use pipesim::{Attention, Precision};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 struct Kept(Mutex<String>);
 
 impl Observer for Kept {
-    fn outcome(&self, number: u32, outcome: Outcome) {
+    fn outcome(&self, number: u32, outcome: LayoutOutcome) {
         *self.0.lock().unwrap() += &format!("{}\n", Journal::line(number, outcome));
     }
 }

@@ -1,11 +1,12 @@
 //! `plan` against predicting every layout, one by one, through the public API.
 
+use crate::support::Dice;
 use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::models::{hardware, model_names, stack, transformer_named};
 use pipesim::plans::{
-    Fixed, Journal, Objective, Outcome, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,
+    Fixed, Journal, LayoutOutcome, Objective, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,
 };
-use pipesim::{Attention, Host, ParallelConfig, Recompute, Zero};
+use pipesim::{Attention, Host, ParallelConfig, Recompute, Selection, Zero};
 use std::collections::{BTreeMap, BTreeSet};
 
 const STACK: &str = "megatron-core";
@@ -128,10 +129,10 @@ fn the_search_finds_what_predicting_every_layout_finds() {
         let fastest = all[0].min(others.iter().map(|plan| plan.estimate.iteration_s).fold(own, f64::min));
         let near = every.iter().filter(|(_, _, time)| *time <= fastest * (1.0 + RESOLUTION));
         let simplest = near.map(|(layout, ..)| key(layout)).min().unwrap();
-        assert!(key(&first.layout) <= simplest, "{}", first.in_words());
+        assert!(key(&first.layout) <= simplest, "{}", first.layout);
         for found in &plans.plans {
             let own = predicted(&question, &found.layout, &found.schedule).expect("a plan fits");
-            assert_eq!(own, found.estimate.iteration_s, "{}", found.in_words());
+            assert_eq!(own, found.estimate.iteration_s, "{}", found.layout);
             assert!(found.memory_bytes() <= question.bytes());
         }
         let counted: u64 = plans.ruled_out.values().sum::<u64>() + plans.plans.len() as u64;
@@ -157,12 +158,16 @@ fn the_answer_is_the_same_on_any_number_of_cores_and_from_a_journal() {
     let alone = Question { host: &Backwards, ..question.clone() };
     let other = plan(&alone, BTreeMap::new(), &Silent).unwrap();
     let times = |plans: &pipesim::plans::Plans| -> Vec<(f64, String)> {
-        plans.plans.iter().map(|plan| (plan.estimate.iteration_s, plan.in_words())).collect()
+        plans
+            .plans
+            .iter()
+            .map(|plan| (plan.estimate.iteration_s, format!("{} {:?}", plan.schedule, plan.layout)))
+            .collect()
     };
     assert_eq!(times(&plans), times(&other));
     assert_eq!((plans.evaluated, &plans.ruled_out), (other.evaluated, &other.ruled_out));
     // half of what was found out, and a line that was cut off
-    let known: Vec<(u32, Outcome)> = search.outcomes().into_iter().collect();
+    let known: Vec<(u32, LayoutOutcome)> = search.outcomes().into_iter().collect();
     let lines: Vec<String> =
         known.iter().take(known.len() / 2).map(|(number, one)| Journal::line(*number, *one)).collect();
     let text = format!("{}\n{}\n17 123", Journal::head(&question), lines.join("\n"));
@@ -210,6 +215,40 @@ fn fronts_and_maps_agree_with_the_answer() {
     }
 }
 
+/// A plan says what `predict` says: for layouts drawn from all that questions allow, the whole estimate is the same.
+#[test]
+fn plans_of_a_thousand_layouts_are_their_predictions() {
+    let all = ["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v", "looped-bfs", "zb-v-greedy"];
+    let (mut dice, mut compared) = (Dice(45), 0);
+    for (model, hardware_name, stack_name, gpus, batch, sequence) in [
+        ("llama-3-8b", "h100-sxm", "megatron-core", 16, 64, 4096),
+        ("llama-3-8b", "gb200", "torchtitan", 8, 24, 8192),
+        ("gpt-3-175b", "a100-sxm-80gb", "megatron-lm", 64, 64, 2048),
+        ("gpt2-xl", "a100-sxm-80gb", "megatron-deepspeed", 12, 48, 1024),
+        ("qwen3-30b-a3b", "h100-sxm", "megatron-core", 16, 32, 2048),
+        ("mixtral-8x7b", "h100-sxm", "torchtitan", 16, 32, 4096),
+    ] {
+        let machine = Platform { hardware: hardware(hardware_name).unwrap(), stack: stack(stack_name).unwrap() };
+        let sizes = transformer_named(model).unwrap();
+        let mut question = Question::new(sizes, machine, gpus, batch, sequence);
+        question.schedules = all.map(str::to_string).to_vec();
+        let search = Search::new(&question).unwrap();
+        let candidates = &search.space.candidates;
+        let mut here = 0;
+        while here < 170 {
+            let Some(plan) = search.plan(&candidates[dice.below(candidates.len())]) else { continue };
+            let costs = Analytic::new(question.model, question.machine.clone(), plan.layout.clone()).unwrap();
+            let chunks = plan.names_chunks.then_some(plan.layout.chunks);
+            let selection = Selection { chunks, ..Selection::new(plan.layout.pp, plan.layout.micro) };
+            let alone = selection.estimate(&plan.schedule, &costs).unwrap();
+            assert_eq!(plan.estimate, alone, "{} {}", plan.schedule, plan.layout);
+            here += 1;
+        }
+        compared += here;
+    }
+    assert!(compared >= 1000, "{compared}");
+}
+
 /// The lower bound holds for every schedule, whether or not it splits the backward or runs both ways.
 #[test]
 fn bounds_are_below_what_is_predicted() {
@@ -237,11 +276,11 @@ fn bounds_are_below_what_is_predicted() {
             let Some(found) = search.plan(candidate) else { continue };
             compared += 1;
             let time = found.estimate.iteration_s;
-            assert!(candidate.bound <= time, "{} {stack_name}: {} > {time}", found.in_words(), candidate.bound);
+            assert!(candidate.bound <= time, "{} {stack_name}: {} > {time}", found.layout, candidate.bound);
             assert!(
                 candidate.bound > 0.4 * time,
                 "{} {stack_name}: {} is far below {time}",
-                found.in_words(),
+                found.layout,
                 candidate.bound
             );
         }

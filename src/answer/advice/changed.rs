@@ -15,8 +15,10 @@ const MOST_OPS: usize = 8_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sensitivities {
     /// Largest saving first; negative if the new order is longer.
+    #[serde(rename = "sensitivities")]
     pub list: Vec<Sensitivity>,
     /// Whether costs decide the order, but the sensitivities are of the unchanged order.
+    #[serde(rename = "sensitivities_hold_order_fixed", skip_serializing_if = "std::ops::Not::not")]
     pub order_held_fixed: bool,
 }
 

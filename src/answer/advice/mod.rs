@@ -1,7 +1,7 @@
 //! What could be changed about a step, and the gain: every suggested change is predicted.
 //!
 //! Candidates are the embedded schedules, with 2 and 4 chunks per device if they leave that open; more micro-batches; the same
-//! order with split backwards; free links and equal stages; layers split by `--balance`. Searched orders are skipped, as is
+//! order with split backwards; free links and equal stages; layers split for the shortest step. Searched orders are skipped, as is
 //! everything after a maximum number of ops: work is counted, not timed.
 
 mod changed;
@@ -16,12 +16,15 @@ use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::open::{Goal, OpenSchedule, Program};
 use pipesim_sim::ordering::order_ops;
 use pipesim_sim::{self as sim, Prediction};
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Maximum number of ops of all candidates.
 const MOST_OPS: u64 = 8_000_000;
+/// The same if each candidate's layers are split for its shortest step: simulated ops.
+const MOST_BALANCED_OPS: u64 = 64_000_000;
 /// Maximum number of calls and loop iterations of one schedule file.
 const MOST_TICKS: u64 = 5_000_000;
 /// Maximum size of a step whose layers are split anew, which takes hundreds of sweeps.
@@ -33,30 +36,69 @@ const TIMES: [u32; 2] = [2, 4];
 /// Largest relative saving that counts as none: rounding errors.
 pub const LEAST: f64 = 1e-9;
 
-/// Kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+/// What is changed, and to which value.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Another schedule, or other chunks.
-    Schedule,
+    /// Another schedule, or other chunks: the name under which it can be requested.
+    Schedule(String),
     /// The number of micro-batches.
-    Micro,
+    Micro(u32),
     /// Backwards split into I and W, with W in idle gaps and the same memory.
     Split,
     /// Messages and host overheads take no time.
     Links,
     /// Every stage takes the average time.
     Stages,
-    /// The layers per stage.
-    Layers,
+    /// The layers of each stage.
+    Layers(Vec<usize>),
+}
+
+impl What {
+    /// Returns the kind of change: `schedule`, `micro`, `split`, `links`, `stages` or `layers`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            What::Schedule(_) => "schedule",
+            What::Micro(_) => "micro",
+            What::Split => "split",
+            What::Links => "links",
+            What::Stages => "stages",
+            What::Layers(_) => "layers",
+        }
+    }
+}
+
+/// Writes the name of the schedule, the setting with its value (`` `micro` 16 ``), or the assumption in words.
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Schedule(name) => write!(f, "{name}"),
+            What::Micro(count) => write!(f, "`micro` {count}"),
+            What::Split => write!(f, "backwards split into I and W"),
+            What::Links => write!(f, "free links"),
+            What::Stages => write!(f, "equal stages"),
+            What::Layers(layers) => {
+                let layers: Vec<String> = layers.iter().map(usize::to_string).collect();
+                write!(f, "`layers` {}", layers.join(","))
+            }
+        }
+    }
+}
+
+/// Writes the kind as `what` and the text as `change`.
+impl Serialize for What {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut both = serializer.serialize_struct("What", 2)?;
+        both.serialize_field("what", self.kind())?;
+        both.serialize_field("change", &self.to_string())?;
+        both.end()
+    }
 }
 
 /// A change, and the resulting step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
+    #[serde(flatten)]
     pub what: What,
-    /// Name of the schedule, the option, or the assumption in words.
-    pub change: String,
     /// Micro-batches of the step.
     pub microbatches: u32,
     /// Makespan, in time units.
@@ -72,12 +114,22 @@ pub struct Change {
     pub order_held_fixed: bool,
 }
 
+impl Change {
+    /// Returns this change, with the step that it leads to from `own`.
+    fn of(self, own: &Change) -> Change {
+        let each = |change: &Change| change.makespan / f64::from(change.microbatches.max(1));
+        let whole = each(own);
+        let saves = if whole > 0.0 { (whole - each(&self)) / whole } else { 0.0 };
+        Change { saves, ..self }
+    }
+}
+
 /// The change and its gain on one line.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = 100.0 * self.saves;
         let (size, direction) = (percent.abs(), if percent < 0.0 { "more" } else { "less" });
-        write!(f, "{}: {size:.1} % {direction} time per micro-batch", self.change)
+        write!(f, "{}: {size:.1} % {direction} time per micro-batch", self.what)
     }
 }
 
@@ -124,9 +176,9 @@ fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
 impl<'a> Advisor<'a> {
     /// Tries all other schedules under `selection`.
     pub fn new(selection: &Selection, costs: &'a Costs) -> Advisor<'a> {
-        let plain = Selection { balance: false, lenient: false, ..selection.without_options() };
-        let mut advisor =
-            Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left: MOST_OPS };
+        let plain = Selection { lenient: false, ..selection.without_options() };
+        let left = if selection.balance { MOST_BALANCED_OPS } else { MOST_OPS };
+        let mut advisor = Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left };
         for name in dsl::names_of_whole() {
             let Ok(variant) = Variant::parse(name) else { continue };
             let several = plain.takes(&variant).is_ok_and(|takes| takes.chunks);
@@ -150,7 +202,8 @@ impl<'a> Advisor<'a> {
         }
         match selection.resolve(name, self.costs) {
             Ok(resolved) => {
-                self.left -= self.left.min(resolved.graph.len() as u64);
+                let steps = 1 + resolved.balance.as_ref().map_or(0, |found| found.simulated);
+                self.left -= self.left.min((resolved.graph.len() as u64).saturating_mul(steps));
                 Some(resolved)
             }
             // some exist for other numbers only; the rest is too expensive
@@ -173,8 +226,7 @@ impl<'a> Advisor<'a> {
         let peak = schedule.peak(costs.keep);
         let before = predicted.metrics().makespan;
         let own = Change {
-            what: What::Schedule,
-            change: String::new(),
+            what: What::Schedule(name.to_string()),
             microbatches: schedule.microbatches,
             makespan: before,
             peak_activations: peak,
@@ -193,38 +245,28 @@ impl<'a> Advisor<'a> {
         } else {
             self.untried += 1;
         }
-        for change in &mut changes {
-            let each = |makespan: f64, microbatches: u32| makespan / f64::from(microbatches.max(1));
-            let whole = each(before, own.microbatches);
-            let saved = whole - each(change.makespan, change.microbatches);
-            change.saves = if whole > 0.0 { saved / whole } else { 0.0 };
-        }
-        changes.sort_by(|one, other| {
-            let memory = one.peak_activations.total_cmp(&other.peak_activations);
-            let kind = one.what.cmp(&other.what);
-            kind.then(one.microbatches.cmp(&other.microbatches))
-                .then(other.saves.total_cmp(&one.saves))
-                .then(memory)
-                .then(one.change.cmp(&other.change))
-        });
         Advice { limit, changes, untried: self.untried }
     }
 
-    /// Returns the other schedules that train the same model.
+    /// Returns the other schedules that train the same model, the largest saving first.
     fn others(&self, own: &Change, graph: &TaskGraph, costs: &CostTable) -> Vec<Change> {
         let schedule = graph.schedule();
         let base = Variant::parse(&schedule.name).map(|variant| variant.base).unwrap_or_default();
         let (chunks, forward) = (schedule.placement.chunks(), forward_ns(graph, costs));
         let same_model = |tried: &&Tried| tried.forward_ns.abs_diff(forward) <= forward / 1000;
         let other = |tried: &&Tried| (&tried.base, tried.chunks) != (&base, chunks);
-        let change = |tried: &Tried| Change {
-            change: tried.name.clone(),
-            makespan: tried.makespan,
-            peak_activations: tried.peak,
-            weight_copies: tried.copies,
-            ..own.clone()
+        let change = |tried: &Tried| {
+            let what = What::Schedule(tried.name.clone());
+            let (makespan, peak_activations, weight_copies) = (tried.makespan, tried.peak, tried.copies);
+            Change { what, makespan, peak_activations, weight_copies, ..own.clone() }.of(own)
         };
-        self.tried.iter().filter(same_model).filter(other).map(change).collect()
+        let mut found: Vec<Change> = self.tried.iter().filter(same_model).filter(other).map(change).collect();
+        found.sort_by(|one, other| {
+            let memory = one.peak_activations.total_cmp(&other.peak_activations);
+            let name = || one.what.to_string().cmp(&other.what.to_string());
+            other.saves.total_cmp(&one.saves).then(memory).then_with(name)
+        });
+        found
     }
 
     /// Tries more micro-batches.
@@ -234,18 +276,11 @@ impl<'a> Advisor<'a> {
         }
         let mut changes = Vec::new();
         for microbatches in TIMES.iter().filter_map(|times| own.microbatches.checked_mul(*times)) {
-            let selection = Selection { microbatches, balance: false, ..self.selection.clone() };
+            let selection = Selection { microbatches, ..self.selection.clone() };
             let Some(resolved) = self.resolved(&selection, name) else { break };
             let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
-            let change = format!("--micro {microbatches}");
-            changes.push(Change {
-                what: What::Micro,
-                change,
-                microbatches,
-                makespan,
-                peak_activations: peak,
-                ..own.clone()
-            });
+            let what = What::Micro(microbatches);
+            changes.push(Change { what, microbatches, makespan, peak_activations: peak, ..own.clone() }.of(own));
         }
         changes
     }
@@ -261,11 +296,14 @@ impl<'a> Advisor<'a> {
             return None;
         }
         let selection = Selection { balance: true, ..self.selection.clone() };
-        let resolved = selection.resolve(name, self.costs).ok()?;
-        let layers: Vec<String> = resolved.balance.as_ref()?.layers.iter().map(ToString::to_string).collect();
+        let layers = selection.resolve(name, self.costs).ok()?.balance?.layers;
+        // asked for by themselves, they may give another order, and leave other room for it
+        let costs = self.costs.with_layers(layers.clone());
+        let room = self.selection.room.and_then(|_| costs.analytic()?.room());
+        let resolved = Selection { room, ..self.selection.clone() }.resolve(name, &costs).ok()?;
         let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
-        let change = format!("--layers {}", layers.join(","));
-        Some(Change { what: What::Layers, change, makespan, peak_activations: peak, ..own.clone() })
+        let what = What::Layers(layers);
+        Some(Change { what, makespan, peak_activations: peak, ..own.clone() }.of(own))
     }
 }
 
@@ -313,8 +351,7 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     let peak_activations = settled.peak(costs.keep);
     let graph = TaskGraph::with_overlap(settled, graph.overlap()).ok()?;
     let makespan = typical_makespan(&graph, costs);
-    let change = "backwards split into I and W".to_string();
-    Some(Change { what: What::Split, change, makespan, peak_activations, ..own.clone() })
+    Some(Change { what: What::Split, makespan, peak_activations, ..own.clone() }.of(own))
 }
 
 /// Tries free links and equal stages.
@@ -333,20 +370,19 @@ fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &C
     let classes: BTreeSet<(Kind, usize)> = classes.collect();
     let averages: BTreeMap<_, u64> = classes.into_iter().map(|class| (class, average(class))).collect();
     let averages = |op: Op| averages.get(&(op.kind(), op.slice_number())).copied().unwrap_or(0);
-    let change = |what, change: &str, then: CostTable| {
+    let change = |what, then: CostTable| {
         let makespan = then.in_units(changed.makespan(&then)?);
-        let order_held_fixed = changed.holds_order();
-        Some(Change { what, change: change.to_string(), makespan, order_held_fixed, ..own.clone() })
+        Some(Change { what, makespan, order_held_fixed: changed.holds_order(), ..own.clone() }.of(own))
     };
     let mut changes = Vec::new();
     if used().any(|op| costs.of(op).after + costs.of(op).arrival > 0) {
         let mut free = costs.with_times(placement, |_, time| OpTime { after: 0, arrival: 0, ..time });
         free.effects.puts = None;
-        changes.extend(change(What::Links, "free links", free));
+        changes.extend(change(What::Links, free));
     }
     if used().any(|op| costs.of(op).duration.abs_diff(averages(op)) > 1) {
         let equal = |op: Op, time: OpTime| OpTime { duration: averages(op), ..time };
-        changes.extend(change(What::Stages, "equal stages", costs.with_times(placement, equal)));
+        changes.extend(change(What::Stages, costs.with_times(placement, equal)));
     }
     changes
 }

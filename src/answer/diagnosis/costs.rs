@@ -64,20 +64,14 @@ impl Samples {
 pub fn costs(timelines: &[&Timeline]) -> Result<CostFile, Error> {
     let steps = timelines.iter().map(|timeline| MeasuredStep::new(timeline)).collect::<Result<Vec<_>, Error>>()?;
     let Some((first, timeline)) = steps.first().zip(timelines.first()) else {
-        return Err(Error("expected the timeline of a step or more, found none".to_string()));
+        return Err(Error::NoTimeline);
     };
     if timeline.time_unit == "unit" {
-        return Err(Error(
-            "expected times in ns, us, ms or s, found abstract units, which have no length in time; give the timeline of a measured run"
-                .to_string(),
-        ));
+        return Err(Error::NoUnit);
     }
     let placement = &first.graph.schedule().placement;
-    let is_other = |step: &&MeasuredStep| step.graph.schedule().placement != *placement;
-    if steps.iter().any(|step| is_other(&step)) {
-        return Err(Error(
-            "expected steps of one run, found different placements of stages; give one run's timelines".to_string(),
-        ));
+    if steps.iter().any(|step| step.graph.schedule().placement != *placement) {
+        return Err(Error::SeveralRuns);
     }
     let mut samples: BTreeMap<(u32, Kind), Samples> = BTreeMap::new();
     steps.iter().for_each(|step| step.collect(&mut samples));

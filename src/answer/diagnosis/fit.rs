@@ -52,8 +52,7 @@ impl Fit {
     pub fn new(step: &MeasuredStep, costs: &CostFile) -> Result<Fit, Error> {
         let schedule = step.graph.schedule();
         let layers = costs.stage_layers().unwrap_or_else(|| vec![1; schedule.placement.stages() as usize]);
-        let table = costs.table(&schedule.placement, &Stage::of_layers(&layers), costs.size());
-        let table = table.map_err(|error| Error(error.to_string()))?;
+        let table = costs.table(&schedule.placement, &Stage::of_layers(&layers), costs.size())?;
         let mut deliveries: Vec<DeliveryFit> =
             candidates().into_iter().filter_map(|delivery| of_delivery(step, &table, delivery)).collect();
         let makespan_error = deliveries.first().map_or(0.0, |one_sided| one_sided.makespan_error);
@@ -68,13 +67,13 @@ impl Fit {
         self.deliveries.iter().take_while(move |fit| fit.start_error <= least + ALIKE)
     }
 
-    /// Names the deliveries that fit best: `--delivery one-sided fits it best`.
+    /// Names the deliveries that fit best: `` `delivery` one-sided fits it best ``.
     pub fn best_in_words(&self) -> String {
         let names: Vec<&str> = self.best().map(|fit| fit.delivery.as_str()).collect();
         match names.as_slice() {
             [] => "it runs under no known delivery".to_string(),
-            [one] => format!("--delivery {one} fits it best"),
-            [most @ .., last] => format!("--delivery {} and {last} fit it best", most.join(", ")),
+            [one] => format!("`delivery` {one} fits it best"),
+            [most @ .., last] => format!("`delivery` {} and {last} fit it best", most.join(", ")),
         }
     }
 }

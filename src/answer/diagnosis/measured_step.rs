@@ -1,7 +1,10 @@
 //! A measured step as a task graph with the times of its ops.
 
-use pipesim_cost::{CostTable, OpTime, Summary, TickUnits};
+use crate::resolve;
+use pipesim_cost::{CostError, CostTable, OpTime, Summary, TickUnits};
 use pipesim_schedule::activation::Keep;
+use pipesim_schedule::deadlock::Deadlock;
+use pipesim_schedule::fault::Fault;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
@@ -12,9 +15,53 @@ use pipesim_sim::{Delay, Held, OpTimes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a timeline cannot be diagnosed, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(pub(super) String);
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No timelines were given.
+    #[error("expected the timeline of a step or more, found none")]
+    NoTimeline,
+    /// Timelines of different pipelines.
+    #[error("expected steps of one run, found different placements of stages; give one run's timelines")]
+    SeveralRuns,
+    /// Times in abstract units have no length, so they are no costs.
+    #[error(
+        "expected times in ns, us, ms or s, found abstract units, which have no length in time; give the timeline of a measured run"
+    )]
+    NoUnit,
+    /// A step in abstract units, as schedules without costs have, is explained as a prediction.
+    #[error(
+        "expected times in ns, us, ms or s, found abstract units; explain such a step from its costs, as in `stages` 4 `micro` 8 `costs` F=1,I=1,W=1"
+    )]
+    Abstract,
+    /// More ops than can be explained.
+    #[error("expected a step of at most {0} ops, found more; explain a smaller one")]
+    TooLong(usize),
+    /// Ops of these devices are missing.
+    #[error(
+        "expected the ops of every device, found those of device {} missing or cut off: what the others waited for is unknown; record and import the traces of all ranks",
+        listed(.0)
+    )]
+    Incomplete(Vec<u32>),
+    /// Stages whose devices are not known, with what was found.
+    #[error("expected every stage on one device, or on one for each direction; {0}")]
+    Stages(String),
+    /// Ops are missing, or there are too many.
+    #[error("the timeline is not of a complete step: {0}")]
+    Ops(Fault),
+    /// Devices wait for each other.
+    #[error("expected an order that can run, found one in which devices wait for each other: {0}")]
+    Order(Deadlock),
+    /// The costs are not those of its stages.
+    #[error(transparent)]
+    Costs(#[from] CostError),
+    /// Its step cannot be predicted.
+    #[error(transparent)]
+    Resolve(#[from] resolve::Error),
+}
+
+fn listed(devices: &[u32]) -> String {
+    devices.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
 
 /// A measured step: the order of its ops, their times in ns, and what each start waited for.
 #[derive(Clone, Debug)]
@@ -74,23 +121,15 @@ impl MeasuredStep {
     /// Devices without their ops, stages that no placement has, or an order that no execution has.
     pub fn new(timeline: &Timeline) -> Result<MeasuredStep, Error> {
         if !timeline.incomplete_devices.is_empty() {
-            let list: Vec<String> = timeline.incomplete_devices.iter().map(ToString::to_string).collect();
-            return Err(Error(format!(
-                "expected the ops of every device, found those of device {} missing or cut off: what the others waited for is unknown; \
-                 record and import the traces of all ranks",
-                list.join(", ")
-            )));
+            return Err(Error::Incomplete(timeline.incomplete_devices.clone()));
         }
         let (placement, rows) = rows(timeline)?;
         let spans: BTreeMap<(u32, Op), (u64, u64)> =
             timeline.ops().map(|(op, span)| ((span.device, op), (span.start_ns, span.end_ns))).collect();
         let schedule =
             Schedule::new(&timeline.schedule, placement, timeline.microbatches, rows.into_iter().collect::<Programs>());
-        schedule.validate().map_err(|fault| Error(format!("the timeline is not of a complete step: {fault}")))?;
-        let order = |cycle| {
-            Error(format!("expected an order that can run, found one in which devices wait for each other: {cycle}"))
-        };
-        let graph = TaskGraph::new(schedule).map_err(order)?;
+        schedule.validate().map_err(Error::Ops)?;
+        let graph = TaskGraph::new(schedule).map_err(Error::Order)?;
         let mut times = OpTimes::of(&graph);
         for index in 0..graph.len() {
             let key = (graph.device_of(index), graph.op(index).in_direction(0));
@@ -189,25 +228,23 @@ fn rows(timeline: &Timeline) -> Result<(Placement, Vec<Vec<Op>>), Error> {
         let lowest = first_half.entry((op.stage(), span.device)).or_insert(op.microbatch());
         *lowest = (*lowest).min(op.microbatch());
     }
-    let wrong =
-        |what: String| Error(format!("expected every stage on one device, or on one for each direction; {what}"));
     let stages = devices_of.len() as u32;
     if devices_of.keys().copied().ne(0..stages) {
-        return Err(wrong("the timeline leaves stages out".to_string()));
+        return Err(Error::Stages("the timeline leaves stages out".to_string()));
     }
     let two = devices_of.values().any(|devices| devices.len() > 1);
     // The device with the lower micro-batches runs direction 0.
     let of = |stage: u32, direction: usize| {
         let mut held: Vec<u32> = devices_of[&stage].iter().copied().collect();
         held.sort_by_key(|&device| first_half[&(stage, device)]);
-        held.get(direction).copied().ok_or_else(|| wrong(format!("stage {stage} is on {} devices", held.len())))
+        held.get(direction).copied().ok_or_else(|| Error::Stages(format!("stage {stage} is on {} devices", held.len())))
     };
     let row = |direction| (0..stages).map(|stage| of(stage, direction)).collect::<Result<Vec<u32>, Error>>();
     let placement = match two {
         false => Placement::new("measured", timeline.devices, row(0)?),
         true => Placement::two_directions("measured", timeline.devices, [row(0)?, row(1)?]),
     };
-    let placement = placement.map_err(|error| wrong(error.to_string()))?;
+    let placement = placement.map_err(|error| Error::Stages(error.to_string()))?;
     let mut rows = vec![Vec::new(); timeline.devices as usize];
     let mut ops: Vec<_> = timeline.ops().map(|(op, span)| (span.device, span.start_ns, span.end_ns, op)).collect();
     ops.sort_unstable();

@@ -1,8 +1,8 @@
 //! The answer: the best plans, and what ruled out the rest.
 
-use super::journal::Outcome;
-use super::question::{PlanError, Question};
-use super::reason::Reason;
+use super::journal::LayoutOutcome;
+use super::question::Question;
+use super::reason::{PlanError, Reason};
 use super::search::{Limits, Observer, Search, Silent};
 use super::space::{Candidate, Space};
 use crate::step_estimate::StepEstimate;
@@ -74,25 +74,6 @@ impl Plan {
     pub fn dollars_per_million_tokens(&self, dollars_per_gpu_hour: f64) -> f64 {
         dollars_per_gpu_hour / 3600.0 / self.estimate.tokens_per_second_per_gpu * 1e6
     }
-
-    /// Returns schedule and degrees in a line: `tp 8 · pp 4 · dp 2 · ..`.
-    pub fn in_words(&self) -> String {
-        let ParallelConfig { tp, pp, cp, dp, chunks, micro_batch_size, zero, sequence_parallel, recompute, .. } =
-            &self.layout;
-        let ParallelConfig { ep, etp, .. } = self.layout;
-        let mut words = vec![format!("tp {tp}"), format!("pp {pp}"), format!("dp {dp}")];
-        let mut add = |is_there: bool, text: String| words.extend(is_there.then_some(text));
-        add(*cp > 1, format!("cp {cp}"));
-        add(ep > 1, format!("ep {ep}"));
-        add(etp > 1, format!("etp {etp}"));
-        add(*pp > 1, self.schedule.clone());
-        add(*chunks > 1, format!("{chunks} chunks"));
-        add(true, format!("micro-batch {micro_batch_size}"));
-        add(true, format!("recompute {recompute}"));
-        add(*zero != pipesim_models::layout::Zero::None, format!("ZeRO {zero}"));
-        add(*sequence_parallel, "sequence parallel".to_string());
-        words.join(", ")
-    }
 }
 
 impl Search<'_> {
@@ -113,11 +94,6 @@ impl Search<'_> {
         })
     }
 
-    /// Returns the memory limit of the question, in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.question.bytes()
-    }
-
     /// Returns the simplest layout that predictions cannot tell from the best, which costs `best`: smaller micro-batches
     /// before larger ones, then less recomputation, then smaller degrees; among equals the fastest.
     fn preferred(&self, best: f64) -> Option<u32> {
@@ -130,7 +106,7 @@ impl Search<'_> {
             let allows = |space: &Space, candidate: &Candidate| {
                 is_near(space, candidate) && Preference::of(space, candidate) == wanted
             };
-            let found = self.best(&Limits { keep: 1, bytes: self.bytes(), allows: &allows }, &Silent);
+            let found = self.best(&Limits { keep: 1, bytes: self.question.bytes(), allows: &allows }, &Silent);
             found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
         })
     }
@@ -140,7 +116,7 @@ impl Search<'_> {
     /// # Errors
     /// No layout is allowed, or none fits.
     pub fn plans(&self, observer: &dyn Observer) -> Result<Plans, PlanError> {
-        let limits = Limits { keep: self.question.keep, bytes: self.bytes(), allows: &|_, _| true };
+        let limits = Limits { keep: self.question.keep, bytes: self.question.bytes(), allows: &|_, _| true };
         let found = self.best(&limits, observer);
         let mut ruled_out = self.space.ruled_out.clone();
         found.ruled_out.iter().for_each(|(reason, count)| *ruled_out.entry(*reason).or_default() += count);
@@ -190,7 +166,11 @@ fn mark_ties(plans: &mut [Plan]) {
 ///
 /// # Errors
 /// A question that contradicts itself, no layout that the numbers allow, or none that fits.
-pub fn plan(question: &Question, known: BTreeMap<u32, Outcome>, observer: &dyn Observer) -> Result<Plans, PlanError> {
+pub fn plan(
+    question: &Question,
+    known: BTreeMap<u32, LayoutOutcome>,
+    observer: &dyn Observer,
+) -> Result<Plans, PlanError> {
     question.check()?;
     Search::new(question)?.knowing(known).plans(observer)
 }

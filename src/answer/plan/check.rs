@@ -1,8 +1,8 @@
 //! Questions without an answer: contradictions, and the smallest change that resolves them.
 
-use super::journal::Outcome;
-use super::question::{Fixed, Objective, PlanError, Question, divisors};
-use super::reason::Reason;
+use super::journal::LayoutOutcome;
+use super::question::{Fixed, Objective, Question, divisors};
+use super::reason::{PlanError, Reason, Remedy};
 use super::search::{Limits, Search, Silent};
 use super::space::Space;
 use super::stacks::Abilities;
@@ -15,8 +15,12 @@ const MORE: [u32; 4] = [2, 4, 8, 16];
 /// Maximum number of GPUs.
 pub const MOST_GPUS: u32 = 1 << 20;
 
-fn refuse<T>(text: String) -> Result<T, PlanError> {
-    Err(PlanError(text))
+/// Fixed values in the order in which leaving one out is tried.
+const RELAXED: [&str; 11] =
+    ["recompute", "zero", "sequence-parallel", "micro-batch-size", "layers", "chunks", "dp", "cp", "ep", "tp", "pp"];
+
+fn refuse<T>(expected: impl Into<String>, found: impl ToString, remedy: impl Into<Remedy>) -> Result<T, PlanError> {
+    Err(PlanError::new(expected, found, remedy))
 }
 
 /// Formats bytes in GiB, rounded up so that the number suffices.
@@ -35,21 +39,17 @@ impl Question {
     /// # Errors
     /// The first contradiction, with the smallest change that helps.
     pub fn check(&self) -> Result<(), PlanError> {
-        let stated = |what: &str, value: u32| format!("expected {what} from 1 up, found {value}; correct it");
         if self.gpus.is_empty() {
-            return refuse("expected a number of GPUs, found none; give --gpus 64".to_string());
+            return refuse("a number of GPUs", "none", "give `gpus` 64");
         }
         let most = self.gpus.iter().copied().max().unwrap_or(0);
         if most > MOST_GPUS {
-            return refuse(format!("expected at most {MOST_GPUS} GPUs, found {most}; ask for fewer"));
+            return refuse(format!("at most {MOST_GPUS} GPUs"), most, "ask for fewer");
         }
-        for (what, value) in [
-            ("--gpus", self.gpus.iter().copied().min().unwrap_or(0)),
-            ("--batch", self.batch),
-            ("--seq", self.sequence),
-        ] {
+        let least = self.gpus.iter().copied().min().unwrap_or(0);
+        for (setting, value) in [("gpus", least), ("batch", self.batch), ("seq", self.sequence)] {
             if value == 0 {
-                return refuse(stated(what, value));
+                return refuse(format!("`{setting}` from 1 up"), value, "correct it");
             }
         }
         self.check_degrees()?;
@@ -57,16 +57,15 @@ impl Question {
         // checks that are the same for all layouts: precision, sequence, software
         let base = pipesim_models::layout::ParallelConfig { micro: 1, ..self.base() };
         let costs = Analytic::new(self.model, self.machine.clone(), base);
-        costs.map(|_| ()).map_err(|error| PlanError(error.to_string()))?;
+        costs.map_err(PlanError::refused)?;
         for recompute in &self.fixed.recompute {
             let layout = pipesim_models::layout::ParallelConfig { recompute: *recompute, micro: 1, ..self.base() };
-            layout.validate(&self.model).map_err(|error| PlanError(error.to_string()))?;
+            layout.validate(&self.model).map_err(PlanError::refused)?;
         }
         if self.objective == Objective::Cost && self.machine.hardware.dollars_per_gpu_hour <= 0.0 {
             let name = &self.machine.hardware.name;
-            return refuse(format!(
-                "expected a price of {name}, found none; give --hardware a file with base = \"{name}\" and dollars_per_gpu_hour = 2.5"
-            ));
+            let file = format!("a file with base = \"{name}\" and dollars_per_gpu_hour = 2.5");
+            return refuse(format!("a price of {name}"), "none", format!("give `hardware` {file}"));
         }
         Ok(())
     }
@@ -86,11 +85,8 @@ impl Question {
         for (name, set) in sets {
             if !set.is_empty() && !any_gpus(&|gpus| set.iter().any(|&own| gpus.is_multiple_of(own))) {
                 let gpus = self.gpus[0];
-                return refuse(format!(
-                    "expected {name} to divide {gpus} GPUs, found {}; choose {}",
-                    joined(set),
-                    near(name, &divisors(gpus), set)
-                ));
+                let choose = format!("choose {}", near(name, &divisors(gpus), set));
+                return refuse(format!("{name} to divide {gpus} GPUs"), joined(set), choose);
             }
         }
         let given: Vec<_> = sets.iter().filter(|(_, set)| !set.is_empty()).collect();
@@ -106,28 +102,24 @@ impl Question {
             let names: Vec<String> = given.iter().map(|(name, set)| format!("{name} {}", joined(set))).collect();
             let last = given.last().map_or("one", |(name, _)| name);
             let more =
-                if least <= u64::from(MOST_GPUS) { format!(", or ask for --gpus {least}") } else { String::new() };
-            return refuse(format!(
-                "expected tp, pp, dp and cp to multiply to {} GPUs, found {}, which is {least}; leave {last} out{more}",
-                self.gpus[0],
-                names.join(" times ")
-            ));
+                if least <= u64::from(MOST_GPUS) { format!(", or ask for `gpus` {least}") } else { String::new() };
+            return refuse(
+                format!("tp, pp, dp and cp to multiply to {} GPUs", self.gpus[0]),
+                format!("{}, which is {least}", names.join(" times ")),
+                format!("leave {last} out{more}"),
+            );
         }
         if !self.fixed.ep.is_empty() && !any_gpus(&|gpus| !self.expert_degrees(gpus).is_empty()) {
             let found = joined(&self.fixed.ep);
-            return refuse(match self.model.experts {
-                None => {
-                    format!("expected a mixture of experts for ep, found a dense model and ep={found}; leave ep out")
-                }
-                Some(experts) => format!(
-                    "expected ep to divide the model's {} experts and the GPUs, found {found}; choose {}",
-                    experts.count,
-                    near("ep", &divisors(gcd(experts.count as u32, self.gpus[0])), &self.fixed.ep)
-                ),
-            });
+            let Some(experts) = self.model.experts else {
+                return refuse("a mixture of experts for ep", format!("a dense model and ep={found}"), "leave ep out");
+            };
+            let near = near("ep", &divisors(gcd(experts.count as u32, self.gpus[0])), &self.fixed.ep);
+            let expected = format!("ep to divide the model's {} experts and the GPUs", experts.count);
+            return refuse(expected, found, format!("choose {near}"));
         }
         for &own in tp {
-            self.model.check_tensor_ranks(own as usize).map_err(|error| PlanError(error.to_string()))?;
+            self.model.check_tensor_ranks(own as usize).map_err(PlanError::refused)?;
         }
         Ok(())
     }
@@ -138,36 +130,26 @@ impl Question {
         let stack = &self.machine.stack.name;
         let wants_pipeline = !self.fixed.pp.is_empty() && !self.fixed.pp.contains(&1);
         if able.schedules.is_empty() && wants_pipeline {
-            return refuse(format!(
-                "expected a stack with pipeline schedules for pp {}, found {stack}, which has none; leave pp out, or name schedules, as in --schedules 1f1b",
-                joined(&self.fixed.pp)
-            ));
-        }
-        if let Some(layers) = &self.fixed.layers {
-            let sum: usize = layers.iter().sum();
-            if sum != self.model.layers {
-                return refuse(format!(
-                    "expected layers that add up to the model's {}, found {sum}; change one of them",
-                    self.model.layers
-                ));
-            }
-        }
-        let layers = self.model.layers + 2;
-        let deepest = self.fixed.pp.first().copied().unwrap_or(1) as usize
-            * self.fixed.chunks.first().copied().unwrap_or(1) as usize;
-        if deepest > layers {
-            return refuse(format!(
-                "expected at most {layers} stages for {} layers, embedding and head, found {deepest}; choose a smaller pp or fewer chunks",
-                self.model.layers
-            ));
-        }
-        if self.fixed.sequence_parallel == Some(true)
-            && !self.fixed.tp.is_empty()
-            && self.fixed.tp.iter().all(|&tp| tp == 1)
-        {
             return refuse(
-                "expected tp above 1 with sequence-parallel=on, found 1; leave one of the two out".to_string(),
+                format!("a stack with pipeline schedules for pp {}", joined(&self.fixed.pp)),
+                format!("{stack}, which has none"),
+                "leave pp out, or name schedules, as in `schedules` 1f1b",
             );
+        }
+        let layers = self.model.layers;
+        let sum = self.fixed.layers.as_ref().map_or(layers, |layers| layers.iter().sum());
+        if sum != layers {
+            return refuse(format!("layers that add up to the model's {layers}"), sum, "change one of them");
+        }
+        let first = |set: &BTreeSet<u32>| set.first().copied().unwrap_or(1) as usize;
+        let (deepest, most) = (first(&self.fixed.pp) * first(&self.fixed.chunks), layers + 2);
+        if deepest > most {
+            let expected = format!("at most {most} stages for {layers} layers, embedding and head");
+            return refuse(expected, deepest, "choose a smaller pp or fewer chunks");
+        }
+        let is_alone = !self.fixed.tp.is_empty() && self.fixed.tp.iter().all(|&tp| tp == 1);
+        if self.fixed.sequence_parallel == Some(true) && is_alone {
+            return refuse("tp above 1 with sequence-parallel=on", 1, "leave one of the two out");
         }
         self.check_batch()
     }
@@ -185,9 +167,8 @@ impl Question {
         }
         let least = products.into_iter().min().unwrap_or(1);
         let near = (batch / least).max(1) * least;
-        refuse(format!(
-            "expected --batch to be a multiple of dp times micro-batch-size, {least}, found {batch}; choose --batch {near}"
-        ))
+        let expected = format!("`batch` to be a multiple of dp times micro-batch-size, {least}");
+        refuse(expected, batch, format!("choose `batch` {near}"))
     }
 }
 
@@ -207,41 +188,21 @@ fn products(sets: &[(&str, &BTreeSet<u32>)]) -> Vec<(u64, bool)> {
 }
 
 /// Returns the questions with one restriction less, each with advice to leave it out.
-fn relaxed(question: &Question) -> Vec<(String, Question)> {
-    let mut all = Vec::new();
-    let mut add = |is_there: bool, what: &str, change: fn(&mut Fixed)| {
-        if is_there {
-            let mut other = question.clone();
-            change(&mut other.fixed);
-            all.push((what.to_string(), other));
-        }
-    };
-    let fixed = &question.fixed;
-    add(!fixed.recompute.is_empty(), "leave recompute out of --fix", |fixed| fixed.recompute.clear());
-    add(!fixed.zero.is_empty(), "leave zero out of --fix", |fixed| fixed.zero.clear());
-    add(fixed.sequence_parallel.is_some(), "leave sequence-parallel out of --fix", |fixed| {
-        fixed.sequence_parallel = None
+fn relaxed(question: &Question) -> impl Iterator<Item = (Remedy, Question)> {
+    let fixed = RELAXED.into_iter().filter_map(|key| {
+        let mut other = question.clone();
+        other.fixed.clear(key);
+        (other.fixed != question.fixed).then_some((Remedy::Unfix(key), other))
     });
-    add(!fixed.micro_batch_size.is_empty(), "leave micro-batch-size out of --fix", |fixed| {
-        fixed.micro_batch_size.clear()
-    });
-    add(fixed.layers.is_some(), "leave layers out of --fix", |fixed| fixed.layers = None);
-    add(!fixed.chunks.is_empty(), "leave chunks out of --fix", |fixed| fixed.chunks.clear());
-    add(!fixed.dp.is_empty(), "leave dp out of --fix", |fixed| fixed.dp.clear());
-    add(!fixed.cp.is_empty(), "leave cp out of --fix", |fixed| fixed.cp.clear());
-    add(!fixed.ep.is_empty(), "leave ep out of --fix", |fixed| fixed.ep.clear());
-    add(!fixed.tp.is_empty(), "leave tp out of --fix", |fixed| fixed.tp.clear());
-    add(!fixed.pp.is_empty(), "leave pp out of --fix", |fixed| fixed.pp.clear());
-    if !question.schedules.is_empty() {
-        all.push(("leave --schedules out".to_string(), Question { schedules: Vec::new(), ..question.clone() }));
-    }
-    all
+    let any = Question { schedules: Vec::new(), ..question.clone() };
+    let schedules = (!question.schedules.is_empty()).then_some(("leave `schedules` out".into(), any));
+    fixed.chain(schedules)
 }
 
 fn fits(question: &Question) -> bool {
     let search = Search::new(question).ok();
     search.is_some_and(|search| {
-        let limits = Limits { keep: 1, bytes: search.bytes(), allows: &|_, _| true };
+        let limits = Limits { keep: 1, bytes: question.bytes(), allows: &|_, _| true };
         !search.best(&limits, &Silent).best.is_empty()
     })
 }
@@ -250,17 +211,17 @@ impl Search<'_> {
     /// Returns why there is no plan, with the smallest change that helps.
     pub(super) fn none_fits(&self, ruled_out: &BTreeMap<Reason, u64>) -> PlanError {
         let question = self.question;
-        let helps = relaxed(question).into_iter().find(|(_, other)| other.check().is_ok() && fits(other));
+        let helps = relaxed(question).find(|(_, other)| other.check().is_ok() && fits(other)).map(|(what, _)| what);
         if self.space.candidates.is_empty() || !ruled_out.contains_key(&Reason::Memory) {
-            let reasons: Vec<String> = ruled_out.keys().map(|reason| reason.text().to_string()).collect();
+            let reasons: Vec<&str> = ruled_out.keys().map(|reason| reason.text()).collect();
             let why =
                 if reasons.is_empty() { "the restrictions exclude each other".to_string() } else { reasons.join("; ") };
-            let change = helps.map(|(what, _)| what).or_else(|| more_or_fewer(question));
-            let change = change.unwrap_or_else(|| "ask for other --gpus or another --batch".to_string());
-            return PlanError(format!("expected a layout of {} GPUs, found none: {why}; {change}", question.gpus[0]));
+            let change = helps.or_else(|| more_or_fewer(question));
+            let change = change.unwrap_or_else(|| "ask for other `gpus` or another `batch`".into());
+            return PlanError::new(format!("a layout of {} GPUs", question.gpus[0]), format!("none: {why}"), change);
         }
         let least = self.least_memory();
-        let cap = gib(self.bytes()).trim_end_matches("GiB").to_string();
+        let cap = gib(question.bytes()).trim_end_matches("GiB").to_string();
         let needs = least.map_or_else(String::new, |bytes| format!(", the smallest needs {}", gib(bytes)));
         let more = || {
             let times = MORE.into_iter().find(|times| {
@@ -268,20 +229,19 @@ impl Search<'_> {
                 let other = Question { gpus, ..question.clone() };
                 other.check().is_ok() && fits(&other)
             });
-            times.map(|times| format!("ask for --gpus {}", question.gpus[0] * times))
+            times.map(|times| Remedy::Ask { setting: "gpus", value: question.gpus[0] * times })
         };
-        let smaller = ruled_out.contains_key(&Reason::Micro).then(|| "ask for a smaller --batch".to_string());
-        let change = smaller.or_else(|| helps.map(|(what, _)| what)).or_else(more);
-        let bytes = least.map(|bytes| format!("GPUs with {}", gib(bytes)));
-        let change = change.or(bytes).unwrap_or_else(|| "take a smaller model".to_string());
-        PlanError(format!("expected a layout that fits into {cap} GiB, found none{needs}; {change}"))
+        let smaller = ruled_out.contains_key(&Reason::Micro).then(|| "ask for a smaller `batch`".into());
+        let bytes = || least.map(|bytes| format!("GPUs with {}", gib(bytes)).into());
+        let change = smaller.or(helps).or_else(more).or_else(bytes).unwrap_or_else(|| "take a smaller model".into());
+        PlanError::new(format!("a layout that fits into {cap} GiB"), format!("none{needs}"), change)
     }
 
     /// Returns the least memory that any examined layout needs.
     fn least_memory(&self) -> Option<u64> {
         let bounds = self.outcomes().into_iter().filter_map(|(number, outcome)| match outcome {
-            Outcome::TooLarge(bytes) | Outcome::Predicted { bytes, .. } => Some((bytes, number)),
-            Outcome::Missing => None,
+            LayoutOutcome::TooLarge(bytes) | LayoutOutcome::Predicted { bytes, .. } => Some((bytes, number)),
+            LayoutOutcome::Missing => None,
         });
         let mut bounds: Vec<(u64, u32)> = bounds.collect();
         bounds.sort_unstable();
@@ -297,18 +257,14 @@ impl Search<'_> {
 }
 
 /// Returns the nearest number of GPUs or batch for which there are layouts.
-fn more_or_fewer(question: &Question) -> Option<String> {
+fn more_or_fewer(question: &Question) -> Option<Remedy> {
     let exists =
         |other: &Question| other.check().is_ok() && Space::new(other).is_ok_and(|space| !space.candidates.is_empty());
-    let gpus = question.gpus[0];
-    let near = (1..=64).flat_map(|by| [gpus.checked_sub(by), gpus.checked_add(by)]).flatten().filter(|&gpus| gpus > 0);
-    let found = near.into_iter().find(|&gpus| exists(&Question { gpus: vec![gpus], ..question.clone() }));
-    if let Some(found) = found {
-        return Some(format!("ask for --gpus {found}"));
-    }
-    let batch = question.batch;
-    let near =
-        (1..=64).flat_map(|by| [batch.checked_sub(by), batch.checked_add(by)]).flatten().filter(|&batch| batch > 0);
-    let found = near.into_iter().find(|&batch| exists(&Question { batch, ..question.clone() }));
-    found.map(|batch| format!("ask for --batch {batch}"))
+    let near = |setting: &'static str, own: u32, with: &dyn Fn(u32) -> Question| {
+        let all = (1..=64).flat_map(|by| [own.checked_sub(by), own.checked_add(by)]).flatten();
+        let value = all.filter(|&value| value > 0).find(|&value| exists(&with(value)))?;
+        Some(Remedy::Ask { setting, value })
+    };
+    near("gpus", question.gpus[0], &|gpus| Question { gpus: vec![gpus], ..question.clone() })
+        .or_else(|| near("batch", question.batch, &|batch| Question { batch, ..question.clone() }))
 }

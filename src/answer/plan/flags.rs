@@ -1,6 +1,7 @@
 //! A plan as options of training software, and as a command of this program.
 
 use super::answer::Plan;
+use super::reason::PlanError;
 use pipesim_cost::analytic::default_layers;
 use pipesim_models::layout::{ParallelConfig, Precision, Recompute, Zero};
 use pipesim_models::model_spec::transformer::Config;
@@ -62,7 +63,7 @@ pub struct Names {
 ///
 /// # Errors
 /// The program lacks a feature of the plan.
-pub fn flags(plan: &Plan, model: &Config, target: Target, names: &Names) -> Result<String, String> {
+pub fn flags(plan: &Plan, model: &Config, target: Target, names: &Names) -> Result<String, PlanError> {
     let flags = Flags { plan, layout: &plan.layout, model };
     match target {
         Target::Megatron => flags.megatron(),
@@ -79,8 +80,8 @@ struct Flags<'a> {
     model: &'a Config,
 }
 
-fn missing(what: &str, target: &str) -> String {
-    format!("{target} has no {what}")
+fn missing(what: &str, target: &str) -> PlanError {
+    PlanError::Refused(format!("{target} has no {what}"))
 }
 
 impl Flags<'_> {
@@ -95,7 +96,7 @@ impl Flags<'_> {
         self.split().windows(2).all(|pair| pair[0] == pair[1]) && self.model.prediction_layers == 0
     }
 
-    fn check_megatron(&self, target: &str) -> Result<(), String> {
+    fn check_megatron(&self, target: &str) -> Result<(), PlanError> {
         let known = ["1f1b", "interleaved-1f1b"].contains(&self.plan.schedule.as_str());
         if self.layout.pp > 1 && !known {
             return Err(missing(&self.plan.schedule, target));
@@ -146,7 +147,7 @@ impl Flags<'_> {
         all
     }
 
-    fn megatron(&self) -> Result<String, String> {
+    fn megatron(&self) -> Result<String, PlanError> {
         self.check_megatron("Megatron-LM")?;
         let l = self.layout;
         let mut words = Vec::new();
@@ -189,7 +190,7 @@ impl Flags<'_> {
         Ok(words.join(" "))
     }
 
-    fn bridge(&self) -> Result<String, String> {
+    fn bridge(&self) -> Result<String, PlanError> {
         self.check_megatron("Megatron-Bridge")?;
         let l = self.layout;
         let mut words: Vec<String> = self
@@ -212,7 +213,7 @@ impl Flags<'_> {
         Ok(words.join(" "))
     }
 
-    fn torchtitan(&self) -> Result<String, String> {
+    fn torchtitan(&self) -> Result<String, PlanError> {
         let l = self.layout;
         let schedule = match self.plan.schedule.as_str() {
             _ if l.pp == 1 => None,
@@ -287,7 +288,7 @@ impl Flags<'_> {
         format!("[{}]", split.iter().enumerate().map(stage).collect::<Vec<_>>().join(", "))
     }
 
-    fn deepspeed(&self) -> Result<String, String> {
+    fn deepspeed(&self) -> Result<String, PlanError> {
         let l = self.layout;
         if l.cp > 1 {
             return Err(missing("context parallelism", "DeepSpeed's JSON"));
@@ -321,7 +322,7 @@ impl Flags<'_> {
             let each = u8::from(l.recompute == Recompute::Full);
             set("pipeline", json!({"stages": l.pp, "activation_checkpoint_interval": each}));
         }
-        serde_json::to_string_pretty(&config).map_err(|error| error.to_string())
+        serde_json::to_string_pretty(&config).map_err(PlanError::refused)
     }
 
     fn pipesim(&self, names: &Names) -> String {

@@ -1,6 +1,7 @@
 //! Results of a search for single layouts, as lines of text, from which an interrupted search continues.
 
-use super::question::{PlanError, Question};
+use super::question::Question;
+use super::reason::PlanError;
 use crate::resolve::{Host, Variant, read_text, schedule_file};
 use pipesim_language as dsl;
 use pipesim_schedule::csv;
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Result for one layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Outcome {
+pub enum LayoutOutcome {
     /// The schedule does not exist for the layout's numbers.
     Missing,
     /// Too many bytes: the fullest device needs at least these.
@@ -20,7 +21,7 @@ pub enum Outcome {
 /// Outcomes by the number of the layout in its [`Space`](super::Space).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Journal {
-    pub outcomes: BTreeMap<u32, Outcome>,
+    pub outcomes: BTreeMap<u32, LayoutOutcome>,
 }
 
 impl Journal {
@@ -53,12 +54,14 @@ impl Journal {
     }
 
     /// Returns the line of one outcome.
-    pub fn line(number: u32, outcome: Outcome) -> String {
+    pub fn line(number: u32, outcome: LayoutOutcome) -> String {
         match outcome {
-            Outcome::Missing => format!("{number} missing"),
-            Outcome::TooLarge(bytes) => format!("{number} {bytes}"),
+            LayoutOutcome::Missing => format!("{number} missing"),
+            LayoutOutcome::TooLarge(bytes) => format!("{number} {bytes}"),
             // the bits, so that the answer is the same to the last digit
-            Outcome::Predicted { bytes, iteration_s } => format!("{number} {bytes} {:016x}", iteration_s.to_bits()),
+            LayoutOutcome::Predicted { bytes, iteration_s } => {
+                format!("{number} {bytes} {:016x}", iteration_s.to_bits())
+            }
         }
     }
 
@@ -71,17 +74,13 @@ impl Journal {
         let mut lines = whole.lines();
         let head = Journal::head(question);
         if lines.next() != Some(&head) {
-            let what = "expected the journal of this question, of files with the same contents and by the same version, found another text; name a new file";
-            return Err(PlanError(what.to_string()));
+            let expected = "the journal of this question, of files with the same contents and by the same version";
+            return Err(PlanError::new(expected, "another text", "name a new file"));
         }
         let mut journal = Journal::default();
         for (row, line) in lines.enumerate() {
-            let bad = || {
-                PlanError(format!(
-                    "expected a layout on line {} of the journal, found another text; name a new file",
-                    row + 2
-                ))
-            };
+            let expected = || format!("a layout on line {} of the journal", row + 2);
+            let bad = || PlanError::new(expected(), "another text", "name a new file");
             let (number, outcome) = outcome(line).ok_or_else(bad)?;
             journal.outcomes.insert(number, outcome);
         }
@@ -104,16 +103,17 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
-fn outcome(line: &str) -> Option<(u32, Outcome)> {
+fn outcome(line: &str) -> Option<(u32, LayoutOutcome)> {
     let words: Vec<&str> = line.split(' ').collect();
     let number = words.first()?.parse().ok()?;
     let outcome = match words[1..] {
-        ["missing"] => Outcome::Missing,
-        [bytes] => Outcome::TooLarge(bytes.parse().ok()?),
+        ["missing"] => LayoutOutcome::Missing,
+        [bytes] => LayoutOutcome::TooLarge(bytes.parse().ok()?),
         [bytes, bits] => {
             let iteration_s = f64::from_bits(u64::from_str_radix(bits, 16).ok()?);
             let bytes = bytes.parse().ok()?;
-            Some(Outcome::Predicted { bytes, iteration_s }).filter(|_| iteration_s.is_finite() && iteration_s > 0.0)?
+            Some(LayoutOutcome::Predicted { bytes, iteration_s })
+                .filter(|_| iteration_s.is_finite() && iteration_s > 0.0)?
         }
         _ => return None,
     };

@@ -1,7 +1,7 @@
 //! Answers to similar questions: less memory, fewer GPUs, other degrees, links or batch.
 
 use super::answer::Plan;
-use super::question::{PlanError, Question};
+use super::question::Question;
 use super::search::{Limits, Observer, Search, Silent};
 use super::space::{Candidate, Space};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ const APART: f64 = 0.02;
 
 /// A change of a question.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Change {
+pub enum Variation {
     /// Multiple of the memory.
     Memory(f64),
     /// Multiple of the bandwidth within nodes.
@@ -24,32 +24,32 @@ pub enum Change {
     Batch(u32),
 }
 
-impl Change {
+impl Variation {
     /// Returns the changes that a report shows.
-    pub const SHOWN: [Change; 14] = [
-        Change::Memory(0.5),
-        Change::Memory(0.75),
-        Change::Memory(1.25),
-        Change::Memory(1.5),
-        Change::Memory(2.0),
-        Change::Link(0.25),
-        Change::Link(0.5),
-        Change::Link(2.0),
-        Change::Network(0.125),
-        Change::Network(0.25),
-        Change::Network(0.5),
-        Change::Network(2.0),
-        Change::Network(4.0),
-        Change::Batch(2),
+    pub const SHOWN: [Variation; 14] = [
+        Variation::Memory(0.5),
+        Variation::Memory(0.75),
+        Variation::Memory(1.25),
+        Variation::Memory(1.5),
+        Variation::Memory(2.0),
+        Variation::Link(0.25),
+        Variation::Link(0.5),
+        Variation::Link(2.0),
+        Variation::Network(0.125),
+        Variation::Network(0.25),
+        Variation::Network(0.5),
+        Variation::Network(2.0),
+        Variation::Network(4.0),
+        Variation::Batch(2),
     ];
 
     /// Returns the name of the changed quantity, and its multiple.
     pub fn parts(self) -> (&'static str, f64) {
         match self {
-            Change::Memory(times) => ("memory", times),
-            Change::Link(times) => ("link", times),
-            Change::Network(times) => ("network", times),
-            Change::Batch(times) => ("batch", f64::from(times)),
+            Variation::Memory(times) => ("memory", times),
+            Variation::Link(times) => ("link", times),
+            Variation::Network(times) => ("network", times),
+            Variation::Batch(times) => ("batch", f64::from(times)),
         }
     }
 
@@ -57,13 +57,13 @@ impl Change {
     pub fn apply(self, question: &Question) -> Question {
         let mut other = question.clone();
         match self {
-            Change::Memory(times) => {
+            Variation::Memory(times) => {
                 other.memory_limit = other.memory_limit.map(|bytes| (bytes as f64 * times) as u64);
                 other.machine.hardware.memory_gib *= times;
             }
-            Change::Link(times) => other.machine.hardware.link_gbytes_per_s *= times,
-            Change::Network(times) => other.machine.hardware.network_gbps_per_gpu *= times,
-            Change::Batch(times) => other.batch = other.batch.saturating_mul(times),
+            Variation::Link(times) => other.machine.hardware.link_gbytes_per_s *= times,
+            Variation::Network(times) => other.machine.hardware.network_gbps_per_gpu *= times,
+            Variation::Batch(times) => other.batch = other.batch.saturating_mul(times),
         }
         other
     }
@@ -79,7 +79,7 @@ impl Question {
 /// The best plan of a changed question.
 #[derive(Clone, Debug)]
 pub struct NearbyPlan {
-    pub change: Change,
+    pub change: Variation,
     /// `None` if nothing fits.
     pub plan: Option<Plan>,
 }
@@ -126,15 +126,15 @@ pub(super) fn on_gpus(gpus: u64) -> impl Fn(&Space, &Candidate) -> bool + Sync {
 }
 
 /// Returns the best plan of each changed question; those that `observer` stops are left out.
-pub fn sensitivities(question: &Question, changes: &[Change], observer: &dyn Observer) -> Vec<NearbyPlan> {
+pub fn sensitivities(question: &Question, changes: &[Variation], observer: &dyn Observer) -> Vec<NearbyPlan> {
     let mut all = Vec::new();
     for &change in changes {
         if observer.is_stopped() {
             break;
         }
         let other = change.apply(question);
-        let search: Result<Search<'_>, PlanError> = Search::new(&other);
-        let plan = search.ok().and_then(|search| search.one_until(search.bytes(), &|_, _| true, observer));
+        let search = Search::new(&other).ok();
+        let plan = search.and_then(|search| search.one_until(other.bytes(), &|_, _| true, observer));
         all.push(NearbyPlan { change, plan });
     }
     all
@@ -144,18 +144,19 @@ pub fn sensitivities(question: &Question, changes: &[Change], observer: &dyn Obs
 pub fn fronts(search: &Search<'_>, observer: &dyn Observer) -> Front {
     let question = search.question;
     let mut memory = Vec::new();
-    let mut bytes = search.bytes();
+    let mut bytes = question.bytes();
     while memory.len() < MOST_POINTS && !observer.is_stopped() {
         let on_first = on_gpus(question.gpus[0].into());
         let Some(plan) = search.one_until(bytes, &on_first, observer) else { break };
         let used = plan.memory_bytes();
         memory.push(plan);
-        bytes = used.saturating_sub(((search.bytes() as f64 * APART) as u64).max(1));
+        bytes = used.saturating_sub(((search.question.bytes() as f64 * APART) as u64).max(1));
     }
     memory.reverse();
     let mut sizes: Vec<u32> = question.gpus.clone();
     sizes.sort_unstable();
-    let gpus = sizes.into_iter().filter_map(|gpus| search.one_until(search.bytes(), &on_gpus(gpus.into()), observer));
+    let gpus =
+        sizes.into_iter().filter_map(|gpus| search.one_until(search.question.bytes(), &on_gpus(gpus.into()), observer));
     Front { memory, gpus: gpus.collect() }
 }
 
@@ -171,7 +172,7 @@ pub fn heat_map(search: &Search<'_>, observer: &dyn Observer) -> Vec<Plan> {
         search.space.candidates.iter().filter_map(|candidate| degrees(&search.space, candidate)).collect();
     let best = |pair| {
         let is_of_pair = move |space: &Space, candidate: &Candidate| degrees(space, candidate) == Some(pair);
-        search.one_until(search.bytes(), &is_of_pair, observer)
+        search.one_until(search.question.bytes(), &is_of_pair, observer)
     };
     pairs.into_iter().filter_map(best).collect()
 }

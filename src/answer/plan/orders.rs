@@ -1,7 +1,7 @@
 //! Orders of a plan's schedules, compiled once for all layouts that share them.
 
 use super::question::Question;
-use super::shapes::Shape;
+use super::shapes::PlanShape;
 use super::space::Candidate;
 use crate::resolve::Selection;
 use pipesim_cost::analytic::Analytic;
@@ -61,7 +61,7 @@ impl Orders {
     pub fn of(
         &self,
         question: &Question,
-        shape: &Shape,
+        shape: &PlanShape,
         candidate: &Candidate,
         costs: &Analytic,
     ) -> Result<Arc<Ordered>, NoOrder> {
@@ -94,7 +94,7 @@ impl Orders {
 }
 
 /// Returns the order that costs give an open schedule.
-fn searched(open: &OpenSchedule, shape: &Shape, costs: &Analytic) -> Option<Arc<Ordered>> {
+fn searched(open: &OpenSchedule, shape: &PlanShape, costs: &Analytic) -> Option<Arc<Ordered>> {
     let open = match costs.room() {
         Some(room) => open.clone().capped(room),
         None => open.clone(),
@@ -104,7 +104,7 @@ fn searched(open: &OpenSchedule, shape: &Shape, costs: &Analytic) -> Option<Arc<
     Some(Arc::new(Ordered::new(TaskGraph::new(schedule).ok()?)))
 }
 
-fn compiled(question: &Question, shape: &Shape, micro: u32) -> Kept {
+fn compiled(question: &Question, shape: &PlanShape, micro: u32) -> Kept {
     let chunks = shape.names_chunks.then_some(shape.chunks);
     let selection = Selection { chunks, host: question.host, ..Selection::new(shape.pp, micro) };
     match selection.order(&shape.schedule).map(|found| found.order) {

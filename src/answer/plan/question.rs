@@ -1,5 +1,6 @@
 //! A question: which layout of a model on some GPUs is the best.
 
+use super::reason::PlanError;
 use crate::resolve::{Files, Host};
 use pipesim_cost::analytic::Platform;
 use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
@@ -7,11 +8,6 @@ use pipesim_models::model_spec::transformer::Config;
 use pipesim_schedule::nearest::nearest;
 use pipesim_schedule::sanitize::sanitize;
 use std::collections::BTreeSet;
-
-/// Why a question has no answer. The message gives the expected and found values, and the smallest change that helps.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PlanError(pub String);
 
 /// Share of the hardware's memory that plans leave free, since predictions of memory have errors.
 pub const RESERVE: f64 = 0.03;
@@ -82,15 +78,13 @@ impl Fixed {
     /// An unknown key or a value that it cannot have.
     pub fn parse(text: &str) -> Result<Fixed, PlanError> {
         if text.trim().is_empty() {
-            return Err(PlanError("expected KEY=VALUE, found nothing; write it as in tp=8".to_string()));
+            return Err(PlanError::new("KEY=VALUE", "nothing", "write it as in tp=8"));
         }
         let mut fixed = Fixed::default();
         for piece in pieces(text) {
             let Some((key, value)) = piece.split_once('=') else {
-                return Err(PlanError(format!(
-                    "expected KEY=VALUE, found '{}'; write it as in tp=8",
-                    sanitize(&piece)
-                )));
+                let found = format!("'{}'", sanitize(&piece));
+                return Err(PlanError::new("KEY=VALUE", found, "write it as in tp=8"));
             };
             fixed.set(key.trim(), value.trim())?;
         }
@@ -98,18 +92,27 @@ impl Fixed {
     }
 
     /// Returns the restrictions of both.
-    pub fn add(&mut self, other: Fixed) {
-        self.tp.extend(other.tp);
-        self.pp.extend(other.pp);
-        self.dp.extend(other.dp);
-        self.cp.extend(other.cp);
-        self.ep.extend(other.ep);
-        self.micro_batch_size.extend(other.micro_batch_size);
-        self.chunks.extend(other.chunks);
+    pub fn add(&mut self, mut other: Fixed) {
+        for (own, more) in self.numbers().into_iter().zip(other.numbers()) {
+            own.1.append(more.1);
+        }
         other.recompute.into_iter().for_each(|what| include(&mut self.recompute, what));
         other.zero.into_iter().for_each(|stage| include(&mut self.zero, stage));
         self.sequence_parallel = other.sequence_parallel.or(self.sequence_parallel);
         self.layers = other.layers.or(self.layers.take());
+    }
+
+    /// Returns the sets of numbers by key.
+    fn numbers(&mut self) -> [(&'static str, &mut BTreeSet<u32>); 7] {
+        [
+            ("tp", &mut self.tp),
+            ("pp", &mut self.pp),
+            ("dp", &mut self.dp),
+            ("cp", &mut self.cp),
+            ("ep", &mut self.ep),
+            ("micro-batch-size", &mut self.micro_batch_size),
+            ("chunks", &mut self.chunks),
+        ]
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), PlanError> {
@@ -118,46 +121,50 @@ impl Fixed {
         let Some(known) = known else {
             let near = nearest(key, &names).first().map_or_else(String::new, |name| format!(" (did you mean {name}?)"));
             let (key, names) = (sanitize(key), names.join(", "));
-            return Err(PlanError(format!("expected one of {names} before =, found '{key}'{near}; correct it")));
+            return Err(PlanError::new(format!("one of {names} before ="), format!("'{key}'{near}"), "correct it"));
         };
+        let quoted = || format!("'{}'", sanitize(value));
         let whole = || {
             let found = value.parse::<u32>().ok().filter(|number| (1..=1 << 20).contains(number));
-            let what = || {
-                format!("expected a whole number from 1 up for {known}, found '{}'; write {known}=8", sanitize(value))
-            };
-            found.ok_or_else(|| PlanError(what()))
+            let expected = || format!("a whole number from 1 up for {known}");
+            found.ok_or_else(|| PlanError::new(expected(), quoted(), format!("write {known}=8")))
         };
-        let of =
-            |error: pipesim_models::layout::ParallelConfigError| PlanError(format!("{known}: {error}; correct it"));
+        let of = |error: pipesim_models::layout::ParallelConfigError| {
+            PlanError::Refused(format!("{known}: {error}; correct it"))
+        };
         match known {
-            "tp" => drop(self.tp.insert(whole()?)),
-            "pp" => drop(self.pp.insert(whole()?)),
-            "dp" => drop(self.dp.insert(whole()?)),
-            "cp" => drop(self.cp.insert(whole()?)),
-            "ep" => drop(self.ep.insert(whole()?)),
-            "micro-batch-size" => drop(self.micro_batch_size.insert(whole()?)),
-            "chunks" => drop(self.chunks.insert(whole()?)),
             "recompute" => include(&mut self.recompute, value.parse().map_err(of)?),
             "zero" => include(&mut self.zero, value.parse().map_err(of)?),
             "sequence-parallel" => {
                 self.sequence_parallel = Some(match value {
                     "true" | "on" | "yes" | "1" => true,
                     "false" | "off" | "no" | "0" => false,
-                    _ => {
-                        let what =
-                            format!("expected on or off for {known}, found '{}'; write one of them", sanitize(value));
-                        return Err(PlanError(what));
-                    }
+                    _ => return Err(PlanError::new(format!("on or off for {known}"), quoted(), "write one of them")),
                 });
             }
-            _ => {
+            "layers" => {
                 let counts: Option<Vec<usize>> = value.split('/').map(|count| count.trim().parse().ok()).collect();
-                let what =
-                    || format!("expected layers per stage as in layers=20/20/21/19, found '{}'", sanitize(value));
-                self.layers = Some(counts.ok_or_else(|| PlanError(what()))?);
+                let what = || format!("expected layers per stage as in layers=20/20/21/19, found {}", quoted());
+                self.layers = Some(counts.ok_or_else(|| PlanError::Refused(what()))?);
+            }
+            _ => {
+                let number = [whole()?];
+                let own = self.numbers().into_iter().filter(|(key, _)| *key == known);
+                own.for_each(|(_, set)| set.extend(number));
             }
         }
         Ok(())
+    }
+
+    /// Removes the restriction of a key.
+    pub(super) fn clear(&mut self, key: &str) {
+        match key {
+            "recompute" => self.recompute.clear(),
+            "zero" => self.zero.clear(),
+            "sequence-parallel" => self.sequence_parallel = None,
+            "layers" => self.layers = None,
+            _ => self.numbers().into_iter().filter(|(own, _)| *own == key).for_each(|(_, set)| set.clear()),
+        }
     }
 
     /// Returns whether a set allows a number.

@@ -1,4 +1,59 @@
-//! Why layouts are not among the best.
+//! Why a question has no answer, and why layouts are not among the best.
+
+use std::fmt;
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The question contradicts itself, or no layout fits.
+    #[error("expected {expected}, found {found}; {remedy}")]
+    Expected {
+        expected: String,
+        found: String,
+        /// The smallest change that helps.
+        remedy: Remedy,
+    },
+    /// The model, its layout or a schedule is refused, with the reason.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The smallest change that gives a question an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// A setting with a value that helps.
+    Ask { setting: &'static str, value: u32 },
+    /// Leave out one of the [`Fixed`](super::Fixed) values, by its key.
+    Unfix(&'static str),
+    /// In words.
+    Words(String),
+}
+
+impl PlanError {
+    pub(super) fn new(expected: impl Into<String>, found: impl ToString, remedy: impl Into<Remedy>) -> PlanError {
+        PlanError::Expected { expected: expected.into(), found: found.to_string(), remedy: remedy.into() }
+    }
+
+    pub(super) fn refused(error: impl ToString) -> PlanError {
+        PlanError::Refused(error.to_string())
+    }
+}
+
+impl<T: Into<String>> From<T> for Remedy {
+    fn from(words: T) -> Remedy {
+        Remedy::Words(words.into())
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::Ask { setting, value } => write!(f, "ask for `{setting}` {value}"),
+            Remedy::Unfix(key) => write!(f, "leave {key} out of `fix`"),
+            Remedy::Words(words) => write!(f, "{words}"),
+        }
+    }
+}
 
 /// Why a layout is not among the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,37 +84,33 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Returns the name in files, and the reason in words.
+    fn both(self) -> (&'static str, &'static str) {
+        match self {
+            Reason::Heads => ("tp_does_not_divide_the_model", "tp does not divide the model"),
+            Reason::Sequence => ("cp_or_tp_does_not_divide_the_sequence", "cp or tp does not divide the sequence"),
+            Reason::Batch => ("dp_does_not_divide_the_batch", "dp does not divide the batch"),
+            Reason::Micro => ("more_than_16384_micro_batches", "more than 16,384 micro-batches per pipeline"),
+            Reason::Layers => ("layers_do_not_split", "the layers do not split into the stages"),
+            Reason::Schedule => ("no_such_schedule", "the schedule does not exist for the numbers"),
+            Reason::Memory => ("out_of_memory", "out of memory"),
+            Reason::Slower => ("slower_by_a_bound", "slower by a lower bound"),
+            Reason::Alike => (
+                "like_a_better_plan",
+                "like a better plan, but for chunks, cp and micro-batch size, or recomputed parts",
+            ),
+            Reason::Predicted => ("slower_as_predicted", "slower as predicted"),
+            Reason::Unsearched => ("order_not_searched", "order not searched"),
+        }
+    }
+
     /// Returns the name in files.
     pub fn name(self) -> &'static str {
-        match self {
-            Reason::Heads => "tp_does_not_divide_the_model",
-            Reason::Sequence => "cp_or_tp_does_not_divide_the_sequence",
-            Reason::Batch => "dp_does_not_divide_the_batch",
-            Reason::Micro => "more_than_16384_micro_batches",
-            Reason::Layers => "layers_do_not_split",
-            Reason::Schedule => "no_such_schedule",
-            Reason::Memory => "out_of_memory",
-            Reason::Slower => "slower_by_a_bound",
-            Reason::Alike => "like_a_better_plan",
-            Reason::Predicted => "slower_as_predicted",
-            Reason::Unsearched => "order_not_searched",
-        }
+        self.both().0
     }
 
     /// Returns the reason in words.
     pub fn text(self) -> &'static str {
-        match self {
-            Reason::Heads => "tp does not divide the model",
-            Reason::Sequence => "cp or tp does not divide the sequence",
-            Reason::Batch => "dp does not divide the batch",
-            Reason::Micro => "more than 16,384 micro-batches per pipeline",
-            Reason::Layers => "the layers do not split into the stages",
-            Reason::Schedule => "the schedule does not exist for the numbers",
-            Reason::Memory => "out of memory",
-            Reason::Slower => "slower by a lower bound",
-            Reason::Alike => "like a better plan, but for chunks, cp and micro-batch size, or recomputed parts",
-            Reason::Predicted => "slower as predicted",
-            Reason::Unsearched => "order not searched",
-        }
+        self.both().1
     }
 }

@@ -1,7 +1,7 @@
 //! Two sentences: why the best plan is the best, and which changes would beat it.
 
 use super::answer::{Plan, RESOLUTION};
-use super::nearby::{Change, NearbyPlan, on_gpus};
+use super::nearby::{NearbyPlan, Variation, on_gpus};
 use super::search::Search;
 use super::space::{Candidate, Space};
 use pipesim_cost::analytic::StepTime;
@@ -64,7 +64,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     let most = losses(&parts).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
     let computes = percent(parts.compute / time);
     let gpus = best.layout.gpus();
-    let fastest = search.one(search.bytes(), &on_gpus(gpus)).map_or(time, |plan| plan.estimate.iteration_s);
+    let fastest = search.one(search.question.bytes(), &on_gpus(gpus)).map_or(time, |plan| plan.estimate.iteration_s);
     let chosen = match fastest < time {
         true => format!(
             "it is the simplest layout within {:.0} % of the fastest, which predictions cannot tell from it; ",
@@ -78,7 +78,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
         percent(most.1 / time)
     );
     let degrees = (best.layout.tp, best.layout.pp);
-    let other = search.one(search.bytes(), &|space: &Space, candidate: &Candidate| {
+    let other = search.one(search.question.bytes(), &|space: &Space, candidate: &Candidate| {
         let group = space.group(candidate);
         u64::from(group.gpus) == gpus && (group.tp, space.shape(candidate).pp) != degrees
     });
@@ -113,7 +113,7 @@ fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) 
     let speed = best.estimate.tokens_per_second_per_gpu * best.estimate.iteration_s / fastest;
     let gpus = best.layout.gpus();
     let mut ways = Vec::new();
-    if let Some(plan) = search.one(search.bytes().saturating_mul(MORE_MEMORY), &on_gpus(gpus)) {
+    if let Some(plan) = search.one(search.question.bytes().saturating_mul(MORE_MEMORY), &on_gpus(gpus)) {
         let gain = plan.estimate.tokens_per_second_per_gpu / speed - 1.0;
         if gain > WORTH {
             let what = difference(best, &plan);
@@ -124,10 +124,10 @@ fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) 
         let Some(plan) = plan else { continue };
         let gain = plan.estimate.tokens_per_second_per_gpu / speed - 1.0;
         let what = match change {
-            Change::Memory(_) => continue,
-            Change::Link(times) => format!("links within nodes {times} times as fast"),
-            Change::Network(times) => format!("a network {times} times as fast"),
-            Change::Batch(times) => format!("a batch of {}", search.question.batch.saturating_mul(*times)),
+            Variation::Memory(_) => continue,
+            Variation::Link(times) => format!("links within nodes {times} times as fast"),
+            Variation::Network(times) => format!("a network {times} times as fast"),
+            Variation::Batch(times) => format!("a batch of {}", search.question.batch.saturating_mul(*times)),
         };
         if gain > WORTH {
             ways.push(format!("{what} ({}, {} tokens/s)", difference(best, plan), changed(gain)));

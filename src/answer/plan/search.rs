@@ -1,9 +1,9 @@
 //! The search: layouts are predicted in the order of their bounds until no other can be among the best.
 
-use super::journal::Outcome;
+use super::journal::LayoutOutcome;
 use super::orders::{NoOrder, Ordered, Orders};
-use super::question::{PlanError, Question};
-use super::reason::Reason;
+use super::question::Question;
+use super::reason::{PlanError, Reason};
 use super::space::{Candidate, Space};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
@@ -11,7 +11,7 @@ use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_models::memory::MemoryModel;
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of layouts that are predicted before the best known time is checked again, on any number of cores.
 const BATCH: usize = 64;
@@ -26,7 +26,7 @@ pub trait Observer: Sync {
     }
 
     /// A layout was predicted.
-    fn outcome(&self, number: u32, outcome: Outcome) {
+    fn outcome(&self, number: u32, outcome: LayoutOutcome) {
         let _ = (number, outcome);
     }
 
@@ -54,7 +54,7 @@ pub struct Limits<'a> {
 
 /// What a search found.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct FoundLayouts {
     /// The best layouts by number, best first, with their iteration times times the price of a second.
     pub best: Vec<(f64, u32)>,
     /// Layouts that were ruled out, by reason.
@@ -89,7 +89,7 @@ pub struct Search<'a> {
     pub question: &'a Question,
     pub space: Space,
     orders: Orders,
-    known: Mutex<BTreeMap<u32, Outcome>>,
+    known: Mutex<BTreeMap<u32, LayoutOutcome>>,
 }
 
 impl<'a> Search<'a> {
@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
     }
 
     /// Adds the results of an earlier search of the same question.
-    pub fn knowing(self, known: BTreeMap<u32, Outcome>) -> Search<'a> {
+    pub fn knowing(self, known: BTreeMap<u32, LayoutOutcome>) -> Search<'a> {
         Search { known: Mutex::new(known), ..self }
     }
 
@@ -119,20 +119,20 @@ impl<'a> Search<'a> {
     }
 
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
-    fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<Outcome, NoOrder> {
+    fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<LayoutOutcome, NoOrder> {
         let shape = self.space.shape(candidate);
         let layout = self.space.layout(self.question, candidate);
         let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
             .least(&shape.placement, &shape.stages);
         if least > bytes {
-            return Ok(Outcome::TooLarge(least));
+            return Ok(LayoutOutcome::TooLarge(least));
         }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
         let ordered = self.order(candidate, &costs)?;
         let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
         let used = memory.fullest().total;
         if !memory.fits {
-            return Ok(Outcome::TooLarge(used));
+            return Ok(LayoutOutcome::TooLarge(used));
         }
         let step = || {
             let table = costs.table(&shape.placement, &shape.stages).ok()?;
@@ -140,7 +140,7 @@ impl<'a> Search<'a> {
             costs.step(&shape.placement, &shape.stages, &devices, shape.splits).ok()
         };
         let step = step().ok_or(NoOrder::Missing)?;
-        Ok(Outcome::Predicted { bytes: used, iteration_s: step.iteration() })
+        Ok(LayoutOutcome::Predicted { bytes: used, iteration_s: step.iteration() })
     }
 
     /// Returns the bytes of a layout's fullest device.
@@ -152,21 +152,25 @@ impl<'a> Search<'a> {
         Some(memory.fullest().total)
     }
 
-    fn known(&self, number: u32) -> Option<Outcome> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied()
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, LayoutOutcome>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self, number: u32) -> Option<LayoutOutcome> {
+        self.lock().get(&number).copied()
     }
 
     /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
-    fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> Outcome {
+    fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> LayoutOutcome {
         let outcome = match self.known(number) {
             // known under a smaller limit only
-            Some(Outcome::TooLarge(used)) if used <= bytes => None,
+            Some(LayoutOutcome::TooLarge(used)) if used <= bytes => None,
             known => known,
         };
         let outcome = outcome.unwrap_or_else(|| {
             let predicted = self.predict(&self.space.candidates[number as usize], bytes);
-            let outcome = predicted.unwrap_or(Outcome::Missing);
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(number, outcome);
+            let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
+            self.lock().insert(number, outcome);
             // another time this machine may have the memory
             if predicted != Err(NoOrder::Refused) {
                 observer.outcome(number, outcome);
@@ -174,14 +178,14 @@ impl<'a> Search<'a> {
             outcome
         });
         match outcome {
-            Outcome::Predicted { bytes: used, .. } if used > bytes => Outcome::TooLarge(used),
+            LayoutOutcome::Predicted { bytes: used, .. } if used > bytes => LayoutOutcome::TooLarge(used),
             outcome => outcome,
         }
     }
 
     /// Returns all known results.
-    pub fn outcomes(&self) -> BTreeMap<u32, Outcome> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn outcomes(&self) -> BTreeMap<u32, LayoutOutcome> {
+        self.lock().clone()
     }
 
     fn kind(&self, number: u32) -> Kind<'_> {
@@ -202,8 +206,8 @@ impl<'a> Search<'a> {
     }
 
     /// Finds the best layouts within `limits`, one of each kind.
-    pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> Found {
-        let mut found = Found::default();
+    pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> FoundLayouts {
+        let mut found = FoundLayouts::default();
         let candidates = &self.space.candidates;
         let is_open = |number: u32| self.space.shape(&candidates[number as usize]).is_open;
         let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
@@ -215,21 +219,18 @@ impl<'a> Search<'a> {
         let left = (fixed.len() - spent) + (open.len() - searched);
         let may_beat = |number: &&u32| self.may_beat(candidates[**number as usize].bound, &found, limits.keep);
         let unsearched = open[searched..].iter().filter(may_beat).count();
-        for (reason, count) in [(Reason::Slower, left - unsearched), (Reason::Unsearched, unsearched)] {
-            if count > 0 {
-                found.ruled_out.insert(reason, count as u64);
-            }
-        }
         let slower = found.predicted.saturating_sub(found.best.len() as u64 + found.alike);
-        for (reason, count) in [(Reason::Predicted, slower), (Reason::Alike, found.alike)] {
-            if count > 0 {
-                found.ruled_out.insert(reason, count);
-            }
-        }
+        let counts = [
+            (Reason::Slower, (left - unsearched) as u64),
+            (Reason::Unsearched, unsearched as u64),
+            (Reason::Predicted, slower),
+            (Reason::Alike, found.alike),
+        ];
+        found.ruled_out.extend(counts.into_iter().filter(|(_, count)| *count > 0));
         found
     }
 
-    fn may_beat(&self, bound: f64, found: &Found, keep: usize) -> bool {
+    fn may_beat(&self, bound: f64, found: &FoundLayouts, keep: usize) -> bool {
         found.best.len() < keep || found.best.last().is_none_or(|(worst, _)| bound <= *worst)
     }
 
@@ -238,7 +239,7 @@ impl<'a> Search<'a> {
         &self,
         numbers: &[u32],
         limits: &Limits<'_>,
-        found: &mut Found,
+        found: &mut FoundLayouts,
         most: usize,
         observer: &dyn Observer,
         all: usize,
@@ -261,9 +262,9 @@ impl<'a> Search<'a> {
             let outcomes = results(self.question.host, batch.len(), outcome);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
-                    Outcome::Missing => Reason::Schedule,
-                    Outcome::TooLarge(_) => Reason::Memory,
-                    Outcome::Predicted { iteration_s, .. } => {
+                    LayoutOutcome::Missing => Reason::Schedule,
+                    LayoutOutcome::TooLarge(_) => Reason::Memory,
+                    LayoutOutcome::Predicted { iteration_s, .. } => {
                         found.predicted += 1;
                         let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
                         found.best.push((iteration_s * price, number));
@@ -281,7 +282,7 @@ impl<'a> Search<'a> {
             let best = found.best.first().map(|&(_, number)| &candidates[number as usize]);
             let layout = best.map(|candidate| self.space.layout(self.question, candidate));
             let seconds = found.best.first().and_then(|&(_, number)| match self.known(number) {
-                Some(Outcome::Predicted { iteration_s, .. }) => Some(iteration_s),
+                Some(LayoutOutcome::Predicted { iteration_s, .. }) => Some(iteration_s),
                 _ => None,
             });
             observer.progress(all - numbers.len() + done, all, seconds.zip(layout.as_ref()));

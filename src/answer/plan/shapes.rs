@@ -1,9 +1,9 @@
 //! Pipelines of a plan: schedule, placement, and the layers of each stage.
 
-use super::question::{Fixed, PlanError, Question, divisors};
-use super::reason::Reason;
+use super::question::{Fixed, Question, divisors};
+use super::reason::{PlanError, Reason};
 use super::stacks::Abilities;
-use crate::resolve::{Error, Selection, Variant};
+use crate::resolve::{Selection, Variant};
 use pipesim_cost::analytic::default_layers;
 use pipesim_models::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, PREDICTION, Part, Stage};
 use pipesim_schedule::op::Kind;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A schedule on `pp` devices with a split of the layers.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct PlanShape {
     /// Name of the schedule, without the number of stages per device.
     pub schedule: String,
     pub pp: u32,
@@ -35,23 +35,13 @@ pub struct Shape {
     pub alike: Vec<u32>,
 }
 
-/// A schedule without a split.
-struct Pipeline {
-    schedule: String,
-    placement: Placement,
-    names_chunks: bool,
-    splits: bool,
-    is_open: bool,
-    needs_rounds: bool,
-}
-
 /// Returns the pipelines of all `depths`.
 pub fn shapes(
     question: &Question,
     able: &Abilities,
     depths: &BTreeSet<u32>,
     ruled_out: &mut BTreeMap<Reason, u64>,
-) -> Result<Vec<Shape>, PlanError> {
+) -> Result<Vec<PlanShape>, PlanError> {
     let spec = question.model.spec();
     let mut shapes = Vec::new();
     for &pp in depths {
@@ -89,18 +79,17 @@ fn chunk_counts(question: &Question, able: &Abilities, pp: u32) -> Vec<u32> {
     if fixed.is_empty() { all.into_iter().filter(|&v| v > 1).collect() } else { fitting.collect() }
 }
 
-/// Returns a schedule with each number of stages per device that it may have.
+/// Returns a schedule with each number of stages per device that it may have, without layers.
 fn pipelines(
     question: &Question,
     able: &Abilities,
     name: &str,
     pp: u32,
     ruled_out: &mut BTreeMap<Reason, u64>,
-) -> Result<Vec<Pipeline>, PlanError> {
+) -> Result<Vec<PlanShape>, PlanError> {
     let selection = Selection { host: question.host, ..Selection::new(pp, 2 * pp) };
-    let usage = |error: Error| PlanError(error.to_string());
-    let variant = Variant::parse(name).map_err(usage)?;
-    let takes = selection.takes(&variant).map_err(usage)?;
+    let variant = Variant::parse(name).map_err(PlanError::refused)?;
+    let takes = selection.takes(&variant).map_err(PlanError::refused)?;
     let has_own = variant.options.contains_key("v") || !takes.chunks || pp == 1;
     let mut counts: Vec<Option<u32>> = vec![None];
     if !has_own {
@@ -117,16 +106,21 @@ fn pipelines(
                 *ruled_out.entry(Reason::Schedule).or_default() += 1;
                 continue;
             }
-            Err(error) => return Err(usage(error)),
+            Err(error) => return Err(PlanError::refused(error)),
         };
         let placement = order.placement().clone();
         if Fixed::allows(&question.fixed.chunks, placement.chunks()) {
-            found.push(Pipeline {
+            found.push(PlanShape {
                 schedule: name.to_string(),
+                pp: placement.devices(),
+                chunks: placement.chunks(),
                 names_chunks: chunks.is_some(),
                 splits: splits_backward(&order),
                 is_open: matches!(order, Order::Open(_)),
                 needs_rounds: variant.base == "interleaved-1f1b" && pp > 1,
+                layers: None,
+                stages: Vec::new(),
+                alike: Vec::new(),
                 placement,
             });
         }
@@ -191,9 +185,10 @@ fn balanced(question: &Question, spec: &ModelSpec, count: usize) -> Option<Vec<u
     Some(layers)
 }
 
-impl Pipeline {
-    fn with(&self, layers: Option<Vec<usize>>, stages: Vec<Stage>) -> Shape {
-        let placement = self.placement.clone();
+impl PlanShape {
+    /// Returns the shape with a split of the layers.
+    fn with(&self, layers: Option<Vec<usize>>, stages: Vec<Stage>) -> PlanShape {
+        let placement = &self.placement;
         let held = |device: u32| {
             let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
             for stage in placement.stages_of(device) {
@@ -208,18 +203,6 @@ impl Pipeline {
             same.unwrap_or(device) as u32
         };
         let alike = (0..all.len()).map(first).collect();
-        Shape {
-            schedule: self.schedule.clone(),
-            pp: placement.devices(),
-            chunks: placement.chunks(),
-            names_chunks: self.names_chunks,
-            splits: self.splits,
-            is_open: self.is_open,
-            needs_rounds: self.needs_rounds,
-            layers,
-            stages,
-            alike,
-            placement,
-        }
+        PlanShape { layers, stages, alike, ..self.clone() }
     }
 }

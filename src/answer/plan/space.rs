@@ -1,8 +1,8 @@
 //! All layouts that a question allows, each with a lower bound of its iteration time.
 
-use super::question::{Fixed, PlanError, Question, divisors};
-use super::reason::Reason;
-use super::shapes::{Shape, shapes};
+use super::question::{Fixed, Question, divisors};
+use super::reason::{PlanError, Reason};
+use super::shapes::{PlanShape, shapes};
 use super::stacks::Abilities;
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
@@ -16,7 +16,7 @@ const MOST_MICRO: u32 = 1 << 14;
 
 /// What the costs of a model's parts depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Group {
+pub struct PlanGroup {
     pub gpus: u32,
     pub tp: u32,
     pub cp: u32,
@@ -46,15 +46,15 @@ pub struct Candidate {
 /// The layouts of a question, those with the lowest bounds first.
 #[derive(Debug)]
 pub struct Space {
-    pub groups: Vec<Group>,
-    pub shapes: Vec<Shape>,
+    pub groups: Vec<PlanGroup>,
+    pub shapes: Vec<PlanShape>,
     pub candidates: Vec<Candidate>,
     /// Layouts that cannot exist.
     pub ruled_out: BTreeMap<Reason, u64>,
 }
 
 /// The groups with the pipelines (devices, replicas) of each.
-type Groups = BTreeMap<Group, Vec<(u32, u32)>>;
+type Groups = BTreeMap<PlanGroup, Vec<(u32, u32)>>;
 
 struct Listing<'a> {
     question: &'a Question,
@@ -125,7 +125,7 @@ impl Listing<'_> {
                     continue;
                 }
                 for ep in question.expert_degrees(tp * cp * dp) {
-                    let group = Group {
+                    let group = PlanGroup {
                         gpus,
                         tp,
                         cp,
@@ -141,7 +141,7 @@ impl Listing<'_> {
                     for (&recompute, whole) in
                         able.recompute.iter().flat_map(|one| stages.iter().map(move |&w| (one, w)))
                     {
-                        let group = Group { recompute, gathered_by: whole.then_some(dp), ..group };
+                        let group = PlanGroup { recompute, gathered_by: whole.then_some(dp), ..group };
                         self.groups.entry(group).or_default().push((pp, dp));
                     }
                 }
@@ -150,7 +150,7 @@ impl Listing<'_> {
     }
 }
 
-impl Group {
+impl PlanGroup {
     /// Returns whether several GPUs of a stage hold the same tensors with `dp` replicas.
     fn has_replicas(&self, question: &Question, dp: u32) -> bool {
         let edp = self.tp * self.cp * dp / (self.ep * self.etp);
@@ -181,7 +181,7 @@ impl Group {
         pipelines: &[(u32, u32)],
         question: &Question,
         able: &Abilities,
-        shapes: &[Shape],
+        shapes: &[PlanShape],
     ) -> Vec<Candidate> {
         let Ok(mut costs) = Analytic::new(question.model, question.machine.clone(), self.layout(question)) else {
             return Vec::new();
@@ -226,10 +226,10 @@ impl Space {
         let shapes = shapes(question, &able, &depths, &mut ruled_out)?;
         let pipelines: usize = groups.values().map(Vec::len).sum();
         if pipelines.saturating_mul(shapes.len().max(1)) > MOST * 10 {
-            let what = format!("expected at most {MOST} layouts, found many more; fix some of them, as in --fix tp=8");
-            return Err(PlanError(what));
+            let remedy = "fix some of them, as in `fix` tp=8";
+            return Err(PlanError::new(format!("at most {MOST} layouts"), "many more", remedy));
         }
-        let works: Vec<(Group, Vec<(u32, u32)>)> = groups.into_iter().collect();
+        let works: Vec<(PlanGroup, Vec<(u32, u32)>)> = groups.into_iter().collect();
         let found = results(question.host, works.len(), |number| {
             let (group, pipelines) = &works[number];
             group.candidates(number as u32, pipelines, question, &able, &shapes)
@@ -241,12 +241,12 @@ impl Space {
     }
 
     /// Returns the group of a candidate.
-    pub fn group(&self, candidate: &Candidate) -> &Group {
+    pub fn group(&self, candidate: &Candidate) -> &PlanGroup {
         &self.groups[candidate.group as usize]
     }
 
     /// Returns the pipeline of a candidate.
-    pub fn shape(&self, candidate: &Candidate) -> &Shape {
+    pub fn shape(&self, candidate: &Candidate) -> &PlanShape {
         &self.shapes[candidate.shape as usize]
     }
 

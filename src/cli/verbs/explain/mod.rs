@@ -1,31 +1,25 @@
 //! `pipesim explain`: where time goes, what bounds it and what would shorten it, in sentences and tables.
 
-mod culprit;
-mod explained;
-mod measured;
-mod run;
-mod sentences;
-mod tables;
-
 use crate::cli::Failure;
-use crate::cli::options::costs::CostOptions;
+use crate::cli::flags::{as_flags, in_report};
+use crate::cli::options::costs::{CostOptions, read_text};
 use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::{SearchOptions, remark_balance};
-use crate::cli::options::threshold::{Figures, Scope, ThresholdOptions};
+use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table, wrap};
 use clap::Args;
-use explained::Explained;
 use pipesim_answer::advice::Advisor;
-use pipesim_answer::resolve::Selection;
+use pipesim_answer::diagnosis;
+use pipesim_answer::explanation::{ExplainedRun, StepExplanation};
+use pipesim_answer::resolve::{Resolved, Selection};
 use pipesim_report::{self as report, Entry, Look, Panel, Report};
-use std::path::PathBuf;
-
-/// Most ops of a step that is explained.
-const MAX_OPS: usize = 2_000_000;
+use pipesim_schedule::timeline::{Source, Timeline};
+use pipesim_sim::exact;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 #[command(
@@ -73,8 +67,41 @@ impl Explain {
         self.show(explanations, entries)
     }
 
+    /// Explains every timeline of the file at `path`.
+    fn timelines(&self, path: &Path) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
+        let text = read_text(path, 4 << 30)?;
+        let at = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
+        let named = |failure| match failure {
+            Failure::Usage(text) => at(text),
+            other => other,
+        };
+        let selection = self.schedules.selection()?;
+        let explained = |timeline: &Timeline| {
+            let _busy = self.remarks.busy(&format!("explaining {}", timeline.schedule), None);
+            let found = ExplainedRun::new(timeline, self.costs.layers.as_deref(), &selection);
+            let ExplainedRun { mut explanation, mut entry, resolved } = found.map_err(|error| match error {
+                error @ diagnosis::Error::Abstract => Failure::from(error),
+                error => named(error.into()),
+            })?;
+            self.prove(&mut explanation, &resolved).map_err(named)?;
+            spell(&mut explanation);
+            entry.notes.clone_from(&explanation.sentences);
+            Ok((explanation, entry))
+        };
+        Timeline::list_from_json(&text).map_err(|error| at(error.to_string()))?.iter().map(explained).collect()
+    }
+
+    /// Searches for the best order, if it was asked for.
+    fn prove(&self, explanation: &mut StepExplanation, resolved: &Resolved) -> Result<(), Failure> {
+        let Some(states) = self.exact else { return Ok(()) };
+        let name = explanation.schedule.clone();
+        let _busy = self.remarks.busy(&format!("searching up to {states} states for the best order of {name}"), None);
+        let refused = |error: exact::Error| Failure::Usage(format!("{name}: --exact: {error}"));
+        explanation.prove(&resolved.graph, &resolved.costs, states).map_err(refused)
+    }
+
     /// Explains predicted steps, each with its timelines if they are written.
-    fn predictions(&self) -> Result<Vec<(Explained, Entry)>, Failure> {
+    fn predictions(&self) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
         let mut question = self.schedules.question();
         self.costs.ask(&mut question);
         self.hardware.ask(&mut question);
@@ -94,9 +121,10 @@ impl Explain {
         for (name, resolved) in asked.names().iter().zip(all) {
             remark_balance(&resolved, self.remarks);
             let graph = &resolved.graph;
-            if graph.len() > MAX_OPS {
+            let most = StepExplanation::MAX_OPS;
+            if graph.len() > most {
                 return Err(Failure::Usage(format!(
-                    "{} has {} ops; explain takes up to {MAX_OPS}: ask for fewer micro-batches",
+                    "{} has {} ops; explain takes up to {most}: ask for fewer micro-batches",
                     graph.schedule().name,
                     graph.len()
                 )));
@@ -104,9 +132,9 @@ impl Explain {
             let predicted = resolved.predict()?;
             let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);
             let advisor = advisor.get_or_insert_with(|| Advisor::new(&selection, &costs));
-            let advice = advisor.advise(name, &resolved, &predicted);
-            let sensitivities = advisor.sensitivities(name, &predicted);
-            let explained = Explained::new(&predicted, advice, sensitivities, self.exact, self.remarks)?;
+            let mut explained = advisor.explain(name, &resolved, &predicted);
+            self.prove(&mut explained, &resolved)?;
+            spell(&mut explained);
             let mut entry = Entry::default();
             if !self.write.output.is_empty() {
                 let name = graph.schedule().name.clone();
@@ -119,12 +147,13 @@ impl Explain {
     }
 
     /// Prints and writes the explanations.
-    fn show(&self, explanations: Vec<Explained>, mut entries: Vec<Entry>) -> Result<(), Failure> {
+    fn show(&self, explanations: Vec<StepExplanation>, mut entries: Vec<Entry>) -> Result<(), Failure> {
         if self.write.output.is_empty() {
             entries.clear();
         }
-        let report = Report { extra_tables: tables::all(&explanations), ..Report::default() };
-        let json = || versioned("explanations", &explanations);
+        let mut report = Report { extra_tables: StepExplanation::tables(&explanations), ..Report::default() };
+        in_report(&mut report);
+        let json = || versioned("explanations", &explanations).map(as_flags);
         self.print.show_assumed(&self.costs)?;
         let sentences = explanations.iter().map(|e| (e.schedule.as_str(), e.sentences.as_slice()));
         if self.print.format == Format::Md {
@@ -134,7 +163,7 @@ impl Explain {
             };
             print(&self.print.plain(sentences.clone().map(list).collect()))?;
         }
-        let untried = explanations.iter().map(|e| e.advice.untried).max().unwrap_or(0);
+        let untried = explanations.iter().filter_map(|e| Some(e.advice.as_ref()?.untried)).max().unwrap_or(0);
         let untried = match untried {
             0 => Vec::new(),
             n => vec![format!(
@@ -149,7 +178,7 @@ impl Explain {
             let rest = if untried.is_empty() { String::new() } else { wrap(&untried, 0) + "\n" };
             format!("{sentences}{rest}{}", table(&report))
         };
-        let printed = self.print.show(&report, json, text, || intervals(&explanations));
+        let printed = self.print.show(&report, json, text, || StepExplanation::csv(&explanations));
         let (p, m) = explanations.first().map_or((0, 0), |e| (e.devices, e.microbatches));
         let title = format!("Explained: {p} devices, {m} micro-batches");
         let look = Look { causes: true, ..self.write.look.look() };
@@ -162,28 +191,24 @@ impl Explain {
             self.remarks,
         )?;
         let figures =
-            explanations.iter().map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(e.side(), &e.metrics));
+            explanations.iter().map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(side(e), &e.metrics));
         self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
     }
 }
 
-/// Makes a CSV row per idle interval.
-fn intervals(explanations: &[Explained]) -> String {
-    let mut text = String::from("schedule,device,start,end,cause,next,op,on\n");
-    for e in explanations {
-        for idle in &e.idle.idle {
-            let cause = serde_json::to_value(idle.cause).ok().and_then(|cause| cause.as_str().map(str::to_string));
-            let on = idle.on.map_or_else(String::new, |on| on.to_string());
-            let [next, op] = [&idle.next, &idle.op].map(|op| op.clone().unwrap_or_default());
-            text += &format!(
-                "{},{},{},{},{},{next},{op},{on}\n",
-                report::csv_cell(&e.schedule),
-                idle.device,
-                idle.start,
-                idle.end,
-                cause.unwrap_or_default()
-            );
+fn side(explanation: &StepExplanation) -> Side {
+    let measured = explanation.measured.as_ref();
+    if measured.is_some_and(|run| run.source == Source::Measured) { Side::Measured } else { Side::Predicted }
+}
+
+/// Writes the settings of sentences as flags, those of changes as code.
+fn spell(explanation: &mut StepExplanation) {
+    let changes = explanation.advice.iter().flat_map(|advice| &advice.changes).map(|change| change.what.to_string());
+    let changes: Vec<String> = changes.filter(|change| change.starts_with('`')).collect();
+    for sentence in &mut explanation.sentences {
+        for change in &changes {
+            *sentence = sentence.replace(change, &format!("`{}`", as_flags(change)));
         }
+        *sentence = as_flags(&sentence);
     }
-    text
 }

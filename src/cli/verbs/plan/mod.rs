@@ -1,8 +1,6 @@
 //! `pipesim plan`: the best layouts of a model on a number of GPUs.
 
-mod answer;
 mod files;
-mod tables;
 mod watch;
 
 use crate::cli::Failure;
@@ -13,11 +11,10 @@ use crate::cli::options::values::{Numbers, numbers, one_of, whole};
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table};
-use answer::Answer;
 use clap::Args;
 use files::Files;
 use pipesim_answer::plan::{
-    Change, Fixed, Names, Objective, Observer, PlanError, Question, Search, Target, sensitivities, why,
+    Fixed, Names, Objective, Observer, PlanError, PlanReport, Question, Search, Target, Variation, sensitivities, why,
 };
 use pipesim_answer::question::{MemoryCap, hardware, model, stack};
 use pipesim_cost::analytic::Platform;
@@ -29,7 +26,7 @@ use std::path::PathBuf;
 use watch::Watch;
 
 /// Changes that are mentioned next to the answer.
-const MENTIONED: [Change; 2] = [Change::Network(2.0), Change::Batch(2)];
+const MENTIONED: [Variation; 2] = [Variation::Network(2.0), Variation::Batch(2)];
 
 #[derive(Args)]
 pub struct PlanVerb {
@@ -93,7 +90,7 @@ fn fixed(text: &str) -> Result<Fixed, String> {
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
-        Failure::Usage(error.to_string())
+        Failure::usage(error)
     }
 }
 
@@ -108,7 +105,7 @@ impl PlanVerb {
         let best = plans.plans.first().filter(|_| !watch.is_stopped());
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
-        let answer = Answer { search: &search, plans: &plans, names: self.names(), why: reasons };
+        let answer = PlanReport { search: &search, plans: &plans, names: self.names(), why: reasons };
         watch.done();
         if !(plans.is_stopped && plans.plans.is_empty()) {
             self.show(&answer)?;
@@ -170,16 +167,33 @@ impl PlanVerb {
         Names { model: self.model.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), memory_cap }
     }
 
-    fn show(&self, answer: &Answer<'_>) -> Result<(), Failure> {
+    fn show(&self, answer: &PlanReport<'_>) -> Result<(), Failure> {
         if let Some(target) = self.to {
             let Some(best) = answer.plans.plans.first() else { return Ok(()) };
-            let text = answer.flags(best, target).map_err(Failure::Usage)?;
-            return print(&format!("{text}\n"));
+            return print(&format!("{}\n", answer.flags(best, target)?));
         }
         let mut report: Report = answer.report();
         report.provenance.extend(origin());
         let as_json = || json(&answer.json());
-        let as_table = || answer.terminal(&report, table);
+        let as_table = || terminal(answer, &report);
         self.print.show(&report, as_json, as_table, || answer.csv())
     }
+}
+
+/// Returns the terminal's output: the reasons, the tables, and the best plan to paste.
+fn terminal(answer: &PlanReport<'_>, report: &Report) -> String {
+    let mut text = table(report);
+    if let Some([why, beats]) = &answer.why {
+        text += &format!("\nWhy plan 1: {why}\n{beats}\n");
+    }
+    if let Some(best) = answer.plans.plans.first() {
+        let own = Target::of_stack(&answer.names.stack);
+        for target in [own, Target::Pipesim] {
+            match answer.flags(best, target) {
+                Ok(flags) => text += &format!("\nPlan 1 for {}:\n{flags}\n", target.name()),
+                Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.name()),
+            }
+        }
+    }
+    text
 }

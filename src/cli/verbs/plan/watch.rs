@@ -6,7 +6,7 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::signals;
 #[cfg(unix)]
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pipesim_answer::plan::{Journal, Observer, Outcome, Plans, Question};
+use pipesim_answer::plan::{Journal, LayoutOutcome, Observer, Plans, Question};
 use pipesim_models::layout::ParallelConfig;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -28,7 +28,7 @@ pub struct Watch {
     remarks: RemarkOptions,
     /// The signal that ended the search; 0 for none.
     signal: Arc<AtomicUsize>,
-    known: BTreeMap<u32, Outcome>,
+    known: BTreeMap<u32, LayoutOutcome>,
     journal: Option<Mutex<File>>,
 }
 
@@ -74,7 +74,7 @@ impl Watch {
     }
 
     /// Returns the results in the journal.
-    pub fn known(&self) -> BTreeMap<u32, Outcome> {
+    pub fn known(&self) -> BTreeMap<u32, LayoutOutcome> {
         self.known.clone()
     }
 
@@ -125,7 +125,7 @@ impl Observer for Watch {
         let _ = (decided, all, best);
     }
 
-    fn outcome(&self, number: u32, outcome: Outcome) {
+    fn outcome(&self, number: u32, outcome: LayoutOutcome) {
         if let Some(journal) = &self.journal {
             let mut file = journal.lock().unwrap_or_else(PoisonError::into_inner);
             // if the journal cannot be written, only time is lost later

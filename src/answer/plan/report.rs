@@ -1,45 +1,69 @@
-//! A plan's answer as tables, text, JSON and CSV.
+//! Plans as a report: tables, JSON and CSV.
 
-use super::answer::Answer;
-use pipesim_answer::plan::{Objective, Plan, Target, flags};
+use super::answer::{Plan, Plans};
+use super::flags::{Names, Target, flags};
+use super::question::Objective;
+use super::reason::PlanError;
+use super::search::Search;
 use pipesim_models::layout::{ParallelConfig, Zero};
 use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
 
-/// Columns of the CSV.
-const COLUMNS: [&str; 27] = [
-    "rank",
-    "gpus",
-    "schedule",
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "micro_batch_size",
-    "microbatches",
-    "chunks",
-    "recompute",
-    "zero",
-    "sequence_parallel",
-    "layers",
-    "iteration_s",
-    "iteration_low_s",
-    "iteration_high_s",
-    "tokens_per_second_per_gpu",
-    "mfu",
-    "memory_bytes",
-    "compute_s",
-    "tensor_parallel_exposed_s",
-    "expert_parallel_exposed_s",
-    "pipeline_bubble_s",
-    "data_parallel_exposed_s",
-    "tie",
+/// Columns of the CSV, and where each is in a plan's JSON.
+const COLUMNS: [(&str, &str); 26] = [
+    ("gpus", "/gpus"),
+    ("schedule", "/schedule"),
+    ("tp", "/tp"),
+    ("pp", "/pp"),
+    ("dp", "/dp"),
+    ("cp", "/cp"),
+    ("ep", "/ep"),
+    ("micro_batch_size", "/micro_batch_size"),
+    ("microbatches", "/microbatches"),
+    ("chunks", "/chunks"),
+    ("recompute", "/recompute"),
+    ("zero", "/zero"),
+    ("sequence_parallel", "/sequence_parallel"),
+    ("layers", "/layers"),
+    ("iteration_s", "/iteration_s"),
+    ("iteration_low_s", "/iteration_interval_s/0"),
+    ("iteration_high_s", "/iteration_interval_s/1"),
+    ("tokens_per_second_per_gpu", "/tokens_per_second_per_gpu"),
+    ("mfu", "/mfu"),
+    ("memory_bytes", "/memory_bytes"),
+    ("compute_s", "/time_s/compute"),
+    ("tensor_parallel_exposed_s", "/time_s/tensor_parallel_exposed"),
+    ("expert_parallel_exposed_s", "/time_s/expert_parallel_exposed"),
+    ("pipeline_bubble_s", "/time_s/pipeline_bubble"),
+    ("data_parallel_exposed_s", "/time_s/data_parallel_exposed"),
+    ("tie", "/tie"),
 ];
 
-impl Answer<'_> {
-    /// Returns the best plan as options of a program.
-    pub fn flags(&self, plan: &Plan, target: Target) -> Result<String, String> {
+/// The best plans with everything that is shown of them.
+pub struct PlanReport<'a> {
+    pub search: &'a Search<'a>,
+    pub plans: &'a Plans,
+    pub names: Names,
+    /// Why plan 1 is the best, and what would beat it.
+    pub why: Option<[String; 2]>,
+}
+
+/// Returns a value as a cell of the CSV.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => csv_cell(text),
+        Value::Array(all) => all.iter().map(cell).collect::<Vec<_>>().join(" "),
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
+        other => other.to_string(),
+    }
+}
+
+impl PlanReport<'_> {
+    /// Returns a plan as options of a program.
+    ///
+    /// # Errors
+    /// As [`flags`].
+    pub fn flags(&self, plan: &Plan, target: Target) -> Result<String, PlanError> {
         flags(plan, &self.search.question.model, target, &self.names)
     }
 
@@ -65,7 +89,7 @@ impl Answer<'_> {
         }
     }
 
-    pub fn plans_table(&self) -> Table {
+    pub(super) fn plans_table(&self) -> Table {
         let question = self.search.question;
         let is_priced = question.objective == Objective::Cost;
         let (several, has_experts) = (self.has_several_sizes(), question.model.experts.is_some());
@@ -117,12 +141,12 @@ impl Answer<'_> {
             question.batch,
             question.sequence,
             question.machine.stack.name,
-            gibibytes(self.search.bytes())
+            gibibytes(self.search.question.bytes())
         );
         Table::new(caption, &header, rows)
     }
 
-    pub fn times_table(&self) -> Table {
+    pub(super) fn times_table(&self) -> Table {
         let header = ["plan", "iteration", "compute", "tensor", "experts", "bubble", "data", "optimizer", "other"];
         let has_experts = self.search.question.model.experts.is_some();
         let is_shown = |column: &usize| has_experts || header[*column] != "experts";
@@ -147,7 +171,7 @@ impl Answer<'_> {
         Table::new("Parts of an iteration", &header, self.plans.plans.iter().enumerate().map(row).collect())
     }
 
-    pub fn ruled_out_table(&self) -> Table {
+    pub(super) fn ruled_out_table(&self) -> Table {
         let rows = self.plans.ruled_out.iter();
         let rows = rows.map(|(reason, count)| vec![reason.text().to_string(), number(*count as f64)]).collect();
         let caption = format!(
@@ -156,24 +180,6 @@ impl Answer<'_> {
             number(self.plans.evaluated as f64)
         );
         Table::new(caption, &["reason", "layouts"], rows)
-    }
-
-    /// Returns the terminal's output: the reasons, the tables, and the best plan to paste.
-    pub fn terminal(&self, report: &Report, table: fn(&Report) -> String) -> String {
-        let mut text = table(report);
-        if let Some([why, beats]) = &self.why {
-            text += &format!("\nWhy plan 1: {why}\n{beats}\n");
-        }
-        if let Some(best) = self.plans.plans.first() {
-            let own = Target::of_stack(&self.names.stack);
-            for target in [own, Target::Pipesim] {
-                match self.flags(best, target) {
-                    Ok(flags) => text += &format!("\nPlan 1 for {}:\n{flags}\n", target.name()),
-                    Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.name()),
-                }
-            }
-        }
-        text
     }
 
     fn plan_json(&self, plan: &Plan) -> Value {
@@ -212,6 +218,7 @@ impl Answer<'_> {
         })
     }
 
+    /// Returns the plans with all their figures.
     pub fn json(&self) -> Value {
         let plans: Vec<Value> = self.plans.plans.iter().map(|plan| self.plan_json(plan)).collect();
         let ruled_out: Map<String, Value> = self
@@ -233,41 +240,14 @@ impl Answer<'_> {
         })
     }
 
+    /// Returns a CSV row per plan.
     pub fn csv(&self) -> String {
-        let mut text = COLUMNS.join(",") + "\n";
+        let header = COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(",");
+        let mut text = format!("rank,{header}\n");
         for (rank, plan) in self.plans.plans.iter().enumerate() {
-            let (l, e, t) = (&plan.layout, &plan.estimate, &plan.estimate.time_s);
-            let layers = e.layers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-            let cells = [
-                (rank + 1).to_string(),
-                l.gpus().to_string(),
-                csv_cell(&plan.schedule),
-                l.tp.to_string(),
-                l.pp.to_string(),
-                l.dp.to_string(),
-                l.cp.to_string(),
-                l.ep.to_string(),
-                l.micro_batch_size.to_string(),
-                l.micro.to_string(),
-                l.chunks.to_string(),
-                csv_cell(&l.recompute.to_string()),
-                l.zero.to_string(),
-                l.sequence_parallel.to_string(),
-                layers,
-                e.iteration_s.to_string(),
-                e.iteration_interval_s[0].to_string(),
-                e.iteration_interval_s[1].to_string(),
-                e.tokens_per_second_per_gpu.to_string(),
-                e.mfu.to_string(),
-                plan.memory_bytes().to_string(),
-                t.compute.to_string(),
-                t.tensor_parallel_exposed.to_string(),
-                t.expert_parallel_exposed.to_string(),
-                t.pipeline_bubble.to_string(),
-                t.data_parallel_exposed.to_string(),
-                plan.is_tie.to_string(),
-            ];
-            text += &(cells.join(",") + "\n");
+            let plan = self.plan_json(plan);
+            let cells = COLUMNS.iter().map(|(_, place)| plan.pointer(place).map(cell).unwrap_or_default());
+            text += &format!("{},{}\n", rank + 1, cells.collect::<Vec<_>>().join(","));
         }
         text
     }

@@ -1,11 +1,10 @@
 //! An explanation in sentences: what costs most, why, and what to try, with the number that trying it gives.
 
-use super::explained::Explained;
-use pipesim_answer::advice::{Change, LEAST, What};
+use super::StepExplanation;
+use crate::advice::{Advice, Change, LEAST, What};
 use pipesim_cost::pair::PairFigures;
 use pipesim_report::{number, percent, quantity};
 use pipesim_sim::{Sensitivity, SlowOps};
-use std::collections::BTreeMap;
 
 /// Most causes, and schedules of equal makespan, that are named.
 const NAMED: usize = 3;
@@ -17,9 +16,12 @@ const LEAST_CAUSE: f64 = 0.000_5;
 const ALIKE: f64 = 0.000_05;
 const LISTED: usize = 6;
 
-impl Explained {
-    /// Writes at most seven sentences.
+impl StepExplanation {
+    /// Writes at most seven sentences, and of a measured step its own.
     pub(super) fn write(&self) -> Vec<String> {
+        if let Some(measured) = &self.measured {
+            return self.write_measured(measured);
+        }
         let lines =
             [self.headline(), self.causes(), self.exposed(), self.bound(), self.within(), self.beyond(), self.others()];
         lines.into_iter().filter(|line| !line.is_empty()).collect()
@@ -50,7 +52,7 @@ impl Explained {
     pub(super) fn causes(&self) -> String {
         let (total, whole) = (&self.idle.total, f64::from(self.devices) * self.metrics.makespan);
         let memory = match self.is_capped() {
-            true => "memory cap (a forward was ready, but above --memory-cap)",
+            true => "memory cap (a forward was ready, but above `memory-cap`)",
             false => "own peak (a forward was ready, but above what the device ever holds)",
         };
         let imbalance = match self.idle.slow {
@@ -159,33 +161,11 @@ impl Explained {
         }
     }
 
-    fn schedules(&self) -> impl Iterator<Item = &Change> {
-        self.advice.changes.iter().filter(|change| change.what == What::Schedule)
-    }
-
-    /// Whether a schedule keeps the cap, or holds no more than this one.
-    fn fits(&self, change: &Change) -> bool {
-        change.peak_activations <= self.advice.limit * (1.0 + 1e-9)
-    }
-
-    /// Formats a name with its memory: `zb-v (holds 4)`.
-    fn named(&self, change: &Change, with_peak: bool) -> String {
-        let mut more = Vec::new();
-        if with_peak || change.peak_activations < 0.9 * self.advice.limit {
-            more.push(format!("holds {}", number(change.peak_activations)));
-        }
-        if change.weight_copies > 1 && self.advice.changes.iter().any(|other| other.weight_copies == 1) {
-            more.push(format!("{} x the weights", change.weight_copies));
-        }
-        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join(", ")) };
-        format!("`{}`{more}", change.change)
-    }
-
     /// Formats ``` `A` and `B` take 25.5, 14 % less; .. ```.
-    fn list<'a>(&self, changes: impl Iterator<Item = &'a Change>, with_peak: bool) -> String {
+    fn list<'a>(&self, advice: &Advice, changes: impl Iterator<Item = &'a Change>, with_peak: bool) -> String {
         let mut groups: Vec<(&Change, Vec<String>)> = Vec::new();
         for change in changes {
-            let name = self.named(change, with_peak);
+            let name = advice.named(change, with_peak);
             match groups.last_mut() {
                 Some((first, names)) if (first.saves - change.saves).abs() <= ALIKE => names.push(name),
                 _ => groups.push((change, vec![name])),
@@ -206,29 +186,32 @@ impl Explained {
 
     /// Names other schedules that hold no more.
     pub(super) fn within(&self) -> String {
+        let Some(advice) = &self.advice else { return String::new() };
         let limit = match self.is_capped() {
-            true => format!("--memory-cap {}", number(self.advice.limit)),
-            false => format!("its {}", activations(self.advice.limit)),
+            true => format!("`memory-cap` {}", number(advice.limit)),
+            false => format!("its {}", activations(advice.limit)),
         };
-        let fitting = || self.schedules().filter(|change| self.fits(change));
+        let fitting = || advice.schedules().filter(|change| advice.fits(change));
         let better: Vec<&Change> = fitting().filter(|change| change.saves > LEAST).collect();
         if better.is_empty() {
             let mut ties: Vec<&Change> = fitting().filter(|change| change.saves.abs() <= LEAST).collect();
             ties.sort_by(|one, other| one.peak_activations.total_cmp(&other.peak_activations));
-            let ties: Vec<String> = ties.into_iter().take(NAMED).map(|change| self.named(change, false)).collect();
+            let ties: Vec<String> = ties.into_iter().take(NAMED).map(|change| advice.named(change, false)).collect();
             let (names, verb) = joined(&ties);
             let ties = if ties.is_empty() { String::new() } else { format!("; {names} {verb} as long") };
             return format!("Within {limit}, no other schedule tried is shorter{ties}.");
         }
-        format!("Within {limit}, {}.", self.list(better.into_iter(), false))
+        format!("Within {limit}, {}.", self.list(advice, better.into_iter(), false))
     }
 
     /// Names other schedules that hold more.
     pub(super) fn beyond(&self) -> String {
-        let best = self.schedules().filter(|change| self.fits(change)).map(|change| change.saves).fold(0.0, f64::max);
-        let larger = self.schedules().filter(|change| !self.fits(change) && change.saves > best + LEAST);
-        let list = self.list(larger.take(1), true);
-        let limit = activations(self.advice.limit);
+        let Some(advice) = &self.advice else { return String::new() };
+        let best =
+            advice.schedules().filter(|change| advice.fits(change)).map(|change| change.saves).fold(0.0, f64::max);
+        let larger = advice.schedules().filter(|change| !advice.fits(change) && change.saves > best + LEAST);
+        let list = self.list(advice, larger.take(1), true);
+        let limit = activations(advice.limit);
         if list.is_empty() {
             format!("Holding more than {limit} makes no tried schedule shorter.")
         } else {
@@ -240,27 +223,24 @@ impl Explained {
     pub(super) fn others(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         let mut useless: Vec<String> = Vec::new();
-        let mut kinds: BTreeMap<What, Vec<&Change>> = BTreeMap::new();
-        for change in self.advice.changes.iter().filter(|change| change.what != What::Schedule) {
-            kinds.entry(change.what).or_default().push(change);
-        }
-        for (what, changes) in kinds {
-            let named = |change: &&Change| match what {
-                What::Micro | What::Layers => format!("`{}`", change.change),
-                _ => change.change.clone(),
-            };
+        let changes = self.advice.as_ref().map_or(&[][..], |advice| &advice.changes);
+        let is_schedule = |change: &Change| matches!(change.what, What::Schedule(_));
+        let rest = &changes[changes.partition_point(is_schedule)..];
+        for changes in rest.chunk_by(|one, other| one.what.kind() == other.what.kind()) {
             let Some(change) = changes.iter().find(|change| change.saves > LEAST) else {
-                useless.push(joined(&changes.iter().map(named).collect::<Vec<_>>()).0);
+                let names: Vec<String> = changes.iter().map(|change| change.what.to_string()).collect();
+                useless.push(joined(&names).0);
                 continue;
             };
-            let (name, less) = (named(change), share(change.saves));
-            let each = if what == What::Micro { f64::from(change.microbatches.max(1)) } else { 1.0 };
-            let makespan = self.time(change.makespan / each);
+            let (name, less) = (&change.what, share(change.saves));
             let held = if change.order_held_fixed { " with the order held fixed" } else { "" };
-            parts.push(match what {
-                What::Micro => format!("{name} takes {makespan} a micro-batch, {less} less"),
-                What::Split => format!("{name} take {makespan}, {less} less"),
-                What::Layers => format!("{name} saves {less}"),
+            parts.push(match name {
+                What::Micro(count) => {
+                    let each = self.time(change.makespan / f64::from((*count).max(1)));
+                    format!("{name} takes {each} a micro-batch, {less} less")
+                }
+                What::Split => format!("{name} take {}, {less} less", self.time(change.makespan)),
+                What::Layers(_) => format!("{name} saves {less}"),
                 _ => format!("{name} would save {less}{held}"),
             });
         }
@@ -276,13 +256,13 @@ impl Explained {
     /// Says what one percent of speed of the most sensitive devices saves.
     fn one_percent(&self) -> Option<String> {
         let saving = |part: &Sensitivity| part.percent >= 0.005;
-        let devices = || self.sensitivities.iter().filter(|s| s.part.starts_with("device ") && saving(s));
+        let devices = || self.sensitivities.list.iter().filter(|s| s.part.starts_with("device ") && saving(s));
         let best = devices().next()?.percent;
         let alike: Vec<&str> = devices()
             .filter(|s| format!("{:.2}", s.percent) == format!("{best:.2}"))
             .filter_map(|s| s.part.strip_prefix("device "))
             .collect();
-        let held = if self.sensitivities_hold_order_fixed { " with the order held fixed" } else { "" };
+        let held = if self.sensitivities.order_held_fixed { " with the order held fixed" } else { "" };
         Some(match alike.as_slice() {
             [one] => format!("a 1 % faster device {one} saves {best:.2} %{held}"),
             all if all.len() == self.devices as usize => format!("any device 1 % faster saves {best:.2} %{held}"),
@@ -292,6 +272,30 @@ impl Explained {
             }
             [] => return None,
         })
+    }
+}
+
+impl Advice {
+    fn schedules(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter().filter(|change| matches!(change.what, What::Schedule(_)))
+    }
+
+    /// Whether a schedule keeps the cap, or holds no more than the explained one.
+    fn fits(&self, change: &Change) -> bool {
+        change.peak_activations <= self.limit * (1.0 + 1e-9)
+    }
+
+    /// Formats a name with its memory: `zb-v (holds 4)`.
+    fn named(&self, change: &Change, with_peak: bool) -> String {
+        let mut more = Vec::new();
+        if with_peak || change.peak_activations < 0.9 * self.limit {
+            more.push(format!("holds {}", number(change.peak_activations)));
+        }
+        if change.weight_copies > 1 && self.changes.iter().any(|other| other.weight_copies == 1) {
+            more.push(format!("{} x the weights", change.weight_copies));
+        }
+        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join(", ")) };
+        format!("`{}`{more}", change.what)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Explanations as tables, one of each kind for all schedules, with definitions in the captions.
 
-use super::explained::Explained;
-use super::run::Measured;
-use pipesim_answer::diagnosis::{DeliveryFit, StageTime};
+use super::{RunDiagnosis, StepExplanation};
+use crate::diagnosis::{DeliveryFit, StageTime};
 use pipesim_report::{self as report, Table, number, percent, quantity};
 use pipesim_sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
 
@@ -14,28 +13,52 @@ const SHOWN_STRETCHES: usize = 8;
 const SHOWN_DEVICES: usize = 4;
 const MOST_DEVICES: usize = 32;
 
-fn units(all: &[Explained]) -> &str {
+fn units(all: &[StepExplanation]) -> &str {
     let unit = all.first().map_or("unit", |e| e.time_unit.as_str());
     if unit == "unit" { "units" } else { unit }
 }
 
-pub(super) fn all(all: &[Explained]) -> Vec<Table> {
-    let mut tables = vec![idle(all), bounds(all), sensitivities(all), path(all), memory(all)];
-    let measured: Vec<_> = all.iter().filter_map(|e| Some((e, e.measured.as_ref()?))).collect();
-    if !measured.is_empty() {
-        tables.splice(1..1, [stages(&measured), fits(&measured)]);
-        tables.extend(
-            measured
-                .iter()
-                .filter_map(|(e, m)| Some(report::steps_table(&e.schedule, &e.time_unit, m.trend.as_ref()?))),
-        );
+impl StepExplanation {
+    /// Returns the tables of explanations, each below its definitions.
+    pub fn tables(all: &[StepExplanation]) -> Vec<Table> {
+        let mut tables = vec![idle(all), bounds(all), sensitivities(all), path(all), memory(all)];
+        let measured: Vec<_> = all.iter().filter_map(|e| Some((e, e.measured.as_ref()?))).collect();
+        if !measured.is_empty() {
+            tables.splice(1..1, [stages(&measured), fits(&measured)]);
+            tables.extend(
+                measured
+                    .iter()
+                    .filter_map(|(e, m)| Some(report::steps_table(&e.schedule, &e.time_unit, m.trend.as_ref()?))),
+            );
+        }
+        tables
     }
-    tables
+
+    /// Returns a CSV row per idle interval.
+    pub fn csv(explanations: &[StepExplanation]) -> String {
+        let mut text = String::from("schedule,device,start,end,cause,next,op,on\n");
+        for e in explanations {
+            for idle in &e.idle.idle {
+                let cause = serde_json::to_value(idle.cause).ok().and_then(|cause| cause.as_str().map(str::to_string));
+                let on = idle.on.map_or_else(String::new, |on| on.to_string());
+                let [next, op] = [&idle.next, &idle.op].map(|op| op.clone().unwrap_or_default());
+                text += &format!(
+                    "{},{},{},{},{},{next},{op},{on}\n",
+                    report::csv_cell(&e.schedule),
+                    idle.device,
+                    idle.start,
+                    idle.end,
+                    cause.unwrap_or_default()
+                );
+            }
+        }
+        text
+    }
 }
 
 /// Times of stages of measured steps.
-fn stages(all: &[(&Explained, &Measured)]) -> Table {
-    let row = |e: &Explained, t: &StageTime| {
+fn stages(all: &[(&StepExplanation, &RunDiagnosis)]) -> Table {
+    let row = |e: &StepExplanation, t: &StageTime| {
         let kinds = [t.forward, t.input, t.weights, t.backward];
         let kinds = kinds.map(|time| if time > 0.0 { number(time) } else { "–".to_string() });
         let names = [e.schedule.clone(), t.stage.to_string(), t.device.to_string()];
@@ -51,9 +74,9 @@ fn stages(all: &[(&Explained, &Measured)]) -> Table {
 }
 
 /// Predictions of measured steps from their own costs.
-fn fits(all: &[(&Explained, &Measured)]) -> Table {
+fn fits(all: &[(&StepExplanation, &RunDiagnosis)]) -> Table {
     let signed = |error: f64| format!("{:+.2} %", 100.0 * error);
-    let row = |e: &Explained, fit: &DeliveryFit| {
+    let row = |e: &StepExplanation, fit: &DeliveryFit| {
         vec![
             e.schedule.clone(),
             fit.delivery.clone(),
@@ -68,7 +91,7 @@ fn fits(all: &[(&Explained, &Measured)]) -> Table {
 }
 
 /// Returns the devices to show, those with the largest `of` if all are too many, and the number left out.
-fn shown(all: &[Explained], count: usize, of: impl Fn(usize) -> f64) -> (Vec<usize>, usize) {
+fn shown(all: &[StepExplanation], count: usize, of: impl Fn(usize) -> f64) -> (Vec<usize>, usize) {
     let mut devices: Vec<usize> = (0..count).collect();
     if all.iter().map(|e| e.devices as usize).sum::<usize>() <= MOST_DEVICES {
         return (devices, 0);
@@ -84,7 +107,7 @@ fn more(schedule: &str, left: usize) -> Option<Vec<String>> {
     (left > 0).then(|| vec![schedule.to_string(), format!("... {left} more")])
 }
 
-fn idle(all: &[Explained]) -> Table {
+fn idle(all: &[StepExplanation]) -> Table {
     let is_measured = all.iter().any(|e| e.measured.is_some());
     let causes: Vec<Cause> = Cause::ALL.into_iter().filter(|cause| is_measured || cause.is_predicted()).collect();
     let cells =
@@ -105,7 +128,7 @@ fn idle(all: &[Explained]) -> Table {
     }
     let capped = all.iter().any(|e| e.memory.iter().any(|m| m.cap.is_some()));
     let (memory, held) = match capped {
-        true => ("memory cap", "than --memory-cap allows"),
+        true => ("memory cap", "than `memory-cap` allows"),
         false => ("own peak", "than the device ever does in this schedule"),
     };
     let caption = format!(
@@ -131,8 +154,8 @@ fn idle(all: &[Explained]) -> Table {
     Table::new(caption, &names, rows)
 }
 
-fn bounds(all: &[Explained]) -> Table {
-    let any = |has: &dyn Fn(&Explained) -> bool| all.iter().any(has);
+fn bounds(all: &[StepExplanation]) -> Table {
+    let any = |has: &dyn Fn(&StepExplanation) -> bool| all.iter().any(has);
     let typical = any(&|e| e.metrics.typical_speed.is_some());
     let mut header = vec!["schedule", "makespan", "work", "critical path", "head + work + tail"];
     let mut caption = format!(
@@ -148,15 +171,15 @@ fn bounds(all: &[Explained]) -> Table {
             ""
         }
     );
-    let mut columns: Vec<fn(&Explained) -> Option<f64>> = Vec::new();
-    let mut add = |name: &'static str, meaning: &str, bound: fn(&Explained) -> Option<f64>| {
+    let mut columns: Vec<fn(&StepExplanation) -> Option<f64>> = Vec::new();
+    let mut add = |name: &'static str, meaning: &str, bound: fn(&StepExplanation) -> Option<f64>| {
         if all.iter().any(|e| bound(e).is_some()) {
             header.push(name);
             caption += &format!("; {name}: {meaning}");
             columns.push(bound);
         }
     };
-    add("memory cap", "no device above --memory-cap", |e| e.bounds.memory);
+    add("memory cap", "no device above `memory-cap`", |e| e.bounds.memory);
     add("own peaks", "no device holding more than it does in this schedule", |e| e.bounds_at_own_peaks.memory);
     add("proven", "no order within them takes less, by search", |e| e.exact.as_ref().map(|exact| exact.lower_bound));
     add("if split", "backwards may be split into I and W", |e| {
@@ -165,7 +188,7 @@ fn bounds(all: &[Explained]) -> Table {
     header.extend(["saves at most", "saves at most (own peaks)"]);
     caption += "; saves at most: from the makespan down to the largest bound, for any order and for orders in which no device holds \
                 more than in this schedule.";
-    let row = |e: &Explained| {
+    let row = |e: &StepExplanation| {
         let makespan = e.bounded();
         let saves = |bound: f64| percent(if makespan > 0.0 { (1.0 - bound / makespan).max(0.0) } else { 0.0 });
         let saves = [e.bounds.best, e.bound_here()].map(saves);
@@ -182,16 +205,16 @@ fn bounds(all: &[Explained]) -> Table {
     Table::new(caption, &header, all.iter().map(row).collect())
 }
 
-fn sensitivities(all: &[Explained]) -> Table {
-    let row = |e: &Explained| {
-        let saving = e.sensitivities.iter().filter(|s| s.percent != 0.0).take(SHOWN_PARTS);
+fn sensitivities(all: &[StepExplanation]) -> Table {
+    let row = |e: &StepExplanation| {
+        let saving = e.sensitivities.list.iter().filter(|s| s.percent != 0.0).take(SHOWN_PARTS);
         let cells = saving.map(|s| format!("{}: {:.3} %", s.part, s.percent));
         [e.schedule.clone()].into_iter().chain(cells).collect()
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(1);
     let names = ["schedule", "most", "second", "third", "fourth", "fifth", "sixth"];
-    let held = all.iter().filter(|e| e.sensitivities_hold_order_fixed).map(|e| e.schedule.as_str());
+    let held = all.iter().filter(|e| e.sensitivities.order_held_fixed).map(|e| e.schedule.as_str());
     let held = held.collect::<Vec<_>>().join(", ");
     let held = if held.is_empty() {
         String::new()
@@ -232,7 +255,7 @@ fn piece(p: &CriticalSpan) -> String {
     }
 }
 
-fn path(all: &[Explained]) -> Table {
+fn path(all: &[StepExplanation]) -> Table {
     let mut rows = Vec::new();
     for e in all {
         let stretches = stretches(&e.critical_path);
@@ -256,7 +279,7 @@ fn path(all: &[Explained]) -> Table {
             rows.extend(last.iter().map(row));
         }
     }
-    let critical = |e: &Explained| {
+    let critical = |e: &StepExplanation| {
         let critical = e.slack.iter().filter(|slack| slack.slack == 0.0).count();
         format!("{}: {critical} of {} ops", e.schedule, e.slack.len())
     };
@@ -270,7 +293,7 @@ fn path(all: &[Explained]) -> Table {
     Table::new(caption, &["schedule", "device", "pieces", "start", "end"], rows)
 }
 
-fn memory(all: &[Explained]) -> Table {
+fn memory(all: &[StepExplanation]) -> Table {
     let mut rows = Vec::new();
     for e in all {
         let row = |m: &MemoryCurve| {

@@ -1,9 +1,8 @@
 //! What made a measured step long, in sentences: the culprit first.
 
-use super::explained::Explained;
-use super::run::Measured;
-use pipesim_answer::advice::{Change, LEAST, What};
-use pipesim_answer::diagnosis::Finding;
+use super::{RunDiagnosis, StepExplanation};
+use crate::advice::{LEAST, What};
+use crate::diagnosis::Finding;
 use pipesim_report::{number, percent};
 
 /// Least saving of a finding that is named.
@@ -11,10 +10,9 @@ const NAMED: f64 = 0.005;
 /// Most findings that are named after the first.
 const MORE: usize = 2;
 
-impl Explained {
+impl StepExplanation {
     /// Writes the sentences of a measured step.
-    pub(super) fn write_measured(&self) -> Vec<String> {
-        let Some(measured) = &self.measured else { return self.write() };
+    pub(super) fn write_measured(&self, measured: &RunDiagnosis) -> Vec<String> {
         let first = measured.culprit();
         let rest = measured.findings.iter().filter(|&finding| first.is_none_or(|first| first != finding));
         let rest: Vec<String> = rest
@@ -28,7 +26,7 @@ impl Explained {
         lines.filter(|line| !line.is_empty()).collect()
     }
 
-    fn finding(&self, measured: &Measured, finding: &Finding) -> String {
+    fn finding(&self, measured: &RunDiagnosis, finding: &Finding) -> String {
         let would = |saves: f64| format!("the step would be {} shorter", percent(saves));
         match finding {
             Finding::SlowStage { stage, device, slower, saves } => {
@@ -78,7 +76,7 @@ impl Explained {
     }
 
     /// Says that the schedule itself makes the bubble.
-    fn own_bubble(&self, measured: &Measured) -> String {
+    fn own_bubble(&self, measured: &RunDiagnosis) -> String {
         format!(
             "No stage, pause or op of this run stands out: even with equal stages, free links and no host delays {} would have a bubble of {}.",
             self.schedule,
@@ -87,20 +85,19 @@ impl Explained {
     }
 
     /// Says what moving layers away from `stage` saves: `moving 2 of its 10 layers would save 14 %`.
-    fn moved(&self, measured: &Measured, stage: u32) -> Option<String> {
-        let own = measured.layers.as_ref()?;
-        let change = self.advice.changes.iter().find(|change| change.what == What::Layers && change.saves > LEAST)?;
-        let Change { change, saves, .. } = change;
-        let then: Vec<usize> =
-            change.strip_prefix("--layers ")?.split(',').filter_map(|count| count.parse().ok()).collect();
-        let (before, after) = (*own.get(stage as usize)?, *then.get(stage as usize)?);
-        let less = percent(*saves);
-        (after < before)
-            .then(|| format!("moving {} of its {before} layers would save {less} (`{change}`)", before - after))
+    fn moved(&self, measured: &RunDiagnosis, stage: u32) -> Option<String> {
+        let changes = &self.advice.as_ref()?.changes;
+        changes.iter().filter(|change| change.saves > LEAST).find_map(|change| {
+            let What::Layers(then) = &change.what else { return None };
+            let before = *measured.layers.as_ref()?.get(stage as usize)?;
+            let moved = before.checked_sub(*then.get(stage as usize)?).filter(|moved| *moved > 0)?;
+            let (less, what) = (percent(change.saves), &change.what);
+            Some(format!("moving {moved} of its {before} layers would save {less} ({what})"))
+        })
     }
 
     /// Says how well the step is predicted from its own costs.
-    fn fit(&self, measured: &Measured) -> String {
+    fn fit(&self, measured: &RunDiagnosis) -> String {
         let signed = |error: f64| format!("{:+.1} %", 100.0 * error);
         let fit = &measured.fit;
         let off = fit

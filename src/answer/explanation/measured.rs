@@ -1,15 +1,15 @@
-//! What the explanation of a measured step has in addition to a predicted one's.
+//! What made a measured step long.
 
-use pipesim_answer::diagnosis::{Finding, Fit, StageTime, Trend};
+use crate::diagnosis::{Finding, Fit, StageTime, Trend};
 use pipesim_schedule::timeline::Source;
 use serde::Serialize;
 
 /// Least saving of a finding that is named first.
 const NAMED_FIRST: f64 = 0.01;
 
-/// What the explanation of a measured step has in addition.
-#[derive(Serialize)]
-pub struct Measured {
+/// What the explanation of a measured step has in addition to that of a prediction.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunDiagnosis {
     pub source: Source,
     /// Number of the step in the run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Measured {
     pub trend: Option<Trend>,
 }
 
-impl Measured {
+impl RunDiagnosis {
     /// Returns the finding to name first: one stage, pause or kind of op if possible; `None` if the schedule itself costs more than what
     /// stands out.
     pub(super) fn culprit(&self) -> Option<&Finding> {
