@@ -253,7 +253,7 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn new(caption: impl Into<String>, header: &[&str], rows: Vec<Vec<String>>) -> Table {
+    pub fn new(caption: impl Into<String>, header: &[impl ToString], rows: Vec<Vec<String>>) -> Table {
         Table { caption: caption.into(), header: header.iter().map(ToString::to_string).collect(), rows }
     }
 }

@@ -1,6 +1,7 @@
 //! `pipesim schedules`: list the built-in schedules, or show one.
 
 use crate::cli::Failure;
+use crate::cli::flags::in_report;
 use crate::cli::options::output::draw;
 use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::{fold, print, print_folded, print_text};
@@ -73,7 +74,9 @@ fn card(d: &Description) -> Result<String, Failure> {
     let first = predicted[0].metrics();
     let mut lines = vec![d.summary.clone(), String::new()];
     const MARGIN: usize = 2; // "# "
-    let drawn = draw(&Report::drawn(&predicted), false, Color::default(), MARGIN);
+    let mut report = Report::drawn(&predicted);
+    in_report(&mut report);
+    let drawn = draw(&report, false, Color::default(), MARGIN);
     lines.extend(drawn.lines().map(str::to_string));
     lines.push(String::new());
     let mut add = |what: &str, text: String| lines.push(format!("{what:9}{text}"));

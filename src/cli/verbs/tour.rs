@@ -1,6 +1,7 @@
 //! `pipesim tour`: eight screens, from one micro-batch at a time to no bubble in 1F1B's memory.
 
 use crate::cli::Failure;
+use crate::cli::flags::in_report;
 use crate::cli::options::output::{OneFile, draw};
 use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::progress::RemarkOptions;
@@ -89,7 +90,8 @@ impl Tour {
         let stdin = std::io::stdin();
         let pages = stdin.is_terminal() && std::io::stdout().is_terminal();
         for (number, screen) in screens.iter().enumerate() {
-            let (report, figures) = screen.shown()?;
+            let (mut report, figures) = screen.shown()?;
+            in_report(&mut report);
             let drawn = draw(&report, self.ascii, Color::default(), 0);
             let [sentence, figures] = [&screen.sentence, &figures].map(|text| wrap(&[text.to_string()], 0));
             print_folded(&format!("{}\n\n{sentence}\n{drawn}\n{figures}$ {}\n", screen.title, screen.command))?;

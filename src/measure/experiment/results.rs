@@ -41,8 +41,6 @@ impl Calibration {
 /// What runs take place on.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
-    /// `cpu`, `cuda` or `timed`.
-    pub(super) device_kind: &'static str,
     /// What moves messages.
     pub(super) link: &'static str,
     /// What is trained; `None` for timed devices.
@@ -52,8 +50,7 @@ pub(super) struct Setting<'a> {
 impl Setting<'_> {
     /// The setting of `training`.
     pub(super) fn of(training: &Training) -> Setting<'_> {
-        let link = training.backend.transport.link.name;
-        Setting { device_kind: training.device_kind(), link, training: Some(training) }
+        Setting { link: training.backend.transport.link.name, training: Some(training) }
     }
 }
 
@@ -181,7 +178,7 @@ impl Results {
             transfer: None,
             devices: schedule.devices(),
             microbatches: schedule.microbatches,
-            device_kind: setting.device_kind,
+            device_kind: setting.training.map_or("timed", Training::device_kind),
             link: setting.link,
             work,
             steps: run.records.len(),
@@ -292,32 +289,21 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
         cells
     };
     let few = outcomes.iter().any(|o| o.steps < LEAST_FOR_CI95);
-    let speed = Table {
-        caption: "Training speed: whole steps, the optimizer included".to_string(),
-        header: ["schedule", "step time ms", if few { "range" } else { "95 % interval" }, "tokens/s"]
-            .into_iter()
-            .chain(base.map(|_| column))
-            .chain(["period ms, without a barrier", "its error"].into_iter().filter(|_| is_in_a_row))
-            .map(str::to_string)
-            .collect(),
-        rows: baseline
-            .map(|one| row("one device", one, String::new()).into_iter().chain(period(None)).collect())
-            .into_iter()
-            .chain(outcomes.iter().map(of_outcome))
-            .collect(),
-    };
+    let mut header = vec!["schedule", "step time ms", if few { "range" } else { "95 % interval" }, "tokens/s"];
+    header.extend(base.map(|_| column));
+    header.extend(is_in_a_row.then_some(["period ms, without a barrier", "its error"]).into_iter().flatten());
+    let one_device =
+        baseline.map(|one| row("one device", one, String::new()).into_iter().chain(period(None)).collect());
+    let rows = one_device.into_iter().chain(outcomes.iter().map(of_outcome)).collect();
+    let speed = Table::new("Training speed: whole steps, the optimizer included", &header, rows);
     let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for outcome in outcomes {
         for (step, loss) in outcome.losses.iter().enumerate() {
             rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
         }
     }
-    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(label)).collect();
-    let losses = Table {
-        caption: "Loss of each training step, before its update".to_string(),
-        header,
-        rows: rows.into_values().collect(),
-    };
+    let header: Vec<String> = ["step".to_string()].into_iter().chain(outcomes.iter().map(label)).collect();
+    let losses = Table::new("Loss of each training step, before its update", &header, rows.into_values().collect());
     let trained = !losses.rows.is_empty();
     [Some(speed), Some(losses).filter(|_| trained)].into_iter().flatten().collect()
 }

@@ -57,7 +57,7 @@ impl Experiment {
             ..Results::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
-        let setting = Setting { device_kind: "timed", link: transport.link.name, training: None };
+        let setting = Setting { link: transport.link.name, training: None };
         for (run, table) in runs.iter().zip(&tables) {
             results.judge(&run.steps, table, &setup, (setting, None))?;
         }

@@ -150,7 +150,7 @@ struct Manifest {
     _version: u32,
     #[serde(rename = "schedules")]
     _schedules: Vec<serde::de::IgnoredAny>,
-    files: Vec<String>,
+    files: Option<Vec<String>>,
 }
 
 /// Whether a report may have a file of this name.
@@ -174,7 +174,12 @@ fn report_files(folder: &Path) -> Option<Vec<String>> {
     let file = fs::File::open(folder.join(MANIFEST)).ok()?;
     let Manifest { files, .. } = serde_json::from_reader(BufReader::new(file)).ok()?;
     let is_there = |name: &String| is_of_reports(name) && fs::symlink_metadata(folder.join(name)).is_ok();
-    Some(files.into_iter().filter(is_there).collect())
+    // Older reports have no list.
+    let all = || {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<BTreeSet<_>>()
+    };
+    Some(files.unwrap_or_else(|| all().into_iter().collect()).into_iter().filter(is_there).collect())
 }
 
 /// Returns the timelines of the report in `folder`, in its order; `None` if the folder holds no report.
