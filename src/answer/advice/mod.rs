@@ -21,10 +21,8 @@ use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Maximum number of ops of all candidates.
+/// Maximum number of ops of all candidates, and of all steps that are simulated to split their layers.
 const MOST_OPS: u64 = 8_000_000;
-/// The same if each candidate's layers are split for its shortest step: simulated ops.
-const MOST_BALANCED_OPS: u64 = 64_000_000;
 /// Maximum number of calls and loop iterations of one schedule file.
 const MOST_TICKS: u64 = 5_000_000;
 /// Maximum size of a step whose layers are split anew, which takes hundreds of sweeps.
@@ -177,8 +175,8 @@ impl<'a> Advisor<'a> {
     /// Tries all other schedules under `selection`.
     pub fn new(selection: &Selection, costs: &'a Costs) -> Advisor<'a> {
         let plain = Selection { lenient: false, ..selection.without_options() };
-        let left = if selection.balance { MOST_BALANCED_OPS } else { MOST_OPS };
-        let mut advisor = Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left };
+        let mut advisor =
+            Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left: MOST_OPS };
         for name in dsl::names_of_whole() {
             let Ok(variant) = Variant::parse(name) else { continue };
             let several = plain.takes(&variant).is_ok_and(|takes| takes.chunks);
