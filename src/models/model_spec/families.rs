@@ -26,7 +26,7 @@ macro_rules! router {
     };
 }
 
-pub(super) const FAMILIES: [Family; 8] = [
+pub(super) static FAMILIES: [Family; 8] = [
     Family {
         kinds: &["mixtral"],
         keys: concat!(router!(), "num_local_experts num_experts_per_tok"),

@@ -3,6 +3,7 @@
 //! [`presets`], [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
 //! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
 
+mod configuration;
 mod decoder;
 mod families;
 pub mod gpt2;

@@ -1,8 +1,9 @@
 //! Models by name: the files of the folder `models`, GPT-2's sizes, and messages for unknown names.
 
+use super::configuration::Configuration;
 use super::spec::ModelSpec;
 use super::transformer::Config;
-use super::{gpt2, huggingface, shape};
+use super::{gpt2, json, shape};
 use pipesim_schedule::nearest::{hint, nearest, plain, same_numbers};
 
 /// Name and text of the files in the folder `models`: configurations from Hugging Face, and shape files.
@@ -32,7 +33,7 @@ pub fn transformer_named(name: &str) -> Option<Config> {
     let (_, text) = FILES.iter().find(|(file, _)| plain(file) == name)?;
     let config = match shape::is_shape(text) {
         true => shape::read(text, 0),
-        false => huggingface::read(text).map(|described| described.config),
+        false => json::object(text, "a model").and_then(|keys| Configuration::of(&keys).sizes()),
     };
     Some(config.expect("a test reads every file"))
 }
