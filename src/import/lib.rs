@@ -1,8 +1,8 @@
 //! Runs of other programs: their profilers' traces become timelines.
 //!
-//! Traces are read one file at a time ([`trace`]) into the few events that tell about the pipeline ([`event`]). Ops follow from
-//! labels ([`labelled`]) or from autograd's sequence numbers ([`unlabelled`]), and on GPUs from the work that they launched
-//! ([`gpu`]). Messages ([`message`]) align the ranks' clocks ([`clock`]).
+//! Traces are read one file at a time (`trace`) into the few events that tell about the pipeline (`event`). Ops follow from
+//! labels (`labelled`) or from autograd's sequence numbers (`unlabelled`), and on GPUs from the work that they launched
+//! (`gpu`). Messages (`message`) align the ranks' clocks (`clock`).
 //!
 //! In: files, folders or patterns, one file per rank, from PyTorch's profiler, Nsight Systems or tables. Out: a [`Run`], with a timeline
 //! per step and what was odd.

@@ -11,7 +11,7 @@
 //! use pipesim_report::{Report, Table};
 //!
 //! let table = Table::new("Bubble", &["schedule", "share"], vec![vec!["1f1b".to_string(), "0.27".to_string()]]);
-//! let report = Report { tables: vec![table], ..Report::default() };
+//! let report = Report { extra_tables: vec![table], ..Report::default() };
 //! assert!(report.markdown().contains("| 1f1b"));
 //! ```
 

@@ -1,7 +1,7 @@
 //! The mesh of workers: every device of the pipeline, times its data-parallel replicas, times the tensor-parallel ranks of each.
 //!
 //! Workers are numbered in the order of Megatron's ranks: tensor ranks are adjacent, then replicas, then pipeline devices. The
-//! analytic cost model ([`pipesim_cost::analytic`]) places ranks on nodes in the same order: tensor groups have stride 1, data groups
+//! analytic cost model (`pipesim_cost::analytic`) places ranks on nodes in the same order: tensor groups have stride 1, data groups
 //! stride T, and a pipeline's devices stride D·T.
 
 use serde::{Deserialize, Serialize};

@@ -19,7 +19,7 @@ pub enum Program {
         cap: Option<f64>,
     },
     /// A fixed order of forwards, I's and W's of whole micro-batches, to which PipeOffload's planner adds copies of the activations of the
-    /// first `chunks` chunks to the host and back ([`plan_offload`](crate::simulation::plan_offload)).
+    /// first `chunks` chunks to the host and back (`plan_offload`).
     Offload {
         ops: Vec<Op>,
         chunks: u32,

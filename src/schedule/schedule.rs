@@ -25,7 +25,7 @@ pub enum Overlap {
     /// As `Atomic`, but the pair takes only as long as the longer op.
     Max,
     /// As `Atomic`, but the pair takes as long as the sub-ops of both on a compute and a communication stream
-    /// ([`pair`](pipesim_cost::pair)).
+    /// (`pair`).
     Streams,
 }
 

@@ -15,6 +15,7 @@ mod management;
 mod memory;
 pub mod nccl;
 mod nvtx;
+mod pool;
 mod products;
 mod stream;
 mod work;
@@ -29,8 +30,9 @@ pub use driver::{Api, Fault, FunctionHandle, ModuleHandle, StreamHandle, Unloada
 pub use event::{Event, Events, ProcessHandle};
 pub use graph::{GraphCounts, GraphUse, Graphs};
 pub use management::{GpuState, Managed, REASONS};
-pub use memory::{Buffer, Imported, Move, Pinned, Pool, Unsupported, mib, most_taken};
+pub use memory::{Buffer, Imported, Pinned, Unsupported, mib};
 pub use nvtx::Range;
+pub use pool::{Move, Pool, most_taken};
 pub use products::{Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape, Workspace};
 pub use stream::{Argument, Stream};
 

@@ -3,7 +3,7 @@
 //! A [`TrainingConfig`] describes a training; with devices it becomes a [`Training`], which opens sessions of the executor. An
 //! [`Experiment`] resolves its schedules, measures them in one process, warmed up and interleaved round-robin ([`measure()`]),
 //! calibrates costs on one of them ([`Calibrating`]), predicts the others from those costs, and compares prediction and
-//! measurement ([`compare`](crate::compare)): one [`Outcome`] per schedule, together a [`Results`]. An [`Accuracy`] does so for several numbers
+//! measurement (`compare`): one [`Outcome`] per schedule, together a [`Results`]. An [`Accuracy`] does so for several numbers
 //! of micro-batches. Nothing here prints: an [`Observer`] receives the progress.
 
 mod accuracy;

@@ -1,6 +1,6 @@
 //! Specifications of models: their parts, tensors and operations as data. No other module contains formulas of a model.
 //!
-//! [`presets`], [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
+//! `presets`, [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
 //! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
 
 mod configuration;

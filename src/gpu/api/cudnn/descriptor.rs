@@ -2,7 +2,7 @@
 
 use super::numbers::*;
 use super::{Cudnn, Handle, Result};
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 /// A number or address that cuDNN copies from an attribute's array.
 pub(super) trait Attribute: Copy {
@@ -84,5 +84,14 @@ impl Descriptor {
         };
         self.api.checked(code, || format!("cudnnBackendGetAttribute of {name}"))?;
         Ok(count.max(0) as usize)
+    }
+}
+
+impl Cudnn {
+    /// Describes a device by the library's JSON.
+    pub fn properties(&'static self, json: &CStr) -> Result<Descriptor> {
+        let device = Descriptor::new(self, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
+        let text = json.to_bytes_with_nul();
+        device.typed(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, text)?.finalized()
     }
 }

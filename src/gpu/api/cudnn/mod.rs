@@ -12,7 +12,6 @@ pub use plan::{AttentionOperands, AttentionShape, Pass, Plan, PlanTarget};
 
 use super::super::library::{self, Missing};
 use super::Handle;
-use numbers::*;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -167,12 +166,5 @@ impl Cudnn {
         let code = unsafe { (self.functions.cudnnCreate)(&mut raw) };
         self.checked(code, || "cudnnCreate".to_string())?;
         Ok(CudnnHandle { api: self, raw: Handle::new(raw) })
-    }
-
-    /// Describes a device by the library's JSON.
-    pub fn properties(&'static self, json: &CStr) -> Result<Descriptor> {
-        let device = Descriptor::new(self, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
-        let text = json.to_bytes_with_nul();
-        device.typed(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, text)?.finalized()
     }
 }
