@@ -96,9 +96,9 @@
 //! models     models, hardware, layouts, memory
 //! cost       costs of ops, from any source
 //! sim        simulation, searches for orders, proofs
-//! answer     predictions, estimates, causes, changes that help, plans
 //! import     timelines from the traces of profilers
 //! report     pictures, tables, pages, folders
+//! answer     predictions, estimates, causes, changes that help, plans
 //! train      the trainer on CPU threads and GPUs, checkpoints
 //! exec       sessions, links, ranks
 //! measure    experiments, training loops

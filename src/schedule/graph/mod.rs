@@ -15,14 +15,19 @@
 //!
 //! ```
 //! use petgraph::algo::{has_path_connecting, tarjan_scc, toposort};
-//! use pipesim::{Costs, Selection};
+//! use pipesim_schedule::graph::TaskGraph;
+//! use pipesim_schedule::op::{Kind, Op};
+//! use pipesim_schedule::placement::Placement;
+//! use pipesim_schedule::schedule::{Programs, Schedule};
 //!
-//! let graph = Selection::new(4, 8).resolve("1f1b", &Costs::default())?.graph;
+//! let device = |stage| vec![Op::new(Kind::F, stage, 0), Op::new(Kind::B, stage, 0)];
+//! let programs = Programs::from_iter((0..4).map(device));
+//! let graph = TaskGraph::new(Schedule::new("naive", Placement::linear(4), 1, programs))?;
 //! let order = toposort(&graph, None).expect("a task graph has no cycle");
 //! assert_eq!(graph.op(order[0]).to_string(), "0F0"); // the first stage's forward of micro-batch 0
 //! assert_eq!(tarjan_scc(&graph).len(), graph.len()); // every op is a component of its own
 //! assert!(has_path_connecting(&graph, order[0], graph.len() - 1, None)); // the last op depends on it
-//! # Ok::<(), pipesim::Error>(())
+//! # Ok::<(), pipesim_schedule::deadlock::Deadlock>(())
 //! ```
 
 mod beside;

@@ -2,7 +2,7 @@
 //!
 //! A [`StageModule`] is what one device owns: the parameters, gradients and optimizer state of its stages, and what its forward
 //! passes leave behind. [`StageModule::run`] runs the schedule's ops on it. They walk the operations of the model's
-//! description, [`crate::model_spec`], in order: a new model needs data, and at most a call that machines do not have yet.
+//! description, [`pipesim_models::model_spec`], in order: a new model needs data, and at most a call that machines do not have yet.
 
 mod catalog;
 mod executable;
