@@ -763,6 +763,7 @@ fn a_timeout_is_honoured() {
 /// Options that may have any text, or any of these numbers.
 const ANY: &[(&str, &str)] = &[
     ("output", "a path"),
+    ("save-question", "a path"),
     ("title", "a text"),
     ("lr", "1e20 is a number"),
     ("eps", "1e20 is a number"),

@@ -141,7 +141,7 @@ fn stages_cost_what_they_hold() {
     assert_eq!(named, same);
     assert!(estimate.iteration_s > named.iteration_s);
     let wrong = of(layout("Et*8|t*8|t*8|t*8L", 2, 2)).stages(2).unwrap_err().to_string();
-    assert!(wrong.contains("4 stages of --layout") && wrong.contains("schedule with 2"), "{wrong}");
+    assert!(wrong.contains("4 stages of `layout`") && wrong.contains("schedule with 2"), "{wrong}");
 }
 
 /// DeepSeek-V3's layout on 16 devices: three dense layers in front, multi-token prediction on the last but one.
@@ -220,7 +220,7 @@ fn costs_follow_the_kinds_of_layers() {
     assert_eq!(found.predict().unwrap().metrics().makespan, 3.0 * 2.0 * (3.0 + 3.0));
     let wrong = Costs::default().with_layout(Some(StageLayout::parse("Et|tL").unwrap()));
     let error = Selection::new(4, 1).resolve("gpipe", &wrong).unwrap_err().to_string();
-    assert!(error.contains("expected the 2 stages of --layout, found a schedule with 4"), "{error}");
+    assert!(error.contains("expected the 2 stages of `layout`, found a schedule with 4"), "{error}");
 }
 
 /// What is written is short, read as the same, and as torchtitan's modules.

@@ -153,6 +153,16 @@ impl SearchOptions {
     pub fn question(&self) -> Question {
         Question { memory_cap: self.memory_cap, effort: self.effort, ..self.schedules.question() }
     }
+
+    /// Returns the selection for the first p and m.
+    pub fn selection(&self) -> Result<Selection, Failure> {
+        Ok(self.question().selection(&Sandbox)?)
+    }
+
+    /// Rejects options that have no effect on any of the schedules `names`.
+    pub fn reject_unused(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
+        Ok(self.question().reject_unused(names, &Sandbox, &remarks)?)
+    }
 }
 
 /// Returns the graph of each schedule of a question. Here costs only decide orders, and are rejected if no order depends on them.

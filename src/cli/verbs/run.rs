@@ -10,7 +10,6 @@ use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
 use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{real, share, whole};
-use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::eprint;
 use crate::cli::terminal::progress::DetailOptions;
 use clap::Args;
@@ -230,7 +229,7 @@ impl Run {
     fn experiment(&self, ranks: &Arc<Ranks>) -> Result<Experiment, Failure> {
         Ok(Experiment {
             schedules: self.schedules.names(),
-            selection: self.schedules.question().selection(&Sandbox)?,
+            selection: self.schedules.selection()?,
             leave_out: self.schedules.schedule.is_empty(),
             training_config: TrainingConfig { layers: self.costs.layers.clone(), ..self.training.training_config() },
             costs: Costs::default(),
