@@ -24,7 +24,7 @@ pub struct ModelPrediction {
 
 impl ModelPrediction {
     /// Predicts the step of the schedule called `schedule` with these costs. Ignores the numbers of devices and micro-batches of `selection`:
-    /// they are those of the layout.
+    /// the layout sets them.
     ///
     /// # Errors
     /// As [`Selection::resolve`].

@@ -28,7 +28,7 @@ pub struct Allocator;
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller keeps this method's contract, which is that of the system's allocator.
+        // SAFETY: the caller keeps this method's contract, which is the contract of the system's allocator.
         granted(unsafe { System.alloc(layout) }, layout.size())
     }
 

@@ -33,8 +33,8 @@ impl QuestionOptions {
     }
 }
 
-/// Returns the arguments of a command with those of its question's file, unless it replaces them. A file as the first argument of the verb is
-/// one.
+/// Returns the arguments of a command and the options in its question file, except options that the arguments replace. A question file may
+/// be the first argument of the verb.
 pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &dyn Host) -> Result<Vec<OsString>, String> {
     let verb = arguments.get(1).and_then(|verb| verb.to_str()).and_then(|verb| command.find_subcommand(verb));
     let Some(verb) = verb.filter(|verb| verb.get_arguments().any(|argument| argument.get_id() == "question")) else {
@@ -67,7 +67,7 @@ fn is_file(word: &str) -> bool {
     !word.starts_with('-') && word.ends_with(".toml")
 }
 
-/// Returns the options that a question stands for, each with its name.
+/// Returns the options that a question represents, each with its name.
 fn words(question: &Question) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let mut words = vec![("stages".to_string(), format!("--stages={}", joined(&question.stages, ",")))];

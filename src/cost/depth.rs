@@ -32,7 +32,7 @@ pub fn even(from: usize, to: usize) -> [Vec<u64>; 2] {
 /// Cuts a model whose stages have `own` layers and take `times` into stages of `new` layers.
 ///
 /// A layer takes the same share of its stage's time as the others. What the first and the last stage take beyond the (lower) median of the
-/// inner stages' layers is that of the embedding and the head, and stays in the first and the last stage. `None` if the numbers of layers
+/// inner stages' layers is due to the embedding and the head, and stays in the first and the last stage. `None` if the numbers of layers
 /// differ or times overflow.
 pub fn recut(times: &[u64], own: &[u64], new: &[u64]) -> Option<Recut> {
     let scale = scale(own)?;

@@ -37,7 +37,7 @@ pub type Slow = BTreeMap<u32, Decimal>;
 /// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
-    /// F, I, W, and B (default: I + W); if there are several, those of each stage.
+    /// F, I, W, and B (default: I + W). Several entries are one per stage.
     pub(super) times: Vec<[Decimal; 4]>,
     /// The other costs that are given, by key.
     pub(super) others: BTreeMap<&'static str, Decimal>,
@@ -243,7 +243,7 @@ impl GivenCosts {
         CostTable { assumed: self.assumed.clone(), extras, ..table }
     }
 
-    /// Returns the costs of a model of which each stage holds what `layout` says.
+    /// Returns the costs of a model whose stages hold what `layout` specifies.
     pub fn with_layout(self, layout: Option<StageLayout>) -> GivenCosts {
         GivenCosts { layout, ..self }
     }

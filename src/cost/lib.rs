@@ -161,7 +161,7 @@ pub struct MachineEffects {
     pub puts: Option<SharedPuts>,
 }
 
-/// Costs besides those of F, I, W and B, in ticks.
+/// Costs other than the costs of F, I, W and B, in ticks.
 #[derive(Clone, Debug, Default)]
 pub struct Extras {
     /// By op of one graph: ticks that its device sums gradients before the next op; missing entries are 0.
@@ -181,7 +181,7 @@ pub struct Extras {
 }
 
 impl Extras {
-    /// Returns the same costs in other ticks; those of pairs, which are in nanoseconds, stay.
+    /// Returns the same costs in other ticks. The costs of pairs are in nanoseconds and do not change.
     fn map(&self, ticks: impl Fn(u64) -> u64 + Copy) -> Extras {
         let all = |times: &[u64]| times.iter().map(|&time| ticks(time)).collect::<Vec<_>>();
         let VocabularyCosts { forward, rest, embed, barrier } = self.vocabulary;
@@ -332,7 +332,7 @@ impl CostTable {
         }
     }
 
-    /// Returns the costs of slices, of which `tables` has one after the other; what is not of ops is that of `whole`.
+    /// Returns the costs of slices. `tables` has one table per slice, in order; costs that do not belong to ops come from `whole`.
     fn of_slices(whole: CostTable, tables: Vec<CostTable>, placement: &Placement) -> CostTable {
         let sum = |kind: Kind| tables.iter().map(|table| table.summary.of(kind)).sum();
         let summary = Summary::new(sum, whole.summary.comm, whole.summary.keep);
@@ -358,8 +358,8 @@ impl CostTable {
         CostTable { times, ..self.clone() }
     }
 
-    /// Returns the costs with pairs that take as long as their sub-ops on two streams. Ticks are nanoseconds; `sub_ops` has those of
-    /// every stage.
+    /// Returns the costs with pairs that take as long as their sub-ops on two streams. Ticks are nanoseconds; `sub_ops` has the
+    /// sub-ops of every stage.
     pub fn with_sub_ops(self, placement: &Placement, sub_ops: &[SubOps]) -> CostTable {
         let pairs = PairCosts::new(placement, sub_ops, |op| self.of(op).duration);
         CostTable { extras: Extras { pairs: Some(pairs), ..self.extras }, ..self }

@@ -143,10 +143,10 @@ pub struct CostFile {
     /// Speed of the machine over time in each measured step.
     #[serde(default)]
     pub speeds: Vec<Slowdown>,
-    /// Contention between devices that compute at the same time. If absent, durations include that of the measured step.
+    /// Contention between devices that compute at the same time. If absent, durations include the contention of the measured step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contention: Option<Contention>,
-    /// Costs of whole stages, in model order, instead of those of parts.
+    /// Costs of whole stages, in model order, instead of costs of parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageCost>,
 }
@@ -418,8 +418,8 @@ impl CostFile {
     }
 
     /// Returns the time to put `gradient` or its parameters, or to add or copy the other workers' parts, which is
-    /// proportional to their number. If no sum of stages was measured, that of the token embedding's gradient is scaled: time is proportional to the number of
-    /// parameters, as the optimizer's is.
+    /// proportional to their number. If no sum of stages was measured, the time for the token embedding's gradient is scaled: time is
+    /// proportional to the number of parameters, as the optimizer's is.
     fn exchange_ns(&self, op: StepOp, gradient: GradientSync, placement: &Placement, stages: &[Stage]) -> u64 {
         let is_put = matches!(op, StepOp::Put | StepOp::PutValues);
         let ns = if is_put { self.step.reduce_put_ns } else { self.step.reduce_add_ns };

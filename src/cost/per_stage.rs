@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 impl GivenCosts {
     /// Returns the costs of a model with these layers per stage, or in total if there is one number. Costs per device or stage
-    /// are those of an average one.
+    /// are for an average one.
     ///
     /// Given stages have these layers if there are as many; otherwise they have equal shares of them.
     pub fn with_layers(mut self, layers: Option<Vec<usize>>) -> GivenCosts {
@@ -131,7 +131,7 @@ impl GivenCosts {
             summary: Summary::new(mean, self.of("comm").to_f64(), self.of("keep").to_f64()),
             unit_ns: self.unit_ns(placement.devices(), microbatches, slow, of_device)?,
         };
-        // a copy is that of a device, of which a stage has its share
+        // the time of a copy is per device; each stage takes its share
         let copy = ticks(self.of("copy")) * pieces;
         let parts = chunks / gcd(chunks, copy);
         let mut table = self.table_of(placement, &cut, duration).finer(parts as u32);

@@ -1,4 +1,4 @@
-//! Costs of the ops of slices, from those of whole micro-batches.
+//! Costs of the ops of slices, from the costs of whole micro-batches.
 
 use super::error::TOO_LONG;
 use super::share::wide_gcd;
@@ -7,7 +7,7 @@ use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::slices::Slices;
 
-/// Largest clock that sums of slices may reach, below that of [`GivenCosts::table`](super::GivenCosts::table).
+/// Largest clock that sums of slices may reach, below the limit of [`GivenCosts::table`](super::GivenCosts::table).
 const MOST: u128 = 1 << 61;
 
 /// Returns `share / of` of `ticks`, rounded; `of` is below 2^110.
@@ -29,7 +29,7 @@ impl CostTable {
         CostTable { keep, extras: Extras { slice_costs, ..self.extras }, ..self }
     }
 
-    /// Returns the costs in ticks of which every R takes a whole number, unless that would overflow the clock.
+    /// Returns the costs in ticks so fine that every R takes a whole number of them, unless that would overflow the clock.
     pub(super) fn with_whole_recomputes(self, placement: &Placement, microbatches: u32) -> CostTable {
         const FINE: u128 = 1_000_000_000_000;
         let share = self.extras.slice_costs.recompute;
@@ -48,7 +48,7 @@ impl CostTable {
         self.times.iter().map(lasts).max().unwrap_or(0).max(1)
     }
 
-    /// Returns the costs of each of `slices`, from those of whole micro-batches. Ticks become finer, so that they are exact unless that
+    /// Returns the costs of each of `slices`, from the costs of whole micro-batches. Ticks become finer, so that costs are exact unless that
     /// would overflow the clock. Messages take as long as before, one per slice.
     ///
     /// # Errors

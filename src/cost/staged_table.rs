@@ -1,4 +1,4 @@
-//! Tables of the times of whole stages: those of a cost file, or [`StageTimes`].
+//! Tables of the times of whole stages, from a cost file or [`StageTimes`].
 
 use super::depth::{recut, sizes};
 use super::pair::{PassTimes, SubOps};
@@ -8,7 +8,7 @@ use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 
 impl CostFile {
-    /// Whether the costs are those of whole stages, not of a model's parts.
+    /// Whether the costs are per stage, not per part of a model.
     pub fn is_staged(&self) -> bool {
         !self.stages.is_empty()
     }

@@ -41,7 +41,7 @@ impl WrittenCost {
         Ok(WrittenCost { numbers: parts.into_iter().map(|(number, _)| number).collect(), unit })
     }
 
-    /// Returns the value of a stage in a unit; a single one is that of every stage.
+    /// Returns the value of a stage in a unit; a single value applies to every stage.
     fn of_stage(&self, stage: usize, unit: Option<TimeUnit>) -> Decimal {
         let number = self.numbers.get(if self.numbers.len() == 1 { 0 } else { stage });
         let number = number.copied().unwrap_or(Decimal::whole(0));
@@ -83,7 +83,7 @@ impl FromStr for GivenCosts {
 /// Reads `key=number` pairs.
 fn read(text: &str) -> Result<AllWritten<'_>, CostError> {
     let mut given = AllWritten::new();
-    // between colons a slash is that of a fraction
+    // a slash between colons is part of a fraction
     let has_lists = text.split(',').any(|pair| !pair.contains(':') && pair.matches('/').count() > 1);
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (key, value) = pair

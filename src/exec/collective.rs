@@ -2,7 +2,7 @@
 //!
 //! Every member has two slots for a piece of data, and a signal that counts its pieces. A call passes its data in pieces: a member
 //! writes the next piece to its slot, raises its signal, waits for the signals of all others, and reads their slots. A member that
-//! has raised its signal for piece q has read all pieces before q. So whoever has seen the signals of all others for piece q may
+//! has raised its signal for piece q has read all pieces before q. So a member that has seen the signals of all others for piece q may
 //! overwrite the slot of piece q - 1, which is the slot of piece q + 1: two slots are enough, and reads need no signal.
 
 use super::piece::{PIECE, Slots};

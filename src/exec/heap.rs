@@ -13,7 +13,7 @@ const PASS: usize = 1 << 22;
 /// The part of a member on another rank: its index among the parts of all ranks, its region, and the signal to raise with its value.
 type Other = (usize, Region, Option<(Region, u64)>);
 
-/// The arena of this process, and a connection to those of other ranks.
+/// The arena of this process, and a connection to the arenas of other ranks.
 #[derive(Debug)]
 pub struct Heap {
     arena: Arc<Arena>,
@@ -22,7 +22,7 @@ pub struct Heap {
     remote: Vec<Option<u32>>,
     /// By group of workers that make collective calls: how it spans ranks.
     groups: Vec<Option<Spanning>>,
-    /// Distinguishes packets of this heap from those of others.
+    /// Distinguishes packets of this heap from packets of other heaps.
     number: u64,
 }
 

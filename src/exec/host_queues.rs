@@ -96,7 +96,7 @@ impl HostQueues {
         self.begun
     }
 
-    /// Adds the copy `op` with this number to its queue: it runs after those of the copies `after`.
+    /// Adds the copy `op` with this number to its queue: it runs after the copies `after`.
     pub fn add(&mut self, op: Op, number: usize, after: &[usize], work: CopyWork) -> Result<()> {
         let queue = &self.queues[usize::from(op.kind().engine() == Engine::FromHost)];
         self.begun += 1;

@@ -1,5 +1,5 @@
-//! Messages between workers, and the buffers that they pass through: those of the channels between stages, and those of the
-//! gradients that several workers sum at the end of a step.
+//! Messages between workers, and the buffers that they pass through: the buffers of the channels between stages, and the buffers
+//! of the gradients that several workers sum at the end of a step.
 
 use super::arena::{ArenaLayout, Region};
 use super::groups::stage_holders;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Sizes of messages in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// The hidden state of a micro-batch, or its gradient; with slices that of the longest.
+    /// The hidden state of a micro-batch, or its gradient; with slices, the hidden state of the longest slice.
     pub hidden: usize,
     /// The same of each slice; empty if micro-batches are whole.
     pub slices: Vec<usize>,

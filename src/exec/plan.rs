@@ -21,7 +21,7 @@ pub struct BufferUse {
     pub channel: usize,
     /// Number of the slot in the channel.
     pub slot: usize,
-    /// Position of the message among those of the slot in a step, from 0.
+    /// Position of the message among the slot's messages in a step, from 0.
     pub turn: u64,
     /// Number of messages of the slot per step.
     pub turns: u64,
@@ -60,8 +60,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Assigns slots to the messages of `graph`, of which `mesh` has replicas. The devices in `tied` exchange the gradient of a tied
-    /// tensor.
+    /// Assigns slots to the messages of `graph`. `mesh` has replicas of the graph. The devices in `tied` exchange the gradient of a
+    /// tied tensor.
     pub fn new(graph: Arc<TaskGraph>, mesh: Mesh, tied: Option<[u32; 2]>) -> Plan {
         let ancestors = graph.ancestors();
         let consumers = graph.consumers();

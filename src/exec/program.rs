@@ -108,7 +108,7 @@ pub trait Backend: Send {
     /// Replaces this worker's part of a gradient with the one at `place`: the first summand, unless it is this worker's own.
     fn set_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
-    /// Gathers the parameters of a gradient's group, of which each member has updated its slice, by a collective call; for
+    /// Gathers the parameters of a gradient's group by a collective call, after each member has updated its slice; for
     /// gradients without message buffers.
     fn gather_values(&mut self, _gradient: GradientSync) -> Result<()> {
         Ok(())

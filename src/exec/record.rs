@@ -101,7 +101,7 @@ pub struct StepRecord {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Copies {
     pub mesh: Mesh,
-    /// Number of the slowest copy, whose records are those of the step.
+    /// Number of the slowest copy, which provides the step's records.
     pub shown: u32,
     /// The records of each other copy, by pipeline device, with its number.
     pub others: Vec<(u32, Vec<DeviceRecord>)>,

@@ -45,7 +45,8 @@ impl Reductions {
             let word = heap.arena().word(parts[worker as usize].data.word(number));
             word.store(square.to_bits(), Ordering::Relaxed);
         }
-        // SAFETY: whoever puts its part has read those of the step before last, and the signals of the last step showed that all have.
+        // SAFETY: a worker that puts its part has read the parts of the step before last, and the signals of the last step showed
+        // that all workers have.
         unsafe { heap.publish(self.group, worker as usize, parts, step + 1) };
     }
 

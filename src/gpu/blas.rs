@@ -42,7 +42,7 @@ pub struct Products {
     is_timed: bool,
 }
 
-/// Sizes of a product: rows (tokens), and those of the weight.
+/// Sizes of a product: rows (tokens), and the sizes of the weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// n

@@ -380,7 +380,7 @@ const fn tensor_tile_bytes(size: usize) -> usize {
     TILE * (size.next_multiple_of(32) + 8) * 2
 }
 
-/// One block per tile of queries (or keys), of which a head of a sequence has `blocks`. `tiles` is the number of tiles that a block
+/// One block per tile of queries (or keys). A head of a sequence has `blocks` tiles. `tiles` is the number of tiles that a block
 /// keeps in shared memory: on CUDA cores (besides one of weights), and on tensor cores.
 fn attention(precision: Precision, [sequences, blocks, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
     let blocks = blocks.saturating_mul(heads).saturating_mul(sequences);

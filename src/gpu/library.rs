@@ -167,7 +167,7 @@ impl Found {
 pub struct Missing {
     /// Common name.
     pub name: &'static str,
-    /// Files searched for, any of which is sufficient.
+    /// Files searched for; any one is sufficient.
     pub files: &'static [&'static str],
     /// Places searched, in order.
     pub places: Vec<String>,
@@ -374,7 +374,7 @@ fn below_given(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns `nvidia/*/lib` below a site-packages folder, that of CUDA 13 first.
+/// Returns `nvidia/*/lib` below a site-packages folder, CUDA 13's folder first.
 fn wheels(site: &Path) -> Vec<PathBuf> {
     let mut folders = subfolders(&site.join("nvidia"), |_| true);
     folders.sort_by_key(|folder| !folder.ends_with("cu13"));

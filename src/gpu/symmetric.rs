@@ -38,7 +38,7 @@ impl World {
     }
 }
 
-/// Symmetric memory, kept until the process ends: freeing it requires all ranks, one of which may have ended.
+/// Symmetric memory, kept until the process ends: freeing it requires all ranks, and a rank may have ended.
 pub struct Symmetric {
     world: Arc<World>,
     base: NonNull<std::ffi::c_void>,

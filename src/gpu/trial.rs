@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Rows and columns of the matrices.
 const SIZE: usize = 32;
 
-/// The larger of two arrays' elements. Its name is that of one of the program's kernels.
+/// The larger of two arrays' elements. It has the name of one of the program's kernels.
 const TEXT: &str = "extern \"C\" __global__ void maximum_f32(float* out, const float* other, size_t count) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += gridDim.x * (size_t)blockDim.x)
         out[i] = fmaxf(out[i], other[i]); }";

@@ -61,7 +61,7 @@ pub struct Contradiction {
 const PRECISION_NS: i64 = 20_000;
 /// Drift is always estimated if steps span this long; before, it is less than what messages show.
 const LONG_NS: f64 = 5e9;
-/// How much clocks may drift apart besides what was found, per ns.
+/// How much clocks may drift apart in addition to the drift that was found, per ns.
 const MOST_DRIFT: f64 = 1e-4;
 /// No bound.
 const NONE: i64 = i64::MAX / 4;
@@ -119,7 +119,7 @@ impl Differences {
     }
 }
 
-/// Aligns `origins.len()` clocks to that of rank `reference`; `origins` are times near the first step on each clock.
+/// Aligns `origins.len()` clocks to the clock of rank `reference`; `origins` are times near the first step on each clock.
 ///
 /// # Errors
 /// No clocks satisfy the bounds.
@@ -181,8 +181,8 @@ fn check(differences: &Differences) -> Result<(), Contradiction> {
     Ok(())
 }
 
-/// Returns by step by how much offsets may be wrong: its own bounds hold without any drift, those of other steps as far as clocks may
-/// have drifted in between.
+/// Returns how wrong offsets may be, by step. The step's own bounds hold without any drift; the bounds of other steps are widened by as
+/// much as clocks may have drifted in between.
 fn residuals(clocks: &[Clock], reference: usize, by_step: &[Vec<Bound>]) -> Vec<u64> {
     let points = points(clocks, reference, by_step);
     let residual = |step: usize| {

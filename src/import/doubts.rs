@@ -1,6 +1,6 @@
 //! Signs that traces are cut off, edited, or of other ranks than they say.
 //!
-//! Not everything shows. Traces without the profiler's own marks whose ranks all end after the same step look like those of a shorter
+//! Not everything shows. Traces without the profiler's own marks whose ranks all end after the same step look like traces of a shorter
 //! run, and ranks with the same stages in several pipelines differ only by what their files say of them.
 
 use super::event::Class;

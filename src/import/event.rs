@@ -11,7 +11,7 @@ pub enum Class {
     Label(Label),
     /// A host op that autograd recorded, with its sequence number.
     Forward(i64),
-    /// A call of autograd's engine; the sequence number is that of the forward op, -1 if it has none.
+    /// A call of autograd's engine; the sequence number is the forward op's, -1 if it has none.
     Backward(i64),
     /// Another op of the host.
     Host,

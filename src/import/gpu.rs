@@ -4,7 +4,7 @@ use super::event::{Class, Event};
 use super::rank::RankStep;
 use std::collections::BTreeMap;
 
-/// Replaces host times by those of the work that was launched within them, attributed by time and not by thread: autograd launches
+/// Replaces host times by the times of the work that was launched within them, attributed by time and not by thread: autograd launches
 /// the backward from a thread of its own. Does nothing for a trace without GPU work.
 pub fn measure(events: &[Event], steps: &mut [RankStep], file: &str, warnings: &mut Vec<String>) {
     let mut work: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();

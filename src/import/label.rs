@@ -1,4 +1,4 @@
-//! Names of ranges: PyTorch's actions, GPipe's, those of Megatron forks, and rules of the user.
+//! Names of ranges: PyTorch's actions, GPipe's names, names in Megatron forks, and the user's rules.
 
 use super::error::ImportError;
 use pipesim_schedule::csv::{Action, What, parse_cell};

@@ -169,8 +169,8 @@ impl<'a> LabelledRank<'a> {
         self.work[at..].iter().copied().take_while(move |event| event.start < to)
     }
 
-    /// Returns when the first op of a pair ends. One of the two is a forward: its host ops are recorded by autograd, those of the
-    /// backward are called by its engine.
+    /// Returns when the first op of a pair ends. One of the two is a forward: autograd records its host ops, and autograd's engine calls
+    /// the host ops of the backward.
     fn middle(&self, range: &Event, first: Op, second: Op) -> i64 {
         let is_of = |event: &Event, kind: Kind| match event.class {
             Class::Forward(_) => kind == Kind::F,

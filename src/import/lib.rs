@@ -50,7 +50,7 @@ use trace::Trace;
 /// How traces are read.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// Names of ranges that are ops, besides those of PyTorch.
+    /// Names of ranges that are ops, in addition to PyTorch's names.
     pub labels: Vec<LabelRule>,
     /// Which pipeline, if the traces have several; the first one by default.
     pub pipeline: Option<u32>,

@@ -149,7 +149,7 @@ impl Pipeline {
     }
 }
 
-/// Gives each run its rank: that of the trace, else of the file's name, else its place.
+/// Gives each run its rank: from the trace, else from the file's name, else from the run's position.
 fn numbered(runs: Vec<RankRun>) -> Result<Vec<(u32, RankRun)>, ImportError> {
     let mut by_rank: BTreeMap<u32, RankRun> = BTreeMap::new();
     for (number, mut run) in runs.into_iter().enumerate() {

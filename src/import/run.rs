@@ -40,7 +40,7 @@ pub struct RankClock {
     pub offset_ns: i64,
     /// How much faster it runs, in millionths.
     pub drift_ppm: f64,
-    /// Whether messages tie it to the first rank; if not, its times are those of its file.
+    /// Whether messages tie it to the first rank; if not, its times are the times in its file.
     pub is_tied: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Run {
     pub format: &'static str,
     /// One timeline per step, in order; all have the figures of all steps.
     pub timelines: Vec<Timeline>,
-    /// Index of the step that stands for the run: the median of the steps that are recorded completely.
+    /// Index of the step that represents the run: the median of the steps that are recorded completely.
     pub median: usize,
     /// Ops, over all steps and the devices that have a file.
     pub ops: Count,

@@ -73,7 +73,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Expands drafts to an open schedule. The goal is that of the first device with a search.
+    /// Expands drafts to an open schedule. The goal comes from the first device with a search.
     pub fn open(&self, placement: &Placement, slices: &Slices, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
         let on = (placement, slices);
         let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(on, device as u32, draft));

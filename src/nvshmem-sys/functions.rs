@@ -43,7 +43,7 @@ macro_rules! functions {
 }
 
 fn address(library: &Library, name: &'static str, absent: &mut Vec<&'static str>) -> Option<*mut c_void> {
-    // SAFETY: only the address is taken here; whoever calls it states the type.
+    // SAFETY: only the address is taken here; the caller states the type.
     let address = unsafe { library.get::<*mut c_void>(name) }.ok().map(|symbol| symbol.as_raw_ptr());
     let address = address.filter(|address| !address.is_null());
     if address.is_none() {

@@ -3,7 +3,7 @@
 use crate::{ComparisonPoint, Panel, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A figure, less of which is better.
+/// A figure where lower is better.
 pub struct Figure {
     pub name: &'static str,
     pub of: fn(&Panel) -> f64,

@@ -3,8 +3,8 @@
 //! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report
 //! gives the same bytes. Only `file` touches the disk.
 //!
-//! `scene` sorts a timeline's spans into rows and chooses the visible part of the time. On it stand the still pictures
-//! (`picture`), the HTML page (`page`) and the drawing in a terminal (`terminal`). `plot` draws charts and heat maps of
+//! `scene` sorts a timeline's spans into rows and chooses the visible part of the time. The still pictures (`picture`),
+//! the HTML page (`page`) and the drawing in a terminal (`terminal`) build on it. `plot` draws charts and heat maps of
 //! figures, `table` the figures as text; `file` knows formats by their endings.
 //!
 //! ```
@@ -197,7 +197,7 @@ impl Panel {
 pub struct Comparison {
     /// Predicted / measured - 1, of the two timelines.
     pub makespan: f64,
-    /// Number of measured steps, of which the measured timeline is the median; none if only timelines are known.
+    /// Number of measured steps; the measured timeline is their median. None if only timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
     /// Half the 95 % interval of predicted / measured over those steps (below six steps: half the range), as a share;

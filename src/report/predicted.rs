@@ -131,7 +131,7 @@ fn spreads(results: &[PredictedEntry]) -> Option<Table> {
     Some(Table::new(caption, &["schedule", "mean", "p5", "p50", "p95", "p99"], rows))
 }
 
-/// Returns the table of gathers and reductions between ops, if there are any: those of the device that has most of each.
+/// Returns the table of gathers and reductions between ops, if there are any. Each figure is the maximum over the devices.
 fn collectives(results: &[PredictedEntry]) -> Option<Table> {
     let row = |p: &PredictionFigures| {
         let most = |of: fn(&ShardingFigures) -> f64| p.sharding.iter().map(of).fold(0.0, f64::max);

@@ -125,7 +125,7 @@ pub fn units(held: i128, chunks: u32) -> f64 {
 }
 
 /// Converts a cap in activation units to a count. As `units` has the precision of a floating-point number, the result is the
-/// largest count that it may stand for, so that [`units`] of a count, used as a cap, allows that count.
+/// largest count that it may represent, so that [`units`] of a count, used as a cap, allows that count.
 pub fn cap(units: f64, chunks: u32) -> i128 {
     let count = units * f64::from(chunks) * WHOLE as f64 * (1.0 + 4.0 * f64::EPSILON);
     (count as i128).min(UNLIMITED)

@@ -1,7 +1,7 @@
 //! Checker: whether a schedule can run under a delivery, and the cycle of waits if it cannot.
 //!
 //! Each device and each communication queue is a party that processes its entries in a fixed order and waits if the next one is not
-//! possible yet. Progress of one party never takes away that of another, so the final state does not depend on the order of events:
+//! possible yet. Progress of one party never takes away another's progress, so the final state does not depend on the order of events:
 //! running each party as far as possible, and waking those that its progress may help, is an exact proof in time linear in the ops.
 //! Sums and broadcasts of a vocabulary that all devices share run on streams of their own, so only ops wait for them, under every delivery.
 //! Under one-sided delivery only cycles of the task graph could block, and a [`TaskGraph`] has none.

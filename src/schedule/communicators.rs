@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 /// From a device to another.
 pub type DirectedEdge = [u32; 2];
 
-/// Returns the communicators in the rounds in which they are created; those of a round have no device in common, so that all are created at
-/// the same time. All stages with the same two devices share one, and neighbours on the same device need none.
+/// Returns the communicators in the rounds in which they are created. The communicators of a round have no device in common, so all are
+/// created at the same time. All stages with the same two devices share one, and neighbours on the same device need none.
 pub fn rounds(placement: &Placement) -> Vec<Vec<DirectedEdge>> {
     let mut left: BTreeSet<[u32; 2]> = BTreeSet::new();
     for direction in 0..placement.directions() {

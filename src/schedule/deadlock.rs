@@ -1,15 +1,15 @@
-//! Deadlock: who waits for what, and on whom, where nothing goes on any more. The one report of it, whoever finds it: the task
+//! Deadlock: which party waits for what, and for which other party, when nothing can proceed. All detectors share this report: the task
 //! graph among its ops, the checker under a delivery, the event engine, the watchdog of a run.
 
 use crate::op::Op;
 use std::fmt;
 
-/// Who waits, and where it stands.
+/// A party that waits, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Party {
     /// A device at an op of its program, by number; `None` at the end.
     Device { device: u32, number: usize, op: Option<Op> },
-    /// A device's communication queue, by name, and what stands at its head, such as `2SEND_F3` or, in a batch,
+    /// A device's communication queue, by name, and the entries at its head, such as `2SEND_F3` or, in a batch,
     /// `2SEND_F3 with 2RECV_B1`.
     Queue { device: u32, queue: String, head: String },
 }
@@ -53,7 +53,7 @@ pub struct Wait {
     /// Who is stuck, and where.
     pub party: Party,
     pub awaited: Awaited,
-    /// Who would have to do it, and where that one stands.
+    /// The party that would have to do it, and its position.
     pub on: Party,
     /// For how long already, where that was measured.
     pub seconds: Option<u64>,
@@ -103,7 +103,7 @@ pub struct Deadlock {
 }
 
 impl Deadlock {
-    /// Device and op number of the first device that stands in the circle.
+    /// Device and op number of the first device in the circle.
     pub fn place(&self) -> Option<(u32, usize)> {
         self.waits.iter().find_map(|wait| match wait.party {
             Party::Device { device, number, .. } => Some((device, number)),

@@ -121,7 +121,7 @@ enum Single {
 }
 
 impl Delivery {
-    /// Returns the delivery that a preset stands for with `schedule`, or itself.
+    /// Returns the delivery that a preset means for `schedule`, or itself.
     ///
     /// Megatron-LM batches with one stage per device (`send_forward_recv_backward`, `send_backward_recv_forward`). With several stages it
     /// posts single sends and receives one op ahead (`overlap_p2p_comm`), on one communicator per pair of devices, or for two devices one
@@ -153,7 +153,7 @@ impl Delivery {
 }
 
 impl Delivery {
-    /// Returns why it cannot be that of `schedule`; `None` if it can.
+    /// Returns why `schedule` cannot use this delivery; `None` if it can.
     pub fn refuses(self, schedule: &Schedule) -> Option<&'static str> {
         match self {
             _ if !schedule.shares_vocabulary() => None,

@@ -87,7 +87,7 @@ pub struct StepEpilogue {
 }
 
 impl StepEpilogue {
-    /// Creates the epilogue of a model on `placement`, of which there are `data` replicas, all alike. The devices `tied`, if any,
+    /// Creates the epilogue of a model on `placement` with `data` identical replicas. The devices `tied`, if any,
     /// exchange the gradient of the tied embedding; workers that hold copies of a stage sum its gradients. A norm is a barrier:
     /// every optimizer waits for all norms.
     pub fn new(placement: &Placement, data: u32, tied: Option<[u32; 2]>, norm: bool) -> StepEpilogue {

@@ -42,7 +42,7 @@ fn numbers(name: &str) -> Vec<String> {
     runs.filter(|run| !run.is_empty()).map(str::to_string).collect()
 }
 
-/// Whether `asked` may stand for the chip `known`: the first part with a number is the same, or the beginning of the other's name.
+/// Whether `asked` may mean the chip `known`: the first part with a number is the same, or the beginning of the other's name.
 /// One letter more, less or another is another chip: gh200 is no gb200, and an a100x no a100.
 pub fn same_chip(asked: &str, known: &str) -> bool {
     fn code(name: &str) -> Option<String> {

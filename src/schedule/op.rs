@@ -51,8 +51,8 @@ enum Family {
     Vocabulary,
 }
 
-/// How much of a chunk's activation an op takes (at its start) or returns (at its end): whole ones, those of which only the share
-/// that W needs is left, and those of which only the stage's input is left.
+/// How much of a chunk's activation an op takes (at its start) or returns (at its end): whole activations, activations reduced to
+/// the share that W needs, and activations reduced to the stage's input.
 pub type Change = (i64, i64, i64);
 
 /// What is known about a kind.

@@ -24,7 +24,7 @@ pub enum PlacementError {
 }
 
 /// Which device holds which stage. In a bidirectional placement two devices hold each stage: one runs it for the micro-batches
-/// of direction 0, the other for those of direction 1.
+/// of direction 0, the other for the micro-batches of direction 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     name: String,

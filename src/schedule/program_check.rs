@@ -31,7 +31,7 @@ const fn bit(kind: Kind) -> u16 {
 /// Set while a unit's activation is on the host.
 const AWAY: u16 = 1 << Kind::ALL.len();
 
-/// Kinds of which one completes a unit on a stage.
+/// Kinds that complete a unit on a stage; one of them is enough.
 const COMPLETE: u16 = bit(Kind::W) | bit(Kind::B);
 
 /// What a kind needs and excludes, and which bits it sets and clears.
@@ -105,7 +105,7 @@ impl ProgramCheck {
         Ok(())
     }
 
-    /// Records an op on the device's share of the vocabulary, of which those of a kind run in the order of micro-batches. An S after the last
+    /// Records an op on the device's share of the vocabulary. Ops of the same kind run in the order of micro-batches. An S after the last
     /// micro-batch's does what is left of that.
     fn add_vocabulary(&mut self, op: Op) -> Result<(), OpError> {
         let number = op.kind() as usize - Kind::S as usize;

@@ -445,7 +445,7 @@ pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Returns the ops of a program, those of an overlapped pair together.
+/// Returns the ops of a program, with both ops of an overlapped pair together.
 pub fn units(program: &[Op]) -> impl Iterator<Item = &[Op]> {
     let mut rest = program;
     std::iter::from_fn(move || {

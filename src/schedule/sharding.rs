@@ -61,7 +61,7 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// `devices` has those of each device, by place.
+    /// `devices` has the collectives of each device, by place.
     pub fn new(devices: Vec<Vec<Placed>>) -> Sharding {
         Sharding { devices }
     }

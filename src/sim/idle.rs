@@ -123,7 +123,7 @@ pub struct Explanation {
     pub idle: Vec<Idle>,
     /// By device; the causes add up to makespan - busy.
     pub devices: Vec<Causes>,
-    /// The ticks of imbalance that slices of a sequence make, which are slower than others on all stages; the rest is that of slow
+    /// Ticks of imbalance due to slices of a sequence that are slower than others on all stages. The rest is due to slow
     /// stages.
     pub imbalance_of_slices: u64,
 }

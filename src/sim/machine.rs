@@ -6,8 +6,8 @@ use pipesim_cost::CostTable;
 use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::graph::TaskGraph;
 
-/// Returns the machine of a prediction: that of `asked_for`, with the measured contention of devices and links unless `asked_for` sets
-/// these. `None` if there is nothing beyond costs.
+/// Returns the machine of a prediction: `asked_for`, with the measured contention of devices and links unless `asked_for` sets
+/// these. `None` if only costs apply.
 pub(super) fn machine(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Option<Config> {
     let devices = graph.schedule().devices();
     let asked = asked_for.cloned().unwrap_or_default();

@@ -34,7 +34,7 @@ pub struct MemoryCurve {
 }
 
 /// Returns the curve of every device. F allocates a chunk's activation at its start; B frees it at its end, or I and W each free a part.
-/// The peaks are those of [`pipesim_schedule::schedule::Schedule::peak_activations`], except with copies, which free activations when they end.
+/// The peaks equal [`pipesim_schedule::schedule::Schedule::peak_activations`], except with copies, which free activations when they end.
 pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
     (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()
 }

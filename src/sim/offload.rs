@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// A copy with the link to itself takes this share of one next to a copy in the other direction.
 const ALONE: f64 = 0.7;
 
-/// Activations whose backward starts within so many slots stay on the device.
+/// Activations whose backward starts within this many slots stay on the device.
 const LEAST_SLOTS: f64 = 6.0;
 
 /// Most slots of a step.
@@ -78,8 +78,8 @@ impl Times<'_> {
         self.start[index] - self.duration(index)
     }
 
-    /// Delays the forwards of a device between that of the last chunk's first micro-batch and its first backward as far as the next
-    /// stage, the next forward and that backward allow.
+    /// Delays the forwards of a device between the forward of the last chunk's first micro-batch and its first backward. The next stage,
+    /// the next forward and that backward limit the delay.
     fn delay_warm_up(&mut self, device: u32, comm: f64) {
         let (graph, range) = (self.graph, self.graph.schedule().range(device));
         let Some(first) = range.clone().find(|&index| graph.op(index).kind().is_backward()) else { return };

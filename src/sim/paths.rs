@@ -53,7 +53,7 @@ impl<'a> Paths<'a> {
         Paths::with_counts(graph, costs, graph.schedule().counts())
     }
 
-    /// Computes paths for `counts` ops of each class instead of those of `graph`.
+    /// Computes paths for `counts` ops of each class instead of the counts of `graph`.
     pub fn with_counts(graph: &'a TaskGraph, costs: &'a CostTable, counts: Vec<u64>) -> Paths<'a> {
         let placement = &graph.schedule().placement;
         let places = (placement.stages() * placement.directions() * graph.slices()) as usize;
@@ -169,7 +169,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// Computes what follows the backwards of a unit, from what follows those of the stage below and of the slice before.
+    /// Computes what follows the backwards of a unit, from what follows the backwards of the stage below and of the slice before.
     fn follow_back(&mut self, unit: ChunkUnit) {
         let below = unit.chunk.stage.checked_sub(1).map(|stage| Paths::on_stage(unit, stage));
         let [before, _] = self.neighbors(unit);

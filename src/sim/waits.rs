@@ -152,7 +152,7 @@ pub struct TimedGraph<'a> {
 }
 
 impl<'a> TimedGraph<'a> {
-    /// Returns the host overhead after op number `index`; that of both ops of an overlapped pair follows its second.
+    /// Returns the host overhead after op number `index`. The overheads of both ops of an overlapped pair follow its second op.
     fn overhead(self, index: usize) -> u64 {
         let TimedGraph { graph, costs, times } = self;
         let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after + costs.pause(op);
@@ -312,23 +312,23 @@ impl Way {
         Way { underway: self.underway + underway as i64, ..self }
     }
 
-    /// Returns by how many ticks its hosts were late more than those of `other`; at least 0.
+    /// Returns by how many more ticks its hosts were late than the hosts of `other`; at least 0.
     pub fn held_over(self, other: Way) -> u64 {
         (self.held - other.held).max(0) as u64
     }
 
-    /// Returns by how many ticks its ops exceed their costs more than those of `other` do; at least 0.
+    /// Returns by how many more ticks its ops exceed their costs than the ops of `other` do; at least 0.
     pub fn overrun_over(self, other: Way) -> u64 {
         (self.overrun - other.overrun).max(0) as u64
     }
 
-    /// Returns by how many ticks its ops exceed the average more than those of `other` do; at least 0.
+    /// Returns by how many more ticks its ops exceed the average than the ops of `other` do; at least 0.
     pub fn excess_over(self, other: Way) -> u64 {
         let more = (self.excess - other.excess).max(0) + (1 << (Way::FINENESS - 1));
         (more >> Way::FINENESS) as u64
     }
 
-    /// Returns the share of that which slow slices make, on all stages alike: 0 to 1. The rest is that of slow stages.
+    /// Returns the share of the excess over `other` that is due to slow slices, on all stages alike: 0 to 1. The rest is due to slow stages.
     pub fn share_of_slices_over(self, other: Way) -> f64 {
         let slices = (self.excess_of_slices - other.excess_of_slices).max(0) as f64;
         let stages = self.excess - other.excess - (self.excess_of_slices - other.excess_of_slices);

@@ -21,7 +21,7 @@ const BLOCK: usize = 32;
 pub struct Shape {
     /// Sequences, B.
     pub sequences: usize,
-    /// Tokens per sequence, T; with slices those of a slice.
+    /// Tokens per sequence, T; with slices, tokens of a slice.
     pub tokens: usize,
     /// Heads of queries, NH.
     pub heads: usize,
@@ -219,7 +219,8 @@ pub fn backward_slice(
     let scale = 1.0 / (size as f32).sqrt();
     let (weights, slopes) = scratch.split_at_mut(BLOCK * (before + tokens));
     for at in heads(*shape, places) {
-        // from the last block to the first: the last one meets all keys, so that of the first head sets what the others add to
+        // from the last block to the first: the last block meets all keys, so the last block of the first head sets what the others
+        // add to
         for start in (0..tokens).step_by(BLOCK).rev() {
             let end = tokens.min(start + BLOCK);
             let (rows, seen) = (end - start, before + end);
@@ -255,7 +256,7 @@ pub fn backward_slice(
 }
 
 /// Replaces `weights`, the scores (keys, queries `start..`), by the attention weights, and `slopes`, the gradient of the
-/// weights, by that of the unscaled scores. `outputs` yields each query's output and its gradient.
+/// weights, by the gradient of the unscaled scores. `outputs` yields each query's output and its gradient.
 fn softmax_backward<'a>(
     weights: &mut [f32],
     slopes: &mut [f32],

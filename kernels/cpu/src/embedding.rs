@@ -4,14 +4,14 @@
 use crate::vector;
 use std::ops::Range;
 
-/// The row of a table (rows, C) that begins with that of token `first`, at `token`; none if the table does not have it.
+/// The row of `token` in a table (rows, C) whose first row belongs to token `first`; none if the table does not have it.
 #[inline(always)]
 fn row(token: u32, first: u32, channels: usize) -> Range<usize> {
     let start = token.wrapping_sub(first) as usize * channels;
     start..start + channels
 }
 
-/// `out` (n, C) = `wte` (rows, C) at each token, zero for tokens that the table does not have. Its first row is that of token
+/// `out` (n, C) = `wte` (rows, C) at each token, zero for tokens that the table does not have. Its first row belongs to token
 /// `first`.
 pub fn forward_share(out: &mut [f32], tokens: &[u32], first: u32, wte: &[f32], channels: usize) {
     for (out, &token) in out.chunks_exact_mut(channels).zip(tokens) {
@@ -49,8 +49,8 @@ pub fn forward(
     }
 }
 
-/// Adds `gradient` (n, C), row by row in the order of the tokens, to the rows of `wte_gradient` (rows, C), of which the first is
-/// that of token `first`. Rows of other tokens are left out.
+/// Adds `gradient` (n, C), row by row in the order of the tokens, to the rows of `wte_gradient` (rows, C), whose first row
+/// belongs to token `first`. Rows of other tokens are left out.
 pub fn backward_share(wte_gradient: &mut [f32], tokens: &[u32], first: u32, gradient: &[f32], channels: usize) {
     for (gradient, &token) in gradient.chunks_exact(channels).zip(tokens) {
         if let Some(into) = wte_gradient.get_mut(row(token, first, channels)) {

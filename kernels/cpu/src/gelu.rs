@@ -28,7 +28,7 @@ pub fn forward(out: &mut [f32], values: &mut [f32], bias: &[f32]) {
     );
 }
 
-/// `derivative` becomes the gradient of gelu's input: it is multiplied by `gradient`, that of its output.
+/// `derivative` becomes the gradient of gelu's input: it is multiplied by `gradient`, the gradient of gelu's output.
 pub fn backward(derivative: &mut [f32], gradient: &[f32]) {
     vector::widest(
         #[inline(always)]

@@ -26,7 +26,7 @@ impl Table {
         Table { cosines, sines, pairs: frequencies.len() }
     }
 
-    /// Turns the first `heads` heads of each row of `values`; rows have `stride` elements, sequences those of the positions
+    /// Turns the first `heads` heads of each row of `values`; rows have `stride` elements, and sequences have the positions
     /// `tokens`. Backwards, a gradient is turned the other way.
     pub fn rotate(&self, values: &mut [f32], heads: usize, stride: usize, tokens: Range<usize>, backwards: bool) {
         let size = 2 * self.pairs;

@@ -17,7 +17,7 @@ pub fn forward(out: &mut [f32], values: &[f32], width: usize) {
     );
 }
 
-/// Replaces `values` (n, 2F) by their gradient, given that of the output, `gradient` (n, F).
+/// Replaces `values` (n, 2F) by their gradient, given the gradient of the output, `gradient` (n, F).
 pub fn backward(values: &mut [f32], gradient: &[f32], width: usize) {
     vector::widest(
         #[inline(always)]

@@ -156,7 +156,7 @@ fn slow_stage(step: &MeasuredStep) -> Option<Finding> {
     Some(Finding::SlowStage { stage, device, slower, saves: replay.saves() })
 }
 
-/// Returns the host delays in ns, without those of a device's first op.
+/// Returns the host delays in ns, except the delay of each device's first op.
 fn delays(step: &MeasuredStep) -> Vec<u64> {
     (0..step.graph.len())
         .filter(|&index| step.graph.before(index).is_some())

@@ -48,7 +48,7 @@ impl Fit {
     /// Predicts `step` from `costs`.
     ///
     /// # Errors
-    /// The costs are not those of its stages.
+    /// The costs do not match its stages.
     pub fn new(step: &MeasuredStep, costs: &CostFile) -> Result<Fit, Error> {
         let schedule = step.graph.schedule();
         let layers = costs.stage_layers().unwrap_or_else(|| vec![1; schedule.placement.stages() as usize]);

@@ -51,7 +51,7 @@ pub enum Error {
     /// Devices wait for each other.
     #[error("expected an order that can run, found one in which devices wait for each other: {0}")]
     Order(Deadlock),
-    /// The costs are not those of its stages.
+    /// The costs do not match its stages.
     #[error(transparent)]
     Costs(#[from] CostError),
     /// Its step cannot be predicted.
@@ -192,7 +192,7 @@ impl MeasuredStep {
         (self.times.delays, self.times.held) = (delays, held);
     }
 
-    /// Whether the device of op number `maker`, not that of the receiver, which is free from `free` on, was late by about `late` ns: it
+    /// Whether the device of op number `maker` was late by about `late` ns, and not the receiver, which is free from `free` on: the device
     /// sent that late, or, if sends were not recorded, it did nothing else meanwhile.
     fn is_late_after(&self, maker: usize, free: u64, late: u64, sent: Option<Sent>) -> bool {
         let end = self.times.end[maker];

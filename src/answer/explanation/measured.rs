@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Least saving of a finding that is named first.
 const NAMED_FIRST: f64 = 0.01;
 
-/// What the explanation of a measured step has in addition to that of a prediction.
+/// What the explanation of a measured step has in addition to the explanation of a prediction.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunDiagnosis {
     pub source: Source,
@@ -30,8 +30,8 @@ pub struct RunDiagnosis {
 }
 
 impl RunDiagnosis {
-    /// Returns the finding to name first: one stage, pause or kind of op if possible; `None` if the schedule itself costs more than what
-    /// stands out.
+    /// Returns the finding to name first: one stage, pause or kind of op if possible; `None` if the schedule itself costs more than the
+    /// remaining findings.
     pub(super) fn culprit(&self) -> Option<&Finding> {
         let is_overall = |finding: &Finding| matches!(finding, Finding::HostDelays { .. } | Finding::Messages { .. });
         let named = || self.findings.iter().filter(|finding| finding.saves() >= NAMED_FIRST);

@@ -21,8 +21,8 @@ pub struct ExplainedRun {
 }
 
 impl ExplainedRun {
-    /// Explains the step of `timeline`. `layers` are those of each stage, if known. Of `selection` everything counts but its numbers of
-    /// devices and micro-batches.
+    /// Explains the step of `timeline`. `layers` are the layers of each stage, if known. Ignores the numbers of devices and micro-batches
+    /// of `selection`.
     ///
     /// # Errors
     /// A timeline that is not of a complete step, too long, in abstract units, or not of stages with these layers.

@@ -128,7 +128,7 @@ fn moments(schedule: &Schedule) -> Schedule {
     Schedule::new(&schedule.name, schedule.placement.clone(), schedule.microbatches, programs)
 }
 
-/// Returns a number that stands for one micro-batch held by a stage, from F on or from I on; sums of them stand for states.
+/// Returns a number that represents one micro-batch held by a stage, from F on or from I on; sums of these numbers represent states.
 fn weight(stage: u32, from: u64) -> u128 {
     // two rounds of SplitMix64 (Steele et al. 2014)
     let mix = |seed: u64| {

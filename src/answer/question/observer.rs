@@ -9,7 +9,8 @@ pub trait Observer {
         let _ = remark;
     }
 
-    /// The work `what` begins, of so many pieces of a kind if known, and ends when the returned value is dropped.
+    /// Called when the work `what` begins; `of` is its number of pieces and their kind, if known. The work ends when the returned value is
+    /// dropped.
     fn busy(&self, what: &str, of: Option<(u64, &'static str)>) -> Box<dyn Busy> {
         let _ = (what, of);
         Box::new(Silent)

@@ -108,7 +108,7 @@ fn straggler(text: &str) -> Result<(u32, Decimal), Error> {
 }
 
 impl Question {
-    /// Returns the costs without a model on hardware: those of the cost file, else the given ones, else units.
+    /// Returns the costs without a model on hardware: the costs in the cost file, else the given costs, else unit costs.
     ///
     /// # Errors
     /// An unreadable file, or settings that contradict each other.

@@ -68,7 +68,7 @@ impl Costs {
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
-    /// Returns the costs of a model of which each stage holds what `layout` says.
+    /// Returns the costs of a model whose stages hold what `layout` says.
     pub fn with_layout(self, layout: Option<StageLayout>) -> Costs {
         match self {
             Costs::Given { costs, slow } => Costs::Given { costs: Box::new(costs.with_layout(layout)), slow },

@@ -24,7 +24,7 @@ impl Selection {
 }
 
 impl Resolved {
-    /// Returns the estimate of the step, if its costs are those of `analytic`.
+    /// Returns the estimate of the step, if its costs come from `analytic`.
     ///
     /// # Errors
     /// The machine cannot run the schedule.

@@ -57,7 +57,7 @@ impl PlatformOptions {
         Ok((costs, Some(config)))
     }
 
-    /// Returns costs in ticks that are small compared with ops and of which --transfer takes a whole number, unless that would overflow
+    /// Returns costs in ticks that are small compared with ops. --transfer takes a whole number of these ticks, unless that would overflow
     /// the clock.
     fn finer(&self, costs: CostTable) -> CostTable {
         const MOST: u128 = 1_000_000_000_000;

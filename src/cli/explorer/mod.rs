@@ -1,6 +1,6 @@
 //! The explorer: a page that runs command lines of this program while its controls move.
 //!
-//! The page only builds command lines and shows their output, so its figures are those of the command line. The command lines run as
+//! The page only builds command lines and shows their output, so its figures are the command line's. The command lines run as
 //! WebAssembly inside the page (the program built for `wasm32-wasip1`), or in the program that serves it ([`server`]).
 
 #[cfg(unix)]

@@ -51,7 +51,7 @@ const ATTENTIONS: [(&str, &str, bool); 2] = [
     ("cudnn", "cuDNN's fused attention, for bfloat16 and whole sequences", true),
 ];
 
-/// Said once per run on GPUs without `--precision bf16`. float32 stays the default: losses are then those of a CPU to 1e-4.
+/// Said once per run on GPUs without `--precision bf16`. float32 stays the default: losses then match a CPU's to 1e-4.
 const IN_FLOAT32: &str =
     "note: activations are float32, whose products run without tensor cores; --precision bf16 is several times faster";
 

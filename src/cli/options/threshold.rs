@@ -98,7 +98,7 @@ pub struct Figures<'a> {
     schedule: &'a str,
     /// `unit` or a unit of time.
     time_unit: &'a str,
-    /// Figures by name; those of prediction and measurement together count as measured.
+    /// Figures by name; figures of prediction and measurement together count as measured.
     values: Vec<(Side, &'static str, f64)>,
 }
 

@@ -83,7 +83,7 @@ pub fn to_ascii(text: &str) -> String {
     text.replace('±', "+/-").chars().map(similar).collect()
 }
 
-/// Returns the columns of stdout: COLUMNS if set, else those of the terminal (80 if it does not say), `None` for pipes and files.
+/// Returns the columns of stdout: COLUMNS if set, else the terminal's columns (80 if it does not say), `None` for pipes and files.
 pub fn width() -> Option<usize> {
     let set = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
     set.or_else(|| {

@@ -300,7 +300,7 @@ impl Train {
         Ok((name, fixed))
     }
 
-    /// Returns the graph to train with. Costs that decide its order are those of --profile, or measured. The name of a schedule that
+    /// Returns the graph to train with. Costs that decide its order come from --profile, or are measured. The name of a schedule that
     /// `auto` chose goes to the pipeline, so that a run that goes on has the same.
     fn ordered(
         &self,
@@ -361,7 +361,7 @@ fn one(names: &[String]) -> Result<String, Failure> {
     }
 }
 
-/// Checks that a folder has no checkpoints but those of a run that goes on from its newest one.
+/// Checks that a folder has no checkpoints, except checkpoints of a run that goes on from its newest one.
 fn check_newest(folder: &Path, resumed: Option<&(Checkpoint, u32)>) -> Result<(), Failure> {
     let later = checkpoint::all(folder)?.into_iter().next_back();
     let run = resumed.map(|(checkpoint, _)| checkpoint.run.as_path());

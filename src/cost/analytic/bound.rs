@@ -59,7 +59,7 @@ impl Analytic {
     }
 
     /// Returns, by stage of one direction, the time until its first forward may start and the time from the end of its last backward
-    /// to that of stage 0.
+    /// to the end of stage 0's last backward.
     fn ways(&self, placement: &Placement, direction: u32, times: &[LeastTimes]) -> [Vec<u64>; 2] {
         let (mut down, mut up) = (vec![0; times.len()], vec![0; times.len()]);
         for stage in 1..times.len() {

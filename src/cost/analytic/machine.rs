@@ -183,7 +183,7 @@ impl Platform {
         self.latency(group, true) + ring_share(group) * bytes / bandwidth
     }
 
-    /// Returns the time of a message between two devices of a pipeline, in one node or not. The latency within a node is that of
+    /// Returns the time of a message between two devices of a pipeline, in one node or not. The latency within a node is the latency of
     /// collectives; a single message never waits longer there than between nodes.
     pub fn transfer(&self, bytes: f64, crosses: bool) -> f64 {
         let h = &self.hardware;

@@ -63,7 +63,7 @@ impl Analytic {
         Ok(Analytic { passes: analytic.part_passes(0), ..analytic })
     }
 
-    /// Returns the passes of every part for a slice: `before` tokens of each sequence come before those of the layout.
+    /// Returns the passes of every part for a slice. In each sequence, `before` tokens precede the layout's tokens.
     fn part_passes(&self, before: u32) -> Vec<Passes> {
         let Analytic { model, spec, machine, layout, .. } = self;
         let attention = machine.stack.attention(layout);

@@ -16,7 +16,7 @@ pub struct PartCosts<'a> {
     pub hidden: f64,
     /// Relative speed of products with the output of an activation, or its gradient: above 1 if most of it is zeros.
     pub zeros_speedup: f64,
-    /// Number of tokens of each sequence that come before those of the layout; 0 except for later slices.
+    /// Number of tokens of each sequence that precede the layout's tokens; 0 except for later slices.
     pub before: u32,
 }
 
@@ -144,8 +144,8 @@ impl PartCosts<'_> {
         passes
     }
 
-    /// Returns the relative speeds of the product at `place`: the activation's output is the input of the next product, and the
-    /// gradient of the activation's input that of the previous product's output.
+    /// Returns the relative speeds of the product at `place`. The activation's output is the input of the next product, and the
+    /// gradient of the activation's input is the gradient of the previous product's output.
     fn speedups(&self, operations: &[Operation], place: usize) -> Speedups {
         let is_activation = |place: Option<usize>| {
             matches!(place.and_then(|place| operations.get(place)), Some(Operation::Activate { .. }))

@@ -23,7 +23,7 @@ impl Pass {
 }
 
 impl Pass {
-    /// Returns the pass of which each time is `of` those of both.
+    /// Combines the times of both passes with `of`, one by one.
     fn zip(self, other: Pass, of: impl Fn(f64, f64) -> f64) -> Pass {
         Pass {
             compute: of(self.compute, other.compute),
@@ -110,8 +110,8 @@ impl SubOpTimes {
         SubOpTimes { attn: [0, 1, 2].map(|pass| self.attn[pass] + data[pass]), ..self }
     }
 
-    /// Returns the time per layer of a forward and a backward next to each other, of many equal layers: that from the start of the
-    /// input's `mlp` to that of its `attn`, and from there to the next `mlp`.
+    /// Returns the time per layer of a forward and a backward next to each other, with many equal layers: from the start of the
+    /// input's `mlp` to the start of its `attn`, and from there to the next `mlp`.
     pub(super) fn pair(&self) -> f64 {
         let SubOpTimes { attn, mlp, exchange, delays_weights, has_one_queue } = *self;
         let [attn, mlp] = [attn, mlp].map(|[forward, input, weights]| match delays_weights {

@@ -23,7 +23,7 @@ impl Analytic {
         (room >= 1.0).then_some(room)
     }
 
-    /// Returns a lower bound of the memory of any order on `placement`: that of one micro-batch at a time. `None` if the model
+    /// Returns a lower bound of the memory of any order on `placement`: the memory of one micro-batch at a time. `None` if the model
     /// cannot be split into its stages.
     pub fn least_memory(&self, placement: &Placement) -> Option<Memory> {
         let one = |device: u32| {

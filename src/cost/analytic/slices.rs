@@ -42,7 +42,7 @@ impl Analytic {
         Ok(spans)
     }
 
-    /// Returns the costs of one slice: those of shorter sequences, whose tokens also attend to earlier ones.
+    /// Returns the costs of one slice: the costs of shorter sequences whose tokens also attend to earlier ones.
     fn of_slice(&self, TokenSpan { before, tokens }: TokenSpan) -> Analytic {
         let layout = ParallelConfig { sequence: tokens, ..self.layout.clone() };
         let slice = Analytic { layout, ..self.clone() };

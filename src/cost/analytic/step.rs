@@ -131,7 +131,7 @@ impl Analytic {
         hidden * alone.min(f64::from(self.layout.micro))
     }
 
-    /// Returns the time of summing a device's gradients with those of the other replicas of its stages, in bidirectional
+    /// Returns the time to sum a device's gradients with the gradients of the other replicas of its stages, in bidirectional
     /// placements.
     fn copies_exchange(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         if placement.directions() == 1 {

@@ -232,8 +232,8 @@ impl StreamTimes {
 }
 
 /// Simulates sub-ops in launch order: each starts when its stream is free and the sub-op that it waits for has ended. With one hardware
-/// queue, also when all kernels that were launched before it have started: computation consists of many kernels, the last of which
-/// starts shortly before its end, and an exchange is one kernel.
+/// queue, it also waits until all kernels that were launched before it have started. Computation consists of many kernels, and its last
+/// kernel starts shortly before its end; an exchange is one kernel.
 pub fn run(ops: &[SubOp], has_one_queue: bool) -> StreamTimes {
     let mut times = StreamTimes { spans: Vec::with_capacity(ops.len()), ..StreamTimes::default() };
     let (mut free, mut launched) = ([0_u64; 3], 0);

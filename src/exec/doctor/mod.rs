@@ -1,4 +1,4 @@
-//! Probes of which devices and libraries work on this machine, each with its finding and, unless it is ok, one thing to do.
+//! Probes that check which devices and libraries work on this machine. Each has a finding and, unless it is ok, one thing to do.
 //!
 //! A library or driver may crash, hang or end the process that opens it. Therefore a probe that opens one runs in a child process
 //! (this program again, `doctor --probe NAME`, which prints one line of JSON) with a time limit.

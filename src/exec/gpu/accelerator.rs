@@ -150,7 +150,7 @@ impl Accelerator {
     }
 }
 
-/// Limits the work that stands on a GPU, for a session whose turn it is.
+/// Limits the work that is enqueued on a GPU, for the session whose turn it is.
 fn limit(gpu: &Gpu, shared: &Arc<Shared>) {
     let shared = Arc::downgrade(shared); // the GPU outlives the session
     let pause = move || {

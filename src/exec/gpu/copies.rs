@@ -6,7 +6,7 @@
 //! waits for piece q of all others, it may therefore overwrite the slot of piece q - 1 with piece q + 1, so two slots are enough.
 //!
 //! A sum of a large gradient has many pieces, so each makes room in the stream. Without that, hosts would be blocked in the driver, but
-//! not for ever: a stream waits only for events that were recorded before its wait was enqueued, on streams of which the same holds.
+//! not for ever: a stream waits only for events that were recorded before its wait was enqueued, on streams that do the same.
 //! So what is enqueued ends whatever hosts do, and a host whose stream is full goes on when it has run.
 //!
 //! This is the protocol of [`TensorGroup`](super::super::TensorGroup) on streams.

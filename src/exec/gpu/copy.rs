@@ -46,7 +46,7 @@ pub struct Copy {
     places: Arc<BTreeMap<usize, Location>>,
 }
 
-/// Handles for other processes: memory, and two events (of a message buffer, those of arrival and of reading).
+/// Handles for other processes: memory, and two events (for a message buffer, arrival and reading).
 pub type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {

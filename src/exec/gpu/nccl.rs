@@ -21,7 +21,7 @@ use pipesim_schedule::op::Kind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Number of streams of a device besides those of its communicators.
+/// Number of streams of a device besides the streams of its communicators.
 const OTHER_STREAMS: usize = 4;
 
 /// A buffer for received messages.

@@ -8,7 +8,7 @@ pub(crate) type Fill = Box<dyn FnOnce(&mut [f32]) + Send>;
 /// Reads the numbers of all ranks.
 pub(crate) type Take = Box<dyn FnOnce(&[f32]) + Send>;
 
-/// A collective call of some ranks: every rank passes the same amount of numbers, and gets those of all.
+/// A collective call of some ranks: every rank passes the same amount of numbers, and gets the numbers of all ranks.
 ///
 /// Calls of one communicator begin in the order in which `Ranks::all_gather` gets them, which must be the same on all its ranks.
 /// Calls of different communicators do not wait for each other, so they may begin in any order.

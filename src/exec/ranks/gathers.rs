@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Maximum number of calls of a communicator under way: while one passes data, the next one is filled.
 const UNDER_WAY: usize = 2;
 
-/// A call under way, with this rank's numbers and those of all ranks.
+/// A call under way, with this rank's numbers and the numbers of all ranks.
 struct RunningGather {
     request: Request<'static, [f32], StaticScope>,
     own: *mut [f32],
@@ -29,8 +29,8 @@ struct Channel {
 
 /// The communicators of this rank, by number.
 pub struct Gathers {
-    /// All ranks: the parent of the others. Open MPI creates a communicator with messages of tag 0 on its parent, which whoever probes
-    /// the world for any message would take.
+    /// All ranks: the parent of the others. Open MPI creates a communicator with messages of tag 0 on its parent. A probe of the world
+    /// for any message would take them.
     parent: SimpleCommunicator,
     channels: BTreeMap<usize, Channel>,
     /// Number of communicators of all ranks.

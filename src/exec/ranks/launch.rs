@@ -35,7 +35,7 @@ const JOINING: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Exit code: that of the first rank that failed for a reason of its own; 6 if one was killed or hangs.
+    /// Exit code of the first rank that failed for a reason of its own; 6 if a rank was killed or hangs.
     pub code: u8,
     /// An error that rank 0 has not printed itself.
     pub problem: Option<String>,

@@ -2,7 +2,7 @@
 //!
 //! Every rank runs the same program with the same arguments and exchanges what it measures, so all ranks compute the same orders,
 //! costs and figures; only rank 0 prints. Collective calls of all ranks ([`Ranks::exchange`], [`Ranks::gather`]) are never made inside
-//! a step; those of the workers' groups (`Ranks::all_gather`) are. When a rank dies, the others end with an error that names it.
+//! a step; collective calls of the workers' groups (`Ranks::all_gather`) are. When a rank dies, the others end with an error that names it.
 //!
 //! A process runs alone, or [`launch`] starts several and joins them through a socket of this machine, or `mpirun` or Slurm starts
 //! them and they join through MPI (feature `mpi`).

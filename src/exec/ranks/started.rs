@@ -48,7 +48,7 @@ pub fn started(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Start
     let slurm = look(&SLURM)?;
     let pmix = number(PMIX_RANK, &variable)?.map(|rank| (PMIX_RANK, rank));
     if let (false, Some((rank, size))) = (is_mpi, slurm) {
-        // Under mpirun, Slurm's numbers are those of mpirun's daemons.
+        // Under mpirun, Slurm's numbers describe mpirun's daemons.
         agree(rank, pmix)?;
         known.extend(pmix.map(|_| (rank, size)));
     }

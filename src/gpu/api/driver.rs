@@ -394,7 +394,7 @@ impl Api {
 const QUEUES_VERSION: u32 = 13010;
 
 /// Number of streams of a slice: compute, send, receive, the idle one that reads the clock, and two that copy activations to the host and
-/// back. With fewer queues the idle stream could stand behind one that waits.
+/// back. With fewer queues the idle stream could be queued behind one that waits.
 const STREAMS: u32 = 6;
 
 /// `CUdevResource` as plain words, also for kinds that the bindings do not know.

@@ -60,7 +60,7 @@ impl Stream {
         Ok(Stream::of(context, stream))
     }
 
-    /// Creates a stream whose kernels go before those of other streams, for short ones that other GPUs wait for.
+    /// Creates a stream whose kernels run before the kernels of other streams, for short kernels that other GPUs wait for.
     pub fn urgent(context: &Arc<Context>) -> Result<Stream, Fault> {
         context.make_current()?;
         let (mut stream, mut least, mut greatest) = (std::ptr::null_mut(), 0, 0);

@@ -235,7 +235,7 @@ fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Slowdown {
     Slowdown { devices: step.devices().map(of_device).collect() }
 }
 
-/// Typical time of ops beyond their parts, by kind; that of a B is split between its I and its W.
+/// Typical time of ops beyond their parts, by kind; the time of a B is split between its I and its W.
 fn overheads(graph: &TaskGraph, steps: &[Alone<'_>]) -> BTreeMap<String, u64> {
     let mut samples: BTreeMap<Kind, Vec<u64>> = BTreeMap::new();
     for (device, shares) in steps.iter().flat_map(Alone::devices) {

@@ -96,7 +96,7 @@ impl Calibrator<'_> {
     }
 }
 
-/// Cuts every op of a schedule into those of its slices, forwards from the first to the last, everything else from the last to the
+/// Cuts every op of a schedule into one op per slice, forwards from the first to the last, everything else from the last to the
 /// first.
 fn cut(schedule: &Schedule, slices: &Slices) -> Schedule {
     let of_op = |op: &Op| {

@@ -10,7 +10,7 @@ use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::statistics::median;
 use std::collections::BTreeMap;
 
-/// Passes over the unknown speeds, each of which is estimated from the others.
+/// Passes over the unknown speeds; each speed is estimated from the others.
 const PASSES: usize = 20;
 
 /// Least share of an op's time with n devices for the op to count for n.

@@ -20,7 +20,7 @@ const WARMUP: u32 = 2;
 /// The schedule to measure for [`graph_of`]. It has a fixed order for every number of devices and micro-batches.
 const CALIBRATING: &str = "1f1b";
 
-/// Costs for orders: given ones, or those of a few steps of a schedule, measured when they are first needed.
+/// Costs for orders: given costs, or costs from a few steps of a schedule, measured when they are first needed.
 pub(super) struct OrderCosts<'a> {
     pub training: &'a Training,
     pub given: Option<&'a Costs>,

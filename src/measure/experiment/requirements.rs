@@ -9,7 +9,7 @@ use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::mesh::Mesh;
 use pipesim_system::{free_memory_bytes, free_threads, in_words};
 
-/// Threads of a process besides those of its devices.
+/// Threads of a process in addition to its devices' threads.
 const OTHER_THREADS: u64 = 8;
 
 /// Checks that the system has the threads and the memory for one session of `training`.

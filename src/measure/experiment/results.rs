@@ -121,7 +121,7 @@ impl Results {
         Results { report, ..Results::default() }
     }
 
-    /// Predicts `run` from `table` and compares the prediction with the measurement. The table's speeds are those of the steps of
+    /// Predicts `run` from `table` and compares the prediction with the measurement. The table's speeds come from the steps of
     /// `calibrating`; `None` if the costs are given.
     pub(super) fn judge(
         &mut self,

@@ -20,7 +20,7 @@ struct Kept<T = u64> {
     stub: T,
     /// From I until W.
     input: T,
-    /// Gradients of keys and values, from the backward of the last slice until that of the own one.
+    /// Gradients of keys and values, from the backward of the last slice until the backward of the own slice.
     keys: T,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Number of tokens that a sample continues unless a prompt is given.
 pub const PROMPT_TOKENS: usize = 8;
 
-/// The held-out tokens of a run, in batches like those of its steps.
+/// The held-out tokens of a run, in batches like the batches of its steps.
 pub struct HeldOut {
     batches: Vec<Arc<Batch>>,
     /// The first tokens.

@@ -52,7 +52,7 @@ pub struct Ended {
     pub checkpoint: PathBuf,
     /// The last steps, predicted and measured; `None` if no step was run.
     pub report: Option<Report>,
-    /// That the loss ended above where it began, or above that of guessing.
+    /// Says that the loss ended above where it began, or above the loss of guessing.
     pub warning: Option<String>,
 }
 

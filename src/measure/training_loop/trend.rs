@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// Most losses of which a mean is taken.
+/// Maximum number of losses to average.
 const MOST: usize = 10;
 
-/// Share by which the last losses may exceed the first, or those of guessing: means of few batches differ by less.
+/// Share by which the last losses may exceed the first loss, or the loss of guessing: means of few batches differ by less.
 const MARGIN: f64 = 0.1;
 
 /// The first and the last losses of a run.

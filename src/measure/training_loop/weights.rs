@@ -84,7 +84,7 @@ impl HostCopy {
         held.into_iter().for_each(|(tensor, range)| copy.tensors[tensor][range].fill(0.0));
     }
 
-    /// Completes rank 0's copy with those of the others.
+    /// Completes rank 0's copy with the copies of the other ranks.
     fn gather(&self, ranks: &Ranks, parameters: &mut Parameters) -> Result<(), Error> {
         let rounds = self.messages.iter().skip(1).map(Vec::len).max().unwrap_or(0);
         for round in 0..rounds {

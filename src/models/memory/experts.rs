@@ -112,7 +112,7 @@ pub(super) fn dispatched(part: &Part, micro: MicroBatch, storage: &Storage) -> u
 }
 
 impl MixtureMemory {
-    /// Adds what `count` layers of `part` save in F, of which attention, MLP and experts have `places`; `bytes` is the sum.
+    /// Adds the `bytes` that layers of `part` save in F. Attention, MLP and experts have shares proportional to `places`.
     pub(super) fn add(&mut self, part: &Part, bytes: u64, places: [u64; 3]) {
         match part.name {
             HEAD => self.logits += bytes,

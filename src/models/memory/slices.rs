@@ -23,7 +23,7 @@ impl MemoryModel {
         };
         let of = |slice: &MemoryModel| stages.iter().map(|stage| slice.unit(stage)).collect();
         let units = Units { by_slice: slices.iter().map(of).collect() };
-        // buffers are those of the longest slice
+        // the longest slice determines the buffers
         let longest = slices.iter().max_by_key(|slice| slice.micro.tokens).unwrap_or(self);
         let device = |device: u32| {
             let peak = units.peak(schedule, device, times, |peak| longest.taken(peak));

@@ -151,7 +151,7 @@ impl Decoder<'_> {
         Part { name: EMBEDDING, count: 1, groups, operations }
     }
 
-    /// Makes `count` layers of this kind; `name` is that of a dense layer.
+    /// Makes `count` layers of this kind; `name` is the name of a dense layer.
     fn layer(&self, kind: LayerKind, name: &'static str, count: usize) -> Part {
         let mut piece = LayerPiece::default();
         self.add_layer(&mut piece, kind);

@@ -12,7 +12,7 @@ type Keys = Map<String, Value>;
 pub(super) struct Family {
     /// Values of `model_type`.
     pub kinds: &'static [&'static str],
-    /// Keys that are read or change nothing, besides those of Llama, separated by spaces.
+    /// Keys that are read or change nothing, in addition to Llama's keys, separated by spaces.
     pub keys: &'static str,
     /// Changes a model with Llama's layers to one of the family.
     pub apply: fn(&Keys, Config) -> Result<Config, ConfigError>,
@@ -91,7 +91,7 @@ pub(super) static FAMILIES: [Family; 8] = [
     },
 ];
 
-/// Families under another name: their layers are those of the second one.
+/// Families under another name. Each has the layers of the second one.
 const ALIASES: [(&str, &str); 7] = [
     ("phi3", "llama"),
     ("internlm2", "llama"),

@@ -85,7 +85,7 @@ impl Config {
         (sizes.transformer() == *config).then_some(sizes)
     }
 
-    /// Returns the sizes as those of a general decoder.
+    /// Returns the sizes in the form of a general decoder.
     pub fn transformer(&self) -> transformer::Config {
         let Config { max_sequence, vocabulary, layers, heads, channels } = *self;
         let gpt = transformer::Config::gpt(vocabulary, max_sequence, layers, heads, channels);

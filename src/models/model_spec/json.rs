@@ -55,7 +55,7 @@ fn quoted(text: &str) -> String {
     found
 }
 
-/// Writes the names of [`NOT_FINITE`] numbers in place of the strings that stand for them.
+/// Writes the names of [`NOT_FINITE`] numbers in place of the strings that represent them.
 fn named(value: Value) -> Value {
     match value {
         Value::String(text) => {

@@ -1,4 +1,4 @@
-//! What the keys of a `config.json` stand for that a family does not read: nothing, other values of the same function, or parts.
+//! What the keys of a `config.json` that a family does not read mean: nothing, other values of the same function, or parts.
 
 use super::keys::{is_set, lists};
 use serde_json::{Map, Value};
@@ -49,7 +49,7 @@ fn is_one(value: &Value) -> bool {
     value.is_null() || value.as_f64() == Some(1.0)
 }
 
-/// Says which key of a file asks for other values than those of its family's plain layers; `None` if none does.
+/// Says which key of a file asks for other values than its family's plain layers have; `None` if none does.
 pub fn other_values(keys: &Map<String, Value>) -> Option<String> {
     let found = |(key, is_plain, plain): &(&str, IsPlain, &str)| {
         let found = keys.get(*key).filter(|value| !is_plain(value))?;
@@ -75,7 +75,7 @@ const MAMBA: &str = "Mamba layers";
 const CONVOLUTIONS: &str = "convolutions";
 const DIFFERENT: &str = "layers that differ from each other";
 
-/// Parts that no family has here, with parts of their keys; `^` stands for a key's beginning. What says most comes first.
+/// Parts that no family has here, with parts of their keys; `^` marks a key's beginning. The most informative come first.
 const NOT_MODELLED: [(&str, &str); 24] = [
     (MAMBA, "mamba ssm state_size time_step"),
     ("recurrent layers", "rwkv recurrent lstm"),

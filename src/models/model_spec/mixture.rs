@@ -75,7 +75,7 @@ pub struct Latent {
     pub key_rank: usize,
     /// Channels of a query or key without position.
     pub plain_size: usize,
-    /// Channels of a query or key with rotary position; all heads share those of the keys.
+    /// Channels of a query or key with rotary position; all heads share the keys' channels.
     pub rotary_size: usize,
     /// Channels of a value.
     pub value_size: usize,

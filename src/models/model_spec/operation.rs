@@ -186,7 +186,7 @@ impl Operation {
             rows.saturating_mul(width).saturating_mul(bytes as u64).div_ceil(ranks as u64)
         };
         let shared = |width: usize, bytes: usize, ranks: usize| wide(width as u64, bytes, ranks);
-        // of the axis that ranks share a rank has its pieces; the other one is that of rows between products
+        // a rank has its pieces of the axis that ranks share; the other axis is stored like rows between products
         let held = |axis: usize, width: usize| match split {
             Some(split) if split.axis == axis => shared(split.length(0, tp), product_bytes, 1),
             Some(split) if split.axis != axis && axis == 1 && storage.keeps_gathered => shared(width, product_bytes, 1),

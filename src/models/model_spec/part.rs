@@ -51,7 +51,7 @@ impl Tensor {
         Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None, is_of_experts: false }
     }
 
-    /// Returns the tensor split along `axis`, of which `blocks` are the runs.
+    /// Returns the tensor split along `axis`; `blocks` are the runs of that axis.
     pub fn split(self, axis: usize, blocks: &[Block]) -> Tensor {
         Tensor { split: Some(Split { axis, blocks: blocks.to_vec() }), ..self }
     }
@@ -65,7 +65,7 @@ impl Tensor {
         shape
     }
 
-    /// Returns the tensor as that of experts: its first axis counts them.
+    /// Returns the tensor marked as the experts': its first axis counts them.
     pub fn of_experts(self) -> Tensor {
         Tensor { is_of_experts: true, ..self }
     }

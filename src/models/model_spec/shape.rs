@@ -47,7 +47,7 @@ pub fn is_shape(text: &str) -> bool {
     })
 }
 
-/// Reads a shape file. Models with learned positions get those of `sequence` tokens.
+/// Reads a shape file. Models with learned positions get positions for `sequence` tokens.
 ///
 /// # Errors
 /// An unknown key, a feature that is not modelled, or impossible sizes.

@@ -64,7 +64,7 @@ impl ModelSpec {
         layers.map(|part| part.count as u128 * part.parameters(|_| true)).sum()
     }
 
-    /// Returns the parameters that a token passes: those of [`ModelSpec::parameters`] without experts that were not chosen.
+    /// Returns the parameters that a token passes: [`ModelSpec::parameters`] without experts that were not chosen.
     pub fn active_parameters(&self) -> u128 {
         let main = self.parts.iter().filter(|part| part.name != PREDICTION);
         let active = main.map(|part| {

@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct Split {
     /// 0: rows, which are the outputs of a product; 1: columns, its inputs.
     pub axis: usize,
-    /// Runs of the axis, in order, each of which all ranks share.
+    /// Runs of the axis, in order. All ranks share each run.
     pub blocks: Vec<Block>,
 }
 

@@ -90,7 +90,7 @@ impl Outline {
         Ok(counts.into_iter().enumerate().map(stage).collect())
     }
 
-    /// Returns the stages of a layout, some of which may be empty.
+    /// Returns the stages of a layout; some may be empty.
     ///
     /// # Errors
     /// The layout has another number of layers.
@@ -167,7 +167,7 @@ impl Outline {
     }
 
     /// Returns the two devices, by side, that exchange the gradient of the shared tensor once per step. `None` if one device
-    /// holds both sides, and in bidirectional placements, where the gradient is exchanged with those of the stages.
+    /// holds both sides, and in bidirectional placements, where the gradient is exchanged with the stages' gradients.
     pub fn exchange(&self, placement: &Placement, stages: &[Stage]) -> Option<[u32; 2]> {
         let device = |side| {
             (0..placement.devices()).find(|&device| {

@@ -210,7 +210,7 @@ impl StageLayout {
     }
 }
 
-/// The letters in a model's order, with what they stand for.
+/// The letters in a model's order, with their meanings.
 const ORDER: [(char, &str); 4] =
     [('E', "the embedding"), ('t', "layers"), ('m', "layers for multi-token prediction"), ('L', "the head")];
 

@@ -87,7 +87,7 @@ pub struct Rotary {
     pub scaling: RotaryScaling,
 }
 
-/// How frequencies are scaled for sequences longer than those of the first training.
+/// How frequencies are scaled for sequences longer than in the first training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RotaryScaling {
     /// They are not.

@@ -18,7 +18,7 @@ fn wrong<T>(text: String) -> Result<T, ConfigError> {
     Err(ConfigError(text))
 }
 
-/// Returns the window of layers, and the n of which every n-th layer has full attention. Qwen's files name a window even if it is
+/// Returns the window of layers, and the n such that every n-th layer has full attention. Qwen's files name a window even if it is
 /// not used; Gemma 2 and gpt-oss alternate.
 pub(super) fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<(Option<Window>, usize), ConfigError> {
     let is_chunked = kind.starts_with("llama4");

@@ -108,7 +108,7 @@ fn last(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
 }
 
-/// Whether a name can only be that of a folder.
+/// Whether a name can only name a folder.
 fn is_folder(name: &str) -> bool {
     !name.is_empty() && matches!(last(name), "" | "." | "..")
 }

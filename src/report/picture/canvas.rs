@@ -81,7 +81,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Returns the colour of an ink on white; of a hatched one that of its ground.
+    /// Returns the colour of an ink on white. For a hatched ink, this is the colour of its ground.
     pub fn color(&self, ink: Ink) -> Rgb {
         let color = match ink {
             Ink::Box(class, shade) => self.palette.tone(class, shade).ground,

@@ -271,7 +271,7 @@ fn runs(from: f64, to: f64) -> Vec<Run> {
     runs.map(|(from, to, share)| (from as i32, to as i32, share)).collect()
 }
 
-/// Returns the share of a pixel that the lines of a hatch cover; `size` is that of the pixel.
+/// Returns the share of a pixel that the lines of a hatch cover; `size` is the size of the pixel.
 fn lines(hatch: Hatch, thick: f64, [x, y]: [f64; 2], size: f64) -> f64 {
     let free = hatch.across().iter().map(|(dx, dy)| {
         let away = (((x * dx + y * dy) / PERIOD).rem_euclid(1.0) - 0.5).abs() * PERIOD;

@@ -77,7 +77,7 @@ const FIGURES: [Figure; 3] = [
 /// A schedule's name and its predictions.
 type OfSchedule<'a> = (String, Vec<(&'a ComparisonPoint, &'a Panel)>);
 
-/// The names of schedules in the order in which they were asked for; those of a number of schedules, such as `auto`, are one.
+/// Groups points by schedule, in the order in which the schedules were asked for. A name for several schedules, such as `auto`, is one group.
 fn by_schedule<'a>(points: &[(&'a ComparisonPoint, &'a Panel)]) -> Vec<OfSchedule<'a>> {
     let mut by: BTreeMap<usize, Vec<(&ComparisonPoint, &Panel)>> = BTreeMap::new();
     points.iter().for_each(|&(point, panel)| by.entry(point.number).or_default().push((point, panel)));
@@ -161,7 +161,7 @@ fn heat_maps(
     shortest(&schedules, contest, devices, microbatches).into_iter().chain(maps).collect()
 }
 
-/// A map of which schedule is shortest where, and by how much less than the second; nothing if one is shortest everywhere.
+/// A map of the shortest schedule in each cell, and of how much shorter it is than the second; nothing if one is shortest everywhere.
 fn shortest(schedules: &[OfSchedule], contest: &Contest, devices: &[u32], microbatches: &[u32]) -> Option<Plot> {
     let number = |(_, of): &OfSchedule| of.first().map(|(point, _)| point.number);
     let series: BTreeMap<usize, usize> =
@@ -186,7 +186,7 @@ fn shortest(schedules: &[OfSchedule], contest: &Contest, devices: &[u32], microb
     })
 }
 
-/// Makespan against peak activations of the schedules for one p and m, and the Pareto front. In a sweep, those of the
+/// Makespan against peak activations of the schedules for one p and m, and the Pareto front. A sweep shows only its
 /// largest p and m. Nothing for fewer than three schedules, or of different time units.
 fn pareto(report: &Report) -> Option<Plot> {
     let panels = report.entries.iter().filter_map(|entry| Some((entry.schedule(), entry.predicted.as_ref()?)));

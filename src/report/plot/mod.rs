@@ -1,4 +1,4 @@
-//! Plots as data: charts with two axes, and heat maps. `draw` draws them with plotters, `figures` makes those of a report.
+//! Plots as data: charts with two axes, and heat maps. `draw` draws them with plotters, `figures` makes the plots of a report.
 
 pub mod draw;
 pub mod figures;
@@ -36,7 +36,7 @@ pub struct Chart {
     pub guides: Vec<[(f64, f64); 2]>,
 }
 
-/// An axis of a chart; its range is that of the data.
+/// An axis of a chart; its range is the range of the data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlotAxis {
     pub label: String,
@@ -74,7 +74,7 @@ pub struct HeatMap {
     pub rows: Vec<String>,
     /// By row and column: the number and its text, if any.
     pub cells: Vec<Vec<Option<(f64, String)>>>,
-    /// The numbers that the ends of the colour scale stand for.
+    /// The numbers at the ends of the colour scale.
     pub range: (f64, f64),
     /// Names of series; if there are any, the number in a cell is the index of one, and the cell has its colour and mark.
     pub series: Vec<String>,

@@ -152,7 +152,7 @@ pub const WHITE: Rgb = [0xff; 3];
 const BLACK: Rgb = [0x11; 3];
 
 impl Palette {
-    /// How a class's boxes look; `shade` is that of their chunk, 0 to 3.
+    /// How a class's boxes look; `shade` is the shade of their chunk, 0 to 3.
     pub(crate) fn tone(self, class: Class, shade: u8) -> Tone {
         let (first, last, hatch) = match self {
             Palette::Default => DEFAULT,
@@ -274,13 +274,13 @@ impl Class {
         })
     }
 
-    /// Returns its number, below [`Class::COUNT`]; that of an op is its kind's.
+    /// Returns its number, below [`Class::COUNT`]; an op has the number of its kind.
     pub fn number(self) -> usize {
         let at = |class| OTHERS.iter().position(|other| other.0 == class).unwrap_or_default();
         if let Class::Op(kind) = self { kind as usize } else { KINDS + at(self) }
     }
 
-    /// Returns the class of a span whose name is that of `op`.
+    /// Returns the class of `span`; `op` is the op that the span's name denotes, if any.
     pub fn of(span: &Span, op: Option<Op>) -> Class {
         match (span.queue, op) {
             (Queue::Send, _) => Class::Send,

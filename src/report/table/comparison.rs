@@ -244,7 +244,7 @@ impl Report {
         [self.comparison(), self.extra_tables.clone()].concat()
     }
 
-    /// Returns the tables of a comparison, which replace that of predictions; empty otherwise.
+    /// Returns the tables of a comparison, which replace the table of predictions; empty otherwise.
     pub fn comparison(&self) -> Vec<Table> {
         let Some(compared) = Compared::of(self) else { return Vec::new() };
         [Some(compared.table()), left_out(&compared)].into_iter().flatten().collect()

@@ -38,7 +38,7 @@ const IDLE: usize = Class::COUNT;
 /// A part of a cell: the box, or idle time, and its edges in cells.
 type Piece = (Option<usize>, f64, f64);
 
-/// Returns the cells of a line; `color` is that of a mark.
+/// Returns the cells of a line; `color` returns the colour of a mark.
 pub fn cells(marks: &[Mark], axis: &Axis, count: usize, means: Abilities, color: impl Fn(usize) -> Rgb) -> Vec<Cell> {
     let pieces = pieces(marks, axis, count as f64);
     let class = |what: Option<usize>| what.map_or(IDLE, |i| marks[i].class.number());

@@ -54,7 +54,7 @@ const NAMES: [(&str, What); 7] = [
     ("WAIT_SEND_B", What::WaitSend(true)),
 ];
 
-/// Returns what the name of a cell stands for.
+/// Returns what the name of a cell means.
 fn named(name: &str) -> Option<What> {
     let kind = name.chars().next().and_then(Kind::from_letter).filter(|kind| name.len() == 1 && kind.is_costed());
     let known = NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, what)| what);

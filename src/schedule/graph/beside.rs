@@ -5,7 +5,7 @@ use crate::op::{Engine, Kind, Op};
 use crate::schedule::Schedule;
 use std::collections::BTreeMap;
 
-/// A number that stands for no op.
+/// A number that means no op.
 const NONE: u32 = u32::MAX;
 
 /// When a wait for an op is over.
@@ -132,7 +132,7 @@ fn add_vocabulary(schedule: &Schedule, waits: &mut [Vec<Wait>]) {
             Kind::F => op.stage() + 1 == stages,
             _ => kind.is_vocabulary(),
         };
-        // The backwards that others wait for: those of the last stage under one name, of the first under another.
+        // The backwards that others wait for: the last stage's under one name, the first stage's under another.
         if kind == Kind::B && op.stage() + 1 == stages {
             all.entry((of_last, op.microbatch())).or_default().push(index as u32);
         }

@@ -67,8 +67,8 @@ pub struct TaskGraph {
     beside: Option<Box<Beside>>,
 }
 
-/// Where the ops of one stage and kind take their input and leave their output: the cells of the first micro-batch's first slice,
-/// those of the others follow.
+/// Where the ops of one stage and kind take their input and leave their output: the cells of the first micro-batch's first slice.
+/// The cells of the others follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// What they wait for.
@@ -98,7 +98,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Rows for `units` cells, one per micro-batch and slice; a lane is what ops are told apart by besides their kind, such as the stage.
+    /// Rows for `units` cells, one per micro-batch and slice. A lane, such as the stage, distinguishes ops of the same kind.
     pub fn new(lanes: usize, units: usize) -> Cells {
         // Rows of 2^n cells would compete for the same few lines of the processor's caches.
         Cells { lanes, width: units + (units / 8).min(24) }
@@ -162,7 +162,7 @@ impl TaskGraph {
         let schedule = if overlap == Overlap::Serial { schedule.without_pairs() } else { schedule };
         let (routes, cells) = routes(&schedule.placement, schedule.units());
         let mut makers = vec![NONE; cells];
-        makers[SOURCE..SOURCE + schedule.units() as usize].fill(0); // there from the start, whoever made it
+        makers[SOURCE..SOURCE + schedule.units() as usize].fill(0); // there from the start, no matter which op made it
         let beside = Beside::of(&schedule).map(Box::new);
         let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new(), beside };
         if graph.schedule.shares_vocabulary() {

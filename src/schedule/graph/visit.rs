@@ -71,7 +71,7 @@ impl EdgeRef for Edge {
 /// Most edges at one op in one direction: the op after it, and for each op of an overlapped pair its user and the user's partner.
 const MOST: usize = 5;
 
-/// Edges that begin or end at one op, at most one per neighbor: those of `MOST`, and those of copies.
+/// Edges that begin or end at one op, at most one per neighbor: at most `MOST` edges, and the edges of copies.
 pub type Edges = Chain<Flatten<std::array::IntoIter<Option<Edge>, MOST>>, std::vec::IntoIter<Edge>>;
 
 /// Numbers of the ops that wait for one op, or of those that it waits for.

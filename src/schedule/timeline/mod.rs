@@ -140,13 +140,13 @@ pub struct Timeline {
     /// Empty for every other timeline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete_devices: Vec<u32>,
-    /// All steps of an imported run, in order, of which the spans show one. Empty for every other timeline.
+    /// All steps of an imported run, in order; the spans show one of them. Empty for every other timeline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepFigures>,
     /// Number of the step that the spans show, as in [`StepFigures::number`]; absent where `steps` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// Workers of a run with several workers per device, of which the spans show one; absent for all other timelines.
+    /// Workers of a run with several workers per device; the spans show one of them. Absent for all other timelines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
     /// Origin: program version, machine, date, device kind; free text by key.

@@ -30,7 +30,7 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Checks that header and spans are consistent, as those of a file are.
+    /// Checks that header and spans are consistent, as in a file.
     ///
     /// # Errors
     /// They are not.

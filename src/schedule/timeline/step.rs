@@ -23,7 +23,7 @@ pub struct StepFigures {
     pub busy_ns: Vec<u64>,
     /// Start of the first op in ns, from the start of the first op of the first step.
     pub start_ns: u64,
-    /// Devices of which ops are missing in this step; makespan and bubble are those of the others.
+    /// Devices with missing ops in this step; makespan and bubble cover the other devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete_devices: Vec<u32>,
 }

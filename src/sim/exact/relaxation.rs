@@ -246,7 +246,7 @@ fn forget_names(jobs: &mut [RelaxedJob]) {
 
 /// Least work of a device to release memory.
 struct Release {
-    /// Number of activations of which only the W is left.
+    /// Number of activations that only a W still needs.
     pending: i64,
     weights: i64,
     /// Work for any other activation.

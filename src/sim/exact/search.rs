@@ -205,7 +205,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the ops of one device of which one must run next; `None` if nothing can run.
+    /// Returns ops of one device, such that one of them must run next; `None` if nothing can run.
     fn branching(&self) -> Option<Branching> {
         let choice = |row: usize| {
             let start = self.start(row)?;
@@ -254,13 +254,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Refuted states: by the number of ops of each row that have run, a flat list of times, none of which dominates another.
+/// Refuted states: by the number of ops of each row that have run, a flat list of times. No entry dominates another.
 #[derive(Default)]
 struct Memo {
     refuted: BTreeMap<Vec<u8>, Vec<i64>>,
 }
 
-/// Whether no time of `a` is later than that of `b`.
+/// Whether no time of `a` is later than its counterpart in `b`.
 fn no_later(a: &[i64], b: &[i64]) -> bool {
     a.iter().zip(b).all(|(a, b)| a <= b)
 }

@@ -188,7 +188,7 @@ impl<'a> Justify<'a> {
         }
     }
 
-    /// Returns when the input of an op arrives; that of a W, and of the last stage's backward, is made on its device.
+    /// Returns when the input of an op arrives. The input of a W, and of the last stage's backward, is made on its device.
     fn arrival(&self, slot: u32, count: u32) -> u64 {
         let input = self.rule(slot).input;
         let own = |kind: Kind| self.ends[slot_of(slot, kind) as usize][count as usize];

@@ -136,7 +136,7 @@ pub(super) struct Block {
     pub turns: [i64; 3],
     /// Duration that every op is assumed to have, with free transfers; `None` means the real costs.
     pub even: Option<i64>,
-    /// Whether ops that would collide with those of another period are shifted, so that the block can be repeated as it is.
+    /// Whether ops that would collide with ops of another period are shifted, so that the block can be repeated as it is.
     pub apart: bool,
 }
 

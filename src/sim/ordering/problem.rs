@@ -38,7 +38,7 @@ pub(super) struct Rule {
     pub output: u32,
     /// The device that waits for its output.
     pub consumer: u32,
-    /// Number of its counter; B shares that of I.
+    /// Number of its counter; B shares I's counter.
     pub counter: u32,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Problem {
     changes: [i128; Kind::ALL.len()],
 }
 
-/// Returns the number of a kind's counter among those of its stage; B shares that of I. Other kinds than F, I, W and B are not searched for.
+/// Returns the number of a kind's counter among its stage's counters; B shares I's counter. Other kinds than F, I, W and B are not searched for.
 fn counter_of(kind: Kind) -> u32 {
     match kind {
         Kind::I | Kind::B => 1,

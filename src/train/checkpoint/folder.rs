@@ -256,7 +256,7 @@ impl Checkpoint {
         serde_json::from_str(&text).with_context(|| format!("another content of {name}"))
     }
 
-    /// Reads the elements of a file of tensors of which `is_wanted` is true, by the tensor's number.
+    /// Reads the elements of a file of tensors for which `is_wanted` is true, by the tensor's number.
     ///
     /// # Errors
     /// As [`weights::read_some`].

@@ -72,7 +72,7 @@ pub fn read(files: &[PathBuf], config: &Config) -> Result<Parameters> {
     read_some(files, config, &|_, _| true)
 }
 
-/// As [`read`], but leaves the elements at 0, without memory of their own, of which `is_wanted` is false.
+/// As [`read`], but elements for which `is_wanted` is false stay 0, without memory of their own.
 ///
 /// # Errors
 /// As [`read_folder`].

@@ -31,8 +31,8 @@ pub trait Compute: Store + Send {
     /// ends.
     fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()>;
 
-    /// Makes the following calls those of a slice of the sequences, by its number: rows are those of the slice. Machines that only
-    /// train whole sequences are not asked.
+    /// Makes the following calls apply to one slice of the sequences, by its number: rows are the rows of the slice. Not called on
+    /// machines that only train whole sequences.
     fn enter_slice(&mut self, _slice: usize) -> Result<()> {
         bail!(WHOLE_SEQUENCES)
     }
@@ -106,7 +106,7 @@ pub trait Compute: Store + Send {
         input: &Self::Buffer,
     ) -> Result<Self::Buffer>;
 
-    /// The gradient of a linear layer's input, from that of its output. Where ranks share the outputs, it is added up over all of
+    /// The gradient of a linear layer's input, from the gradient of its output. Where ranks share the outputs, it is added up over all of
     /// them.
     fn linear_input(
         &mut self,
@@ -122,7 +122,8 @@ pub trait Compute: Store + Send {
         anyhow::bail!("expected one tensor rank on this machine, found several: use `tp` 1")
     }
 
-    /// The gradient of an activation's input, from that of the output of the linear layer `after` it and what the activation kept.
+    /// The gradient of an activation's input, from the gradient of the output of the linear layer `after` it and what the activation
+    /// kept.
     fn activation_input(
         &mut self,
         group: &Self::Group,
@@ -151,8 +152,8 @@ pub trait Compute: Store + Send {
         bail!(WHOLE_SEQUENCES)
     }
 
-    /// Attention of a slice to itself and to `earlier` ones of the same sequences, whose buffers are fused rows or those of
-    /// [`Compute::keys_values`].
+    /// Attention of a slice to itself and to `earlier` ones of the same sequences. Their buffers hold fused rows, or
+    /// come from [`Compute::keys_values`].
     fn slice_attention(
         &mut self,
         _out: &mut Self::Buffer,
@@ -164,7 +165,7 @@ pub trait Compute: Store + Send {
     }
 
     /// The gradient of a slice's fused input. `later` is what later slices added to the gradients of its keys and values.
-    /// Adds to the gradients of those of earlier slices, which begin if they are `None`.
+    /// Adds to the gradients of the keys and values of earlier slices, which begin if they are `None`.
     fn slice_attention_input(
         &mut self,
         _out: &mut Self::Buffer,
@@ -184,8 +185,8 @@ pub trait Compute: Store + Send {
         operands: Attended<'_, Self::Buffer>,
     ) -> Result<()>;
 
-    /// Computes the loss of the micro-batch or of its slice, and returns the gradient of the logits: `weight` times that of the
-    /// sum of the tokens' losses.
+    /// Computes the loss of the micro-batch or of its slice, and returns the gradient of the logits: `weight` times the
+    /// gradient of the sum of the tokens' losses.
     fn classify(
         &mut self,
         group: &Self::Group,
@@ -195,7 +196,7 @@ pub trait Compute: Store + Send {
         weight: f32,
     ) -> Result<Self::Buffer>;
 
-    /// The gradient of a classifier's input, from that of its logits.
+    /// The gradient of a classifier's input, from the gradient of its logits.
     fn classify_input(
         &mut self,
         out: &mut Self::Buffer,

@@ -1,7 +1,7 @@
 //! What a trainer asks of a machine: the calls of a model's layers, and of its parameters. [`cpu::Cpu`] computes them on the
 //! calling thread.
 //!
-//! Calls are those of a model, never of tensor algebra, so that a machine may fuse what it likes. All matrices are row-major; n is
+//! Calls are operations of a model, never of tensor algebra, so a machine may fuse what it likes. All matrices are row-major; n is
 //! the number of tokens (rows) of a micro-batch, B of its sequences, T of tokens per sequence. What a forward call keeps for the
 //! backward is a buffer that the trainer only passes on: its content differs between machines.
 

@@ -146,8 +146,8 @@ impl Attention {
     }
 }
 
-/// Logits of `vocabulary` ids, of which the weight has `rows` (padded) rows, and their cross entropy. Tensor-parallel ranks have
-/// some of the ids, perhaps none.
+/// Logits of `vocabulary` ids, and their cross entropy. The weight has `rows` (padded) rows. Tensor-parallel ranks have some of the
+/// ids, perhaps none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classifier {
     pub weight: usize,
@@ -160,7 +160,7 @@ pub struct Classifier {
     pub rows: usize,
 }
 
-/// Tables of rows of `width`, in groups `G`: one by token, of which the first row is that of id `first`, and perhaps one by position.
+/// Tables of rows of `width`, in groups `G`: one by token, whose first row belongs to id `first`, and perhaps one by position.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding<G> {
     pub width: usize,
@@ -254,7 +254,7 @@ impl Workload {
     /// Returns it with sequences cut into slices of these numbers of tokens; whole if there are none or one.
     ///
     /// # Errors
-    /// The slices are not those of the sequences, or ranks cannot share the rows of one.
+    /// The slices do not make up the sequences, or ranks cannot share the rows of a slice.
     pub fn sliced(self, slices: &[usize]) -> Result<Workload> {
         let (MicroBatch { sequences, tokens }, ranks) = (self.micro_batch, self.tensor.row_ranks());
         if slices.len() < 2 {

@@ -32,7 +32,7 @@ impl<'a> WholeModel<'a> {
         Ok(WholeModel { parameters, longest, sequence: None, forwarded: 0 })
     }
 
-    /// Returns the logits (V) after the last of `ids`, those of the token that follows. If `ids` begin with those of the last call, only
+    /// Returns the logits (V) of the token that follows the last of `ids`. If `ids` begin with the ids of the last call, only
     /// the tokens after them are computed.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence of up to `longest` tokens, of which none is computed.
+    /// Creates a sequence of up to `longest` tokens. No token is computed yet.
     fn new(parameters: &Parameters, longest: usize) -> Result<Sequence> {
         let stages = parameters.config.spec().split(1, None)?;
         let stages: Vec<_> = stages.into_iter().map(|stage| (0, stage)).collect();

@@ -23,7 +23,7 @@ pub(super) struct Repetition {
     pub(super) part: usize,
     /// As which its times are measured.
     pub(super) timed: Part,
-    /// The numbers of its groups of tensors among those of the device.
+    /// The numbers of its groups of tensors among the device's groups.
     pub(super) groups: Vec<usize>,
     /// By group: the side of the gradient that is this part's.
     sides: Vec<Side>,

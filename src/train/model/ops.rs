@@ -65,8 +65,8 @@ impl<C: Compute> Forward<'_, C> {
 
 impl<C: Compute> StageModule<C> {
     /// Runs an op: F, R, I, W, or B, which is I followed by W. `input` of F is the hidden state (n, C) of the stage before, absent for
-    /// the first; `output` receives that of this stage, absent for the last, which computes the loss. `input` of I and B is the
-    /// gradient of the stage's output, absent for the last stage; `output` receives that of its input, absent for the first.
+    /// the first; `output` receives this stage's hidden state, absent for the last, which computes the loss. `input` of I and B is the
+    /// gradient of the stage's output, absent for the last stage; `output` receives the gradient of its input, absent for the first.
     ///
     /// # Errors
     /// The stage is not here, the op is out of order, or something is there that should not be, or the other way round.
@@ -96,7 +96,7 @@ impl<C: Compute> StageModule<C> {
         }
     }
 
-    /// Returns the number of an op's unit among those of its stage, and that of its slice.
+    /// Returns the number of an op's unit within its stage, and the number of its slice.
     pub(super) fn unit(&self, op: Op) -> Result<(usize, usize)> {
         let (microbatch, slice, count) = (op.microbatch() as usize, op.slice_number(), self.microbatches);
         ensure!(microbatch < count, "expected a micro-batch below {count}, found {microbatch}: use those of this step");

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use pipesim_models::model_spec::Stage;
 use pipesim_models::model_spec::transformer::Config;
 
-/// Whether the model takes sequences of so many tokens, and whether there is anything to compute.
+/// Checks that the model takes sequences of `tokens` tokens, and that there is anything to compute.
 pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
     config.validate()?;
     let longest = config.longest_sequence().unwrap_or(i32::MAX as usize);

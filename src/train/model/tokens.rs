@@ -167,7 +167,7 @@ impl Tokens {
     }
 }
 
-/// A file's bytes; it may be longer than it says, as those of the system are.
+/// Reads a file's bytes. The file may be longer than its metadata says, as system files are.
 fn read_all(path: &Path) -> Result<Vec<u8>> {
     let what = "cannot read it: check the path";
     let file = File::open(path).context(what)?;

@@ -65,8 +65,8 @@ impl<C: Compute> StageModule<C> {
         Ok(())
     }
 
-    /// Copies the parameters of a stage that this device has updated to their places in `to`: those of its share of the optimizer's
-    /// work.
+    /// Copies the parameters of a stage that this device has updated to their places in `to`: the parameters in its share of the
+    /// optimizer's work.
     ///
     /// # Errors
     /// Nothing is to be exchanged, or the machine failed.

@@ -92,7 +92,7 @@ fn some<B>(buffer: Option<B>) -> Result<B> {
 pub struct Walk<'a, C: Compute> {
     pub compute: &'a mut C,
     pub layers: &'a [Layer],
-    /// The numbers of the part's groups among those of the device.
+    /// The numbers of the part's groups among the device's groups.
     pub groups: &'a [usize],
     pub microbatch: usize,
 }
@@ -102,7 +102,7 @@ type Walked<B> = (Vec<Left<B>>, Option<B>);
 
 impl<C: Compute> Walk<'_, C> {
     /// Forward. Takes the part's input, absent for the first part; returns what the layers leave behind, and the output, absent for
-    /// the last part. The last layer writes to `place`, where the machine can. `weight` is that of a token's loss. `earlier` is what
+    /// the last part. The last layer writes to `place`, where the machine can. `weight` is the weight of a token's loss. `earlier` is what
     /// the layers left for earlier slices.
     pub fn forward(
         self,
@@ -176,7 +176,7 @@ impl<C: Compute> Walk<'_, C> {
         earlier: &mut [&mut [Left<C::Buffer>]],
     ) -> Result<Walked<C::Buffer>> {
         let Walk { compute, layers, groups, .. } = self;
-        // the layer whose output's gradient also is that of the hidden state before the last norm
+        // the layer whose output's gradient also is the gradient of the hidden state before the last norm
         let mut bypass = None;
         for (number, layer) in layers.iter().enumerate().rev() {
             let group = &all[groups[layer.group]];

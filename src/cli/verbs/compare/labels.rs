@@ -49,7 +49,7 @@ pub fn labels(all: &[Labelled]) -> Vec<Option<String>> {
     labels
 }
 
-/// Adds a text to those of `texts` that are equal to another one, if it tells any of them apart.
+/// Adds a text to each of `texts` that is equal to another one, if the text distinguishes any of them.
 fn more(texts: &mut [Vec<String>], text: impl Fn(usize) -> String) {
     let mut alike: BTreeMap<Vec<String>, Vec<usize>> = BTreeMap::new();
     for (number, text) in texts.iter().enumerate() {

@@ -201,7 +201,7 @@ fn side(explanation: &StepExplanation) -> Side {
     if measured.is_some_and(|run| run.source == Source::Measured) { Side::Measured } else { Side::Predicted }
 }
 
-/// Writes the settings of sentences as flags, those of changes as code.
+/// Writes the settings in sentences as flags, and the settings in changes as code.
 fn spell(explanation: &mut StepExplanation) {
     let changes = explanation.advice.iter().flat_map(|advice| &advice.changes).map(|change| change.what.to_string());
     let changes: Vec<String> = changes.filter(|change| change.starts_with('`')).collect();

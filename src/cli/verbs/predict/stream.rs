@@ -87,7 +87,7 @@ impl Predict {
                 }
             }
             stream.add(entry_of(found.case, entry))?;
-            // Without a reader there is nothing left to do, unless files or thresholds ask for all rows.
+            // Without a reader, nothing is left to do, unless files or thresholds ask for all rows.
             let is_needed = stream.is_read || !spans.are_none() || !self.thresholds.are_none();
             if is_needed { Ok(()) } else { Err(Failure::Reported(0)) }
         });

@@ -42,7 +42,7 @@ impl Descriptor {
         Ok(Descriptor { api, raw: Handle::new(raw) })
     }
 
-    /// Sets an attribute of another type than that of its values in Rust.
+    /// Sets an attribute whose type differs from the type of its values in Rust.
     pub(super) fn typed<T: Copy>(self, name: c_int, kind: c_int, values: &[T]) -> Result<Descriptor> {
         let from = values.as_ptr().cast();
         // SAFETY: the library copies `values.len()` values of the given type.

@@ -99,7 +99,7 @@ impl Cpu {
         }
     }
 
-    /// Cuts sequences into other slices from now on, of which the last may be missing. Buffers of other lengths are freed.
+    /// Cuts sequences into other slices from now on; the last slice may be missing. Buffers of other lengths are freed.
     pub fn cut(&mut self, slices: Vec<usize>) {
         self.workload.slices = slices;
         self.pool.clear();
@@ -111,7 +111,7 @@ impl Cpu {
         self.logits.get(unit as usize)?.as_deref()
     }
 
-    /// The memory of its buffers, and that of the host, for copies by other threads.
+    /// The memory of its buffers and of the host, for copies by other threads.
     pub fn memories(&self) -> Memories {
         Memories { device: self.pool.clone(), host: self.host.clone() }
     }
@@ -121,7 +121,7 @@ impl Cpu {
         self.workload.slice_rows(self.slice)
     }
 
-    /// Rows between products: with sequence parallelism those of this rank.
+    /// Rows between products: with sequence parallelism, this rank's rows.
     pub(super) fn rows_between(&self) -> usize {
         self.rows() / self.workload.tensor.row_ranks()
     }

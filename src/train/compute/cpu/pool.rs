@@ -29,7 +29,7 @@ impl Pool {
     }
 }
 
-/// The memory of a device, and that of its host.
+/// The memory of a device, and the memory of its host.
 #[derive(Clone)]
 pub struct Memories {
     pub(super) device: Pool,

@@ -111,8 +111,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Adds the gradients (B, before + T, 2G HS) of keys and values to those of `earlier` slices, and sets those of the slice's own in
-    /// the fused rows `out`.
+    /// Adds the gradients (B, before + T, 2G HS) of keys and values to the gradients of `earlier` slices, and sets the slice's own
+    /// gradients in the fused rows `out`.
     fn scatter(&mut self, out: &mut [f32], layer: &Attention, gradients: &[f32], earlier: &mut [Earlier<Vec<f32>>]) {
         let (sequences, width, fused) = (self.workload.micro_batch.sequences, layer.cached(), layer.fused());
         let own = self.positions();

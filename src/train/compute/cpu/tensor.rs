@@ -13,7 +13,7 @@ impl Cpu {
         self.workload.tensor.size > 1
     }
 
-    /// All ranks' rows of which `input` are this one's; `None` where ranks do not share rows. To be given back.
+    /// Gathers the rows of all ranks; `input` has this rank's. `None` where ranks do not share rows. To be given back.
     pub(super) fn gathered(&mut self, input: &[f32]) -> Result<Option<Vec<f32>>> {
         let ranks = self.workload.tensor.row_ranks();
         if ranks == 1 {
@@ -45,7 +45,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// An embedding of which each rank has the rows of some ids. Positions are added behind the sum: they are whole on each.
+    /// An embedding whose rows are split by id between ranks. Positions are added after the sum: they are whole on each rank.
     pub(super) fn embed_share(&mut self, out: &mut [f32], layer: Embedding<&Group>, tokens: &[u32]) -> Result<()> {
         let Embedding { width, first, tokens: table, positions } = layer;
         self.sum(out, |out| embedding::forward_share(out, tokens, first as u32, table.own.tensor(0), width))?;
@@ -83,7 +83,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// A linear layer of which each rank has some inputs. Bias and residual are whole on each, and are added behind the sum.
+    /// A linear layer whose inputs are split between ranks. Bias and residual are whole on each rank, and are added after the sum.
     pub(super) fn linear_share(
         &mut self,
         out: &mut [f32],

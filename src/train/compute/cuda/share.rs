@@ -72,7 +72,7 @@ impl Cuda {
         }
     }
 
-    /// Gathers the values of `groups`, of which each member of `group` has updated its slice.
+    /// Gathers the values of `groups`. Each member of `group` has updated its slice of them.
     pub fn gather_values(&mut self, groups: &[&Group], group: &mut dyn DeviceCollective) -> Result<()> {
         let places: Vec<Numbers> = groups.iter().map(|group| group.values()).collect();
         group.all_gather_in_place(&places)?;
