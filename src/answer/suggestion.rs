@@ -31,7 +31,7 @@ pub struct FitRequest<'a> {
 
 /// A kind of change, in the order of combination: sequence parallelism needs tensor parallelism.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Change {
+enum LayoutChange {
     Tensor,
     Stages,
     MicroBatchSize,
@@ -42,9 +42,9 @@ enum Change {
 
 /// A layout and the last kind of change.
 #[derive(Clone)]
-struct Candidate {
+struct ChangedLayout {
     layout: ParallelConfig,
-    changed: Option<Change>,
+    changed: Option<LayoutChange>,
 }
 
 /// Which changes are allowed.
@@ -59,32 +59,32 @@ struct Reach {
 }
 
 /// Returns the layouts one change away, within `reach`.
-fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Candidate> {
+fn neighbours(ChangedLayout { layout, changed }: &ChangedLayout, reach: Reach) -> Vec<ChangedLayout> {
     let mut found = Vec::new();
     // Each kind of change applies once, and combinations are tried in one order only.
-    let mut add = |change: Change, layout: ParallelConfig| {
+    let mut add = |change: LayoutChange, layout: ParallelConfig| {
         if changed.is_none_or(|last| last < change) {
-            found.push(Candidate { layout, changed: Some(change) });
+            found.push(ChangedLayout { layout, changed: Some(change) });
         }
     };
     for recompute in [Recompute::Selective, Recompute::Full] {
         if recompute > layout.recompute {
-            add(Change::Recompute, ParallelConfig { recompute, ..layout.clone() });
+            add(LayoutChange::Recompute, ParallelConfig { recompute, ..layout.clone() });
         }
     }
     for zero in [Zero::Optimizer, Zero::Gradients, Zero::Weights] {
         if zero > layout.zero && layout.has_replicas(reach.has_experts) {
-            add(Change::Zero, ParallelConfig { zero, ..layout.clone() });
+            add(LayoutChange::Zero, ParallelConfig { zero, ..layout.clone() });
         }
     }
     if layout.tp > 1 && !layout.sequence_parallel {
-        add(Change::SequenceParallel, ParallelConfig { sequence_parallel: true, ..layout.clone() });
+        add(LayoutChange::SequenceParallel, ParallelConfig { sequence_parallel: true, ..layout.clone() });
     }
     let mut size = layout.micro_batch_size;
     while size.is_multiple_of(2) {
         size /= 2;
         let Some(micro) = layout.micro.checked_mul(layout.micro_batch_size / size) else { break };
-        add(Change::MicroBatchSize, ParallelConfig { micro_batch_size: size, micro, ..layout.clone() });
+        add(LayoutChange::MicroBatchSize, ParallelConfig { micro_batch_size: size, micro, ..layout.clone() });
     }
     for times in [2, 4, 8] {
         // Removed pipelines leave their micro-batches to the others.
@@ -95,17 +95,17 @@ fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Ca
         };
         let Some(micro) = micro else { continue };
         if let Some(tensor) = layout.tp.checked_mul(times).filter(|&tensor| tensor <= reach.tensor) {
-            add(Change::Tensor, ParallelConfig { tp: tensor, dp: data, micro, ..layout.clone() });
+            add(LayoutChange::Tensor, ParallelConfig { tp: tensor, dp: data, micro, ..layout.clone() });
         }
         if let (Some(devices), None, None) = (layout.pp.checked_mul(times), &layout.layers, &layout.layout) {
-            add(Change::Stages, ParallelConfig { pp: devices, dp: data, micro, ..layout.clone() });
+            add(LayoutChange::Stages, ParallelConfig { pp: devices, dp: data, micro, ..layout.clone() });
         }
     }
     found
 }
 
 /// Work that is left for attempts.
-struct Budget {
+struct AttemptBudget {
     devices: u32,
     ops: u64,
     tries: u64,
@@ -134,13 +134,13 @@ impl FitRequest<'_> {
     fn remedy(&self, schedule: &Schedule) -> Option<Suggestion> {
         let effort = self.effort();
         let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.pp.max(MOST_SEARCHED) };
-        let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
+        let mut budget = AttemptBudget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
         let node = (self.analytic.machine.hardware.gpus_per_node as u32).max(self.analytic.layout.tp);
         let has_experts = self.analytic.model.experts.is_some();
         let reach = |more_gpus: bool, tensor: u32| Reach { more_gpus, tensor, has_experts };
         [reach(false, node), reach(false, u32::MAX), reach(true, node), reach(true, u32::MAX)].into_iter().find_map(
             |reach| {
-                let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
+                let mut level = vec![ChangedLayout { layout: self.analytic.layout.clone(), changed: None }];
                 (0..MOST_CHANGES).find_map(|_| {
                     level = level.iter().flat_map(|candidate| neighbours(candidate, reach)).collect();
                     self.best(&level, schedule, &mut budget)
@@ -160,8 +160,8 @@ impl FitRequest<'_> {
     }
 
     /// Returns the best layout that fits. Layouts with the least work are tried first; the rest only while they may be faster.
-    fn best(&self, level: &[Candidate], schedule: &Schedule, budget: &mut Budget) -> Option<Suggestion> {
-        let mut promising: Vec<(f64, &Candidate, Analytic)> = level
+    fn best(&self, level: &[ChangedLayout], schedule: &Schedule, budget: &mut AttemptBudget) -> Option<Suggestion> {
+        let mut promising: Vec<(f64, &ChangedLayout, Analytic)> = level
             .iter()
             .filter_map(|candidate| {
                 let layout = Some(candidate.layout.clone()).filter(|layout| layout.pp <= budget.devices)?;
@@ -181,7 +181,7 @@ impl FitRequest<'_> {
             if budget.tries == 0 || budget.ops < ops {
                 break;
             }
-            *budget = Budget { ops: budget.ops - ops, tries: budget.tries - 1, ..*budget };
+            *budget = AttemptBudget { ops: budget.ops - ops, tries: budget.tries - 1, ..*budget };
             let Ok(forecast) = self.selection.estimate(self.name, &analytic) else { continue };
             let (iteration_s, gpus) = (forecast.iteration_s, forecast.gpus);
             let cost = iteration_s * gpus as f64;

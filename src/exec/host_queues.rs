@@ -20,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 pub const COPY_THREADS: usize = 2;
 
 /// A copy, by its number.
-struct Copy {
+struct QueuedCopy {
     number: usize,
     /// The copies that it waits for.
     after: Vec<usize>,
@@ -28,16 +28,16 @@ struct Copy {
 }
 
 /// A message to the thread of a queue.
-enum Message {
+enum QueueMessage {
     /// A step begins, and numbers with it.
     Begin,
-    Copy(Copy),
+    Copy(QueuedCopy),
     /// A copy of the other queue has ended.
     Ended(usize),
 }
 
 /// A copy that has ended, with start and end in ns.
-struct Ended {
+struct EndedCopy {
     number: usize,
     times: [u64; 2],
     result: Result<()>,
@@ -45,9 +45,9 @@ struct Ended {
 
 /// The queues of a device, to the host and from it. They end with it.
 pub(super) struct HostQueues {
-    queues: Vec<Sender<Message>>,
+    queues: Vec<Sender<QueueMessage>>,
     threads: Vec<JoinHandle<()>>,
-    ended: Receiver<Ended>,
+    ended: Receiver<EndedCopy>,
     /// Number of copies begun in this step.
     begun: usize,
     /// Start and end of the copies that have ended in this step, by number.
@@ -65,8 +65,8 @@ impl HostQueues {
         let (from_host, coming) = channel();
         let (first, count) = (COPY_THREADS * worker as usize, (1 + COPY_THREADS) * shared.workers() as usize);
         let (clock, told, other) = (shared.clone(), tell.clone(), from_host.clone());
-        let note = move |copy: Ended| {
-            let _ = other.send(Message::Ended(copy.number)); // a RELOAD may wait for it
+        let note = move |copy: EndedCopy| {
+            let _ = other.send(QueueMessage::Ended(copy.number)); // a RELOAD may wait for it
             let _ = told.send(copy);
         };
         let mut queues = HostQueues {
@@ -79,7 +79,7 @@ impl HostQueues {
         let out = start_thread(format!("device {worker} out"), first, count, move || serve(&leaving, &clock, note))?;
         queues.threads.push(out);
         let clock = shared.clone();
-        let note = move |copy: Ended| drop(tell.send(copy));
+        let note = move |copy: EndedCopy| drop(tell.send(copy));
         let back = start_thread(format!("device {worker} in"), first + 1, count, move || serve(&coming, &clock, note))?;
         queues.threads.push(back);
         Ok(queues)
@@ -88,7 +88,7 @@ impl HostQueues {
     /// Begins a step; the copies of the last one have ended.
     pub fn begin(&mut self) {
         (self.begun, self.times) = (0, BTreeMap::new());
-        self.queues.iter().for_each(|queue| drop(queue.send(Message::Begin)));
+        self.queues.iter().for_each(|queue| drop(queue.send(QueueMessage::Begin)));
     }
 
     /// Number of copies begun in this step.
@@ -100,8 +100,8 @@ impl HostQueues {
     pub fn add(&mut self, op: Op, number: usize, after: &[usize], work: CopyWork) -> Result<()> {
         let queue = &self.queues[usize::from(op.kind().engine() == Engine::FromHost)];
         self.begun += 1;
-        let copy = Copy { number, after: after.to_vec(), work };
-        queue.send(Message::Copy(copy)).map_err(|_| anyhow!("the thread that copies has ended"))
+        let copy = QueuedCopy { number, after: after.to_vec(), work };
+        queue.send(QueueMessage::Copy(copy)).map_err(|_| anyhow!("the thread that copies has ended"))
     }
 
     /// Waits for copies, by number.
@@ -111,7 +111,7 @@ impl HostQueues {
     pub fn wait(&mut self, copies: &[usize], shared: &Shared) -> Result<()> {
         while !copies.iter().all(|number| self.times.contains_key(number)) {
             match self.ended.recv_timeout(CHECK_INTERVAL) {
-                Ok(Ended { number, times, result }) => {
+                Ok(EndedCopy { number, times, result }) => {
                     result?;
                     self.times.insert(number, times);
                 }
@@ -137,21 +137,22 @@ impl Drop for HostQueues {
 }
 
 /// Body of a queue's thread.
-fn serve(inbox: &Receiver<Message>, shared: &Shared, note: impl Fn(Ended)) {
+fn serve(inbox: &Receiver<QueueMessage>, shared: &Shared, note: impl Fn(EndedCopy)) {
     let (mut queue, mut ended) = (VecDeque::new(), BTreeSet::new());
     while let Ok(message) = inbox.recv() {
         match message {
-            Message::Begin => ended.clear(),
-            Message::Copy(copy) => queue.push_back(copy),
-            Message::Ended(number) => drop(ended.insert(number)),
+            QueueMessage::Begin => ended.clear(),
+            QueueMessage::Copy(copy) => queue.push_back(copy),
+            QueueMessage::Ended(number) => drop(ended.insert(number)),
         }
-        let can_run = |copy: &Copy, ended: &BTreeSet<usize>| copy.after.iter().all(|number| ended.contains(number));
+        let can_run =
+            |copy: &QueuedCopy, ended: &BTreeSet<usize>| copy.after.iter().all(|number| ended.contains(number));
         while queue.front().is_some_and(|copy| can_run(copy, &ended)) {
-            let Some(Copy { number, work, .. }) = queue.pop_front() else { break };
+            let Some(QueuedCopy { number, work, .. }) = queue.pop_front() else { break };
             let start = shared.watch.now_ns();
             let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!("a copy panicked")));
             ended.insert(number);
-            note(Ended { number, times: [start, shared.watch.now_ns()], result });
+            note(EndedCopy { number, times: [start, shared.watch.now_ns()], result });
         }
     }
 }

@@ -33,14 +33,14 @@ pub struct CommunicationQueues {
 }
 
 /// The locked table. The next thread that locks it sees all changes.
-struct State<'a> {
+struct LockedQueues<'a> {
     queues: &'a CommunicationQueues,
     heap: &'a Heap,
     /// `None` for reading without the lock.
     turn: Option<MutexGuard<'a, ()>>,
 }
 
-impl Drop for State<'_> {
+impl Drop for LockedQueues<'_> {
     fn drop(&mut self) {
         if self.turn.is_some() {
             self.heap.arena().word(self.queues.taken).store(0, Ordering::Release);
@@ -48,7 +48,7 @@ impl Drop for State<'_> {
     }
 }
 
-impl State<'_> {
+impl LockedQueues<'_> {
     fn word(&self, table: Region, index: usize) -> &AtomicU64 {
         self.heap.arena().word(table.word(index))
     }
@@ -77,7 +77,7 @@ impl CommunicationQueues {
     }
 
     /// Locks the table across processes. If a process dies with the lock, the watchdog aborts the step.
-    fn lock<'a>(&'a self, heap: &'a Heap, watch: &impl WaitPolicy) -> Result<State<'a>, Aborted> {
+    fn lock<'a>(&'a self, heap: &'a Heap, watch: &impl WaitPolicy) -> Result<LockedQueues<'a>, Aborted> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = heap.arena().word(self.taken);
         while taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -86,7 +86,7 @@ impl CommunicationQueues {
             }
             std::thread::yield_now();
         }
-        Ok(State { queues: self, heap, turn: Some(turn) })
+        Ok(LockedQueues { queues: self, heap, turn: Some(turn) })
     }
 
     /// Records that op `message` has produced its output for another device. Returns the messages that arrive as a result, with
@@ -121,7 +121,7 @@ impl CommunicationQueues {
     }
 
     /// Completes what a change of `queue` allows to complete.
-    fn advance(&self, graph: &TaskGraph, state: &State<'_>, queue: usize) -> Vec<(usize, u64)> {
+    fn advance(&self, graph: &TaskGraph, state: &LockedQueues<'_>, queue: usize) -> Vec<(usize, u64)> {
         let (mut arrived, mut look) = (Vec::new(), vec![queue]);
         while let Some(queue) = look.pop() {
             while let Some((group, step)) =
@@ -143,12 +143,12 @@ impl CommunicationQueues {
     }
 
     /// Whether everything that a group sends in `step` is produced. Until then the group is not in its queue.
-    fn is_ready(&self, state: &State<'_>, group: &[Entry], step: u64) -> bool {
+    fn is_ready(&self, state: &LockedQueues<'_>, group: &[Entry], step: u64) -> bool {
         group.iter().all(|entry| entry.is_receive() || state.get(self.made, entry.message()) > step)
     }
 
     /// Takes a free slot for a send, if there is one.
-    fn take_slot(&self, graph: &TaskGraph, state: &State<'_>, group: &[Entry], slots: u64) -> bool {
+    fn take_slot(&self, graph: &TaskGraph, state: &LockedQueues<'_>, group: &[Entry], slots: u64) -> bool {
         let route = group.first().and_then(|entry| self.lowering.route(graph.op(entry.message())));
         let free = route.filter(|route| state.get(self.held, route.channel) < slots);
         free.inspect(|route| state.add(self.held, route.channel)).is_some()
@@ -159,7 +159,7 @@ impl CommunicationQueues {
     fn meet(
         &self,
         graph: &TaskGraph,
-        state: &State<'_>,
+        state: &LockedQueues<'_>,
         (group, step): (&[Entry], u64),
         look: &mut Vec<usize>,
     ) -> bool {
@@ -184,14 +184,14 @@ impl CommunicationQueues {
     }
 
     /// Returns the group at the head of `queue` and its step, from 0.
-    fn head(&self, state: &State<'_>, queue: usize) -> Option<(&[Entry], u64)> {
+    fn head(&self, state: &LockedQueues<'_>, queue: usize) -> Option<(&[Entry], u64)> {
         let (groups, done) = (self.lowering.queues()[queue].groups() as u64, state.get(self.done, queue));
         (groups > 0).then(|| (self.lowering.queues()[queue].group((done % groups) as usize), done / groups))
     }
 
     /// Describes the heads of the queues in `step`, for the report of a hang. Does not lock, because the owner of the lock may be dead.
     pub fn report(&self, heap: &Heap, graph: &TaskGraph, step: u64) -> String {
-        let (state, mut text) = (State { queues: self, heap, turn: None }, String::new());
+        let (state, mut text) = (LockedQueues { queues: self, heap, turn: None }, String::new());
         for (number, queue) in self.lowering.queues().iter().enumerate() {
             if self.head(&state, number).is_none_or(|(_, of)| of > step) {
                 continue;

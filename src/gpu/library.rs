@@ -229,7 +229,7 @@ pub fn is_likely() -> bool {
 }
 
 fn search(wanted: &Wanted) -> Result<Found, Missing> {
-    let mut search = Search { wanted, places: Vec::new(), broken: Vec::new() };
+    let mut search = LibrarySearch { wanted, places: Vec::new(), broken: Vec::new() };
     search.run().ok_or_else(|| {
         let fix = match search.broken.first() {
             Some(_) => format!("put a working one first with PIPESIM_CUDA_PATH=FOLDER, or {}", wanted.fix()),
@@ -238,19 +238,19 @@ fn search(wanted: &Wanted) -> Result<Found, Missing> {
             }
             None => wanted.fix().to_string(),
         };
-        let Search { places, broken, .. } = search;
+        let LibrarySearch { places, broken, .. } = search;
         Missing { name: wanted.name, files: wanted.usable(), places, broken, fix }
     })
 }
 
 /// A search in progress.
-struct Search<'a> {
+struct LibrarySearch<'a> {
     wanted: &'a Wanted,
     places: Vec<String>,
     broken: Vec<String>,
 }
 
-impl Search<'_> {
+impl LibrarySearch<'_> {
     fn run(&mut self) -> Option<Found> {
         let given = variable("PIPESIM_CUDA_PATH");
         let value = given.as_ref().map_or("not set".into(), |given| given.to_string_lossy());

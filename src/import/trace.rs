@@ -127,7 +127,7 @@ impl<'de> Visitor<'de> for Top<'_> {
         let Top { trace, rules } = self;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "traceEvents" => map.next_value_seed(Events { trace: &mut *trace, rules })?,
+                "traceEvents" => map.next_value_seed(EventList { trace: &mut *trace, rules })?,
                 "NvtxEvent" => {
                     trace.has_events = true;
                     trace.is_nsight = true;
@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for Top<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
-        Events { trace: self.trace, rules: self.rules }.visit_seq(list)
+        EventList { trace: self.trace, rules: self.rules }.visit_seq(list)
     }
 }
 
@@ -163,12 +163,12 @@ fn base(value: &Scalar) -> i64 {
 }
 
 /// Reads a list of events, one by one.
-struct Events<'a> {
+struct EventList<'a> {
     trace: &'a mut Trace,
     rules: &'a LabelRules,
 }
 
-impl<'de> DeserializeSeed<'de> for Events<'_> {
+impl<'de> DeserializeSeed<'de> for EventList<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -176,7 +176,7 @@ impl<'de> DeserializeSeed<'de> for Events<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Events<'_> {
+impl<'de> Visitor<'de> for EventList<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,10 +184,10 @@ impl<'de> Visitor<'de> for Events<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let Events { trace, rules } = self;
+        let EventList { trace, rules } = self;
         trace.has_events = true;
-        while let Some(event) = list.next_element::<Element>()? {
-            let Element::Event(raw) = event else {
+        while let Some(event) = list.next_element::<EventElement>()? {
+            let EventElement::Event(raw) = event else {
                 trace.malformed += 1;
                 continue;
             };
@@ -221,7 +221,7 @@ impl<'de> Visitor<'de> for Events<'_> {
 }
 
 /// An element of the list of events.
-enum Element {
+enum EventElement {
     Event(Box<RawEvent>),
     Other,
 }
@@ -243,22 +243,22 @@ struct RawEvent {
 
 struct ElementVisitor;
 
-impl<'de> Deserialize<'de> for Element {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Element, D::Error> {
+impl<'de> Deserialize<'de> for EventElement {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<EventElement, D::Error> {
         deserializer.deserialize_any(ElementVisitor)
     }
 }
 
 macro_rules! other {
     ($($visit:ident: $type:ty),*) => {
-        $(fn $visit<E>(self, _: $type) -> Result<Element, E> {
-            Ok(Element::Other)
+        $(fn $visit<E>(self, _: $type) -> Result<EventElement, E> {
+            Ok(EventElement::Other)
         })*
     };
 }
 
 impl<'de> Visitor<'de> for ElementVisitor {
-    type Value = Element;
+    type Value = EventElement;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an event")
@@ -266,16 +266,16 @@ impl<'de> Visitor<'de> for ElementVisitor {
 
     other!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
-    fn visit_unit<E>(self) -> Result<Element, E> {
-        Ok(Element::Other)
+    fn visit_unit<E>(self) -> Result<EventElement, E> {
+        Ok(EventElement::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<EventElement, A::Error> {
         while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Element::Other)
+        Ok(EventElement::Other)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Element, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EventElement, A::Error> {
         let mut event = Box::<RawEvent>::default();
         while let Some(key) = map.next_key::<String>()? {
             let field = match key.as_str() {
@@ -301,7 +301,7 @@ impl<'de> Visitor<'de> for ElementVisitor {
             };
             event.is_odd |= !is_right;
         }
-        Ok(Element::Event(event))
+        Ok(EventElement::Event(event))
     }
 }
 

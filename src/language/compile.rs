@@ -1,7 +1,7 @@
 //! Compiling a schedule file to an [`Order`]: evaluates `device(r, p, m)` for every device, numbers micro-batches, checks.
 
 use super::draft::{Draft, as_draft};
-use super::host::{self, Layout, LayoutValue, Refusal};
+use super::host::{self, LayoutValue, PlacementRule, Refusal};
 use super::language::{LAYOUTS, MAX_NESTING, dialect, globals, too_deep};
 use super::programs::ScheduleSource;
 use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes, chunks_asked};
@@ -340,7 +340,7 @@ impl Asked<'_> {
         };
         self.check_chunks(chunks, asked)?;
         layout.placement(devices, chunks).map_err(|reason| match layout {
-            Layout::Custom(_) => Error::Invalid(format!("{}: {reason}", self.path.file)),
+            PlacementRule::Custom(_) => Error::Invalid(format!("{}: {reason}", self.path.file)),
             _ => Error::Unsupported(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
         })
     }
@@ -351,8 +351,8 @@ impl Asked<'_> {
         module: &Module<'v>,
         evaluator: &mut Evaluator<'v, '_, '_>,
         options: &BTreeMap<String, String>,
-    ) -> Result<(Layout, Option<u32>), Error> {
-        let Some(mut value) = module.get("placement") else { return Ok((Layout::Linear, None)) };
+    ) -> Result<(PlacementRule, Option<u32>), Error> {
+        let Some(mut value) = module.get("placement") else { return Ok((PlacementRule::Linear, None)) };
         if let Some(known) = parameters(value) {
             let p = evaluator.heap().alloc(self.request.devices);
             let takes = |(name, _): &(&str, Value)| known.iter().any(|(parameter, _)| parameter == name);

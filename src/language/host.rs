@@ -242,7 +242,7 @@ impl<'v> StarlarkValue<'v> for KindValue {
 
 /// A placement before the numbers of devices and chunks are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum PlacementRule {
     /// One stage per device.
     Linear,
     /// Stage s on device s mod p.
@@ -257,36 +257,36 @@ pub(super) enum Layout {
     Custom(Vec<u32>),
 }
 
-impl Layout {
+impl PlacementRule {
     /// Returns the number of chunks if the placement fixes it.
     pub fn chunks(&self, devices: u32) -> Option<u32> {
         match self {
-            Layout::Linear => Some(1),
-            Layout::V => Some(2),
-            Layout::Custom(list) => u32::try_from(list.len()).ok()?.checked_div(devices).map(|v| v.max(1)),
-            Layout::Loop | Layout::Zigzag | Layout::Bidirectional => None,
+            PlacementRule::Linear => Some(1),
+            PlacementRule::V => Some(2),
+            PlacementRule::Custom(list) => u32::try_from(list.len()).ok()?.checked_div(devices).map(|v| v.max(1)),
+            PlacementRule::Loop | PlacementRule::Zigzag | PlacementRule::Bidirectional => None,
         }
     }
 
     pub fn name(&self) -> &'static str {
         match self {
-            Layout::Linear => "linear",
-            Layout::Loop => "loop",
-            Layout::V => "V",
-            Layout::Zigzag => "zigzag",
-            Layout::Bidirectional => "bidirectional",
-            Layout::Custom(_) => "custom",
+            PlacementRule::Linear => "linear",
+            PlacementRule::Loop => "loop",
+            PlacementRule::V => "V",
+            PlacementRule::Zigzag => "zigzag",
+            PlacementRule::Bidirectional => "bidirectional",
+            PlacementRule::Custom(_) => "custom",
         }
     }
 
     pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         Ok(match self {
-            Layout::Linear => Placement::linear(devices),
-            Layout::Loop => Placement::looped("loop", devices, chunks),
-            Layout::V => Placement::zigzag("V", devices, 2),
-            Layout::Zigzag => Placement::zigzag("zigzag", devices, chunks),
-            Layout::Bidirectional => return Placement::bidirectional(devices, chunks),
-            Layout::Custom(list) => return Placement::new("custom", devices, list.clone()),
+            PlacementRule::Linear => Placement::linear(devices),
+            PlacementRule::Loop => Placement::looped("loop", devices, chunks),
+            PlacementRule::V => Placement::zigzag("V", devices, 2),
+            PlacementRule::Zigzag => Placement::zigzag("zigzag", devices, chunks),
+            PlacementRule::Bidirectional => return Placement::bidirectional(devices, chunks),
+            PlacementRule::Custom(list) => return Placement::new("custom", devices, list.clone()),
         })
     }
 }
@@ -296,8 +296,8 @@ impl Layout {
 #[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
 pub(super) struct LayoutValue {
     #[allocative(skip)]
-    #[starlark_pagable(skip = "Layout::Linear")]
-    pub layout: Layout,
+    #[starlark_pagable(skip = "PlacementRule::Linear")]
+    pub layout: PlacementRule,
     /// Chunks per device, if the schedule fixes them.
     pub chunks: Option<u32>,
 }
@@ -320,7 +320,7 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
         args.no_named_args()?;
         let [value] = args.positional(eval.heap())?;
         match (u32::unpack_value(value)?.filter(|&chunks| chunks > 0), &self.layout) {
-            (Some(chunks), Layout::Loop | Layout::Zigzag | Layout::Bidirectional) => {
+            (Some(chunks), PlacementRule::Loop | PlacementRule::Zigzag | PlacementRule::Bidirectional) => {
                 Ok(eval.heap().alloc(LayoutValue { layout: self.layout.clone(), chunks: Some(chunks) }))
             }
             (Some(_), _) => refuse(format!("{self} has a fixed number of chunks")),
@@ -415,7 +415,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
 
     /// A placement that lists the device of each stage.
     fn custom(#[starlark(require = pos)] devices: UnpackList<u32>) -> starlark::Result<LayoutValue> {
-        Ok(LayoutValue { layout: Layout::Custom(devices.items), chunks: None })
+        Ok(LayoutValue { layout: PlacementRule::Custom(devices.items), chunks: None })
     }
 }
 

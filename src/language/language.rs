@@ -1,19 +1,19 @@
 //! The language of schedule files: its dialect, its names, and its limit of nesting.
 
 use super::draft;
-use super::host::{self, KindValue, Layout, LayoutValue};
+use super::host::{self, KindValue, LayoutValue, PlacementRule};
 use pipesim_schedule::op::Kind;
 use starlark::environment::{Globals, GlobalsBuilder};
 use starlark::syntax::Dialect;
 use starlark_syntax::codemap::CodeMap;
 use starlark_syntax::lexer::{Lexer, Token};
 
-pub const LAYOUTS: [(&str, Layout); 5] = [
-    ("linear", Layout::Linear),
-    ("v_shape", Layout::V),
-    ("loop", Layout::Loop),
-    ("zigzag", Layout::Zigzag),
-    ("bidirectional", Layout::Bidirectional),
+pub const LAYOUTS: [(&str, PlacementRule); 5] = [
+    ("linear", PlacementRule::Linear),
+    ("v_shape", PlacementRule::V),
+    ("loop", PlacementRule::Loop),
+    ("zigzag", PlacementRule::Zigzag),
+    ("bidirectional", PlacementRule::Bidirectional),
 ];
 
 /// Returns standard Starlark with top-level statements, so that a file can compute constants, and f-strings.

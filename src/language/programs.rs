@@ -2,7 +2,7 @@
 
 use super::draft::Draft;
 use super::request::{Asked, Error};
-use super::word::{Atom, Context, Offload, Word};
+use super::word::{Atom, Offload, OpContext, Word};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::open::{OpenSchedule, Program};
 use pipesim_schedule::placement::{self, Placement};
@@ -212,7 +212,7 @@ impl<'a> Expansion<'a> {
     }
 
     /// Takes the next ops of the word, all of one phase.
-    fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), OpError> {
+    fn take_all(&mut self, atoms: &[Atom], context: OpContext<'_>) -> Result<(), OpError> {
         let before = self.ops.len();
         let result = atoms.iter().try_for_each(|atom| {
             let kept = self.take(atom, context.limit)?;

@@ -125,7 +125,7 @@ pub(super) struct Offload {
 
 /// Context of ops: their phase, and the micro-batches that `first` keeps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Context<'a> {
+pub(super) struct OpContext<'a> {
     /// Name of the innermost phase; empty outside of phases.
     pub phase: &'a str,
     /// Ops of micro-batches from this one on are numbered but dropped.
@@ -135,8 +135,8 @@ pub(super) struct Context<'a> {
 }
 
 /// Takes ops in order, one or several of one context at a time; may end the visit with an error.
-pub(super) trait Sink<E>: FnMut(&[Atom], Context<'_>) -> Result<(), E> {}
-impl<E, F: FnMut(&[Atom], Context<'_>) -> Result<(), E>> Sink<E> for F {}
+pub(super) trait Sink<E>: FnMut(&[Atom], OpContext<'_>) -> Result<(), E> {}
+impl<E, F: FnMut(&[Atom], OpContext<'_>) -> Result<(), E>> Sink<E> for F {}
 
 impl Word {
     fn new(node: WordNode, depth: u32, len: Option<u64>) -> Result<Word, WordError> {
@@ -257,7 +257,7 @@ impl Word {
 
     /// Calls `sink` for all ops in order, one or several at a time; stops at its first error.
     pub fn visit<E>(&self, sink: &mut impl Sink<E>) -> Result<(), E> {
-        self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX, offload: None }, sink)
+        self.walk(0..self.len.unwrap_or(u64::MAX), OpContext { phase: "", limit: u64::MAX, offload: None }, sink)
     }
 
     /// Returns the words of a join that have ops in `range`, and where the first of them starts; nothing for other nodes.
@@ -286,7 +286,7 @@ impl Word {
         }
     }
 
-    fn walk<E>(&self, range: Range<u64>, context: Context<'_>, sink: &mut impl Sink<E>) -> Result<(), E> {
+    fn walk<E>(&self, range: Range<u64>, context: OpContext<'_>, sink: &mut impl Sink<E>) -> Result<(), E> {
         let range = range.start..range.end.min(self.len.unwrap_or(u64::MAX));
         if range.start >= range.end {
             return Ok(());
@@ -304,17 +304,17 @@ impl Word {
                 sink,
             ),
             WordNode::Alternate(a, b) => walk_alternate(a, b, range, context, sink),
-            WordNode::Phase { name, word } => word.walk(range, Context { phase: name, ..context }, sink),
+            WordNode::Phase { name, word } => word.walk(range, OpContext { phase: name, ..context }, sink),
             WordNode::First { limit, word } => {
-                word.walk(range, Context { limit: context.limit.min(u64::from(*limit)), ..context }, sink)
+                word.walk(range, OpContext { limit: context.limit.min(u64::from(*limit)), ..context }, sink)
             }
-            WordNode::Offload { rule, word } => word.walk(range, Context { offload: Some(rule), ..context }, sink),
+            WordNode::Offload { rule, word } => word.walk(range, OpContext { offload: Some(rule), ..context }, sink),
             WordNode::Recompute { chunks, word } => walk_recompute(word, chunks.as_deref(), range, context, sink),
         }
     }
 }
 
-fn walk_join<E>(words: &[Word], range: Range<u64>, context: Context<'_>, sink: &mut impl Sink<E>) -> Result<(), E> {
+fn walk_join<E>(words: &[Word], range: Range<u64>, context: OpContext<'_>, sink: &mut impl Sink<E>) -> Result<(), E> {
     let mut start = 0_u64; // of the word within the join; a join with a word of unknown length is always walked whole
     for word in words {
         if start >= range.end {
@@ -332,7 +332,7 @@ fn walk_repeat<E>(
     word: &Word,
     count: u64,
     range: Range<u64>,
-    context: Context<'_>,
+    context: OpContext<'_>,
     sink: &mut impl Sink<E>,
 ) -> Result<(), E> {
     let Some(len) = word.len else {
@@ -358,7 +358,7 @@ fn walk_recompute<E>(
     word: &Word,
     chunks: Option<&[u32]>,
     range: Range<u64>,
-    context: Context<'_>,
+    context: OpContext<'_>,
     sink: &mut impl Sink<E>,
 ) -> Result<(), E> {
     let mut opener: Option<Atom> = None; // of a pair whose second op follows
@@ -384,20 +384,20 @@ fn walk_recompute<E>(
 }
 
 /// A sink that inserts ops, behind a pointer.
-type Insert<'a, E> = &'a mut dyn FnMut(&[Atom], Context<'_>) -> Result<(), E>;
+type Insert<'a, E> = &'a mut dyn FnMut(&[Atom], OpContext<'_>) -> Result<(), E>;
 
 /// Number of ops of an alternation that are collected at a time.
 const PIECE: u64 = 1 << 16;
 
 /// A sink behind a pointer.
-type Collect<'a> = &'a mut dyn FnMut(&[Atom], Context<'_>) -> Result<(), ()>;
+type Collect<'a> = &'a mut dyn FnMut(&[Atom], OpContext<'_>) -> Result<(), ()>;
 
 /// Collects the needed parts of both words, then alternates their ops.
 fn walk_alternate<E>(
     a: &Word,
     b: &Word,
     range: Range<u64>,
-    context: Context<'_>,
+    context: OpContext<'_>,
     sink: &mut impl Sink<E>,
 ) -> Result<(), E> {
     let (a_len, b_len) = (a.len.unwrap_or(0), b.len.unwrap_or(0));
@@ -424,7 +424,7 @@ fn walk_alternate<E>(
         for i in piece {
             let turn_of_a = if i < paired { i % 2 == 0 } else { a_len > b_len };
             let Some((atom, phase)) = (if turn_of_a { from_a.next() } else { from_b.next() }) else { return Ok(()) };
-            sink(&[atom], Context { phase: &phase, ..context })?;
+            sink(&[atom], OpContext { phase: &phase, ..context })?;
         }
         from = from.saturating_add(PIECE);
     }

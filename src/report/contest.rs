@@ -88,7 +88,7 @@ impl Rules {
 }
 
 /// The rivals within the cap at one p and m: one value for each, and the extremes of each figure.
-struct Arena {
+struct ContestGroup {
     least: [f64; FIGURES.len()],
     most: [f64; FIGURES.len()],
     /// Typical makespan and number of the schedule, in the order of entries.
@@ -98,7 +98,7 @@ struct Arena {
 /// The rivals of a comparison. Entries above the cap on activations, or without a prediction, are not among them.
 pub struct Contest {
     pub rules: Rules,
-    arenas: BTreeMap<(u32, u32), Arena>,
+    arenas: BTreeMap<(u32, u32), ContestGroup>,
 }
 
 impl Contest {
@@ -120,7 +120,11 @@ impl Contest {
     /// Adds an entry, each only once.
     pub fn add(&mut self, point: &ComparisonPoint, predicted: Option<&Panel>) {
         let Some(panel) = predicted.filter(|_| point.above_cap.is_none()) else { return };
-        let new = || Arena { least: [f64::INFINITY; FIGURES.len()], most: [0.0; FIGURES.len()], makespans: Vec::new() };
+        let new = || ContestGroup {
+            least: [f64::INFINITY; FIGURES.len()],
+            most: [0.0; FIGURES.len()],
+            makespans: Vec::new(),
+        };
         let arena = self.arenas.entry(self.rules.place(point)).or_insert_with(new);
         for (index, figure) in FIGURES.iter().enumerate() {
             let value = (figure.by)(panel);

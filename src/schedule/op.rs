@@ -42,7 +42,7 @@ pub enum Engine {
 
 /// What a kind belongs to: which schedules have it, and who can run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum KindFamily {
     /// Forwards and backwards, which every schedule has.
     Pass,
     Recompute,
@@ -56,7 +56,7 @@ enum Family {
 pub type Change = (i64, i64, i64);
 
 /// What is known about a kind.
-struct Facts {
+struct KindFacts {
     kind: Kind,
     /// In schedule files and narrow pictures.
     letter: char,
@@ -64,7 +64,7 @@ struct Facts {
     name: &'static str,
     /// What it does, in a few words.
     title: &'static str,
-    family: Family,
+    family: KindFamily,
     engine: Engine,
     /// Kinds of the same unit that must run first.
     needs: &'static [Kind],
@@ -74,18 +74,18 @@ struct Facts {
 }
 
 /// All kinds, in the order in which they index tables.
-const FACTS: [Facts; Kind::ALL.len()] = {
+const FACTS: [KindFacts; Kind::ALL.len()] = {
     use Engine::{Compute, FromHost, ToHost};
-    use Family::{Offload, Pass, Recompute, Vocabulary};
     use Kind::{B, F, I, IB, IF, L, O, R, S, W};
+    use KindFamily::{Offload, Pass, Recompute, Vocabulary};
     const fn row(
         (kind, letter, name, title): (Kind, char, &'static str, &'static str),
-        (family, engine): (Family, Engine),
+        (family, engine): (KindFamily, Engine),
         needs: &'static [Kind],
         excludes: &'static [Kind],
         change: Change,
-    ) -> Facts {
-        Facts { kind, letter, name, title, family, engine, needs, excludes, change }
+    ) -> KindFacts {
+        KindFacts { kind, letter, name, title, family, engine, needs, excludes, change }
     }
     [
         row((F, 'F', "F", "forward"), (Pass, Compute), &[], &[F], (1, 0, 0)),
@@ -112,7 +112,7 @@ impl Kind {
     /// The kinds that costs are given or measured for; the costs of others follow from them.
     pub const COSTED: [Kind; 4] = [Kind::F, Kind::I, Kind::W, Kind::B];
 
-    const fn facts(self) -> &'static Facts {
+    const fn facts(self) -> &'static KindFacts {
         &FACTS[self as usize]
     }
 
@@ -166,12 +166,12 @@ impl Kind {
 
     /// Whether devices can run it: all kinds but passes of a shared vocabulary.
     pub fn is_executed(self) -> bool {
-        !matches!(self.facts().family, Family::Vocabulary)
+        !matches!(self.facts().family, KindFamily::Vocabulary)
     }
 
     /// Whether costs are given or measured for it.
     pub fn is_costed(self) -> bool {
-        self.facts().family == Family::Pass
+        self.facts().family == KindFamily::Pass
     }
 
     /// Whether the op computes the gradient that the previous stage waits for.
@@ -216,7 +216,7 @@ impl Kind {
 const OF_VOCABULARY: u32 = {
     let (mut bits, mut kind) = (0, 0);
     while kind < FACTS.len() {
-        bits |= (matches!(FACTS[kind].family, Family::Vocabulary) as u32) << kind;
+        bits |= (matches!(FACTS[kind].family, KindFamily::Vocabulary) as u32) << kind;
         kind += 1;
     }
     bits
@@ -396,11 +396,11 @@ impl Op {
     /// Names what the op uses beyond forwards and backwards of whole micro-batches; empty if nothing.
     pub fn feature(self) -> &'static str {
         match self.kind().facts().family {
-            Family::Pass if self.slice().is_none() => "",
-            Family::Pass => "slices",
-            Family::Recompute => "recomputes",
-            Family::Offload => "offloads",
-            Family::Vocabulary => "passes of a shared vocabulary",
+            KindFamily::Pass if self.slice().is_none() => "",
+            KindFamily::Pass => "slices",
+            KindFamily::Recompute => "recomputes",
+            KindFamily::Offload => "offloads",
+            KindFamily::Vocabulary => "passes of a shared vocabulary",
         }
     }
 

@@ -36,15 +36,15 @@ const COMPLETE: u16 = bit(Kind::W) | bit(Kind::B);
 
 /// What a kind needs and excludes, and which bits it sets and clears.
 #[derive(Clone, Copy)]
-struct Rule {
+struct KindRule {
     needed: u16,
     checked: u16,
     sets: u16,
     clears: u16,
 }
 
-impl Rule {
-    fn of(kind: Kind) -> Rule {
+impl KindRule {
+    fn of(kind: Kind) -> KindRule {
         let needed = kind.needs().map_or(0, bit);
         let excluded = kind.excludes().iter().fold(0, |set, &kind| set | bit(kind));
         let away = if kind.is_backward() { AWAY } else { 0 };
@@ -53,7 +53,7 @@ impl Rule {
             Kind::L => (0, AWAY),
             _ => (0, 0),
         };
-        Rule { needed, checked: needed | excluded | away, sets: sets | bit(kind), clears }
+        KindRule { needed, checked: needed | excluded | away, sets: sets | bit(kind), clears }
     }
 }
 
@@ -95,7 +95,7 @@ impl ProgramCheck {
         if self.slices > 1 {
             self.check_slices(chunk, op)?;
         }
-        let (cell, rule) = (self.cell(chunk, op), Rule::of(op.kind()));
+        let (cell, rule) = (self.cell(chunk, op), KindRule::of(op.kind()));
         let bits = &mut self.bits[cell];
         if *bits & rule.checked != rule.needed {
             return Err(OpError(refusal(op, *bits)));

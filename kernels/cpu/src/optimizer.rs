@@ -102,7 +102,7 @@ impl ParameterGroup {
     /// Applies one step of AdamW to the slice. `tied` is a second part of the gradient, added to the first.
     pub fn adamw(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
         let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32;
-        let update = Update {
+        let update = ParameterUpdate {
             hyper: *hyper,
             gradient_scale,
             first_correction: correction(hyper.beta1),
@@ -152,7 +152,7 @@ pub fn overlap(range: &Range<usize>, slice: &Range<usize>) -> Range<usize> {
 
 /// One step's update of one parameter.
 #[derive(Clone, Copy)]
-struct Update {
+struct ParameterUpdate {
     hyper: AdamW,
     gradient_scale: f32,
     /// 1 / (1 - beta1^step)
@@ -161,7 +161,7 @@ struct Update {
     second_correction: f32,
 }
 
-impl Update {
+impl ParameterUpdate {
     #[inline(always)]
     fn apply(self, value: &mut f32, first: &mut f32, second: &mut f32, gradient: f32) {
         let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay } = self.hyper;

@@ -64,9 +64,9 @@ pub(crate) fn transpose(
 
 /// Buffer whose first element is at the start of a cache line.
 #[derive(Default)]
-pub(crate) struct Buffer(Vec<f32>);
+pub(crate) struct AlignedBuffer(Vec<f32>);
 
-impl Buffer {
+impl AlignedBuffer {
     /// `length` elements that hold anything.
     pub(crate) fn take(&mut self, length: usize) -> &mut [f32] {
         const LINE: usize = 64;

@@ -5,9 +5,9 @@
 
 use crate::instructions;
 use crate::matrix::{Matrix, MatrixMut};
-use crate::pack::{self, Buffer};
+use crate::pack::{self, AlignedBuffer};
 use crate::prefetch::{Ahead, LINE};
-use crate::tile::{Left, STEP, Tile};
+use crate::tile::{LeftOperand, STEP, Tile};
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
 
@@ -38,11 +38,11 @@ pub(crate) enum Base<'a> {
 
 #[derive(Default)]
 struct Scratch {
-    left: Buffer,
-    right: Buffer,
+    left: AlignedBuffer,
+    right: AlignedBuffer,
     /// The right matrix's next block.
-    next: Buffer,
-    group: Buffer,
+    next: AlignedBuffer,
+    group: AlignedBuffer,
 }
 
 thread_local! {
@@ -137,7 +137,12 @@ fn block_columns<S: Simd>(inner: usize, most: usize) -> usize {
     (most / inner / panel).max(1) * panel
 }
 
-fn pack_right<'a, S: Simd>(buffer: &'a mut Buffer, b: Matrix, inner: [usize; 2], columns: [usize; 2]) -> &'a [f32] {
+fn pack_right<'a, S: Simd>(
+    buffer: &'a mut AlignedBuffer,
+    b: Matrix,
+    inner: [usize; 2],
+    columns: [usize; 2],
+) -> &'a [f32] {
     let panel = vectors::<S>() * S::F32_LANES;
     let [first, inner] = inner;
     let [start, columns] = columns;
@@ -203,13 +208,13 @@ fn straight<S: Simd>(simd: S, out: MatrixMut, base: Base, a: Matrix, b: Matrix, 
                         true
                     };
                     if packs {
-                        let left = Left::Packed(&packed[row * inner..][..height * inner]);
+                        let left = LeftOperand::Packed(&packed[row * inner..][..height * inner]);
                         let steps = columns.div_ceil(panel) * inner.div_ceil(STEP);
                         let mut ahead = Ahead::new(next, TILE.min(rows - row - height), columns, stride, steps);
                         tiles(simd, left, height, inner, right, columns, out, stride, accumulate, &mut ahead);
                     } else {
                         let data = &a.data[(top + row) * a.row_stride + first..];
-                        let left = Left::Rows { data, stride: a.row_stride };
+                        let left = LeftOperand::Rows { data, stride: a.row_stride };
                         tiles(simd, left, height, inner, right, columns, out, stride, accumulate, &mut ahead);
                     }
                 }
@@ -256,7 +261,7 @@ fn transposed<S: Simd>(simd: S, out: MatrixMut, base: Base, a: Matrix, b: Matrix
                 let rows = GROUP.min(m - top);
                 for (row, height) in heights(rows) {
                     let data = &a.data[(top + row) * a.row_stride + first..];
-                    let left = Left::Rows { data, stride: a.row_stride };
+                    let left = LeftOperand::Rows { data, stride: a.row_stride };
                     let group = &mut group[row * columns..];
                     let mut ahead = Ahead::default();
                     if start == 0 && top + row + height < m {
@@ -320,7 +325,7 @@ fn finish<S: Simd>(
 #[allow(clippy::too_many_arguments)]
 fn tiles<S: Simd>(
     simd: S,
-    left: Left,
+    left: LeftOperand,
     height: usize,
     inner: usize,
     right: &[f32],

@@ -9,7 +9,7 @@ pub(crate) const STEP: usize = 16;
 
 /// The rows of the left matrix that meet one tile.
 #[derive(Clone, Copy)]
-pub(crate) enum Left<'a> {
+pub(crate) enum LeftOperand<'a> {
     /// Rows as they are in memory, `stride` apart.
     Rows { data: &'a [f32], stride: usize },
     /// The elements of each column of the tile one after the other.
@@ -69,7 +69,7 @@ macro_rules! whole_rows {
 ///
 /// Every element is the sum of its products in the order of the inner index, starting from 0, whatever the sizes of the tile.
 pub(crate) struct Tile<'a, 'b, const R: usize, const V: usize> {
-    pub(crate) left: Left<'a>,
+    pub(crate) left: LeftOperand<'a>,
     /// One row of `V` vectors per inner index.
     pub(crate) right: &'a [f32],
     pub(crate) out: &'a mut [f32],
@@ -96,7 +96,7 @@ impl<const R: usize, const V: usize> WithSimd for Tile<'_, '_, R, V> {
         }
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
         match left {
-            Left::Rows { data, stride } => {
+            LeftOperand::Rows { data, stride } => {
                 // Named slices of one length: no bounds are checked in the inner loop.
                 let row = |r: usize| if r < R { &data[r * stride..][..inner] } else { &[] };
                 let (row0, row1, row2, row3, row4, row5) = (row(0), row(1), row(2), row(3), row(4), row(5));
@@ -110,7 +110,7 @@ impl<const R: usize, const V: usize> WithSimd for Tile<'_, '_, R, V> {
                     }
                 }
             }
-            Left::Packed(data) => {
+            LeftOperand::Packed(data) => {
                 let columns = &data.as_chunks::<R>().0[..inner];
                 for start in (0..inner).step_by(STEP) {
                     ahead.step();

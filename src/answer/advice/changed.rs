@@ -23,7 +23,7 @@ pub struct Sensitivities {
 }
 
 /// Origin of a graph's order.
-enum Source {
+enum OrderSource {
     /// Independent of costs.
     Fixed,
     /// Made from costs by a rule or, if `searched`, a search.
@@ -36,7 +36,7 @@ enum Source {
 pub(super) struct Changed<'a> {
     graph: &'a TaskGraph,
     selection: &'a Selection,
-    source: Source,
+    source: OrderSource,
 }
 
 pub(super) fn is_searched(order: &Order) -> bool {
@@ -52,27 +52,27 @@ impl<'a> Changed<'a> {
     /// Takes the schedule requested as `name`, with its graph under the current costs.
     pub fn new(selection: &'a Selection, name: &str, graph: &'a TaskGraph) -> Changed<'a> {
         let source = match selection.order(name).map(|found| selection.capped(found.order)) {
-            Ok(Order::Fixed(_)) => Source::Fixed,
+            Ok(Order::Fixed(_)) => OrderSource::Fixed,
             Ok(order) => {
                 let searched = is_searched(&order);
                 match order {
-                    Order::Open(open) => Source::Open { open, searched },
-                    Order::Fixed(_) => Source::Fixed,
+                    Order::Open(open) => OrderSource::Open { open, searched },
+                    Order::Fixed(_) => OrderSource::Fixed,
                 }
             }
-            Err(_) => Source::Chosen,
+            Err(_) => OrderSource::Chosen,
         };
         Changed { graph, selection, source }
     }
 
     /// Returns whether the order depends on costs but is not recomputed when they change.
     pub fn holds_order(&self) -> bool {
-        matches!(self.source, Source::Chosen)
+        matches!(self.source, OrderSource::Chosen)
     }
 
     /// Returns the makespan in ticks of the order that `costs` give.
     pub fn makespan(&self, costs: &CostTable) -> Option<u64> {
-        let Source::Open { open, .. } = &self.source else { return typical_ticks(self.graph, costs) };
+        let OrderSource::Open { open, .. } = &self.source else { return typical_ticks(self.graph, costs) };
         let effort = Effort { times: self.selection.effort, ..Effort::default() };
         let graph = TaskGraph::with_overlap(order_ops_with(open, costs, effort).ok()?, self.graph.overlap()).ok()?;
         typical_ticks(&graph, costs)
@@ -83,7 +83,7 @@ impl<'a> Changed<'a> {
     pub fn sensitivities(&self, predicted: &Prediction<'_>) -> Sensitivities {
         let (shares, costs) = (CostShare::all(self.graph), predicted.costs);
         let few = self.graph.len().saturating_mul(shares.len()) <= MOST_OPS;
-        let anew = matches!(self.source, Source::Open { searched: false, .. }) && few;
+        let anew = matches!(self.source, OrderSource::Open { searched: false, .. }) && few;
         let mut list = match anew {
             true => self.again(predicted.makespan(), costs, &shares),
             false => {
@@ -92,7 +92,7 @@ impl<'a> Changed<'a> {
             }
         };
         list.sort_by(|a, b| b.percent.total_cmp(&a.percent));
-        Sensitivities { list, order_held_fixed: !anew && !matches!(self.source, Source::Fixed) }
+        Sensitivities { list, order_held_fixed: !anew && !matches!(self.source, OrderSource::Fixed) }
     }
 
     fn again(&self, whole: u64, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {

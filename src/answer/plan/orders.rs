@@ -32,7 +32,7 @@ impl Ordered {
 }
 
 #[derive(Clone, Debug)]
-enum Kept {
+enum CachedOrder {
     Fixed(Arc<Ordered>),
     Open(Arc<OpenSchedule>),
     None(NoOrder),
@@ -53,7 +53,7 @@ type Key = (String, u32, u32, u32);
 /// Compiled orders.
 #[derive(Debug, Default)]
 pub struct Orders {
-    kept: Mutex<(BTreeMap<Key, Kept>, usize)>,
+    kept: Mutex<(BTreeMap<Key, CachedOrder>, usize)>,
 }
 
 impl Orders {
@@ -71,7 +71,7 @@ impl Orders {
             let made = compiled(question, shape, candidate.micro);
             let mut kept = self.lock();
             let ops = match &made {
-                Kept::Fixed(ordered) => ordered.graph.len(),
+                CachedOrder::Fixed(ordered) => ordered.graph.len(),
                 _ => 0,
             };
             if kept.1 + ops > MOST_OPS {
@@ -82,13 +82,13 @@ impl Orders {
             made
         });
         match kept {
-            Kept::Fixed(ordered) => Ok(ordered),
-            Kept::None(why) => Err(why),
-            Kept::Open(open) => searched(&open, shape, costs).ok_or(NoOrder::Missing),
+            CachedOrder::Fixed(ordered) => Ok(ordered),
+            CachedOrder::None(why) => Err(why),
+            CachedOrder::Open(open) => searched(&open, shape, costs).ok_or(NoOrder::Missing),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, (BTreeMap<Key, Kept>, usize)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (BTreeMap<Key, CachedOrder>, usize)> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,20 +104,20 @@ fn searched(open: &OpenSchedule, shape: &PlanShape, costs: &Analytic) -> Option<
     Some(Arc::new(Ordered::new(TaskGraph::new(schedule).ok()?)))
 }
 
-fn compiled(question: &Question, shape: &PlanShape, micro: u32) -> Kept {
+fn compiled(question: &Question, shape: &PlanShape, micro: u32) -> CachedOrder {
     let chunks = shape.names_chunks.then_some(shape.chunks);
     let selection = Selection { chunks, host: question.host, ..Selection::new(shape.pp, micro) };
     match selection.order(&shape.schedule).map(|found| found.order) {
         // Costs on hardware are of whole micro-batches.
-        Ok(Order::Open(open)) if open.slices.is_cut() => Kept::None(NoOrder::Missing),
-        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => Kept::None(NoOrder::Missing),
-        Ok(Order::Open(open)) => Kept::Open(Arc::new(open)),
+        Ok(Order::Open(open)) if open.slices.is_cut() => CachedOrder::None(NoOrder::Missing),
+        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => CachedOrder::None(NoOrder::Missing),
+        Ok(Order::Open(open)) => CachedOrder::Open(Arc::new(open)),
         Ok(Order::Fixed(schedule)) => {
             let graph = TaskGraph::new(schedule);
-            graph.map_or(Kept::None(NoOrder::Missing), |graph| Kept::Fixed(Arc::new(Ordered::new(graph))))
+            graph.map_or(CachedOrder::None(NoOrder::Missing), |graph| CachedOrder::Fixed(Arc::new(Ordered::new(graph))))
         }
-        Err(error) if error.is_unavailable() => Kept::None(NoOrder::Refused),
-        Err(_) => Kept::None(NoOrder::Missing),
+        Err(error) if error.is_unavailable() => CachedOrder::None(NoOrder::Refused),
+        Err(_) => CachedOrder::None(NoOrder::Missing),
     }
 }
 

@@ -70,7 +70,7 @@ pub struct FoundLayouts {
 /// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, or in
 /// the parts that are recomputed, and their predictions hardly differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind<'a> {
+struct PlanKind<'a> {
     schedule: &'a str,
     gpus: u32,
     tp: u32,
@@ -188,10 +188,10 @@ impl<'a> Search<'a> {
         self.lock().clone()
     }
 
-    fn kind(&self, number: u32) -> Kind<'_> {
+    fn kind(&self, number: u32) -> PlanKind<'_> {
         let candidate = &self.space.candidates[number as usize];
         let (group, shape) = (self.space.group(candidate), self.space.shape(candidate));
-        Kind {
+        PlanKind {
             schedule: &shape.schedule,
             gpus: group.gpus,
             tp: group.tp,

@@ -95,7 +95,7 @@ impl<'a> Found<'a> {
 
 /// Costs of a question.
 #[derive(Debug)]
-enum Source {
+enum CostSource {
     /// Of a model on hardware, one per layout.
     Layouts(Vec<Analytic>),
     Plain(Box<Costs>),
@@ -105,7 +105,7 @@ enum Source {
 #[derive(Debug)]
 pub struct Prepared {
     question: Question,
-    source: Source,
+    source: CostSource,
 }
 
 impl Question {
@@ -117,12 +117,12 @@ impl Question {
         self.check()?;
         let layouts = self.layouts(host, observer)?;
         if !layouts.is_empty() {
-            return Ok(Prepared { question: self.clone(), source: Source::Layouts(layouts) });
+            return Ok(Prepared { question: self.clone(), source: CostSource::Layouts(layouts) });
         }
         let layout = self.stage_layout(host)?;
         let costs = self.costs(host, observer)?.with_layout(layout.clone());
         let question = layout.map_or_else(|| Ok(self.clone()), |layout| self.arranged(&layout, host))?;
-        Ok(Prepared { question, source: Source::Plain(Box::new(costs)) })
+        Ok(Prepared { question, source: CostSource::Plain(Box::new(costs)) })
     }
 }
 
@@ -130,8 +130,8 @@ impl Prepared {
     /// Returns the layouts of the model on hardware, none without one.
     pub fn layouts(&self) -> &[Analytic] {
         match &self.source {
-            Source::Layouts(layouts) => layouts,
-            Source::Plain(_) => &[],
+            CostSource::Layouts(layouts) => layouts,
+            CostSource::Plain(_) => &[],
         }
     }
 
@@ -141,8 +141,8 @@ impl Prepared {
     /// A schedule that cannot have the layout.
     pub fn questions(&self, host: &'static dyn Host) -> Result<Vec<(Question, Costs)>, Error> {
         match &self.source {
-            Source::Plain(costs) => Ok(vec![(self.question.clone(), (**costs).clone())]),
-            Source::Layouts(layouts) => {
+            CostSource::Plain(costs) => Ok(vec![(self.question.clone(), (**costs).clone())]),
+            CostSource::Layouts(layouts) => {
                 let one = |analytic: &Analytic| {
                     Ok((self.question.under(analytic, host)?, Costs::Analytic(Box::new(analytic.clone()))))
                 };
@@ -176,19 +176,19 @@ impl Prepared {
             chunks: BTreeMap::new(),
         };
         match &self.source {
-            Source::Layouts(layouts) => {
+            CostSource::Layouts(layouts) => {
                 for analytic in layouts {
                     let costs = Costs::Analytic(Box::new(analytic.clone()));
                     pass.all(&question.under(analytic, host)?, &costs, visit)?;
                 }
             }
-            Source::Plain(costs) if question.are_several() => {
+            CostSource::Plain(costs) if question.are_several() => {
                 question.each_case(costs, host, observer, |case, resolved| {
                     let ops = resolved.as_ref().map_or(0, |resolved| resolved.graph.len());
                     pass.one(question, costs, case, resolved, ops, visit)
                 })?;
             }
-            Source::Plain(costs) => pass.all(question, costs, visit)?,
+            CostSource::Plain(costs) => pass.all(question, costs, visit)?,
         }
         pass.end(self)
     }

@@ -18,7 +18,7 @@ const MOST_LAYOUTS: usize = 1_000_000;
 
 /// Degrees and micro-batches of one layout.
 #[derive(Clone, Copy)]
-struct Degrees {
+struct LayoutDegrees {
     tp: u32,
     stages: u32,
     dp: u32,
@@ -71,7 +71,7 @@ impl Question {
             match costs {
                 Ok(analytic) => found.push(bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes))),
                 Err(error) if count > 1 => {
-                    let Degrees { tp, stages, dp, .. } = degrees;
+                    let LayoutDegrees { tp, stages, dp, .. } = degrees;
                     let layout = format!("`tp` {tp} `stages` {stages} `dp` {dp}");
                     observer.remark(&Remark::LayoutLeftOut { layout, why: error.to_string() });
                     refused.get_or_insert(error);
@@ -86,13 +86,13 @@ impl Question {
     }
 
     /// Returns the combinations of degrees and micro-batches.
-    fn degrees(&self, sizes: &[Option<u32>], micros: &[Option<u32>]) -> Vec<Degrees> {
+    fn degrees(&self, sizes: &[Option<u32>], micros: &[Option<u32>]) -> Vec<LayoutDegrees> {
         let mut all = Vec::new();
         for &tp in &self.tp {
             for &stages in &self.stages {
                 for &dp in &self.dp {
                     for &size in sizes {
-                        all.extend(micros.iter().map(|&micro| Degrees { tp, stages, dp, size, micro }));
+                        all.extend(micros.iter().map(|&micro| LayoutDegrees { tp, stages, dp, size, micro }));
                     }
                 }
             }
@@ -112,8 +112,8 @@ impl Question {
     }
 
     /// Returns a layout of `model`.
-    fn config(&self, degrees: Degrees, model: &Config, stack: &Stack) -> Result<ParallelConfig, Error> {
-        let Degrees { tp, stages: pp, dp, size, micro } = degrees;
+    fn config(&self, degrees: LayoutDegrees, model: &Config, stack: &Stack) -> Result<ParallelConfig, Error> {
+        let LayoutDegrees { tp, stages: pp, dp, size, micro } = degrees;
         let batch = self.batch_of_round()?;
         let (micro_batch_size, micro) = micro_batches(batch, dp, size, micro).map_err(usage)?;
         let layout = self.layout.as_ref().map(|layout| layout.stages(pp, self.chunks, model.layers)).transpose()?;

@@ -12,7 +12,7 @@ pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<
 
 /// Reads a value from its text; numbers need no quotes.
 pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Scalar::deserialize(deserializer)?.parsed()
+    ScalarValue::deserialize(deserializer)?.parsed()
 }
 
 /// Reads a list, or one value as a list of one.
@@ -32,18 +32,18 @@ pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> 
 /// A value without a list.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
-enum Scalar {
+enum ScalarValue {
     Whole(i64),
     Real(f64),
     Text(String),
 }
 
-impl Scalar {
+impl ScalarValue {
     fn parsed<T: FromStr<Err: Display>, E: Error>(self) -> Result<T, E> {
         let text = match self {
-            Scalar::Whole(number) => number.to_string(),
-            Scalar::Real(number) => number.to_string(),
-            Scalar::Text(text) => text,
+            ScalarValue::Whole(number) => number.to_string(),
+            ScalarValue::Real(number) => number.to_string(),
+            ScalarValue::Text(text) => text,
         };
         text.parse().map_err(E::custom)
     }
@@ -51,7 +51,7 @@ impl Scalar {
 
 /// The same for a value that may be absent.
 pub mod optional {
-    use super::{Deserialize, Deserializer, Display, FromStr, Scalar, Serialize, Serializer};
+    use super::{Deserialize, Deserializer, Display, FromStr, ScalarValue, Serialize, Serializer};
 
     /// Writes the value as it is displayed.
     pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -64,6 +64,6 @@ pub mod optional {
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,
     {
-        Option::<Scalar>::deserialize(deserializer)?.map(Scalar::parsed).transpose()
+        Option::<ScalarValue>::deserialize(deserializer)?.map(ScalarValue::parsed).transpose()
     }
 }

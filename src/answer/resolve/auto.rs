@@ -22,10 +22,10 @@ use std::sync::{Mutex, PoisonError};
 const CHUNKS: [u32; 3] = [2, 3, 4];
 
 /// Predicts a candidate; the table is that which may have decided its order.
-pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<Trial, Error> + Sync);
+pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<CandidateStep, Error> + Sync);
 
 /// A candidate's step with all costs of a prediction.
-pub(super) struct Trial {
+pub(super) struct CandidateStep {
     pub graph: TaskGraph,
     pub costs: CostTable,
     pub step: Step,
@@ -39,7 +39,7 @@ pub(super) struct Best {
     pub warning: Option<Warning>,
 }
 
-struct Candidate {
+struct ScheduleCandidate {
     name: String,
     order: Order,
     costs: CostTable,
@@ -58,7 +58,7 @@ pub(super) fn best<E: From<Error>>(
     for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name)) {
         let Ok(found) = plain(selection).order(&name) else { continue };
         match costs(&name, found.order.placement()) {
-            Ok(costs) => candidates.push(Candidate { name, order: selection.capped(found.order), costs }),
+            Ok(costs) => candidates.push(ScheduleCandidate { name, order: selection.capped(found.order), costs }),
             // a model may have too few layers for the stages
             Err(failure) => {
                 unfit.get_or_insert(failure);
@@ -100,7 +100,7 @@ fn larger_search(selection: &Selection) -> Option<String> {
 }
 
 struct Ranked {
-    rank: Rank,
+    rank: ScheduleRank,
     /// Index in the list.
     number: usize,
     name: String,
@@ -109,7 +109,7 @@ struct Ranked {
 
 /// Quality of a schedule; smaller is better. Times are in billionths of the time unit, as ticks differ between placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct ScheduleRank {
     /// Bytes of the fullest device if it does not fit, otherwise 0.
     excess: u64,
     /// Iteration time on hardware, otherwise the makespan at the machine's median speed.
@@ -129,10 +129,10 @@ struct Ranking<'a> {
 impl Ranking<'_> {
     /// Returns the best candidate, the earlier one among equals. Open orders are searched last and in parallel, and only if
     /// lower bounds of their time and memory leave them a chance.
-    fn best(&self, candidates: Vec<Candidate>) -> Option<Best> {
+    fn best(&self, candidates: Vec<ScheduleCandidate>) -> Option<Best> {
         let mut best: Vec<Ranked> = Vec::new();
         let mut open: Vec<(usize, String, OpenSchedule, CostTable)> = Vec::new();
-        for (number, Candidate { name, order, costs }) in candidates.into_iter().enumerate() {
+        for (number, ScheduleCandidate { name, order, costs }) in candidates.into_iter().enumerate() {
             match order {
                 Order::Fixed(schedule) => {
                     best.extend(self.graph(schedule).and_then(|graph| self.ranked(number, name, graph, &costs)));
@@ -167,7 +167,7 @@ impl Ranking<'_> {
 
     /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.
     fn ranked(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Ranked> {
-        let Trial { graph, costs, step } = (self.priced)(graph, costs).ok()?;
+        let CandidateStep { graph, costs, step } = (self.priced)(graph, costs).ok()?;
         let schedule = graph.schedule();
         // On hardware the memory in bytes decides; the room for activations is only an estimate.
         let cap = if self.analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
@@ -178,12 +178,12 @@ impl Ranking<'_> {
         let time = |ticks: u64| fine(costs.in_units(ticks));
         let span = time(step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0));
         let rank = match self.analytic {
-            None => Rank { excess: 0, time: time(step.typical_makespan), span, peak },
+            None => ScheduleRank { excess: 0, time: time(step.typical_makespan), span, peak },
             Some(analytic) => {
                 let StepEstimate { iteration_s, memory, .. } =
                     StepEstimate::of(analytic, schedule, &step.devices).ok()?;
                 let excess = if memory.fits { 0 } else { memory.fullest().total };
-                Rank { excess, time: fine(1e3 * iteration_s), span, peak }
+                ScheduleRank { excess, time: fine(1e3 * iteration_s), span, peak }
             }
         };
         Some(Ranked { rank, number, name, graph })
@@ -197,7 +197,7 @@ impl Ranking<'_> {
 
     /// Returns whether some order of the ops of `open` may beat `best`: its lower bound is below the best time, or equal with a
     /// smaller span.
-    fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, best: Rank) -> bool {
+    fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, best: ScheduleRank) -> bool {
         // Bounds hold for all orders of these ops, so any order will do.
         let split = open.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
         let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };

@@ -1,6 +1,6 @@
 //! Resolution of a schedule's name to a graph with costs.
 
-use super::auto::{Best, Priced, Trial};
+use super::auto::{Best, CandidateStep, Priced};
 use super::balanced::balanced;
 use super::costs::Pricing;
 use super::machine::refused;
@@ -58,9 +58,9 @@ impl Resolved {
         step.map_err(|error| refused(error, self.graph.schedule()))
     }
 
-    fn tried(self) -> Result<Trial, Error> {
+    fn tried(self) -> Result<CandidateStep, Error> {
         let step = self.step()?;
-        Ok(Trial { graph: self.graph, costs: self.costs, step })
+        Ok(CandidateStep { graph: self.graph, costs: self.costs, step })
     }
 }
 

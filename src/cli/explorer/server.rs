@@ -33,7 +33,7 @@ const VERBS: [&str; 9] = ["predict", "plan", "explain", "check", "export", "impo
 /// A command line, and the files that it may read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct CommandRequest {
     args: Vec<String>,
     files: BTreeMap<String, String>,
     columns: u32,
@@ -116,7 +116,7 @@ impl Explorer {
         if read.is_err() || text.len() as u64 > MOST_BYTES {
             return refused(413, "expected at most 64 MiB of text; drop smaller files");
         }
-        let asked: Asked = match serde_json::from_str(&text) {
+        let asked: CommandRequest = match serde_json::from_str(&text) {
             Ok(asked) => asked,
             Err(error) => return refused(400, &format!("expected a command line and files as JSON: {error}")),
         };
@@ -143,7 +143,7 @@ impl Explorer {
 }
 
 /// Says why a command line does not run here.
-fn unfit(asked: &Asked, command: fn() -> clap::Command) -> Option<String> {
+fn unfit(asked: &CommandRequest, command: fn() -> clap::Command) -> Option<String> {
     let verb = asked.args.first().map_or("", String::as_str);
     let is_help = ["--help", "-h", "--version", "-V", ""].contains(&verb);
     if !VERBS.contains(&verb) && !is_help {
@@ -188,7 +188,7 @@ fn folder() -> io::Result<Folder> {
 }
 
 /// Runs a command line in `folder`.
-fn result_of(asked: &Asked, folder: &Path) -> io::Result<Value> {
+fn result_of(asked: &CommandRequest, folder: &Path) -> io::Result<Value> {
     for (name, text) in &asked.files {
         fs::write(folder.join(name), text)?;
     }

@@ -26,7 +26,7 @@ const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute 
                            routing cuda_graph moe_overlap delay_wgrad rounds";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
-type Rule = (&'static str, fn(&Given) -> bool, &'static str);
+type Rule = (&'static str, fn(&GivenOptions) -> bool, &'static str);
 
 /// Options that a checkpoint contains and that determine losses.
 const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_sequence tokenizer batch seq lr beta1 beta2 eps weight_decay clip \
@@ -253,12 +253,12 @@ const RULES: &[Rule] = &[
     ("tokenizer", |g| g.is_typed("data"), "says how a text file becomes tokens; name the file with --data"),
 ];
 
-struct Given<'a> {
+struct GivenOptions<'a> {
     verb: &'a Command,
     matches: &'a ArgMatches,
 }
 
-impl Given<'_> {
+impl GivenOptions<'_> {
     fn has(&self, option: &str) -> bool {
         self.verb.get_arguments().any(|argument| argument.get_id() == option)
     }
@@ -361,5 +361,5 @@ pub fn check(program: &Command, matches: &ArgMatches) -> Result<(), String> {
     while let Some((name, inner)) = matches.subcommand() {
         (verb, matches) = (verb.find_subcommand(name).unwrap_or(verb), inner);
     }
-    Given { verb, matches }.refusal().map_or(Ok(()), Err)
+    GivenOptions { verb, matches }.refusal().map_or(Ok(()), Err)
 }

@@ -44,7 +44,7 @@ enum Unit {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FigureKind {
     /// In the timeline's unit.
     Time,
     /// 0.15 is 15 %.
@@ -66,22 +66,22 @@ enum Of {
 }
 
 /// Name, kind and owner of a figure.
-type Figure = (&'static str, Kind, Of);
+type Figure = (&'static str, FigureKind, Of);
 
 const FIGURES: [Figure; 13] = [
-    ("makespan", Kind::Time, Of::Timeline),
-    ("span", Kind::Time, Of::Timeline),
-    ("bubble", Kind::Fraction, Of::Timeline),
-    ("span_bubble", Kind::Fraction, Of::Timeline),
-    ("bubble_over_ideal", Kind::Fraction, Of::Timeline),
-    ("efficiency", Kind::Fraction, Of::Timeline),
-    ("gap_to_bound", Kind::Fraction, Of::Timeline),
-    ("peak_activations", Kind::Number, Of::Timeline),
-    ("makespan_error", Kind::Fraction, Of::Pair),
-    ("bubble_error", Kind::Points, Of::Pair),
-    ("iteration", Kind::Time, Of::Step),
-    ("period", Kind::Time, Of::Step),
-    ("tokens_per_second", Kind::Number, Of::Run),
+    ("makespan", FigureKind::Time, Of::Timeline),
+    ("span", FigureKind::Time, Of::Timeline),
+    ("bubble", FigureKind::Fraction, Of::Timeline),
+    ("span_bubble", FigureKind::Fraction, Of::Timeline),
+    ("bubble_over_ideal", FigureKind::Fraction, Of::Timeline),
+    ("efficiency", FigureKind::Fraction, Of::Timeline),
+    ("gap_to_bound", FigureKind::Fraction, Of::Timeline),
+    ("peak_activations", FigureKind::Number, Of::Timeline),
+    ("makespan_error", FigureKind::Fraction, Of::Pair),
+    ("bubble_error", FigureKind::Points, Of::Pair),
+    ("iteration", FigureKind::Time, Of::Step),
+    ("period", FigureKind::Time, Of::Step),
+    ("tokens_per_second", FigureKind::Number, Of::Run),
 ];
 
 /// Compares the figure found with the threshold.
@@ -296,9 +296,9 @@ impl Threshold {
         };
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
         let shown = match (kind, self.unit) {
-            (Kind::Fraction, Unit::Percent) => format!("{} %", rounded(100.0 * found)),
-            (Kind::Points, _) => format!("{} points", rounded(found)),
-            (Kind::Time, _) if TimeUnit::named(time_unit).is_some() => format!("{found} {time_unit}"),
+            (FigureKind::Fraction, Unit::Percent) => format!("{} %", rounded(100.0 * found)),
+            (FigureKind::Points, _) => format!("{} points", rounded(found)),
+            (FigureKind::Time, _) if TimeUnit::named(time_unit).is_some() => format!("{found} {time_unit}"),
             _ => found.to_string(),
         };
         Ok(Some(format!("{} holds: {whose}{name} = {shown}", self.text)))
@@ -306,16 +306,16 @@ impl Threshold {
 }
 
 /// Parses a threshold's number into the figure's own unit or ms.
-fn value(text: &str, name: &str, kind: Kind) -> Result<(f64, Unit), String> {
-    let percent = if kind == Kind::Points { 1.0 } else { 0.01 };
+fn value(text: &str, name: &str, kind: FigureKind) -> Result<(f64, Unit), String> {
+    let percent = if kind == FigureKind::Points { 1.0 } else { 0.01 };
     let units = TIMES.map(|(unit, ms)| (unit, Unit::Time, ms)).into_iter().chain([("%", Unit::Percent, percent)]);
     let mut written = units.filter_map(|(written, unit, factor)| Some((text.strip_suffix(written)?, unit, factor)));
     let (digits, unit, factor) = written.next().unwrap_or((text, Unit::Own, 1.0));
     match (unit, kind) {
-        (Unit::Percent, Kind::Time | Kind::Number) => {
+        (Unit::Percent, FigureKind::Time | FigureKind::Number) => {
             return Err(format!("{name} is not a share, found '{text}'; leave % out"));
         }
-        (Unit::Time, Kind::Fraction | Kind::Points | Kind::Number) => {
+        (Unit::Time, FigureKind::Fraction | FigureKind::Points | FigureKind::Number) => {
             return Err(format!("{name} is not a time, found '{text}'; leave the unit out"));
         }
         _ => {}
@@ -323,9 +323,9 @@ fn value(text: &str, name: &str, kind: Kind) -> Result<(f64, Unit), String> {
     let number = digits.trim().parse::<f64>().ok().filter(|value| value.is_finite());
     let number = number.ok_or_else(|| {
         let example = match kind {
-            Kind::Time => "40 or 100ms",
-            Kind::Fraction | Kind::Points => "0.15 or 15%",
-            Kind::Number => "8",
+            FigureKind::Time => "40 or 100ms",
+            FigureKind::Fraction | FigureKind::Points => "0.15 or 15%",
+            FigureKind::Number => "8",
         };
         format!("expected a finite number for {name}, as in {example}, found '{text}'")
     })?;

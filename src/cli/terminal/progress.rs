@@ -59,7 +59,7 @@ impl Drop for Busy {
     }
 }
 
-struct Progress {
+struct ProgressLine {
     what: String,
     begin: Instant,
     /// Number of pieces and their unit.
@@ -67,7 +67,7 @@ struct Progress {
     done: Arc<AtomicU64>,
 }
 
-impl Progress {
+impl ProgressLine {
     fn line(&self) -> String {
         let (seconds, done) = (self.begin.elapsed().as_secs(), self.done.load(Ordering::Relaxed));
         match self.of {
@@ -110,7 +110,7 @@ impl RemarkOptions {
     /// Shows the progress of `what` if it takes long; `of` is the number of pieces and their unit, if known.
     pub fn busy(self, what: &str, of: Option<(u64, &'static str)>) -> Busy {
         let done = Arc::new(AtomicU64::new(0));
-        let progress = Progress { what: visible(what, 80), begin: Instant::now(), of, done: done.clone() };
+        let progress = ProgressLine { what: visible(what, 80), begin: Instant::now(), of, done: done.clone() };
         let (ended, end) = channel::<()>();
         let watch = move || {
             let waits = |time| matches!(end.recv_timeout(time), Err(RecvTimeoutError::Timeout));

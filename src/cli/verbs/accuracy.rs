@@ -53,7 +53,7 @@ pub struct Accuracy {
     back_to_back: u32,
     /// Also predict a different training configuration from the same costs, at --calibrate-micro: batch=4 (sequences per micro-batch), seq=256, blocks=12, layers=5,3 or stages=2; repeatable
     #[arg(long, value_name = "WHAT=NUMBER", value_parser = change)]
-    transfer_to: Vec<Change>,
+    transfer_to: Vec<TrainingChange>,
     /// Record every measured step in a file for --again
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed)]
     record: Option<PathBuf>,
@@ -77,13 +77,13 @@ fn packed(text: &str) -> Result<PathBuf, String> {
 
 /// A difference to the calibrated training: its text, what differs, the numbers.
 #[derive(Clone, Debug)]
-struct Change {
+struct TrainingChange {
     text: String,
     what: String,
     numbers: Vec<u32>,
 }
 
-fn change(text: &str) -> Result<Change, String> {
+fn change(text: &str) -> Result<TrainingChange, String> {
     let expected = || format!("expected batch=N, seq=N, blocks=N, layers=N,N,.. or stages=N, found '{text}'");
     let (what, value) = text.split_once('=').ok_or_else(expected)?;
     let numbers =
@@ -94,7 +94,7 @@ fn change(text: &str) -> Result<Change, String> {
         ("stages", [n]) => *n <= 1024,
         _ => false,
     };
-    let change = || Change { text: text.to_string(), what: what.trim().to_string(), numbers };
+    let change = || TrainingChange { text: text.to_string(), what: what.trim().to_string(), numbers };
     is_known.then(change).ok_or_else(expected)
 }
 
@@ -108,7 +108,7 @@ impl Accuracy {
     /// Returns the trainings of --transfer-to.
     fn transfers(&self, ranks: &Arc<Ranks>) -> Result<Vec<Transfer>, Failure> {
         let mesh = self.training.mesh();
-        let transfer = |Change { text, what, numbers }: &Change| {
+        let transfer = |TrainingChange { text, what, numbers }: &TrainingChange| {
             let (mut training_config, mut devices) = (self.training.training_config(), self.stages);
             match what.as_str() {
                 "batch" => training_config.batch = Some(numbers[0].saturating_mul(mesh.data)),

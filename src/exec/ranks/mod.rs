@@ -133,9 +133,9 @@ trait Wire: Send + Sync {
 }
 
 /// The connection of a process that runs alone.
-struct Alone;
+struct SingleProcess;
 
-impl Wire for Alone {
+impl Wire for SingleProcess {
     fn exchange(&self, bytes: Vec<u8>, _audience: Audience, _patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         Ok(vec![bytes])
     }
@@ -174,7 +174,8 @@ impl std::fmt::Debug for Ranks {
 impl Ranks {
     /// Returns a single process that runs all devices.
     pub fn alone() -> Arc<Ranks> {
-        let alone = Ranks::new((0, 1), Box::new(Alone), Arc::default(), false, Patience::of(None), Arc::default());
+        let alone =
+            Ranks::new((0, 1), Box::new(SingleProcess), Arc::default(), false, Patience::of(None), Arc::default());
         Arc::new(alone.unwrap_or_else(|_| unreachable!("nobody else")))
     }
 

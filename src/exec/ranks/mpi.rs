@@ -42,7 +42,7 @@ enum MpiOrder {
 
 type Reply = Sender<Result<Vec<Vec<u8>>, Lost>>;
 
-struct Exchange {
+struct PendingExchange {
     reply: Reply,
     /// Maximum duration.
     most: Duration,
@@ -253,7 +253,7 @@ struct Thread {
     parts: Vec<VecDeque<Vec<u8>>>,
     /// When the last message of each rank arrived.
     heard: Vec<Instant>,
-    exchange: Option<Exchange>,
+    exchange: Option<PendingExchange>,
     gathers: Gathers,
     patience: Patience,
     news: Arc<News>,
@@ -337,7 +337,7 @@ impl Thread {
             self.post(rank, PART, part(rank));
         }
         self.parts[own as usize].push_back(part(own));
-        self.exchange = Some(Exchange { reply, most: patience.most, begin: Instant::now() });
+        self.exchange = Some(PendingExchange { reply, most: patience.most, begin: Instant::now() });
     }
 
     /// Pings all others while this rank may wait for them, inside a step or in an exchange, and notes one that does not answer.
@@ -370,7 +370,7 @@ impl Thread {
 
     /// Cancels an exchange that takes too long.
     fn look(&mut self) {
-        let is_late = |exchange: &mut Exchange| exchange.begin.elapsed() > exchange.most;
+        let is_late = |exchange: &mut PendingExchange| exchange.begin.elapsed() > exchange.most;
         let Some(exchange) = self.exchange.take_if(is_late) else { return };
         let rank = self.parts.iter().position(VecDeque::is_empty).unwrap_or(0);
         let _ = exchange.reply.send(Err(Lost::silent(&format!("rank {rank}"), exchange.most)));

@@ -6,7 +6,7 @@
 //! step: making a graph may wait for the GPU, which inside of a step could wait for another GPU's host.
 
 use super::driver::call;
-use super::work::{Queue, Work};
+use super::work::{DriverQueue, StreamWork};
 use super::{Context, Fault, Handle};
 use cudarc::driver::sys;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ struct Graph {
 
 impl Graph {
     /// Captures work of a stream without running it.
-    fn capture(queue: &Queue, list: &[Work]) -> Result<Graph, Fault> {
+    fn capture(queue: &DriverQueue, list: &[StreamWork]) -> Result<Graph, Fault> {
         // Relaxed, because other threads allocate and ask for events meanwhile, and libraries may do so in this one.
         let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let (context, handle) = (&queue.context, queue.handle.raw());
@@ -40,7 +40,7 @@ impl Graph {
         Ok(graph)
     }
 
-    fn launch(&self, queue: &Queue) -> Result<(), Fault> {
+    fn launch(&self, queue: &DriverQueue) -> Result<(), Fault> {
         call!(self.context, cuGraphLaunch(self.handle.raw(), queue.handle.raw()))
     }
 }
@@ -53,7 +53,7 @@ impl Drop for Graph {
 }
 
 /// What became of a list of work.
-enum State {
+enum CaptureState {
     /// It was enqueued once.
     Seen,
     /// It was enqueued again, and is captured before the next step.
@@ -64,7 +64,7 @@ enum State {
 }
 
 struct Known {
-    state: State,
+    state: CaptureState,
     /// The last step that had it.
     step: u64,
 }
@@ -108,9 +108,9 @@ pub type GraphUse = Arc<Mutex<BTreeMap<(u32, u32), GraphCounts>>>;
 
 /// The graphs of one session on one stream.
 pub struct Graphs {
-    known: BTreeMap<Vec<Work>, Known>,
+    known: BTreeMap<Vec<StreamWork>, Known>,
     /// Collected and not yet enqueued.
-    pub(super) pending: Vec<Work>,
+    pub(super) pending: Vec<StreamWork>,
     step: u64,
     counts: GraphCounts,
     place: (u32, u32),
@@ -132,24 +132,24 @@ impl Graphs {
     }
 
     /// Begins a step: captures what came again in the last one, and forgets what did not come for long.
-    pub(super) fn begin_step(&mut self, queue: &Queue) {
+    pub(super) fn begin_step(&mut self, queue: &DriverQueue) {
         self.step += 1;
         let (step, counts) = (self.step, &mut self.counts);
-        for (list, known) in self.known.iter_mut().filter(|(_, known)| matches!(known.state, State::Due)) {
+        for (list, known) in self.known.iter_mut().filter(|(_, known)| matches!(known.state, CaptureState::Due)) {
             known.state = match Graph::capture(queue, list) {
                 Ok(graph) => {
                     counts.captured += 1;
-                    State::Captured(graph)
+                    CaptureState::Captured(graph)
                 }
                 Err(fault) => {
                     counts.refused += 1;
                     counts.first_refusal.get_or_insert((fault.call, fault.code));
-                    State::Refused
+                    CaptureState::Refused
                 }
             };
         }
         self.known.retain(|_, known| {
-            let kept = KEPT[usize::from(matches!(known.state, State::Captured(_)))];
+            let kept = KEPT[usize::from(matches!(known.state, CaptureState::Captured(_)))];
             step - known.step <= kept
         });
         (self.counts.calls, self.counts.launches) = (0, 0);
@@ -168,24 +168,24 @@ impl Graphs {
     }
 
     /// Enqueues what was collected.
-    pub(super) fn flush(&mut self, queue: &Queue) -> Result<(), Fault> {
+    pub(super) fn flush(&mut self, queue: &DriverQueue) -> Result<(), Fault> {
         let list = std::mem::take(&mut self.pending);
         self.counts.calls += list.len() as u64;
         let (step, counts) = (self.step, &mut self.counts);
         match self.known.get_mut(&list) {
             Some(known) => {
                 known.step = step;
-                if matches!(known.state, State::Seen) {
-                    known.state = State::Due;
+                if matches!(known.state, CaptureState::Seen) {
+                    known.state = CaptureState::Due;
                 }
-                if let State::Captured(graph) = &known.state {
+                if let CaptureState::Captured(graph) = &known.state {
                     counts.launches += 1;
-                    queue.note(list.iter().map(Work::entries).sum());
+                    queue.note(list.iter().map(StreamWork::entries).sum());
                     return graph.launch(queue);
                 }
             }
             None if list.len() >= LEAST => {
-                self.known.insert(list.clone(), Known { state: State::Seen, step });
+                self.known.insert(list.clone(), Known { state: CaptureState::Seen, step });
             }
             None => {}
         }

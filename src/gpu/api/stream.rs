@@ -6,7 +6,7 @@ use super::super::kernel::Launch;
 use super::driver::{call, done};
 use super::graph::Graphs;
 use super::products::{Lt, Operands, Product, ProductError, Workspace};
-use super::work::{MOST_ARGUMENTS, Planned, Queue, Work};
+use super::work::{DriverQueue, MOST_ARGUMENTS, Planned, StreamWork};
 use super::{Address, Context, Event, Fault, FunctionHandle, Pinned};
 use cudarc::driver::sys;
 use std::ffi::{c_uint, c_void};
@@ -43,7 +43,7 @@ impl Argument {
 
 /// An in-order queue of work of one context.
 pub struct Stream {
-    queue: Queue,
+    queue: DriverQueue,
     /// What collects work, inside of [`Stream::collecting`].
     graphs: Mutex<Option<Graphs>>,
 }
@@ -73,7 +73,7 @@ impl Stream {
     }
 
     fn of(context: &Arc<Context>, stream: sys::CUstream) -> Stream {
-        Stream { queue: Queue::new(context, stream), graphs: Mutex::new(None) }
+        Stream { queue: DriverQueue::new(context, stream), graphs: Mutex::new(None) }
     }
 
     /// Returns the driver's pointer, for a library that enqueues on it.
@@ -117,7 +117,7 @@ impl Stream {
     }
 
     /// Collects or enqueues a piece of work.
-    fn add(&self, work: Work) -> Result<(), Fault> {
+    fn add(&self, work: StreamWork) -> Result<(), Fault> {
         if let Some(graphs) = self.collected().as_mut() {
             graphs.pending.push(work);
             return Ok(());
@@ -173,7 +173,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        self.add(Work::Copy { to, from, bytes })
+        self.add(StreamWork::Copy { to, from, bytes })
     }
 
     /// Copies between two contexts' memory, with or without peer access.
@@ -211,7 +211,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        self.add(Work::Clear { to, bytes })
+        self.add(StreamWork::Clear { to, bytes })
     }
 
     /// Writes one float32.
@@ -225,7 +225,7 @@ impl Stream {
         let mut values = [0_u64; MOST_ARGUMENTS];
         assert!(arguments.len() <= MOST_ARGUMENTS, "a kernel has at most {MOST_ARGUMENTS} arguments");
         values.iter_mut().zip(arguments).for_each(|(value, argument)| *value = argument.bits());
-        self.add(Work::Kernel { kernel, launch, arguments: values })
+        self.add(StreamWork::Kernel { kernel, launch, arguments: values })
     }
 
     /// Enqueues a product by one of its algorithms. Only a product that the library did before `may_wait` in a collection, since what
@@ -242,7 +242,7 @@ impl Stream {
     ) -> Result<(), ProductError> {
         let of = Planned { lt: lt.clone(), product: product.clone(), algorithm };
         if may_wait && let Some(graphs) = self.collected().as_mut() {
-            graphs.pending.push(Work::Product { of, operands, workspace });
+            graphs.pending.push(StreamWork::Product { of, operands, workspace });
             return Ok(());
         }
         self.flush()?;

@@ -15,7 +15,7 @@ pub(super) const MOST_ARGUMENTS: usize = 16;
 
 /// A piece of work that graphs can have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Work {
+pub(super) enum StreamWork {
     Kernel { kernel: FunctionHandle, launch: Launch, arguments: [u64; MOST_ARGUMENTS] },
     Product { of: Planned, operands: Operands, workspace: Workspace },
     Copy { to: Address, from: Address, bytes: usize },
@@ -56,42 +56,44 @@ impl Ord for Planned {
     }
 }
 
-impl Work {
+impl StreamWork {
     /// Entries that it takes in the stream's queue, at most.
     pub(super) fn entries(&self) -> u64 {
-        if matches!(self, Work::Product { .. }) { 2 } else { 1 }
+        if matches!(self, StreamWork::Product { .. }) { 2 } else { 1 }
     }
 }
 
 /// The driver's queue of a stream.
-pub(super) struct Queue {
+pub(super) struct DriverQueue {
     pub(super) context: Arc<Context>,
     pub(super) handle: StreamHandle,
     enqueued: AtomicU64,
 }
 
-impl Queue {
-    pub(super) fn new(context: &Arc<Context>, stream: sys::CUstream) -> Queue {
-        Queue { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) }
+impl DriverQueue {
+    pub(super) fn new(context: &Arc<Context>, stream: sys::CUstream) -> DriverQueue {
+        DriverQueue { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) }
     }
 
     /// Enqueues a piece of work, or adds it to the graph that is being captured.
-    pub(super) fn enqueue(&self, work: &Work) -> Result<(), Fault> {
+    pub(super) fn enqueue(&self, work: &StreamWork) -> Result<(), Fault> {
         let stream = self.handle.raw();
         match work {
-            Work::Kernel { kernel, launch, arguments } => {
+            StreamWork::Kernel { kernel, launch, arguments } => {
                 let Launch { grid: [x, y, z], block, shared_bytes } = *launch;
                 let mut values = *arguments;
                 let mut pointers = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
                 let (kernel, pointers, none) = (kernel.raw(), pointers.as_mut_ptr(), std::ptr::null_mut());
                 call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
             }
-            Work::Product { of: Planned { lt, product, algorithm }, operands, workspace } => {
+            StreamWork::Product { of: Planned { lt, product, algorithm }, operands, workspace } => {
                 let done = lt.multiply((product, *algorithm), operands, *workspace, self.handle);
                 done.map_err(Fault::of_product)
             }
-            &Work::Copy { to, from, bytes } => call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, stream)),
-            &Work::Clear { to, bytes } => call!(self.context, cuMemsetD8Async(to.0, 0, bytes, stream)),
+            &StreamWork::Copy { to, from, bytes } => {
+                call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, stream))
+            }
+            &StreamWork::Clear { to, bytes } => call!(self.context, cuMemsetD8Async(to.0, 0, bytes, stream)),
         }
     }
 
@@ -106,7 +108,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for DriverQueue {
     fn drop(&mut self) {
         let _ = call!(self.context, cuStreamDestroy_v2(self.handle.raw()));
     }

@@ -3,7 +3,7 @@
 
 use super::calibration_graphs::Calibrator;
 use super::recorded::{Recorded, SHAPE, TRAINING};
-use super::results::Setting;
+use super::results::RunSetting;
 use super::sessions::open_sessions;
 use super::{Calibrating, Calibration, Error, Extent, Observer, Outcome, Results, Role, Steps, Training, measure};
 use pipesim_answer::resolve::{self, Selection, unknown_costs};
@@ -113,7 +113,7 @@ impl Accuracy {
         for run in runs.iter().filter(|run| run.role.is_judged()) {
             let (table, steps) = self.tables(&costs, training, run)?;
             let setup = Setup { steps, ..Setup::default() };
-            let setting = Setting::of(self.training_of(training, run.role));
+            let setting = RunSetting::of(self.training_of(training, run.role));
             results.judge(run, &table, &setup, (setting, Some(main)))?;
             let Some(outcome) = results.outcomes.last_mut() else { continue };
             outcome.error.makespan = outcome.makespan_error_over_steps();

@@ -88,9 +88,9 @@ impl<'a> Calibrating<'a> {
     pub fn costs(&self, training: &Training, sizes: &[Training]) -> Result<CostFile, Error> {
         let (graph, records, spec) = (&*self.main.graph, &self.main.records[..], training.spec());
         let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, spec.outline());
-        let steps: Vec<Alone<'_>> = records.iter().map(|record| self.alone(record)).collect();
+        let steps: Vec<UncontendedStep<'_>> = records.iter().map(|record| self.alone(record)).collect();
         let size = training.micro_batch;
-        let at_pace: Vec<(&Alone<'_>, f64)> = steps.iter().map(|step| (step, 1.0)).collect();
+        let at_pace: Vec<(&UncontendedStep<'_>, f64)> = steps.iter().map(|step| (step, 1.0)).collect();
         let slices = training.slices(graph)?;
         let mut parts = part_costs(&at_pace, size, (graph, &slices));
         for run in &self.sizes {
@@ -99,8 +99,8 @@ impl<'a> Calibrating<'a> {
                 _ => Some(training),
             };
             let Some(training) = of_size else { continue };
-            let alone: Vec<Alone<'_>> = run.records.iter().map(|record| self.alone(record)).collect();
-            let at_pace: Vec<(&Alone<'_>, f64)> =
+            let alone: Vec<UncontendedStep<'_>> = run.records.iter().map(|record| self.alone(record)).collect();
+            let at_pace: Vec<(&UncontendedStep<'_>, f64)> =
                 alone.iter().zip(&run.records).map(|(alone, record)| (alone, self.pace(record))).collect();
             let cut = (&*run.graph, &training.slices(&run.graph)?[..]);
             parts.extend(part_costs(&at_pace, training.micro_batch, cut));
@@ -151,20 +151,20 @@ impl<'a> Calibrating<'a> {
         if pace > 0.0 { pace } else { 1.0 }
     }
 
-    fn alone<'r>(&self, record: &'r StepRecord) -> Alone<'r> {
+    fn alone<'r>(&self, record: &'r StepRecord) -> UncontendedStep<'r> {
         let as_it_ran = || record.devices.iter().map(|device| vec![1.0; device.ops.len()]).collect();
         let shares = self.neighbours.as_ref().map_or_else(as_it_ran, |(_, neighbours)| neighbours.alone(record));
-        Alone { record, shares }
+        UncontendedStep { record, shares }
     }
 }
 
 /// A step, with the share of each op's time that the op would have taken alone, by device.
-struct Alone<'a> {
+struct UncontendedStep<'a> {
     record: &'a StepRecord,
     shares: Vec<Vec<f64>>,
 }
 
-impl Alone<'_> {
+impl UncontendedStep<'_> {
     fn devices(&self) -> impl Iterator<Item = (&DeviceRecord, &Vec<f64>)> {
         self.record.devices.iter().zip(&self.shares)
     }
@@ -176,7 +176,7 @@ type Timed = (model::Part, Kind, Option<[u32; 2]>);
 /// Returns the costs of the model's parts in `steps` of a graph, for micro-batches of this size or their `slices`. With
 /// each step comes the slowness of the machine in it; 1 is typical.
 fn part_costs(
-    steps: &[(&Alone<'_>, f64)],
+    steps: &[(&UncontendedStep<'_>, f64)],
     MicroBatch { sequences, tokens }: MicroBatch,
     (graph, slices): (&TaskGraph, &[usize]),
 ) -> Vec<PartCost> {
@@ -222,7 +222,7 @@ fn scaled(duration_ns: u64, share: f64) -> u64 {
 
 /// The slowness of the machine in one step: how long each op took compared with its typical time. A wait counts to the op after
 /// it.
-fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Slowdown {
+fn speed(graph: &TaskGraph, step: &UncontendedStep<'_>, table: &CostTable) -> Slowdown {
     let stretch = |(op, &share): (&OpRecord, &f64)| {
         let typical = table.of(graph.op(op.index)).duration.max(1);
         (op.end, (u128::from(scaled(op.end - op.start, share)) * u128::from(TYPICAL) / u128::from(typical)) as u64)
@@ -236,9 +236,9 @@ fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Slowdown {
 }
 
 /// Typical time of ops beyond their parts, by kind; the time of a B is split between its I and its W.
-fn overheads(graph: &TaskGraph, steps: &[Alone<'_>]) -> BTreeMap<String, u64> {
+fn overheads(graph: &TaskGraph, steps: &[UncontendedStep<'_>]) -> BTreeMap<String, u64> {
     let mut samples: BTreeMap<Kind, Vec<u64>> = BTreeMap::new();
-    for (device, shares) in steps.iter().flat_map(Alone::devices) {
+    for (device, shares) in steps.iter().flat_map(UncontendedStep::devices) {
         let mut inside = vec![0; device.ops.len()];
         device.timings.iter().for_each(|(number, timing)| inside[*number as usize] += timing.duration_ns);
         for ((op, inside), &share) in device.ops.iter().zip(inside).zip(shares) {

@@ -40,17 +40,17 @@ impl Calibration {
 
 /// What runs take place on.
 #[derive(Clone, Copy)]
-pub(super) struct Setting<'a> {
+pub(super) struct RunSetting<'a> {
     /// What moves messages.
     pub(super) link: &'static str,
     /// What is trained; `None` for timed devices.
     pub(super) training: Option<&'a Training>,
 }
 
-impl Setting<'_> {
+impl RunSetting<'_> {
     /// The setting of `training`.
-    pub(super) fn of(training: &Training) -> Setting<'_> {
-        Setting { link: training.backend.transport.link.name, training: Some(training) }
+    pub(super) fn of(training: &Training) -> RunSetting<'_> {
+        RunSetting { link: training.backend.transport.link.name, training: Some(training) }
     }
 }
 
@@ -128,7 +128,7 @@ impl Results {
         run: &Steps,
         table: &CostTable,
         setup: &Setup,
-        (setting, calibrating): (Setting<'_>, Option<&Steps>),
+        (setting, calibrating): (RunSetting<'_>, Option<&Steps>),
     ) -> Result<(), Error> {
         let refused = |error: EventError| Error::Usage(error.to_string());
         let schedule = run.graph.schedule();
@@ -257,7 +257,7 @@ pub fn report_of(training: &Training, graph: &Arc<TaskGraph>, records: Vec<StepR
     results.calibration = Some(Calibration::of(&run[0]));
     let (table, steps) = training.tables(&costs, graph)?;
     let setup = Setup { steps, memory_cap: None, machine: None };
-    results.judge(&run[0], &table, &setup, (Setting::of(training), Some(calibrating.main())))?;
+    results.judge(&run[0], &table, &setup, (RunSetting::of(training), Some(calibrating.main())))?;
     results.tabulate();
     // A verdict is about predictions from the costs of other steps.
     results.report.verdict.clear();

@@ -140,12 +140,12 @@ pub fn most_saved(training: &Training, graph: &TaskGraph, device: u32, stages: &
 struct Offloads {
     /// OFFLOADs that may still run, in order.
     queue: VecDeque<Op>,
-    units: BTreeMap<Op, Unit>,
+    units: BTreeMap<Op, OffloadState>,
 }
 
 /// A unit that was offloaded.
 #[derive(Clone, Copy, Debug)]
-struct Unit {
+struct OffloadState {
     /// What its OFFLOAD returns.
     amount: i64,
     has_left: bool,
@@ -156,7 +156,7 @@ struct Unit {
 impl Offloads {
     /// Follows the OFFLOAD `op`, which returns `amount`.
     fn offload(&mut self, op: Op, amount: i64) {
-        self.units.insert(op.alone(), Unit { amount, has_left: false, is_back: false });
+        self.units.insert(op.alone(), OffloadState { amount, has_left: false, is_back: false });
         self.queue.push_back(op.alone());
     }
 

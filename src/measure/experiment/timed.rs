@@ -2,7 +2,7 @@
 
 use super::measure::in_turn;
 use super::requirements::{require_memory, require_threads};
-use super::results::Setting;
+use super::results::RunSetting;
 use super::training::settings;
 use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps, Transport};
 use pipesim_cost::CostTable;
@@ -57,7 +57,7 @@ impl Experiment {
             ..Results::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
-        let setting = Setting { link: transport.link.name, training: None };
+        let setting = RunSetting { link: transport.link.name, training: None };
         for (run, table) in runs.iter().zip(&tables) {
             results.judge(&run.steps, table, &setup, (setting, None))?;
         }

@@ -3,7 +3,7 @@
 use super::calibration_graphs::Calibrator;
 use super::graphs::OrderCosts;
 use super::requirements::{require_memory, require_threads};
-use super::results::Setting;
+use super::results::RunSetting;
 use super::sessions::open_sessions;
 use super::{
     Backend, Calibrating, Calibration, Error, Event, Experiment, Iteration, Observer, Results, Role, ScheduleRun,
@@ -52,7 +52,7 @@ impl Experiment {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, memory_cap: self.selection.memory_cap, machine: None };
             let main = calibrating.as_ref().map(Calibrating::main);
-            results.judge(run, &table, &setup, (Setting::of(&training), main))?;
+            results.judge(run, &table, &setup, (RunSetting::of(&training), main))?;
         }
         results.costs = Some(costs);
         results.tabulate();

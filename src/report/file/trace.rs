@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 impl Report {
     /// Returns the timelines in Chrome's trace format, for Perfetto.
     pub fn trace(&self) -> String {
-        let mut events = Events { out: String::new(), flows: 0 };
+        let mut events = TraceEvents { out: String::new(), flows: 0 };
         let mut process = 1;
         for entry in &self.entries {
             for panel in entry.panels() {
@@ -64,12 +64,12 @@ pub fn trace_gz(report: &Report) -> Result<Vec<u8>, crate::WriteError> {
     packed.map_err(|e| crate::WriteError::Format(format!("expected room for a compressed trace, found none: {e}")))
 }
 
-struct Events {
+struct TraceEvents {
     out: String,
     flows: u64,
 }
 
-impl Events {
+impl TraceEvents {
     fn push(&mut self, event: &str) {
         if !self.out.is_empty() {
             self.out.push_str(",\n");
@@ -86,12 +86,12 @@ impl Events {
 /// Converts nanoseconds to a trace's microseconds, exactly. A unit that is not a time is written as seconds, so that
 /// Perfetto shows its numbers unchanged.
 #[derive(Clone, Copy)]
-struct Clock(u128);
+struct TraceClock(u128);
 
-impl Clock {
-    fn new(timeline: &Timeline) -> Clock {
+impl TraceClock {
+    fn new(timeline: &Timeline) -> TraceClock {
         let is_time = TimeUnit::named(&timeline.time_unit).is_some();
-        Clock(if is_time { NS_OF_SECOND } else { u128::from(timeline.unit_ns.max(1)) })
+        TraceClock(if is_time { NS_OF_SECOND } else { u128::from(timeline.unit_ns.max(1)) })
     }
 
     fn microseconds(self, ns: u64) -> String {
@@ -126,12 +126,12 @@ struct Worker {
 }
 
 fn timeline_events(
-    events: &mut Events,
+    events: &mut TraceEvents,
     (t, streams): (&Timeline, &[StreamSpan]),
     (name, worker): (&str, &Worker),
     first_process: u32,
 ) {
-    let clock = Clock::new(t);
+    let clock = TraceClock::new(t);
     let rows = rows(t);
     let flows = flows(&rows, t.devices.saturating_mul(t.chunks), first_process);
     for (device, row) in rows.iter().enumerate() {
@@ -185,7 +185,7 @@ fn timeline_events(
 const STREAMS: u32 = 1000;
 
 /// Writes a device's sub-ops, one thread per stream.
-fn stream_events(events: &mut Events, streams: &[StreamSpan], clock: Clock, (device, process): (u32, u32)) {
+fn stream_events(events: &mut TraceEvents, streams: &[StreamSpan], clock: TraceClock, (device, process): (u32, u32)) {
     for stream in Stream::ALL {
         let of_stream = |found: &&StreamSpan| found.stream == stream && found.span.device == device;
         let mut spans = streams.iter().filter(of_stream).peekable();
@@ -202,7 +202,7 @@ fn stream_events(events: &mut Events, streams: &[StreamSpan], clock: Clock, (dev
     }
 }
 
-fn slice(events: &mut Events, mark: &Mark, clock: Clock, queue: &str, (process, thread): (u32, u32)) {
+fn slice(events: &mut TraceEvents, mark: &Mark, clock: TraceClock, queue: &str, (process, thread): (u32, u32)) {
     let span = mark.span;
     let mut args = serde_json::Map::new();
     if let Some(op) = mark.op {

@@ -50,7 +50,7 @@ const LEAST: usize = 8;
 pub fn blend<T: Copy + PartialEq>(slivers: &[Sliver<T>]) -> Vec<Part<T>> {
     let Some(first) = slivers.first() else { return Vec::new() };
     let right = slivers.iter().map(|s| s.right).fold(first.left, f64::max);
-    let columns = Columns::of(slivers, first.left, right);
+    let columns = PixelColumns::of(slivers, first.left, right);
     let mut parts: Vec<Part<T>> = Vec::new();
     let mut owed = [0.0; 4];
     for (from, to) in columns.parts() {
@@ -69,7 +69,7 @@ pub fn blend<T: Copy + PartialEq>(slivers: &[Sliver<T>]) -> Vec<Part<T>> {
 }
 
 /// The columns of a stretch; the first and the last may be narrower than 1.
-struct Columns {
+struct PixelColumns {
     area: Area,
     left: f64,
     right: f64,
@@ -77,8 +77,8 @@ struct Columns {
     touching: Vec<(usize, usize)>,
 }
 
-impl Columns {
-    fn of<T>(slivers: &[Sliver<T>], left: f64, right: f64) -> Columns {
+impl PixelColumns {
+    fn of<T>(slivers: &[Sliver<T>], left: f64, right: f64) -> PixelColumns {
         let count = ((right.ceil() - left.floor()) as usize).max(1);
         let mut touching = vec![(usize::MAX, 0); count];
         let column = |x: f64| ((x - left.floor()) as usize).min(count - 1);
@@ -90,7 +90,7 @@ impl Columns {
                 *touched = (touched.0.min(number), number);
             }
         }
-        Columns { area: Area::of(slivers), left, right, touching }
+        PixelColumns { area: Area::of(slivers), left, right, touching }
     }
 
     fn count(&self) -> usize {
@@ -169,11 +169,11 @@ impl Columns {
 /// Integral of the covered colour.
 struct Area {
     /// By position.
-    edges: Vec<Edge>,
+    edges: Vec<BoxEdge>,
 }
 
 /// A position where a box starts or ends.
-struct Edge {
+struct BoxEdge {
     x: f64,
     /// Covered to the left of it.
     before: Light,
@@ -190,15 +190,15 @@ impl Area {
             changes.push((sliver.right, [-r, -g, -b, -sliver.height]));
         }
         changes.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut edges: Vec<Edge> = Vec::new();
+        let mut edges: Vec<BoxEdge> = Vec::new();
         for (x, change) in changes {
             match edges.last_mut() {
                 Some(last) if last.x == x => last.after = add(last.after, change),
                 Some(last) => {
                     let (before, after) = (last.until(x), add(last.after, change));
-                    edges.push(Edge { x, before, after });
+                    edges.push(BoxEdge { x, before, after });
                 }
-                None => edges.push(Edge { x, before: [0.0; 4], after: change }),
+                None => edges.push(BoxEdge { x, before: [0.0; 4], after: change }),
             }
         }
         Area { edges }
@@ -215,7 +215,7 @@ impl Area {
     }
 }
 
-impl Edge {
+impl BoxEdge {
     fn until(&self, x: f64) -> Light {
         std::array::from_fn(|i| self.before[i] + self.after[i] * (x - self.x))
     }

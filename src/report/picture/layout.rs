@@ -32,7 +32,7 @@ const SMALL: Style = Style { ink: Ink::Muted, size: 9.5, anchor: Anchor::Start, 
 
 /// Columns of a picture, in pixels at the usual text size.
 #[derive(Clone, Copy)]
-struct Frame {
+struct PictureFrame {
     width: f64,
     margin: f64,
     /// Left and right edge of the time axis.
@@ -42,15 +42,15 @@ struct Frame {
     wide: bool,
 }
 
-impl Frame {
+impl PictureFrame {
     /// Returns the frame of a picture; `both`: predicted and measured are shown.
-    fn new(width: f64, both: bool) -> Frame {
+    fn new(width: f64, both: bool) -> PictureFrame {
         if width >= 640.0 {
-            return Frame { width, margin: 16.0, left: 124.0, right: width - 108.0, wide: true };
+            return PictureFrame { width, margin: 16.0, left: 124.0, right: width - 108.0, wide: true };
         }
         let margin = 6.0;
         let left = margin + if both { 84.0 } else { 34.0 };
-        Frame { width, margin, left, right: width - margin - 2.0, wide: false }
+        PictureFrame { width, margin, left, right: width - margin - 2.0, wide: false }
     }
 
     /// Left edge and width of the time axis.
@@ -82,12 +82,12 @@ pub fn picture(report: &Report) -> Picture {
     let scale = report.look.font_size.map_or(1.0, |size| size / BODY.size);
     let width = report.look.width.unwrap_or(WIDTH) / scale;
     let both = report.entries.iter().any(|entry| entry.panels().count() > 1);
-    let mut picture = laid_out(report, &Frame::new(width, both));
+    let mut picture = laid_out(report, &PictureFrame::new(width, both));
     picture.enlarge(scale);
     picture
 }
 
-fn laid_out(report: &Report, frame: &Frame) -> Picture {
+fn laid_out(report: &Report, frame: &PictureFrame) -> Picture {
     let mut picture =
         Picture { width: frame.width, title: summary(report), palette: report.look.palette, ..Picture::default() };
     let mut y = frame.margin + 14.0;
@@ -96,12 +96,16 @@ fn laid_out(report: &Report, frame: &Frame) -> Picture {
     y = lines(&mut picture, BODY, (frame.margin, y), frame.text(), 15.0, subtitle);
     y += if subtitle.is_empty() { 0.0 } else { 3.0 };
     let scale = Scale::readable(report, frame.right - frame.left, 9.0, BREAK);
-    let prepared: Vec<Vec<Prepared>> = report
+    let prepared: Vec<Vec<PreparedPanel>> = report
         .entries
         .iter()
         .enumerate()
         .map(|(i, entry)| {
-            entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Prepared::new(panel, axis, &report.look)).collect()
+            entry
+                .panels()
+                .zip(scale.axes(i))
+                .map(|(panel, axis)| PreparedPanel::new(panel, axis, &report.look))
+                .collect()
         })
         .collect();
     let held = MemoryScale::new(&prepared);
@@ -125,7 +129,7 @@ fn summary(report: &Report) -> String {
 }
 
 /// A panel with everything needed to draw it.
-struct Prepared<'a> {
+struct PreparedPanel<'a> {
     panel: &'a Panel,
     axis: &'a Axis,
     rows: Vec<Row<'a>>,
@@ -137,8 +141,8 @@ struct Prepared<'a> {
     gaps: Vec<Vec<Gap>>,
 }
 
-impl<'a> Prepared<'a> {
-    fn new(panel: &'a Panel, axis: &'a Axis, look: &Look) -> Prepared<'a> {
+impl<'a> PreparedPanel<'a> {
+    fn new(panel: &'a Panel, axis: &'a Axis, look: &Look) -> PreparedPanel<'a> {
         let rows = rows(&panel.timeline);
         let memory: Vec<_> = if rows.len() > 16 || !look.memory {
             vec![Vec::new(); rows.len()]
@@ -153,7 +157,7 @@ impl<'a> Prepared<'a> {
             gaps.into_iter().for_each(|gaps| gaps.push((ns(gap.start), ns(gap.end), gap.cause)));
         }
         let beside = lane_marks(panel, &rows);
-        Prepared { panel, axis, rows, beside, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
+        PreparedPanel { panel, axis, rows, beside, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
     }
 }
 
@@ -165,7 +169,7 @@ struct MemoryScale {
 }
 
 impl MemoryScale {
-    fn new(prepared: &[Vec<Prepared>]) -> MemoryScale {
+    fn new(prepared: &[Vec<PreparedPanel>]) -> MemoryScale {
         let peak = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
         let caps = prepared.iter().flatten().filter_map(|p| p.panel.memory_cap).filter(|cap| *cap > 0.0);
         // A cap far above every curve would flatten them.
@@ -174,7 +178,7 @@ impl MemoryScale {
     }
 }
 
-fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemoryScale, y: f64) -> f64 {
+fn legend(picture: &mut Picture, frame: &PictureFrame, report: &Report, held: &MemoryScale, y: f64) -> f64 {
     let mut x = frame.margin;
     let (mut y, top) = (y + 2.0, y + 2.0);
     let mut found = classes(report);
@@ -236,7 +240,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
 }
 
 /// Writes name, sizes and figures, one line per panel; below each other if they do not fit side by side.
-fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
+fn heading(picture: &mut Picture, frame: &PictureFrame, entry: &Entry, y: f64) -> f64 {
     let name = fit_pixels(&entry.name, frame.text().min(420.0), HEAD.size);
     picture.text(HEAD, frame.margin, y, &*name);
     let mut x = frame.margin + pixels(&name, HEAD.size) * 1.06 + 14.0;
@@ -273,7 +277,7 @@ fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
     y
 }
 
-fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
+fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &PictureFrame) -> String {
     let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
     let mut line = format!("makespan {} · bubble {}", quantity(m.makespan, &plain(unit)), percent(m.bubble));
     if frame.wide {
@@ -301,9 +305,9 @@ fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
 
 fn block(
     picture: &mut Picture,
-    frame: &Frame,
+    frame: &PictureFrame,
     entry: &Entry,
-    panels: &[Prepared],
+    panels: &[PreparedPanel],
     look: &Look,
     held: &MemoryScale,
     y: f64,
@@ -392,7 +396,7 @@ fn block(
             0.5
         };
     }
-    if let Some(Prepared { panel, axis, .. }) = panels.first() {
+    if let Some(PreparedPanel { panel, axis, .. }) = panels.first() {
         let margin = frame.width - frame.margin - frame.right;
         let rows = Rows { room: frame.room(), top: first_top, bottom: y, first, margin };
         ruler(picture, panel, axis, &rows, SMALL);
@@ -418,7 +422,7 @@ fn block(
 
 /// Returns remarks on how the rows are drawn.
 fn remarks<'a>(
-    panels: &[Prepared],
+    panels: &[PreparedPanel],
     forms: &[Option<(Form, f64)>],
     width: f64,
     height: f64,
@@ -428,7 +432,7 @@ fn remarks<'a>(
     if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
         remarks.push(NO_REPEAT);
     }
-    let narrow = |p: &Prepared| p.axis.typical() * width < 8.0;
+    let narrow = |p: &PreparedPanel| p.axis.typical() * width < 8.0;
     if height >= 8.0 && forms.iter().all(Option::is_none) && panels.iter().all(narrow) {
         remarks.push(&look.no_letters[usize::from(look.collapse)]);
     }
@@ -438,8 +442,8 @@ fn remarks<'a>(
 /// Writes which panel a band shows on the left, and busy share and activation peak on the right.
 fn margins(
     picture: &mut Picture,
-    frame: &Frame,
-    prepared: &Prepared,
+    frame: &PictureFrame,
+    prepared: &PreparedPanel,
     device: usize,
     y: f64,
     heights: &Heights,
@@ -467,7 +471,7 @@ fn margins(
     }
 }
 
-fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, mut y: f64) -> f64 {
+fn footer(picture: &mut Picture, frame: &PictureFrame, report: &Report, scale: &Scale, mut y: f64) -> f64 {
     let (mut texts, notes) = (Vec::new(), report.look.notes);
     if notes && !report.entries.is_empty() {
         let more = "; span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) / ideal. Step ops are drawn but \

@@ -55,7 +55,7 @@ impl Plots {
     /// Returns the plots as SVG.
     pub fn svg(&self) -> Result<String, WriteError> {
         Letters::new()?; // measures texts
-        let sheet = Sheet::new(self);
+        let sheet = PlotSheet::new(self);
         let (width, height) = sheet.size();
         let mut svg = String::new();
         let fine = ((width * FINE) as u32, (height * FINE) as u32);
@@ -69,7 +69,7 @@ impl Plots {
 
     /// Returns the plots as a PNG file's bytes, with two pixels per CSS pixel.
     pub fn png(&self) -> Result<Vec<u8>, WriteError> {
-        let sheet = Sheet::new(self);
+        let sheet = PlotSheet::new(self);
         bitmap(sheet.size(), |bitmap, scale| {
             let root = bitmap.into_drawing_area();
             sheet.draw(&root, scale).and_then(|()| root.present())
@@ -78,13 +78,13 @@ impl Plots {
 
     /// Returns the plots as a PDF file's bytes.
     pub fn pdf(&self) -> Result<Vec<u8>, WriteError> {
-        let sheet = Sheet::new(self);
+        let sheet = PlotSheet::new(self);
         document(sheet.size(), FINE, &self.title, |page| sheet.draw(&DrawingArea::from(page), FINE).map_err(failed))
     }
 }
 
 /// Plots with their places, in CSS pixels at the usual text size.
-struct Sheet<'a> {
+struct PlotSheet<'a> {
     plots: &'a Plots,
     /// How much larger everything is than at the usual text size.
     zoom: f64,
@@ -97,8 +97,8 @@ struct Sheet<'a> {
     notes: Vec<String>,
 }
 
-impl Sheet<'_> {
-    fn new(plots: &Plots) -> Sheet<'_> {
+impl PlotSheet<'_> {
+    fn new(plots: &Plots) -> PlotSheet<'_> {
         let zoom = plots.look.font_size.map_or(1.0, |size| size / SIZE);
         let width = plots.look.width.unwrap_or(WIDTH) / zoom;
         let most = ((width / NARROWEST) as usize).clamp(1, plots.plots.len().max(1));
@@ -107,7 +107,7 @@ impl Sheet<'_> {
         let row = (width / columns as f64 * 0.66).clamp(220.0, 380.0);
         let top = if plots.title.is_empty() { 6.0 } else { 36.0 };
         let notes = plots.notes.iter().flat_map(|note| lines_of_pixels(note, width - 32.0, 9.5)).collect();
-        Sheet { plots, zoom, width, columns, top, row, notes }
+        PlotSheet { plots, zoom, width, columns, top, row, notes }
     }
 
     /// Width and height in CSS pixels.
@@ -196,7 +196,8 @@ impl Pen {
         self.text(area, &fit_pixels(&chart.title, width - 32.0, 13.0), 13.0, TEXT, (16.0, 12.0), left)?;
         let names = chart.series.iter().map(|series| (&*series.name, series.style));
         let legend = if names.len() > 1 { self.legend(area, names.enumerate(), width)? } else { 20.0 };
-        let (x, y) = (Range::new(&chart.x, chart, |point| point.0), Range::new(&chart.y, chart, |point| point.1));
+        let (x, y) =
+            (AxisRange::new(&chart.x, chart, |point| point.0), AxisRange::new(&chart.y, chart, |point| point.1));
         let plot = area.margin(self.px(legend + 8.0), self.px(2.0), self.px(16.0), self.px(18.0));
         let labels = y.ticks.iter().map(|&tick| pixels(&y.label(tick), 10.5)).fold(0.0, f64::max);
         let mut context = ChartBuilder::on(&plot)
@@ -354,7 +355,7 @@ impl Pen {
 }
 
 /// What an axis shows, in powers of ten if it is logarithmic.
-struct Range<'a> {
+struct AxisRange<'a> {
     axis: &'a PlotAxis,
     from: f64,
     to: f64,
@@ -362,9 +363,9 @@ struct Range<'a> {
     decimals: usize,
 }
 
-impl<'a> Range<'a> {
-    fn new(axis: &'a PlotAxis, chart: &Chart, of: impl Fn(&(f64, f64)) -> f64) -> Range<'a> {
-        let mut range = Range { axis, from: 0.0, to: 1.0, ticks: Vec::new(), decimals: 0 };
+impl<'a> AxisRange<'a> {
+    fn new(axis: &'a PlotAxis, chart: &Chart, of: impl Fn(&(f64, f64)) -> f64) -> AxisRange<'a> {
+        let mut range = AxisRange { axis, from: 0.0, to: 1.0, ticks: Vec::new(), decimals: 0 };
         let values = chart.series.iter().flat_map(|series| &series.points).map(of).filter(|value| range.shows(*value));
         let values: Vec<f64> = values.map(|value| range.at(value)).collect();
         let (mut from, mut to) =

@@ -39,16 +39,16 @@ const fn share(header: &'static str) -> Column {
     Column { header, shown: |v, _| percent(v), is_time: false }
 }
 
-struct Compared<'a> {
+struct ComparedEntries<'a> {
     entries: Vec<(&'a Entry, &'a ComparisonPoint)>,
     contest: Contest,
 }
 
-impl<'a> Compared<'a> {
-    fn of(report: &'a Report) -> Option<Compared<'a>> {
+impl<'a> ComparedEntries<'a> {
+    fn of(report: &'a Report) -> Option<ComparedEntries<'a>> {
         let contest = Contest::of(report)?;
         let entries = report.entries.iter().filter_map(|entry| Some((entry, entry.point.as_ref()?))).collect();
-        Some(Compared { entries, contest })
+        Some(ComparedEntries { entries, contest })
     }
 
     /// Whether schedules compete at each p and m; otherwise one schedule is compared with itself over all.
@@ -220,7 +220,7 @@ fn runs(letter: &str, along: Vec<(u32, String)>) -> String {
 }
 
 /// Returns the table of schedules that do not exist for some p and m.
-fn left_out(compared: &Compared<'_>) -> Option<Table> {
+fn left_out(compared: &ComparedEntries<'_>) -> Option<Table> {
     let row = |(_, point): &(&Entry, &ComparisonPoint)| {
         let why = point.reason()?.to_string();
         Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), why])
@@ -236,7 +236,7 @@ impl Report {
 
     /// Says in one line which schedule of a comparison is the shortest, and where that changes.
     pub fn changes(&self) -> Option<String> {
-        Compared::of(self)?.changes()
+        ComparedEntries::of(self)?.changes()
     }
 
     /// Returns the tables shown besides the figures of each timeline.
@@ -246,7 +246,7 @@ impl Report {
 
     /// Returns the tables of a comparison, which replace the table of predictions; empty otherwise.
     pub fn comparison(&self) -> Vec<Table> {
-        let Some(compared) = Compared::of(self) else { return Vec::new() };
+        let Some(compared) = ComparedEntries::of(self) else { return Vec::new() };
         [Some(compared.table()), left_out(&compared)].into_iter().flatten().collect()
     }
 }

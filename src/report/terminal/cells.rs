@@ -22,7 +22,7 @@ pub enum Cell {
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
-pub struct Abilities {
+pub struct TerminalAbilities {
     /// Whether cells can have mixed colours.
     pub mixed: bool,
     /// Whether cells can be split at eighths.
@@ -39,7 +39,13 @@ const IDLE: usize = Class::COUNT;
 type Piece = (Option<usize>, f64, f64);
 
 /// Returns the cells of a line; `color` returns the colour of a mark.
-pub fn cells(marks: &[Mark], axis: &Axis, count: usize, means: Abilities, color: impl Fn(usize) -> Rgb) -> Vec<Cell> {
+pub fn cells(
+    marks: &[Mark],
+    axis: &Axis,
+    count: usize,
+    means: TerminalAbilities,
+    color: impl Fn(usize) -> Rgb,
+) -> Vec<Cell> {
     let pieces = pieces(marks, axis, count as f64);
     let class = |what: Option<usize>| what.map_or(IDLE, |i| marks[i].class.number());
     // By class: time minus cells shown so far.

@@ -11,7 +11,7 @@ use crate::scene::axis::{Axis, Scale};
 use crate::scene::look::Palette;
 use crate::scene::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
 use crate::scene::rows::{Form, LANES, LaneMarks, Mark, Row, classes, lane_marks, lanes_in_use, rows};
-use crate::terminal::cells::{Abilities, Cell, cells};
+use crate::terminal::cells::{Cell, TerminalAbilities, cells};
 use crate::text::{columns, fit, plain};
 use crate::{Panel, Report};
 use pipesim_cost::pair::Stream;
@@ -209,7 +209,7 @@ impl<'a> Lines<'a> {
         // Boxes of at least a cell start and end with one, so that labels fit; smaller ones share cells.
         let wide = self.axis.typical() * look.cells as f64 >= 1.0;
         let blocks = look.colored() && !look.ascii;
-        let means = Abilities { mixed: blocks && look.colors != Colors::Sixteen, split: blocks && !wide };
+        let means = TerminalAbilities { mixed: blocks && look.colors != Colors::Sixteen, split: blocks && !wide };
         let cells = cells(marks, self.axis, look.cells, means, |i| look.colors.shown(ink(&marks[i], look).0));
         let mut text: Vec<Option<char>> = vec![None; cells.len()];
         let mut at = 0;

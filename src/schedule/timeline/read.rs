@@ -13,7 +13,7 @@ pub struct TimelineError(pub(super) String);
 
 /// A file of several timelines.
 #[derive(Deserialize)]
-struct List {
+struct TimelineList {
     #[serde(default)]
     schema_version: Option<Value>,
     timelines: Vec<Timeline>,
@@ -48,7 +48,7 @@ impl Timeline {
         if !outer.contains_key("timelines") {
             return Ok(vec![Timeline::from_json(text)?]);
         }
-        let List { schema_version, timelines } = parse(text)?;
+        let TimelineList { schema_version, timelines } = parse(text)?;
         check_version("", schema_version.as_ref())?;
         if timelines.is_empty() {
             let text = "expected timelines, found an empty list of them; write one with -o FILE.json";

@@ -45,7 +45,7 @@ pub(super) struct TimedEvent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum DevicePhase {
     /// Waits for the input of its next op, or has none.
     Idle,
     /// Runs an op or a pair.
@@ -59,7 +59,7 @@ enum Phase {
 pub(super) struct DeviceState {
     next: usize,
     end: usize,
-    state: Phase,
+    state: DevicePhase,
     free: u64,
     /// When compute was free, and when collectives let it continue.
     gate: (u64, u64),
@@ -132,7 +132,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         let device = |device: u32| DeviceState {
             next: schedule.range(device).start,
             end: schedule.range(device).end,
-            state: if prepared.begin[device as usize] > 0 { Phase::Held } else { Phase::Idle },
+            state: if prepared.begin[device as usize] > 0 { DevicePhase::Held } else { DevicePhase::Idle },
             free: prepared.begin[device as usize],
             gate: (0, 0),
             start: 0,
@@ -175,7 +175,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             match self.passed(device, self.prepared.begin[device as usize]) {
                 0 => self.try_start(device),
                 begin => {
-                    self.devices[device as usize].state = Phase::Held;
+                    self.devices[device as usize].state = DevicePhase::Held;
                     self.schedule(begin, device, EventKind::Free, 0, 0);
                 }
             }
@@ -265,7 +265,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
 
     /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
-        if self.devices[device as usize].state != Phase::Idle
+        if self.devices[device as usize].state != DevicePhase::Idle
             || self.next_op(device).is_none()
             || self.inputs(device).any(|message| self.progress[message as usize].end == NEVER)
             || !self.has_copies_back(device)
@@ -291,7 +291,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let state = &mut self.devices[device as usize];
         let (ungated, gated) = std::mem::take(&mut state.gate);
         state.activity.gated += gated.saturating_sub(ungated.max(arrived));
-        (state.state, state.start, state.alone) = (Phase::Running, now, alone);
+        (state.state, state.start, state.alone) = (DevicePhase::Running, now, alone);
         (state.left, state.since, state.speed) = (left, now, 0);
         self.change_running(device, 1);
         (next..next + self.width(next)).for_each(|op| self.note_begun(op));
@@ -318,7 +318,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     pub(super) fn set_speed(&mut self, device: u32) {
         let config = self.prepared.config;
         let state = &self.devices[device as usize];
-        if state.state != Phase::Running {
+        if state.state != DevicePhase::Running {
             return;
         }
         let (mut share, mut of) = (1, 1);
@@ -348,7 +348,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let state = &mut self.devices[device as usize];
         let (index, start, alone) = (state.next, state.start, state.alone);
         state.activity.ran(start, now);
-        state.state = Phase::Held;
+        state.state = DevicePhase::Held;
         let width = self.width(index);
         let end = self.devices[device as usize].end;
         self.devices[device as usize].next = self.skip_copies(index + width, end);
@@ -383,7 +383,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         if free > now {
             self.schedule(free, device, EventKind::Free, 0, 0);
         } else {
-            self.devices[device as usize].state = Phase::Idle;
+            self.devices[device as usize].state = DevicePhase::Idle;
             self.try_start(device);
         }
     }
@@ -404,7 +404,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             return self.schedule(free, device, EventKind::Free, 0, 0);
         }
         let state = &mut self.devices[device as usize];
-        (state.state, state.free) = (Phase::Idle, now);
+        (state.state, state.free) = (DevicePhase::Idle, now);
         self.try_start(device);
     }
 

@@ -26,7 +26,7 @@ use pipesim_schedule::metrics::makespan;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::open::{Goal, OpenSchedule, Program};
 use pipesim_schedule::schedule::{Fault, Schedule};
-use search::{Outcome, Search};
+use search::{ProofOutcome, ProofSearch};
 use tables::Tables;
 
 #[derive(Clone, Debug)]
@@ -164,7 +164,7 @@ fn improve(tables: &Tables, proof: &mut Proof, most: u64) -> Option<Vec<Vec<Op>>
     let mut share = if all_or_nothing { most } else { most / 2 };
     let mut target = proof.objective.saturating_sub(1);
     while proof.lower_bound < proof.objective && share >= LEAST_SHARE {
-        let mut search = Search::new(tables, target, share);
+        let mut search = ProofSearch::new(tables, target, share);
         let outcome = search.run();
         proof.states += search.states;
         if let Some((objective, rows)) = search.best {
@@ -173,14 +173,14 @@ fn improve(tables: &Tables, proof: &mut Proof, most: u64) -> Option<Vec<Vec<Op>>
         }
         let left = most - proof.states;
         match outcome {
-            Outcome::Exhausted => {
+            ProofOutcome::Exhausted => {
                 // Nothing is better than what was found, or nothing reaches the target.
                 let refuted = proof.objective.min(target + 1);
                 proof.lower_bound = proof.lower_bound.max(refuted.next_multiple_of(tables.step));
                 (target, share) = (proof.objective - 1, left);
             }
-            Outcome::Limit if target == proof.lower_bound => break,
-            Outcome::Limit => {
+            ProofOutcome::Limit if target == proof.lower_bound => break,
+            ProofOutcome::Limit => {
                 let above = target.min(proof.objective - 1);
                 (target, share) = (proof.lower_bound + (above - proof.lower_bound) / 2, left / 2);
             }

@@ -5,7 +5,7 @@
 //! r-th release has a latest end. As such ops are anonymous, those that start first get the longest tails, which is the most
 //! favourable assignment.
 
-use super::tables::{State, Tables};
+use super::tables::{SearchState, Tables};
 use pipesim_schedule::activation::WHOLE;
 use pipesim_schedule::op::Kind;
 use std::collections::BinaryHeap;
@@ -48,7 +48,7 @@ impl Relaxation {
     }
 
     /// Returns false only if no continuation of `state` ends by `target`.
-    pub fn may_reach(&mut self, tables: &Tables, state: &State, target: i64) -> bool {
+    pub fn may_reach(&mut self, tables: &Tables, state: &SearchState, target: i64) -> bool {
         self.starts.iter_mut().for_each(Vec::clear);
         for _ in 0..PASSES {
             if !self.find_heads(tables, state, target) {
@@ -69,7 +69,7 @@ impl Relaxation {
     }
 
     /// Computes the earliest starts, with micro-batches in order.
-    fn find_heads(&mut self, tables: &Tables, state: &State, target: i64) -> bool {
+    fn find_heads(&mut self, tables: &Tables, state: &SearchState, target: i64) -> bool {
         let least = state.counts.iter().min().copied().unwrap_or(0) as usize;
         let most = tables.rows.iter().map(|row| row.count).max().unwrap_or(0);
         for k in least..most {
@@ -109,7 +109,7 @@ impl Relaxation {
         true
     }
 
-    fn collect_jobs(&mut self, tables: &Tables, state: &State, device: usize) {
+    fn collect_jobs(&mut self, tables: &Tables, state: &SearchState, device: usize) {
         self.jobs.iter_mut().for_each(Vec::clear);
         for &number in &tables.of_device[device] {
             let row = &tables.rows[number];
@@ -121,7 +121,7 @@ impl Relaxation {
 
     /// Computes the earliest starts of the device's forwards, whichever they are. Returns whether any is later than its head, or
     /// `None` if the cap cannot be kept.
-    fn find_starts(&mut self, tables: &Tables, state: &State, device: usize) -> Option<bool> {
+    fn find_starts(&mut self, tables: &Tables, state: &SearchState, device: usize) -> Option<bool> {
         self.collect_jobs(tables, state, device);
         self.releases.clear();
         for (kind, jobs) in Kind::COSTED.iter().zip(&self.jobs) {
@@ -163,7 +163,7 @@ impl Relaxation {
         Some(raised)
     }
 
-    fn device_may_reach(&mut self, tables: &Tables, state: &State, device: usize, target: i64) -> bool {
+    fn device_may_reach(&mut self, tables: &Tables, state: &SearchState, device: usize, target: i64) -> bool {
         self.collect_jobs(tables, state, device);
         self.all.clear();
         self.jobs.iter().for_each(|jobs| self.all.extend(jobs));
@@ -180,7 +180,7 @@ impl Relaxation {
     }
 
     /// Makes the device's jobs of each kind anonymous, with heads and tails that follow from the cap.
-    fn take_in_turn(&mut self, tables: &Tables, state: &State, device: usize) {
+    fn take_in_turn(&mut self, tables: &Tables, state: &SearchState, device: usize) {
         self.jobs.iter_mut().for_each(|jobs| forget_names(jobs));
         let [forwards, inputs, weights, fulls] = &mut self.jobs;
         let mut later = i64::MIN;
@@ -254,7 +254,7 @@ struct Release {
 }
 
 impl Release {
-    fn new(tables: &Tables, state: &State, device: usize) -> Release {
+    fn new(tables: &Tables, state: &SearchState, device: usize) -> Release {
         let rows = |kind: Kind| {
             let of_device = tables.of_device[device].iter().copied();
             of_device.filter(move |&number| tables.rows[number].op.kind() == kind)

@@ -1,13 +1,13 @@
 //! Depth-first search over active schedules, with a table of refuted states.
 
 use super::relaxation::Relaxation;
-use super::tables::{State, Tables};
+use super::tables::{SearchState, Tables};
 use pipesim_schedule::activation::WHOLE;
 use pipesim_schedule::op::{Kind, Op};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ProofOutcome {
     /// All states were visited or refuted.
     Exhausted,
     /// The limit of states was reached.
@@ -60,9 +60,9 @@ enum Opened {
     Node(Node),
 }
 
-pub(super) struct Search<'a> {
+pub(super) struct ProofSearch<'a> {
     tables: &'a Tables,
-    state: State,
+    state: SearchState,
     relaxation: Relaxation,
     memo: Memo,
     /// Latest end of the schedules that are searched for.
@@ -75,13 +75,13 @@ pub(super) struct Search<'a> {
     pub best: Option<(u64, Vec<Vec<Op>>)>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ProofSearch<'a> {
     /// Creates a search for schedules that end by `target`.
-    pub fn new(tables: &'a Tables, target: u64, limit: u64) -> Search<'a> {
+    pub fn new(tables: &'a Tables, target: u64, limit: u64) -> ProofSearch<'a> {
         let devices = tables.of_device.len();
-        Search {
+        ProofSearch {
             tables,
-            state: State {
+            state: SearchState {
                 counts: vec![0; tables.rows.len()],
                 ends: tables.rows.iter().map(|row| Vec::with_capacity(row.count)).collect(),
                 free: vec![0; devices],
@@ -99,16 +99,16 @@ impl<'a> Search<'a> {
 
     /// Searches for better and better schedules until there are none or the limit is reached. The path is a list, not the call
     /// stack: it is as long as devices wait, which may be often.
-    pub fn run(&mut self) -> Outcome {
+    pub fn run(&mut self) -> ProofOutcome {
         let (mut way, mut step) = (Vec::new(), SearchStep::Root);
         loop {
             match self.open() {
-                Opened::Limit => return Outcome::Limit,
+                Opened::Limit => return ProofOutcome::Limit,
                 Opened::Node(node) => way.push((step, node)),
                 Opened::Nothing => self.undo(step),
             }
             step = loop {
-                let Some((_, node)) = way.last_mut() else { return Outcome::Exhausted };
+                let Some((_, node)) = way.last_mut() else { return ProofOutcome::Exhausted };
                 if let Some(next) = self.next_step(node) {
                     break next;
                 }

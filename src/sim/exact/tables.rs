@@ -26,7 +26,7 @@ pub(super) struct Row {
     pub tails: Vec<i64>,
 }
 
-pub(super) struct State {
+pub(super) struct SearchState {
     /// By row: number of its ops that have run.
     pub counts: Vec<u8>,
     /// By row: their ends.
@@ -37,7 +37,7 @@ pub(super) struct State {
     pub live: Vec<i128>,
 }
 
-impl State {
+impl SearchState {
     /// Returns how many ops of a row have run.
     pub fn done(&self, row: usize) -> usize {
         usize::from(self.counts[row])

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// What an op hands on: whether it is a gradient, its stage, direction, micro-batch and slice.
 type Output = (bool, u32, u32, u32, Option<u32>);
 
-struct Device<'a> {
+struct FillDevice<'a> {
     ops: &'a [Op],
     /// The kind that floats.
     floating: Option<Kind>,
@@ -39,7 +39,7 @@ struct FloatPass<'a> {
 /// Returns the ops of each device in order; `None` if devices wait for each other.
 pub(super) fn rows(open: &OpenSchedule, costs: &CostTable) -> Option<Vec<Vec<Op>>> {
     let whole = open.placement.chunks() * open.slices.total();
-    let mut devices: Vec<Device> = open.programs.iter().map(|program| Device::new(program, whole)).collect();
+    let mut devices: Vec<FillDevice> = open.programs.iter().map(|program| FillDevice::new(program, whole)).collect();
     let holding = Holding::new(costs.keep, &open.slices);
     let mut pass = FloatPass { open, costs, holding, arrivals: BTreeMap::new() };
     loop {
@@ -52,18 +52,18 @@ pub(super) fn rows(open: &OpenSchedule, costs: &CostTable) -> Option<Vec<Vec<Op>
         }
     }
     let done = devices.iter().all(|device| device.next == device.ops.len());
-    done.then(|| devices.into_iter().map(Device::finished).collect())
+    done.then(|| devices.into_iter().map(FillDevice::finished).collect())
 }
 
-impl<'a> Device<'a> {
-    fn new(program: &'a Program, whole: u32) -> Device<'a> {
+impl<'a> FillDevice<'a> {
+    fn new(program: &'a Program, whole: u32) -> FillDevice<'a> {
         let (floating, limit) = match program {
             Program::Fill { floating, cap, .. } => (Some(*floating), *cap),
             _ => (None, None),
         };
         let ops = program.listed();
         let of = |kind: Kind| ops.iter().filter(|op| op.kind() == kind).map(|op| op.alone()).collect();
-        Device {
+        FillDevice {
             ops,
             floating,
             cap: limit.map_or(UNLIMITED, |units| cap(units, whole)),
@@ -99,7 +99,7 @@ fn output(op: Op, stage: u32) -> Output {
 
 impl FloatPass<'_> {
     /// Runs a device until it waits; returns whether any op ran.
-    fn advance(&mut self, device: &mut Device) -> bool {
+    fn advance(&mut self, device: &mut FillDevice) -> bool {
         let start = device.next;
         while let Some(&op) = device.ops.get(device.next) {
             if op.kind() == Kind::R && device.ran.contains(&op) {
@@ -122,11 +122,11 @@ impl FloatPass<'_> {
     }
 
     /// Runs floating ops before `op`, whose input arrives at `arrival`.
-    fn fill(&self, device: &mut Device, op: Op, arrival: u64) {
+    fn fill(&self, device: &mut FillDevice, op: Op, arrival: u64) {
         let hold = |op: Op| self.costs.of(op).duration + self.costs.of(op).after;
         match device.floating {
             Some(Kind::W) => {
-                let change = |device: &Device| device.live + self.change(device, op).0;
+                let change = |device: &FillDevice| device.live + self.change(device, op).0;
                 while let Some(&weights) = device.pending.front()
                     && (device.free + hold(weights) <= arrival || change(device) > device.cap)
                 {
@@ -147,7 +147,7 @@ impl FloatPass<'_> {
     }
 
     /// Whether the device stays within its cap if the R listed at `at` runs now.
-    fn has_room(&self, device: &Device, at: usize, recompute: Op) -> bool {
+    fn has_room(&self, device: &FillDevice, at: usize, recompute: Op) -> bool {
         let more = self.change(device, recompute).0;
         let mut level = device.live + more;
         let mut fits = level <= device.cap;
@@ -159,12 +159,12 @@ impl FloatPass<'_> {
         fits || device.cap == UNLIMITED
     }
 
-    fn change(&self, device: &Device, op: Op) -> (i128, i128) {
+    fn change(&self, device: &FillDevice, op: Op) -> (i128, i128) {
         self.holding.of(op, device.recomputed.contains(&op.of_kind(Kind::R)))
     }
 
     /// Appends `op`; returns when it starts.
-    fn start(&self, device: &mut Device, op: Op, arrival: u64) -> u64 {
+    fn start(&self, device: &mut FillDevice, op: Op, arrival: u64) -> u64 {
         let (time, (taken, returned)) = (self.costs.of(op), self.change(device, op));
         let start = device.free.max(arrival);
         device.free = start + time.duration + time.after;
@@ -174,7 +174,7 @@ impl FloatPass<'_> {
         start
     }
 
-    fn run(&mut self, device: &mut Device, op: Op, arrival: u64) {
+    fn run(&mut self, device: &mut FillDevice, op: Op, arrival: u64) {
         let start = self.start(device, op, arrival);
         let time = self.costs.of(op);
         let lag = if self.open.placement.leaves_device(op) { time.arrival } else { 0 };

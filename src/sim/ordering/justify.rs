@@ -3,7 +3,7 @@
 //! compacts the fill and drain of repeated building blocks.
 
 use super::pattern::timed_ops;
-use super::problem::{Problem, Rule};
+use super::problem::{OpRule, OrderingProblem};
 use super::problem::{kind_of, slot_of};
 use super::trial::{Gaps, Trial};
 use super::words::Words;
@@ -31,7 +31,7 @@ impl SlotPlace {
 
 /// Orders with times.
 struct Justify<'a> {
-    problem: &'a Problem,
+    problem: &'a OrderingProblem,
     rows: Vec<Vec<SlotPlace>>,
     /// By cell: when its content arrives.
     cells: Vec<u64>,
@@ -42,7 +42,7 @@ struct Justify<'a> {
 }
 
 /// Justifies `words`, which have no W's; returns them without W's, or `None` if they deadlock or exceed a cap.
-pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option<Words> {
+pub(super) fn justified(problem: &OrderingProblem, split: bool, words: &Words) -> Option<Words> {
     let mut trial = Trial::new(problem, split);
     let mut rows = vec![Vec::new(); problem.devices()];
     trial.fill(words, Gaps::within(0), |device, slot| rows[device as usize].push(slot))?;
@@ -54,7 +54,7 @@ pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option
 /// Repeats a block every `period` from `offsets` on, with W's in gaps, and justifies all except what runs between the end of the first
 /// micro-batch and the beginning of the last; then justifies the end again without W's. With full backwards everything is
 /// justified. Returns `None` if a cap is exceeded.
-pub(super) fn repeated(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Option<Words> {
+pub(super) fn repeated(problem: &OrderingProblem, backward: Kind, offsets: &[i64], period: i64) -> Option<Words> {
     let devices = 0..problem.devices();
     let block = |device: usize| timed_ops(problem, device, backward, offsets, period);
     if backward == Kind::B {
@@ -74,7 +74,7 @@ pub(super) fn repeated(problem: &Problem, backward: Kind, offsets: &[i64], perio
 
 /// As [`repeated`] with split backwards, but as the authors of the blocks do it: the order runs as soon as possible before its end is
 /// justified, which must leave gaps for W's in time to keep the caps.
-pub(super) fn published(problem: &Problem, offsets: &[i64], period: i64) -> Option<Words> {
+pub(super) fn published(problem: &OrderingProblem, offsets: &[i64], period: i64) -> Option<Words> {
     let block = |device: usize| with_weights(problem, timed_ops(problem, device, Kind::I, offsets, period));
     let mut justify = Justify::new(problem, (0..problem.devices()).map(block).collect())?;
     justify.run(justify.steady(Kind::I));
@@ -86,7 +86,7 @@ pub(super) fn published(problem: &Problem, offsets: &[i64], period: i64) -> Opti
 }
 
 /// Returns the ops of complete `words` as (start, slot) by device, each as soon as possible.
-fn eager(problem: &Problem, split: bool, words: &Words) -> Option<Vec<Vec<(u64, u32)>>> {
+fn eager(problem: &OrderingProblem, split: bool, words: &Words) -> Option<Vec<Vec<(u64, u32)>>> {
     let mut trial = Trial::new(problem, split);
     trial.run(words)?;
     let timed = |device: usize| words.range(device).map(|at| (trial.begins[at], words.slots[at])).collect();
@@ -100,12 +100,12 @@ fn bare(mut rows: Vec<Vec<(u64, u32)>>) -> Vec<Vec<(u64, u32)>> {
 }
 
 /// Returns the words of rows with W's in their gaps.
-fn weighted(problem: &Problem, rows: Vec<Vec<(u64, u32)>>) -> Words {
+fn weighted(problem: &OrderingProblem, rows: Vec<Vec<(u64, u32)>>) -> Words {
     Words::new(rows.into_iter().map(|row| with_weights(problem, row).into_iter().map(|(_, slot)| slot).collect()))
 }
 
 /// Inserts W's into the gaps of a device, the oldest first.
-fn with_weights(problem: &Problem, ops: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
+fn with_weights(problem: &OrderingProblem, ops: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
     let mut all = Vec::with_capacity(ops.len() * 3 / 2);
     let mut pending: VecDeque<u32> = VecDeque::new();
     let mut free = 0;
@@ -128,14 +128,14 @@ fn with_weights(problem: &Problem, ops: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
 
 impl<'a> Justify<'a> {
     /// Creates orders from (start, slot) by device, in order; `None` if a cap is exceeded.
-    fn new(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Option<Justify<'a>> {
+    fn new(problem: &'a OrderingProblem, timed: Vec<Vec<(u64, u32)>>) -> Option<Justify<'a>> {
         let justify = Justify::timed(problem, timed);
         let fits = |(row, &cap): (&Vec<SlotPlace>, &i128)| row.iter().all(|place| place.live <= cap);
         justify.rows.iter().zip(&problem.caps).all(fits).then_some(justify)
     }
 
     /// Creates orders from (start, slot) by device, in order.
-    fn timed(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Justify<'a> {
+    fn timed(problem: &'a OrderingProblem, timed: Vec<Vec<(u64, u32)>>) -> Justify<'a> {
         let mut counts = vec![0; problem.rules.len()];
         let mut rows: Vec<Vec<SlotPlace>> = Vec::new();
         for timed in timed {
@@ -175,7 +175,7 @@ impl<'a> Justify<'a> {
         place(backward).next().unwrap_or(0)..place(Kind::F).next_back().unwrap_or(0)
     }
 
-    fn rule(&self, slot: u32) -> Rule {
+    fn rule(&self, slot: u32) -> OpRule {
         self.problem.rules[slot as usize]
     }
 

@@ -5,7 +5,7 @@
 //! it holds of micro-batches younger than j leave room for one micro-batch on all its chunks: then j can always complete, and after
 //! it the next, so a cap of one micro-batch on all chunks suffices.
 
-use super::problem::Problem;
+use super::problem::OrderingProblem;
 use pipesim_schedule::activation::{UNLIMITED, WHOLE};
 use pipesim_schedule::op::{Kind, Op};
 use std::cmp::Reverse;
@@ -44,7 +44,7 @@ pub(super) enum Course<'a> {
     Choose(&'a Policy),
 }
 
-struct Device {
+struct ListDevice {
     free: u64,
     live: i128,
     next: usize,
@@ -73,9 +73,9 @@ pub(super) struct Stuck {
 }
 
 pub(super) struct ListScheduler<'a> {
-    problem: &'a Problem,
+    problem: &'a OrderingProblem,
     courses: &'a [Course<'a>],
-    devices: Vec<Device>,
+    devices: Vec<ListDevice>,
     /// By slot: number of ops run; B's count as I's.
     counts: Vec<u32>,
     ready: Vec<u64>,
@@ -83,12 +83,12 @@ pub(super) struct ListScheduler<'a> {
 }
 
 /// Runs `courses`, one per device; returns the ops of each in order.
-pub(super) fn list_schedule(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
+pub(super) fn list_schedule(problem: &OrderingProblem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
     let mut ready = vec![NEVER; problem.cells];
     ready[..problem.microbatches as usize].fill(0);
     let device = |number: usize| {
         let chunks = problem.placement.held_by(number as u32).iter();
-        Device {
+        ListDevice {
             free: 0,
             live: 0,
             next: 0,

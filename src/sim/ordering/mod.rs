@@ -45,7 +45,7 @@ use pipesim_schedule::open::{Goal, OpenSchedule, Program};
 use pipesim_schedule::schedule::{Fault, Programs, Schedule};
 use pipesim_schedule::slices::Slices;
 pub use problem::Effort;
-use problem::Problem;
+use problem::OrderingProblem;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -118,7 +118,7 @@ fn rows(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Ve
     if open.slices.is_cut() {
         return Err(Error::Beyond { what: "slices" });
     }
-    let problem = Problem::new(&open.placement, open.microbatches, costs, &caps);
+    let problem = OrderingProblem::new(&open.placement, open.microbatches, costs, &caps);
     match searched(open)? {
         Some(split) => Ok(search_rows(open, costs, &problem, split, effort)),
         None => dispatch_rows(open, &problem),
@@ -262,7 +262,7 @@ fn searched(open: &OpenSchedule) -> Result<Option<bool>, Error> {
 fn search_rows(
     open: &OpenSchedule,
     costs: &CostTable,
-    problem: &Problem,
+    problem: &OrderingProblem,
     split: bool,
     effort: Effort<'_>,
 ) -> Vec<Vec<Op>> {
@@ -329,7 +329,7 @@ fn takes_in_order(schedule: &Schedule) -> bool {
 }
 
 /// Runs all devices by list scheduling.
-fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>, Error> {
+fn dispatch_rows(open: &OpenSchedule, problem: &OrderingProblem) -> Result<Vec<Vec<Op>>, Error> {
     let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(program.listed())).collect();
     let policies: Vec<Option<Policy>> = open.programs.iter().map(policy).collect();
     let course = |device: usize| match (&open.programs[device], &policies[device]) {

@@ -1,13 +1,13 @@
 //! Patterns: the words of closed-form schedules, and building blocks repeated once per period (Qi et al., arXiv 2405.15362
 //! section 3).
 
-use super::problem::Problem;
+use super::problem::OrderingProblem;
 use super::words::Words;
 use pipesim_schedule::activation::WHOLE;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Chunk;
 
-pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Words {
+pub(super) fn in_order(problem: &OrderingProblem, backward: Kind, offsets: &[i64], period: i64) -> Words {
     let row = |device: usize| {
         timed_ops(problem, device, backward, offsets, period).into_iter().map(|(_, slot)| slot).collect()
     };
@@ -16,7 +16,7 @@ pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], perio
 
 /// Returns the ops of a device in a pattern, without W's, as (start, slot) in order.
 pub(super) fn timed_ops(
-    problem: &Problem,
+    problem: &OrderingProblem,
     device: usize,
     backward: Kind,
     offsets: &[i64],
@@ -36,14 +36,14 @@ pub(super) fn timed_ops(
 
 /// Returns a hand-made zero-bubble schedule on a linear placement (arXiv 2401.10241 sections 2.1 and 2.2), between and beyond H1
 /// and H2: device r begins with `twelfths` / 12 * (p - 1 - r) forwards.
-pub(super) fn alternating(problem: &Problem, backward: Kind, twelfths: usize) -> Words {
+pub(super) fn alternating(problem: &OrderingProblem, backward: Kind, twelfths: usize) -> Words {
     let p = problem.devices();
     warmed(problem, backward, &(0..p).map(|r| (twelfths * (p - 1 - r)).div_ceil(12)).collect::<Vec<usize>>())
 }
 
 /// Returns a zero-bubble schedule that begins with as many forwards as each device has time and memory for until its first backward
 /// (arXiv 2401.10241 section 3.1); with `wait`, one more if the backward may wait for it.
-pub(super) fn timed(problem: &Problem, backward: Kind, wait: bool) -> Words {
+pub(super) fn timed(problem: &OrderingProblem, backward: Kind, wait: bool) -> Words {
     let p = problem.devices();
     let stage = |r: usize| problem.placement.held_by(r as u32)[0].stage;
     let rule = |r: usize, kind: Kind| problem.rules[Op::new(kind, stage(r), 0).slot()];
@@ -74,7 +74,7 @@ pub(super) fn timed(problem: &Problem, backward: Kind, wait: bool) -> Words {
 }
 
 /// Returns the words with `warm` forwards first, then forwards and backwards alternating.
-fn warmed(problem: &Problem, backward: Kind, warm: &[usize]) -> Words {
+fn warmed(problem: &OrderingProblem, backward: Kind, warm: &[usize]) -> Words {
     let m = problem.microbatches as usize;
     let row = |(r, &warm): (usize, &usize)| {
         let stage = problem.placement.held_by(r as u32)[0].stage;
@@ -89,7 +89,7 @@ fn warmed(problem: &Problem, backward: Kind, warm: &[usize]) -> Words {
 }
 
 /// Returns the hand-made ZB-V schedule (arXiv 2401.10241 section 6), without W's.
-pub(super) fn zero_bubble_v(problem: &Problem, backward: Kind) -> Words {
+pub(super) fn zero_bubble_v(problem: &OrderingProblem, backward: Kind) -> Words {
     let (p, m) = (problem.devices(), problem.microbatches as usize);
     let n = m.max(2 * p - 1);
     let row = |r: usize| {
@@ -127,7 +127,7 @@ fn first(m: usize, row: Vec<u32>) -> Vec<u32> {
 
 /// A building block: by how much the ops of one micro-batch are delayed beyond the minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Block {
+pub(super) struct BlockDelays {
     /// Delay per hop between devices: forward on the first chunk, on the others; backward on the first chunk, on the others.
     pub hops: [i64; 4],
     /// The same on devices from this one on, if different.
@@ -140,12 +140,12 @@ pub(super) struct Block {
     pub apart: bool,
 }
 
-impl Block {
+impl BlockDelays {
     /// No delay.
-    pub const NONE: Block = Block { hops: [0; 4], beyond: None, turns: [0; 3], even: None, apart: false };
+    pub const NONE: BlockDelays = BlockDelays { hops: [0; 4], beyond: None, turns: [0; 3], even: None, apart: false };
 
     /// Returns, by device, for how long it holds activations of one micro-batch, summed over its chunks.
-    pub fn held(&self, problem: &Problem, backward: Kind, offsets: &[i64]) -> Vec<i64> {
+    pub fn held(&self, problem: &OrderingProblem, backward: Kind, offsets: &[i64]) -> Vec<i64> {
         let of = |chunk: &Chunk| {
             let op = |kind| Op::new(kind, chunk.stage, 0).in_direction(chunk.direction);
             offsets[op(backward).slot()] + self.lasts(problem, op(backward)) - offsets[op(Kind::F).slot()]
@@ -154,7 +154,7 @@ impl Block {
     }
 
     /// Returns, by slot, when the op of micro-batch 0 starts if the block is repeated every `period`.
-    pub fn offsets(&self, problem: &Problem, backward: Kind, period: i64) -> Vec<i64> {
+    pub fn offsets(&self, problem: &OrderingProblem, backward: Kind, period: i64) -> Vec<i64> {
         let stages = problem.placement.stages();
         let mut taken: Vec<Vec<(i64, i64)>> = vec![Vec::new(); problem.devices()];
         let mut offsets = vec![0; problem.rules.len()];
@@ -175,12 +175,12 @@ impl Block {
     }
 
     /// Returns for how long `op` occupies its device.
-    fn lasts(&self, problem: &Problem, op: Op) -> i64 {
+    fn lasts(&self, problem: &OrderingProblem, op: Op) -> i64 {
         self.even.map_or(problem.rules[op.slot()].hold as i64, |unit| unit * i64::from(op.kind().width()))
     }
 
     /// Returns the time from the start of `op`, on `device`, to the start of the micro-batch's next op.
-    fn until_next(&self, problem: &Problem, op: Op, device: u32) -> i64 {
+    fn until_next(&self, problem: &OrderingProblem, op: Op, device: u32) -> i64 {
         let rule = problem.rules[op.slot()];
         let least = self.even.map_or((rule.duration + rule.lag) as i64, |unit| unit * i64::from(op.kind().width()));
         let (stages, devices) = (problem.placement.stages(), problem.placement.devices());

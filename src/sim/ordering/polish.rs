@@ -1,6 +1,6 @@
 //! Local search on orders, guided by the critical path.
 
-use super::problem::Problem;
+use super::problem::OrderingProblem;
 use super::problem::kind_of;
 use super::trial::{Gaps, Score, Trial};
 use super::words::{Cuts, Words, fits};
@@ -42,7 +42,7 @@ pub(super) enum Mode {
 }
 
 pub(super) struct Polish<'a, 'b> {
-    pub problem: &'a Problem,
+    pub problem: &'a OrderingProblem,
     pub trial: &'b mut Trial<'a>,
     pub goal: Goal,
     pub mode: Mode,
@@ -220,7 +220,7 @@ pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
 }
 
 /// Whether a word without W's runs every backward after its forward and keeps the cap if W's run at once.
-fn ordered(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
+fn ordered(problem: &OrderingProblem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
     let mut whole = 0;
     for &slot in word {

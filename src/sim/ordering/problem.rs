@@ -25,7 +25,7 @@ impl Default for Effort<'_> {
 
 /// How the ops of one (stage, direction, kind) run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rule {
+pub(super) struct OpRule {
     /// Compute time.
     pub duration: u64,
     /// Time for which it occupies its device: compute time and host overhead.
@@ -44,11 +44,11 @@ pub(super) struct Rule {
 
 /// Costs, caps and dependences of one placement and number of micro-batches.
 #[derive(Clone, Debug)]
-pub(super) struct Problem {
+pub(super) struct OrderingProblem {
     pub placement: Placement,
     pub microbatches: u32,
     /// By slot.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<OpRule>,
     /// By device.
     pub caps: Vec<i128>,
     pub cells: usize,
@@ -80,18 +80,18 @@ pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
     slot & !KIND | kind as u32
 }
 
-impl Problem {
+impl OrderingProblem {
     /// Creates the problem of `placement` under `costs`; `caps` in activation units by device.
-    pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> Problem {
+    pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> OrderingProblem {
         let stages = placement.stages();
         let lane = |stage: u32, direction: u32| (stage + direction * stages) as usize;
         let cells = Cells::new((stages * placement.directions()) as usize, microbatches as usize);
         let changes = costs.keep.changes();
-        let mut rules = vec![Rule::default(); placement.slots()];
+        let mut rules = vec![OpRule::default(); placement.slots()];
         for op in placement.op_kinds() {
             let (stage, direction, time) = (op.stage(), op.direction(), costs.of(op));
             let row = |stage: u32| cells.row(op.kind(), lane(stage, direction)) as u32;
-            rules[op.slot()] = Rule {
+            rules[op.slot()] = OpRule {
                 duration: time.duration,
                 hold: time.duration + time.after,
                 lag: if placement.leaves_device(op) { time.arrival } else { 0 },
@@ -101,7 +101,7 @@ impl Problem {
                 counter: 3 * lane(stage, direction) as u32 + counter_of(op.kind()),
             };
         }
-        Problem {
+        OrderingProblem {
             placement: placement.clone(),
             microbatches,
             rules,
@@ -116,13 +116,13 @@ impl Problem {
     }
 
     /// Returns the problem with another number of micro-batches.
-    pub fn with_microbatches(&self, microbatches: u32, costs: &CostTable) -> Problem {
+    pub fn with_microbatches(&self, microbatches: u32, costs: &CostTable) -> OrderingProblem {
         let caps = vec![None; self.caps.len()];
-        Problem { caps: self.caps.clone(), ..Problem::new(&self.placement, microbatches, costs, &caps) }
+        OrderingProblem { caps: self.caps.clone(), ..OrderingProblem::new(&self.placement, microbatches, costs, &caps) }
     }
 
     /// Returns the problem with ops that take `unit` (B: two), and transfers that take no time.
-    pub fn even(&self, unit: u64) -> Problem {
+    pub fn even(&self, unit: u64) -> OrderingProblem {
         let mut even = self.clone();
         for op in self.placement.op_kinds() {
             let rule = &mut even.rules[op.slot()];

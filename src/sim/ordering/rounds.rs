@@ -2,7 +2,7 @@
 //! backward and one forward on every device, on the later chunk if its input exists. A W runs in a gap that is long enough, and in a
 //! shorter one if the device would otherwise have idled longest.
 
-use super::problem::{Problem, Rule};
+use super::problem::{OpRule, OrderingProblem};
 use super::words::Words;
 use pipesim_schedule::op::{Kind, Op};
 use std::collections::VecDeque;
@@ -15,16 +15,16 @@ const RETURN: usize = 3;
 
 /// Orders under construction.
 struct Rounds<'a> {
-    problem: &'a Problem,
+    problem: &'a OrderingProblem,
     m: usize,
-    devices: Vec<Device>,
+    devices: Vec<RoundDevice>,
     /// Whether W's fill gaps that are too short: before a forward, and before a backward of the second chunk.
     fills: [bool; 2],
     /// By device: its idle time in the previous attempt.
     allowed: Option<Vec<u64>>,
 }
 
-struct Device {
+struct RoundDevice {
     slots: [u32; 6],
     row: Vec<u32>,
     /// By letter: the ends of its ops.
@@ -36,7 +36,7 @@ struct Device {
 }
 
 /// Returns orders with W's on a V with split backwards: for four ways of filling gaps, attempts repeated while idle time shrinks.
-pub(super) fn rounds(problem: &Problem) -> Vec<Words> {
+pub(super) fn rounds(problem: &OrderingProblem) -> Vec<Words> {
     let mut all = Vec::new();
     for fills in [[true, true], [true, false], [false, true], [false, false]] {
         let mut allowed: Option<Vec<u64>> = None;
@@ -55,13 +55,13 @@ pub(super) fn rounds(problem: &Problem) -> Vec<Words> {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(problem: &'a Problem, fills: [bool; 2], allowed: Option<Vec<u64>>) -> Rounds<'a> {
+    fn new(problem: &'a OrderingProblem, fills: [bool; 2], allowed: Option<Vec<u64>>) -> Rounds<'a> {
         let device = |d: usize| {
             let slot = |kind: Kind, chunk: usize| {
                 Op::new(kind, problem.placement.held_by(d as u32)[chunk].stage, 0).slot() as u32
             };
             let [f, i, w] = [Kind::F, Kind::I, Kind::W].map(|kind| [slot(kind, 0), slot(kind, 1)]);
-            Device {
+            RoundDevice {
                 slots: [f[0], f[1], i[1], i[0], w[1], w[0]],
                 row: Vec::new(),
                 ends: Default::default(),
@@ -91,7 +91,7 @@ impl<'a> Rounds<'a> {
         self.devices[device].ends[letter].len()
     }
 
-    fn rule(&self, device: usize, letter: usize) -> Rule {
+    fn rule(&self, device: usize, letter: usize) -> OpRule {
         self.problem.rules[self.devices[device].slots[letter] as usize]
     }
 
@@ -149,8 +149,9 @@ impl<'a> Rounds<'a> {
     /// long enough.
     fn gap(&mut self, device: usize, letter: usize, over: bool) {
         let arrival = self.arrival(device, letter);
-        let lasts =
-            |this: &Device, problem: &Problem| this.pending.front().map(|&slot| problem.rules[slot as usize].hold);
+        let lasts = |this: &RoundDevice, problem: &OrderingProblem| {
+            this.pending.front().map(|&slot| problem.rules[slot as usize].hold)
+        };
         while lasts(&self.devices[device], self.problem).is_some_and(|w| self.devices[device].free + w <= arrival) {
             self.weights(device);
         }

@@ -1,9 +1,9 @@
 //! The search: patterns and list schedules as starts, polished in a tournament, expanded to all micro-batches.
 
 use super::justify::justified;
-use super::pattern::Block;
+use super::pattern::BlockDelays;
 use super::polish::{Mode, Polish, Random, order};
-use super::problem::{Effort, Problem};
+use super::problem::{Effort, OrderingProblem};
 use super::trial::{Gaps, Score, Trial};
 use super::words::{Cuts, Words, cuts, expanded, fits};
 use crate::event::Each;
@@ -33,8 +33,8 @@ pub(super) struct Found {
     pub from_lattice: bool,
 }
 
-pub(super) struct Search<'a> {
-    pub problem: &'a Problem,
+pub(super) struct OrderSearch<'a> {
+    pub problem: &'a OrderingProblem,
     pub trial: Trial<'a>,
     pub goal: Goal,
     /// I or B.
@@ -43,12 +43,12 @@ pub(super) struct Search<'a> {
     pub times: [i64; 3],
     pub found: Vec<Found>,
     /// The best blocks for fewer micro-batches.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BlockDelays>,
 }
 
 /// Returns the best complete words found.
 pub(super) fn search(
-    problem: &Problem,
+    problem: &OrderingProblem,
     costs: &CostTable,
     goal: Goal,
     split: bool,
@@ -58,7 +58,7 @@ pub(super) fn search(
     let levels = levels(problem);
     let scale = (problem.devices() as u64).clamp(8, 20).pow(3);
     let (whole, each) = (BUDGET * scale / 512 * u64::from(effort.times.max(1)), effort.each);
-    let mut below: Option<(Problem, Vec<Found>)> = None;
+    let mut below: Option<(OrderingProblem, Vec<Found>)> = None;
     let mut blocks = Vec::new();
     for &level in &levels {
         let here = problem.with_microbatches(level, costs);
@@ -70,7 +70,7 @@ pub(super) fn search(
             _ => whole / 2,
         };
         let budget = budget.min(TRIALS * here.ops(split) * u64::from(effort.times.max(1)));
-        let mut search = Search { blocks: std::mem::take(&mut blocks), ..Search::new(&here, goal, split) };
+        let mut search = OrderSearch { blocks: std::mem::take(&mut blocks), ..OrderSearch::new(&here, goal, split) };
         if let Some((smaller, found)) = &below {
             search.expand(smaller, found, level < problem.microbatches);
         }
@@ -110,7 +110,7 @@ pub(super) fn side_by_side<T: Send + Sync>(count: usize, each: Each<'_>, work: i
 }
 
 /// Returns the ascending numbers of micro-batches to search with; orders for few are expanded to more.
-fn levels(problem: &Problem) -> Vec<u32> {
+fn levels(problem: &OrderingProblem) -> Vec<u32> {
     let (p, m) = (problem.devices() as u32, problem.microbatches);
     let mut levels = vec![p + p / 2 + 2, 2 * p + p / 2 + 4];
     levels.drain(..usize::from(problem.placement.chunks() == 1));
@@ -120,18 +120,18 @@ fn levels(problem: &Problem) -> Vec<u32> {
     levels
 }
 
-fn mean(problem: &Problem, kind: Kind) -> i64 {
+fn mean(problem: &OrderingProblem, kind: Kind) -> i64 {
     let ops = problem.placement.op_kinds().filter(|op| op.kind() == kind);
     let (sum, n) = ops.fold((0, 0), |(sum, n), op| (sum + problem.rules[op.slot()].hold, n + 1));
     (sum / n) as i64
 }
 
-impl<'a> Search<'a> {
-    fn new(problem: &'a Problem, goal: Goal, split: bool) -> Search<'a> {
+impl<'a> OrderSearch<'a> {
+    fn new(problem: &'a OrderingProblem, goal: Goal, split: bool) -> OrderSearch<'a> {
         let backward = if split { Kind::I } else { Kind::B };
         let w = if split { mean(problem, Kind::W) } else { 0 };
         let times = [mean(problem, Kind::F), mean(problem, backward), w];
-        Search {
+        OrderSearch {
             problem,
             trial: Trial::new(problem, split),
             goal,
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
     }
 
     /// Expands orders for fewer micro-batches; with `again` they will be expanded once more.
-    fn expand(&mut self, smaller: &Problem, found: &[Found], again: bool) {
+    fn expand(&mut self, smaller: &OrderingProblem, found: &[Found], again: bool) {
         let mut trial = Trial::new(smaller, self.backward == Kind::I);
         let more = self.problem.microbatches - smaller.microbatches;
         for start in found {
@@ -196,7 +196,7 @@ impl<'a> Search<'a> {
             if let Some(fence) = &start.fence {
                 all.push((fence.clone(), more));
             } else {
-                Search::run(&mut trial, start);
+                OrderSearch::run(&mut trial, start);
                 for q in (1..=3).filter(|&q| more.is_multiple_of(q)) {
                     all.extend(
                         cuts(smaller, &trial.begins, &start.words, q, 3).into_iter().map(|cuts| (cuts, more / q)),
@@ -206,7 +206,7 @@ impl<'a> Search<'a> {
             for (cuts, times) in all {
                 let (words, moved) = expanded(&start.words, &cuts, times);
                 let candidate = Found { words, fence: None, ..start.clone() };
-                let Some(score) = Search::run(&mut self.trial, &candidate) else { continue };
+                let Some(score) = OrderSearch::run(&mut self.trial, &candidate) else { continue };
                 let free = Found { score, ..candidate };
                 if again {
                     self.found.push(Found { fence: Some(moved), ..free.clone() });
@@ -221,7 +221,7 @@ impl<'a> Search<'a> {
     fn fence(&mut self) {
         for start in self.found.iter().take(4 * ENTRANTS).cloned().collect::<Vec<Found>>() {
             if start.fence.is_none() {
-                Search::run(&mut self.trial, &start);
+                OrderSearch::run(&mut self.trial, &start);
                 let fence = cuts(self.problem, &self.trial.begins, &start.words, 1, 1).pop();
                 self.found.extend(fence.map(|fence| Found { fence: Some(fence), ..start }));
             }

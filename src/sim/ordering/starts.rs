@@ -3,12 +3,12 @@
 
 use super::justify;
 use super::list_schedule::{Course, Policy, Rank, list_schedule};
-use super::pattern::{Block, alternating, in_order, timed, zero_bubble_v};
+use super::pattern::{BlockDelays, alternating, in_order, timed, zero_bubble_v};
 use super::polish::{Mode, Random, order};
-use super::problem::Problem;
+use super::problem::OrderingProblem;
 use super::problem::kind_of;
 use super::rounds::rounds;
-use super::search::{Found, Search, side_by_side};
+use super::search::{Found, OrderSearch, side_by_side};
 use super::trial::{Gaps, Trial};
 use super::words::{Words, fits, words_of};
 use crate::event::Each;
@@ -23,11 +23,11 @@ const BLOCKS: usize = 32;
 const RUNS: u64 = 12;
 
 /// What a block reaches, the block, and its words.
-type Rated = (u64, Block, Words);
+type Rated = (u64, BlockDelays, Words);
 
 /// Returns blocks as in arXiv 2405.15362 (appendix A) on a lattice of `unit`s for `p` devices, but with collisions shifted instead of
 /// excluded: the same delays down forward and up backward, in two sections of devices, with any turns. In halves of a unit.
-fn blocks(p: u32, unit: i64) -> Vec<Block> {
+fn blocks(p: u32, unit: i64) -> Vec<BlockDelays> {
     let mut blocks = Vec::new();
     for (a, b) in (0..5).flat_map(|a| (0..=a).map(move |b| (a, b))) {
         let last = if a == b { 1 } else { p - 1 };
@@ -36,7 +36,7 @@ fn blocks(p: u32, unit: i64) -> Vec<Block> {
                 let hops = |delay: i64| [2 * delay, 0, 0, 2 * delay];
                 let beyond = (a != b).then(|| (cut, hops(b)));
                 let turns = turns.map(|turn| 2 * turn);
-                blocks.push(Block { hops: hops(a), beyond, turns, even: Some(unit), apart: true });
+                blocks.push(BlockDelays { hops: hops(a), beyond, turns, even: Some(unit), apart: true });
             }
         }
     }
@@ -46,23 +46,23 @@ fn blocks(p: u32, unit: i64) -> Vec<Block> {
 const CLIMBS: (usize, usize) = (3, 120);
 
 /// V-Min, V-Half and V-ZB (arXiv 2405.15362 section 3 and its appendix: the turn depends on p), in halves of a unit.
-const PUBLISHED: [Block; 5] = [
-    Block { hops: [0, 0, 0, 0], turns: [0; 3], ..Block::NONE },
-    Block { hops: [0, 0, 0, 0], turns: [4, 0, 0], ..Block::NONE },
-    Block { hops: [2, 0, 2, 0], turns: [0; 3], ..Block::NONE },
-    Block { hops: [2, 0, 2, 0], turns: [6, 0, 0], ..Block::NONE },
-    Block { hops: [6, 2, 6, 2], turns: [0; 3], ..Block::NONE },
+const PUBLISHED: [BlockDelays; 5] = [
+    BlockDelays { hops: [0, 0, 0, 0], turns: [0; 3], ..BlockDelays::NONE },
+    BlockDelays { hops: [0, 0, 0, 0], turns: [4, 0, 0], ..BlockDelays::NONE },
+    BlockDelays { hops: [2, 0, 2, 0], turns: [0; 3], ..BlockDelays::NONE },
+    BlockDelays { hops: [2, 0, 2, 0], turns: [6, 0, 0], ..BlockDelays::NONE },
+    BlockDelays { hops: [6, 2, 6, 2], turns: [0; 3], ..BlockDelays::NONE },
 ];
 
 /// V-Min and V-Half as published, with both turns: p decides which of them repeats without collisions. In halves of a unit.
-const REPEATED: [Block; 4] = [
-    Block { hops: [0, 0, 0, 0], turns: [0, 0, 0], apart: true, ..Block::NONE },
-    Block { hops: [0, 0, 0, 0], turns: [4, 0, 0], apart: true, ..Block::NONE },
-    Block { hops: [2, 0, 0, 2], turns: [0, 0, 2], apart: true, ..Block::NONE },
-    Block { hops: [2, 0, 0, 2], turns: [6, 0, 2], apart: true, ..Block::NONE },
+const REPEATED: [BlockDelays; 4] = [
+    BlockDelays { hops: [0, 0, 0, 0], turns: [0, 0, 0], apart: true, ..BlockDelays::NONE },
+    BlockDelays { hops: [0, 0, 0, 0], turns: [4, 0, 0], apart: true, ..BlockDelays::NONE },
+    BlockDelays { hops: [2, 0, 0, 2], turns: [0, 0, 2], apart: true, ..BlockDelays::NONE },
+    BlockDelays { hops: [2, 0, 0, 2], turns: [6, 0, 2], apart: true, ..BlockDelays::NONE },
 ];
 
-impl Search<'_> {
+impl OrderSearch<'_> {
     /// Gathers starts, with `budget` ops of work, and `lattice` ops for blocks on a lattice.
     pub fn starts(&mut self, [budget, lattice]: [u64; 2], each: Each<'_>) {
         // Never fails: list scheduling cannot deadlock.
@@ -86,7 +86,7 @@ impl Search<'_> {
                 }
             }
             self.lattice(lattice, each);
-            for block in PUBLISHED.into_iter().flat_map(|block| [block, Block { even: Some(unit), ..block }]) {
+            for block in PUBLISHED.into_iter().flat_map(|block| [block, BlockDelays { even: Some(unit), ..block }]) {
                 self.block(block);
             }
         }
@@ -95,7 +95,7 @@ impl Search<'_> {
             if self.trial.work > until {
                 break;
             }
-            for block in [block, Block { even: Some(unit), ..block }] {
+            for block in [block, BlockDelays { even: Some(unit), ..block }] {
                 rated.extend(self.block(block).map(|key| (key, block)));
             }
             for (patience, slack) in [(0, 0), (0, w), (unit / 2, 0)] {
@@ -117,7 +117,7 @@ impl Search<'_> {
         }
         let unit = self.unit();
         let even = self.problem.even(unit as u64);
-        for block in REPEATED.map(|block| Block { even: Some(unit), ..block }) {
+        for block in REPEATED.map(|block| BlockDelays { even: Some(unit), ..block }) {
             let words = justify::published(&even, &self.offsets(block), self.period_of(block));
             words.into_iter().for_each(|words| self.start(words));
         }
@@ -134,14 +134,14 @@ impl Search<'_> {
     }
 
     /// A grid of blocks: the distances of arXiv 2405.15362 section 3 and their neighbours, in halves of a unit.
-    fn blocks(&self) -> Vec<Block> {
+    fn blocks(&self) -> Vec<BlockDelays> {
         let mut blocks = Vec::new();
         if self.problem.placement.chunks() == 1 {
             for hop in 0..8 {
-                blocks.extend([0, 2].map(|turn| Block {
+                blocks.extend([0, 2].map(|turn| BlockDelays {
                     hops: [0, 0, 2 * hop, 2 * hop],
                     turns: [turn, 0, 0],
-                    ..Block::NONE
+                    ..BlockDelays::NONE
                 }));
             }
             return blocks;
@@ -149,7 +149,7 @@ impl Search<'_> {
         for (first, other) in (0..4).flat_map(|first| (0..3).map(move |other| (2 * first, 2 * other))) {
             for (back, back_other) in [(first, other), (first, first), (other, first), (0, 0)] {
                 let hops = [first, other, back, back_other];
-                blocks.extend([0, 2, 4, 6].map(|turn| Block { hops, turns: [turn, 0, 0], ..Block::NONE }));
+                blocks.extend([0, 2, 4, 6].map(|turn| BlockDelays { hops, turns: [turn, 0, 0], ..BlockDelays::NONE }));
             }
         }
         blocks.sort();
@@ -160,21 +160,21 @@ impl Search<'_> {
     }
 
     /// Returns the time from one micro-batch to the next in `block`.
-    pub fn period_of(&self, block: Block) -> i64 {
+    pub fn period_of(&self, block: BlockDelays) -> i64 {
         let chunks = self.problem.placement.held_by(0).len() as i64;
         block.even.map_or(self.period(), |unit| 3 * unit * chunks).max(1)
     }
 
-    pub fn offsets(&self, block: Block) -> Vec<i64> {
+    pub fn offsets(&self, block: BlockDelays) -> Vec<i64> {
         let scale = |n: i64| n * self.unit() / 2;
         let hops = |hops: [i64; 4]| hops.map(scale);
         let beyond = block.beyond.map(|(first, beyond)| (first, hops(beyond)));
-        let scaled = Block { hops: hops(block.hops), beyond, turns: block.turns.map(scale), ..block };
+        let scaled = BlockDelays { hops: hops(block.hops), beyond, turns: block.turns.map(scale), ..block };
         scaled.offsets(self.problem, self.backward, self.period_of(block))
     }
 
     /// Adds `block` in strict order.
-    fn block(&mut self, block: Block) -> Option<(u64, u64, u64)> {
+    fn block(&mut self, block: BlockDelays) -> Option<(u64, u64, u64)> {
         let words = in_order(self.problem, self.backward, &self.offsets(block), self.period_of(block));
         self.consider(words)
     }
@@ -221,7 +221,7 @@ impl Search<'_> {
     }
 
     /// Improves `block`, which reaches `key`, by random changes until the work exceeds `until`.
-    fn climb(&mut self, mut key: (u64, u64, u64), mut block: Block, until: u64) {
+    fn climb(&mut self, mut key: (u64, u64, u64), mut block: BlockDelays, until: u64) {
         let mut random = Random(1);
         for _ in 0..CLIMBS.1 {
             if self.trial.work > until {
@@ -272,13 +272,13 @@ impl Search<'_> {
     }
 
     /// Returns `block` repeated as it is, justified except for its steady state, and what it reaches.
-    fn kept(&self, block: Block, even: &Problem, trial: &mut Trial<'_>) -> Option<Rated> {
+    fn kept(&self, block: BlockDelays, even: &OrderingProblem, trial: &mut Trial<'_>) -> Option<Rated> {
         let words = justify::repeated(even, self.backward, &self.offsets(block), self.period_of(block))?;
         Some((order(self.goal, trial.run(&words)?).0, block, words))
     }
 
     /// Returns the order of `block` as soon as possible, justified, without W's.
-    fn squeezed(&self, block: Block, even: &Problem, trial: &mut Trial<'_>) -> Option<Rated> {
+    fn squeezed(&self, block: BlockDelays, even: &OrderingProblem, trial: &mut Trial<'_>) -> Option<Rated> {
         let words = in_order(self.problem, self.backward, &self.offsets(block), self.period_of(block));
         let words = justify::justified(even, self.backward == Kind::I, &words)?;
         let slacks = [0, self.times[2] as u64].into_iter();
@@ -287,7 +287,7 @@ impl Search<'_> {
     }
 
     /// Returns the blocks that keep the caps on average, without duplicates, those that hold most first.
-    fn fitting(&self) -> Vec<Block> {
+    fn fitting(&self) -> Vec<BlockDelays> {
         let room = |device: usize| self.problem.caps[device] / (WHOLE / 1000);
         let mut seen = BTreeSet::new();
         let mut fitting = Vec::new();

@@ -5,7 +5,7 @@
 //! `slack`), when the next F would exceed the cap, and at the end.
 
 use super::problem::slot_of;
-use super::problem::{Problem, Rule};
+use super::problem::{OpRule, OrderingProblem};
 use super::words::Words;
 use pipesim_schedule::graph::SOURCE;
 use pipesim_schedule::op::Kind;
@@ -39,7 +39,7 @@ pub(super) struct Score {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Device {
+struct TrialDevice {
     next: usize,
     free: u64,
     first: u64,
@@ -53,10 +53,10 @@ struct Device {
     taken: usize,
 }
 
-impl Device {
+impl TrialDevice {
     /// Runs the oldest pending W.
     #[inline]
-    fn take(&mut self, rule: &Rule) {
+    fn take(&mut self, rule: &OpRule) {
         self.last = self.free + rule.duration;
         self.free += rule.hold;
         self.taken += 1;
@@ -64,10 +64,10 @@ impl Device {
 }
 
 pub(super) struct Trial<'a> {
-    problem: &'a Problem,
+    problem: &'a OrderingProblem,
     ready: Vec<u64>,
     counts: Vec<u32>,
-    devices: Vec<Device>,
+    devices: Vec<TrialDevice>,
     runnable: Vec<u32>,
     queue: Vec<u32>,
     /// By device: sum of the durations of its ops.
@@ -84,14 +84,14 @@ pub(super) struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     /// Creates buffers for trials of `problem`, with backwards split or not.
-    pub fn new(problem: &'a Problem, split: bool) -> Trial<'a> {
+    pub fn new(problem: &'a OrderingProblem, split: bool) -> Trial<'a> {
         let devices = problem.devices();
         let lanes = problem.placement.stages() as usize * problem.placement.directions() as usize;
         Trial {
             problem,
             ready: vec![0; problem.cells],
             counts: vec![0; 3 * lanes],
-            devices: vec![Device::default(); devices],
+            devices: vec![TrialDevice::default(); devices],
             runnable: Vec::with_capacity(devices),
             queue: Vec::new(),
             works: (0..devices).map(|device| problem.work(device, split)).collect(),
@@ -113,8 +113,14 @@ impl<'a> Trial<'a> {
         self.runnable.clear();
         for (number, device) in self.devices.iter_mut().enumerate() {
             let start = words.starts[number];
-            *device =
-                Device { next: start, first: NEVER, awaited: NONE, queued: start, taken: start, ..Device::default() };
+            *device = TrialDevice {
+                next: start,
+                first: NEVER,
+                awaited: NONE,
+                queued: start,
+                taken: start,
+                ..TrialDevice::default()
+            };
         }
         self.runnable.extend((0..self.devices.len() as u32).rev());
     }
@@ -231,7 +237,7 @@ impl<'a> Trial<'a> {
                 break;
             }
             let forward = slot & 3 == Kind::F as u32;
-            let room = |device: &Device| {
+            let room = |device: &TrialDevice| {
                 !forward || self.problem.admits(number as usize, device.whole + 1, device.queued - device.taken)
             };
             while device.taken < device.queued {

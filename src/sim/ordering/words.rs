@@ -1,6 +1,6 @@
 //! Words: the orders of all devices as slots, and the repetition of their steady state for more micro-batches.
 
-use super::problem::{Problem, kind_of};
+use super::problem::{OrderingProblem, kind_of};
 use pipesim_schedule::op::{Kind, Op};
 
 /// One order per device, flat: ops as slots, in order of micro-batch per slot.
@@ -43,7 +43,7 @@ pub(super) fn words_of(rows: &[Vec<Op>]) -> Words {
 }
 
 /// Whether a word keeps the cap and runs every backward after its forward and every W after its I.
-pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
+pub(super) fn fits(problem: &OrderingProblem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
     let (mut whole, mut pending) = (0_i64, 0_usize);
     for &slot in word {
@@ -64,7 +64,7 @@ pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut 
 }
 
 /// Returns the op of `slot` for micro-batch number `count` of its direction.
-pub(super) fn op_of(problem: &Problem, slot: u32, count: u32) -> Op {
+pub(super) fn op_of(problem: &OrderingProblem, slot: u32, count: u32) -> Op {
     let stage = slot / Op::SLOTS_PER_STAGE as u32;
     let direction = slot >> 2 & 1;
     let first = problem.placement.microbatches_of(direction, problem.microbatches).start;
@@ -77,7 +77,7 @@ pub(super) type Cuts = Vec<(usize, usize)>;
 
 /// Returns up to `sample` ways to cut all devices at one moment for a period of `q` micro-batches, the middle of the step first.
 /// `begins` are the starts of the ops of `words`.
-pub(super) fn cuts(problem: &Problem, begins: &[u64], words: &Words, q: u32, sample: usize) -> Vec<Cuts> {
+pub(super) fn cuts(problem: &OrderingProblem, begins: &[u64], words: &Words, q: u32, sample: usize) -> Vec<Cuts> {
     let longest = (0..problem.devices()).max_by_key(|&d| words.range(d).len()).unwrap_or(0);
     let moments: Vec<u64> = words.range(longest).map(|at| begins[at]).collect();
     let at = |n: usize| (0..problem.devices()).map(|d| cut(problem, begins, words, moments[n], q, d)).collect();
@@ -89,7 +89,14 @@ fn middle_out(n: usize) -> impl Iterator<Item = usize> {
     (0..n).map(move |k| if k % 2 == 0 { n / 2 + k / 2 } else { n / 2 - k.div_ceil(2) }).filter(move |&k| k < n)
 }
 
-fn cut(problem: &Problem, begins: &[u64], words: &Words, moment: u64, q: u32, device: usize) -> Option<(usize, usize)> {
+fn cut(
+    problem: &OrderingProblem,
+    begins: &[u64],
+    words: &Words,
+    moment: u64,
+    q: u32,
+    device: usize,
+) -> Option<(usize, usize)> {
     let range = words.range(device);
     let begins = &begins[range.clone()];
     let start = range.start + begins.partition_point(|&begin| begin < moment);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a device holds; the threads that compute and copy share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held(Arc<Mutex<Changes>>);
+pub(super) struct HeldBytes(Arc<Mutex<Changes>>);
 
 #[derive(Debug, Default)]
 struct Changes {
@@ -37,7 +37,7 @@ impl Changes {
     }
 }
 
-impl Held {
+impl HeldBytes {
     fn changes(&self) -> MutexGuard<'_, Changes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,12 +47,12 @@ impl Held {
         self.changes().push(op, bytes);
     }
 
-    /// Notes that `op` begins, which takes memory at its start. [`Held::took`] says how much.
+    /// Notes that `op` begins, which takes memory at its start. [`HeldBytes::took`] says how much.
     pub fn begin(&self, op: Op) -> usize {
         self.changes().push(op, 0)
     }
 
-    /// Says by how many bytes the op changed what is held whose [`Held::begin`] returned `number`.
+    /// Says by how many bytes the op changed what is held whose [`HeldBytes::begin`] returned `number`.
     pub fn took(&self, number: usize, bytes: i64) {
         if let Some(change) = self.changes().of_step.get_mut(number) {
             change.1 = bytes;

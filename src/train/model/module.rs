@@ -1,7 +1,7 @@
 //! What one device holds of the model, and its pipeline ops: forward, backward for the input, backward for the weights.
 
 use super::catalog::{Catalog, Origin};
-use super::held::Held;
+use super::held::HeldBytes;
 use super::layers::{Layer, attention, compile};
 use super::parameters::Parameters;
 use super::shares::Shares;
@@ -81,7 +81,7 @@ pub struct StageModule<C: Compute> {
     rows_between: usize,
     /// Of a token's loss: the step's is the mean over all its tokens.
     pub(super) weight: f32,
-    pub(super) held: Held,
+    pub(super) held: HeldBytes,
 }
 
 /// What a worker shares with others.
@@ -225,7 +225,7 @@ impl<C: Compute> StageModule<C> {
             rows: workload.micro_batch.rows(),
             rows_between: workload.micro_batch.rows() / share.row_ranks(),
             weight: 1.0 / (workload.microbatches * workload.micro_batch.rows()) as f32,
-            held: Held::default(),
+            held: HeldBytes::default(),
         })
     }
 

@@ -23,7 +23,7 @@ enum Keeping {
 }
 
 /// A forward pass over the parts of a stage.
-struct Forward<'a, C: Compute> {
+struct ForwardPass<'a, C: Compute> {
     compute: &'a mut C,
     layers: &'a [Vec<Layer>],
     groups: &'a [C::Group],
@@ -33,7 +33,7 @@ struct Forward<'a, C: Compute> {
     keeping: Keeping,
 }
 
-impl<C: Compute> Forward<'_, C> {
+impl<C: Compute> ForwardPass<'_, C> {
     /// Returns what the layers leave behind, and the output. `earlier` is what earlier slices of the micro-batch left.
     fn run(
         self,
@@ -172,7 +172,7 @@ impl<C: Compute> StageModule<C> {
         let entry = &self.stages[&op.stage()];
         let earlier = entry.stashes[unit - slice..unit].iter().map(Stash::forward);
         let earlier = earlier.collect::<Result<Vec<_>, _>>().map_err(Error::msg)?;
-        let forward = Forward {
+        let forward = ForwardPass {
             compute: &mut self.compute,
             layers: &self.layers,
             groups: &self.groups,

@@ -26,7 +26,7 @@ const FEELINGS: &[&str] = &["happy", "tired", "hungry", "proud", "curious", "afr
 
 /// The stories' bytes, an end-of-text token before each.
 pub(super) fn stories() -> Vec<u32> {
-    let mut writer = Writer { generator: ChaCha8Rng::seed_from_u64(20), text: String::new() };
+    let mut writer = TextGenerator { generator: ChaCha8Rng::seed_from_u64(20), text: String::new() };
     let mut ids = Vec::with_capacity(LENGTH + 2000);
     while ids.len() < LENGTH {
         writer.text.clear();
@@ -37,12 +37,12 @@ pub(super) fn stories() -> Vec<u32> {
     ids
 }
 
-struct Writer {
+struct TextGenerator {
     generator: ChaCha8Rng,
     text: String,
 }
 
-impl Writer {
+impl TextGenerator {
     fn below(&mut self, bound: usize) -> usize {
         self.generator.next_u32() as usize % bound
     }

@@ -1,6 +1,6 @@
 //! A CPU core, with the memory that its calls use again.
 
-use super::pool::{Memories, Pool};
+use super::pool::{BufferPool, Memories};
 use crate::compute::{Attention, Collective, Memory, Workload};
 use anyhow::{Result, ensure};
 use cpu_kernels::{attention, rotary};
@@ -43,9 +43,9 @@ pub struct Cpu {
     pub(super) keep_logits: bool,
     /// By micro-batch, then by slice (n, V).
     pub(super) logits: Vec<Option<Vec<f32>>>,
-    pub(super) pool: Pool,
+    pub(super) pool: BufferPool,
     /// Where copies to the host go.
-    host: Pool,
+    host: BufferPool,
 }
 
 impl Memory for Vec<f32> {
@@ -86,8 +86,8 @@ impl Cpu {
             squares: Vec::new(),
             keep_logits: false,
             logits: vec![None; heads],
-            pool: Pool::default(),
-            host: Pool::default(),
+            pool: BufferPool::default(),
+            host: BufferPool::default(),
         })
     }
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A memory: a device's, or the host's. The threads that compute and copy share it.
 #[derive(Clone, Default)]
-pub(super) struct Pool {
+pub(super) struct BufferPool {
     free: Arc<Mutex<BTreeMap<usize, Vec<Vec<f32>>>>>,
 }
 
-impl Pool {
+impl BufferPool {
     /// A buffer of `length` elements that hold anything.
     pub(super) fn take(&self, length: usize) -> Vec<f32> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,8 +32,8 @@ impl Pool {
 /// The memory of a device, and the memory of its host.
 #[derive(Clone)]
 pub struct Memories {
-    pub(super) device: Pool,
-    pub(super) host: Pool,
+    pub(super) device: BufferPool,
+    pub(super) host: BufferPool,
 }
 
 impl Memories {
@@ -49,7 +49,7 @@ impl Memories {
 }
 
 /// Copies a buffer to another memory, and gives it back to its own.
-fn moved(buffer: Vec<f32>, from: &Pool, to: &Pool) -> Vec<f32> {
+fn moved(buffer: Vec<f32>, from: &BufferPool, to: &BufferPool) -> Vec<f32> {
     let mut copy = to.take(buffer.len());
     copy.copy_from_slice(&buffer);
     from.give(buffer);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The tokens of a step, uploaded by one copy. Two pinned copies alternate, so that the host fills one while the device may
 /// still read the other.
-pub(super) struct Batch {
+pub(super) struct TokenBatch {
     gpu: Arc<Gpu>,
     workload: Workload,
     device: Buffer,
@@ -22,15 +22,15 @@ pub(super) struct Batch {
 
 const WORD: usize = size_of::<u32>();
 
-impl Batch {
+impl TokenBatch {
     /// Allocates memory for the tokens of a step: inputs for the embedding, targets for the head.
-    pub(super) fn new(gpu: &Arc<Gpu>, workload: &Workload) -> Result<Batch> {
+    pub(super) fn new(gpu: &Arc<Gpu>, workload: &Workload) -> Result<TokenBatch> {
         let (tokens, units) = (step_tokens(workload), workload.microbatches * workload.slice_count());
         let words =
             if workload.has_embedding { 4 * tokens + units } else { 0 } + if workload.has_head { tokens } else { 0 };
         let staging =
             || -> Result<(Pinned, Event)> { Ok((Pinned::new(gpu.context(), words * WORD)?, gpu.events().untimed()?)) };
-        Ok(Batch {
+        Ok(TokenBatch {
             gpu: gpu.clone(),
             workload: workload.clone(),
             device: Buffer::new(gpu.context(), words * WORD)?,

@@ -31,7 +31,7 @@ pub use timing::EventTimer;
 
 use super::{Attention, Memory, Workload};
 use anyhow::{Result, ensure};
-use batch::{Batch, Step};
+use batch::{Step, TokenBatch};
 use cpu_kernels::rotary;
 use host::HostCopies;
 use operation::{FusedShape, Operations};
@@ -57,7 +57,7 @@ pub struct Cuda {
     is_awake: bool,
     /// Cosines and sines (T, size / 2) of rotary positions, if the model has them.
     rotations: Option<[Buffer; 2]>,
-    batch: Batch,
+    batch: TokenBatch,
     /// The slice that calls are for.
     slice: usize,
     /// Loss of each slice of each micro-batch.
@@ -164,7 +164,7 @@ impl Cuda {
         };
         Ok(Cuda {
             rotations,
-            batch: Batch::new(gpu, &workload)?,
+            batch: TokenBatch::new(gpu, &workload)?,
             slice: 0,
             losses: Buffer::new(gpu.context(), units * size_of::<f32>())?,
             step: Step::new(gpu, squares, units)?,
