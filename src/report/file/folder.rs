@@ -237,7 +237,10 @@ fn try_folder(path: &Path) -> io::Result<()> {
         return Err(io::Error::other("it is a file; with -o - no report is written"));
     }
     // Names of timelines are known only later, so every possible name is checked.
-    replaced_files(&target, is_of_reports)?;
+    if replaced_files(&target, is_of_reports).is_err() {
+        let _lock = unfinished::lock(&target)?; // another program may just be moving its files in
+        replaced_files(&target, is_of_reports)?;
+    }
     Unfinished::folder(&target).map(drop)
 }
 
