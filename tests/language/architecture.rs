@@ -224,7 +224,7 @@ const FLAGS: &[(&str, &str)] = &[
 #[test]
 fn texts_of_the_library_name_settings_without_flags() {
     let mut found = BTreeSet::new();
-    for file in rust_files(&root().join("src")) {
+    for file in all_rust_files() {
         let path = file.strip_prefix(root()).unwrap().to_string_lossy().to_string();
         if path.starts_with("src/cli/") {
             continue;
