@@ -5,12 +5,12 @@
 //! and the crate's own functions use it. [`Question::from_toml`] and [`Question::to_toml`] keep a question in a file.
 //!
 //! ```
-//! use pipesim::questions::{Question, answer};
+//! use pipesim_answer::question::{Question, answer};
 //!
 //! let question = Question::from_toml("version = 1\nschedule = [\"1f1b\", \"zb-v\"]\nstages = [4]\nmicro = [8]\n")?;
-//! let answer = answer(&question, &pipesim::schedules::Files)?;
+//! let answer = answer(&question, &pipesim_answer::resolve::Files)?;
 //! assert_eq!(answer.predictions[1].figures.metrics.makespan, 25.5);
-//! # Ok::<(), pipesim::Error>(())
+//! # Ok::<(), pipesim_answer::resolve::Error>(())
 //! ```
 
 mod answer;
