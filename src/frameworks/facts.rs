@@ -119,8 +119,8 @@ impl Facts {
         self.set("ops", kinds)
     }
 
-    /// Adds the facts of a layout. `schedule` is the name of a built-in schedule without its options.
-    pub fn add_layout(&mut self, layout: &ParallelConfig, schedule: &str) -> &mut Facts {
+    /// Adds the facts of a layout. `schedule` is the name of a built-in schedule without its options; `None`: of a file.
+    pub fn add_layout(&mut self, layout: &ParallelConfig, schedule: Option<&str>) -> &mut Facts {
         let l = layout;
         let (recompute, modules) = match l.recompute {
             Recompute::Parts(parts) => {
@@ -129,7 +129,9 @@ impl Facts {
             }
             other => (other.to_string(), Vec::new()),
         };
-        self.set("schedule", if l.pp == 1 { "" } else { schedule });
+        if let Some(name) = schedule {
+            self.set("schedule", if l.pp == 1 { "" } else { name });
+        }
         self.set("p", l.pp).set("v", l.chunks).set("m", l.micro).set("stages", l.stages()).set("group", l.pp);
         self.set("b", l.micro_batch_size).set("batch", l.batch()).set("seq", l.sequence).set("rounds", l.rounds);
         self.set("tp", l.tp).set("cp", l.cp).set("ep", l.ep).set("etp", l.etp).set("dp", l.dp).set("edp", l.edp());

@@ -214,17 +214,21 @@ impl Framework {
         Ok(found)
     }
 
-    /// Returns whether it refuses a layout, or has no way to express it.
+    /// Returns whether it refuses a layout or does something else; with `expresses`, also whether it has no way to express it.
     ///
     /// # Errors
     /// A rule that cannot be evaluated.
-    pub fn refuses(&self, facts: &Facts) -> Result<bool, Error> {
-        if self.lacks(facts.text("schedule")).is_some() {
+    pub fn refuses(&self, facts: &Facts, expresses: bool) -> Result<bool, Error> {
+        if expresses && self.lacks(facts.text("schedule")).is_some() {
             return Ok(true);
         }
-        let rules = || self.rules.iter().filter(|rule| rule.kind != ObjectionKind::Needs);
+        let counts = |kind| match kind {
+            ObjectionKind::Refused | ObjectionKind::Silent => true,
+            ObjectionKind::Missing => expresses,
+            ObjectionKind::Needs => false,
+        };
         self.program.evaluate(facts, |value| {
-            for rule in rules() {
+            for rule in self.rules.iter().filter(|rule| counts(rule.kind)) {
                 if value(rule.broken)? == Some(Json::Bool(true)) {
                     return Ok(true);
                 }

@@ -172,7 +172,7 @@ fn a_machine_has_at_most_thirty_calls() {
 }
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
-const UNSAFE: [(&str, &str); 15] = [
+const UNSAFE: [(&str, &str); 14] = [
     ("kernels/cpu/src/prefetch.rs", "prefetch hints take pointers"),
     ("src/cli/allocator.rs", "the program's allocator, which passes calls to the system's"),
     ("src/exec/arena.rs", "shared memory; its signals decide who may access what"),
