@@ -25,6 +25,7 @@ use options::schedules::named_by_default;
 use options::{rules, tips};
 use std::ffi::OsString;
 use std::io::Write;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
@@ -209,7 +210,7 @@ pub fn main() -> ExitCode {
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let result = std::panic::catch_unwind(|| run(cli.verb)).unwrap_or_else(|panic| {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(cli.verb))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         let text = text.unwrap_or("a panic without a message");
         Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints")

@@ -213,7 +213,12 @@ impl Search<'_> {
         let question = self.question;
         let helps = relaxed(question).find(|(_, other)| other.check().is_ok() && fits(other)).map(|(what, _)| what);
         if self.space.candidates.is_empty() || !ruled_out.contains_key(&Reason::Memory) {
-            let reasons: Vec<&str> = ruled_out.keys().map(|reason| reason.text()).collect();
+            let refusal = self.refusal();
+            let text = |reason: &Reason| match (reason, &refusal) {
+                (Reason::Framework, Some(refusal)) => refusal.clone(),
+                _ => reason.text().to_string(),
+            };
+            let reasons: Vec<String> = ruled_out.keys().map(text).collect();
             let why =
                 if reasons.is_empty() { "the restrictions exclude each other".to_string() } else { reasons.join("; ") };
             let change = helps.or_else(|| more_or_fewer(question));
@@ -241,7 +246,7 @@ impl Search<'_> {
     fn least_memory(&self) -> Option<u64> {
         let bounds = self.outcomes().into_iter().filter_map(|(number, outcome)| match outcome {
             LayoutOutcome::TooLarge(bytes) | LayoutOutcome::Predicted { bytes, .. } => Some((bytes, number)),
-            LayoutOutcome::Missing => None,
+            LayoutOutcome::Missing | LayoutOutcome::Refused => None,
         });
         let mut bounds: Vec<(u64, u32)> = bounds.collect();
         bounds.sort_unstable();
