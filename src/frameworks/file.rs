@@ -44,6 +44,9 @@ pub(crate) struct FrameworkFile {
     pub delivery: Option<String>,
     /// Format of schedule files that it loads.
     pub csv: Option<String>,
+    /// The stacks that run it.
+    #[serde(default)]
+    pub stacks: Vec<String>,
     /// Its name of each schedule.
     #[serde(default)]
     pub schedules: BTreeMap<String, String>,

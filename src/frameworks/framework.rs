@@ -212,6 +212,11 @@ impl Framework {
         self.file.csv.as_deref()
     }
 
+    /// Returns the stacks, tables of costs, that run it.
+    pub fn stacks(&self) -> &[String] {
+        &self.file.stacks
+    }
+
     /// Returns the built-in schedules that it has, each with its own name of them.
     pub fn schedules(&self) -> impl Iterator<Item = (&str, &str)> {
         self.file.schedules.iter().map(|(name, own)| (name.as_str(), own.as_str()))
