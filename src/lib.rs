@@ -148,39 +148,32 @@ pub use api::training;
 pub use api::{costs, graphs, measured, models, pictures, plans, questions, schedules, simulation};
 
 pub use error::Error;
-pub use pipesim_answer::explanation::StepExplanation;
 pub use pipesim_answer::model_prediction::ModelPrediction;
 pub use pipesim_answer::question::Question;
-pub use pipesim_answer::resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
+pub use pipesim_answer::resolve::{Costs, Error as ResolveError, Host, Resolved, Selection};
 pub use pipesim_answer::step_estimate::StepEstimate;
-pub use pipesim_cost::{CostFile, CostTable, GivenCosts, SliceCosts, VocabularyCosts};
-#[cfg(feature = "pictures")]
-pub use pipesim_import::{ImportError, ImportOptions};
+pub use pipesim_cost::{CostFile, CostTable, GivenCosts};
 pub use pipesim_models::hardware::{Hardware, Stack};
-pub use pipesim_models::layout::{
-    Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Recompute, Routing, Zero,
-};
-pub use pipesim_models::model_spec::{MicroBatch, ModelSpec, model_spec};
-pub use pipesim_report::{Comparison, Entry, Look, Palette, Panel, Report, Table, compare};
+pub use pipesim_models::layout::{ParallelConfig, Precision, Recompute, Zero};
+pub use pipesim_models::model_spec::MicroBatch;
+pub use pipesim_report::{Entry, Look, Panel, Report, Table, compare};
 pub use pipesim_schedule::check::check;
-pub use pipesim_schedule::deadlock::{Deadlock, Wait};
+pub use pipesim_schedule::deadlock::Deadlock;
 pub use pipesim_schedule::delivery::{ChannelOptions, Delivery};
-pub use pipesim_schedule::graph::{Dependency, TaskGraph};
-pub use pipesim_schedule::metrics::{DeviceMetrics, Metrics};
-pub use pipesim_schedule::op::{Engine, Kind, Op};
+pub use pipesim_schedule::graph::TaskGraph;
+pub use pipesim_schedule::metrics::Metrics;
+pub use pipesim_schedule::op::{Kind, Op};
 pub use pipesim_schedule::placement::Placement;
 pub use pipesim_schedule::schedule::{Overlap, Schedule};
-pub use pipesim_schedule::slices::{Slices, SlicesError};
-pub use pipesim_schedule::timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
-pub use pipesim_sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
+pub use pipesim_schedule::slices::Slices;
+pub use pipesim_schedule::timeline::{Queue, Span, Timeline};
+pub use pipesim_sim::{PredictionFigures, Setup};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub use cli::{Allocator, main};
 #[cfg(feature = "training")]
-pub use pipesim_measure::experiment::{
-    Error as ExperimentError, Experiment, Iteration, Outcome, Results, TrainingConfig, Work,
-};
+pub use pipesim_measure::experiment::Experiment;
 
 /// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:
 /// F, I and W of a device's whole share of layers take one unit each, communication takes none.
@@ -203,9 +196,9 @@ pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<Predic
 #[cfg(feature = "pictures")]
 pub fn import(
     paths: &[std::path::PathBuf],
-    options: &ImportOptions,
+    options: &imports::ImportOptions,
     progress: &dyn Fn(u64, u64),
-) -> Result<imports::Run, ImportError> {
+) -> Result<imports::Run, imports::ImportError> {
     pipesim_import::import(paths, options, progress, &pipesim_answer::diagnosis::built_in_of)
 }
 
