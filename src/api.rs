@@ -154,7 +154,7 @@ pub mod pictures {
 /// Training GPT-2 on CPU threads, ranks or GPUs, and comparing it with the prediction.
 #[cfg(feature = "training")]
 pub mod training {
-    pub use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting};
+    pub use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting, Transport};
     pub use pipesim_exec::ranks::{Lost, Ranks};
     pub use pipesim_exec::{
         Batch, Copies, DeviceRecord, Error as SessionError, Fault, Following, Gpus, NoFault, OpRecord, Session, State,
@@ -162,7 +162,7 @@ pub mod training {
     };
     pub use pipesim_measure::experiment::{
         Backend, Calibration, Devices, Error, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
-        TrainingConfig, Transport, Verdict, Work, silent,
+        TrainingConfig, Verdict, Work, silent,
     };
     pub use pipesim_train::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};
 }

@@ -73,48 +73,16 @@
 //! # }
 //! ```
 //!
-//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. The core without them has the language,
+//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cli`. The core without them has the language,
 //! graph, simulation, timelines and SVG. It reads files only through a [`Host`] and no clock, and uses one thread, with a deep stack, to
 //! evaluate schedules (none on WebAssembly).
 //!
 //! The types at the root serve most programs; the modules have all types by subject.
 //!
-//! # Layers
-//!
-//! ```text
-//! schedules/*.star ─ dsl ─▶ Schedule ─▶ TaskGraph ─┬─ sim ──┬─▶ Timeline ─▶ metrics ─▶ report
-//!                             costs ───────────────┘        │
-//!                               ▲                  └─ exec ─┘
-//!                               └── experiment ◀────────────┘
-//! ```
-//!
-//! The parts are crates of their own, in the folders of `src/`; a crate uses only crates above it in this list:
-//!
-//! ```text
-//! schedule   ops, placement, task graph, deliveries, deadlocks, timelines
-//! language   the schedule language, and the built-in schedules
-//! models     models, hardware, layouts, memory
-//! cost       costs of ops, from any source
-//! sim        simulation, searches for orders, proofs
-//! import     timelines from the traces of profilers
-//! report     pictures, tables, pages, folders
-//! answer     predictions, estimates, causes, changes that help, plans
-//! train      the trainer on CPU threads and GPUs, checkpoints
-//! exec       sessions, links, ranks
-//! measure    experiments, training loops
-//! ```
-//!
-//! No files of a crate use each other in a circle; `tests/language/architecture.rs` checks that, and which crate uses which.
-//!
-//! Invariants:
-//! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
-//! - `sim` and `exec` share data, not code. `sim` reads no clock and no file.
-//! - Time is in whole ticks or nanoseconds; collections that are iterated are ordered. The same input gives the same bytes.
-//! - The dependencies of a pipeline's ops are defined once, in [`Op::upstream`], [`Op::earlier_slice`] and [`Kind::needs`].
-//! - A panic is a bug. Mistakes of a user give an error that says what was expected, what was found and one thing to do.
+//! The book's page on the architecture (`docs/src/architecture.md`) says which crates it consists of, and what holds in all of them.
 
 // Some items serve only the command line with all features.
-#![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
+#![cfg_attr(not(all(feature = "cli", feature = "training")), allow(dead_code))]
 // With `internals`, types of private modules are reachable, too.
 #![cfg_attr(not(feature = "internals"), warn(unnameable_types))]
 

@@ -159,11 +159,6 @@ impl StepRates {
     fn optimizer_ns(&self, part: &str) -> u64 {
         if part == BLOCK { self.optimizer_block_ns } else { self.optimizer_embedding_ns }
     }
-
-    /// Returns a part's share of the gradient norm's time.
-    fn norm_ns(&self, part: &str) -> u64 {
-        if part == BLOCK { self.norm_block_ns } else { 0 }
-    }
 }
 
 impl GroupRates {
@@ -400,21 +395,19 @@ impl CostFile {
         };
         // If workers share the optimizer's work, rates are for one slice.
         let group = stage_group(placement, self.mesh.data);
-        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), self.measured_group(), group) } else { ns };
+        let measured_group = self.step.stages.map_or(1, |rates| rates.size.max(1));
+        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), measured_group, group) } else { ns };
         let epilogue = StepEpilogue::on_mesh(placement, self.mesh, outline.exchange(placement, stages), clip);
         StepCosts::new(epilogue, |StepNode { device, op, gradients, .. }| match op {
             StepOp::Put => (exchanged(*op, gradients), self.link.latency_ns),
             StepOp::Reduce => (sliced(exchanged(*op, gradients)), 0),
-            StepOp::Norm => (sliced(share(*device, &|part| self.step.norm_ns(part))), 0),
+            StepOp::Norm => {
+                (sliced(share(*device, &|part| if part == BLOCK { self.step.norm_block_ns } else { 0 })), 0)
+            }
             StepOp::Optimizer => (sliced(share(*device, &|part| self.step.optimizer_ns(part))), 0),
             StepOp::PutValues => (sliced(exchanged(*op, gradients)), self.link.latency_ns),
             StepOp::Gather => (sliced(exchanged(*op, gradients)), 0),
         })
-    }
-
-    /// Number of workers that summed the gradients of a stage in the measurement.
-    fn measured_group(&self) -> u32 {
-        self.step.stages.map_or(1, |rates| rates.size.max(1))
     }
 
     /// Returns the time to put `gradient` or its parameters, or to add or copy the other workers' parts, which is

@@ -20,22 +20,12 @@ pub enum Program {
     },
     /// A fixed order of forwards, I's and W's of whole micro-batches, to which PipeOffload's planner adds copies of the activations of the
     /// first `chunks` chunks to the host and back (`plan_offload`).
-    Offload {
-        ops: Vec<Op>,
-        chunks: u32,
-    },
+    Offload { ops: Vec<Op>, chunks: u32 },
     /// List scheduling: of the ops that are ready, one of the first kind in `priority`, of the oldest micro-batch. Backwards are
     /// split if `priority` has `I`.
-    Greedy {
-        priority: Vec<Kind>,
-        cap: Option<f64>,
-    },
+    Greedy { priority: Vec<Kind>, cap: Option<f64> },
     /// The best order that a search finds, with backwards `split` into I and W or not, optionally starting from an order.
-    Search {
-        split: bool,
-        cap: Option<f64>,
-        start: Option<Box<Program>>,
-    },
+    Search { split: bool, cap: Option<f64>, start: Option<Box<Program>> },
 }
 
 impl Program {

@@ -66,7 +66,7 @@ pub struct ShardingFigures {
     /// The most of its full parameters that it holds at the same time: 1 is all of them. Stages are weighed by the times of their gathers, or
     /// equally.
     pub peak_parameters: f64,
-    /// Time in gathers, and in reductions of gradients.
+    /// Time in gathers.
     pub gather: f64,
     pub reduce: f64,
     /// Time for which nothing but collectives keeps it from computing, or from ending its step.
