@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
 
+/// The words of a schedule, to find the line on which an op is written.
 #[derive(Debug)]
 pub struct ScheduleSource {
     pub(super) placement: Placement,

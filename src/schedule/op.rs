@@ -344,6 +344,7 @@ impl Op {
         self.bits & PAIR != 0
     }
 
+    /// Returns what it computes or copies.
     #[inline]
     pub fn kind(self) -> Kind {
         // Kinds without a row do not exist: every op is made of one.
@@ -374,6 +375,7 @@ impl Op {
         ((self.bits / PLANE) & 3) as usize
     }
 
+    /// Returns the number of its micro-batch, from 0.
     pub fn microbatch(self) -> u32 {
         self.microbatch
     }

@@ -8,7 +8,9 @@ use crate::slices::Slices;
 /// One device's program before costs are known. A cap is the maximum number of activations held at once; 1 is the activation of all
 /// layers of a device.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the variants say what their fields are
 pub enum Program {
+    /// A fixed order.
     Fixed(Vec<Op>),
     /// A fixed order of forwards and backwards. W's of its I's that are not listed run when the device would idle, before an op that would
     /// exceed the cap, and at the end. R's that are listed run when the device would idle, at the latest where they are listed.
