@@ -95,24 +95,27 @@ class DeepSpeed:
         divide(args.num_key_value_heads, args.tensor_model_parallel_size)
         self.run(facts, {**config, "train_micro_batch_size_per_gpu": args.micro_batch_size, "train_batch_size": args.global_batch_size,
                          "zero_optimization": {"stage": args.zero_stage}},
-                 0 if args.no_pipeline_parallel else args.pipeline_model_parallel_size)
+                 0 if args.no_pipeline_parallel else args.pipeline_model_parallel_size,
+                 args.seq_length if args.sequence_parallel else 0)
 
-    def run(self, facts, config, stages):
-        """Starts the engine. `stages`: 0 for a model that is no PipelineModule."""
+    def run(self, facts, config, stages, sequence=0):
+        """Starts the engine. `stages`: 0 for a model that is no PipelineModule. `sequence`: tokens that sequence parallelism divides."""
         distributed, torch = self.torch.distributed, self.torch
         distributed.init_process_group("fake", rank=0, world_size=facts["world"], store=self.store())
         try:
             self.deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+            if sequence:
+                self.scatter(sequence, facts["tp"])
             one = [self.spec(torch.nn.Linear, 2, 2)]
             specs = one + [self.spec(self.layer, 2, 2) for _ in range(facts["layers"])] + one
-            if stages > 1 or facts["tp"] > 1:
-                topology = self.topology(num_pp=facts["p"], num_mp=facts["tp"], num_dp=facts["world"] // facts["p"] // facts["tp"])
-                model = self.module(specs, topology=topology, partition_method="type:transformer")
-            else:
+            topology = self.topology(num_pp=facts["p"], num_mp=facts["tp"], num_dp=facts["world"] // facts["p"] // facts["tp"])
+            model, more = self.module(specs, topology=topology, partition_method="type:transformer"), {}
+            if stages <= 1:
+                more = {"mpu": model.mpu()} if self.parser and facts["tp"] > 1 else {}
                 model = torch.nn.Linear(2, 2)
             optimizer = {"type": "Adam", "params": {"lr": 1e-4, "torch_adam": True}}
             engine, *_ = self.deepspeed.initialize(
-                model=model, model_parameters=list(model.parameters()), config={**config, "optimizer": optimizer})
+                model=model, model_parameters=list(model.parameters()), config={**config, "optimizer": optimizer}, **more)
             if stages > 1:
                 parts = [sum(spec.typename is self.layer for spec in specs[start:stop])
                          for start, stop in zip(model.parts[:-1], model.parts[1:])]
@@ -124,6 +127,15 @@ class DeepSpeed:
             distributed.destroy_process_group()
             sys.modules["deepspeed.comm.comm"].cdb = None
             vars(self.groups).update(self.fresh)
+
+    def scatter(self, sequence, ranks):
+        """Divides a sequence as the embedding of Megatron-DeepSpeed does."""
+        from megatron.core import parallel_state
+        from megatron.core.tensor_parallel import mappings
+
+        parallel_state.set_tensor_model_parallel_world_size(ranks)
+        mappings.get_tensor_model_parallel_group = lambda: None
+        mappings._reduce_scatter_along_first_dim(self.torch.empty(sequence, 1, 1))
 
 
 def main():

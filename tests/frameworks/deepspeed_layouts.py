@@ -27,13 +27,17 @@ def edges(random, has_arguments):
         found.append(layout(random, 1, 1, pick([1, 2, 4]), 1, pick([1, 2, 4]), 2048, tp=pick([1, 2, 4])))
         found.append(layout(random, pick([2, 4]), 1, pick([2, 4]), 1, pick([1, 2]), 2048, tp=pick([2, 4]),
                             recompute=pick(["none", "full"]), zero=pick([0, 1, 2])))
+        found.append(layout(random, 1, 1, pick([1, 2, 4]), 1, pick([1, 2]), 2048, tp=2, zero=pick([0, 1, 2, 3]), heads=16, kv_heads=4, ffn=4096))
     if has_arguments:
         for _ in range(30):
-            found.append(layout(random, pick([1, 2]), 1, 2, 1, pick([1, 2]), 2048, tp=pick([2, 3, 4, 5, 6, 8]),
+            found.append(layout(random, pick([1, 2]), 1, 2, 1, pick([1, 2]), pick([2048, 2050, 2052]), tp=pick([2, 3, 4, 5, 6, 8]),
                                 sequence_parallel=pick([True, False]), recompute=pick(["none", "full", "selective"])))
-        for tp, heads, kv_heads, ffn in [(4, 24, 6, 2048), (2, 12, 3, 2048), (4, 16, 8, 2050), (8, 16, 16, 2052), (3, 24, 3, 2050), (5, 16, 8, 2560)]:
+        for tp, heads, kv_heads, ffn in [(4, 24, 6, 2048), (2, 12, 3, 2048), (4, 16, 8, 2050), (8, 16, 16, 2052), (3, 24, 3, 2050),
+                                         (5, 16, 8, 2560)]:
             found.append(layout(random, 1, 1, 2, 1, 1, 2048, tp=tp, heads=heads, kv_heads=kv_heads, ffn=ffn,
                                 hidden=heads * 64))
+        for tp, seq in [(2, 2049), (4, 2050), (8, 2052)]:
+            found.append(layout(random, 1, 1, 2, 1, 1, seq, tp=tp, heads=32, kv_heads=8, ffn=4096, hidden=2048, sequence_parallel=True))
         for _ in range(10):
             found.append(layout(random, pick([2, 4]), 1, 8, 1, 1, 2048, tp=2, kv_heads=4, schedule="zb-h1",
                                 sequence_parallel=pick([True, False]), layers=8, heads=16, ffn=4096))
