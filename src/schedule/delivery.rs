@@ -112,7 +112,9 @@ pub enum Receives {
     /// send to a device of a higher number those from that device that were passed on the way.
     Deferred,
     /// As Megatron-LM's interleaved schedule posts them: right after the forward (or backward) that precedes the one using the data; the
-    /// first backward's, before the preceding forward, unless all forwards are warm-up.
+    /// first backward's, before the preceding forward, unless all forwards are warm-up. What closes the loop of devices is posted up to a
+    /// group of micro-batches before its use: after forward p - 1 + k of device 0 if forward k of the last device sends it; backwards
+    /// likewise.
     Ahead,
 }
 

@@ -276,11 +276,12 @@ impl Lowering {
         // Megatron's warm-up has two more forwards on each earlier device; the first backward of the last device follows the first
         // forward of its steady state.
         let warmup = |device: usize| (leading(devices - 1) + 2 * (devices - 1 - device)).saturating_sub(1);
+        let numbers = numbers(graph);
         for device in 0..devices {
             let range = schedule.range(device as u32);
             let is_steady = warmup(device) < range.clone().filter(is_forward).count();
-            // By direction: the op after which the next receive is posted.
-            let (mut last, mut posts) = ([None, None], Vec::new());
+            // By direction: the ops so far. The next receive is posted after one of them.
+            let (mut own, mut posts) = ([Vec::new(), Vec::new()], Vec::new());
             for index in range.clone().filter(|&index| graph.op(index).kind() != Kind::W) {
                 let direction = usize::from(!is_forward(&index));
                 let before = index.checked_sub(1).filter(|before| range.contains(before));
@@ -291,9 +292,13 @@ impl Lowering {
                     _ if direction == 1 => before,
                     _ => None,
                 };
-                let place: Option<usize> = last[direction].unwrap_or(first);
-                posts.extend(inputs(graph, index).into_iter().flatten().map(|message| (place, index, message)));
-                last[direction] = Some(Some(index));
+                let own = &mut own[direction];
+                for message in inputs(graph, index).into_iter().flatten() {
+                    let early = if closes_loop(graph, message) { numbers[message] + devices - 1 } else { usize::MAX };
+                    let place: Option<usize> = own.get(early.min(own.len().saturating_sub(1))).copied().or(first);
+                    posts.push((place, index, message));
+                }
+                own.push(index);
             }
             posts.sort();
             let mut posts = posts.into_iter().peekable();
@@ -387,6 +392,29 @@ impl Lowering {
             }
         }
     }
+}
+
+/// Returns the number of each op among its device's forwards, or among its other ops besides W's.
+fn numbers(graph: &TaskGraph) -> Vec<usize> {
+    let mut numbers = vec![0; graph.len()];
+    for device in 0..graph.schedule().devices() {
+        let mut counts = [0; 2];
+        for index in graph.schedule().range(device).filter(|&index| graph.op(index).kind() != Kind::W) {
+            let count = &mut counts[usize::from(graph.op(index).kind() != Kind::F)];
+            numbers[index] = *count;
+            *count += 1;
+        }
+    }
+    numbers
+}
+
+/// Whether `message` goes from the last device of a loop to the first in the forward pass, or back in the backward pass.
+fn closes_loop(graph: &TaskGraph, message: usize) -> bool {
+    let (placement, maker) = (&graph.schedule().placement, graph.op(message));
+    let lower = if maker.kind() == Kind::F { maker.stage() + 1 } else { maker.stage() };
+    let (p, directions) = (placement.devices(), placement.directions());
+    let is_loop = || (0..placement.stages()).all(|stage| placement.device_of_stage(stage, 0) == stage % p);
+    lower % p == 0 && directions == 1 && is_loop()
 }
 
 /// An entry of a device's list in PyTorch's lowering, ops included.

@@ -6,7 +6,7 @@ use crate::support::{Dice, gpipe, graph, one_f_one_b, one_stage_a_device, schedu
 use pipesim::internals::lowering::{Holds, Lowering};
 use pipesim::schedules::{PyTorch, QueueCount, Receives};
 use pipesim::training::SessionError;
-use pipesim::{ChannelOptions, Delivery, Op, Placement, TaskGraph, check};
+use pipesim::{ChannelOptions, Delivery, Kind, Op, Placement, TaskGraph, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,12 +80,34 @@ fn one_f_one_b_is_batched_as_megatron_and_pytorch_batch_it() {
     assert_eq!(groups(&graph, Delivery::Batched, 0), first);
 }
 
-/// What a device of the interleaved schedule (groups of p micro-batches) sends and receives, by peer's queue, in
-/// `forward_backward_pipelining_with_interleaving` of Megatron-LM (core 0.20) with `overlap_p2p_comm`.
-fn as_megatron_interleaves(r: u32, p: u32, v: u32, m: u32) -> BTreeMap<Holds, Vec<String>> {
-    let (all, warmup) = (v * m, (2 * (p - 1 - r) + (v - 1) * p).min(v * m));
-    let chunk = |k: u32, forward: bool| if forward { k / p % v } else { v - 1 - k / p % v };
-    let microbatch = |k: u32| k / (p * v) * p + k % p;
+/// Micro-batch and chunk of each virtual micro-batch, as `get_schedule_table` of Megatron-LM lists them.
+fn virtual_microbatches(v: u32, m: u32, n: u32) -> Vec<(u32, u32)> {
+    let group = |first: u32| (0..v).flat_map(move |chunk| (first..m.min(first + n)).map(move |i| (i, chunk)));
+    (0..m).step_by(n as usize).flat_map(group).collect()
+}
+
+/// The interleaved schedule in groups of n micro-batches, as `forward_backward_pipelining_with_interleaving` of Megatron-LM runs it.
+fn interleaved(p: u32, v: u32, m: u32, n: u32) -> TaskGraph {
+    let table = virtual_microbatches(v, m, n);
+    let row = |r: u32| {
+        let forward = |k: usize| Op::new(Kind::F, table[k].1 * p + r, table[k].0);
+        let backward = |k: usize| Op::new(Kind::B, (v - 1 - table[k].1) * p + r, table[k].0);
+        let warmup = table.len().min((2 * (p - 1 - r) + (v - 1) * n) as usize);
+        let left = table.len() - warmup;
+        let steady = (0..left).flat_map(|k| [forward(warmup + k), backward(k)]);
+        (0..warmup).map(forward).chain(steady).chain((left..table.len()).map(backward)).collect()
+    };
+    let rows: Vec<Vec<Op>> = (0..p).map(row).collect();
+    TaskGraph::new(schedule(&Placement::looped("loop", p, v), m, &rows)).unwrap()
+}
+
+/// What a device of the interleaved schedule, in groups of n micro-batches, sends and receives, by peer's queue, in
+/// `forward_backward_pipelining_with_interleaving` of Megatron-LM (core 0.18 to 0.20) with `overlap_p2p_comm`.
+fn as_megatron_interleaves(r: u32, p: u32, v: u32, m: u32, n: u32) -> BTreeMap<Holds, Vec<String>> {
+    let table = virtual_microbatches(v, m, n);
+    let (all, warmup) = (v * m, (2 * (p - 1 - r) + (v - 1) * n).min(v * m));
+    let chunk = |k: u32, forward: bool| if forward { table[k as usize].1 } else { v - 1 - table[k as usize].1 };
+    let microbatch = |k: u32| table[k as usize].0;
     let mut queues: BTreeMap<Holds, Vec<String>> = BTreeMap::new();
     let mut enter = |sends: bool, next: bool, name: String| {
         let peer = (if next { r + 1 } else { r + p - 1 }) % p;
@@ -148,22 +170,71 @@ fn as_megatron_interleaves(r: u32, p: u32, v: u32, m: u32) -> BTreeMap<Holds, Ve
     queues
 }
 
+#[track_caller]
+fn sends_as_megatron(graph: &TaskGraph, p: u32, v: u32, n: u32) {
+    let lowering = Lowering::new(graph, Delivery::Megatron);
+    let m = graph.schedule().microbatches;
+    for r in 0..p {
+        let mut expected = as_megatron_interleaves(r, p, v, m, n);
+        for queue in lowering.queues().iter().filter(|queue| queue.device == r) {
+            let names: Vec<String> = queue.entries.iter().map(|entry| entry.name(graph)).collect();
+            assert_eq!(Some(names), expected.remove(&queue.holds), "p={p} v={v} m={m} n={n} r={r}");
+        }
+        assert!(expected.is_empty());
+    }
+    assert_eq!(check(graph, Delivery::Megatron), Ok(()), "p={p} v={v} m={m} n={n}");
+}
+
 #[test]
 fn the_interleaved_schedule_is_sent_as_megatron_sends_it() {
     for (p, v) in (2..=8).flat_map(|p| (2..=4).map(move |v| (p, v))) {
         for m in [p, 2 * p, 3 * p] {
-            let graph = graph("interleaved-1f1b", p, m, Some(v)).unwrap();
-            let lowering = Lowering::new(&graph, Delivery::Megatron);
-            for r in 0..p {
-                let mut expected = as_megatron_interleaves(r, p, v, m);
-                for queue in lowering.queues().iter().filter(|queue| queue.device == r) {
-                    let names: Vec<String> = queue.entries.iter().map(|entry| entry.name(&graph)).collect();
-                    assert_eq!(Some(names), expected.remove(&queue.holds), "p={p} v={v} m={m} r={r}");
-                }
-                assert!(expected.is_empty());
-            }
-            assert_eq!(check(&graph, Delivery::Megatron), Ok(()), "p={p} v={v} m={m}");
+            sends_as_megatron(&graph("interleaved-1f1b", p, m, Some(v)).unwrap(), p, v, p);
         }
+    }
+}
+
+/// The text whose hash `tests/frameworks/megatron_sends.py` writes for the real Megatron-LM.
+fn described(graph: &TaskGraph) -> String {
+    let lowering = Lowering::new(graph, Delivery::Megatron);
+    let mut text = String::new();
+    for device in 0..graph.schedule().devices() {
+        let ops: Vec<String> = graph.schedule().program(device).iter().map(Op::to_string).collect();
+        text += &format!("{device}: {}\n", ops.join(" "));
+        let mut queues = BTreeMap::new();
+        for queue in lowering.queues().iter().filter(|queue| queue.device == device) {
+            let holds = match queue.holds {
+                Holds::SendsTo(peer) => (peer, "sends"),
+                Holds::ReceivesFrom(peer) => (peer, "receives"),
+                Holds::Peer(peer) => (peer, "both"),
+                other => panic!("{other:?}"),
+            };
+            queues.insert(holds, queue.entries.iter().map(|entry| entry.name(graph)).collect::<Vec<_>>());
+        }
+        for ((peer, holds), entries) in queues {
+            text += &format!("{device} {peer} {holds}: {}\n", entries.join(" "));
+        }
+    }
+    text
+}
+
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Order of ops, sends and receives, and the verdict, of groups of more than p micro-batches, against the real Megatron-LM.
+#[test]
+fn groups_of_any_size_are_sent_as_megatron_sends_them() {
+    let lines: Vec<&str> = include_str!("../frameworks/megatron-sends.txt").lines().collect();
+    let accepted: Vec<&&str> = lines.iter().filter(|line| !line.contains("refused")).collect();
+    assert_eq!((lines.len(), accepted.len()), (1800, 648));
+    for line in accepted {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [p, v, m, n] = [0, 1, 2, 3].map(|at| words[at].parse::<u32>().unwrap());
+        let graph = interleaved(p, v, m, n);
+        assert_eq!(format!("{:016x}", hash(&described(&graph))), words[5], "{line}\n{}", described(&graph));
+        assert_eq!(check(&graph, Delivery::Megatron).is_ok(), words[4] == "runs", "{line}");
+        sends_as_megatron(&graph, p, v, n);
     }
 }
 
