@@ -12,6 +12,13 @@ pub enum Error {
     /// The framework has no such version.
     #[error("`framework-version`: {title} has no version '{}' here; known: {known}", sanitize(version))]
     Version { title: String, version: String, known: String },
+    /// A version next to several frameworks, or to none.
+    #[error(
+        "expected one `framework` next to `framework-version` {}, found {}; name one",
+        sanitize(version),
+        sanitize(found)
+    )]
+    Versions { version: String, found: String },
     /// A file is not in the format.
     #[error("{}: expected a description of a framework, found otherwise: {why}; correct it", sanitize(file))]
     File { file: String, why: String },

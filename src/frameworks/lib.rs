@@ -23,7 +23,9 @@ mod facts;
 mod file;
 mod framework;
 mod printer;
+mod schedule_check;
 
 pub use error::Error;
 pub use facts::{Facts, NAMES};
 pub use framework::{Framework, Objection, ObjectionKind, frameworks, targets};
+pub use schedule_check::{FrameworkCheck, RunVerdict, chosen, having, sentences};

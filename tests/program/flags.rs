@@ -58,6 +58,8 @@ const VALUES: &[(&str, &str)] = &[
     ("font-size", "14"),
     ("fix", "tp=2"),
     ("format", "md"),
+    ("framework", "pytorch"),
+    ("framework-version", "2.11"),
     ("from", "$D/measured.json"),
     ("gpus", "4"),
     ("hardware", "h100-sxm"),
@@ -272,17 +274,17 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
-        refused: "effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler",
+        refused: "framework-version effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler",
         same: &[("layout", VERDICTS), ("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
-        refused: "balance ascii chunks set slice-lengths overlap layers",
+        refused: "framework-version balance ascii chunks set slice-lengths overlap layers",
         same: &[("effort", "the order is as good at once"), ("costs-per", "all costs shrink alike")],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "effort balance ascii chunks set slice-lengths layers costs costs-per profile straggler",
+        refused: "framework-version effort balance ascii chunks set slice-lengths layers costs costs-per profile straggler",
         same: &[("layout", VERDICTS), ("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {

@@ -68,6 +68,8 @@ const VALUES: &[(&str, &str)] = &[
     ("fail-if", "bubble>0.1 makespan>=1ms memory_bytes>1 bubble_error>2% x>1"),
     ("fix", "tp=2 pp=2,tp=1 layers=6/6 x=1 recompute=full tp=3"),
     ("font-size", "8 14 1000"),
+    ("framework", "pytorch megatron-core nanotron x"),
+    ("framework-version", "2026-08 2.11 x"),
     ("from", "$M"),
     ("gpus", "4 8 2,4 3"),
     ("hardware", "h100-sxm gb200"),

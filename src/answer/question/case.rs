@@ -43,9 +43,7 @@ impl Case {
 
     /// Returns the name of the built-in schedule, that which `auto` chose included; none for a file.
     pub fn known_schedule(&self) -> Option<&'static str> {
-        let asked = Variant::parse(self.chosen.as_ref().unwrap_or(&self.name)).ok()?;
-        let base = dsl::named(&asked.base).ok()?.name;
-        dsl::names().into_iter().find(|name| *name == base)
+        built_in(self.chosen.as_ref().unwrap_or(&self.name))
     }
 
     /// Whether there is a prediction.
@@ -137,6 +135,18 @@ impl Question {
     pub fn selection_of(&self, costs: &Costs, host: &'static dyn Host) -> Result<Selection, Error> {
         let plain = self.selection(host)?;
         Ok(costs.analytic().map_or(plain.clone(), |analytic| plain.under(analytic)))
+    }
+}
+
+fn built_in(asked: &str) -> Option<&'static str> {
+    let base = dsl::named(&Variant::parse(asked).ok()?.base).ok()?.name;
+    dsl::names().into_iter().find(|name| *name == base)
+}
+
+impl Resolved {
+    /// Returns the name of the built-in schedule that was `asked` for or that `auto` chose; none for a file.
+    pub fn built_in(&self, asked: &str) -> Option<&'static str> {
+        built_in(self.chosen.as_deref().unwrap_or(asked))
     }
 }
 

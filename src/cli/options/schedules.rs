@@ -165,8 +165,13 @@ impl SearchOptions {
     }
 }
 
-/// Returns the graph of each schedule of a question. Here costs only decide orders, and are rejected if no order depends on them.
-pub fn graphs(question: &Question, costs: &CostOptions, remarks: RemarkOptions) -> Result<Vec<TaskGraph>, Failure> {
+/// Returns the graph of each schedule of a question, with its name if it is a built-in one. Here costs only decide orders, and are rejected
+/// if no order depends on them.
+pub fn graphs(
+    question: &Question,
+    costs: &CostOptions,
+    remarks: RemarkOptions,
+) -> Result<Vec<(Option<&'static str>, TaskGraph)>, Failure> {
     if let Some(option) = costs.first_given()
         && question.overlap != Overlap::Streams
         && !question.follows_costs(&Sandbox)?
@@ -176,9 +181,9 @@ pub fn graphs(question: &Question, costs: &CostOptions, remarks: RemarkOptions) 
     }
     let mut graphs = Vec::new();
     for (question, costs) in question.prepare(&Sandbox, &remarks)?.questions(&Sandbox)? {
-        for resolved in question.resolved(&costs, &Sandbox, &remarks)? {
+        for (name, resolved) in question.names().iter().zip(question.resolved(&costs, &Sandbox, &remarks)?) {
             remark_balance(&resolved, remarks);
-            graphs.push(resolved.graph);
+            graphs.push((resolved.built_in(name), resolved.graph));
         }
     }
     Ok(graphs)

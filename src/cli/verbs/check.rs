@@ -7,6 +7,7 @@ use crate::cli::options::schedules::{SearchOptions, graphs};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::table;
 use clap::Args;
+use pipesim_frameworks::{FrameworkCheck, RunVerdict, chosen, sentences};
 use pipesim_report::{self as report, Report, Table};
 use pipesim_schedule::check;
 use pipesim_schedule::communicators::{self, DirectedEdge};
@@ -29,6 +30,12 @@ pub struct Check {
     /// Delivery under which no schedule may deadlock: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded, ,deferred or ,ahead, batched, megatron, pytorch, pytorch:per-edge, pytorch:deferred or pytorch:2.11; repeatable [default: try all; a deadlock is no error]
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
+    /// Framework that must run every schedule, such as megatron-core or pytorch; repeatable [default: say it of all whose sends and receives are known; a refusal is no error]
+    #[arg(long, value_name = "NAME")]
+    framework: Vec<String>,
+    /// Version of the framework [default: the newest]
+    #[arg(long, value_name = "VERSION")]
+    framework_version: Option<String>,
     #[command(flatten)]
     print: PrintOptions,
     #[command(flatten)]
@@ -45,6 +52,9 @@ struct Checked {
     /// Fewest slots per channel with which buffered delivery does not deadlock.
     fewest_slots: u32,
     deliveries: Vec<Verdict>,
+    /// Empty with --delivery and without --framework.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    frameworks: Vec<FrameworkCheck>,
     /// Communicators by round of creation, each from one device to another, if a delivery has one per edge.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     communicators: Vec<Vec<DirectedEdge>>,
@@ -68,21 +78,28 @@ impl Check {
         let mut question = self.schedules.question();
         self.costs.ask(&mut question);
         let graphs = graphs(&question, &self.costs, self.details.remarks)?;
-        for (graph, delivery) in graphs.iter().flat_map(|graph| self.delivery.iter().map(move |of| (graph, of))) {
+        for ((_, graph), delivery) in graphs.iter().flat_map(|graph| self.delivery.iter().map(move |of| (graph, of))) {
             if let Some(why) = delivery.refuses(graph.schedule()) {
                 let name = &graph.schedule().name;
                 return Err(Failure::Usage(format!("--delivery {delivery}: {why} ({name}); leave one of the two out")));
             }
         }
-        let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
+        let checks: Vec<Checked> =
+            graphs.iter().map(|(built_in, graph)| self.check(graph, *built_in)).collect::<Result<_, _>>()?;
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
         let json = || versioned("checks", &checks);
-        let tables = || format!("{}{}", self.frameworks(&checks), table(&report));
+        let tables = || format!("{}{}", self.first_lines(&checks), table(&report));
         self.print.show_assumed(&self.costs)?;
         self.print.show(&report, json, tables, || rows(&checks))?;
         if self.details.verbose > 0 && self.delivery.is_empty() {
             stuck.iter().for_each(|(schedule, text)| self.details.remarks.remark(&format!("{schedule}: {text}")));
+        }
+        let refusals = checks.iter().flat_map(|checked| checked.frameworks.iter().map(move |one| (checked, one)));
+        if let Some((checked, one)) =
+            refusals.filter(|_| !self.framework.is_empty()).find(|(_, one)| one.verdict != RunVerdict::Runs)
+        {
+            return Err(Failure::Schedule(format!("{}: {}", checked.schedule, one.sentence(false))));
         }
         match stuck.first() {
             Some((schedule, text)) if !self.delivery.is_empty() => {
@@ -102,38 +119,28 @@ impl Check {
         if self.delivery.is_empty() { check::standard_deliveries() } else { self.delivery.clone() }
     }
 
-    /// Says whether Megatron-LM and PyTorch run each schedule, a line per schedule; nothing with --delivery.
-    fn frameworks(&self, checks: &[Checked]) -> String {
-        if !self.delivery.is_empty() {
-            let of = |checked: &&Checked| !checked.communicators.is_empty();
-            let line = |checked: &Checked| {
-                let rounds = communicators::described(&checked.communicators);
-                format!("{}: communicators by round: {rounds}\n", checked.schedule)
-            };
-            let lines: String = checks.iter().filter(of).map(line).collect();
-            return if lines.is_empty() { lines } else { lines + "\n" };
-        }
-        const BY: [(&str, Delivery); 2] =
-            [("Megatron-LM", Delivery::Megatron), ("PyTorch 2.15", Delivery::PyTorch(PyTorch::Newest))];
+    /// Says whether frameworks run each schedule, a line per schedule, and which communicators --delivery needs.
+    fn first_lines(&self, checks: &[Checked]) -> String {
         let width = checks.iter().map(|checked| checked.schedule.chars().count()).max().unwrap_or(0) + 2;
-        let line = |checked: &Checked| {
-            let one = |(name, delivery): (&str, Delivery)| {
-                let delivery = delivery.to_string();
-                let verdict = checked.deliveries.iter().find(|verdict| verdict.delivery == delivery)?;
-                let word = match verdict.survives {
-                    Some(true) => "runs",
-                    Some(false) => "deadlocks",
-                    None => "has no such ops",
-                };
-                Some(format!("{name}: {word}."))
-            };
-            let schedule = if checks.len() > 1 { format!("{:width$}", checked.schedule) } else { String::new() };
-            format!("{schedule}{}\n", BY.into_iter().filter_map(one).collect::<Vec<_>>().join(" "))
-        };
-        checks.iter().map(line).collect::<String>() + "\n"
+        let mut text = String::new();
+        for Checked { schedule, frameworks, communicators, .. } in checks {
+            if !communicators.is_empty() {
+                text += &format!("{schedule}: communicators by round: {}\n", communicators::described(communicators));
+            }
+            let sentences = sentences(frameworks, self.framework.is_empty());
+            let head = if checks.len() > 1 { format!("{schedule:width$}") } else { String::new() };
+            if !sentences.is_empty() {
+                text += &format!("{head}{sentences}\n");
+            }
+        }
+        if text.is_empty() { text } else { text + "\n" }
     }
 
-    fn check(&self, graph: &TaskGraph) -> Checked {
+    fn check(&self, graph: &TaskGraph, built_in: Option<&str>) -> Result<Checked, Failure> {
+        let chosen = chosen(&self.framework, self.framework_version.as_deref());
+        let mut frameworks = chosen.map_err(Failure::usage)?;
+        frameworks.retain(|_| self.delivery.is_empty() || !self.framework.is_empty());
+        let frameworks = frameworks.into_iter().map(|one| FrameworkCheck::of(one, graph, built_in));
         let verdict = |delivery: Delivery| {
             let refused = delivery.refuses(graph.schedule());
             let proof = refused.is_none().then(|| check::check(graph, delivery));
@@ -142,7 +149,7 @@ impl Check {
             Verdict { delivery: delivery.to_string(), survives, refused, deadlock }
         };
         let schedule = graph.schedule();
-        Checked {
+        Ok(Checked {
             schedule: schedule.name.clone(),
             devices: schedule.devices(),
             chunks: schedule.placement.chunks(),
@@ -150,11 +157,12 @@ impl Check {
             ops: graph.len(),
             fewest_slots: check::fewest_slots(graph),
             deliveries: self.deliveries().into_iter().map(verdict).collect(),
+            frameworks: frameworks.collect::<Result<_, _>>().map_err(Failure::usage)?,
             communicators: match self.delivery.iter().any(|delivery| PER_EDGE.contains(delivery)) {
                 true => communicators::rounds(&schedule.placement),
                 false => Vec::new(),
             },
-        }
+        })
     }
 
     fn table(&self, checks: &[Checked]) -> Table {

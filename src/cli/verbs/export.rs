@@ -102,7 +102,7 @@ impl Export {
                 "note: costs decide this order; made with {costs}; give your own with --costs or --profile"
             ));
         }
-        let write = |graph| written(graph, self.torch.unwrap_or(true), made_with.as_deref());
+        let write = |(_, graph): &(_, TaskGraph)| written(graph, self.torch.unwrap_or(true), made_with.as_deref());
         let text = graphs.iter().map(write).collect::<Result<String, _>>();
         file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
     }

@@ -7,6 +7,7 @@ use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::{fold, print, print_folded, print_text};
 use clap::Args;
 use pipesim_answer::resolve::{self, Costs, Files, Resolved, Selection};
+use pipesim_frameworks::having;
 use pipesim_language::{self as dsl, Description};
 use pipesim_report::{Report, number, percent};
 use serde_json::{Value, json};
@@ -98,6 +99,9 @@ fn card(d: &Description) -> Result<String, Failure> {
     if let Some(paper) = paper(d) {
         add("paper", paper);
     }
+    for (framework, own) in having(&d.name).map_err(Failure::usage)? {
+        add("in", format!("{} {}: {own}", framework.title(), framework.version()));
+    }
     add("again", format!("pipesim predict --stages {devices} --micro {microbatches} -s {}", named(usual)));
     lines.push(String::new());
     lines.push(
@@ -111,13 +115,18 @@ fn card(d: &Description) -> Result<String, Failure> {
 
 /// Returns the list as JSON.
 pub fn list() -> Result<Value, Failure> {
-    let list: Vec<_> = described()?
-        .iter()
-        .map(|d| {
-            json!({"name": d.name, "summary": d.summary, "placement": d.placement,
-                               "peak_activations": memory(d), "options": d.options, "bubble": said(d, "bubble"), "paper": paper(d)})
-        })
-        .collect();
+    let one = |d: &Description| {
+        let of = having(&d.name).map_err(Failure::usage)?.into_iter();
+        let of = of.map(
+            |(one, own)| json!({"name": one.name(), "title": one.title(), "version": one.version(), "schedule": own}),
+        );
+        let (peak, bubble, of) = (memory(d), said(d, "bubble"), of.collect::<Vec<_>>());
+        Ok(
+            json!({"name": d.name, "summary": d.summary, "placement": d.placement, "peak_activations": peak, "options": d.options,
+                  "bubble": bubble, "paper": paper(d), "frameworks": of}),
+        )
+    };
+    let list = described()?.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
     Ok(json!({"schema_version": 1, "schedules": list}))
 }
 

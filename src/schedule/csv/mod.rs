@@ -12,7 +12,7 @@ mod write;
 
 pub use cells::{Action, Cells, What, parse as parse_cell};
 pub use read::read;
-pub use write::write;
+pub use write::{check, write};
 
 use crate::sanitize::sanitize;
 use crate::schedule::Schedule;

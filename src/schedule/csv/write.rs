@@ -36,7 +36,10 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
 }
 
 /// Checks that PyTorch's classes can hold the schedule.
-fn check(schedule: &Schedule) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::Schedule`] if they cannot.
+pub fn check(schedule: &Schedule) -> Result<(), Error> {
     let placement = &schedule.placement;
     let refuse = |reason: String, remedy: &str| {
         Err(Error::Schedule { schedule: schedule.name.clone(), reason, remedy: remedy.to_string() })
