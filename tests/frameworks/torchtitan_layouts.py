@@ -198,7 +198,7 @@ def layout(file, pick):
         f["hidden"] = f["heads"] * f["head_dim"]
     if chance(0.04):
         f["cuda_graph"] = "full"
-    f["batch"] = f["b"] * f["m"] * f["dp"]
+    f["batch"] = f["b"] * f["m"] * f["dp"] + (f["dp"] if chance(0.05) else 0)
     f["world"] = f["p"] * f["tp"] * f["cp"] * f["dp"]
     if chance(0.03):
         f["world"] *= 2
