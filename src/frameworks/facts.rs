@@ -52,6 +52,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("even", "whether stages have equal numbers of layers, none predicts further tokens, and no layout was given"),
     ("layout", "contents of stages as Megatron's string, as in Et*3|(t*4|)*2t*3L"),
     ("layout_flat", "the same without groups and repetitions"),
+    ("layout_stages", "list: the letters of each stage, as in Ettt"),
     ("modules", "contents of stages as torchtitan's list of lists of modules; empty if it has no name for one"),
     ("hidden", "width of the hidden state"),
     ("ffn", "width of the MLP"),
@@ -152,6 +153,7 @@ impl Facts {
         let is_even = layers.windows(2).all(|pair| pair[0] == pair[1]);
         self.set("even", is_even && !is_given && stages.layers()[1] == 0);
         self.set("stage_layers", layers).set("layout", stages.to_string()).set("layout_flat", stages.flat());
+        self.set("layout_stages", stages.flat().split('|').collect::<Vec<_>>());
         let modules = stages.modules().unwrap_or_default();
         self.set("modules", modules.into_iter().map(Json::from).collect::<Vec<Json>>())
     }

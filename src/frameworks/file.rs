@@ -44,6 +44,9 @@ pub(crate) struct FrameworkFile {
     pub delivery: Option<String>,
     /// Format of schedule files that it loads.
     pub csv: Option<String>,
+    /// The stacks that run it.
+    #[serde(default)]
+    pub stacks: Vec<String>,
     /// Its name of each schedule.
     #[serde(default)]
     pub schedules: BTreeMap<String, String>,
@@ -147,6 +150,38 @@ impl FrameworkFile {
             Some(pair) => Err(wrong(format!("two rules are called {}", pair[0]))),
             None => Ok(file),
         }
+    }
+}
+
+/// What lists of frameworks need of a file: its first lines, so that the rest is read only if it is needed.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Head {
+    pub framework: String,
+    pub version: String,
+    pub released: String,
+    pub target: Option<String>,
+}
+
+impl Head {
+    /// Reads the keys before the first table, those of bases included.
+    pub fn read(name: &str, text: &str, others: &dyn Fn(&str) -> Option<String>) -> Result<Head, Error> {
+        let wrong =
+            |error: toml::de::Error| Error::File { file: name.to_string(), why: error.message().replace('\n', " ") };
+        let head = |text: &str| {
+            text.lines().take_while(|line| !line.starts_with('[')).map(|line| format!("{line}\n")).collect::<String>()
+        };
+        let mut keys: Table = head(text).parse().map_err(wrong)?;
+        let mut bases = 0;
+        while let Some(base) =
+            keys.remove("base").as_ref().and_then(Value::as_str).and_then(others).filter(|_| bases < 8)
+        {
+            let below: Table = head(&base).parse().map_err(wrong)?;
+            below.into_iter().for_each(|(key, value)| {
+                keys.entry(key).or_insert(value);
+            });
+            bases += 1;
+        }
+        keys.try_into().map_err(wrong)
     }
 }
 

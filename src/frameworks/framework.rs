@@ -3,12 +3,13 @@
 use super::error::Error;
 use super::expression::{Expression, Program, Source};
 use super::facts::Facts;
-use super::file::{FILES, FrameworkFile};
+use super::file::{FILES, FrameworkFile, Head};
 use super::printer;
 use pipesim_schedule::schedule::Schedule;
 use serde::Serialize;
 use serde_json::Value as Json;
-use std::sync::LazyLock;
+use std::cmp::Reverse;
+use std::sync::{LazyLock, OnceLock};
 
 pub use super::file::ObjectionKind;
 
@@ -54,20 +55,61 @@ pub struct Framework {
     notes: Vec<Entry>,
 }
 
-static EMBEDDED: LazyLock<Result<Vec<Framework>, Error>> = LazyLock::new(|| {
-    let others = |name: &str| FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-    let all = FILES.iter().map(|(name, text)| Framework::read(name, text, &others)).collect::<Result<Vec<_>, _>>();
-    let mut all = all?;
-    all.sort_by(|a, b| (a.name(), &b.file.released, b.version()).cmp(&(b.name(), &a.file.released, a.version())));
+/// An embedded file, read when it is first needed.
+struct Embedded {
+    head: Head,
+    file: &'static str,
+    text: &'static str,
+    framework: OnceLock<Result<Framework, Error>>,
+}
+
+/// All files, by framework, the newest version first.
+static EMBEDDED: LazyLock<Result<Vec<Embedded>, Error>> = LazyLock::new(|| {
+    let embedded = |&(file, text): &(&'static str, &'static str)| {
+        Ok(Embedded { head: Head::read(file, text, &text_of)?, file, text, framework: OnceLock::new() })
+    };
+    let mut all = FILES.iter().map(embedded).collect::<Result<Vec<_>, Error>>()?;
+    let key =
+        |one: &Embedded| (one.head.framework.clone(), Reverse(one.head.released.clone()), one.head.version.clone());
+    all.sort_by_key(key);
     Ok(all)
 });
+
+fn text_of(file: &str) -> Option<String> {
+    FILES.iter().find(|(known, _)| *known == file).map(|(_, text)| text.to_string())
+}
+
+impl Embedded {
+    fn get(&'static self) -> Result<&'static Framework, Error> {
+        let framework = self.framework.get_or_init(|| Framework::read(self.file, self.text, &text_of));
+        framework.as_ref().map_err(Clone::clone)
+    }
+}
+
+fn embedded() -> Result<&'static [Embedded], Error> {
+    EMBEDDED.as_deref().map_err(Clone::clone)
+}
 
 /// Returns all versions of all frameworks, by name, newest first.
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn frameworks() -> Result<&'static [Framework], Error> {
-    EMBEDDED.as_deref().map_err(Clone::clone)
+pub fn frameworks() -> Result<Vec<&'static Framework>, Error> {
+    embedded()?.iter().map(Embedded::get).collect()
+}
+
+/// Returns the name for `plan --to` of each framework whose options are known, with the framework's own name.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn targets() -> Result<Vec<(&'static str, &'static str)>, Error> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    for Embedded { head, .. } in embedded()? {
+        if let Some(target) = head.target.as_deref().filter(|target| !found.iter().any(|(known, _)| known == target)) {
+            found.push((target, &head.framework));
+        }
+    }
+    Ok(found)
 }
 
 impl Framework {
@@ -113,18 +155,22 @@ impl Framework {
     /// # Errors
     /// No such framework or version.
     pub fn find(name: &str, version: Option<&str>) -> Result<&'static Framework, Error> {
-        let all = frameworks()?;
-        let of: Vec<&Framework> = all.iter().filter(|one| one.name() == name).collect();
+        let all = embedded()?;
+        let of: Vec<&Embedded> = all.iter().filter(|one| one.head.framework == name).collect();
         let Some(newest) = of.first() else {
-            let mut known: Vec<&str> = all.iter().map(Framework::name).collect();
+            let mut known: Vec<&str> = all.iter().map(|one| one.head.framework.as_str()).collect();
             known.dedup();
             return Err(Error::Name { name: name.to_string(), known: known.join(", ") });
         };
-        let Some(version) = version else { return Ok(newest) };
-        of.iter().find(|one| one.version() == version).copied().ok_or_else(|| {
-            let known = of.iter().map(|one| one.version()).collect::<Vec<_>>().join(", ");
-            Error::Version { title: newest.title().to_string(), version: version.to_string(), known }
-        })
+        let Some(version) = version else { return newest.get() };
+        match of.iter().find(|one| one.head.version == version) {
+            Some(found) => found.get(),
+            None => {
+                let known = of.iter().map(|one| one.head.version.as_str()).collect::<Vec<_>>().join(", ");
+                let title = newest.get()?.title().to_string();
+                Err(Error::Version { title, version: version.to_string(), known })
+            }
+        }
     }
 
     /// Returns its name, as in `megatron-core`.
@@ -140,6 +186,11 @@ impl Framework {
     /// Returns its version.
     pub fn version(&self) -> &str {
         &self.file.version
+    }
+
+    /// Returns the date of its version, as in 2026-08-22.
+    pub fn released(&self) -> &str {
+        &self.file.released
     }
 
     /// Returns repository and commit of the sources that rules name.
@@ -160,6 +211,11 @@ impl Framework {
     /// Returns the format of schedule files that it loads.
     pub fn csv(&self) -> Option<&str> {
         self.file.csv.as_deref()
+    }
+
+    /// Returns the stacks, tables of costs, that run it.
+    pub fn stacks(&self) -> &[String] {
+        &self.file.stacks
     }
 
     /// Returns the built-in schedules that it has, each with its own name of them.

@@ -26,4 +26,4 @@ mod printer;
 
 pub use error::Error;
 pub use facts::{Facts, NAMES};
-pub use framework::{Framework, Objection, ObjectionKind, frameworks};
+pub use framework::{Framework, Objection, ObjectionKind, frameworks, targets};

@@ -7,6 +7,7 @@ use super::search::{Limits, Search, Silent};
 use super::space::Space;
 use super::stacks::Abilities;
 use pipesim_cost::analytic::Analytic;
+use pipesim_cost::gcd;
 use pipesim_schedule::nearest::either;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,7 +115,7 @@ impl Question {
             let Some(experts) = self.model.experts else {
                 return refuse("a mixture of experts for ep", format!("a dense model and ep={found}"), "leave ep out");
             };
-            let near = near("ep", &divisors(gcd(experts.count as u32, self.gpus[0])), &self.fixed.ep);
+            let near = near("ep", &divisors(gcd(experts.count as u64, self.gpus[0].into()) as u32), &self.fixed.ep);
             let expected = format!("ep to divide the model's {} experts and the GPUs", experts.count);
             return refuse(expected, found, format!("choose {near}"));
         }
@@ -170,11 +171,6 @@ impl Question {
         let expected = format!("`batch` to be a multiple of dp times micro-batch-size, {least}");
         refuse(expected, batch, format!("choose `batch` {near}"))
     }
-}
-
-/// Returns the greatest common divisor.
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Returns all products of fixed degrees, and whether a degree is not fixed.

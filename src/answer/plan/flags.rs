@@ -5,7 +5,7 @@ use super::reason::PlanError;
 use crate::framework::facts;
 use crate::resolve::Variant;
 use pipesim_cost::analytic::Analytic;
-use pipesim_frameworks::{Framework, Objection, ObjectionKind, frameworks};
+use pipesim_frameworks::{Framework, Objection, ObjectionKind, targets};
 use pipesim_models::layout::{ParallelConfig, Precision, Recompute, Zero};
 use pipesim_models::model_spec::transformer::Config;
 use pipesim_schedule::sanitize::shell_quoted;
@@ -25,14 +25,26 @@ impl Target {
     /// # Errors
     /// A framework's file that cannot be read.
     pub fn all() -> Result<Vec<Target>, PlanError> {
-        let mut found: Vec<Target> = Vec::new();
-        for framework in frameworks().map_err(PlanError::refused)? {
-            let target = Target::Framework(framework);
-            let is_new = !found.iter().any(|known| known.name() == target.name());
-            found.extend((framework.target().is_some() && is_new).then_some(target));
+        let names = Target::names().into_iter().map(Target::named);
+        names.collect()
+    }
+
+    /// Returns the names of all targets.
+    pub fn names() -> Vec<&'static str> {
+        targets().unwrap_or_default().into_iter().map(|(name, _)| name).chain(["pipesim"]).collect()
+    }
+
+    /// Returns the target with this name.
+    ///
+    /// # Errors
+    /// There is none, or its file cannot be read.
+    pub fn named(name: &str) -> Result<Target, PlanError> {
+        if name == "pipesim" {
+            return Ok(Target::Pipesim);
         }
-        found.push(Target::Pipesim);
-        Ok(found)
+        let known = targets().map_err(PlanError::refused)?;
+        let framework = known.iter().find(|(known, _)| *known == name).map_or(name, |(_, framework)| framework);
+        Framework::find(framework, None).map(Target::Framework).map_err(PlanError::refused)
     }
 
     /// Returns the name on the command line.

@@ -12,6 +12,7 @@ use toml::{Table, Value};
 /// Why a table cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each text names its fields
 pub enum Error {
     /// A file that cannot be read, in the words of [`Files`].
     #[error("{0}")]

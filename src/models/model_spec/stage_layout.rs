@@ -6,17 +6,20 @@ use std::fmt;
 /// Contents of one stage, in the model's order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StagePieces {
+    /// Whether it has the embedding.
     pub embedding: bool,
     /// Number of layers.
     pub layers: usize,
     /// Number of layers that predict further tokens.
     pub predictions: usize,
+    /// Whether it has the head and the loss.
     pub head: bool,
 }
 
 /// Stages in model order: with p devices, stage j is chunk j div p of device j mod p.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageLayout {
+    /// By stage.
     pub stages: Vec<StagePieces>,
 }
 

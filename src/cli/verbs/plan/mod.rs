@@ -74,8 +74,8 @@ pub struct PlanVerb {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = whole::<u32>(1..=1000))]
     top: u32,
     /// Print only the best plan, as options of this program
-    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii"], value_parser = one_of(Target::all().unwrap_or_default().into_iter().map(|t| (t.name(), "", t))))]
-    to: Option<Target>,
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii"], value_parser = one_of(Target::names().into_iter().map(|name| (name, "", name))))]
+    to: Option<&'static str>,
     /// File that stores results; an interrupted search continues from it
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
@@ -179,7 +179,8 @@ impl PlanVerb {
     }
 
     fn show(&self, answer: &PlanReport<'_>) -> Result<(), Failure> {
-        if let Some(target) = self.to {
+        if let Some(name) = self.to {
+            let target = Target::named(name)?;
             let Some(best) = answer.plans.plans.first() else { return Ok(()) };
             let PlanFlags { text, notes } = answer.flags(best, target)?;
             notes.iter().for_each(|note| self.remarks.remark(&format!("note: {note}")));
