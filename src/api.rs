@@ -9,8 +9,8 @@ pub mod costs {
     pub use pipesim_cost::pair;
     pub use pipesim_cost::{
         CollectiveCosts, Contention, CostError, CostFile, CostTable, Decimal, EndCost, Extras, GivenCosts, GroupRates,
-        LayerCost, LinkCost, MachineEffects, OpTime, PartCost, Per, SharedPuts, Slow, Slowdown, StageCost,
-        StageKindCost, StageTimes, StepCosts, StepRates, Summary, TickUnits, TimeUnit,
+        LayerCost, LinkCost, MachineEffects, OpTime, PartCost, Per, SharedPuts, SliceCosts, Slow, Slowdown, StageCost,
+        StageKindCost, StageTimes, StepCosts, StepRates, Summary, TickUnits, TimeUnit, VocabularyCosts,
     };
     pub use pipesim_schedule::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use pipesim_schedule::mesh::{Coordinate, Mesh};
@@ -93,21 +93,20 @@ pub mod schedules {
     pub use pipesim_schedule::delivery::{ChannelOptions, Delivery, ParseDeliveryError, PyTorch, QueueCount, Receives};
     pub use pipesim_schedule::export::{dot, json};
     pub use pipesim_schedule::fsdp::{Fsdp, FsdpError, Lookahead};
-    pub use pipesim_schedule::op::{Kind, Op, ParseOpError};
+    pub use pipesim_schedule::op::{Engine, Kind, Op, ParseOpError};
     pub use pipesim_schedule::open::{Goal, OpenSchedule, Order, Program};
     pub use pipesim_schedule::placement::{Chunk, Placement, PlacementError};
     pub use pipesim_schedule::schedule::{Fault, Overlap, Phase, Programs, Schedule};
     pub use pipesim_schedule::sharding::{Collective, CollectiveKind, Placed, Sharding};
+    pub use pipesim_schedule::slices::SlicesError;
     pub use pipesim_sim::exact::{Error as ProofError, Proof, prove, prove_against};
-    pub use pipesim_sim::ordering::{Effort, Error as SearchError, order_ops, order_ops_with};
+    pub use pipesim_sim::ordering::{Error as SearchError, order_ops};
 }
 
 /// The task graph, petgraph's view of it, and deadlocks.
 pub mod graphs {
-    pub use pipesim_schedule::check::{check, check_slots, fewest_slots, standard_deliveries};
-    pub use pipesim_schedule::communicators::{DirectedEdge, rounds as communicator_rounds};
+    pub use pipesim_schedule::check::{check, fewest_slots, standard_deliveries};
     pub use pipesim_schedule::deadlock::{Awaited, Deadlock, Party, Wait};
-    pub use pipesim_schedule::epilogue::group_member;
     pub use pipesim_schedule::graph::{
         AllEdges, Besides, Dependency, Edge, Edges, Neighbors, Route, Run, TaskGraph, Until,
     };
@@ -140,7 +139,7 @@ pub mod measured {
         stage_times, trend,
     };
     pub use pipesim_answer::explanation::{ExplainedRun, RunDiagnosis};
-    pub use pipesim_report::{Unlike, compare};
+    pub use pipesim_report::Unlike;
 }
 
 /// Pictures, tables and report folders.
@@ -155,7 +154,7 @@ pub mod pictures {
 /// Training GPT-2 on CPU threads, ranks or GPUs, and comparing it with the prediction.
 #[cfg(feature = "training")]
 pub mod training {
-    pub use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting};
+    pub use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting, Transport};
     pub use pipesim_exec::ranks::{Lost, Ranks};
     pub use pipesim_exec::{
         Batch, Copies, DeviceRecord, Error as SessionError, Fault, Following, Gpus, NoFault, OpRecord, Session, State,
@@ -163,8 +162,7 @@ pub mod training {
     };
     pub use pipesim_measure::experiment::{
         Backend, Calibration, Devices, Error, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
-        TrainingConfig, Transport, Verdict, Work, silent,
+        TrainingConfig, Verdict, Work, silent,
     };
-    pub use pipesim_schedule::mesh::{Coordinate, Mesh};
     pub use pipesim_train::model::{AdamW, Parameters, Part, PartTiming, Quantity, TensorPart, Tokenizer, Tokens};
 }

@@ -73,48 +73,16 @@
 //! # }
 //! ```
 //!
-//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. The core without them has the language,
+//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cli`. The core without them has the language,
 //! graph, simulation, timelines and SVG. It reads files only through a [`Host`] and no clock, and uses one thread, with a deep stack, to
 //! evaluate schedules (none on WebAssembly).
 //!
 //! The types at the root serve most programs; the modules have all types by subject.
 //!
-//! # Layers
-//!
-//! ```text
-//! schedules/*.star ─ dsl ─▶ Schedule ─▶ TaskGraph ─┬─ sim ──┬─▶ Timeline ─▶ metrics ─▶ report
-//!                             costs ───────────────┘        │
-//!                               ▲                  └─ exec ─┘
-//!                               └── experiment ◀────────────┘
-//! ```
-//!
-//! The parts are crates of their own, in the folders of `src/`; a crate uses only crates above it in this list:
-//!
-//! ```text
-//! schedule   ops, placement, task graph, deliveries, deadlocks, timelines
-//! language   the schedule language, and the built-in schedules
-//! models     models, hardware, layouts, memory
-//! cost       costs of ops, from any source
-//! sim        simulation, searches for orders, proofs
-//! import     timelines from the traces of profilers
-//! report     pictures, tables, pages, folders
-//! answer     predictions, estimates, causes, changes that help, plans
-//! train      the trainer on CPU threads and GPUs, checkpoints
-//! exec       sessions, links, ranks
-//! measure    experiments, training loops
-//! ```
-//!
-//! No files of a crate use each other in a circle; `tests/language/architecture.rs` checks that, and which crate uses which.
-//!
-//! Invariants:
-//! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
-//! - `sim` and `exec` share data, not code. `sim` reads no clock and no file.
-//! - Time is in whole ticks or nanoseconds; collections that are iterated are ordered. The same input gives the same bytes.
-//! - The dependencies of a pipeline's ops are defined once, in [`Op::upstream`], [`Op::earlier_slice`] and [`Kind::needs`].
-//! - A panic is a bug. Mistakes of a user give an error that says what was expected, what was found and one thing to do.
+//! The book's page on the architecture (`docs/src/architecture.md`) says which crates it consists of, and what holds in all of them.
 
 // Some items serve only the command line with all features.
-#![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
+#![cfg_attr(not(all(feature = "cli", feature = "training")), allow(dead_code))]
 // With `internals`, types of private modules are reachable, too.
 #![cfg_attr(not(feature = "internals"), warn(unnameable_types))]
 
@@ -148,39 +116,32 @@ pub use api::training;
 pub use api::{costs, graphs, measured, models, pictures, plans, questions, schedules, simulation};
 
 pub use error::Error;
-pub use pipesim_answer::explanation::StepExplanation;
 pub use pipesim_answer::model_prediction::ModelPrediction;
 pub use pipesim_answer::question::Question;
-pub use pipesim_answer::resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
+pub use pipesim_answer::resolve::{Costs, Error as ResolveError, Host, Resolved, Selection};
 pub use pipesim_answer::step_estimate::StepEstimate;
-pub use pipesim_cost::{CostFile, CostTable, GivenCosts, SliceCosts, VocabularyCosts};
-#[cfg(feature = "pictures")]
-pub use pipesim_import::{ImportError, ImportOptions};
+pub use pipesim_cost::{CostFile, CostTable, GivenCosts};
 pub use pipesim_models::hardware::{Hardware, Stack};
-pub use pipesim_models::layout::{
-    Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Recompute, Routing, Zero,
-};
-pub use pipesim_models::model_spec::{MicroBatch, ModelSpec, model_spec};
-pub use pipesim_report::{Comparison, Entry, Look, Palette, Panel, Report, Table, compare};
+pub use pipesim_models::layout::{ParallelConfig, Precision, Recompute, Zero};
+pub use pipesim_models::model_spec::MicroBatch;
+pub use pipesim_report::{Entry, Look, Panel, Report, Table, compare};
 pub use pipesim_schedule::check::check;
-pub use pipesim_schedule::deadlock::{Deadlock, Wait};
+pub use pipesim_schedule::deadlock::Deadlock;
 pub use pipesim_schedule::delivery::{ChannelOptions, Delivery};
-pub use pipesim_schedule::graph::{Dependency, TaskGraph};
-pub use pipesim_schedule::metrics::{DeviceMetrics, Metrics};
-pub use pipesim_schedule::op::{Engine, Kind, Op};
+pub use pipesim_schedule::graph::TaskGraph;
+pub use pipesim_schedule::metrics::Metrics;
+pub use pipesim_schedule::op::{Kind, Op};
 pub use pipesim_schedule::placement::Placement;
 pub use pipesim_schedule::schedule::{Overlap, Schedule};
-pub use pipesim_schedule::slices::{Slices, SlicesError};
-pub use pipesim_schedule::timeline::{Queue, Span, StepFigures, Timeline, WorkerSpans, Workers};
-pub use pipesim_sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
+pub use pipesim_schedule::slices::Slices;
+pub use pipesim_schedule::timeline::{Queue, Span, Timeline};
+pub use pipesim_sim::{PredictionFigures, Setup};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub use cli::{Allocator, main};
 #[cfg(feature = "training")]
-pub use pipesim_measure::experiment::{
-    Error as ExperimentError, Experiment, Iteration, Outcome, Results, TrainingConfig, Work,
-};
+pub use pipesim_measure::experiment::Experiment;
 
 /// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:
 /// F, I and W of a device's whole share of layers take one unit each, communication takes none.
@@ -203,9 +164,9 @@ pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<Predic
 #[cfg(feature = "pictures")]
 pub fn import(
     paths: &[std::path::PathBuf],
-    options: &ImportOptions,
+    options: &imports::ImportOptions,
     progress: &dyn Fn(u64, u64),
-) -> Result<imports::Run, ImportError> {
+) -> Result<imports::Run, imports::ImportError> {
     pipesim_import::import(paths, options, progress, &pipesim_answer::diagnosis::built_in_of)
 }
 

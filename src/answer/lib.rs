@@ -15,6 +15,7 @@
 pub mod advice;
 pub mod diagnosis;
 pub mod explanation;
+pub mod framework;
 pub mod model_prediction;
 pub mod plan;
 pub mod question;

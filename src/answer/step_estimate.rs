@@ -8,6 +8,7 @@ use pipesim_models::model_spec::StageLayout;
 use pipesim_schedule::metrics::Activity;
 use pipesim_schedule::schedule::Schedule;
 use pipesim_sim::Prediction;
+use pipesim_system::in_words;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -183,12 +184,6 @@ impl Suggestion {
 
 fn written<S: Serializer>(change: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
     Suggestion { change: change.to_vec(), bytes: 0, iteration_s: 0.0, gpus: 0 }.described().serialize(serializer)
-}
-
-/// Formats bytes: `1.5 GiB`, `12 MiB`.
-fn in_words(bytes: u64) -> String {
-    let gib = bytes as f64 / f64::from(1 << 30);
-    if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
 }
 
 impl fmt::Display for OutOfMemory {

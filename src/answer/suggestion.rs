@@ -1,9 +1,11 @@
 //! The smallest change of a layout that makes it fit into memory, found by predicting the same schedule under other layouts: the
 //! command with that change gives the promised result.
 
+use crate::framework::new_objections;
 use crate::resolve::{Selection, Variant};
 use crate::step_estimate::{MOST_CHANGES, OutOfMemory, StepEstimate, Suggestion};
 use pipesim_cost::analytic::Analytic;
+use pipesim_language as dsl;
 use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::open::Order;
@@ -175,6 +177,9 @@ impl FitRequest<'_> {
             if best.as_ref().is_some_and(|(cost, _)| *cost <= least) {
                 break;
             }
+            if self.is_refused(&analytic) {
+                continue;
+            }
             let ParallelConfig { pp: devices, micro, .. } = analytic.layout;
             let ops = 2 * u64::from(devices) * u64::from(micro) * u64::from(self.selection.chunks.unwrap_or(1));
             let ops = ops.saturating_mul(u64::from(schedule.slices().count()));
@@ -191,6 +196,13 @@ impl FitRequest<'_> {
             }
         }
         best.map(|(_, remedy)| remedy)
+    }
+
+    /// Whether the framework refuses the changed layout for a reason that the requested one does not give.
+    fn is_refused(&self, changed: &Analytic) -> bool {
+        let base = Variant::parse(self.name).map(|variant| variant.base).unwrap_or_default();
+        let built_in = Some(base.as_str()).filter(|base| dsl::names().contains(base));
+        new_objections(self.analytic, changed, built_in).is_ok_and(|found| !found.is_empty())
     }
 
     /// Returns the settings that lead to the layout `to`.

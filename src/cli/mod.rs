@@ -25,12 +25,11 @@ use options::schedules::named_by_default;
 use options::{rules, tips};
 use std::ffi::OsString;
 use std::io::Write;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use terminal::{eprint, print, signals};
-#[cfg(feature = "cuda")]
-use verbs::doctor;
 #[cfg(feature = "training")]
-use verbs::{accuracy, profile, run, train};
+use verbs::{accuracy, doctor, profile, run, train};
 use verbs::{check, compare, explain, explore, export, import, plan, predict, schedules, shell, tour};
 
 /// Predict, run and compare pipeline-parallel training schedules.
@@ -89,7 +88,7 @@ enum Verb {
     /// Walk through eight schedules, from naive to zero-bubble
     Tour(tour::Tour),
     /// Show which devices and libraries work here, and how to fix the others
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "training")]
     Doctor(doctor::Doctor),
     /// Open the explorer: schedules in a browser, with sliders
     Explore(explore::Explore),
@@ -193,7 +192,7 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 pub fn main() -> ExitCode {
     pipesim_system::set_commit(env!("PIPESIM_COMMIT"));
     shell::complete(command);
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "training")]
     pipesim_gpu::prepare();
     let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
@@ -209,7 +208,7 @@ pub fn main() -> ExitCode {
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let result = std::panic::catch_unwind(|| run(cli.verb)).unwrap_or_else(|panic| {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(cli.verb))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         let text = text.unwrap_or("a panic without a message");
         Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints")
@@ -255,7 +254,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),
         Verb::Explore(verb) => verb.run(command),
-        #[cfg(feature = "cuda")]
+        #[cfg(feature = "training")]
         Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => print(&shell::script(shell)?),
         Verb::Man { verb } => print(&shell::manual(command(), &verb)?),

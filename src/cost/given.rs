@@ -91,6 +91,7 @@ impl GivenCosts {
         GivenCosts { per, ..self }
     }
 
+    /// Returns the unit of the times; `None` for abstract units.
     pub fn unit(&self) -> Option<TimeUnit> {
         self.unit
     }
@@ -359,6 +360,7 @@ impl GivenCosts {
         (exact + 1..=finest).rev().find(fine).or_else(|| longest(exact).map(|_| exact))
     }
 
+    /// Returns the costs of a device's whole share of layers, in time units.
     pub fn summary(&self) -> Summary {
         self.of_device(1.0)
     }

@@ -12,6 +12,7 @@ pub(super) const MAX_BLOCKS: u32 = 1 << 12;
 #[allow(non_snake_case)] // the kinds' letters
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)] // part and pass are in the names
 pub struct LayerCost {
     /// Number of such layers, consecutive in the model.
     #[serde(default = "one")]
@@ -43,6 +44,7 @@ pub(super) fn is_zero(ns: &u64) -> bool {
 #[allow(non_snake_case)] // the kinds' letters
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)] // the passes as in `LayerCost`
 pub struct EndCost {
     pub F_ns: u64,
     pub B_ns: u64,

@@ -118,6 +118,7 @@ impl StepCosts {
 /// What a tick of a table is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TickUnits {
+    /// Ticks per time unit.
     pub ticks_per_unit: f64,
     /// Time unit: `unit`, `ns`, `us`, `ms` or `s`.
     pub time_unit: &'static str,
@@ -133,6 +134,7 @@ impl TickUnits {
 /// Durations of every (stage, direction, kind) of one placement, in ticks.
 #[derive(Clone, Debug)]
 pub struct CostTable {
+    /// What a tick is.
     pub units: TickUnits,
     /// Fraction of an activation that is kept from I to W.
     pub keep: Keep,
@@ -265,6 +267,7 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Returns the costs `of` each kind of [`Kind::COSTED`], in time units.
     pub fn new(of: impl Fn(Kind) -> f64, comm: f64, keep: f64) -> Summary {
         #[allow(non_snake_case)] // the kinds' letters
         let [F, I, W, B] = Kind::COSTED.map(of);

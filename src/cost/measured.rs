@@ -17,11 +17,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Version of cost files.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Maximum time of a part (18 minutes), so that sums over many ops do not overflow.
 const MAX_NS: u64 = 1 << 40;
 
+/// Measured time of one pass through a part of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartCost {
@@ -36,7 +38,9 @@ pub struct PartCost {
     /// Of a slice of the sequences: its first token, and its number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<[u32; 2]>,
+    /// Typical time, in nanoseconds.
     pub duration_ns: u64,
+    /// Number of measured passes; 0 if it was derived from others.
     pub samples: u64,
 }
 
@@ -63,6 +67,7 @@ pub struct LinkCost {
     /// Whether the sender continues to compute during a put; otherwise the put blocks it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_compute: bool,
+    /// Size of that hidden state.
     pub bytes: u64,
     /// Time from the end of a put until a waiting receiver continues.
     pub latency_ns: u64,
@@ -78,6 +83,7 @@ pub struct LinkCost {
 pub struct StepRates {
     /// Optimizer step of the embedding, and of the head's own parameters.
     pub optimizer_embedding_ns: u64,
+    /// Optimizer step, per block.
     pub optimizer_block_ns: u64,
     /// Gradient norm, per block.
     pub norm_block_ns: u64,
@@ -98,22 +104,27 @@ pub struct GroupRates {
     pub size: u32,
     /// Put of the gradient of the embedding, and of the head's own parameters.
     pub put_embedding_ns: u64,
+    /// Put of the gradient of a block.
     pub put_block_ns: u64,
     /// Addition of the parts of all other workers.
     pub add_embedding_ns: u64,
+    /// The same per block.
     pub add_block_ns: u64,
     /// Put of the updated parameters, if the workers share the optimizer's work.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub put_values_embedding_ns: u64,
+    /// The same per block.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub put_values_block_ns: u64,
     /// Copy of the parameters that the others have updated.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gather_embedding_ns: u64,
+    /// The same per block.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gather_block_ns: u64,
 }
 
+/// Costs measured on a machine, as a JSON file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostFile {
@@ -129,6 +140,7 @@ pub struct CostFile {
     /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. Written only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
     pub tied: bool,
+    /// By part, kind, size and slice.
     pub parts: Vec<PartCost>,
     /// Busy time of an op beyond its parts, by kind: `F`, `I`, `W`.
     pub op_overhead_ns: BTreeMap<String, u64>,
@@ -159,11 +171,6 @@ impl StepRates {
     fn optimizer_ns(&self, part: &str) -> u64 {
         if part == BLOCK { self.optimizer_block_ns } else { self.optimizer_embedding_ns }
     }
-
-    /// Returns a part's share of the gradient norm's time.
-    fn norm_ns(&self, part: &str) -> u64 {
-        if part == BLOCK { self.norm_block_ns } else { 0 }
-    }
 }
 
 impl GroupRates {
@@ -186,6 +193,7 @@ impl GroupRates {
 }
 
 impl CostFile {
+    /// Returns the parts of the measured model.
     pub fn outline(&self) -> Outline {
         Outline::transformer(self.layers as usize, self.tied)
     }
@@ -400,21 +408,19 @@ impl CostFile {
         };
         // If workers share the optimizer's work, rates are for one slice.
         let group = stage_group(placement, self.mesh.data);
-        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), self.measured_group(), group) } else { ns };
+        let measured_group = self.step.stages.map_or(1, |rates| rates.size.max(1));
+        let sliced = |ns: u64| if self.mesh.zero { of_ratio(ns.into(), measured_group, group) } else { ns };
         let epilogue = StepEpilogue::on_mesh(placement, self.mesh, outline.exchange(placement, stages), clip);
         StepCosts::new(epilogue, |StepNode { device, op, gradients, .. }| match op {
             StepOp::Put => (exchanged(*op, gradients), self.link.latency_ns),
             StepOp::Reduce => (sliced(exchanged(*op, gradients)), 0),
-            StepOp::Norm => (sliced(share(*device, &|part| self.step.norm_ns(part))), 0),
+            StepOp::Norm => {
+                (sliced(share(*device, &|part| if part == BLOCK { self.step.norm_block_ns } else { 0 })), 0)
+            }
             StepOp::Optimizer => (sliced(share(*device, &|part| self.step.optimizer_ns(part))), 0),
             StepOp::PutValues => (sliced(exchanged(*op, gradients)), self.link.latency_ns),
             StepOp::Gather => (sliced(exchanged(*op, gradients)), 0),
         })
-    }
-
-    /// Number of workers that summed the gradients of a stage in the measurement.
-    fn measured_group(&self) -> u32 {
-        self.step.stages.map_or(1, |rates| rates.size.max(1))
     }
 
     /// Returns the time to put `gradient` or its parameters, or to add or copy the other workers' parts, which is

@@ -11,13 +11,16 @@ pub enum Per {
     /// A device's whole share of layers: p devices' worth of model for any p and v.
     #[default]
     Device,
+    /// One stage's layers.
     Stage,
+    /// One layer.
     Layer,
     /// The whole model: the same for any p and v.
     Model,
 }
 
 impl Per {
+    /// All of them, by name.
     pub const ALL: [(&'static str, Per); 4] =
         [("device", Per::Device), ("stage", Per::Stage), ("layer", Per::Layer), ("model", Per::Model)];
 

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 pub struct StageKindCost {
     /// Mean duration, which predictions use: a pipeline waits for its slow ops, too.
     pub duration_ns: u64,
+    /// Median duration.
     pub median_ns: u64,
     /// 10th percentile.
     pub p10_ns: u64,

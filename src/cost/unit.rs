@@ -2,7 +2,9 @@
 
 use super::{CostError, Decimal};
 
+/// A unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // the names say it
 pub enum TimeUnit {
     Nanosecond,
     Microsecond,

@@ -94,7 +94,7 @@ impl Backend for Host {
         Ok(())
     }
 
-    fn copy(&mut self, number: usize, (index, op): (usize, Op), after: &[usize]) -> Result<()> {
+    fn copy(&mut self, number: usize, index: usize, op: Op, after: &[usize]) -> Result<()> {
         let work = self.device.copy(op)?;
         self.queues.as_mut().context("expected queues for copies")?.add(op, index, after, work)?;
         self.note_done(number);

@@ -6,23 +6,19 @@
 //! a device hangs or dies. There is no barrier inside a step.
 //!
 //! In: a graph, and for each device something that runs its ops. Out: measured steps ([`StepRecord`]), from which timelines are made.
-//! [`ranks`] has the processes of one run, and `doctor` (with the feature `cuda`) says which devices and libraries work.
+//! [`ranks`] has the processes of one run, and [`doctor`] says which devices and libraries work.
 //!
 //! ```
 //! let names: Vec<&str> = pipesim_exec::link::LINKS.iter().map(|link| link.name).collect();
 //! assert!(names.contains(&"local")); // shared memory between threads or ranks of a machine
 //! ```
 
-#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
-
 mod arena;
 mod atomic;
 mod collective;
 mod cpu;
 mod device;
-#[cfg(feature = "cuda")]
 pub mod doctor;
-#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
 mod groups;
 mod heap;
@@ -46,9 +42,7 @@ mod watch;
 
 pub use collective::TensorGroup;
 pub use device::{Batch, Device, State, Timed, Update};
-#[cfg(feature = "cuda")]
-pub use gpu::places as gpu_places;
-pub use gpu::{GRAPHS, Gpus, PRODUCTS, UNAVAILABLE};
+pub use gpu::{GRAPHS, Gpus, PRODUCTS, places as gpu_places};
 pub use groups::optimizer_share;
 pub use host::Host;
 pub use host_queues::COPY_THREADS;

@@ -235,7 +235,7 @@ impl MessageBuffers {
 
     /// Returns the parts of `gradient` that `worker` sums, or of its parameters that it exchanges, in update `number` (from 0);
     /// `None` if no other worker holds it.
-    pub fn parts(&self, worker: u32, gradient: GradientSync, (number, what): (u64, Use)) -> Option<GradientParts> {
+    pub fn parts(&self, worker: u32, gradient: GradientSync, number: u64, what: Use) -> Option<GradientParts> {
         let number = match gradient {
             GradientSync::Stage(_) if self.mesh.zero => 2 * number + u64::from(what == Use::Values),
             _ => number,

@@ -43,13 +43,6 @@ pub struct Turn {
     pub forwards_only: bool,
 }
 
-impl Turn {
-    /// Number of earlier steps in which messages of an op of this kind were sent.
-    fn messages_of(&self, kind: Kind) -> u64 {
-        if kind == Kind::F { self.step } else { self.backwards }
-    }
-}
-
 /// A function of a device's state.
 pub type DeviceCall = Box<dyn FnOnce(&mut dyn State) -> Result<()> + Send>;
 
@@ -90,7 +83,7 @@ pub trait Backend: Send {
 
     /// Begins the copy `op` to or from the host, number `index` of the graph, behind `number` computed ops. It runs next to them, after
     /// the copies `after`.
-    fn copy(&mut self, _number: usize, (_index, op): (usize, Op), _after: &[usize]) -> Result<()> {
+    fn copy(&mut self, _number: usize, _index: usize, op: Op, _after: &[usize]) -> Result<()> {
         bail!("expected devices that copy to the host, found others ({op}): run another schedule")
     }
 
@@ -297,7 +290,8 @@ impl<M: Backend> Program<M> {
     /// Returns the message of `port` if it goes to another device.
     fn crossing(&self, port: &Option<BufferUse>, turn: Turn) -> Option<Message> {
         let port = port.as_ref()?;
-        let step = turn.messages_of(self.shared.plan.graph.op(port.message).kind());
+        let is_forward = self.shared.plan.graph.op(port.message).kind() == Kind::F;
+        let step = if is_forward { turn.step } else { turn.backwards };
         let message = self.shared.buffers.message(self.number, port, step)?;
         Some(if turn.forwards_only { Message { credit: Some(message.value - 1), ..message } } else { message })
     }
@@ -316,7 +310,7 @@ impl<M: Backend> Program<M> {
             fault.strike(self.number, record.ops.len() + record.host_copies.len(), &shared.watch)?;
         }
         let turn = shared.watch.now_ns();
-        self.backend.copy(record.ops.len(), (index, shared.plan.graph.op(index)), &after)?;
+        self.backend.copy(record.ops.len(), index, shared.plan.graph.op(index), &after)?;
         // The backend knows its times once it has ended.
         record.host_copies.push(OpRecord { index, turn, start: turn, end: turn, put_start: turn, put_end: turn });
         Ok(())
@@ -424,7 +418,7 @@ impl<M: Backend> Program<M> {
 
     /// Returns the parts of `gradient` in an update, or of its parameters.
     pub(super) fn parts(&self, gradient: GradientSync, updates: u64, what: Use) -> Option<GradientParts> {
-        self.shared.buffers.parts(self.number, gradient, (updates, what))
+        self.shared.buffers.parts(self.number, gradient, updates, what)
     }
 
     /// Computes the gradient norm over all workers, on the hosts. It is a barrier. Replicas hold the same gradients, so only the

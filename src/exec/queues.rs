@@ -129,7 +129,7 @@ impl CommunicationQueues {
             {
                 let complete = match self.lowering.slots() {
                     Some(slots) => self.take_slot(graph, state, group, slots.into()),
-                    None => self.meet(graph, state, (group, step), &mut look),
+                    None => self.meet(graph, state, group, step, &mut look),
                 };
                 if !complete {
                     break;
@@ -160,7 +160,8 @@ impl CommunicationQueues {
         &self,
         graph: &TaskGraph,
         state: &LockedQueues<'_>,
-        (group, step): (&[Entry], u64),
+        group: &[Entry],
+        step: u64,
         look: &mut Vec<usize>,
     ) -> bool {
         let mut all = true;

@@ -10,7 +10,7 @@ pub const MOST_CANDIDATES: usize = 8;
 
 /// Rule by which a product takes its algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Rule {
+enum Rule {
     /// The first one that the library proposes.
     #[default]
     First,
@@ -40,9 +40,15 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets the rule for modules that are created from now on.
-pub fn set_rule(rule: Rule) {
+/// Lets products of modules that are created from now on take the algorithms of this record, or without one the fastest, timed when ops
+/// warm up.
+///
+/// # Errors
+/// The record is malformed.
+pub fn choose_by(record: Option<&str>) -> Result<()> {
+    let rule = record.map_or(Ok(Rule::Timed), |record| parse(record).map(Rule::Recorded))?;
     table().rule = rule;
+    Ok(())
 }
 
 /// Returns whether products take the library's first proposal.
@@ -116,7 +122,7 @@ pub fn record() -> String {
 ///
 /// # Errors
 /// It is malformed: the error names the part.
-pub fn parse(text: &str) -> Result<BTreeMap<String, Choice>> {
+fn parse(text: &str) -> Result<BTreeMap<String, Choice>> {
     let mut record = BTreeMap::new();
     for part in text.split("; ").filter(|part| !part.is_empty()) {
         let fields = part.split_once(' ').and_then(|(algorithm, rest)| {

@@ -75,7 +75,7 @@ impl FusedAttention {
         let planned = match self.plans.entry((pass, *shape)) {
             std::collections::btree_map::Entry::Occupied(planned) => planned.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(self.api.plan((pass, shape), &PlanTarget::Handle(&self.handle))?)
+                place.insert(self.api.plan(pass, shape, &PlanTarget::Handle(&self.handle))?)
             }
         };
         Ok(planned.workspace_bytes)
@@ -87,7 +87,8 @@ impl FusedAttention {
     /// It is not planned, or cuDNN fails.
     pub fn run(
         &self,
-        (pass, shape): (Pass, &AttentionShape),
+        pass: Pass,
+        shape: &AttentionShape,
         operands: &AttentionOperands,
         stream: *mut c_void,
     ) -> Result<()> {

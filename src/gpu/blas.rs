@@ -112,7 +112,8 @@ impl Products {
         &self,
         shape: &Shape,
         product: &Arc<Product>,
-        (operands, workspace): (&Operands, Workspace),
+        operands: &Operands,
+        workspace: Workspace,
     ) -> Result<usize> {
         let name = self.name(shape);
         match algorithms::chosen(&name)? {
@@ -134,7 +135,7 @@ impl Products {
         workspace: Workspace,
     ) -> Result<Option<(usize, Choice)>> {
         let candidates = 0..product.algorithms().count();
-        let times = candidates.map(|candidate| self.time_us((product, candidate), operands, workspace));
+        let times = candidates.map(|candidate| self.time_us(product, candidate, operands, workspace));
         let times = times.collect::<Result<Vec<_>>>()?;
         let mut ranked: Vec<(usize, f64)> =
             times.iter().enumerate().filter_map(|(i, time)| Some((i, (*time)?))).collect();
@@ -149,7 +150,8 @@ impl Products {
     /// Returns the shortest time of a product in microseconds, after a call that is not timed; nothing if the library rejects it.
     fn time_us(
         &self,
-        (product, algorithm): (&Arc<Product>, usize),
+        product: &Arc<Product>,
+        algorithm: usize,
         operands: &Operands,
         workspace: Workspace,
     ) -> Result<Option<f64>> {
@@ -157,7 +159,7 @@ impl Products {
         let mut least = f64::INFINITY;
         for call in 0..=TIMED_CALLS {
             let before = self.gpu.mark(compute)?;
-            match compute.multiply((&self.lt, product, algorithm), *operands, workspace, false) {
+            match compute.multiply(&self.lt, product, algorithm, *operands, workspace, false) {
                 Err(ProductError::Refused { code: NOT_SUPPORTED, .. }) => return Ok(None),
                 outcome => outcome?,
             }
@@ -237,14 +239,14 @@ impl Products {
     fn multiply(&mut self, shape: Shape, operands: Operands) -> Result<bool> {
         let workspace = Workspace { address: self.workspace.address(), bytes: WORKSPACE_BYTES };
         if !self.chosen.contains_key(&shape) {
-            let plan = self.plan(&shape, (&operands, workspace))?;
+            let plan = self.plan(&shape, &operands, workspace)?;
             self.chosen.insert(shape, plan);
         }
         let Some(Some(plan)) = self.chosen.get_mut(&shape) else { return Ok(false) };
-        let product = (&self.lt, &plan.product, plan.algorithm);
-        match self.gpu.compute.multiply(product, operands, workspace, plan.was_done) {
+        let Plan { product, algorithm, was_done } = plan;
+        match self.gpu.compute.multiply(&self.lt, product, *algorithm, operands, workspace, *was_done) {
             Ok(()) => {
-                plan.was_done = true;
+                *was_done = true;
                 Ok(true)
             }
             // The product may reject what the heuristic has promised, before anything is enqueued.
@@ -257,14 +259,14 @@ impl Products {
     }
 
     /// Plans a product. Returns nothing if the library has no algorithm for it.
-    fn plan(&self, shape: &Shape, operands: (&Operands, Workspace)) -> Result<Option<Plan>> {
+    fn plan(&self, shape: &Shape, operands: &Operands, workspace: Workspace) -> Result<Option<Plan>> {
         let candidates = if self.is_chosen { MOST_CANDIDATES } else { 1 };
-        let product = match self.lt.product(shape, (self.multiprocessors, candidates), operands.1) {
+        let product = match self.lt.product(shape, self.multiprocessors, candidates, workspace) {
             Ok(product) => Arc::new(product),
             Err(error) if error.is_not_supported() => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("planning the product {shape:?}")),
         };
-        let algorithm = if self.is_chosen { self.choose(shape, &product, operands)? } else { 0 };
+        let algorithm = if self.is_chosen { self.choose(shape, &product, operands, workspace)? } else { 0 };
         Ok(Some(Plan { product, algorithm, was_done: false }))
     }
 }

@@ -123,7 +123,7 @@ fn key(text: &str, options: &[String], version: (i32, i32)) -> String {
 
 /// Returns 64 bits of a portable hash in 16 digits, different for each `half`.
 #[allow(deprecated)] // as above
-pub(crate) fn digest(half: u8, parts: &[&str]) -> String {
+pub fn digest(half: u8, parts: &[&str]) -> String {
     let mut hasher = SipHasher::new_with_keys(u64::from(half), 0x7069_7065_7369_6d00);
     for part in parts {
         hasher.write(&(part.len() as u64).to_le_bytes());
@@ -143,7 +143,7 @@ fn cache_folder() -> Option<PathBuf> {
 }
 
 /// A cached file is the code behind a hash of it.
-fn read_cached(path: &Path) -> Option<Vec<u8>> {
+pub fn read_cached(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = fs::read(path).ok()?;
     let code = bytes.split_off(bytes.len().min(CHECK_BYTES));
     (!code.is_empty() && bytes == check(&code)).then_some(code)
@@ -163,7 +163,7 @@ fn check(code: &[u8]) -> [u8; CHECK_BYTES] {
 
 /// Writes under a temporary name and renames, so that no reader sees half of it. A cache that cannot be written is no
 /// error.
-fn write_cached(path: &Path, code: &[u8]) {
+pub fn write_cached(path: &Path, code: &[u8]) {
     let Some(folder) = path.parent() else { return };
     let temporary = path.with_extension(format!("{}.partial", std::process::id()));
     let bytes = [&check(code)[..], code].concat();
@@ -281,36 +281,5 @@ impl Kernels {
         self.context.api.allow_shared_bytes(self.functions[index], bytes)?;
         allowed[index] = bytes;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hash_is_siphash_and_tells_parts_apart() {
-        // SipHash-2-4 of nothing under a zero key, from the reference implementation's kind of vectors: stable for good
-        #[allow(deprecated)]
-        let empty = SipHasher::new_with_keys(0, 0).finish();
-        assert_eq!(empty, 0x1e92_4b9d_7377_00d7);
-        assert_ne!(digest(0, &["ab", "c"]), digest(0, &["a", "bc"]));
-        assert_ne!(digest(0, &["a"]), digest(1, &["a"]));
-    }
-
-    #[test]
-    fn a_damaged_cache_is_a_miss() {
-        let folder = env::temp_dir().join(format!("pipesim-cache-{}", std::process::id()));
-        let path = folder.join("sm_90_f32-0");
-        assert_eq!(read_cached(&path), None);
-        write_cached(&path, b"code");
-        assert_eq!(read_cached(&path).as_deref(), Some(&b"code"[..]));
-        let mut bytes = fs::read(&path).unwrap();
-        bytes.pop();
-        fs::write(&path, &bytes).unwrap();
-        assert_eq!(read_cached(&path), None);
-        fs::write(&path, &bytes[..3]).unwrap();
-        assert_eq!(read_cached(&path), None);
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -31,7 +31,7 @@ pub use api::{
     Pinned, ProcessHandle, ProductError, Range, Stream, Unloadable, Unsupported, driver_version,
 };
 pub use clock::Clock;
-pub use compiler::{Code, Kernels, Origin, file_name, kernels, try_compiler};
+pub use compiler::{Code, Kernels, Origin, digest, file_name, kernels, read_cached, try_compiler, write_cached};
 pub use driver::{ComputeMode, Driver, Facts, LOWEST_CAPABILITY, Unusable};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;

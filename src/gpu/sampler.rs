@@ -26,7 +26,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    fn add(&mut self, state: GpuState) {
+    /// Adds a sample.
+    pub fn add(&mut self, state: GpuState) {
         let (least, most) = self.clock_mhz;
         let least = if self.count == 0 { state.clock_mhz } else { least.min(state.clock_mhz) };
         self.clock_mhz = (least, most.max(state.clock_mhz));
@@ -90,23 +91,5 @@ impl Sampler {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         self.thread.join().unwrap_or_default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn samples_are_summed_up() {
-        let mut samples = Samples { most_mhz: 1980, ..Samples::default() };
-        let states = [(1980, 600_500, 0), (1410, 699_000, 0x04), (1800, 500_000, 0x44), (1500, 1, 0x01)];
-        for (clock_mhz, power, reasons) in states {
-            samples.add(GpuState { clock_mhz, power_mw: Some(power), reasons });
-        }
-        let words = "1410 to 1980 of 1980 MHz, at most 699 W, 4 samples; slowed down: hardware thermal slowdown in 25 % of samples, \
-                     power cap in 50 % of samples";
-        assert_eq!(samples.to_string(), words);
-        assert_eq!(Samples { count: 1, ..Samples::default() }.slowed(), None, "idleness slows nothing down");
     }
 }

@@ -45,6 +45,13 @@ pub struct Symmetric {
     bytes: usize,
 }
 
+/// A word of symmetric memory.
+pub struct Word<'a> {
+    pub of: &'a Symmetric,
+    /// Offset in bytes.
+    pub offset: usize,
+}
+
 // SAFETY: the address of device memory that is never freed and never accessed by the host.
 unsafe impl Send for Symmetric {}
 // SAFETY: as above; any thread may call the library.
@@ -78,13 +85,13 @@ impl Symmetric {
         &self,
         [from, data]: [usize; 2],
         bytes: usize,
-        (words, word): (&Symmetric, usize),
+        word: Word<'_>,
         value: u64,
         to: u32,
         stream: &Stream,
     ) -> Result<()> {
         let (source, data) = (self.at(from, bytes)?, self.at(data, bytes)?);
-        let word = words.at(word, size_of::<u64>())?;
+        let word = word.of.at(word.offset, size_of::<u64>())?;
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
         // SAFETY: initialised with a device; all addresses are inside symmetric memory that is never freed; the rank exists; the
         // stream is alive.

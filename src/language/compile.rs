@@ -25,6 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 pub struct Compiled {
     /// The order; the ops of each device are complete and valid by themselves.
     pub order: Order,
+    /// Where its ops are written.
     pub source: ScheduleSource,
 }
 

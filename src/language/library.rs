@@ -77,6 +77,7 @@ pub struct Description {
     pub summary: String,
     /// Rest of the docstring.
     pub details: String,
+    /// Name of its placement.
     pub placement: String,
     /// Options with defaults: `v = 2`.
     pub options: Vec<String>,

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
 
+/// The words of a schedule, to find the line on which an op is written.
 #[derive(Debug)]
 pub struct ScheduleSource {
     pub(super) placement: Placement,
@@ -27,7 +28,7 @@ impl ScheduleSource {
     pub fn location(&self, device: u32, index: usize) -> String {
         let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
         let mut ops = Vec::new();
-        let mut expansion = Expansion::new((&self.placement, &self.slices), device, self.microbatches, &mut ops);
+        let mut expansion = Expansion::new(&self.placement, &self.slices, device, self.microbatches, &mut ops);
         let _ = word.visit(&mut |atoms, context| {
             atoms.iter().try_for_each(|atom| {
                 let kept = expansion.take(atom, context.limit).map_err(drop)?;
@@ -45,7 +46,7 @@ impl Asked<'_> {
         let mut programs = Programs::default();
         let mut fault: Option<(u32, usize, u32, String)> = None; // the first one's device, op number, line, what
         for (device, word) in words.iter().enumerate() {
-            let mut expansion = Expansion::new((placement, slices), device as u32, m, &mut programs.ops);
+            let mut expansion = Expansion::new(placement, slices, device as u32, m, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
             let result = result.and_then(|()| expansion.add_copies()).and_then(|()| expansion.check_complete());
             if let (Err(OpError(what)), None) = (result, &fault) {
@@ -69,14 +70,14 @@ impl Asked<'_> {
                 let schedule = Schedule::new(&self.path.name, placement.clone(), m, programs);
                 Ok(schedule.with_slices(slices.clone()))
             }
-            Some(fault) => Err(self.fault(&programs, fault)),
+            Some((device, index, line, what)) => Err(self.fault(&programs, device, index, line, what)),
         }
     }
 
     /// Expands drafts to an open schedule. The goal comes from the first device with a search.
     pub fn open(&self, placement: &Placement, slices: &Slices, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
-        let on = (placement, slices);
-        let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(on, device as u32, draft));
+        let program = |(device, draft)| self.program(placement, slices, device as u32, draft);
+        let programs = drafts.iter().enumerate().map(program);
         Ok(OpenSchedule {
             name: self.path.name.clone(),
             placement: placement.clone(),
@@ -87,11 +88,11 @@ impl Asked<'_> {
         })
     }
 
-    fn program(&self, on: (&Placement, &Slices), device: u32, draft: &Draft) -> Result<Program, Error> {
+    fn program(&self, placement: &Placement, slices: &Slices, device: u32, draft: &Draft) -> Result<Program, Error> {
         let expand = |word: &Word, floating: Option<Kind>| -> Result<Vec<Op>, Error> {
             let mut programs = Programs::default();
             (0..device).for_each(|_| programs.finish(Vec::new()));
-            let mut expansion = Expansion::new(on, device, self.request.microbatches, &mut programs.ops);
+            let mut expansion = Expansion::new(placement, slices, device, self.request.microbatches, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
             if floating == Some(Kind::W) {
                 expansion.complete_weights();
@@ -101,7 +102,7 @@ impl Asked<'_> {
                 Err(OpError(what)) => {
                     let (index, line) = (expansion.len(), expansion.line);
                     programs.finish(Vec::new());
-                    Err(self.fault(&programs, (device, index, line, what)))
+                    Err(self.fault(&programs, device, index, line, what))
                 }
             }
         };
@@ -113,14 +114,14 @@ impl Asked<'_> {
             Draft::Offload { word, chunks } => Program::Offload { ops: expand(word, None)?, chunks: *chunks },
             Draft::Greedy { priority, cap } => Program::Greedy { priority: priority.clone(), cap: *cap },
             Draft::Search { split, cap, start, .. } => {
-                let start = start.as_ref().map(|start| self.program(on, device, start).map(Box::new));
+                let start = start.as_ref().map(|start| self.program(placement, slices, device, start).map(Box::new));
                 Program::Search { split: *split, cap: *cap, start: start.transpose()? }
             }
         })
     }
 
     /// Returns the error at op number `index` of `device`, written on `line`.
-    fn fault(&self, programs: &Programs, (device, index, line, what): (u32, usize, u32, String)) -> Error {
+    fn fault(&self, programs: &Programs, device: u32, index: usize, line: u32, what: String) -> Error {
         let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
         let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
         Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers()))
@@ -167,7 +168,8 @@ struct Expansion<'a> {
 impl<'a> Expansion<'a> {
     /// Starts the program of `device`, whose ops are appended to `ops`.
     fn new(
-        (placement, slices): (&Placement, &'a Slices),
+        placement: &Placement,
+        slices: &'a Slices,
         device: u32,
         microbatches: u32,
         ops: &'a mut Vec<Op>,

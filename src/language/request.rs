@@ -3,12 +3,14 @@
 use pipesim_schedule::sanitize::sanitize;
 use std::collections::BTreeMap;
 
+/// A schedule file: its name, its path for messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleFile {
     /// The stem: its name in tables.
     pub name: String,
     /// Its name in error messages.
     pub file: String,
+    /// In the schedule language.
     pub text: String,
 }
 
@@ -54,6 +56,7 @@ pub struct Request {
     pub chunks: Option<u32>,
     /// The schedule's own options, as `--set` gives them.
     pub options: BTreeMap<String, String>,
+    /// What evaluating it may take.
     pub budget: Budget,
 }
 
@@ -77,6 +80,7 @@ pub fn chunks_asked(text: &str) -> Result<u32, Error> {
 /// The parts of a request that a schedule file uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
+    /// Names of its own options.
     pub options: Vec<String>,
     /// Whether it leaves the stages per device open.
     pub chunks: bool,

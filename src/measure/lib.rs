@@ -11,7 +11,5 @@
 //! # Ok::<(), pipesim_measure::experiment::Error>(())
 //! ```
 
-#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
-
 pub mod experiment;
 pub mod training_loop;

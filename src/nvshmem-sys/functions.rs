@@ -63,62 +63,20 @@ functions! {
     nvshmemx_set_attr_uniqueid_args: fn(
         rank: c_int, ranks: c_int, id: *const nvshmemx_uniqueid_t, attr: *mut nvshmemx_init_attr_t
     ) -> c_int;
-    /// Writes a pointer to an `MPI_Comm` into `attr`. Needs nothing.
-    nvshmemx_set_attr_mpi_comm_args: fn(communicator: *mut c_void, attr: *mut nvshmemx_init_attr_t) -> c_int;
     /// Initialises; collective. Without a GPU it ends bootstrapped, and what it returns differs between versions: read
     /// `nvshmemx_init_status`. With one, the device's primary context must be current.
     nvshmemx_hostlib_init_attr: fn(flags: c_uint, attr: *mut nvshmemx_init_attr_t) -> c_int;
     /// Ends; collective. **Ends the process** where the library is only bootstrapped. Needs a GPU.
     nvshmemx_hostlib_finalize: fn();
-    /// Ends all PEs with an exit code. Needs a bootstrap.
-    nvshmem_global_exit: fn(status: c_int);
-
     /// This PE. Needs a bootstrap.
     nvshmem_my_pe: fn() -> c_int;
     /// How many PEs. Needs a bootstrap.
     nvshmem_n_pes: fn() -> c_int;
-
     /// Symmetric memory: device memory at the same offset on all PEs; collective, with the same size everywhere. Null
     /// where the heap is full. Needs a GPU.
     nvshmem_malloc: fn(bytes: usize) -> *mut c_void;
-    /// The same, zeroed. Needs a GPU.
-    nvshmem_calloc: fn(count: usize, bytes: usize) -> *mut c_void;
-    /// The same, aligned. Needs a GPU.
-    nvshmem_align: fn(alignment: usize, bytes: usize) -> *mut c_void;
-    /// Gives symmetric memory back; collective. Needs a GPU.
-    nvshmem_free: fn(memory: *mut c_void);
-    /// Where a PE's copy of symmetric memory can be loaded and stored from here; null where it cannot. Needs a GPU.
-    nvshmem_ptr: fn(memory: *const c_void, pe: c_int) -> *mut c_void;
-    /// The multicast address of symmetric memory for a team; null where there is none. Needs a GPU.
-    nvshmemx_mc_ptr: fn(team: nvshmem_team_t, memory: *const c_void) -> *mut c_void;
-    /// Lets ordinary memory be the local side of puts and gets. Needs a GPU.
-    nvshmemx_buffer_register: fn(memory: *mut c_void, bytes: usize) -> c_int;
-    /// Takes that back. Needs a GPU.
-    nvshmemx_buffer_unregister: fn(memory: *mut c_void) -> c_int;
-
-    /// Writes into a PE's symmetric memory. Needs a GPU.
-    nvshmemx_putmem_on_stream: fn(
-        destination: *mut c_void, source: *const c_void, bytes: usize, pe: c_int, stream: cudaStream_t
-    );
-    /// The same; complete only after a quiet. Needs a GPU.
-    nvshmemx_putmem_nbi_on_stream: fn(
-        destination: *mut c_void, source: *const c_void, bytes: usize, pe: c_int, stream: cudaStream_t
-    );
-    /// Reads a PE's symmetric memory. Needs a GPU.
-    nvshmemx_getmem_on_stream: fn(
-        destination: *mut c_void, source: *const c_void, bytes: usize, pe: c_int, stream: cudaStream_t
-    );
-    /// The same; complete only after a quiet. Needs a GPU.
-    nvshmemx_getmem_nbi_on_stream: fn(
-        destination: *mut c_void, source: *const c_void, bytes: usize, pe: c_int, stream: cudaStream_t
-    );
     /// Writes into a PE's symmetric memory and then changes its signal, never the other way round. Needs a GPU.
     nvshmemx_putmem_signal_on_stream: fn(
-        destination: *mut c_void, source: *const c_void, bytes: usize, signal: *mut u64, value: u64, operation: c_int,
-        pe: c_int, stream: cudaStream_t
-    );
-    /// The same; the source may be written again only after a quiet. Needs a GPU.
-    nvshmemx_putmem_signal_nbi_on_stream: fn(
         destination: *mut c_void, source: *const c_void, bytes: usize, signal: *mut u64, value: u64, operation: c_int,
         pe: c_int, stream: cudaStream_t
     );
@@ -127,43 +85,4 @@ functions! {
     /// Waits for a signal of this PE. **Ends the process** where PEs share a GPU without MPS; `cuStreamWaitValue64` on the
     /// same address does the same and does not. Needs a GPU.
     nvshmemx_signal_wait_until_on_stream: fn(signal: *mut u64, comparison: c_int, value: u64, stream: cudaStream_t);
-    /// All puts of the stream so far are complete. Needs a GPU.
-    nvshmemx_quiet_on_stream: fn(stream: cudaStream_t);
-
-    /// All PEs are here and their puts are complete; collective. Needs a GPU.
-    nvshmem_barrier_all: fn();
-    /// All PEs are here; collective. Needs a GPU.
-    nvshmem_sync_all: fn();
-    /// A barrier of all PEs on a stream; collective. Where PEs share a GPU it blocks the calling thread too. Needs a GPU.
-    nvshmemx_barrier_all_on_stream: fn(stream: cudaStream_t);
-    /// A sync of all PEs on a stream; collective. Where PEs share a GPU it blocks the calling thread too. Needs a GPU.
-    nvshmemx_sync_all_on_stream: fn(stream: cudaStream_t);
-    /// A barrier of a team. **Ends the process** where PEs share a GPU without MPS. Needs a GPU.
-    nvshmemx_barrier_on_stream: fn(team: nvshmem_team_t, stream: cudaStream_t) -> c_int;
-    /// Sums of floats over a team. **Ends the process** where PEs share a GPU without MPS. Needs a GPU.
-    nvshmemx_float_sum_reduce_on_stream: fn(
-        team: nvshmem_team_t, destination: *mut f32, source: *const f32, count: usize, stream: cudaStream_t
-    ) -> c_int;
-
-    /// This PE's number in a team; -1 where it is not in it. Needs a GPU.
-    nvshmem_team_my_pe: fn(team: nvshmem_team_t) -> c_int;
-    /// How many PEs are in a team. Needs a GPU.
-    nvshmem_team_n_pes: fn(team: nvshmem_team_t) -> c_int;
-    /// The number in another team of a PE of a team. Needs a GPU.
-    nvshmem_team_translate_pe: fn(team: nvshmem_team_t, pe: c_int, other: nvshmem_team_t) -> c_int;
-    /// Makes a team of every `stride`th PE; collective over the parent. **Ends the process** where PEs share a GPU
-    /// without MPS. Needs a GPU.
-    nvshmem_team_split_strided: fn(
-        parent: nvshmem_team_t, start: c_int, stride: c_int, size: c_int, configuration: *const nvshmem_team_config_t,
-        mask: std::ffi::c_long, team: *mut nvshmem_team_t
-    ) -> c_int;
-    /// Gives a team back; collective over it. Needs a GPU.
-    nvshmem_team_destroy: fn(team: nvshmem_team_t);
-
-    /// Sets up the device side of a module that was linked with NVSHMEM's device library. Needs a GPU.
-    nvshmemx_cumodule_init: fn(module: CUmodule) -> c_int;
-    /// Takes that back. Needs a GPU.
-    nvshmemx_cumodule_finalize: fn(module: CUmodule) -> c_int;
-    /// The same for a `CUlibrary`. Needs a GPU.
-    nvshmemx_culibrary_init: fn(library: CUlibrary) -> c_int;
 }

@@ -7,42 +7,15 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{align_of, offset_of, size_of};
 use std::ptr;
 
-/// `nvshmem_team_t`: a set of PEs.
-pub type nvshmem_team_t = i32;
 /// `cudaStream_t`, which is the driver's `CUstream`.
 pub type cudaStream_t = *mut c_void;
-/// The driver's `CUmodule`.
-pub type CUmodule = *mut c_void;
-/// The driver's `CUlibrary`.
-pub type CUlibrary = *mut c_void;
-
-/// The team of all PEs.
-pub const NVSHMEM_TEAM_WORLD: nvshmem_team_t = 0;
-/// No team.
-pub const NVSHMEM_TEAM_INVALID: nvshmem_team_t = -1;
 
 /// Signal operation: the signal becomes the value.
 pub const NVSHMEM_SIGNAL_SET: c_int = 9;
-/// Signal operation: the value is added to the signal.
-pub const NVSHMEM_SIGNAL_ADD: c_int = 10;
 
-/// Comparison of a wait: equal.
-pub const NVSHMEM_CMP_EQ: c_int = 0;
-/// Comparison of a wait: not equal.
-pub const NVSHMEM_CMP_NE: c_int = 1;
-/// Comparison of a wait: greater than.
-pub const NVSHMEM_CMP_GT: c_int = 2;
-/// Comparison of a wait: less than or equal.
-pub const NVSHMEM_CMP_LE: c_int = 3;
-/// Comparison of a wait: less than.
-pub const NVSHMEM_CMP_LT: c_int = 4;
 /// Comparison of a wait: greater than or equal.
 pub const NVSHMEM_CMP_GE: c_int = 5;
 
-/// Flag of `nvshmemx_hostlib_init_attr`: bootstrap by an MPI communicator.
-pub const NVSHMEMX_INIT_WITH_MPI_COMM: c_uint = 1 << 1;
-/// Flag of `nvshmemx_hostlib_init_attr`: bootstrap by OpenSHMEM.
-pub const NVSHMEMX_INIT_WITH_SHMEM: c_uint = 1 << 2;
 /// Flag of `nvshmemx_hostlib_init_attr`: bootstrap by a unique id.
 pub const NVSHMEMX_INIT_WITH_UNIQUEID: c_uint = 1 << 3;
 
@@ -103,22 +76,10 @@ pub struct nvshmemx_init_args_t {
 pub struct nvshmemx_init_attr_t {
     /// `(1 << 16) + 144`.
     pub version: c_int,
-    /// Pointer to an `MPI_Comm`, for [`NVSHMEMX_INIT_WITH_MPI_COMM`].
+    /// Pointer to an `MPI_Comm`, for the bootstrap by MPI.
     pub mpi_comm: *mut c_void,
-    /// For the other bootstraps.
+    /// For the bootstrap by a unique id.
     pub args: nvshmemx_init_args_t,
-}
-
-/// What a team may be given; version 1.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct nvshmem_team_config_t {
-    /// `(1 << 16) + 64`.
-    pub version: c_int,
-    /// How many contexts the team may create.
-    pub num_contexts: c_int,
-    /// Room for later versions.
-    pub padding: [c_char; 56],
 }
 
 const _: () = {
@@ -134,7 +95,6 @@ const _: () = {
     assert!(size_of::<nvshmemx_init_attr_t>() == 144);
     assert!(offset_of!(nvshmemx_init_attr_t, mpi_comm) == 8);
     assert!(offset_of!(nvshmemx_init_attr_t, args) == 16);
-    assert!(size_of::<nvshmem_team_config_t>() == 64);
 };
 
 impl Default for nvshmemx_uniqueid_t {
@@ -157,13 +117,5 @@ impl Default for nvshmemx_init_attr_t {
         let args = nvshmemx_init_args_t { version, uid_args, content: [0; 96] };
         let version = version_1(size_of::<nvshmemx_init_attr_t>());
         nvshmemx_init_attr_t { version, mpi_comm: ptr::null_mut(), args }
-    }
-}
-
-impl Default for nvshmem_team_config_t {
-    /// One with the version set and nothing else.
-    fn default() -> nvshmem_team_config_t {
-        let version = version_1(size_of::<nvshmem_team_config_t>());
-        nvshmem_team_config_t { version, num_contexts: 0, padding: [0; 56] }
     }
 }

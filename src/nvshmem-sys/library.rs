@@ -5,9 +5,9 @@ use crate::functions::Functions;
 use crate::layout::*;
 use crate::status::Status;
 use libloading::os::unix;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An id of 128 bytes that one PE creates and passes to all others.
@@ -134,44 +134,18 @@ impl Library {
             )));
         }
         let _guard = one_at_a_time();
-        self.need_none("nvshmemx_set_attr_uniqueid_args")?;
+        let (call, found) = ("nvshmemx_set_attr_uniqueid_args", self.status());
+        if found != Status::NotInitialized {
+            return Err(Error::State { call, expected: Status::NotInitialized, found });
+        }
         let (mut attr, id) = (nvshmemx_init_attr_t::default(), id.0);
         // SAFETY: both structures are of version 1 and outlive the two calls; the library keeps no pointer to them.
         let code = unsafe { (self.functions.nvshmemx_set_attr_uniqueid_args)(rank, ranks, &id, &mut attr) };
         if code != 0 {
-            return Err(Error::Call { call: "nvshmemx_set_attr_uniqueid_args", code, status: self.status() });
+            return Err(Error::Call { call, code, status: self.status() });
         }
         // SAFETY: `attr` was filled above for this bootstrap, and the id that it points to lives until the end.
-        unsafe { self.init(NVSHMEMX_INIT_WITH_UNIQUEID, &mut attr) }
-    }
-
-    /// Initialises with the rank and size of an MPI communicator. Collective over it. Needs `nvshmem_bootstrap_mpi.so.3`, built for
-    /// Open MPI (`libmpi.so.40`), in the library's folder. Otherwise as [`Library::init_with_unique_id`].
-    ///
-    /// # Safety
-    /// `communicator` points to a valid `MPI_Comm` of an initialised MPI, whose library was linked or opened with `RTLD_GLOBAL` and
-    /// which is not finalised before NVSHMEM.
-    ///
-    /// # Errors
-    /// The library is already initialised, or fails.
-    pub unsafe fn init_with_mpi(&self, communicator: NonNull<c_void>) -> Result<Status, Error> {
-        let _guard = one_at_a_time();
-        self.need_none("nvshmemx_set_attr_mpi_comm_args")?;
-        let mut attr = nvshmemx_init_attr_t::default();
-        // SAFETY: a structure of version 1 that outlives the call; the communicator is the caller's promise.
-        let code = unsafe { (self.functions.nvshmemx_set_attr_mpi_comm_args)(communicator.as_ptr(), &mut attr) };
-        if code != 0 {
-            return Err(Error::Call { call: "nvshmemx_set_attr_mpi_comm_args", code, status: self.status() });
-        }
-        // SAFETY: `attr` was filled above for this bootstrap.
-        unsafe { self.init(NVSHMEMX_INIT_WITH_MPI_COMM, &mut attr) }
-    }
-
-    /// # Safety
-    /// `attr` is filled for the bootstrap that `flags` names.
-    unsafe fn init(&self, flags: c_uint, attr: &mut nvshmemx_init_attr_t) -> Result<Status, Error> {
-        // SAFETY: the caller's promise.
-        let code = unsafe { (self.functions.nvshmemx_hostlib_init_attr)(flags, ptr::from_mut(attr)) };
+        let code = unsafe { (self.functions.nvshmemx_hostlib_init_attr)(NVSHMEMX_INIT_WITH_UNIQUEID, &mut attr) };
         match self.status() {
             Status::NotInitialized => {
                 Err(Error::Call { call: "nvshmemx_hostlib_init_attr", code, status: Status::NotInitialized })
@@ -223,23 +197,8 @@ impl Library {
         Ok(NonNull::new(unsafe { (self.functions.nvshmem_malloc)(bytes) }))
     }
 
-    /// Frees symmetric memory. Collective, in the same order on all PEs. Needs a GPU.
-    ///
-    /// # Safety
-    /// `memory` came from [`Library::malloc`], was not freed, and nothing enqueued on any PE uses it any more.
-    ///
-    /// # Errors
-    /// The library has no device.
-    pub unsafe fn free(&self, memory: NonNull<c_void>) -> Result<(), Error> {
-        let _guard = one_at_a_time();
-        self.need("nvshmem_free", Status::Initialized)?;
-        // SAFETY: the caller's promise.
-        unsafe { (self.functions.nvshmem_free)(memory.as_ptr()) };
-        Ok(())
-    }
-
     /// Enqueues a write of `bytes` bytes of `source` to `destination` on PE `pe`, and then an update of `signal` there by `operation`
-    /// ([`NVSHMEM_SIGNAL_SET`] or [`NVSHMEM_SIGNAL_ADD`]) with `value`. The data is visible once the signal is. The other side waits
+    /// (such as [`NVSHMEM_SIGNAL_SET`]) with `value`. The data is visible once the signal is. The other side waits
     /// with `cuStreamWaitValue64` on its own address of `signal`.
     ///
     /// # Safety
@@ -264,27 +223,8 @@ impl Library {
         unsafe { put(destination, source, bytes, signal, value, operation, pe, stream) };
     }
 
-    /// Waits, in the calling thread, for all PEs and all their puts; collective. Needs a GPU.
-    ///
-    /// # Errors
-    /// The library has no device.
-    pub fn barrier_all(&self) -> Result<(), Error> {
-        let _guard = one_at_a_time();
-        self.need("nvshmem_barrier_all", Status::Initialized)?;
-        // SAFETY: initialised with a device.
-        unsafe { (self.functions.nvshmem_barrier_all)() };
-        Ok(())
-    }
-
     fn need(&self, call: &'static str, expected: Status) -> Result<(), Error> {
         let found = self.status();
         if found >= expected { Ok(()) } else { Err(Error::State { call, expected, found }) }
-    }
-
-    fn need_none(&self, call: &'static str) -> Result<(), Error> {
-        match self.status() {
-            Status::NotInitialized => Ok(()),
-            found => Err(Error::State { call, expected: Status::NotInitialized, found }),
-        }
     }
 }

@@ -36,11 +36,11 @@ pub fn columns(text: &str) -> usize {
 /// Returns `text` without control characters, cut to `width` columns; `mark` shows a cut.
 pub fn fit(text: &str, width: usize, mark: &str) -> String {
     let shown = if columns(mark) <= width { mark } else { "" };
-    cut(text, width as f64, (columns(mark) as f64, shown), |text| columns(text) as f64)
+    cut(text, width as f64, columns(mark) as f64, shown, |text| columns(text) as f64)
 }
 
 /// Returns `text` without control characters, cut to `width` with a mark of some size.
-fn cut(text: &str, width: f64, (mut used, mark): (f64, &str), size: impl Fn(&str) -> f64) -> String {
+fn cut(text: &str, width: f64, mut used: f64, mark: &str, size: impl Fn(&str) -> f64) -> String {
     let text = plain(text);
     if size(&text) <= width {
         return text;
@@ -138,5 +138,5 @@ pub fn lines_of_pixels(text: &str, width: f64, size: f64) -> Vec<String> {
 
 /// Returns `text` without control characters, cut to `width` pixels.
 pub fn fit_pixels(text: &str, width: f64, size: f64) -> String {
-    cut(text, width, (pixels("…", size), "…"), |text| pixels(text, size))
+    cut(text, width, pixels("…", size), "…", |text| pixels(text, size))
 }

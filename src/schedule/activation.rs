@@ -30,6 +30,7 @@ fn rounded(share: f64) -> i128 {
 }
 
 impl Keep {
+    /// Everything is kept from I to W, nothing by a forward that is recomputed.
     pub const ALL: Keep = Keep { kept: WHOLE, stub: 0, kv: 0 };
 
     /// Creates one that keeps `share`, between 0 and 1, from I to W.
@@ -96,6 +97,7 @@ pub struct Holding<'a> {
 }
 
 impl<'a> Holding<'a> {
+    /// Counts the shares that ops of `slices` take and return.
     pub fn new(keep: Keep, slices: &'a Slices) -> Holding<'a> {
         Holding { keep, changes: keep.changes(), slices }
     }

@@ -6,6 +6,7 @@ use std::fmt;
 
 /// A party that waits, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the variants say what their fields are
 pub enum Party {
     /// A device at an op of its program, by number; `None` at the end.
     Device { device: u32, number: usize, op: Option<Op> },
@@ -48,10 +49,12 @@ pub enum Awaited {
     Nothing,
 }
 
+/// A party that cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Who is stuck, and where.
     pub party: Party,
+    /// What it waits for.
     pub awaited: Awaited,
     /// The party that would have to do it, and its position.
     pub on: Party,

@@ -47,6 +47,7 @@ pub enum PyTorch {
 }
 
 impl PyTorch {
+    /// All of them.
     pub const ALL: [PyTorch; 5] =
         [PyTorch::Newest, PyTorch::V2_11, PyTorch::PerEdge, PyTorch::Deferred, PyTorch::PerEdgeDeferred];
 
@@ -80,7 +81,9 @@ impl PyTorch {
 /// A device's communication queues under [`Delivery::Channel`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelOptions {
+    /// Communication queues of a device.
     pub queues: QueueCount,
+    /// Where receives are in their queue.
     pub receives: Receives,
 }
 

@@ -70,7 +70,9 @@ pub fn group_member(placement: &Placement, mesh: Mesh, worker: u32) -> (u32, u32
 /// A step op of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepNode {
+    /// Pipeline device that runs it.
     pub device: u32,
+    /// What it does.
     pub op: StepOp,
     /// The gradients that it sends, or the one that it adds to; in an exchange of parameters, their gradients.
     pub gradients: Vec<GradientSync>,

@@ -5,6 +5,7 @@ use crate::op::Kind;
 use crate::schedule::{Schedule, unit_name, units};
 use serde::Serialize;
 
+/// Version of the JSON of [`json`].
 pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]

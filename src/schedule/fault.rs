@@ -10,6 +10,7 @@ pub struct Fault {
     pub device: u32,
     /// The op's number in that program; `None` means the program's end.
     pub index: Option<usize>,
+    /// What is wrong.
     pub what: String,
     /// A drawing of the ops around the place.
     pub grid: String,

@@ -19,6 +19,7 @@ use std::str::FromStr;
 pub struct Fsdp {
     /// R: the most stages of a device whose parameters are gathered at the same time, at least 1.
     pub max_active_stages: u32,
+    /// A: how many stages are gathered ahead of an op.
     pub unshard_lookahead: Lookahead,
     /// Whether compute waits for a reduction only before the next one, or at the end.
     pub defer_reduce_grad_wait: bool,
@@ -45,6 +46,7 @@ pub enum Lookahead {
 
 /// Why the rule has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum FsdpError {
     #[error("expected full, auto or a number per device, as in 1,2,3,3, found '{0}'; write one of them")]
     Lookahead(String),

@@ -15,10 +15,12 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub struct Entry(u32);
 
 impl Entry {
+    /// Sends the output of op number `message`.
     pub fn send(message: usize) -> Entry {
         Entry((message as u32) << 1)
     }
 
+    /// Receives the output of op number `message`.
     pub fn receive(message: usize) -> Entry {
         Entry((message as u32) << 1 | 1)
     }
@@ -58,7 +60,9 @@ pub enum Holds {
     All,
     /// Entries exchanged with this device.
     Peer(u32),
+    /// Sends to this device.
     SendsTo(u32),
+    /// Receives from this device.
     ReceivesFrom(u32),
     /// The sends of one channel: to this stage, gradients or not.
     Channel(u32, bool),
@@ -67,7 +71,9 @@ pub enum Holds {
 /// A communication queue: entries that complete in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommunicationQueue {
+    /// Device whose queue it is.
     pub device: u32,
+    /// Which of its entries it has.
     pub holds: Holds,
     /// In order.
     pub entries: Vec<Entry>,
@@ -76,6 +82,7 @@ pub struct CommunicationQueue {
 }
 
 impl CommunicationQueue {
+    /// Returns the number of groups of entries that complete together.
     pub fn groups(&self) -> usize {
         if self.ends.is_empty() { self.entries.len() } else { self.ends.len() }
     }
@@ -173,6 +180,7 @@ impl Lowering {
         self.routes[op.slot()]
     }
 
+    /// Returns the number of channels that messages take.
     pub fn channels(&self) -> usize {
         self.channels
     }

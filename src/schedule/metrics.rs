@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Activity {
     /// Time in F, I, W and B.
     pub busy: u64,
+    /// Start of its first op.
     pub first_start: u64,
+    /// End of its last op.
     pub last_end: u64,
     /// When it is free again after that; a put may hold it up, or a collective.
     pub free: u64,
@@ -55,6 +57,7 @@ pub struct DeviceMetrics {
 /// The same order at the machine's median speed, to which the lower bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TypicalSpeed {
+    /// In the timeline's unit.
     pub makespan: f64,
     /// That makespan / lower_bound - 1.
     pub gap_to_bound: Option<f64>,
@@ -101,6 +104,7 @@ pub struct Metrics {
     /// The makespan at the machine's median speed, if the other figures are at its varying speed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub typical_speed: Option<TypicalSpeed>,
+    /// By device.
     pub per_device: Vec<DeviceMetrics>,
 }
 

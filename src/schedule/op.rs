@@ -79,25 +79,27 @@ const FACTS: [KindFacts; Kind::ALL.len()] = {
     use Kind::{B, F, I, IB, IF, L, O, R, S, W};
     use KindFamily::{Offload, Pass, Recompute, Vocabulary};
     const fn row(
-        (kind, letter, name, title): (Kind, char, &'static str, &'static str),
-        (family, engine): (KindFamily, Engine),
-        needs: &'static [Kind],
-        excludes: &'static [Kind],
+        kind: Kind,
+        letter: char,
+        [name, title]: [&'static str; 2],
+        family: KindFamily,
+        engine: Engine,
+        [needs, excludes]: [&'static [Kind]; 2],
         change: Change,
     ) -> KindFacts {
         KindFacts { kind, letter, name, title, family, engine, needs, excludes, change }
     }
     [
-        row((F, 'F', "F", "forward"), (Pass, Compute), &[], &[F], (1, 0, 0)),
-        row((I, 'I', "I", "backward for the input"), (Pass, Compute), &[F], &[I, B], (-1, 1, 0)),
-        row((W, 'W', "W", "backward for the weights"), (Pass, Compute), &[I], &[W], (0, -1, 0)),
-        row((B, 'B', "B", "full backward"), (Pass, Compute), &[F], &[I, B], (-1, 0, 0)),
-        row((R, 'R', "R", "recompute"), (Recompute, Compute), &[F], &[R, I, B, O], (1, 0, -1)),
-        row((O, 'O', "OFFLOAD", "offload"), (Offload, ToHost), &[F], &[O, I, B, R], (-1, 0, 0)),
-        row((L, 'L', "RELOAD", "reload"), (Offload, FromHost), &[O], &[L, I, B], (1, 0, 0)),
-        row((S, 'S', "S", "vocabulary head"), (Vocabulary, Compute), &[], &[S], (0, 0, 0)),
-        row((IF, 'E', "IF", "embedding (IF)"), (Vocabulary, Compute), &[], &[IF], (0, 0, 0)),
-        row((IB, 'G', "IB", "embedding's gradient (IB)"), (Vocabulary, Compute), &[], &[IB], (0, 0, 0)),
+        row(F, 'F', ["F", "forward"], Pass, Compute, [&[], &[F]], (1, 0, 0)),
+        row(I, 'I', ["I", "backward for the input"], Pass, Compute, [&[F], &[I, B]], (-1, 1, 0)),
+        row(W, 'W', ["W", "backward for the weights"], Pass, Compute, [&[I], &[W]], (0, -1, 0)),
+        row(B, 'B', ["B", "full backward"], Pass, Compute, [&[F], &[I, B]], (-1, 0, 0)),
+        row(R, 'R', ["R", "recompute"], Recompute, Compute, [&[F], &[R, I, B, O]], (1, 0, -1)),
+        row(O, 'O', ["OFFLOAD", "offload"], Offload, ToHost, [&[F], &[O, I, B, R]], (-1, 0, 0)),
+        row(L, 'L', ["RELOAD", "reload"], Offload, FromHost, [&[O], &[L, I, B]], (1, 0, 0)),
+        row(S, 'S', ["S", "vocabulary head"], Vocabulary, Compute, [&[], &[S]], (0, 0, 0)),
+        row(IF, 'E', ["IF", "embedding (IF)"], Vocabulary, Compute, [&[], &[IF]], (0, 0, 0)),
+        row(IB, 'G', ["IB", "embedding's gradient (IB)"], Vocabulary, Compute, [&[], &[IB]], (0, 0, 0)),
     ]
 };
 
@@ -342,6 +344,7 @@ impl Op {
         self.bits & PAIR != 0
     }
 
+    /// Returns what it computes or copies.
     #[inline]
     pub fn kind(self) -> Kind {
         // Kinds without a row do not exist: every op is made of one.
@@ -372,6 +375,7 @@ impl Op {
         ((self.bits / PLANE) & 3) as usize
     }
 
+    /// Returns the number of its micro-batch, from 0.
     pub fn microbatch(self) -> u32 {
         self.microbatch
     }

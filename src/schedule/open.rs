@@ -8,7 +8,9 @@ use crate::slices::Slices;
 /// One device's program before costs are known. A cap is the maximum number of activations held at once; 1 is the activation of all
 /// layers of a device.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the variants say what their fields are
 pub enum Program {
+    /// A fixed order.
     Fixed(Vec<Op>),
     /// A fixed order of forwards and backwards. W's of its I's that are not listed run when the device would idle, before an op that would
     /// exceed the cap, and at the end. R's that are listed run when the device would idle, at the latest where they are listed.
@@ -20,22 +22,12 @@ pub enum Program {
     },
     /// A fixed order of forwards, I's and W's of whole micro-batches, to which PipeOffload's planner adds copies of the activations of the
     /// first `chunks` chunks to the host and back (`plan_offload`).
-    Offload {
-        ops: Vec<Op>,
-        chunks: u32,
-    },
+    Offload { ops: Vec<Op>, chunks: u32 },
     /// List scheduling: of the ops that are ready, one of the first kind in `priority`, of the oldest micro-batch. Backwards are
     /// split if `priority` has `I`.
-    Greedy {
-        priority: Vec<Kind>,
-        cap: Option<f64>,
-    },
+    Greedy { priority: Vec<Kind>, cap: Option<f64> },
     /// The best order that a search finds, with backwards `split` into I and W or not, optionally starting from an order.
-    Search {
-        split: bool,
-        cap: Option<f64>,
-        start: Option<Box<Program>>,
-    },
+    Search { split: bool, cap: Option<f64>, start: Option<Box<Program>> },
 }
 
 impl Program {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 /// Why a placement is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum PlacementError {
     /// Two directions of different lengths.
     #[error("both directions run through all stages; direction 0 has {0}, direction 1 {1}")]
@@ -41,6 +42,7 @@ pub struct Placement {
 /// One chunk of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk {
+    /// Number of the stage, from 0 in model order.
     pub stage: u32,
     /// Direction of the micro-batches that it runs.
     pub direction: u32,

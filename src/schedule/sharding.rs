@@ -19,6 +19,7 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
+    /// All kinds.
     pub const ALL: [CollectiveKind; 4] =
         [CollectiveKind::Unshard, CollectiveKind::Reshard, CollectiveKind::ReduceGrad, CollectiveKind::WaitReduceGrad];
 
@@ -36,7 +37,9 @@ impl CollectiveKind {
 /// A collective of one stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Collective {
+    /// What it does.
     pub kind: CollectiveKind,
+    /// Stage whose parameters or gradients it moves.
     pub stage: u32,
 }
 
@@ -50,7 +53,9 @@ impl fmt::Display for Collective {
 /// A collective with its place: before op number `before` of its device's program; after the last op, the number of ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
+    /// Number of an op in the program, or the number of ops.
     pub before: usize,
+    /// What happens there.
     pub collective: Collective,
 }
 
@@ -84,6 +89,7 @@ impl Sharding {
         self.devices.iter().map(Vec::len).sum()
     }
 
+    /// Whether no device has a collective.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -27,6 +27,7 @@ impl Default for Slices {
 
 /// Why sequences cannot be cut like this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum SlicesError {
     #[error("expected 1 to {} slices, found {found}", Op::MAX_SLICES)]
     Count { found: usize },

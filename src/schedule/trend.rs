@@ -18,11 +18,13 @@ pub struct StepTrend {
     pub makespan: f64,
     /// Makespan / median makespan - 1.
     pub from_median: f64,
+    /// 1 - busy / (devices · makespan).
     pub bubble: f64,
     /// The device that computed longest.
     pub slowest: u32,
     /// Its time / the median device's - 1.
     pub slowest_by: f64,
+    /// Whether its makespan is far from the median.
     pub is_outlier: bool,
 }
 
@@ -34,6 +36,7 @@ pub struct Trend {
     /// Median over all pairs of steps of the change of the makespan per step, as a share of the median makespan (Theil and Sen's
     /// estimate).
     pub drift_per_step: f64,
+    /// By step, in order.
     pub steps: Vec<StepTrend>,
 }
 

@@ -10,6 +10,7 @@ use std::fmt;
 
 /// A split to optimize.
 pub struct Problem<'a> {
+    /// Number of layers of the model.
     pub layers: usize,
     /// Initial split: layers per stage; they add up to `layers`.
     pub start: Vec<usize>,

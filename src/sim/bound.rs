@@ -175,7 +175,7 @@ impl Jobs {
                 let each = || {
                     let [first, second] = [0, 1].map(|op| paths.costs.of(pair[op]).duration);
                     let streams = pairs(paths.graph, &paths.costs.extras).and_then(|pairs| pairs.of(pair[0], pair[1]));
-                    let whole = pair_duration((overlap, streams), first, second);
+                    let whole = pair_duration(overlap, streams, first, second);
                     i128::from(first) + i128::from(second) - i128::from(whole)
                 };
                 saved.entry((pair[0].slot(), pair[1].slot())).or_insert_with(|| (0, each())).0 += 1;

@@ -49,16 +49,22 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     (0..graph.len()).map(slack).collect()
 }
 
+/// A share of the costs, which is made shorter to see what the step gains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CostShare {
+    /// All ops of a device.
     Device(u32),
+    /// All ops of a stage.
     Stage(u32),
+    /// All ops of a kind.
     Kind(Kind),
     /// All transfers and host overheads.
     Communication,
     /// The transfers from one device to another.
     Link {
+        /// Sending device.
         from: u32,
+        /// Receiving device.
         to: u32,
     },
 }
@@ -190,14 +196,18 @@ pub struct CriticalSpan {
     pub what: &'static str,
     /// The op that runs, whose output is transferred, or which causes the overhead.
     pub op: String,
+    /// Device on which it happens.
     pub device: u32,
     /// The op that waits for the transfer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// Start.
     pub start: f64,
+    /// End.
     pub end: f64,
 }
 
+/// Returns the pieces of a critical path for output.
 pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[WaitPiece]) -> Vec<CriticalSpan> {
     let unit = |ticks: u64| costs.in_units(ticks);
     let span = |&WaitPiece { start, end, doing }: &WaitPiece| {

@@ -12,9 +12,13 @@ use std::collections::BTreeMap;
 /// A gather or a reduction, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveSpan {
+    /// Device whose queue runs it.
     pub device: u32,
+    /// The collective.
     pub collective: Collective,
+    /// Start.
     pub start: u64,
+    /// End.
     pub end: u64,
 }
 

@@ -93,15 +93,20 @@ pub enum SlowOps {
     Stages,
     /// The ops of some slices of the sequence are slower, on all stages.
     Slices,
+    /// Some stages and some slices.
     Both,
 }
 
 /// An idle interval of one device with one cause, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
+    /// The device.
     pub device: u32,
+    /// Start.
     pub start: u64,
+    /// End.
     pub end: u64,
+    /// Why it idles.
     pub cause: Cause,
     /// The op that the device runs next; `None` in the drain.
     pub next: Option<usize>,
@@ -131,9 +136,13 @@ pub struct Explanation {
 /// An idle interval for output: ops by name, times in the costs' unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdleSpan {
+    /// The device.
     pub device: u32,
+    /// Start.
     pub start: f64,
+    /// End.
     pub end: f64,
+    /// Why it idles.
     pub cause: Cause,
     /// The op that the device runs next.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,10 +165,15 @@ pub struct IdleTime {
     pub fill: f64,
     /// After the last.
     pub drain: f64,
+    /// Waiting for another device, even with equal stages and free links.
     pub dependence: f64,
+    /// Transfers and host overheads before what the device waits for.
     pub communication: f64,
+    /// Ops that take longer than the average of their kind.
     pub imbalance: f64,
+    /// An F could run if there were memory for it.
     pub memory: f64,
+    /// A later op of the device would have fitted.
     pub order: f64,
     /// Measured steps only.
     #[serde(skip_serializing_if = "is_zero")]
@@ -188,7 +202,9 @@ pub struct IdleReport {
     pub makespan: f64,
     /// Sum over devices.
     pub total: IdleTime,
+    /// By device.
     pub per_device: Vec<IdleTime>,
+    /// All idle intervals, by device and time.
     pub idle: Vec<IdleSpan>,
     /// Which ops are slow under imbalance.
     #[serde(skip)]

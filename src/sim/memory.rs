@@ -18,6 +18,7 @@ pub struct MemoryLevel {
 /// Activations of one device over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryCurve {
+    /// The device.
     pub device: u32,
     /// Levels by time; 0 before the first.
     pub levels: Vec<MemoryLevel>,
@@ -27,6 +28,7 @@ pub struct MemoryCurve {
     pub peak_op: Option<String>,
     /// When that op starts, in time units.
     pub peak_time: f64,
+    /// Maximum that is allowed, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
     /// Whether the peak is within the cap; true without a cap.

@@ -27,7 +27,9 @@ const NEAR: f64 = 1e-9;
 pub struct PlannedCopy {
     /// OFFLOAD or RELOAD of a unit.
     pub op: Op,
+    /// Start.
     pub start: f64,
+    /// End.
     pub end: f64,
 }
 
@@ -48,6 +50,7 @@ pub struct OffloadPlan {
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum OffloadRefused {
     #[error("expected whole micro-batches without copies; leave offload(..) out")]
     NotWhole,

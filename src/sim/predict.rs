@@ -42,12 +42,17 @@ pub struct Setup {
 /// machine's median speed.
 #[derive(Clone, Debug)]
 pub struct Prediction<'a> {
+    /// What was simulated.
     pub graph: &'a TaskGraph,
+    /// Costs of its ops.
     pub costs: &'a CostTable,
+    /// Its figures.
     pub prediction: PredictionFigures,
     /// Lower bounds of the makespan; the figures have the largest.
     pub bounds: Bounds,
+    /// Step ops, by device and time.
     pub steps: Vec<StepSpan>,
+    /// What ends the step, with its costs.
     pub step_costs: StepCosts,
     /// Maximum number of activations per device, if given.
     pub memory_cap: Option<f64>,
@@ -228,6 +233,7 @@ impl Prediction<'_> {
         stream_spans(self.graph, self.costs, &self.op_times())
     }
 
+    /// Returns the timeline without spans.
     pub fn empty_timeline(&self) -> Timeline {
         let graph = self.graph;
         let PredictionFigures { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 /// One entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictionFigures {
+    /// Name of the schedule.
     pub schedule: String,
     /// p.
     pub devices: u32,
@@ -30,6 +31,7 @@ pub struct PredictionFigures {
     /// Assumptions about costs that were not given: `I = W = B/2`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub costs_assumed: Vec<String>,
+    /// Makespan, bubble, peaks and bounds.
     #[serde(flatten)]
     pub metrics: Metrics,
     /// Forwards next to backwards on two streams, one entry for pairs of the same stages or of stages with the same sub-ops.
@@ -58,6 +60,7 @@ pub struct PredictionFigures {
 /// Collectives between the ops of a device, in the prediction's time unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardingFigures {
+    /// The device.
     pub device: u32,
     /// How many times it gathers the parameters of a stage.
     pub gathers: usize,
@@ -66,8 +69,9 @@ pub struct ShardingFigures {
     /// The most of its full parameters that it holds at the same time: 1 is all of them. Stages are weighed by the times of their gathers, or
     /// equally.
     pub peak_parameters: f64,
-    /// Time in gathers, and in reductions of gradients.
+    /// Time in gathers.
     pub gather: f64,
+    /// Time in reductions of gradients.
     pub reduce: f64,
     /// Time for which nothing but collectives keeps it from computing, or from ending its step.
     pub exposed: f64,
@@ -78,9 +82,11 @@ pub struct ShardingFigures {
 /// Distribution of makespans with random durations, in the prediction's time unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
+    /// Number of simulated steps.
     pub samples: u32,
     /// Seed of the random numbers.
     pub seed: u64,
+    /// Mean.
     pub mean: f64,
     /// 5th percentile.
     pub p5: f64,

@@ -40,7 +40,8 @@ impl Pair {
     /// Places a pair on a device that is free from `free` on and whose inputs arrive at `inputs`. `lasts(which, start)` returns
     /// how long either op takes alone, `streams` how long the pair takes on two streams.
     pub fn new(
-        (overlap, streams): (Overlap, Option<PairTime>),
+        overlap: Overlap,
+        streams: Option<PairTime>,
         free: u64,
         inputs: [u64; 2],
         lasts: impl Fn(usize, u64) -> u64,
@@ -54,7 +55,7 @@ impl Pair {
         let start = start.max(inputs[1]);
         let first = lasts(0, start);
         let second = lasts(1, if overlap.is_shorter() { start } else { start + first });
-        let whole = pair_duration((overlap, streams), first, second);
+        let whole = pair_duration(overlap, streams, first, second);
         let middle = start + first_share(whole, first, second);
         Pair { starts: [start, middle], ends: [middle, start + whole] }
     }
@@ -62,7 +63,7 @@ impl Pair {
 
 /// Returns the duration of a pair whose ops start together and take `first` and `second` ticks alone; their sum if the times of its
 /// sub-ops are unknown.
-pub(super) fn pair_duration((overlap, streams): (Overlap, Option<PairTime>), first: u64, second: u64) -> u64 {
+pub(super) fn pair_duration(overlap: Overlap, streams: Option<PairTime>, first: u64, second: u64) -> u64 {
     match (overlap, streams) {
         (Overlap::Max, _) => first.max(second),
         (Overlap::Streams, Some(time)) => time.lasting(first, second),

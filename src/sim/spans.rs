@@ -8,8 +8,10 @@ use pipesim_schedule::metrics::Activity;
 use pipesim_schedule::timeline::{Queue, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A step op of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSpan {
+    /// The device.
     pub device: u32,
     /// `put`, `reduce`, `norm` or `optimizer`.
     pub name: &'static str,

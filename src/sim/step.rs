@@ -12,6 +12,7 @@ use std::convert::Infallible;
 /// A predicted step without the times of its ops.
 #[derive(Clone, Debug)]
 pub struct Step {
+    /// By device.
     pub devices: Vec<Activity>,
     /// Number of the measured speed at which it runs; `None` at constant speed.
     pub(super) speed_number: Option<usize>,

@@ -15,6 +15,7 @@ const MOST_SPANS: usize = 200_000;
 /// A sub-op in a predicted step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamSpan {
+    /// Stream that runs it.
     pub stream: Stream,
     /// Kind of the op that it is part of; W for products for weights in a whole backward.
     pub kind: Kind,

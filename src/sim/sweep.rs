@@ -129,7 +129,7 @@ fn sweep_pausing<const BEYOND: bool, const GATED: bool>(
                 let durations = [rule.duration, other.duration];
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
                 let streams = pairs.and_then(|pairs| pairs.of(*op, second));
-                let Pair { starts, ends } = Pair::new((graph.overlap(), streams), free, inputs, last);
+                let Pair { starts, ends } = Pair::new(graph.overlap(), streams, free, inputs, last);
                 if GATED {
                     let both = graph.overlap().starts_together();
                     let possible = ungated.max(inputs[0]).max(if both { inputs[1] } else { 0 });
@@ -215,7 +215,7 @@ fn sweep_waiting(
             closes = true;
             let streams = pairs.and_then(|pairs| pairs.of(op, graph.op(index + 1)));
             let lasts = |which: usize, start| last(index + which, start);
-            let Pair { starts, ends } = Pair::new((graph.overlap(), streams), *free, inputs, lasts);
+            let Pair { starts, ends } = Pair::new(graph.overlap(), streams, *free, inputs, lasts);
             let second = ends[1] + rule(index).after;
             note(index, starts[0], ends[0], ends[1], ends[1]);
             note(index + 1, starts[1], ends[1], ends[1], second);

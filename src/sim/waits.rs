@@ -18,7 +18,9 @@ pub struct Delay {
 /// When each op runs, in ticks, by the graph's op index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpTimes {
+    /// Starts.
     pub start: Vec<u64>,
+    /// Ends.
     pub end: Vec<u64>,
     /// Delays by contention for links; empty if no link is contended.
     pub delays: Vec<Delay>,
@@ -36,6 +38,7 @@ pub struct Held {
 }
 
 impl OpTimes {
+    /// Returns times that are all 0.
     pub fn of(graph: &TaskGraph) -> OpTimes {
         OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], ..OpTimes::default() }
     }
@@ -50,6 +53,7 @@ impl OpTimes {
         self.held.get(index).copied().unwrap_or_default()
     }
 
+    /// Returns the delays of op number `index` by contention.
     pub fn delay(&self, index: usize) -> Delay {
         self.delays.get(index).copied().unwrap_or_default()
     }
@@ -123,6 +127,7 @@ impl Awaited {
 
 /// What happens during a piece of a chain of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // ops are numbers of the graph
 pub enum Doing {
     Running(usize),
     /// The output of `maker` travels to `user`, which waits for it.
@@ -137,9 +142,11 @@ pub enum Doing {
 /// A piece of a chain of waits, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPiece {
+    /// Start.
     pub start: u64,
     /// The start of the next piece.
     pub end: u64,
+    /// What happens meanwhile.
     pub doing: Doing,
 }
 

@@ -64,6 +64,7 @@ impl Unfinished {
         }
     }
 
+    /// Returns the temporary folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -109,6 +110,7 @@ impl Drop for Unfinished {
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum WriteError {
     /// The bytes of a file could not be produced; the report is not to blame.
     #[error("{0}")]
@@ -132,6 +134,7 @@ pub fn followed(path: &Path) -> PathBuf {
     fs::canonicalize(path).or_else(|_| linked()).unwrap_or_else(|_| path.to_path_buf())
 }
 
+/// Returns the folder that contains a path; `.` for a bare name.
 pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -162,6 +165,7 @@ pub fn try_lock(folder: &Path) -> io::Result<Option<File>> {
 
 /// A file under way; dropped without [`FileStream::finish`], it leaves nothing behind. Pipes and device files are written directly.
 pub struct FileStream {
+    /// Name that the file gets at the end.
     pub path: PathBuf,
     target: PathBuf,
     out: BufWriter<File>,
@@ -190,6 +194,7 @@ impl FileStream {
         Ok(FileStream { path: path.to_path_buf(), target, out: BufWriter::new(file), unfinished })
     }
 
+    /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         placed("write", &self.path, self.out.write_all(bytes))
     }

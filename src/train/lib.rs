@@ -14,8 +14,6 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
-#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
-
 pub mod checkpoint;
 pub mod compute;
 pub mod model;

@@ -7,18 +7,19 @@ use std::fs;
 
 /// The crates of `src/`, lowest first, and the ones that each may use. The rest of `src/` is the facade and the command line, which may
 /// use all.
-const CRATES: [(&str, &str); 14] = [
+const CRATES: [(&str, &str); 15] = [
     ("nvshmem-sys", ""),
     ("gpu", "nvshmem-sys"),
     ("system", ""),
     ("schedule", ""),
     ("language", "schedule"),
     ("models", "schedule"),
+    ("frameworks", "models schedule"),
     ("cost", "models schedule"),
     ("sim", "cost models schedule"),
     ("import", "schedule"),
     ("report", "cost schedule sim system"),
-    ("answer", "cost language models report schedule sim system"),
+    ("answer", "cost frameworks language models report schedule sim system"),
     ("train", "gpu models schedule system"),
     ("exec", "cost gpu models nvshmem-sys schedule train"),
     ("measure", "answer cost exec models report schedule sim system train"),
@@ -260,7 +261,9 @@ const INTERNALS: &[(&str, &str)] = &[
     ("tests/simulation/layouts.rs", "the search that balances layers, memory of single ops, written hardware files"),
     ("tests/simulation/memory.rs", "the most that is held, without working memory"),
     ("tests/simulation/offload.rs", "the event engine's transfers, and a sweep that records"),
+    ("tests/simulation/ordering.rs", "searches on several threads"),
     ("tests/simulation/pictures.rs", "ops that are narrower than a pixel"),
+    ("tests/simulation/steps.rs", "members of the groups that sum gradients"),
     ("tests/simulation/slices.rs", "the event engine, and a sweep that records"),
     ("tests/simulation/overlap.rs", "the event engine, and a sweep with longer ops"),
     ("tests/simulation/names.rs", "what is said of names of models"),

@@ -5,11 +5,13 @@ use crate::support::{
     Dice, cells, golden_json, gpipe, graph_of, one_f_one_b, order, random_rows, schedule, zero_bubble,
 };
 use petgraph::visit::{EdgeRef, IntoEdgeReferences};
-use pipesim::graphs::{Awaited, Party, communicator_rounds, fewest_slots, standard_deliveries};
+use pipesim::costs::Mesh;
+use pipesim::graphs::{Awaited, Party, fewest_slots, standard_deliveries};
+use pipesim::internals::communicators::rounds as communicator_rounds;
 use pipesim::internals::exec::{Device, Host, Settings, Shared, Sizes, start_session};
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::schedules::{PyTorch, QueueCount, Receives};
-use pipesim::training::{Batch, Mesh, PartTiming, Ranks, SessionError, State};
+use pipesim::training::{Batch, PartTiming, Ranks, SessionError, State};
 use pipesim::{ChannelOptions, Deadlock, Delivery, Kind, Op, Overlap, Placement, Schedule, TaskGraph, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,25 +1,23 @@
-//! NVSHMEM's real library, without a GPU: structures against NVIDIA's headers, every function, and both bootstraps with two
+//! NVSHMEM's real library, without a GPU: structures against NVIDIA's headers, every function, and the bootstrap of two
 //! processes. The library comes from the PyPI wheel, whose folder `$PIPESIM_CUDA_WHEELS` names.
 
 use crate::support::{again, wheels};
 use nvshmem_sys::{Error, Library, SYMBOLS, Status, UniqueId};
 use nvshmem_sys::{
-    NVSHMEM_CMP_GE, NVSHMEM_SIGNAL_ADD, NVSHMEM_SIGNAL_SET, NVSHMEM_STATUS_FULL_MPG, NVSHMEM_STATUS_IS_BOOTSTRAPPED,
+    NVSHMEM_CMP_GE, NVSHMEM_SIGNAL_SET, NVSHMEM_STATUS_FULL_MPG, NVSHMEM_STATUS_IS_BOOTSTRAPPED,
     NVSHMEM_STATUS_IS_INITIALIZED, NVSHMEM_STATUS_LIMITED_MPG,
 };
-use nvshmem_sys::{nvshmem_team_config_t, nvshmemx_init_args_t, nvshmemx_init_attr_t};
+use nvshmem_sys::{nvshmemx_init_args_t, nvshmemx_init_attr_t};
 use nvshmem_sys::{nvshmemx_uniqueid_args_t, nvshmemx_uniqueid_t};
 use std::env;
-use std::ffi::{c_int, c_void};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::{offset_of, size_of};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::ptr::{self, NonNull};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// Set in the processes that a test starts: which rank, or `mpi`.
+/// Set in the processes that a test starts: which rank.
 const ROLE: &str = "PIPESIM_TEST_NVSHMEM_ROLE";
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -37,7 +35,7 @@ fn the_structures_are_those_of_nvidias_headers() {
     let Some(wheel) = wheel() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
-    let stated: [(&str, usize); 20] = [
+    let stated: [(&str, usize); 18] = [
         ("sizeof(nvshmemx_uniqueid_v1)", size_of::<nvshmemx_uniqueid_t>()),
         ("offsetof(nvshmemx_uniqueid_v1, internal)", offset_of!(nvshmemx_uniqueid_t, internal)),
         ("sizeof(nvshmemx_uniqueid_args_v1)", size_of::<nvshmemx_uniqueid_args_t>()),
@@ -50,9 +48,7 @@ fn the_structures_are_those_of_nvidias_headers() {
         ("sizeof(nvshmemx_init_attr_v1)", size_of::<nvshmemx_init_attr_t>()),
         ("offsetof(nvshmemx_init_attr_v1, mpi_comm)", offset_of!(nvshmemx_init_attr_t, mpi_comm)),
         ("offsetof(nvshmemx_init_attr_v1, args)", offset_of!(nvshmemx_init_attr_t, args)),
-        ("sizeof(nvshmem_team_config_v1)", size_of::<nvshmem_team_config_t>()),
         ("NVSHMEM_SIGNAL_SET", NVSHMEM_SIGNAL_SET as usize),
-        ("NVSHMEM_SIGNAL_ADD", NVSHMEM_SIGNAL_ADD as usize),
         ("NVSHMEM_CMP_GE", NVSHMEM_CMP_GE as usize),
         ("NVSHMEM_STATUS_IS_BOOTSTRAPPED", NVSHMEM_STATUS_IS_BOOTSTRAPPED as usize),
         ("NVSHMEM_STATUS_IS_INITIALIZED", NVSHMEM_STATUS_IS_INITIALIZED as usize),
@@ -88,7 +84,6 @@ fn the_structures_are_those_of_nvidias_headers() {
 fn every_function_is_there_and_the_version_is_the_wheels() {
     let Some(wheel) = wheel() else { return };
     let library = open(&wheel);
-    assert!(SYMBOLS.len() >= 30, "{SYMBOLS:?}");
     assert_eq!(library.status(), Status::NotInitialized);
     let (major, minor, patch) = library.version();
     let site = wheel.parent().and_then(|nvidia| nvidia.parent()).expect("the folder of wheels");
@@ -119,7 +114,6 @@ fn what_needs_a_device_or_a_bootstrap_is_refused_before_the_library_sees_it() {
     let state = |expected| move |error: &Error| matches!(error, Error::State { expected: e, .. } if *e == expected);
     assert!(library.my_pe().is_err_and(|error| state(Status::Bootstrapped)(&error)));
     assert!(library.malloc(8).is_err_and(|error| state(Status::Initialized)(&error)));
-    assert!(library.barrier_all().is_err_and(|error| state(Status::Initialized)(&error)));
     let id = UniqueId::from_bytes(&library.unique_id().expect("an id").to_bytes()).expect("its own bytes");
     for (rank, ranks) in [(2, 2), (-1, 2), (0, 0)] {
         let error = library.init_with_unique_id(rank, ranks, &id).expect_err("no such rank");
@@ -145,34 +139,6 @@ fn two_processes_find_each_other_by_a_unique_id() {
     assert_eq!([first.wait_for("is "), second.wait_for("is ")], ["alive", "alive"]);
     first.end();
     second.end();
-}
-
-#[test]
-fn two_processes_find_each_other_by_mpi() {
-    let Some(wheel) = wheel() else { return };
-    if env::var_os(ROLE).is_some() {
-        return rank_by_mpi(&open(&wheel));
-    }
-    let executable = env::current_exe().expect("this program's path");
-    let mut mpirun = Command::new("mpirun");
-    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]).arg(executable);
-    mpirun.args(["--exact", "nvshmem::two_processes_find_each_other_by_mpi", "--nocapture"]).env(ROLE, "mpi");
-    mpirun.env("CUDA_VISIBLE_DEVICES", "").stderr(Stdio::piped()).stdin(Stdio::null()).stdout(Stdio::null());
-    let child = match mpirun.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            assert!(
-                env::var_os("PIPESIM_WITHOUT_MPI").is_some(),
-                "expected mpirun on the PATH, found none ({error}); apt-get install openmpi-bin, or set PIPESIM_WITHOUT_MPI=1"
-            );
-            return;
-        }
-    };
-    let mut ranks = Rank::from(child);
-    let mut found = [ranks.wait_for("is "), ranks.wait_for("is ")];
-    found.sort();
-    assert_eq!(found, ["0 of 2", "1 of 2"]);
-    ranks.end();
 }
 
 /// This test again, as one rank. No GPU is shown to it, so that it does the same on every machine.
@@ -218,31 +184,6 @@ fn introduce(library: &Library, status: Status) {
     assert!(status >= Status::Initialized || library.malloc(8).is_err(), "there is no device to allocate on");
     let (pe, pes) = (library.my_pe().expect("a PE"), library.n_pes().expect("PEs"));
     say(&format!("is {pe} of {pes}"));
-}
-
-/// The test opens MPI itself, as a program does that is not linked with it.
-fn rank_by_mpi(library: &Library) {
-    use libloading::os::unix::{Library as Mpi, RTLD_GLOBAL, RTLD_NOW};
-    type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut u8) -> c_int;
-    type Rank = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
-    // SAFETY: Open MPI's library, opened for good; its functions have these types, its world is a data symbol whose address
-    // is the communicator.
-    unsafe {
-        let mpi = Mpi::open(Some("libmpi.so.40"), RTLD_NOW | RTLD_GLOBAL).expect("Open MPI's library");
-        let mpi = std::mem::ManuallyDrop::new(mpi);
-        let init = *mpi.get::<Init>("MPI_Init").expect("MPI_Init");
-        let rank = *mpi.get::<Rank>("MPI_Comm_rank").expect("MPI_Comm_rank");
-        let finalize = *mpi.get::<unsafe extern "C" fn() -> c_int>("MPI_Finalize").expect("MPI_Finalize");
-        let mut world: *mut c_void = mpi.get::<*mut c_void>("ompi_mpi_comm_world").expect("the world").as_raw_ptr();
-        assert_eq!(init(ptr::null_mut(), ptr::null_mut()), 0);
-        let mut number = -1;
-        assert_eq!(rank(world, &mut number), 0);
-        let status = library.init_with_mpi(NonNull::from(&mut world).cast()).expect("the bootstrap");
-        assert_eq!(library.my_pe(), Ok(number), "MPI and NVSHMEM number the processes alike");
-        introduce(library, status);
-        library.finalize();
-        assert_eq!(finalize(), 0);
-    }
 }
 
 /// A process that a test started, and its lines; killed when the test ends however it ends.

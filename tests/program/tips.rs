@@ -108,7 +108,7 @@ fn check_says_first_what_frameworks_do() {
     assert!(!asked.contains("Megatron"), "{asked}");
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "training")]
 #[test]
 fn doctor_says_first_that_the_cpu_is_enough() {
     let (code, out, _) = pipesim("doctor");

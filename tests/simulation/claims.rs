@@ -3,8 +3,8 @@
 
 use crate::support::root;
 use pipesim::costs::{Analytic, LinkCost, Mesh, PartCost, Platform, StepRates};
-use pipesim::models::{BLOCK, EMBEDDING, HEAD, Operation, Part, hardware, stack, transformer_named};
-use pipesim::{CostFile, Costs, MicroBatch, ParallelConfig, Selection, model_spec};
+use pipesim::models::{BLOCK, EMBEDDING, HEAD, Operation, Part, hardware, model_spec, stack, transformer_named};
+use pipesim::{CostFile, Costs, MicroBatch, ParallelConfig, Selection};
 use std::collections::BTreeMap;
 
 /// Sequences a micro-batch, then sequences a batch with the measured milliseconds.

@@ -1,8 +1,8 @@
 //! Sources of costs: given numbers, measured files, and the split of layers.
 
 use pipesim::costs::{Analytic, Decimal, GroupRates, Mesh, PartCost, Per, Slow, StepOp, Summary};
-use pipesim::models::{BLOCK, TransformerConfig, model_costs};
-use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, ParallelConfig, Placement, model_spec};
+use pipesim::models::{BLOCK, TransformerConfig, model_costs, model_spec};
+use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, ParallelConfig, Placement};
 
 /// Layers of each stage of a model with so many layers.
 fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {

@@ -2,8 +2,9 @@
 
 use crate::support::golden_list;
 use pipesim::costs::{Analytic, Estimate, ExpertTraffic, Platform, StepTime};
+use pipesim::models::{CudaGraph, Dispatcher, Routing};
 use pipesim::models::{Experts, hardware, stack, transformer_named};
-use pipesim::{Costs, CudaGraph, Dispatcher, ParallelConfig, Recompute, Routing, Selection, Zero};
+use pipesim::{Costs, ParallelConfig, Recompute, Selection, Zero};
 use pipesim_validation::{MIXTURE_FITTED, RowPrediction, errors, matched, pairs, predict, read};
 use std::sync::LazyLock;
 

@@ -1,10 +1,11 @@
 //! A search that goes on from the journal of another question finds what a fresh one finds, or refuses the journal.
 
 use crate::support::Dice;
+use pipesim::Precision;
 use pipesim::costs::Platform;
+use pipesim::models::Attention;
 use pipesim::models::{hardware, stack, transformer_named};
 use pipesim::plans::{Fixed, Journal, LayoutOutcome, Objective, Observer, Plans, Question, Silent, plan};
-use pipesim::{Attention, Precision};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

@@ -3,11 +3,12 @@
 
 use crate::support::*;
 use pipesim::costs::{OpTime, Slow};
+use pipesim::simulation::Cause;
 use pipesim::simulation::{
     Bounds, CostShare, OpTimes, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
     sensitivities, slacks,
 };
-use pipesim::{Cause, CostTable, Kind, Op, Overlap, Placement, Setup, TaskGraph};
+use pipesim::{CostTable, Kind, Op, Overlap, Placement, Setup, TaskGraph};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -2,11 +2,12 @@
 
 use crate::support::Dice;
 use pipesim::costs::{Analytic, Estimate, Platform, StepTime};
+use pipesim::models::Attention;
 use pipesim::models::{Field, STACKS, Stage, hardware, hardware_names, stack, transformer_named};
 use pipesim::simulation::predict;
 use pipesim::{
-    Attention, Costs, Hardware, Overlap, ParallelConfig, Placement, Precision, Recompute, Selection, Setup, Stack,
-    StepEstimate, TaskGraph, Zero,
+    Costs, Hardware, Overlap, ParallelConfig, Placement, Precision, Recompute, Selection, Setup, Stack, StepEstimate,
+    TaskGraph, Zero,
 };
 
 fn analytic(hardware: Hardware, layout: ParallelConfig) -> Analytic {

@@ -3,8 +3,9 @@
 use crate::support::*;
 use pipesim::costs::CostFile;
 use pipesim::measured::{Finding, Fit, MeasuredStep, Replay, costs, findings, stage_times, trend};
+use pipesim::simulation::Cause;
 use pipesim::simulation::{Source, explain};
-use pipesim::{Cause, Costs, Kind, Queue, Selection, Span, Timeline};
+use pipesim::{Costs, Kind, Queue, Selection, Span, Timeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -299,7 +300,7 @@ fn steps_without_a_device_are_refused() {
 #[test]
 fn steps_drift_and_have_outliers() {
     let mut timeline = timelines("1f1b_p4_m8_paced").swap_remove(0);
-    let step = |number: u64, makespan_ms: u64| pipesim::StepFigures {
+    let step = |number: u64, makespan_ms: u64| pipesim::simulation::StepFigures {
         number,
         makespan_ns: makespan_ms * 1_000_000,
         bubble: 0.3,

@@ -3,12 +3,11 @@
 use crate::support::{golden_list, root};
 use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::internals::memory::peak;
+use pipesim::models::Attention;
 use pipesim::models::{
     DeviceMemory, Memory, MemoryModel, STACKS, SavedActivations, TransformerConfig, hardware, stack, transformer_named,
 };
-use pipesim::{
-    Attention, Costs, ModelPrediction, ParallelConfig, Precision, Recompute, Selection, Stack, TaskGraph, Zero,
-};
+use pipesim::{Costs, ModelPrediction, ParallelConfig, Precision, Recompute, Selection, Stack, TaskGraph, Zero};
 use pipesim_validation::{Errors, Row, layouts, read};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -2,9 +2,10 @@
 
 use pipesim::internals::model_spec::{gpt2, of_hub, unknown};
 use pipesim::models::{
-    BLOCK, EMBEDDING, Gpt2Config, HEAD, Outline, Storage, TransformerConfig, read_huggingface, transformer_named,
+    BLOCK, EMBEDDING, Gpt2Config, HEAD, Outline, Storage, TransformerConfig, model_spec, read_huggingface,
+    transformer_named,
 };
-use pipesim::{Kind, MicroBatch, Placement, model_spec};
+use pipesim::{Kind, MicroBatch, Placement};
 
 fn parameters(name: &str) -> u128 {
     transformer_named(name).unwrap().spec().parameters()

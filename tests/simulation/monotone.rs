@@ -2,8 +2,9 @@
 
 use crate::support::Dice;
 use pipesim::costs::{Analytic, Platform};
+use pipesim::models::Dispatcher;
 use pipesim::models::{hardware, hardware_names, stack, transformer_named};
-use pipesim::{Costs, Dispatcher, Hardware, ParallelConfig, Recompute, Selection, StepEstimate, Zero};
+use pipesim::{Costs, Hardware, ParallelConfig, Recompute, Selection, StepEstimate, Zero};
 
 const MODELS: [&str; 5] = ["llama-3-8b", "llama-3-70b", "gpt-3-1.3b", "mixtral-8x7b", "qwen3-30b-a3b"];
 

@@ -2,7 +2,8 @@
 
 use crate::reference;
 use crate::support::{costs, golden_list, one_f_one_b};
-use pipesim::schedules::{Effort, Goal, OpenSchedule, Program, SearchError, order_ops, order_ops_with};
+use pipesim::internals::ordering::{Effort, order_ops_with};
+use pipesim::schedules::{Goal, OpenSchedule, Program, SearchError, order_ops};
 use pipesim::simulation::Each;
 use pipesim::{CostTable, Kind, Op, Overlap, Placement, Schedule};
 

@@ -2,11 +2,12 @@
 
 use crate::support::Dice;
 use pipesim::costs::{Analytic, Estimate, Platform};
+use pipesim::models::Attention;
 use pipesim::models::{hardware, model_names, stack, transformer_named};
 use pipesim::plans::{
     Fixed, Journal, LayoutOutcome, Objective, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,
 };
-use pipesim::{Attention, Host, ParallelConfig, Recompute, Selection, Zero};
+use pipesim::{Host, ParallelConfig, Recompute, Selection, Zero};
 use std::collections::{BTreeMap, BTreeSet};
 
 const STACK: &str = "megatron-core";

@@ -3,11 +3,11 @@
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
 use pipesim::costs::{StepCosts, StepEpilogue};
+use pipesim::pictures::Comparison;
 use pipesim::pictures::{Colors, KindError};
 use pipesim::simulation::{Config, Jitter, OpTimes, Source};
 use pipesim::{
-    Comparison, Costs, Entry, GivenCosts, Look, Panel, Queue, Report, Resolved, Selection, Setup, Span, Table,
-    Timeline, simulation,
+    Costs, Entry, GivenCosts, Look, Panel, Queue, Report, Resolved, Selection, Setup, Span, Table, Timeline, simulation,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -221,7 +221,7 @@ fn devices_do_one_thing_at_a_time_while_they_sum() {
 
 #[test]
 fn workers_of_one_stage_are_numbered_by_worker() {
-    use pipesim::graphs::group_member;
+    use pipesim::internals::epilogue::group_member;
     let line = Placement::linear(2);
     let mesh = Mesh::new(2, 3);
     for worker in 0..mesh.world(2) {

@@ -1,8 +1,9 @@
 //! How different readers see the palettes, computed: CIEDE2000 under normal sight, without red or green cones, and in grey. The
 //! colours are read from the data of a page.
 
+use pipesim::pictures::Palette;
 use pipesim::schedules::Kind;
-use pipesim::{Look, Palette, Report};
+use pipesim::{Look, Report};
 use serde_json::Value;
 
 type Rgb = [u8; 3];

@@ -86,7 +86,7 @@ fn by_cudnn(
             fused_gradient: if pass == Pass::Forward { Address::NULL } else { into.address() },
             workspace: workspace.address(),
         };
-        fused.run((pass, &shape), &operands, gpu.compute.raw().unwrap()).unwrap();
+        fused.run(pass, &shape, &operands, gpu.compute.raw().unwrap()).unwrap();
         gpu.compute.synchronize().unwrap();
     }
     let gradients = download(gpu, &into, into.bytes() / 2);
@@ -245,7 +245,7 @@ fn cudnns_workspace_is_in_the_estimate() {
         let own = taken();
         take_cudnn().unwrap();
         let micro = MicroBatch { sequences: 8, tokens: 64 };
-        let workspace = attention_workspace(&parameters.config, micro, (precision, 1, false)).unwrap();
+        let workspace = attention_workspace(&parameters.config, micro, precision, 1, false).unwrap();
         let more =
             bytes_needed(&spec, &stages, &demand(workspace)).total() - bytes_needed(&spec, &stages, &demand(0)).total();
         let by_cudnn = taken();

@@ -11,8 +11,8 @@ use crate::support::{golden_losses, golden_settings, numbers, on_gpu, skipped_on
 use pipesim::Delivery;
 use pipesim::internals::compute::cuda::Cuda;
 use pipesim::internals::exec::Gpus;
-use pipesim::internals::exec::link::LINKS;
-use pipesim::internals::experiment::{Backend, Devices, Training, Transport, most_saved, state_bytes};
+use pipesim::internals::exec::link::{LINKS, Transport};
+use pipesim::internals::experiment::{Backend, Devices, Training, most_saved, state_bytes};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::mesh::Mesh;
 use pipesim::internals::model::{Parameters, Quantity, StageModule};
@@ -376,8 +376,8 @@ fn a_rank_sends_to_itself_in_a_group() {
             together(1, |gpu, channel, rank| {
                 let (from, into) = (upload(gpu, &sent), upload(gpu, &vec![0.0; length]));
                 let message = || {
-                    channel.receive((into.address(), into.bytes()), rank)?;
-                    channel.send((from.address(), from.bytes()), rank)
+                    channel.receive(into.address(), into.bytes(), rank)?;
+                    channel.send(from.address(), from.bytes(), rank)
                 };
                 Nccl::open().unwrap().group(message).unwrap();
                 channel.stream().synchronize().unwrap();

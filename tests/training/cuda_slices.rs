@@ -22,14 +22,12 @@ fn by_slices(
     let units: Vec<Op> = (0..microbatches as u32 * n).map(|unit| Op::of_unit(Kind::F, 0, unit, n)).collect();
     let again = |op: &Op| op.microbatch().is_multiple_of(2);
     let recomputed: Vec<Op> = units.iter().copied().filter(again).map(|op| op.of_kind(Kind::R)).collect();
-    let ops = (
-        [sequences / microbatches, tokens, microbatches],
-        SliceOps { slices, recomputed: &recomputed, has_copies: true },
-    );
+    let sizes = [sequences / microbatches, tokens, microbatches];
+    let ops = SliceOps { slices, recomputed: &recomputed, has_copies: true };
     let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
     let alone: Box<dyn DeviceCollective> = Box::new(AloneOnDevice);
     let stages = [(0, layers[0].clone())];
-    let mut module = StageModule::on_gpu_rank(&gpu, parameters, &stages, ops, precision, alone).unwrap();
+    let mut module = StageModule::on_gpu_rank(&gpu, parameters, &stages, sizes, ops, precision, alone).unwrap();
     let mut program = Vec::new();
     for &op in &units {
         program.push(op);

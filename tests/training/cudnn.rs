@@ -80,7 +80,7 @@ fn the_real_cudnn_plans_both_passes_without_a_gpu() {
         let device = api.properties(&device(capability, multiprocessors)).unwrap();
         for shape in shapes.into_iter().map(shape) {
             for pass in [Pass::Forward, Pass::Backward] {
-                let plan = api.plan((pass, &shape), &PlanTarget::Properties(&device)).unwrap();
+                let plan = api.plan(pass, &shape, &PlanTarget::Properties(&device)).unwrap();
                 let most = workspace_bytes(&shape);
                 assert!(plan.workspace_bytes <= most, "{pass:?} {shape:?}: {} bytes of {most}", plan.workspace_bytes);
                 assert!(!plan.may_differ, "{pass:?} {shape:?}");
@@ -91,7 +91,7 @@ fn the_real_cudnn_plans_both_passes_without_a_gpu() {
     // what the library does not support has no engine
     for (capability, refused) in [(900, [1, 64, 2, 2, 20]), (750, gpt2)] {
         let device = api.properties(&device(capability, 40)).unwrap();
-        let plan = api.plan((Pass::Forward, &shape(refused)), &PlanTarget::Properties(&device));
+        let plan = api.plan(Pass::Forward, &shape(refused), &PlanTarget::Properties(&device));
         assert!(matches!(plan, Err(AttentionError::NoEngine { proposed: 0, .. })), "{refused:?}");
     }
     // without a GPU there is no handle, and nothing runs

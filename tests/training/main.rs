@@ -1,5 +1,6 @@
 //! Training on the CPU and on GPUs, or on stand-ins for NVIDIA's libraries: numbers against PyTorch's, bits against bits.
 
+mod cached;
 mod check;
 mod checkpoints;
 mod cuda;

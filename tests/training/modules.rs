@@ -52,7 +52,7 @@ impl OnGpu for StageModule<Cuda> {
         precision: Precision,
     ) -> Result<Self> {
         let alone: Box<dyn DeviceCollective> = Box::new(AloneOnDevice);
-        StageModule::on_gpu_rank(gpu, parameters, stages, (sizes, SliceOps::default()), precision, alone)
+        StageModule::on_gpu_rank(gpu, parameters, stages, sizes, SliceOps::default(), precision, alone)
     }
 }
 

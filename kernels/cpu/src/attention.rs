@@ -116,14 +116,15 @@ fn heads(shape: Shape, keys: Keys) -> impl Iterator<Item = HeadAt> {
 
 /// `out` (B, T, NH HS) = softmax(q kᵀ / √HS, causal) v; `log_sums` (B, NH, T) = log Σ exp of each row's scaled scores.
 pub fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut [f32], shape: &Shape) {
-    forward_slice(out, log_sums, (qkv, None), scratch, shape);
+    forward_slice(out, log_sums, qkv, None, scratch, shape);
 }
 
 /// The same for a slice, whose queries are in `qkv`, and keys and values in `cached`.
 pub fn forward_slice(
     out: &mut [f32],
     log_sums: &mut [f32],
-    (qkv, cached): (&[f32], Option<Cached>),
+    qkv: &[f32],
+    cached: Option<Cached>,
     scratch: &mut [f32],
     shape: &Shape,
 ) {

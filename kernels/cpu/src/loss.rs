@@ -59,12 +59,7 @@ pub fn largest(logits: &[f32], share: Share, largest: &mut [f32]) {
 
 /// Replaces the logits by e^(logit - `largest`), and sets `sums` (n) to the sum of each row and `target_logits` (n) to the
 /// target's logit less the largest, or 0 where the target is in another share.
-pub fn exponentials(
-    logits: &mut [f32],
-    share: Share,
-    largest: &[f32],
-    (sums, target_logits): (&mut [f32], &mut [f32]),
-) {
+pub fn exponentials(logits: &mut [f32], share: Share, largest: &[f32], [sums, target_logits]: [&mut [f32]; 2]) {
     let rows = logits.chunks_exact_mut(share.stride).zip(share.targets).zip(largest);
     vector::widest(
         #[inline(always)]
@@ -80,7 +75,7 @@ pub fn exponentials(
 
 /// Replaces the exponentials by the gradient of the loss, with the `sums` and the targets' logits of all shares. Returns the sum
 /// of the tokens' losses, as [`forward`] does.
-pub fn gradient(exponentials: &mut [f32], share: Share, (sums, target_logits): (&[f32], &[f32]), weight: f32) -> f64 {
+pub fn gradient(exponentials: &mut [f32], share: Share, [sums, target_logits]: [&[f32]; 2], weight: f32) -> f64 {
     let rows = exponentials.chunks_exact_mut(share.stride).zip(share.targets);
     vector::widest(
         #[inline(always)]

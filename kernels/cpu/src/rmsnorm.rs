@@ -1,5 +1,6 @@
 //! RMSNorm over the channels of each token (Zhang and Sennrich, arXiv 1910.07467), as Llama has it.
 
+use crate::layernorm::Operands;
 use crate::vector::{self, LANES};
 
 /// `out` (n, C) = `input` / √(mean of squares + `epsilon`) * `weight`. `statistics` (n) receives the reciprocal of that root.
@@ -21,21 +22,8 @@ pub fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &
     );
 }
 
-/// What [`backward_input`] reads: the operands of the forward pass and the gradient of its output.
-#[derive(Clone, Copy)]
-pub struct Operands<'a> {
-    /// (n, C)
-    pub gradient: &'a [f32],
-    /// (n, C)
-    pub input: &'a [f32],
-    /// (n)
-    pub statistics: &'a [f32],
-    /// (C)
-    pub weight: &'a [f32],
-}
-
 /// `out` (n, C) = `residual` (n, C) + gradient of the input. `sums` (C) receives the gradient of the weight, which the backward
-/// for the weights adds to the parameter's.
+/// for the weights adds to the parameter's. The operands' statistics are (n).
 pub fn backward_input(out: &mut [f32], sums: &mut [f32], residual: Option<&[f32]>, operands: Operands) {
     let Operands { gradient, input, statistics, weight } = operands;
     let channels = weight.len();

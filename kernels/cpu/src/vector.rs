@@ -128,33 +128,3 @@ pub fn add(out: &mut [f32], values: &[f32]) {
         },
     );
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exp_is_good_to_two_units_in_the_last_place() {
-        for step in -870_000..880_000 {
-            let x = step as f32 * 1e-4;
-            let exact = f64::from(x).exp();
-            assert!((f64::from(exp(x)) - exact).abs() <= exact * 2.4e-7, "exp({x})");
-        }
-        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exp(-88.0), 0.0);
-        assert_eq!(exp(0.0), 1.0);
-        assert!(exp(1e30).is_finite());
-    }
-
-    #[test]
-    fn reductions_count_every_element_once() {
-        for length in 0..100 {
-            let values: Vec<f32> = (0..length).map(|i| i as f32).collect();
-            let total = (length * (length - 1) / 2) as f32;
-            assert_eq!(sum(&values, |x| x), total);
-            assert_eq!(dot(&values, &vec![1.0; values.len()]), total);
-            assert_eq!(exponentials(&mut vec![0.0; values.len()], 1.0, 0.0), length as f32);
-            assert_eq!(max(&values), values.last().copied().unwrap_or(f32::NEG_INFINITY));
-        }
-    }
-}

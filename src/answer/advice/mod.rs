@@ -6,10 +6,12 @@
 
 mod changed;
 
+use crate::framework::FrameworkVerdict;
 use crate::resolve::{Costs, Resolved, Selection, Variant};
 pub use changed::Sensitivities;
 use changed::{Changed, is_searched, typical_ticks};
 use pipesim_cost::{CostTable, OpTime};
+use pipesim_frameworks::ObjectionKind;
 use pipesim_language as dsl;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::op::{Kind, Op};
@@ -110,6 +112,9 @@ pub struct Change {
     /// Whether costs decide the order, but the change is of the unchanged order.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub order_held_fixed: bool,
+    /// Why the framework of the stack cannot follow it, and what it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 impl Change {
@@ -144,6 +149,7 @@ pub struct Advice {
 
 struct Tried {
     name: String,
+    refused: Option<String>,
     base: String,
     chunks: u32,
     copies: u32,
@@ -160,6 +166,13 @@ pub struct Advisor<'a> {
     untried: usize,
     /// Remaining number of ops.
     left: u64,
+}
+
+/// Returns why the framework of the costs' stack does not train `resolved`, if it does not.
+fn refusal(costs: &Costs, resolved: &Resolved, base: &str) -> Option<String> {
+    let verdict = FrameworkVerdict::of(costs.analytic()?, resolved.graph.schedule(), Some(base)).ok()??;
+    let first = verdict.objections.into_iter().find(|one| one.kind != ObjectionKind::Needs)?;
+    Some(if first.remedy.is_empty() { first.error } else { format!("{}; {}", first.error, first.remedy) })
 }
 
 /// Returns the total time of all forwards, which is equal for schedules that train the same model.
@@ -183,7 +196,8 @@ impl<'a> Advisor<'a> {
             let names = if several { CHUNKS.map(|v| format!("{name}:v={v}")).to_vec() } else { vec![name.to_string()] };
             for name in names {
                 let resolved = advisor.resolved(&plain, &name);
-                advisor.tried.extend(resolved.map(|resolved| Tried::new(name, &variant.base, &resolved)));
+                let refused = resolved.as_ref().and_then(|resolved| refusal(costs, resolved, &variant.base));
+                advisor.tried.extend(resolved.map(|one| Tried { refused, ..Tried::new(name, &variant.base, &one) }));
             }
         }
         advisor
@@ -231,6 +245,7 @@ impl<'a> Advisor<'a> {
             weight_copies: schedule.placement.directions(),
             saves: 0.0,
             order_held_fixed: false,
+            refused: None,
         };
         let limit = resolved.setup.memory_cap.unwrap_or(peak);
         let mut changes = self.others(&own, graph, costs);
@@ -256,7 +271,8 @@ impl<'a> Advisor<'a> {
         let change = |tried: &Tried| {
             let what = What::Schedule(tried.name.clone());
             let (makespan, peak_activations, weight_copies) = (tried.makespan, tried.peak, tried.copies);
-            Change { what, makespan, peak_activations, weight_copies, ..own.clone() }.of(own)
+            let refused = tried.refused.clone();
+            Change { what, makespan, peak_activations, weight_copies, refused, ..own.clone() }.of(own)
         };
         let mut found: Vec<Change> = self.tried.iter().filter(same_model).filter(other).map(change).collect();
         found.sort_by(|one, other| {
@@ -278,7 +294,10 @@ impl<'a> Advisor<'a> {
             let Some(resolved) = self.resolved(&selection, name) else { break };
             let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
             let what = What::Micro(microbatches);
-            changes.push(Change { what, microbatches, makespan, peak_activations: peak, ..own.clone() }.of(own));
+            let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
+            let refused = refusal(self.costs, &resolved, &base).filter(|_| own.refused.is_none());
+            changes
+                .push(Change { what, microbatches, makespan, peak_activations: peak, refused, ..own.clone() }.of(own));
         }
         changes
     }
@@ -310,6 +329,7 @@ impl Tried {
         let schedule = graph.schedule();
         Tried {
             name,
+            refused: None,
             base: base.to_string(),
             chunks: schedule.placement.chunks(),
             copies: schedule.placement.directions(),

@@ -212,11 +212,12 @@ impl StepExplanation {
         let larger = advice.schedules().filter(|change| !advice.fits(change) && change.saves > best + LEAST);
         let list = self.list(advice, larger.take(1), true);
         let limit = activations(advice.limit);
-        if list.is_empty() {
+        let text = if list.is_empty() {
             format!("Holding more than {limit} makes no tried schedule shorter.")
         } else {
             format!("More than {limit} would help: {list}.")
-        }
+        };
+        text + &advice.out_of_reach()
     }
 
     /// Says what other changes and one percent of speed save.
@@ -277,7 +278,17 @@ impl StepExplanation {
 
 impl Advice {
     fn schedules(&self) -> impl Iterator<Item = &Change> {
-        self.changes.iter().filter(|change| matches!(change.what, What::Schedule(_)))
+        self.changes.iter().filter(|change| matches!(change.what, What::Schedule(_)) && change.refused.is_none())
+    }
+
+    /// Says which schedule would save the most if the framework could follow it; nothing if another one saves as much.
+    fn out_of_reach(&self) -> String {
+        let best = self.schedules().map(|change| change.saves).fold(LEAST, f64::max);
+        let refused = self.changes.iter().filter_map(|change| Some((change, change.refused.as_ref()?)));
+        let most = refused.max_by(|one, other| one.0.saves.total_cmp(&other.0.saves));
+        most.filter(|(change, _)| change.saves > best + LEAST).map_or_else(String::new, |(change, why)| {
+            format!(" `{}` would save {}, but {why}.", change.what, share(change.saves))
+        })
     }
 
     /// Whether a schedule keeps the cap, or holds no more than the explained one.

@@ -178,7 +178,10 @@ impl StepExplanation {
         let Some(advice) = &self.advice else { return Vec::new() };
         let helps = |change: &&Change| {
             let possible = !matches!(change.what, What::Links | What::Stages);
-            possible && change.saves > LEAST && change.peak_activations <= advice.limit + LEAST
+            possible
+                && change.refused.is_none()
+                && change.saves > LEAST
+                && change.peak_activations <= advice.limit + LEAST
         };
         let mut found: Vec<&Change> = advice.changes.iter().filter(helps).collect();
         found.sort_by(|one, other| other.saves.total_cmp(&one.saves));

@@ -7,6 +7,7 @@ use super::search::{Limits, Search, Silent};
 use super::space::Space;
 use super::stacks::Abilities;
 use pipesim_cost::analytic::Analytic;
+use pipesim_cost::gcd;
 use pipesim_schedule::nearest::either;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,7 +115,7 @@ impl Question {
             let Some(experts) = self.model.experts else {
                 return refuse("a mixture of experts for ep", format!("a dense model and ep={found}"), "leave ep out");
             };
-            let near = near("ep", &divisors(gcd(experts.count as u32, self.gpus[0])), &self.fixed.ep);
+            let near = near("ep", &divisors(gcd(experts.count as u64, self.gpus[0].into()) as u32), &self.fixed.ep);
             let expected = format!("ep to divide the model's {} experts and the GPUs", experts.count);
             return refuse(expected, found, format!("choose {near}"));
         }
@@ -172,11 +173,6 @@ impl Question {
     }
 }
 
-/// Returns the greatest common divisor.
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// Returns all products of fixed degrees, and whether a degree is not fixed.
 fn products(sets: &[(&str, &BTreeSet<u32>)]) -> Vec<(u64, bool)> {
     let open = sets.iter().any(|(_, set)| set.is_empty());
@@ -213,7 +209,12 @@ impl Search<'_> {
         let question = self.question;
         let helps = relaxed(question).find(|(_, other)| other.check().is_ok() && fits(other)).map(|(what, _)| what);
         if self.space.candidates.is_empty() || !ruled_out.contains_key(&Reason::Memory) {
-            let reasons: Vec<&str> = ruled_out.keys().map(|reason| reason.text()).collect();
+            let refusal = self.refusal();
+            let text = |reason: &Reason| match (reason, &refusal) {
+                (Reason::Framework, Some(refusal)) => refusal.clone(),
+                _ => reason.text().to_string(),
+            };
+            let reasons: Vec<String> = ruled_out.keys().map(text).collect();
             let why =
                 if reasons.is_empty() { "the restrictions exclude each other".to_string() } else { reasons.join("; ") };
             let change = helps.or_else(|| more_or_fewer(question));
@@ -241,7 +242,7 @@ impl Search<'_> {
     fn least_memory(&self) -> Option<u64> {
         let bounds = self.outcomes().into_iter().filter_map(|(number, outcome)| match outcome {
             LayoutOutcome::TooLarge(bytes) | LayoutOutcome::Predicted { bytes, .. } => Some((bytes, number)),
-            LayoutOutcome::Missing => None,
+            LayoutOutcome::Missing | LayoutOutcome::Refused => None,
         });
         let mut bounds: Vec<(u64, u32)> = bounds.collect();
         bounds.sort_unstable();

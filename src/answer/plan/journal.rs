@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub enum LayoutOutcome {
     /// The schedule does not exist for the layout's numbers.
     Missing,
+    /// The framework refuses it.
+    Refused,
     /// Too many bytes: the fullest device needs at least these.
     TooLarge(u64),
     /// Bytes of the fullest device, and the iteration time in seconds.
@@ -57,6 +59,7 @@ impl Journal {
     pub fn line(number: u32, outcome: LayoutOutcome) -> String {
         match outcome {
             LayoutOutcome::Missing => format!("{number} missing"),
+            LayoutOutcome::Refused => format!("{number} refused"),
             LayoutOutcome::TooLarge(bytes) => format!("{number} {bytes}"),
             // the bits, so that the answer is the same to the last digit
             LayoutOutcome::Predicted { bytes, iteration_s } => {
@@ -108,6 +111,7 @@ fn outcome(line: &str) -> Option<(u32, LayoutOutcome)> {
     let number = words.first()?.parse().ok()?;
     let outcome = match words[1..] {
         ["missing"] => LayoutOutcome::Missing,
+        ["refused"] => LayoutOutcome::Refused,
         [bytes] => LayoutOutcome::TooLarge(bytes.parse().ok()?),
         [bytes, bits] => {
             let iteration_s = f64::from_bits(u64::from_str_radix(bits, 16).ok()?);

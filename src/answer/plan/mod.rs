@@ -22,7 +22,7 @@ mod space;
 mod stacks;
 
 pub use answer::{Plan, Plans, Preference, RESOLUTION, plan};
-pub use flags::{Names, Target, flags};
+pub use flags::{Names, PlanFlags, Target, flags};
 pub use journal::{Journal, LayoutOutcome};
 pub use nearby::{Front, NearbyPlan, Variation, fronts, heat_map, sensitivities};
 pub use question::{Fixed, Objective, Question, RESERVE};

@@ -1,7 +1,7 @@
 //! Plans as charts, maps and a page.
 
 use super::answer::Plan;
-use super::flags::Target;
+use super::flags::{PlanFlags, Target};
 use super::nearby::{Front, Variation, fronts, heat_map, sensitivities};
 use super::report::PlanReport;
 use super::search::Observer;
@@ -125,9 +125,10 @@ impl PlanReport<'_> {
             out += &html_table(&table);
         }
         if let Some(best) = self.plans.plans.first() {
-            for target in Target::ALL {
-                if let Ok(text) = self.flags(best, target) {
+            for target in Target::all().unwrap_or_default() {
+                if let Ok(PlanFlags { text, notes }) = self.flags(best, target) {
                     out += &format!("<h2>Plan 1 for {}</h2>\n<pre>{}</pre>\n", target.name(), escape(&text));
+                    notes.iter().for_each(|note| out += &format!("<p>{}</p>\n", escape(note)));
                 }
             }
         }

@@ -70,6 +70,8 @@ pub enum Reason {
     Layers,
     /// The schedule does not exist for these numbers of devices, stages and micro-batches.
     Schedule,
+    /// The training framework refuses it.
+    Framework,
     /// Some device runs out of memory.
     Memory,
     /// A lower bound of its time shows that others are better.
@@ -93,6 +95,7 @@ impl Reason {
             Reason::Micro => ("more_than_16384_micro_batches", "more than 16,384 micro-batches per pipeline"),
             Reason::Layers => ("layers_do_not_split", "the layers do not split into the stages"),
             Reason::Schedule => ("no_such_schedule", "the schedule does not exist for the numbers"),
+            Reason::Framework => ("refused_by_the_framework", "refused by the training framework"),
             Reason::Memory => ("out_of_memory", "out of memory"),
             Reason::Slower => ("slower_by_a_bound", "slower by a lower bound"),
             Reason::Alike => (

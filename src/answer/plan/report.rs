@@ -1,10 +1,11 @@
 //! Plans as a report: tables, JSON and CSV.
 
 use super::answer::{Plan, Plans};
-use super::flags::{Names, Target, flags};
+use super::flags::{Names, PlanFlags, Target, flags};
 use super::question::Objective;
 use super::reason::PlanError;
 use super::search::Search;
+use pipesim_cost::analytic::Analytic;
 use pipesim_models::layout::{ParallelConfig, Zero};
 use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
@@ -63,8 +64,25 @@ impl PlanReport<'_> {
     ///
     /// # Errors
     /// As [`flags`].
-    pub fn flags(&self, plan: &Plan, target: Target) -> Result<String, PlanError> {
-        flags(plan, &self.search.question.model, target, &self.names)
+    pub fn flags(&self, plan: &Plan, target: Target) -> Result<PlanFlags, PlanError> {
+        let question = self.search.question;
+        let costs = Analytic::new(question.model, question.machine.clone(), plan.layout.clone());
+        let target = target.of_version(self.search.framework());
+        flags(plan, &costs.map_err(PlanError::refused)?, target, &self.names)
+    }
+
+    /// Returns the programs that plans are written for first: the framework of the stack, and this program.
+    ///
+    /// # Errors
+    /// A framework's file that cannot be read.
+    pub fn targets(&self) -> Result<Vec<Target>, PlanError> {
+        let own = self.search.framework();
+        let is_own = |target: &Target| match (target, own) {
+            (Target::Framework(one), Some(own)) => one.name() == own.name(),
+            (Target::Framework(_), None) => target.name() == "megatron",
+            (Target::Pipesim, _) => true,
+        };
+        Ok(Target::all()?.into_iter().filter(is_own).collect())
     }
 
     fn has_several_sizes(&self) -> bool {
@@ -185,9 +203,10 @@ impl PlanReport<'_> {
     fn plan_json(&self, plan: &Plan) -> Value {
         let l = &plan.layout;
         let mut flags = Map::new();
-        for target in Target::ALL.into_iter().filter(|target| *target != Target::Pipesim) {
-            if let Ok(text) = self.flags(plan, target) {
-                flags.insert(target.name().to_string(), Value::from(text));
+        let all = Target::all().unwrap_or_default();
+        for target in all.into_iter().filter(|target| matches!(target, Target::Framework(_))) {
+            if let Ok(found) = self.flags(plan, target) {
+                flags.insert(target.name().to_string(), Value::from(found.text));
             }
         }
         json!({
@@ -213,7 +232,7 @@ impl PlanReport<'_> {
             "memory_bytes": plan.memory_bytes(),
             "time_s": plan.estimate.time_s,
             "tie": plan.is_tie,
-            "command": self.flags(plan, Target::Pipesim).unwrap_or_default(),
+            "command": self.flags(plan, Target::Pipesim).unwrap_or_default().text,
             "flags": flags,
         })
     }

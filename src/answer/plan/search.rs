@@ -4,9 +4,12 @@ use super::journal::LayoutOutcome;
 use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
 use super::reason::{PlanError, Reason};
+use super::shapes::PlanShape;
 use super::space::{Candidate, Space};
+use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
+use pipesim_frameworks::{Facts, Framework, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_models::memory::MemoryModel;
 use pipesim_sim::sweep;
@@ -88,6 +91,7 @@ struct PlanKind<'a> {
 pub struct Search<'a> {
     pub question: &'a Question,
     pub space: Space,
+    framework: Option<&'static Framework>,
     orders: Orders,
     known: Mutex<BTreeMap<u32, LayoutOutcome>>,
 }
@@ -96,10 +100,16 @@ impl<'a> Search<'a> {
     /// Lists the layouts of `question`.
     ///
     /// # Errors
-    /// As [`Space::new`].
+    /// As [`Space::new`], or the stack's framework has no such version.
     pub fn new(question: &'a Question) -> Result<Search<'a>, PlanError> {
+        let framework = framework(&question.machine.stack).map_err(PlanError::refused)?;
         let space = Space::new(question)?;
-        Ok(Search { question, space, orders: Orders::default(), known: Mutex::default() })
+        Ok(Search { question, space, framework, orders: Orders::default(), known: Mutex::default() })
+    }
+
+    /// Returns the framework that the stack runs, if its rules are known.
+    pub fn framework(&self) -> Option<&'static Framework> {
+        self.framework
     }
 
     /// Adds the results of an earlier search of the same question.
@@ -128,6 +138,9 @@ impl<'a> Search<'a> {
             return Ok(LayoutOutcome::TooLarge(least));
         }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        if self.is_refused(shape, &costs) {
+            return Ok(LayoutOutcome::Refused);
+        }
         let ordered = self.order(candidate, &costs)?;
         let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
         let used = memory.fullest().total;
@@ -141,6 +154,35 @@ impl<'a> Search<'a> {
         };
         let step = step().ok_or(NoOrder::Missing)?;
         Ok(LayoutOutcome::Predicted { bytes: used, iteration_s: step.iteration() })
+    }
+
+    /// Returns what is known of a layout for the framework's rules.
+    fn facts(&self, shape: &PlanShape, costs: &Analytic) -> Facts {
+        let base = shape.schedule.split(':').next().unwrap_or_default();
+        let is_known = pipesim_language::names().contains(&base);
+        facts(costs, is_known.then_some(base))
+    }
+
+    /// Whether the framework refuses a layout, or does something else. What it cannot express is predicted if it was asked for.
+    fn is_refused(&self, shape: &PlanShape, costs: &Analytic) -> bool {
+        let Some(framework) = self.framework else { return false };
+        let fixed = &self.question.fixed;
+        let asks = !self.question.schedules.is_empty() || !fixed.zero.is_empty() || !fixed.recompute.is_empty();
+        // tests evaluate every rule on all facts
+        framework.refuses(&self.facts(shape, costs), !asks).unwrap_or(false)
+    }
+
+    /// Returns why the framework refuses the best of the layouts that it refuses.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let outcomes = self.outcomes().into_iter();
+        let number =
+            outcomes.filter(|(_, outcome)| *outcome == LayoutOutcome::Refused).map(|(number, _)| number).min()?;
+        let candidate = &self.space.candidates[number as usize];
+        let (framework, costs) = (self.framework?, self.costs(candidate)?);
+        let objections = framework.objections(&self.facts(self.space.shape(candidate), &costs)).ok()?;
+        let first = objections.into_iter().find(|one| one.kind != ObjectionKind::Needs)?;
+        let remedy = if first.remedy.is_empty() { String::new() } else { format!(", {}", first.remedy) };
+        Some(format!("{} {} refuses it ({}{remedy})", framework.title(), framework.version(), first.error))
     }
 
     /// Returns the bytes of a layout's fullest device.
@@ -263,6 +305,7 @@ impl<'a> Search<'a> {
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
                     LayoutOutcome::Missing => Reason::Schedule,
+                    LayoutOutcome::Refused => Reason::Framework,
                     LayoutOutcome::TooLarge(_) => Reason::Memory,
                     LayoutOutcome::Predicted { iteration_s, .. } => {
                         found.predicted += 1;

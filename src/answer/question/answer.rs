@@ -5,6 +5,7 @@ use super::memory_cap::MemoryCap;
 use super::observer::Observer;
 use super::remark::{Remark, layout_remarks};
 use super::settings::Question;
+use crate::framework::FrameworkVerdict;
 use crate::resolve::{Costs, Error, Host, Resolved, Variant};
 use crate::step_estimate::StepEstimate;
 use crate::suggestion::FitRequest;
@@ -68,6 +69,9 @@ pub struct Predicted {
     pub estimate: Option<StepEstimate>,
     #[serde(flatten)]
     pub layout: Option<LayoutFigures>,
+    /// What the stack's framework says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub framework: Option<FrameworkVerdict>,
 }
 
 /// What is known of a schedule while an answer is made.
@@ -77,19 +81,20 @@ pub struct Found<'a> {
     pub prediction: Option<&'a Prediction<'a>>,
     pub estimate: Option<StepEstimate>,
     pub layout: Option<LayoutFigures>,
+    pub framework: Option<FrameworkVerdict>,
     /// Number of ops of all schedules that were ordered together with it.
     pub ops: usize,
 }
 
 impl<'a> Found<'a> {
     fn left_out(case: &'a Case, ops: usize) -> Found<'a> {
-        Found { case, prediction: None, estimate: None, layout: None, ops }
+        Found { case, prediction: None, estimate: None, layout: None, framework: None, ops }
     }
 
     /// Returns the numbers, if it is not left out.
     pub fn predicted(self) -> Option<Predicted> {
         let figures = self.prediction?.prediction.clone();
-        Some(Predicted { figures, estimate: self.estimate, layout: self.layout })
+        Some(Predicted { figures, estimate: self.estimate, layout: self.layout, framework: self.framework })
     }
 }
 
@@ -172,6 +177,7 @@ impl Prepared {
             any: false,
             refused: None,
             misfits: Vec::new(),
+            verdicts: Vec::new(),
             known: Vec::new(),
             chunks: BTreeMap::new(),
         };
@@ -211,6 +217,8 @@ struct Pass<'a> {
     /// The first refusal.
     refused: Option<Error>,
     misfits: Vec<Remark>,
+    /// By schedule and layout: what the framework says.
+    verdicts: Vec<(String, FrameworkVerdict)>,
     known: Vec<&'static str>,
     /// The numbers of stages per device of each schedule.
     chunks: BTreeMap<String, BTreeSet<u32>>,
@@ -273,13 +281,15 @@ impl Pass<'_> {
             let chunks = resolved.graph.schedule().placement.chunks();
             self.chunks.entry(variant.base).or_default().insert(chunks);
         }
-        let (mut estimate, mut layout) = (None, None);
+        let (mut estimate, mut layout, mut framework) = (None, None, None);
         if let Some(analytic) = costs.analytic() {
             let found = self.estimate(asked, &case.name, analytic, &resolved, &prediction)?;
             layout = Some(LayoutFigures::new(analytic, &found));
             estimate = Some(found);
+            framework = FrameworkVerdict::of(analytic, resolved.graph.schedule(), case.known_schedule())?;
+            self.verdicts.extend(framework.iter().map(|verdict| (case.schedule.clone(), verdict.clone())));
         }
-        visit(Found { case: &case, prediction: Some(&prediction), estimate, layout, ops })
+        visit(Found { case: &case, prediction: Some(&prediction), estimate, layout, framework, ops })
     }
 
     /// Returns the prediction of a schedule, with percentiles of the makespan if durations are random.
@@ -328,6 +338,7 @@ impl Pass<'_> {
         if let (false, Some(error)) = (self.any, self.refused) {
             return Err(error.into());
         }
+        Remark::of_framework(&self.verdicts).iter().for_each(|remark| observer.remark(remark));
         match prepared.layouts() {
             [] => {
                 if asked.costs.is_none() && asked.profile.is_none() {

@@ -5,6 +5,7 @@ use super::observer::Observer;
 use super::remark::Remark;
 use super::settings::Question;
 use super::sources::{hardware, model, stack};
+use crate::framework::framework;
 use crate::resolve::{Error, Host};
 use pipesim_cost::analytic::{Analytic, Platform};
 use pipesim_models::hardware::Stack;
@@ -55,7 +56,9 @@ impl Question {
     pub fn layouts(&self, host: &dyn Host, observer: &dyn Observer) -> Result<Vec<Analytic>, Error> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(Vec::new()) };
         let model = model(name, self.seq, host, observer)?;
-        let machine = Platform { hardware: hardware(hardware_name, host)?, stack: stack(&self.stack, host)? };
+        let mut machine = Platform { hardware: hardware(hardware_name, host)?, stack: stack(&self.stack, host)? };
+        machine.stack.framework_version.clone_from(&self.framework_version);
+        framework(&machine.stack)?;
         let [sizes, micros] = [&self.micro_batch_size, &self.micro].map(|list| each(list));
         let numbers = [sizes.len(), micros.len(), self.tp.len(), self.dp.len(), self.stages.len()];
         let count = numbers.into_iter().fold(1, usize::saturating_mul);

@@ -1,9 +1,12 @@
 //! What there is to say about a question besides its answer.
 
+use crate::framework::FrameworkVerdict;
 use crate::resolve::{Error, Warning};
 use crate::step_estimate::OutOfMemory;
 use pipesim_cost::analytic::Analytic;
+use pipesim_frameworks::{Objection, ObjectionKind};
 use pipesim_models::layout::ParallelConfig;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Why there is no prediction of a schedule for some p and m.
@@ -52,6 +55,14 @@ pub enum Remark {
     BeyondNode { tp: u32, gpus_per_node: f64 },
     /// The training software does not have these schedules, but others.
     NotImplemented { stack: String, known: Vec<String>, missing: Vec<String> },
+    /// The framework refuses a layout, cannot express it, runs something else, or needs an option.
+    Framework {
+        /// Its title and version.
+        framework: String,
+        objection: Objection,
+        /// The schedules that it is about; empty: all.
+        schedules: Vec<String>,
+    },
     /// A memory limit on hardware is in activations.
     UnitsOnHardware { cap: f64 },
     /// A step does not fit into memory.
@@ -102,11 +113,48 @@ impl fmt::Display for Remark {
                 let are = if missing.len() == 1 { "is" } else { "are" };
                 write!(f, "note: {stack} implements {known}; {} {are} predicted as if it did", missing.join(", "))
             }
+            Remark::Framework { framework, objection: Objection { kind, error, remedy, source, .. }, schedules } => {
+                let (what, sign) = match kind {
+                    ObjectionKind::Refused => ("refuses", "warning"),
+                    ObjectionKind::Missing => ("cannot express", "warning"),
+                    ObjectionKind::Silent => ("runs something other than", "warning"),
+                    ObjectionKind::Needs => ("needs an option for", "note"),
+                };
+                let these = if schedules.is_empty() { "this layout".to_string() } else { schedules.join(", ") };
+                write!(f, "{sign}: {framework} {what} {these}: {error}")?;
+                if !source.is_empty() {
+                    write!(f, " ({source})")?;
+                }
+                if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
+            }
             Remark::UnitsOnHardware { cap } => {
                 write!(f, "note: `memory-cap` {cap} is in activations; write {cap}GiB to limit bytes")
             }
             Remark::Misfit(misfit) => write!(f, "warning: {misfit}"),
         }
+    }
+}
+
+impl Remark {
+    /// Returns a remark for each objection of a framework, by schedule; that it has no such schedule is another remark.
+    pub(super) fn of_framework(verdicts: &[(String, FrameworkVerdict)]) -> Vec<Remark> {
+        let mut remarks: Vec<(String, &Objection, Vec<String>)> = Vec::new();
+        for (schedule, verdict) in verdicts {
+            let framework = format!("{} {}", verdict.title, verdict.version);
+            for objection in verdict.objections.iter().filter(|objection| objection.rule != "schedule") {
+                match remarks.iter_mut().find(|(_, known, _)| known.rule == objection.rule) {
+                    Some((.., schedules)) if schedules.contains(schedule) => {}
+                    Some((.., schedules)) => schedules.push(schedule.clone()),
+                    None => remarks.push((framework.clone(), objection, vec![schedule.clone()])),
+                }
+            }
+        }
+        let all: BTreeSet<&String> = verdicts.iter().map(|(schedule, _)| schedule).collect();
+        let remark = |(framework, objection, schedules): (String, &Objection, Vec<String>)| {
+            let schedules = if schedules.len() == all.len() { Vec::new() } else { schedules };
+            Remark::Framework { framework, objection: objection.clone(), schedules }
+        };
+        remarks.into_iter().map(remark).collect()
     }
 }
 

@@ -75,6 +75,8 @@ pub struct Question {
     pub hardware: Option<String>,
     /// Name or file of training software.
     pub stack: String,
+    /// Version of the stack's framework; `None`: the newest.
+    pub framework_version: Option<String>,
     /// Tensor-parallel degrees.
     #[serde(deserialize_with = "text::list")]
     pub tp: Vec<u32>,
@@ -189,6 +191,7 @@ impl Default for Question {
             model: None,
             hardware: None,
             stack: STACKS[0].to_string(),
+            framework_version: None,
             tp: vec![1],
             dp: vec![1],
             cp: 1,

@@ -5,18 +5,17 @@ use crate::cli::Failure;
 use crate::cli::terminal::progress::DetailOptions;
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
-use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting};
+use pipesim_exec::link::{LINKS, LinkKind, Refusal, Setting, Transport};
 use pipesim_exec::ranks::Ranks;
-use pipesim_exec::{Gpus, PRODUCTS, UNAVAILABLE};
-use pipesim_measure::experiment::{Backend, Devices, Error, Transport};
+use pipesim_exec::{Gpus, PRODUCTS};
+use pipesim_gpu::{algorithms, attention, library};
+use pipesim_measure::experiment::{Backend, Devices, Error};
 use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::mesh::Mesh;
-#[cfg(feature = "cuda")]
 use std::{sync::OnceLock, time::Duration};
 
 /// Time limit in seconds for opening NVIDIA's libraries, since hundreds of megabytes may have to be read from a cold disk. The
 /// variable replaces it.
-#[cfg(feature = "cuda")]
 const OPENING_S: (&str, u64) = ("PIPESIM_OPENING_LIMIT", 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -111,7 +110,6 @@ impl From<Refusal> for Failure {
 }
 
 /// Whether NVIDIA's libraries may be opened in this process, because a child process opened them without a crash.
-#[cfg(feature = "cuda")]
 fn may_open() -> Result<(), String> {
     static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
     let open =
@@ -119,7 +117,6 @@ fn may_open() -> Result<(), String> {
     MAY_OPEN.get_or_init(open).clone()
 }
 
-#[cfg(feature = "cuda")]
 fn opening_limit() -> Result<Duration, String> {
     let (name, usual) = OPENING_S;
     let Some(given) = std::env::var_os(name) else { return Ok(Duration::from_secs(usual)) };
@@ -127,11 +124,6 @@ fn opening_limit() -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(|| {
         format!("expected whole seconds from 1 to 3600 in {name}, found {}: correct or unset it", given.display())
     })
-}
-
-#[cfg(not(feature = "cuda"))]
-fn may_open() -> Result<(), String> {
-    Ok(())
 }
 
 /// Returns the algorithms that a run's JSON or a report has recorded.
@@ -191,7 +183,7 @@ impl DeviceOptions {
             TIMED => None,
             file => Some(recorded(file).map_err(Failure::Usage)?),
         };
-        Gpus::choose_algorithms(record.as_deref()).map_err(|error| Failure::Usage(format!("--products: {error}")))
+        algorithms::choose_by(record.as_deref()).map_err(|error| Failure::Usage(format!("--products: {error}")))
     }
 
     fn chosen(
@@ -205,8 +197,7 @@ impl DeviceOptions {
             DeviceKind::Cpu => Ok(Chosen::Cpu),
             DeviceKind::Timed => Ok(Chosen::Timed),
             DeviceKind::Cuda => self.gpus(ranks, devices).map(|_| Chosen::Cuda).map_err(|why| {
-                let more = "\nrun pipesim doctor to see what works here; --device cpu always does";
-                Failure::Environment(why + UNAVAILABLE.map_or(more, |_| ""))
+                Failure::Environment(why + "\nrun pipesim doctor to see what works here; --device cpu always does")
             }),
             DeviceKind::Auto => {
                 let found = self.gpus(ranks, devices);
@@ -228,7 +219,7 @@ impl DeviceOptions {
                     ))),
                     Err(why) => {
                         // Libraries that must not be opened cannot be searched for GPUs, either.
-                        if details.verbose > 0 || may_open().is_err() || Gpus::nvidia_files_exist() {
+                        if details.verbose > 0 || may_open().is_err() || library::is_likely() {
                             let why = why.split(';').next().unwrap_or_default();
                             details.remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
                         }
@@ -249,7 +240,7 @@ impl DeviceOptions {
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
         may_open()?;
         if self.cudnn {
-            Gpus::take_cudnn().map_err(|error| format!("{error:#}"))?;
+            attention::take_cudnn().map_err(|error| error.to_string())?;
         }
         let gpus = Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))?;
         Ok(gpus.with_graphs(self.cuda_graphs))

@@ -58,6 +58,9 @@ pub struct HardwareOptions {
     /// Training software, or a .toml file
     #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0], value_parser = name_or_toml(&STACKS))]
     pub stack: String,
+    /// Version of the framework that the stack runs [default: the newest that is known]
+    #[arg(long, value_name = "VERSION", requires = "hardware")]
+    pub framework_version: Option<String>,
     #[command(flatten)]
     pub mixture: MixtureOptions,
 }
@@ -78,6 +81,7 @@ impl HardwareOptions {
         question.model.clone_from(&self.model);
         question.hardware.clone_from(&self.hardware);
         question.stack.clone_from(&self.stack);
+        question.framework_version.clone_from(&self.framework_version);
         question.tp = self.tp.all().to_vec();
         question.dp = self.dp.all().to_vec();
         question.cp = self.cp;

@@ -16,7 +16,7 @@ use {
 /// Ends the process. If a library of NVIDIA's is open, exit handlers are skipped: they take the library down while threads may still be
 /// using it.
 pub fn exit(code: u8) -> ! {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "training")]
     if pipesim_gpu::library::is_any_open() {
         low_level::exit(i32::from(code));
     }

@@ -4,7 +4,7 @@
 pub mod accuracy;
 pub mod check;
 pub mod compare;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "training")]
 pub mod doctor;
 pub mod explain;
 pub mod explore;

@@ -126,8 +126,8 @@ impl Profile {
         let sizes =
             asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
         let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, back_to_back: 1 };
-        let calibrating = (&*name, &self.schedules.selection()?);
-        let (costs, ended) = experiment::profile(&first, &sizes, calibrating, extent, &remarks.observer(true, true))?;
+        let (selection, observer) = (self.schedules.selection()?, remarks.observer(true, true));
+        let (costs, ended) = experiment::profile(&first, &sizes, &name, &selection, extent, &observer)?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
         ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))
     }

@@ -15,12 +15,10 @@ use crate::cli::terminal::progress::DetailOptions;
 use clap::Args;
 use pipesim_answer::resolve::Costs;
 use pipesim_cost::{GivenCosts, TimeUnit};
-use pipesim_exec::link::LinkKind;
+use pipesim_exec::link::{LinkKind, Transport};
 use pipesim_exec::ranks::{Ranks, signal_name};
 use pipesim_exec::{GRAPHS, PRODUCTS};
-use pipesim_measure::experiment::{
-    self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Transport, Verdict,
-};
+use pipesim_measure::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
 use pipesim_report as report;
 use pipesim_schedule::delivery::Delivery;
 use serde::Serialize;

@@ -143,7 +143,7 @@ impl Train {
                 all.for_each(|remark| remarks.remark(&format!("note: {remark}")));
             }
         }
-        let training_loop = TrainingLoop::new((config, pipeline), training, &folder, resumed)?;
+        let training_loop = TrainingLoop::new(config, pipeline, training, &folder, resumed)?;
         let rescued = |report| match save_report(report, &folder) {
             Ok(()) => eprint(&format!("rank {} wrote a report of the last steps", ranks.rank())),
             Err(failure) => eprint(&format!("error: {failure}")),
@@ -206,7 +206,7 @@ impl Train {
             layers: self.layers.clone(),
         };
         let training = self.training(&training_config, &pipeline, ranks, details)?;
-        let graph = self.ordered(fixed, &self.schedules, (&training, &mut pipeline), details)?;
+        let graph = self.ordered(fixed, &self.schedules, &training, &mut pipeline, details)?;
         let config = self.training_loop.config(&training, pipeline.micro)?;
         Ok(Start { config, pipeline, training, graph, resumed: None })
     }
@@ -241,7 +241,7 @@ impl Train {
             }
         }
         let training = self.training(&training_config, &saved.pipeline, ranks, details)?;
-        let graph = self.ordered(fixed, &schedules, (&training, &mut saved.pipeline), details)?;
+        let graph = self.ordered(fixed, &schedules, &training, &mut saved.pipeline, details)?;
         saved.config.data.check(&training)?;
         saved.config.data = DataSource::of(&training)?;
         let SavedRun { config, pipeline, .. } = saved;
@@ -306,14 +306,15 @@ impl Train {
         &self,
         fixed: Option<OrderedGraph>,
         schedules: &ScheduleOptions,
-        (training, pipeline): (&Training, &mut Pipeline),
+        training: &Training,
+        pipeline: &mut Pipeline,
         details: DetailOptions,
     ) -> Result<TaskGraph, Failure> {
         let costs = self.profile.as_deref().map(read_costs).transpose()?;
         let selection = schedules.selection()?;
         let measured = || {
             let observer = details.remarks.observer(false, false);
-            graph_of(training, (&selection, &pipeline.schedule), costs.as_ref(), &observer)
+            graph_of(training, &selection, &pipeline.schedule, costs.as_ref(), &observer)
         };
         let OrderedGraph { graph, chosen, warnings } = fixed.map_or_else(measured, Ok)?;
         if training.ranks.rank() == 0 {

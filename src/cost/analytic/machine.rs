@@ -3,9 +3,12 @@
 use pipesim_models::hardware::{Hardware, Stack};
 use pipesim_models::layout::{ParallelConfig, Precision, Replicas};
 
+/// GPUs, and the software that trains on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
+    /// Peaks, bandwidths and efficiencies of the GPUs.
     pub hardware: Hardware,
+    /// What the software adds, saves and overlaps.
     pub stack: Stack,
 }
 
@@ -23,6 +26,7 @@ pub struct ProductShape {
 }
 
 impl ProductShape {
+    /// Returns the shape of a single product (rows, inner) times (inner, columns).
     pub fn new(rows: f64, columns: f64, inner: f64) -> ProductShape {
         ProductShape { count: 1.0, rows, columns, inner }
     }

@@ -39,8 +39,11 @@ const LONGEST_NS: u64 = 1_000_000_000_000_000;
 pub struct Analytic {
     /// Sizes of the model.
     pub model: Config,
+    /// Its parts and their operations.
     pub spec: ModelSpec,
+    /// GPUs and training software.
     pub machine: Platform,
+    /// How the model is distributed.
     pub layout: ParallelConfig,
     passes: Vec<Passes>,
 }

@@ -2,6 +2,7 @@
 
 use std::ops::{Add, Mul};
 
+/// Time of one pass by cause, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
     /// Kernels.
@@ -17,6 +18,7 @@ pub struct Pass {
 }
 
 impl Pass {
+    /// Returns the sum of all causes.
     pub fn total(&self) -> f64 {
         self.compute + self.tensor + self.experts + self.data + self.other
     }
@@ -51,6 +53,7 @@ impl Mul<f64> for Pass {
     }
 }
 
+/// Times of the passes of a part, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Passes {
     /// F.

@@ -134,7 +134,7 @@ impl Analytic {
             return Ok(model.memory(bytes, stages, schedule));
         }
         let spans = if schedule.slices().is_cut() { self.spans(schedule.slices())? } else { Vec::new() };
-        Ok(model.memory_beyond(bytes, stages, (schedule, &spans), times))
+        Ok(model.memory_beyond(bytes, stages, schedule, &spans, times))
     }
 
     /// Rejects what has no costs or bytes on hardware.

@@ -26,6 +26,7 @@ pub struct StepTime {
     pub pipeline_bubble: f64,
     /// Exposed exchange of gradients and weights between data-parallel ranks.
     pub data_parallel_exposed: f64,
+    /// Optimizer step.
     pub optimizer: f64,
     /// Host overhead, exposed context-parallel exchange, stragglers.
     pub other: f64,

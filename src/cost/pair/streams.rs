@@ -6,13 +6,16 @@ use pipesim_schedule::op::Kind;
 /// A device's in-order streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
+    /// Attention, experts and weights.
     Compute,
+    /// Dispatch and combine.
     Communication,
     /// Further kernels next to the products for weights.
     Side,
 }
 
 impl Stream {
+    /// All streams.
     pub const ALL: [Stream; 3] = [Stream::Compute, Stream::Communication, Stream::Side];
 
     /// Returns `compute`, `communication` or `side`.
@@ -24,12 +27,15 @@ impl Stream {
 /// Which chunk of a pair a sub-op belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Half {
+    /// The forward.
     Forward,
+    /// The backward.
     Backward,
 }
 
 /// What a sub-op does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // named as in `LayerCost`
 pub enum SubOpKind {
     Embedding,
     Attn,
@@ -63,10 +69,13 @@ impl SubOpKind {
 /// A sub-op, as the host launches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubOp {
+    /// What it does.
     pub kind: SubOpKind,
+    /// Chunk of the pair.
     pub half: Half,
     /// Layer of its chunk, in model order; 0 for embedding and head.
     pub layer: u32,
+    /// Stream that runs it.
     pub stream: Stream,
     /// In ns.
     pub duration: u64,
@@ -77,7 +86,9 @@ pub struct SubOp {
 /// Chunks that run next to each other: a forward, and a backward of kind B or I.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
+    /// Sub-ops of the forward, if there is one.
     pub forward: Option<&'a SubOps>,
+    /// Sub-ops of the backward, and its kind.
     pub backward: Option<(&'a SubOps, Kind)>,
 }
 
@@ -200,8 +211,11 @@ fn layers(
 /// Start and end of a sub-op, in ns from the start of its pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubOpSpan {
+    /// The sub-op.
     pub op: SubOp,
+    /// Start.
     pub start: u64,
+    /// End.
     pub end: u64,
 }
 

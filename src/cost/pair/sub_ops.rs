@@ -5,6 +5,7 @@ use pipesim_schedule::op::Kind;
 /// Times of one part of a layer, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PassTimes {
+    /// Forward.
     pub forward: u64,
     /// Backward for the input, with what it recomputes.
     pub input: u64,

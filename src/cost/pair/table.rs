@@ -160,19 +160,25 @@ fn halves(one: Op, other: Op) -> (Op, Op) {
 /// A forward and a backward next to each other: times in ns.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PairFigures {
+    /// Stage of the forward.
     pub forward_stage: u32,
+    /// Stage of the backward.
     pub backward_stage: u32,
     /// `B` or `I`.
     pub kind: char,
     /// Number of such pairs in a step.
     pub count: u64,
+    /// Both next to each other.
     pub duration_ns: u64,
+    /// The forward alone.
     pub forward_alone_ns: u64,
+    /// The backward alone.
     pub backward_alone_ns: u64,
     /// Sum of all sub-ops on the compute and communication streams, as if they were one stream.
     pub in_a_row_ns: u64,
     /// Sum of the sub-ops on the compute stream.
     pub compute_ns: u64,
+    /// Sum of the sub-ops on the communication stream.
     pub communication_ns: u64,
     /// Time that the compute stream waits.
     pub exposed_ns: u64,

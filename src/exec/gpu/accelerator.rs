@@ -68,7 +68,8 @@ impl Accelerator {
         number: u32,
         mut module: StageModule<Cuda>,
         link: GpuLink,
-        (data, guard): (DataGroups, SumsGuard),
+        data: DataGroups,
+        guard: SumsGuard,
         shared: &Arc<Shared>,
         fault: Option<Fault>,
     ) -> Result<(u32, Box<dyn Runner>)> {
@@ -208,7 +209,7 @@ impl Backend for Accelerator {
         self.module.enqueue(op, input, output, &mut self.marks)
     }
 
-    fn copy(&mut self, _number: usize, (index, op): (usize, Op), after: &[usize]) -> Result<()> {
+    fn copy(&mut self, _number: usize, index: usize, op: Op, after: &[usize]) -> Result<()> {
         let pending = |this: &Accelerator| -> Result<usize> {
             let recent = this.copies.values().rev().take(MOST_COPIES);
             recent.map(|[_, end]| Ok(usize::from(!end.is_done()?))).sum()

@@ -100,8 +100,10 @@ pub fn ids(library: &nccl::Nccl, shared: &Shared, names: BTreeSet<Name>) -> Resu
 pub fn join(
     library: &nccl::Nccl,
     shared: &Shared,
-    (worker, gpu): (u32, &Arc<Gpu>),
-    (name, id): (&Name, UniqueId),
+    worker: u32,
+    gpu: &Arc<Gpu>,
+    name: &Name,
+    id: UniqueId,
 ) -> Result<SharedCommunicator> {
     let end = (worker, name.clone());
     let kept = ENDS.lock().unwrap_or_else(PoisonError::into_inner).get(&end).cloned();
@@ -147,8 +149,8 @@ fn greet(
     channel.stream().clear(greeting.address(), GREETING)?;
     library.group(|| {
         met.iter().try_for_each(|(peer, receive_buffer)| {
-            channel.send((greeting.address(), GREETING), *peer)?;
-            channel.receive((receive_buffer.address(), GREETING), *peer)
+            channel.send(greeting.address(), GREETING, *peer)?;
+            channel.receive(receive_buffer.address(), GREETING, *peer)
         })
     })?;
     Ok(met.into_iter().map(|(_, buffer)| buffer).chain([greeting]).collect())

@@ -1,7 +1,7 @@
 //! The GPUs of a rank's devices: which GPU or slice each device gets, and their part in a run.
 
 use super::super::groups::optimizer_share;
-use super::super::link::LinkKind;
+use super::super::link::Transport;
 use super::super::program::Runners;
 use super::super::shared::Shared;
 use super::super::watch::Fault;
@@ -10,14 +10,13 @@ use super::endpoint::{Endpoint, GpuLink};
 use super::sums::{WorkerSums, sums};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result, ensure};
-use pipesim_gpu::algorithms::{self, Rule};
+use pipesim_gpu::algorithms;
 use pipesim_gpu::attention;
 use pipesim_gpu::library::{self, CUBLASLT, NVRTC};
 use pipesim_gpu::{
     Driver, Gpu, GraphCounts, GraphUse, Graphs, Precision, Sampler, Samples, Unsupported, Unusable, enable_peers,
 };
 use pipesim_models::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
-use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::mesh::Mesh;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_train::compute::cuda::{Sharing, parameter_bytes, stage_gradient_bytes, storage, tied_gradient_bytes};
@@ -43,31 +42,6 @@ pub struct Gpus {
 }
 
 impl Gpus {
-    /// Whether this machine has files of NVIDIA, so that users may expect GPUs.
-    pub fn nvidia_files_exist() -> bool {
-        library::is_likely()
-    }
-
-    /// Lets products take the algorithms of this record, or without one the fastest, timed when ops warm up.
-    ///
-    /// # Errors
-    /// The record is malformed.
-    pub fn choose_algorithms(record: Option<&str>) -> Result<()> {
-        algorithms::set_rule(match record {
-            None => Rule::Timed,
-            Some(record) => Rule::Recorded(algorithms::parse(record)?),
-        });
-        Ok(())
-    }
-
-    /// Lets cuDNN compute attention.
-    ///
-    /// # Errors
-    /// cuDNN is missing or too old.
-    pub fn take_cudnn() -> Result<()> {
-        Ok(attention::take_cudnn()?)
-    }
-
     /// Opens one GPU per device, or per `slices` devices; activations are bfloat16 or float32. In one process slices are green
     /// contexts with their own multiprocessors; ranks that share a GPU take turns on all of it.
     pub fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, bfloat16: bool) -> Result<Gpus> {
@@ -218,7 +192,8 @@ impl Gpus {
         &self,
         spec: &ModelSpec,
         stages: &[Stage],
-        (mesh, optimizers): (Mesh, usize),
+        mesh: Mesh,
+        optimizers: usize,
     ) -> (usize, usize, Vec<usize>) {
         let sharing = sharing(mesh, optimizers);
         let gradients = stages.iter().map(|stage| stage_gradient_bytes(spec, stage, sharing)).collect();
@@ -232,7 +207,7 @@ impl Gpus {
 
     /// Returns the bytes of the parameters, gradients and moments of the worker that holds most of `stages`, if `optimizers` workers
     /// share the optimizer's work.
-    pub fn state_bytes(&self, spec: &ModelSpec, stages: &[Stage], (mesh, optimizers): (Mesh, usize)) -> usize {
+    pub fn state_bytes(&self, spec: &ModelSpec, stages: &[Stage], mesh: Mesh, optimizers: usize) -> usize {
         parameter_bytes(spec, stages.iter(), self.precision, sharing(mesh, optimizers))
     }
 
@@ -240,7 +215,7 @@ impl Gpus {
     pub fn runners(
         &self,
         shared: &Arc<Shared>,
-        (link, delivery): (&LinkKind, Delivery),
+        Transport { link, delivery }: Transport,
         parameters: &Parameters,
         (MicroBatch { sequences, tokens }, slices): (MicroBatch, &[usize]),
         held: &dyn Fn(u32) -> Vec<(u32, Stage)>,
@@ -262,13 +237,13 @@ impl Gpus {
             let program = shared.plan.graph.schedule().program(shared.mesh.device(worker)).iter();
             let recomputed: Vec<Op> = program.copied().filter(|op| op.kind() == Kind::R).map(|op| op.alone()).collect();
             let has_copies = shared.plan.graph.schedule().has_copies();
-            let sizes = (sizes, SliceOps { slices, recomputed: &recomputed, has_copies });
-            let mut module = StageModule::on_gpu_rank(&gpu, parameters, &held(worker), sizes, self.precision, share)?;
+            let (held, ops) = (held(worker), SliceOps { slices, recomputed: &recomputed, has_copies });
+            let mut module = StageModule::on_gpu_rank(&gpu, parameters, &held, sizes, ops, self.precision, share)?;
             module.average_over(shared.mesh.data);
             if let Some(told) = &self.graphs {
                 module.use_graphs(Graphs::new((session, worker), told));
             }
-            Ok((worker, module, link, (data, guard)))
+            Ok((worker, module, link, data, guard))
         };
         let mut modules = gpus.into_iter().zip(links).map(module).collect::<Result<Vec<_>>>()?;
         if algorithms::are_timed() && shared.ranks.size() > 1 {
@@ -277,8 +252,11 @@ impl Gpus {
             algorithms::adopt(told.into_iter())?;
             modules.iter_mut().try_for_each(|(_, module, ..)| module.take_algorithms())?;
         }
-        let runner = |(worker, module, link, groups)| Accelerator::runner(worker, module, link, groups, shared, fault);
-        modules.into_iter().map(runner).collect()
+        let each = modules.into_iter();
+        each.map(|(worker, module, link, data, guard)| {
+            Accelerator::runner(worker, module, link, data, guard, shared, fault)
+        })
+        .collect()
     }
 }
 

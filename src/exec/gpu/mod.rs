@@ -1,5 +1,4 @@
-//! GPUs as devices: their assignment, the backend that enqueues programs, and the links between them. A build without the feature
-//! `cuda` uses `no_gpu.rs` instead.
+//! GPUs as devices: their assignment, the backend that enqueues programs, and the links between them.
 
 mod accelerator;
 mod communicators;
@@ -18,6 +17,3 @@ pub use gpus::{GRAPHS, Gpus, PRODUCTS, places};
 pub use nccl::Nccl;
 pub use nvshmem::Nvshmem;
 pub use staged::Staged;
-
-/// Why there are no GPUs, in a build without the feature `cuda`.
-pub const UNAVAILABLE: Option<&str> = None;

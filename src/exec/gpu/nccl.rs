@@ -14,7 +14,7 @@ use super::endpoint::{self, Endpoint, GpuLink};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use pipesim_gpu::library::NCCL;
 use pipesim_gpu::nccl::{self, UniqueId};
-use pipesim_gpu::{Address, Buffer, Event, blocks, connections};
+use pipesim_gpu::{Address, Buffer, Communicator, Event, blocks, connections};
 use pipesim_schedule::delivery::{ChannelOptions, Delivery, Receives};
 use pipesim_schedule::lowering::{CommunicationQueue, Entry, Holds, Lowering};
 use pipesim_schedule::op::Kind;
@@ -32,8 +32,8 @@ struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    fn place(&self) -> (Address, usize) {
-        (self.buffer.address(), self.buffer.bytes())
+    fn receive(&self, channel: &Communicator, from: u32) -> Result<(), nccl::Error> {
+        channel.receive(self.buffer.address(), self.buffer.bytes(), from)
     }
 }
 
@@ -251,8 +251,8 @@ impl Nccl {
                 send_buffers
                     .iter()
                     .zip(&to)
-                    .try_for_each(|(send_buffer, &to)| channel.send((send_buffer.address, send_buffer.bytes), to))?;
-                incoming.iter().try_for_each(|(receive_buffer, from)| channel.receive(receive_buffer.place(), *from))
+                    .try_for_each(|(send_buffer, &to)| channel.send(send_buffer.address, send_buffer.bytes, to))?;
+                incoming.iter().try_for_each(|(receive_buffer, from)| receive_buffer.receive(&channel, *from))
             };
             Ok(if group.len() == 1 { all() } else { library.group(all) }?)
         })?;
@@ -271,8 +271,8 @@ impl Nccl {
         channel.stream().wait(&receive_buffer.read)?;
         self.endpoint.send_on(channel.stream(), out, |send_buffer| {
             Ok(self.library.group(|| {
-                channel.send((send_buffer.address, send_buffer.bytes), to)?;
-                channel.receive(receive_buffer.place(), to)
+                channel.send(send_buffer.address, send_buffer.bytes, to)?;
+                receive_buffer.receive(&channel, to)
             })?)
         })?;
         channel.stream().record(&receive_buffer.arrived)?;
@@ -291,8 +291,8 @@ impl Link for Nccl {
             // The order of names is the same on every device, so that no two wait for each other at different communicators.
             let ids = self.ids.clone();
             for (name, &id) in ids.iter().filter(|(name, _)| name.members.contains(&self.endpoint.device)) {
-                let end = (self.endpoint.device, &self.endpoint.gpu);
-                let channel = communicators::join(&self.library, &self.endpoint.shared, end, (name, id))?;
+                let Endpoint { device, gpu, shared, .. } = &self.endpoint;
+                let channel = communicators::join(&self.library, shared, *device, gpu, name, id)?;
                 self.channels.insert(name.clone(), channel);
             }
         } else {

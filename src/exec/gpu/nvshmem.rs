@@ -12,7 +12,7 @@ use super::super::shared::Shared;
 use super::endpoint::{self, Endpoint, GpuLink};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use pipesim_gpu::library::{self, NVSHMEM};
-use pipesim_gpu::symmetric::{Symmetric, World};
+use pipesim_gpu::symmetric::{Symmetric, Word, World};
 use pipesim_gpu::{Address, Event, Stream};
 use pipesim_schedule::delivery::Delivery;
 use std::collections::BTreeMap;
@@ -198,7 +198,8 @@ impl Link for Nvshmem {
             self.wait_word(&self.endpoint.gpu.send, HeapLayout::read(message.buffer), credit)?;
         }
         let [to, from] = self.layout.places[message.buffer];
-        let (messages, word) = (&self.messages, (&self.words, HeapLayout::arrived(message.buffer)));
+        let (messages, offset) = (&self.messages, HeapLayout::arrived(message.buffer));
+        let word = Word { of: &self.words, offset };
         self.endpoint.send(message, |gpu, send_buffer| {
             messages.put([from, to], send_buffer.bytes, word, message.value, pe, &gpu.send)
         })

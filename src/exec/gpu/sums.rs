@@ -48,8 +48,8 @@ impl DeviceCollective for ByNccl {
 
     fn begin(&mut self) -> Result<()> {
         if self.communicator.get().is_none() {
-            let (end, name) = ((self.worker, &self.gpu), (&self.name, self.id));
-            let joined = communicators::join(&self.library, &self.shared, end, name)?;
+            let ByNccl { library, shared, worker, gpu, name, id, .. } = self;
+            let joined = communicators::join(library, shared, *worker, gpu, name, *id)?;
             let _ = self.communicator.set(joined); // set only here
         }
         Ok(())
@@ -131,7 +131,8 @@ impl Maker {
     /// Creates the member of group `number` for `worker`. It can be called once.
     fn make(
         &mut self,
-        (worker, gpu): (u32, &Arc<Gpu>),
+        worker: u32,
+        gpu: &Arc<Gpu>,
         number: usize,
         shared: &Arc<Shared>,
         guard: &mut SumsGuard,
@@ -178,10 +179,10 @@ pub fn sums(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<BTre
     for (&worker, gpu) in gpus {
         let Some(sums) = all.get_mut(&worker) else { continue };
         if let Some(number) = groups.of_tensor(worker) {
-            sums.tensor = maker.make((worker, gpu), number, shared, &mut sums.guard)?;
+            sums.tensor = maker.make(worker, gpu, number, shared, &mut sums.guard)?;
         }
         for number in groups.of_gradients(worker) {
-            sums.data.insert(number, maker.make((worker, gpu), number, shared, &mut sums.guard)?);
+            sums.data.insert(number, maker.make(worker, gpu, number, shared, &mut sums.guard)?);
         }
     }
     Ok(all)

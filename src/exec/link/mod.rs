@@ -4,10 +4,8 @@
 mod local;
 mod table;
 
-pub use local::Local;
-#[cfg(feature = "cuda")]
-pub use local::one_machine;
-pub use table::{LINKS, LinkKind};
+pub use local::{Local, one_machine};
+pub use table::{LINKS, LinkKind, Transport};
 
 use super::message::Message;
 use crate::ranks::Ranks;

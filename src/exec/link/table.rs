@@ -1,6 +1,6 @@
 //! The table of links.
 
-use super::super::gpu::{Copy, MakeEnds, Nccl, Nvshmem, Staged, UNAVAILABLE};
+use super::super::gpu::{Copy, MakeEnds, Nccl, Nvshmem, Staged};
 use super::{Refusal, Setting, local};
 use crate::ranks::{Lost, Ranks};
 use pipesim_schedule::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
@@ -87,17 +87,30 @@ pub static LINKS: [LinkKind; 5] = [
     },
 ];
 
+/// A link with its guarantees.
+#[derive(Clone, Copy, Debug)]
+pub struct Transport {
+    /// The link.
+    pub link: &'static LinkKind,
+    /// Its guarantees; between CPU threads they are emulated.
+    pub delivery: Delivery,
+}
+
+impl Default for Transport {
+    fn default() -> Transport {
+        Transport { link: &LINKS[0], delivery: Delivery::OneSided }
+    }
+}
+
 impl LinkKind {
     /// Checks that it can connect the devices of `setting`.
     pub fn check(&self, setting: &Setting<'_>) -> Result<(), Refusal> {
-        let outcome = match UNAVAILABLE {
-            Some(lack) if self.hosts.is_none() => Err(Refusal { why: lack.to_string(), is_unavailable: true }),
-            _ if self.is_legal(setting.gpus) => (self.probe)(setting),
-            _ => {
-                let legal: Vec<&str> =
-                    LINKS.iter().filter(|link| link.is_legal(setting.gpus)).map(|link| link.name).collect();
-                Err(Refusal::of(format!("these devices use `link` {}; leave `link` out", legal.join(" or "))))
-            }
+        let outcome = if self.is_legal(setting.gpus) {
+            (self.probe)(setting)
+        } else {
+            let legal: Vec<&str> =
+                LINKS.iter().filter(|link| link.is_legal(setting.gpus)).map(|link| link.name).collect();
+            Err(Refusal::of(format!("these devices use `link` {}; leave `link` out", legal.join(" or "))))
         };
         outcome.map_err(|refusal| Refusal { why: format!("`link` {}: {}", self.name, refusal.why), ..refusal })
     }

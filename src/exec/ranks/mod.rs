@@ -175,12 +175,13 @@ impl Ranks {
     /// Returns a single process that runs all devices.
     pub fn alone() -> Arc<Ranks> {
         let alone =
-            Ranks::new((0, 1), Box::new(SingleProcess), Arc::default(), false, Patience::of(None), Arc::default());
+            Ranks::new(0, 1, Box::new(SingleProcess), Arc::default(), false, Patience::of(None), Arc::default());
         Arc::new(alone.unwrap_or_else(|_| unreachable!("nobody else")))
     }
 
     fn new(
-        (rank, size): (u32, u32),
+        rank: u32,
+        size: u32,
         wire: Box<dyn Wire>,
         inbox: Arc<Mutex<Inbox>>,
         apart: bool,

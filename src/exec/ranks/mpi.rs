@@ -385,7 +385,7 @@ impl Thread {
     }
 
     /// Begins to receive a message. It may have arrived only in part, since a rank may be stopped while it sends.
-    fn begin_receive(&mut self, rank: usize, tag: i32, (message, status): (Message, Status)) {
+    fn begin_receive(&mut self, rank: usize, tag: i32, message: Message, status: Status) {
         let length = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0);
         let memory = Box::into_raw(vec![0_u8; length].into_boxed_slice());
         // SAFETY: just made from a box; it is used again in `receive`, once MPI is done with it, and only there.
@@ -426,7 +426,7 @@ impl Thread {
         while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
             let (rank, tag) = (status.source_rank(), status.tag());
             match tag {
-                PART | PACKET => self.begin_receive(rank as usize, tag, (message, status)),
+                PART | PACKET => self.begin_receive(rank as usize, tag, message, status),
                 _ => {
                     // Empty, so it has arrived completely.
                     let _ = (message, status).matched_receive_vec::<u8>();

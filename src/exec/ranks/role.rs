@@ -61,7 +61,7 @@ fn member(rank: &str, asked: Option<u32>, patience: Patience) -> Result<Ranks, R
     let stop: Arc<Stop> = Arc::default();
     let socket = Socket::join(&name, rank, patience, stop.clone());
     let socket = socket.map_err(|error| bad(&format!("no launcher at {name} ({error})")))?;
-    Ok(Ranks::new((rank, size), Box::new(socket), Arc::default(), false, patience, stop)?)
+    Ok(Ranks::new(rank, size, Box::new(socket), Arc::default(), false, patience, stop)?)
 }
 
 #[cfg(feature = "mpi")]
@@ -74,7 +74,7 @@ fn under_mpi(size: u32, apart: bool, patience: Patience) -> Result<Ranks, RanksE
              start with the mpirun of the MPI library that pipesim was built with"
         )));
     }
-    Ok(Ranks::new((rank, size), Box::new(wire), inbox, apart, patience, Arc::default())?)
+    Ok(Ranks::new(rank, size, Box::new(wire), inbox, apart, patience, Arc::default())?)
 }
 
 #[cfg(not(feature = "mpi"))]

@@ -249,14 +249,14 @@ impl Communicator {
     }
 
     /// Enqueues a send of these bytes to rank `to`, which must receive as many.
-    pub fn send(&self, (from, bytes): (Address, usize), to: u32) -> Result<(), Error> {
+    pub fn send(&self, from: Address, bytes: usize, to: u32) -> Result<(), Error> {
         let (this, source) = (self.handle()?, pointer(from));
         let stream = self.stream.raw()?.cast();
         call!(self.nccl, this, ncclSend(source, bytes, BYTE, to as c_int, this, stream))
     }
 
     /// Enqueues a receive of these bytes from rank `from`.
-    pub fn receive(&self, (into, bytes): (Address, usize), from: u32) -> Result<(), Error> {
+    pub fn receive(&self, into: Address, bytes: usize, from: u32) -> Result<(), Error> {
         let (this, target) = (self.handle()?, pointer(into));
         let stream = self.stream.raw()?.cast();
         call!(self.nccl, this, ncclRecv(target, bytes, BYTE, from as c_int, this, stream))

@@ -211,7 +211,8 @@ impl Lt {
     pub fn product(
         self: &Arc<Lt>,
         shape: &Shape,
-        (multiprocessors, candidates): (Option<u32>, usize),
+        multiprocessors: Option<u32>,
+        candidates: usize,
         workspace: Workspace,
     ) -> Result<Product, ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
@@ -335,7 +336,8 @@ impl Lt {
     /// Enqueues a product by one of its algorithms.
     pub(super) fn multiply(
         &self,
-        (product, algorithm): (&Product, usize),
+        product: &Product,
+        algorithm: usize,
         operands: &Operands,
         workspace: Workspace,
         stream: StreamHandle,

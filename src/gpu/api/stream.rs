@@ -235,7 +235,9 @@ impl Stream {
     /// The library refuses the product, or enqueuing failed.
     pub fn multiply(
         &self,
-        (lt, product, algorithm): (&Arc<Lt>, &Arc<Product>, usize),
+        lt: &Arc<Lt>,
+        product: &Arc<Product>,
+        algorithm: usize,
         operands: Operands,
         workspace: Workspace,
         may_wait: bool,
@@ -247,7 +249,7 @@ impl Stream {
         }
         self.flush()?;
         self.queue.note(2); // cuBLASLt enqueues up to two kernels
-        lt.multiply((product, algorithm), &operands, workspace, self.queue.handle)
+        lt.multiply(product, algorithm, &operands, workspace, self.queue.handle)
     }
 
     /// Whether everything enqueued is done.

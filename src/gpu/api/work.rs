@@ -87,7 +87,7 @@ impl DriverQueue {
                 call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
             }
             StreamWork::Product { of: Planned { lt, product, algorithm }, operands, workspace } => {
-                let done = lt.multiply((product, *algorithm), operands, *workspace, self.handle);
+                let done = lt.multiply(product, *algorithm, operands, *workspace, self.handle);
                 done.map_err(Fault::of_product)
             }
             &StreamWork::Copy { to, from, bytes } => {

@@ -114,7 +114,7 @@ impl Accuracy {
             let (table, steps) = self.tables(&costs, training, run)?;
             let setup = Setup { steps, ..Setup::default() };
             let setting = RunSetting::of(self.training_of(training, run.role));
-            results.judge(run, &table, &setup, (setting, Some(main)))?;
+            results.judge(run, &table, &setup, setting, Some(main))?;
             let Some(outcome) = results.outcomes.last_mut() else { continue };
             outcome.error.makespan = outcome.makespan_error_over_steps();
             if let Role::Transferred(number) = run.role {
@@ -126,7 +126,7 @@ impl Accuracy {
             entry.name = format!("{} m={}{other}", outcome.schedule, outcome.microbatches);
         }
         let judged: Vec<_> = runs.iter().filter(|run| run.role.is_judged()).zip(&results.outcomes).collect();
-        results.report.extra_tables = tables(&judged, (&self.calibrate_on, main), &costs);
+        results.report.extra_tables = tables(&judged, &self.calibrate_on, main, &costs);
         results.costs = Some(costs);
         Ok(results)
     }
@@ -164,10 +164,13 @@ impl Accuracy {
 type Judged<'a> = (&'a Steps, &'a Outcome);
 
 /// Returns one row per schedule, a summary, the transfers to other trainings, and the contention if cores are shared.
-/// `calibrating` are the steps that costs were made of, after the name of their schedule.
-fn tables(judged: &[Judged<'_>], calibrating: (&str, &Steps), costs: &CostFile) -> Vec<Table> {
+/// `calibrating` are the steps of `calibrated_on` that costs were made of.
+fn tables(judged: &[Judged<'_>], calibrated_on: &str, calibrating: &Steps, costs: &CostFile) -> Vec<Table> {
     let (same, other): (Vec<_>, Vec<_>) = judged.iter().copied().partition(|(_, outcome)| outcome.transfer.is_none());
-    let mut tables = vec![rows("Makespan, predicted and measured over all steps", &same), summary(&same, calibrating)];
+    let mut tables = vec![
+        rows("Makespan, predicted and measured over all steps", &same),
+        summary(&same, calibrated_on, calibrating),
+    ];
     if !other.is_empty() {
         tables.push(transfers(&other));
         tables.push(rows("The same by schedule", &other));
@@ -224,7 +227,7 @@ fn rows(caption: &str, judged: &[Judged<'_>]) -> Table {
 }
 
 /// The errors of all schedules but the one that was calibrated on.
-fn summary(judged: &[Judged<'_>], (calibrated_on, calibrating): (&str, &Steps)) -> Table {
+fn summary(judged: &[Judged<'_>], calibrated_on: &str, calibrating: &Steps) -> Table {
     let unseen: Vec<&Outcome> = judged.iter().map(|(_, o)| *o).filter(|o| o.schedule != calibrated_on).collect();
     let percent = |error: Option<f64>| error.map_or("none was judged".to_string(), |error| format!("{error:.2} %"));
     let makespans = Errors::of(unseen.iter().map(|o| o.error.makespan));

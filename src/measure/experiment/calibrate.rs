@@ -25,7 +25,8 @@ use std::collections::BTreeMap;
 pub fn profile(
     training: &Training,
     sizes: &[Training],
-    (name, selection): (&str, &Selection),
+    name: &str,
+    selection: &Selection,
     extent: Extent,
     observer: Observer<'_>,
 ) -> Result<(CostFile, Option<Error>), Error> {
@@ -92,7 +93,7 @@ impl<'a> Calibrating<'a> {
         let size = training.micro_batch;
         let at_pace: Vec<(&UncontendedStep<'_>, f64)> = steps.iter().map(|step| (step, 1.0)).collect();
         let slices = training.slices(graph)?;
-        let mut parts = part_costs(&at_pace, size, (graph, &slices));
+        let mut parts = part_costs(&at_pace, size, graph, &slices);
         for run in &self.sizes {
             let of_size = match run.role {
                 Role::CalibratesSize(number) => sizes.get(number),
@@ -102,8 +103,8 @@ impl<'a> Calibrating<'a> {
             let alone: Vec<UncontendedStep<'_>> = run.records.iter().map(|record| self.alone(record)).collect();
             let at_pace: Vec<(&UncontendedStep<'_>, f64)> =
                 alone.iter().zip(&run.records).map(|(alone, record)| (alone, self.pace(record))).collect();
-            let cut = (&*run.graph, &training.slices(&run.graph)?[..]);
-            parts.extend(part_costs(&at_pace, training.micro_batch, cut));
+            let slices = training.slices(&run.graph)?;
+            parts.extend(part_costs(&at_pace, training.micro_batch, &run.graph, &slices));
         }
         if slices.len() > 1 {
             parts.splice(0..0, whole_costs(&parts));
@@ -120,7 +121,7 @@ impl<'a> Calibrating<'a> {
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
             link: whole_link(link(graph, records, training.message_bytes() as u64), slices.len()),
-            step: step_rates(graph, records, (&spec, &stages), training.mesh()),
+            step: step_rates(graph, records, &spec, &stages, training.mesh()),
             keep: training.keep(),
             speeds: Vec::new(),
             stages: Vec::new(),
@@ -178,7 +179,8 @@ type Timed = (model::Part, Kind, Option<[u32; 2]>);
 fn part_costs(
     steps: &[(&UncontendedStep<'_>, f64)],
     MicroBatch { sequences, tokens }: MicroBatch,
-    (graph, slices): (&TaskGraph, &[usize]),
+    graph: &TaskGraph,
+    slices: &[usize],
 ) -> Vec<PartCost> {
     let slices: Vec<[u32; 2]> = slice_bounds(slices).collect();
     let mut timings: BTreeMap<Timed, Vec<u64>> = BTreeMap::new();
@@ -313,12 +315,7 @@ fn step_durations(
     epilogue.of(device as u32).zip(durations).filter(|(node, _)| counts(node)).map(|(_, ns)| ns).collect()
 }
 
-fn step_rates(
-    graph: &TaskGraph,
-    records: &[StepRecord],
-    (spec, stages): (&ModelSpec, &[Stage]),
-    mesh: Mesh,
-) -> StepRates {
+fn step_rates(graph: &TaskGraph, records: &[StepRecord], spec: &ModelSpec, stages: &[Stage], mesh: Mesh) -> StepRates {
     let placement = &graph.schedule().placement;
     let epilogue = StepEpilogue::of_graph(graph, mesh, spec.outline().exchange(placement, stages), true);
     let devices = 0..graph.schedule().devices() as usize;

@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     Step(exec::Error),
     /// A signal ended the experiment.
-    #[error("stopped by {}{}", signal_name(i32::from(*signal)), after(*steps))]
+    #[error("stopped by {}{}", signal_name(i32::from(*signal)), after(steps.0, steps.1))]
     Stopped {
         /// Number of the signal.
         signal: u8,
@@ -84,7 +84,7 @@ impl Error {
     }
 }
 
-fn after((measured, all): (usize, usize)) -> String {
+fn after(measured: usize, all: usize) -> String {
     match measured {
         0 => " before a step was measured".to_string(),
         _ => format!(" after {measured} of {all} steps per schedule"),

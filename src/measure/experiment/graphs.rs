@@ -50,7 +50,7 @@ impl OrderCosts<'_> {
         let (schedule, selection) = self.calibrating;
         observer(Event::Remark(&format!("measuring {schedule} first: costs decide the order of {name}")));
         let extent = Extent { warmup: self.warmup, steps: STEPS, until: None, back_to_back: 1 };
-        match profile(self.training, &[], (schedule, &selection.without_options()), extent, &silent)? {
+        match profile(self.training, &[], schedule, &selection.without_options(), extent, &silent)? {
             (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
             (_, Some(ended)) => Err(ended),
         }
@@ -77,7 +77,8 @@ pub fn fixed_graph(selection: &Selection, name: &str) -> Result<Option<OrderedGr
 /// The schedule is invalid, the costs are of another model, or the measurement fails.
 pub fn graph_of(
     training: &Training,
-    (selection, name): (&Selection, &str),
+    selection: &Selection,
+    name: &str,
     given: Option<&CostFile>,
     observer: Observer<'_>,
 ) -> Result<OrderedGraph, Error> {

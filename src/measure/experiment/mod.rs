@@ -31,7 +31,7 @@ mod verdict;
 mod weights;
 
 pub use accuracy::{Accuracy, Transfer};
-pub use backend::{Backend, Devices, Transport};
+pub use backend::{Backend, Devices};
 pub use calibrate::{Calibrating, profile};
 pub use config::TrainingConfig;
 pub use contention::Neighbours;

@@ -93,7 +93,7 @@ pub fn state_bytes(training: &Training, graph: &TaskGraph, worker: u32, stages: 
     let (at, share) = (mesh.coordinate(worker), training.optimizer_share(graph, worker));
     let held = || graph.schedule().placement.stages_of(at.device).map(|stage| &stages[stage as usize]);
     if let Devices::Cuda(gpus) = &training.backend.devices {
-        return gpus.state_bytes(&spec, &held().cloned().collect::<Vec<_>>(), (mesh, share.members)) as u64;
+        return gpus.state_bytes(&spec, &held().cloned().collect::<Vec<_>>(), mesh, share.members) as u64;
     }
     let sides = spec.outline().tied_sides(held());
     let tied: Vec<&str> = spec.parts.iter().flat_map(|part| part.tensors().filter_map(|tensor| tensor.tied)).collect();

@@ -128,7 +128,8 @@ impl Results {
         run: &Steps,
         table: &CostTable,
         setup: &Setup,
-        (setting, calibrating): (RunSetting<'_>, Option<&Steps>),
+        setting: RunSetting<'_>,
+        calibrating: Option<&Steps>,
     ) -> Result<(), Error> {
         let refused = |error: EventError| Error::Usage(error.to_string());
         let schedule = run.graph.schedule();
@@ -257,7 +258,7 @@ pub fn report_of(training: &Training, graph: &Arc<TaskGraph>, records: Vec<StepR
     results.calibration = Some(Calibration::of(&run[0]));
     let (table, steps) = training.tables(&costs, graph)?;
     let setup = Setup { steps, memory_cap: None, machine: None };
-    results.judge(&run[0], &table, &setup, (RunSetting::of(training), Some(calibrating.main())))?;
+    results.judge(&run[0], &table, &setup, RunSetting::of(training), Some(calibrating.main()))?;
     results.tabulate();
     // A verdict is about predictions from the costs of other steps.
     results.report.verdict.clear();

@@ -4,8 +4,9 @@ use super::measure::in_turn;
 use super::requirements::{require_memory, require_threads};
 use super::results::RunSetting;
 use super::training::settings;
-use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps, Transport};
+use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps};
 use pipesim_cost::CostTable;
+use pipesim_exec::link::Transport;
 use pipesim_exec::{Batch, Host, Session, Shared, Sizes, Timed, start_session};
 use pipesim_report::Report;
 use pipesim_schedule::delivery::Delivery;
@@ -59,7 +60,7 @@ impl Experiment {
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
         let setting = RunSetting { link: transport.link.name, training: None };
         for (run, table) in runs.iter().zip(&tables) {
-            results.judge(&run.steps, table, &setup, (setting, None))?;
+            results.judge(&run.steps, table, &setup, setting, None)?;
         }
         results.tabulate();
         Ok(results)

@@ -52,7 +52,7 @@ impl Experiment {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, memory_cap: self.selection.memory_cap, machine: None };
             let main = calibrating.as_ref().map(Calibrating::main);
-            results.judge(run, &table, &setup, (RunSetting::of(&training), main))?;
+            results.judge(run, &table, &setup, RunSetting::of(&training), main)?;
         }
         results.costs = Some(costs);
         results.tabulate();

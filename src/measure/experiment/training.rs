@@ -1,7 +1,7 @@
 //! A training run: model, data, devices, and the executor sessions that train it.
 
 use super::config::DEFAULT_SEQUENCE;
-use super::{Backend, Devices, Error, TrainingConfig, Transport, Work};
+use super::{Backend, Devices, Error, TrainingConfig, Work};
 use pipesim_answer::resolve;
 use pipesim_cost::{CostFile, CostTable, StepCosts};
 use pipesim_exec::ranks::Ranks;
@@ -317,13 +317,12 @@ impl Training {
         let runners = match &self.backend.devices {
             Devices::Cpu => self.hosts(&shared, &stages)?,
             Devices::Cuda(gpus) => {
-                let Transport { link, delivery } = self.backend.transport;
                 let refused = |deadlock| format!("{}: {deadlock}take another `link` or schedule", schedule.name);
-                check(graph, delivery).map_err(|deadlock| Error::Schedule(refused(deadlock)))?;
+                check(graph, self.backend.transport.delivery).map_err(|deadlock| Error::Schedule(refused(deadlock)))?;
                 let held = |worker| self.held(graph, self.mesh().device(worker), &stages);
                 gpus.runners(
                     &shared,
-                    (link, delivery),
+                    self.backend.transport,
                     &self.parameters,
                     (self.micro_batch, &self.slices(graph)?),
                     &held,
@@ -367,7 +366,7 @@ impl Training {
         let (spec, float, ranks) = (self.spec(), size_of::<f32>(), self.mesh().tensor as usize);
         let optimizers = self.optimizer_share(graph, 0).members;
         let (number, tied, gradients) = match &self.backend.devices {
-            Devices::Cuda(gpus) => gpus.bytes(&spec, stages, (self.mesh(), optimizers)),
+            Devices::Cuda(gpus) => gpus.bytes(&spec, stages, self.mesh(), optimizers),
             Devices::Cpu => {
                 let of_stages = stages.iter().map(|stage| spec.gradient_share(stage, ranks) * float);
                 (float, spec.tied_share(ranks) * float, of_stages.collect())

@@ -85,7 +85,7 @@ pub fn judge(all: &[Judged]) -> Verdict {
         [_] => [None, None],
         _ => [
             Some(order(all, |one| one.predicted_ms, |_, _| TIE)),
-            noise.map(|_| order(all, Judged::median_ms, measured_tie)),
+            noise.map(|_| order(all, |one| median(&one.measured().collect::<Vec<_>>()), measured_tie)),
         ],
     };
     let steady = noise.is_some_and(|noise| noise <= MOST_NOISE);
@@ -112,10 +112,6 @@ pub fn judge(all: &[Judged]) -> Verdict {
 impl Judged {
     fn measured(&self) -> impl Iterator<Item = f64> {
         self.steps.iter().map(|[_, measured]| *measured)
-    }
-
-    fn median_ms(&self) -> f64 {
-        median(&self.measured().collect::<Vec<_>>())
     }
 }
 

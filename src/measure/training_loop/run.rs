@@ -91,7 +91,8 @@ impl TrainingLoop {
     /// # Errors
     /// The data is too short, the prompt does not fit, or the model cannot be saved.
     pub fn new(
-        (config, pipeline): (LoopConfig, Pipeline),
+        config: LoopConfig,
+        pipeline: Pipeline,
         mut training: Training,
         folder: &Path,
         resumed: Option<(Checkpoint, u32)>,
@@ -121,7 +122,7 @@ impl TrainingLoop {
         if let Some((checkpoint, _)) = &self.resumed {
             let moments = [(FIRST_MOMENTS, Quantity::FirstMoments), (SECOND_MOMENTS, Quantity::SecondMoments)];
             for (name, what) in moments {
-                copy.import(&mut session, (checkpoint, name), what)?;
+                copy.import(&mut session, checkpoint, name, what)?;
             }
         }
         let first = self.resumed.as_ref().map_or(0, |(_, step)| *step);

@@ -123,7 +123,8 @@ impl HostCopy {
     pub fn import(
         &self,
         session: &mut Session,
-        (checkpoint, name): (&Checkpoint, &str),
+        checkpoint: &Checkpoint,
+        name: &str,
         what: Quantity,
     ) -> Result<(), Error> {
         let mut copy = locked(&self.parameters);

@@ -12,6 +12,7 @@ use toml::{Table, Value};
 /// Why a table cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each text names its fields
 pub enum Error {
     /// A file that cannot be read, in the words of [`Files`].
     #[error("{0}")]
@@ -96,6 +97,7 @@ pub fn stack_file(path: &str, text: &str, files: Files<'_>, known: &[&str]) -> R
 fn stack_of(chain: Chain) -> Result<Stack, Error> {
     let mut stack = Stack::from_fields(&chain.name, |key| chain.number(key))?;
     stack.schedules = chain.schedules;
+    stack.framework = chain.framework;
     Ok(stack)
 }
 
@@ -185,6 +187,8 @@ struct Chain {
     numbers: BTreeMap<String, f64>,
     /// Software: the schedules that it implements.
     schedules: Option<Vec<String>>,
+    /// Software: the framework.
+    framework: Option<String>,
 }
 
 impl Chain {
@@ -204,8 +208,13 @@ impl Chain {
         known: Option<&[&str]>,
     ) -> Result<Chain, Error> {
         let mut paths: Vec<String> = Vec::new();
-        let mut chain =
-            Chain { name: name.to_string(), example: tables.example, numbers: BTreeMap::new(), schedules: None };
+        let mut chain = Chain {
+            name: name.to_string(),
+            example: tables.example,
+            numbers: BTreeMap::new(),
+            schedules: None,
+            framework: None,
+        };
         let mut next = Some((name.to_string(), first));
         while let Some((path, table)) = next.take() {
             if paths.contains(&path) {
@@ -238,6 +247,19 @@ impl Chain {
             if key == "schedules" && tables.fields == Stack::FIELDS {
                 let found = schedules(path, value, known)?;
                 self.schedules.get_or_insert(found);
+                continue;
+            }
+            if key == "framework" && tables.fields == Stack::FIELDS {
+                let Some(name) = value.as_str() else {
+                    let (path, found) = (path.to_string(), value.type_str().to_string());
+                    return Err(Error::Value {
+                        path,
+                        key: "framework",
+                        expected: "a name in quotes".to_string(),
+                        found,
+                    });
+                };
+                self.framework.get_or_insert(name.to_string());
                 continue;
             }
             let number = number(path, key, value, tables.fields)?;

@@ -9,7 +9,9 @@ pub struct Field {
     pub name: &'static str,
     /// Description, with unit.
     pub what: &'static str,
+    /// Whether 0 is in range.
     pub may_be_zero: bool,
+    /// Whether it is a whole number.
     pub is_count: bool,
     /// Maximum: 1 for shares, otherwise more than any machine has.
     pub most: f64,
@@ -26,6 +28,7 @@ macro_rules! numbers {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $type {
+            /// Name, as options take it.
             pub name: String,
             $($(#[doc = $extra_what] pub $extra: $extra_type,)+)?
             $(#[doc = $what] pub $field: f64,)+

@@ -7,6 +7,8 @@ numbers! {
     /// Training software: facts about its kernels, its communication and what it allocates.
     Stack [
         schedules: Option<Vec<String>> = "pipeline schedules that it implements; `None`: unknown"
+        framework: Option<String> = "name of the framework whose rules and options hold; `None`: not known"
+        framework_version: Option<String> = "its version; `None`: the newest"
     ] {
         // attention
         positive flash_from_tokens <= 1e12: "sequence length from which FlashAttention is the default; 1e9: never",

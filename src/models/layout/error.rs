@@ -6,6 +6,7 @@ use crate::model_spec::transformer::TensorRanksError;
 /// Why a layout is invalid, by itself or for a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each text names its fields
 pub enum ParallelConfigError {
     #[error("expected {expected}, found {found}")]
     Name { expected: String, found: String },

@@ -9,6 +9,7 @@ use std::ops::Add;
 /// GPUs of a stage that hold the same tensors: they add up their gradients, and ZeRO shards over them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
+    /// Number of GPUs.
     pub ranks: u32,
     /// Distance between two of them.
     pub stride: u32,

@@ -8,7 +8,9 @@ use serde::Serialize;
 /// Breakdown of a device's bytes for mixtures of experts; its other numbers include these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MixtureMemory {
+    /// Weights of experts.
     pub expert_weights: u64,
+    /// Gradients of experts.
     pub expert_gradients: u64,
     /// Optimizer states and master weights of experts, on one of the ranks that share them.
     pub expert_optimizer: u64,

@@ -19,6 +19,7 @@ pub use peak::{Peak, SavedActivations, peak, peak_by};
 
 use serde::Serialize;
 
+/// Memory of a training step, per device of the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Capacity or limit per device, in bytes.
@@ -32,12 +33,15 @@ pub struct Memory {
 /// Bytes of one device at its peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceMemory {
+    /// Pipeline device, from 0.
     pub device: u32,
     /// Weights as products read them.
     pub weights: u64,
+    /// Gradients, in the precision in which they accumulate.
     pub gradients: u64,
     /// Optimizer states and master weights.
     pub optimizer: u64,
+    /// Activations that forwards keep for backwards.
     pub activations: u64,
     /// Working memory of the running op, gathered weights, messages, driver and libraries.
     pub buffers: u64,

@@ -14,7 +14,8 @@ impl MemoryModel {
         &self,
         bytes: u64,
         stages: &[Stage],
-        (schedule, spans): (&Schedule, &[TokenSpan]),
+        schedule: &Schedule,
+        spans: &[TokenSpan],
         times: Option<Times<'_>>,
     ) -> Memory {
         let slices: Vec<MemoryModel> = match spans.len() {
@@ -44,11 +45,8 @@ impl MemoryModel {
     /// Returns what ops save of one unit of a stage.
     fn unit(&self, stage: &Stage) -> SavedUnit {
         let saved = self.left(stage);
-        SavedUnit { saved, stub: self.stub(stage).min(saved.forward), keys: self.keys_of(stage) }
-    }
-
-    fn keys_of(&self, stage: &Stage) -> u64 {
-        self.spec.keys(stage, self.micro, &self.storage)
+        let keys = self.spec.keys(stage, self.micro, &self.storage);
+        SavedUnit { saved, stub: self.stub(stage).min(saved.forward), keys }
     }
 
     /// Returns the mean shares of what F saves on `stages` that it keeps if the unit is recomputed, and of keys and values.

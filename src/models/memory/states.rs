@@ -2,17 +2,12 @@
 
 use crate::hardware::Stack;
 use crate::layout::{ParallelConfig, Precision, Replicas, Zero};
-use crate::model_spec::{ModelSpec, Tensor};
+use crate::model_spec::ModelSpec;
 
-/// Returns the elements of a tensor on one of `ranks` tensor-parallel ranks.
-fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
-    tensor.share(0, ranks).into_iter().map(|size| size as u64).product()
-}
-
-/// Returns the elements of the token embedding; its gradient is allocated anew for each micro-batch.
+/// Returns the elements of the token embedding on one of `ranks` tensor-parallel ranks; its gradient is allocated anew for each micro-batch.
 pub(super) fn embedding_elements(spec: &ModelSpec, ranks: usize) -> u64 {
     let first = spec.parts.first().and_then(|part| part.tensors().next());
-    first.map_or(0, |tensor| on_a_rank(tensor, ranks))
+    first.map_or(0, |tensor| tensor.share(0, ranks).into_iter().map(|size| size as u64).product())
 }
 
 /// Returns the unsharded bytes of a parameter's weight, gradient and optimizer state.

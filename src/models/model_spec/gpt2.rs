@@ -56,11 +56,6 @@ impl Config {
         self.vocabulary.next_multiple_of(VOCABULARY_MULTIPLE)
     }
 
-    /// Returns the channels per attention head, HS.
-    pub fn head_size(&self) -> usize {
-        self.channels / self.heads.max(1)
-    }
-
     /// Checks that a model of these sizes can exist.
     pub fn validate(&self) -> Result<(), InvalidSizes> {
         let sizes = [
@@ -76,13 +71,6 @@ impl Config {
     /// Returns the number of parameters as llm.c stores them: including padding, the tied embedding once.
     pub fn parameter_count(&self) -> usize {
         self.spec().elements() as usize
-    }
-
-    /// Returns the sizes of a decoder that is a GPT-2; `None` for others.
-    pub fn of(config: &transformer::Config) -> Option<Config> {
-        let &transformer::Config { positions: max_sequence, vocabulary, layers, heads, channels, .. } = config;
-        let sizes = Config { max_sequence, vocabulary, layers, heads, channels };
-        (sizes.transformer() == *config).then_some(sizes)
     }
 
     /// Returns the sizes in the form of a general decoder.

@@ -123,7 +123,7 @@ fn matches(key: &str, parts: &str) -> bool {
 }
 
 /// A key with its value, unless that is long.
-fn shown((key, value): (&String, &Value)) -> String {
+fn shown(key: &str, value: &Value) -> String {
     match value {
         Value::Array(_) | Value::Object(_) => format!("'{key}'"),
         value => format!("'{key}': {value}"),
@@ -140,20 +140,20 @@ pub(super) fn not_modelled(keys: &Keys, read: impl Fn(&str) -> bool) -> Vec<Stri
             continue;
         }
         // in the order of the parts: the first says most
-        if let Some(key) = parts.split(' ').find_map(|part| all.iter().find(|(key, _)| matches(key, part))) {
-            found.push(format!("{what} ({})", shown(*key)));
+        if let Some((key, value)) = parts.split(' ').find_map(|part| all.iter().find(|(key, _)| matches(key, part))) {
+            found.push(format!("{what} ({})", shown(key, value)));
         }
     }
     let width =
         keys.get_key_value("v_head_dim").filter(|(_, width)| is_set(width) && !keys.contains_key("kv_lora_rank"));
-    found.extend(width.map(|width| format!("values of another width than keys ({})", shown(width))));
+    found.extend(width.map(|(key, width)| format!("values of another width than keys ({})", shown(key, width))));
     found
 }
 
 /// Returns a part that the first of `keys` names and other families have, and that key.
 pub(super) fn of_others(keys: &Keys, read: impl Fn(&str) -> bool) -> Option<(&'static str, String)> {
-    others(keys, read).find_map(|key| {
-        let (what, _) = OF_OTHERS.iter().find(|(_, parts)| matches(key.0, parts))?;
-        Some((*what, shown(key)))
+    others(keys, read).find_map(|(key, value)| {
+        let (what, _) = OF_OTHERS.iter().find(|(_, parts)| matches(key, parts))?;
+        Some((*what, shown(key, value)))
     })
 }

@@ -119,6 +119,7 @@ impl Window {
 
 /// One operation on each of the n tokens of a micro-batch. Widths are elements per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // fields are widths and counts, as the variants say
 pub enum Operation {
     /// Sum of rows of tables, at the token's id or position.
     Lookup { width: usize },

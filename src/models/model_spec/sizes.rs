@@ -2,6 +2,7 @@
 
 /// Sizes that no model has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum InvalidSizes {
     /// A size is out of range.
     #[error("expected a model whose {name} is between 1 and 2^31 - 129, found {size}: correct that size")]

@@ -37,6 +37,7 @@ pub enum TiedSides {
 
 /// Why a model cannot be split into stages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum SplitError {
     /// There are 0 stages.
     #[error("expected at least 1 stage, found 0: ask for one or more")]

@@ -6,17 +6,20 @@ use std::fmt;
 /// Contents of one stage, in the model's order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StagePieces {
+    /// Whether it has the embedding.
     pub embedding: bool,
     /// Number of layers.
     pub layers: usize,
     /// Number of layers that predict further tokens.
     pub predictions: usize,
+    /// Whether it has the head and the loss.
     pub head: bool,
 }
 
 /// Stages in model order: with p devices, stage j is chunk j div p of device j mod p.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageLayout {
+    /// By stage.
     pub stages: Vec<StagePieces>,
 }
 
@@ -193,6 +196,15 @@ impl StageLayout {
         wrong(format!("expected one {missing}, found 0; add it"))
     }
 
+    /// Returns Megatron's string without groups and repetitions, as in `Ettt|tttL`.
+    pub fn flat(&self) -> String {
+        let stage = |stage: &StagePieces| {
+            let repeated = stage.counts().map(|(letter, count)| letter.to_string().repeat(count));
+            repeated.concat()
+        };
+        self.stages.iter().map(stage).collect::<Vec<_>>().join("|")
+    }
+
     /// Returns torchtitan's list of modules per stage (`module_fqns_per_model_part`); `None` with layers that predict further tokens,
     /// which it does not have.
     pub fn modules(&self) -> Option<Vec<Vec<String>>> {
@@ -322,18 +334,16 @@ fn from_json(text: &str) -> Result<Vec<StagePieces>, LayoutError> {
 }
 
 impl StagePieces {
+    fn counts(&self) -> [(char, usize); 4] {
+        [('E', usize::from(self.embedding)), ('t', self.layers), ('m', self.predictions), ('L', usize::from(self.head))]
+    }
+
     fn letters(&self) -> String {
-        let letters = [
-            ('E', usize::from(self.embedding)),
-            ('t', self.layers),
-            ('m', self.predictions),
-            ('L', usize::from(self.head)),
-        ];
         let repeated = |(letter, count): (char, usize)| match count {
             0..4 => letter.to_string().repeat(count),
             _ => format!("{letter}*{count}"),
         };
-        letters.map(repeated).concat()
+        self.counts().map(repeated).concat()
     }
 }
 

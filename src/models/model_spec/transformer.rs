@@ -8,6 +8,7 @@ pub use super::sizes::InvalidSizes;
 
 /// Why tensor-parallel ranks cannot share a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum TensorRanksError {
     #[error("expected the model's {size} {what} to be a multiple of `tp`{or}, found {ranks}; choose another `tp`")]
     Uneven { what: &'static str, size: usize, or: &'static str, ranks: usize },
@@ -95,6 +96,7 @@ pub enum RotaryScaling {
     /// Llama 3.1 (`rope_type` `llama3`): turns = `original_positions` · f / 2π; keep = (turns - `low`) / (`high` - `low`) within
     /// 0 and 1; f becomes keep · f + (1 - keep) · f / `factor`.
     Llama3 {
+        /// `factor`
         factor: f64,
         /// `low_freq_factor`
         low: f64,
@@ -136,6 +138,7 @@ impl Rotary {
 pub struct Config {
     /// Norms and tensor names.
     pub style: Style,
+    /// Which products and norms have biases.
     pub biases: Biases,
     /// Whether the output of the token embedding is normalized, as in BLOOM.
     pub embedding_norm: bool,

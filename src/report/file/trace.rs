@@ -25,7 +25,7 @@ impl Report {
             for panel in entry.panels() {
                 let name = format!("{} {}", entry.name, source_name(panel.timeline.source));
                 let mut add = |timeline: &Timeline, streams: &[StreamSpan], worker: &Worker| {
-                    timeline_events(&mut events, (timeline, streams), (&name, worker), process);
+                    timeline_events(&mut events, timeline, streams, &name, worker, process);
                     process += timeline.devices.max(1);
                 };
                 match &panel.timeline.workers {
@@ -127,8 +127,10 @@ struct Worker {
 
 fn timeline_events(
     events: &mut TraceEvents,
-    (t, streams): (&Timeline, &[StreamSpan]),
-    (name, worker): (&str, &Worker),
+    t: &Timeline,
+    streams: &[StreamSpan],
+    name: &str,
+    worker: &Worker,
     first_process: u32,
 ) {
     let clock = TraceClock::new(t);
@@ -152,11 +154,11 @@ fn timeline_events(
                 let index = json!({"sort_index": thread(i, lane)});
                 events.metadata("thread_sort_index", process, Some(thread(i, lane)), index);
                 for mark in marks.iter().filter(|mark| mark.lane == lane) {
-                    slice(events, mark, clock, queue_name(queue), (process, thread(i, lane)));
+                    slice(events, mark, clock, queue_name(queue), process, thread(i, lane));
                 }
             }
         }
-        stream_events(events, streams, clock, (device as u32, process));
+        stream_events(events, streams, clock, device as u32, process);
         let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
         for (ns, held) in curve {
             events.push(&format!(
@@ -185,7 +187,7 @@ fn timeline_events(
 const STREAMS: u32 = 1000;
 
 /// Writes a device's sub-ops, one thread per stream.
-fn stream_events(events: &mut TraceEvents, streams: &[StreamSpan], clock: TraceClock, (device, process): (u32, u32)) {
+fn stream_events(events: &mut TraceEvents, streams: &[StreamSpan], clock: TraceClock, device: u32, process: u32) {
     for stream in Stream::ALL {
         let of_stream = |found: &&StreamSpan| found.stream == stream && found.span.device == device;
         let mut spans = streams.iter().filter(of_stream).peekable();
@@ -197,12 +199,12 @@ fn stream_events(events: &mut TraceEvents, streams: &[StreamSpan], clock: TraceC
         events.metadata("thread_sort_index", process, Some(thread), json!({"sort_index": thread}));
         for StreamSpan { kind, span, .. } in spans {
             let mark = Mark { span, op: None, class: Class::Op(*kind), shade: 0, lane: 0, lanes: 1 };
-            slice(events, &mark, clock, &category, (process, thread));
+            slice(events, &mark, clock, &category, process, thread);
         }
     }
 }
 
-fn slice(events: &mut TraceEvents, mark: &Mark, clock: TraceClock, queue: &str, (process, thread): (u32, u32)) {
+fn slice(events: &mut TraceEvents, mark: &Mark, clock: TraceClock, queue: &str, process: u32, thread: u32) {
     let span = mark.span;
     let mut args = serde_json::Map::new();
     if let Some(op) = mark.op {

@@ -164,9 +164,9 @@ fn workers_data(panel: &Panel, scale: &Scale) -> Vec<String> {
     let shown = panel.timeline.workers.as_ref().map(|workers| workers.shown());
     let others = panel.timeline.other_workers().map(|(name, timeline)| {
         let metrics = timeline.metrics();
-        panel_data(&Panel::new(timeline, metrics), end, (Some(&name), true))
+        panel_data(&Panel::new(timeline, metrics), end, Some(&name), true)
     });
-    [panel_data(panel, end, (shown.as_deref(), false))].into_iter().chain(others).collect()
+    [panel_data(panel, end, shown.as_deref(), false)].into_iter().chain(others).collect()
 }
 
 /// Writes a panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`, and a list
@@ -179,7 +179,7 @@ fn workers_data(panel: &Panel, scale: &Scale) -> Vec<String> {
 /// previous change, activations held from then on. Idle is 7 numbers per gap: cause, ticks since the end of the
 /// previous gap, ticks, the op to blame (code, stage, micro-batch) and its device, -1 for none. `worker` names the worker of each device
 /// on a mesh, and says whether the page shows it only on request.
-fn panel_data(panel: &Panel, end: f64, (worker, on_request): (Option<&str>, bool)) -> String {
+fn panel_data(panel: &Panel, end: f64, worker: Option<&str>, on_request: bool) -> String {
     let t = &panel.timeline;
     let rows = rows(t);
     let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);

@@ -148,12 +148,12 @@ pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     causes(picture, band, top);
     let form = band.form.map(|(form, _)| form);
     let size = band.form.map_or(label_size(h.compute), |(_, size)| size);
-    boxes(picture, &row.compute, band, (top, h.compute), size, |mark, fits| mark.label(form, fits));
+    boxes(picture, &row.compute, band, top, h.compute, size, |mark, fits| mark.label(form, fits));
     top += h.compute;
     let (beside, in_use) = band.beside;
     for lane in (0..LANES).filter(|&lane| h.stream > 0.0 && in_use[lane]) {
         let size = label_size(h.stream);
-        boxes(picture, &beside[lane], band, (top + 0.5, h.stream - 0.5), size, |mark, fits| mark.brief(fits));
+        boxes(picture, &beside[lane], band, top + 0.5, h.stream - 0.5, size, |mark, fits| mark.brief(fits));
         if band.scaled {
             let style = Style { ink: Ink::Muted, size: 6.5, anchor: Anchor::End, bold: false };
             picture.texts(style, vec![(band.room.0 - 3.0, top + h.stream - 3.0, lane_names()[lane].to_string())]);
@@ -162,7 +162,7 @@ pub fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     }
     for (marks, shown) in [&row.send, &row.receive].into_iter().zip(band.lanes) {
         if shown && h.lane > 0.0 {
-            boxes(picture, marks, band, (top + 0.5, h.lane - 0.5), 0.0, |_, _| None);
+            boxes(picture, marks, band, top + 0.5, h.lane - 0.5, 0.0, |_, _| None);
             top += h.lane;
         }
     }
@@ -272,7 +272,8 @@ fn boxes(
     picture: &mut Picture,
     marks: &[Mark],
     band: &Band,
-    (top, height): (f64, f64),
+    top: f64,
+    height: f64,
     size: f64,
     label: impl Fn(&Mark, &dyn Fn(&str) -> bool) -> Option<String>,
 ) {

@@ -58,7 +58,8 @@ impl Letters {
         &self,
         text: &str,
         size: f64,
-        (mut x, y): (f64, f64),
+        mut x: f64,
+        y: f64,
         mut dot: impl FnMut((i32, i32), f64) -> Result<(), E>,
     ) -> Result<(), E> {
         let scale = PxScale::from(size as f32 * self.font.height_unscaled() / self.units_per_em);

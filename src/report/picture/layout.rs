@@ -65,7 +65,7 @@ impl PictureFrame {
 }
 
 /// Writes a text in as many lines as needed, `step` apart, the first at `y`; returns the y of the next line.
-fn lines(picture: &mut Picture, style: Style, (x, y): (f64, f64), width: f64, step: f64, text: &str) -> f64 {
+fn lines(picture: &mut Picture, style: Style, x: f64, y: f64, width: f64, step: f64, text: &str) -> f64 {
     let lines = lines_of_pixels(text, width, style.size);
     for (number, line) in lines.iter().enumerate() {
         picture.text(style, x, y + step * number as f64, line);
@@ -91,9 +91,9 @@ fn laid_out(report: &Report, frame: &PictureFrame) -> Picture {
     let mut picture =
         Picture { width: frame.width, title: summary(report), palette: report.look.palette, ..Picture::default() };
     let mut y = frame.margin + 14.0;
-    y = lines(&mut picture, TITLE, (frame.margin, y), frame.text(), 19.0, report.headline());
+    y = lines(&mut picture, TITLE, frame.margin, y, frame.text(), 19.0, report.headline());
     let subtitle = if report.look.notes { report.subtitle.as_str() } else { "" };
-    y = lines(&mut picture, BODY, (frame.margin, y), frame.text(), 15.0, subtitle);
+    y = lines(&mut picture, BODY, frame.margin, y, frame.text(), 15.0, subtitle);
     y += if subtitle.is_empty() { 0.0 } else { 3.0 };
     let scale = Scale::readable(report, frame.right - frame.left, 9.0, BREAK);
     let prepared: Vec<Vec<PreparedPanel>> = report
@@ -272,7 +272,7 @@ fn heading(picture: &mut Picture, frame: &PictureFrame, entry: &Entry, y: f64) -
     }
     picture.text(MUTED, x, y, fit_pixels(&sizes, end - x, MUTED.size));
     for line in figures {
-        y = lines(picture, BODY, (frame.margin, y + 15.0), frame.text(), 15.0, &line) - 15.0;
+        y = lines(picture, BODY, frame.margin, y + 15.0, frame.text(), 15.0, &line) - 15.0;
     }
     y
 }
@@ -411,11 +411,11 @@ fn block(
     let remarks = remarks(panels, &forms, frame.right - frame.left, heights.compute, look);
     if step > 1 {
         let text = format!("One device in {step} is shown, of {devices}.");
-        y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 14.0, &text) - 8.0;
+        y = lines(picture, SMALL, frame.left, y + 8.0, frame.right - frame.left, 14.0, &text) - 8.0;
     }
     let notes = remarks.iter().copied().chain(entry.notes.iter().map(String::as_str));
     for note in notes.filter(|_| look.notes) {
-        y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 13.0, note) - 8.0;
+        y = lines(picture, SMALL, frame.left, y + 8.0, frame.right - frame.left, 13.0, note) - 8.0;
     }
     y
 }
@@ -491,7 +491,7 @@ fn footer(picture: &mut Picture, frame: &PictureFrame, report: &Report, scale: &
         texts.push(shown.map(|(k, v)| format!("{k}: {v}")).collect::<Vec<String>>().join(" · "));
     }
     for text in texts {
-        y = lines(picture, SMALL, (frame.margin, y + 10.0), frame.text(), 12.0, &text) - 8.0;
+        y = lines(picture, SMALL, frame.margin, y + 10.0, frame.text(), 12.0, &text) - 8.0;
     }
     y
 }

@@ -33,7 +33,7 @@ impl Report {
     /// The font cannot be embedded; the report is not to blame.
     pub fn pdf(&self) -> Result<Vec<u8>, WriteError> {
         let picture = layout::picture(self);
-        let mut page = Page::new((picture.width, picture.height), 1.0)?;
+        let mut page = Page::new([picture.width, picture.height], 1.0)?;
         picture.shapes.iter().for_each(|shape| page.shape(shape, &picture));
         page.file(&picture.title)
     }
@@ -41,7 +41,7 @@ impl Report {
 
 /// Returns a PDF of `size` pixels that `draw` fills through plotters, with `units` units per pixel.
 pub fn document(
-    size: (f64, f64),
+    size: [f64; 2],
     units: f64,
     title: &str,
     draw: impl FnOnce(&Rc<RefCell<Page>>) -> Result<(), WriteError>,
@@ -72,7 +72,7 @@ struct Glyphs {
 }
 
 impl Page {
-    fn new((width, height): (f64, f64), units: f64) -> Result<Page, WriteError> {
+    fn new([width, height]: [f64; 2], units: f64) -> Result<Page, WriteError> {
         // A page that is too long is scaled down.
         let scale = POINT.min(LONGEST / width.max(height));
         let size = [width * scale, height * scale].map(|length| length as f32);
@@ -107,7 +107,7 @@ impl Page {
                 self.content.line_to(last as f32, *base as f32).close_path().fill_nonzero();
             }
             Shape::Texts(style, texts) => {
-                texts.iter().for_each(|(x, y, text)| self.text(*style, (*x, *y), text, picture));
+                texts.iter().for_each(|(x, y, text)| self.text(*style, *x, *y, text, picture));
             }
         }
     }
@@ -187,7 +187,7 @@ impl Page {
         self.content.stroke().restore_state();
     }
 
-    fn text(&mut self, style: Style, (x, y): (f64, f64), text: &str, picture: &Picture) {
+    fn text(&mut self, style: Style, x: f64, y: f64, text: &str, picture: &Picture) {
         let text = crate::text::plain(text);
         let width = self.letters.width(&text) * style.size;
         let x = x - width * style.anchor.share();

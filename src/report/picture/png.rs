@@ -26,7 +26,7 @@ impl Report {
     /// The font cannot be read or the picture not encoded; the report is not to blame.
     pub fn png(&self) -> Result<Vec<u8>, WriteError> {
         let picture = layout::picture(self);
-        bitmap((picture.width, picture.height), |mut bitmap, scale| {
+        bitmap([picture.width, picture.height], |mut bitmap, scale| {
             let mut sheet = Sheet { picture: &picture, scale, bitmap: &mut bitmap };
             let is_box = |shape: &Shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_), _));
             // Boxes are drawn over everything else, and texts over them.
@@ -40,7 +40,7 @@ impl Report {
 
 /// Returns a PNG of `size` CSS pixels that `draw` fills; it gets the pixels per CSS pixel.
 pub fn bitmap<E: std::fmt::Display>(
-    (width, height): (f64, f64),
+    [width, height]: [f64; 2],
     draw: impl FnOnce(Bitmap<'_>, f64) -> Result<(), E>,
 ) -> Result<Vec<u8>, WriteError> {
     let scale = if width * height * 4.0 <= MOST_PIXELS { 2.0 } else { (MOST_PIXELS / width / height).sqrt().min(1.0) };
@@ -49,7 +49,7 @@ pub fn bitmap<E: std::fmt::Display>(
     let bitmap = Bitmap { backend: BitMapBackend::with_buffer(&mut pixels, size), letters: Letters::new()? };
     draw(bitmap, scale)
         .map_err(|error| WriteError::Format(format!("expected to draw a PNG, but could not: {error}")))?;
-    encode(&pixels, size)
+    encode(&pixels, size.0, size.1)
 }
 
 /// plotters' bitmap backend with texts of [`Letters`].
@@ -99,7 +99,7 @@ impl DrawingBackend for Bitmap<'_> {
         let (size, (left, base)) = self.letters.placed(text, style);
         let (turn, color) = (style.transform(), style.color());
         let backend = &mut self.backend;
-        self.letters.draw(text, size, (left.round(), base.round()), |(i, j), share| {
+        self.letters.draw(text, size, left.round(), base.round(), |(i, j), share| {
             let (i, j) = turn.transform(i, j);
             backend.draw_pixel((x + i, y + j), BackendColor { alpha: color.alpha * share, ..color })
         })
@@ -247,7 +247,7 @@ impl Sheet<'_, '_> {
             // The built-in font is light: bold texts are written twice, a pixel apart.
             for shift in [0.0, f64::from(u8::from(*bold))] {
                 let Bitmap { backend, letters } = &mut *self.bitmap;
-                letters.draw(text, size, ((x + shift).round(), (y * self.scale).round()), |at, share| {
+                letters.draw(text, size, (x + shift).round(), (y * self.scale).round(), |at, share| {
                     backend.draw_pixel(at, color(rgb, share).to_backend_color())
                 })?;
             }
@@ -285,7 +285,7 @@ fn no_room(error: std::io::Error) -> WriteError {
 }
 
 /// Returns an 8-bit RGB PNG file.
-fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>, WriteError> {
+fn encode(pixels: &[u8], width: u32, height: u32) -> Result<Vec<u8>, WriteError> {
     let stride = width as usize * 3;
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(6));
     let above = vec![0u8; stride];

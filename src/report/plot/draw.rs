@@ -56,7 +56,7 @@ impl Plots {
     pub fn svg(&self) -> Result<String, WriteError> {
         Letters::new()?; // measures texts
         let sheet = PlotSheet::new(self);
-        let (width, height) = sheet.size();
+        let [width, height] = sheet.size();
         let mut svg = String::new();
         let fine = ((width * FINE) as u32, (height * FINE) as u32);
         let root = SVGBackend::with_string(&mut svg, fine).into_drawing_area();
@@ -111,17 +111,17 @@ impl PlotSheet<'_> {
     }
 
     /// Width and height in CSS pixels.
-    fn size(&self) -> (f64, f64) {
+    fn size(&self) -> [f64; 2] {
         let rows = self.plots.plots.len().div_ceil(self.columns);
         let height = self.top + rows as f64 * self.row + 14.0 * self.notes.len() as f64 + 10.0;
-        ((self.width * self.zoom).round(), (height * self.zoom).ceil())
+        [(self.width * self.zoom).round(), (height * self.zoom).ceil()]
     }
 
     fn draw<DB: DrawingBackend>(&self, root: &Area<DB>, scale: f64) -> Drawn<DB> {
         let pen = Pen { unit: scale * self.zoom, palette: self.plots.look.palette };
         root.fill(&rgb(WHITE))?;
         let title = fit_pixels(&self.plots.title, self.width - 32.0, 17.0);
-        pen.text(root, &title, 17.0, TEXT, (16.0, 14.0), (HPos::Left, VPos::Top))?;
+        pen.text(root, &title, 17.0, TEXT, [16.0, 14.0], Pos::new(HPos::Left, VPos::Top))?;
         let (width, rows) = (self.width / self.columns as f64, self.plots.plots.len().div_ceil(self.columns));
         for (number, plot) in self.plots.plots.iter().enumerate() {
             let (column, row) = ((number % self.columns) as f64, (number / self.columns) as f64);
@@ -130,14 +130,14 @@ impl PlotSheet<'_> {
             let (end, below) = root.dim_in_pixel();
             let area = root.margin(top, below as i32 - bottom, left, end as i32 - right);
             match plot {
-                Plot::Chart(chart) => pen.chart(&area, chart, (width, self.row))?,
-                Plot::HeatMap(map) => pen.heat_map(&area, map, (width, self.row))?,
+                Plot::Chart(chart) => pen.chart(&area, chart, width, self.row)?,
+                Plot::HeatMap(map) => pen.heat_map(&area, map, width, self.row)?,
             }
         }
         let below = self.top + self.row * rows as f64 + 6.0;
         for (number, note) in self.notes.iter().enumerate() {
-            let at = (16.0, below + 14.0 * number as f64);
-            pen.text(root, note, 9.5, MUTED, at, (HPos::Left, VPos::Top))?;
+            let at = [16.0, below + 14.0 * number as f64];
+            pen.text(root, note, 9.5, MUTED, at, Pos::new(HPos::Left, VPos::Top))?;
         }
         Ok(())
     }
@@ -185,15 +185,15 @@ impl Pen {
         text: &str,
         size: f64,
         color: Rgb,
-        (x, y): (f64, f64),
-        (h, v): (HPos, VPos),
+        [x, y]: [f64; 2],
+        place: Pos,
     ) -> Drawn<DB> {
-        area.draw_text(&plain(text), &self.font(size, color).pos(Pos::new(h, v)), (self.px(x), self.px(y)))
+        area.draw_text(&plain(text), &self.font(size, color).pos(place), (self.px(x), self.px(y)))
     }
 
-    fn chart<DB: DrawingBackend>(&self, area: &Area<DB>, chart: &Chart, (width, height): (f64, f64)) -> Drawn<DB> {
-        let left = (HPos::Left, VPos::Center);
-        self.text(area, &fit_pixels(&chart.title, width - 32.0, 13.0), 13.0, TEXT, (16.0, 12.0), left)?;
+    fn chart<DB: DrawingBackend>(&self, area: &Area<DB>, chart: &Chart, width: f64, height: f64) -> Drawn<DB> {
+        let left = Pos::new(HPos::Left, VPos::Center);
+        self.text(area, &fit_pixels(&chart.title, width - 32.0, 13.0), 13.0, TEXT, [16.0, 12.0], left)?;
         let names = chart.series.iter().map(|series| (&*series.name, series.style));
         let legend = if names.len() > 1 { self.legend(area, names.enumerate(), width)? } else { 20.0 };
         let (x, y) =
@@ -294,15 +294,15 @@ impl Pen {
             if style != SeriesStyle::Steps {
                 self.marker(area, number, (self.px(x + 7.0), self.px(y)), 3.0)?;
             }
-            self.text(area, &name, 10.5, TEXT, (x + 19.0, y), (HPos::Left, VPos::Center))?;
+            self.text(area, &name, 10.5, TEXT, [x + 19.0, y], Pos::new(HPos::Left, VPos::Center))?;
             x += needed;
         }
         Ok(y + 10.0)
     }
 
-    fn heat_map<DB: DrawingBackend>(&self, area: &Area<DB>, map: &HeatMap, (width, height): (f64, f64)) -> Drawn<DB> {
-        let start = (HPos::Left, VPos::Center);
-        self.text(area, &fit_pixels(&map.title, width - 32.0, 13.0), 13.0, TEXT, (16.0, 12.0), start)?;
+    fn heat_map<DB: DrawingBackend>(&self, area: &Area<DB>, map: &HeatMap, width: f64, height: f64) -> Drawn<DB> {
+        let start = Pos::new(HPos::Left, VPos::Center);
+        self.text(area, &fit_pixels(&map.title, width - 32.0, 13.0), 13.0, TEXT, [16.0, 12.0], start)?;
         let left = map.rows.iter().map(|name| pixels(name, 10.5)).fold(0.0, f64::max) + 24.0;
         let of_series = |cell: &Option<(f64, String)>| {
             let number = cell.as_ref().map_or(0.0, |(number, _)| *number) as usize;
@@ -316,7 +316,7 @@ impl Pen {
         let down = (bottom - top) / map.rows.len().max(1) as f64;
         for (row, name) in map.rows.iter().enumerate() {
             let middle = top + down * (row as f64 + 0.5);
-            self.text(area, name, 10.5, MUTED, (left - 6.0, middle), (HPos::Right, VPos::Center))?;
+            self.text(area, name, 10.5, MUTED, [left - 6.0, middle], Pos::new(HPos::Right, VPos::Center))?;
             for (column, cell) in map.cells[row].iter().enumerate() {
                 let x = left + across * column as f64;
                 let (value, text) = cell.as_ref().map_or((None, "–"), |(value, text)| (Some(*value), text));
@@ -337,8 +337,8 @@ impl Pen {
                     self.marker(area, number, (self.px(x + (across - 1.0) / 2.0 - aside), self.px(middle)), 3.2)?;
                 }
                 if size >= 6.0 {
-                    let at = (x + (across - 1.0 + mark) / 2.0, middle);
-                    self.text(area, text, size, ink, at, (HPos::Center, VPos::Center))?;
+                    let at = [x + (across - 1.0 + mark) / 2.0, middle];
+                    self.text(area, text, size, ink, at, Pos::new(HPos::Center, VPos::Center))?;
                 }
             }
         }
@@ -347,7 +347,7 @@ impl Pen {
             let (middle, half) = (left + across * (column as f64 + 0.5), pixels(name, 10.5) / 2.0);
             if middle - half >= free {
                 free = middle + half + 6.0;
-                self.text(area, name, 10.5, MUTED, (middle, bottom + 6.0), (HPos::Center, VPos::Top))?;
+                self.text(area, name, 10.5, MUTED, [middle, bottom + 6.0], Pos::new(HPos::Center, VPos::Top))?;
             }
         }
         Ok(())
@@ -436,9 +436,9 @@ impl Ranged for Ticked {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
 
-    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
         let share = (value - self.range.start) / (self.range.end - self.range.start);
-        from + (f64::from(to - from) * share).round() as i32
+        limit.0 + (f64::from(limit.1 - limit.0) * share).round() as i32
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {

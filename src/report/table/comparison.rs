@@ -61,7 +61,7 @@ impl<'a> ComparedEntries<'a> {
         self.contest.rules.several()
     }
 
-    fn is_best(&self, (entry, point): (&Entry, &ComparisonPoint), index: usize) -> bool {
+    fn is_best(&self, entry: &Entry, point: &ComparisonPoint, index: usize) -> bool {
         self.contest.is_best(point, entry.predicted.as_ref(), index)
     }
 
@@ -112,7 +112,7 @@ impl<'a> ComparedEntries<'a> {
             match (&entry.predicted, &point.left_out) {
                 (Some(panel), _) => {
                     cells.extend(shown.iter().map(|&(index, column)| {
-                        let mark = if self.is_best((entry, point), index) { "*" } else { "" };
+                        let mark = if self.is_best(entry, point, index) { "*" } else { "" };
                         let cap = point.above_cap.filter(|_| FIGURES[index].name == "peak_activations");
                         let above = cap.map_or_else(String::new, |cap| format!(" > {}", number(cap)));
                         let value = (FIGURES[index].of)(panel);
@@ -144,7 +144,7 @@ impl<'a> ComparedEntries<'a> {
     fn changes(&self) -> Option<String> {
         if !self.by_point() {
             let index = if self.contest.compares(MAKESPAN) { MAKESPAN } else { PER_MICROBATCH };
-            let best = self.entries.iter().filter(|one| self.is_best(**one, index));
+            let best = self.entries.iter().filter(|(entry, point)| self.is_best(entry, point, index));
             let places: Vec<String> = best.map(|(_, point)| self.place(point)).collect();
             let what = if index == MAKESPAN { "Shortest" } else { "Least time per micro-batch" };
             return match places.as_slice() {
@@ -230,10 +230,6 @@ fn left_out(compared: &ComparedEntries<'_>) -> Option<Table> {
 }
 
 impl Report {
-    pub fn is_comparison(&self) -> bool {
-        self.entries.iter().any(|entry| entry.point.is_some())
-    }
-
     /// Says in one line which schedule of a comparison is the shortest, and where that changes.
     pub fn changes(&self) -> Option<String> {
         ComparedEntries::of(self)?.changes()

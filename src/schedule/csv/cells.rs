@@ -4,8 +4,10 @@ use crate::op::{Kind, Op};
 use crate::sharding::{Collective, CollectiveKind};
 use std::borrow::Cow;
 
+/// What a cell tells a device to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
+    /// Computes an op.
     Op(Kind),
     /// `BW`: the full backward in files of PyTorch before December 2024.
     WholeBackward,
@@ -19,6 +21,7 @@ pub enum What {
     Collective(CollectiveKind),
 }
 
+/// One cell of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     /// Global stage number.
@@ -27,11 +30,14 @@ pub struct Action {
     pub microbatch: u32,
     /// Number of its cell in the row, from 1.
     pub cell: u32,
+    /// What it tells the device to do.
     pub what: What,
+    /// Whether it is the first op of an overlapped pair.
     pub opens_pair: bool,
 }
 
 impl Action {
+    /// Returns the cell's text, as PyTorch writes it.
     pub fn text(self) -> String {
         let Action { stage, microbatch, what, .. } = self;
         let name = NAMES.into_iter().find(|(_, named)| *named == what).map(|(name, _)| name);

@@ -20,11 +20,13 @@ use crate::schedule::Schedule;
 /// A schedule read from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
+    /// The schedule, with its placement.
     pub schedule: Schedule,
     /// What was translated or ignored.
     pub warnings: Vec<String>,
 }
 
+/// What a file contains besides compute ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Ops only; PyTorch adds the communication when it loads the file.
@@ -44,6 +46,7 @@ pub const MAX_BYTES: usize = 256 << 20;
 
 /// Why a file cannot be read or a schedule cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum Error {
     /// A wrong cell. Rows and cells count from 1.
     #[error("{}, row {row} (device {}), cell {cell}: expected {expected}, found '{}'; {remedy}", sanitize(file), row - 1, sanitize(found))]

@@ -22,7 +22,9 @@ pub enum Until {
 /// A wait for op number `op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
+    /// Number of the op that is waited for.
     pub op: u32,
+    /// How far that op has to be.
     pub until: Until,
 }
 

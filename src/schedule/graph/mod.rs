@@ -84,6 +84,7 @@ pub struct Route {
 /// Ops of one device that run one after the other: those up to `end` that no earlier run held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
+    /// The device.
     pub device: u32,
     /// Index after the run's last op.
     pub end: u32,

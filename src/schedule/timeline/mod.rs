@@ -55,6 +55,7 @@ pub enum Queue {
 pub struct Span {
     /// The device, 0 to p - 1.
     pub device: u32,
+    /// Queue on which it runs.
     pub queue: Queue,
     /// On the compute queue the op (`0F3`) or step op (`reduce`, `norm`, `optimizer`); on the send queue the op whose
     /// output is put; on the receive queue the op that waits; on the collective queue `3UNSHARD` or `3REDUCE_GRAD`.
@@ -103,6 +104,7 @@ pub struct Timeline {
     pub schema_version: u32,
     /// Predicted or measured.
     pub source: Source,
+    /// The schedule's name.
     pub schedule: String,
     /// p.
     pub devices: u32,
@@ -297,6 +299,7 @@ impl Timeline {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workers {
+    /// Workers per pipeline device.
     pub mesh: Mesh,
     /// Replica of the copy that the timeline's own spans show, which is the slowest one.
     pub data: u32,

@@ -284,7 +284,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             let from = if overlap.is_shorter() { now } else { now + first };
             alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
             let streams = pairs(graph, extras).and_then(|pairs| pairs.of(self.op(next), self.op(next + 1)));
-            whole = pair_duration((overlap, streams), first, alone[1]);
+            whole = pair_duration(overlap, streams, first, alone[1]);
         }
         let left = self.grain.work(whole);
         let arrived = self.inputs(device).map(|message| self.progress[message as usize].end).max().unwrap_or(0);

@@ -8,6 +8,7 @@ pub struct Jitter {
     pub sigma_per_mille: u32,
     /// Seed of the random numbers.
     pub seed: u64,
+    /// Number of the sample: each has durations of its own.
     pub sample: u64,
 }
 

@@ -122,6 +122,7 @@ pub enum Scope {
 /// by what its neighbours take of caches, memory bandwidth and power.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
+    /// Devices that share it.
     pub devices: Vec<u32>,
     /// Number of ops that it runs in parallel.
     pub cores: u32,

@@ -64,7 +64,8 @@ impl<'a> Prepared<'a> {
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
         let collectives = gates::total(graph, costs);
         check_clock(
-            (graph, collectives),
+            graph,
+            collectives,
             config,
             &rules,
             factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest),
@@ -148,7 +149,8 @@ fn check_config(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
 /// or a message travels, slowed down by others; so all of it one after the other is the longest step. `longest` is the longest
 /// stretch of an op by jitter and by a slow machine; the graph has with it how long all its collectives take.
 fn check_clock(
-    (graph, collectives): (&TaskGraph, u128),
+    graph: &TaskGraph,
+    collectives: u128,
     config: &Config,
     rules: &[EventRule],
     longest: u64,

@@ -95,6 +95,7 @@ pub fn simulate(
 /// The makespans of many samples, in ticks. Percentiles are by nearest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Makespans {
+    /// Number of simulated steps.
     pub samples: u32,
     /// Mean, rounded.
     pub mean: u64,

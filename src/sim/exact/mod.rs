@@ -29,6 +29,7 @@ use pipesim_schedule::schedule::{Fault, Schedule};
 use search::{ProofOutcome, ProofSearch};
 use tables::Tables;
 
+/// The fastest schedule, or what the search found out about it within its budget.
 #[derive(Clone, Debug)]
 pub struct Proof {
     /// The best schedule found.
@@ -45,6 +46,7 @@ pub struct Proof {
 
 /// Why a proof is impossible.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum Error {
     /// As [`order_ops`].
     #[error(transparent)]

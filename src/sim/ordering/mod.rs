@@ -51,6 +51,7 @@ use std::fmt::Write;
 
 /// Why no order exists.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
 pub enum Error {
     /// A cap that no order, or not the given one, keeps; what needs more, and the smallest cap that works.
     #[error("device {device} may hold {cap} activations at once, but {why} needs {needed}; raise the cap to {needed}")]

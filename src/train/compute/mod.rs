@@ -8,7 +8,6 @@
 mod calls;
 mod collective;
 pub mod cpu;
-#[cfg(feature = "cuda")]
 pub mod cuda;
 mod operands;
 mod store;

@@ -45,7 +45,8 @@ impl StageModule<Cuda> {
         gpu: &Arc<Gpu>,
         parameters: &Parameters,
         stages: &[(u32, model_spec::Stage)],
-        (sizes, ops): ([usize; 3], SliceOps<'_>),
+        sizes: [usize; 3],
+        ops: SliceOps<'_>,
         precision: Precision,
         share: impl Into<WorkerShare<dyn DeviceCollective>>,
     ) -> Result<StageModule<Cuda>> {
@@ -58,7 +59,7 @@ impl StageModule<Cuda> {
         let sharing = Sharing { ranks: share.size, row_ranks: share.row_ranks(), optimizers: optimizer.members };
         let micro = MicroBatch { sequences, tokens };
         let attention_workspace =
-            attention_workspace(config, micro, (precision, share.size, workload.slice_count() > 1))?;
+            attention_workspace(config, micro, precision, share.size, workload.slice_count() > 1)?;
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision, sharing, attention_workspace };
         check_memory(gpu, &spec, stages, &demand)?;
         let compute = Cuda::new(gpu, workload.clone(), precision, spec.squares(), ranks)?;
@@ -219,20 +220,20 @@ impl StageModule<Cuda> {
         output: Option<Address>,
         marks: &mut EventTimer,
     ) -> Result<()> {
-        let unit = self.unit(op)?;
-        let is_away = self.is_away(op, unit.0);
+        let (unit, slice) = self.unit(op)?;
+        let is_away = self.is_away(op, unit);
         self.compute.watch();
         self.run(op, input, output, marks)?;
-        self.compute.watched(self.traffic(op, unit, is_away));
+        self.compute.watched(self.traffic(op, unit, slice, is_away));
         Ok(())
     }
 
     /// The same of a copy. Returns its end.
     fn watched_copy(&mut self, op: Op, after: &[Arc<Event>]) -> Result<Arc<Event>> {
-        let unit = self.unit(op)?;
+        let (unit, slice) = self.unit(op)?;
         self.compute.watch();
         let [_, end] = self.enqueue_copy(op, after)?;
-        self.compute.watched(self.traffic(op, unit, false));
+        self.compute.watched(self.traffic(op, unit, slice, false));
         Ok(end)
     }
 
@@ -242,7 +243,7 @@ impl StageModule<Cuda> {
     }
 
     /// What an op takes from the pool, which it shares with others; its activation may have been on the host.
-    fn traffic(&self, op: Op, (unit, slice): (usize, usize), was_away: bool) -> Traffic {
+    fn traffic(&self, op: Op, unit: usize, slice: usize, was_away: bool) -> Traffic {
         let is_beyond = match op.kind() {
             Kind::F => self.recomputed.contains(&(op.stage(), unit)),
             Kind::I => was_away,
@@ -262,12 +263,12 @@ impl StageModule<Cuda> {
                 Kind::B => &[Kind::I, Kind::W],
                 _ => &[op.kind()],
             };
-            let unit = self.unit(op)?;
+            let (unit, slice) = self.unit(op)?;
             if op.kind() == Kind::O {
-                away.insert((op.stage(), unit.0));
+                away.insert((op.stage(), unit));
             }
-            let was_away = away.contains(&(op.stage(), unit.0));
-            all.extend(kinds.iter().map(|&kind| self.traffic(op.of_kind(kind), unit, was_away)));
+            let was_away = away.contains(&(op.stage(), unit));
+            all.extend(kinds.iter().map(|&kind| self.traffic(op.of_kind(kind), unit, slice, was_away)));
         }
         self.compute.reserve(all.into_iter())
     }

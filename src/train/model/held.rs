@@ -65,7 +65,6 @@ impl HeldBytes {
     }
 
     /// Forgets what was held.
-    #[cfg(feature = "cuda")]
     pub fn forget(&self) {
         *self.changes() = Changes::default();
     }

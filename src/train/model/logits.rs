@@ -40,7 +40,8 @@ impl<'a> WholeModel<'a> {
     pub fn logits(&mut self, ids: &[u32]) -> Result<Vec<f32>> {
         let found = ids.len();
         ensure!((1..=self.longest).contains(&found), "expected 1 to {} tokens, found {found}", self.longest);
-        let grown = self.sequence.take().filter(|sequence| sequence.is_beginning_of(ids));
+        let is_beginning = |begun: &Sequence| found > begun.ids.len() && ids.starts_with(&begun.ids);
+        let grown = self.sequence.take().filter(is_beginning);
         let mut sequence = match grown {
             Some(sequence) => sequence,
             None => Sequence::new(self.parameters, self.longest)?,
@@ -76,10 +77,6 @@ impl Sequence {
         let mut module = StageModule::on_cpu_slices(parameters, &stages, [1, longest, 1], &slices, alone)?;
         (module.forwards_only, module.grows) = (true, true);
         Ok(Sequence { module, longest, ids: Vec::new() })
-    }
-
-    fn is_beginning_of(&self, ids: &[u32]) -> bool {
-        ids.len() > self.ids.len() && ids.starts_with(&self.ids)
     }
 
     /// Computes the tokens of `ids` after those that it has: the first ones together, others one by one. Returns the logits after the

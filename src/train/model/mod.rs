@@ -6,7 +6,6 @@
 
 mod catalog;
 mod executable;
-#[cfg(feature = "cuda")]
 mod gpu;
 mod held;
 mod layers;
@@ -28,7 +27,6 @@ mod walk;
 pub use crate::compute::cpu::{Cpu, Group, GroupState, STORAGE, storage};
 pub use crate::compute::{AdamW, Part, PartTiming, Quantity, Stopwatch};
 pub use executable::{check_executable, check_executable_keys, dropouts};
-#[cfg(feature = "cuda")]
 pub use gpu::SliceOps;
 pub use logits::WholeModel;
 pub use module::{StageModule, WorkerShare, workload};

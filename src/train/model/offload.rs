@@ -4,17 +4,13 @@ use super::module::StageModule;
 use super::ops::find;
 use super::stash::{LeftByPart, Parcel, Stash, Whereabouts};
 use super::walk::{Left, Walk};
-#[cfg(feature = "cuda")]
 use crate::compute::Store as _;
 use crate::compute::cpu::Cpu;
-#[cfg(feature = "cuda")]
 use crate::compute::cuda::{Cuda, Direction};
 use crate::compute::{Compute, Memory};
 use anyhow::{Error, Result, bail};
-#[cfg(feature = "cuda")]
 use pipesim_gpu::Event;
 use pipesim_schedule::op::{Kind, Op};
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// A copy, for a thread that copies.
@@ -34,7 +30,6 @@ fn moved<B>(left: LeftByPart<B>, mut to: impl FnMut(B) -> B) -> LeftByPart<B> {
 }
 
 /// The same, until one fails.
-#[cfg(feature = "cuda")]
 fn try_moved<B>(left: LeftByPart<B>, mut to: impl FnMut(B) -> Result<B>) -> Result<LeftByPart<B>> {
     let mut all = Vec::with_capacity(left.len());
     for part in left {
@@ -88,7 +83,6 @@ impl StageModule<Cpu> {
     }
 }
 
-#[cfg(feature = "cuda")]
 impl StageModule<Cuda> {
     /// Enqueues the copy of `op`, an OFFLOAD or RELOAD, behind everything computed so far and the copies that end at `after`: see
     /// `StageModule::<Cpu>::copy`. Its memory is returned to work that waits for its end. Returns its start and end.

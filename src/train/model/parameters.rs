@@ -1,7 +1,7 @@
 //! The whole model's parameters, and llm.c's checkpoint file that holds them.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
 
@@ -104,11 +104,6 @@ impl Parameters {
     /// Reads llm.c's checkpoint, version 3 (float32) or 5 (bfloat16).
     pub fn read(path: &Path) -> Result<Parameters> {
         read(path).with_context(|| format!("reading the checkpoint {}", path.display()))
-    }
-
-    /// Writes llm.c's checkpoint, version 3 (float32), under a temporary name first, so that no reader sees half of it.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        write(self, path).with_context(|| format!("writing the checkpoint {}", path.display()))
     }
 }
 
@@ -232,43 +227,4 @@ fn read(path: &Path) -> Result<Parameters> {
         }
     }
     Ok(parameters)
-}
-
-fn write(parameters: &Parameters, path: &Path) -> Result<()> {
-    let config = gpt2::Config::of(&parameters.config).context(
-        "expected a GPT-2, the only model that llm.c's format holds, found another one: save it as safetensors instead",
-    )?;
-    config.validate()?;
-    let (lengths, expected): (Vec<usize>, _) =
-        (parameters.tensors.iter().map(Vec::len).collect(), parameters.config.tensor_lengths());
-    ensure!(lengths == expected, "expected tensors of {expected:?} elements, found {lengths:?}");
-    let sizes = [config.max_sequence, config.vocabulary, config.layers, config.heads, config.channels];
-    let mut header = [0i32; HEADER_WORDS];
-    (header[0], header[1], header[7]) = (MAGIC, FLOAT32, i32::try_from(config.padded_vocabulary())?);
-    for (word, size) in header[2..7].iter_mut().zip(sizes) {
-        *word = i32::try_from(size)?;
-    }
-    let name = path.file_name().context("expected the name of a file, found none: add one to the path")?;
-    let temporary = path.with_file_name(format!(".{}.{}.partial", name.to_string_lossy(), std::process::id()));
-    let outcome = write_to(&temporary, &header, parameters).and_then(|()| Ok(std::fs::rename(&temporary, path)?));
-    if outcome.is_err() {
-        let _ = std::fs::remove_file(&temporary); // the first error is the one to report
-    }
-    outcome
-}
-
-fn write_to(path: &Path, header: &[i32], parameters: &Parameters) -> Result<()> {
-    let mut writer = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    for word in header {
-        writer.write_all(&word.to_le_bytes())?;
-    }
-    for tensor in &parameters.tensors {
-        if cfg!(target_endian = "little") {
-            writer.write_all(bytemuck::cast_slice(tensor))?;
-        } else {
-            tensor.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes()))?;
-        }
-    }
-    writer.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-    Ok(())
 }

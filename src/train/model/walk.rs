@@ -51,7 +51,6 @@ impl<B> Left<B> {
     }
 
     /// The same, until one fails.
-    #[cfg(feature = "cuda")]
     pub fn try_map(self, mut to: impl FnMut(B) -> Result<B>) -> Result<Left<B>> {
         let mut of = |one: Option<B>| one.map(&mut to).transpose();
         Ok(Left { input: of(self.input)?, other: of(self.other)?, keys: of(self.keys)?, added: of(self.added)? })

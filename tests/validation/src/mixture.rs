@@ -1,8 +1,9 @@
 //! What a row says about experts: their layout, and how the software runs them. What a row does not say is assumed.
 
 use anyhow::Result;
+use pipesim::ParallelConfig;
 use pipesim::models::StageLayout;
-use pipesim::{CudaGraph, Dispatcher, ParallelConfig, Routing};
+use pipesim::models::{CudaGraph, Dispatcher, Routing};
 use serde::Deserialize;
 
 /// Fields of rows with experts.

@@ -3,11 +3,12 @@
 use crate::mixture::{MixtureFields, Recomputed};
 use anyhow::{Context, Result};
 use pipesim::costs::{Analytic, Platform};
+use pipesim::models::Attention;
 use pipesim::models::{
     Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, read_shape,
     stack,
 };
-use pipesim::{Attention, Hardware, ParallelConfig, Stack};
+use pipesim::{Hardware, ParallelConfig, Stack};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -60,7 +60,7 @@ fn norms_forwards_and_backwards() {
             rmsnorm::forward(&mut out, &mut statistics, &x, &w, EPSILON);
             compare(&what, &out, &rms[0], tolerance);
             bits[2].check(&what, set, &out);
-            let operands = rmsnorm::Operands { gradient: &dy, input: &x, statistics: &statistics, weight: &w };
+            let operands = layernorm::Operands { gradient: &dy, input: &x, statistics: &statistics, weight: &w };
             let mut sums = Guarded::filled(c, side);
             rmsnorm::backward_input(&mut out, &mut sums, None, operands);
             compare(&what, &out, &rms[1], 10.0 * tolerance);
@@ -242,5 +242,44 @@ fn not_a_number_stays_one() {
             assert!(loss::forward(&mut logits, c, c, &[0, 1, 2], 1.0).is_nan());
             assert_eq!(rows(&logits), [0, c, 0]);
         });
+    }
+}
+
+#[test]
+fn gelu_far_from_zero_agrees_with_tanh_in_double_precision() {
+    let xs: Vec<f32> = (-12_000..12_000).map(|i| i as f32 * 1e-3).collect();
+    let (mut out, mut values) = (vec![0.0; xs.len()], xs.clone());
+    gelu::forward(&mut out, &mut values, &vec![0.0; xs.len()]);
+    let exact = |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh());
+    for (i, &x) in xs.iter().enumerate() {
+        let x = f64::from(x);
+        assert!((f64::from(out[i]) - exact(x)).abs() < 2e-7 * (1.0 + x.abs()), "gelu({x})");
+        let slope = (exact(x + 1e-5) - exact(x - 1e-5)) / 2e-5;
+        assert!((f64::from(values[i]) - slope).abs() < 2e-6, "gelu'({x})");
+    }
+}
+
+#[test]
+fn exp_is_good_to_two_units_in_the_last_place() {
+    for step in -870_000..880_000 {
+        let x = step as f32 * 1e-4;
+        let exact = f64::from(x).exp();
+        assert!((f64::from(vector::exp(x)) - exact).abs() <= exact * 2.4e-7, "exp({x})");
+    }
+    assert_eq!(vector::exp(f32::NEG_INFINITY), 0.0);
+    assert_eq!(vector::exp(-88.0), 0.0);
+    assert_eq!(vector::exp(0.0), 1.0);
+    assert!(vector::exp(1e30).is_finite());
+}
+
+#[test]
+fn reductions_count_every_element_once() {
+    for length in 0..100 {
+        let values: Vec<f32> = (0..length).map(|i| i as f32).collect();
+        let total = (length * (length - 1) / 2) as f32;
+        assert_eq!(vector::sum(&values, |x| x), total);
+        assert_eq!(vector::dot(&values, &vec![1.0; values.len()]), total);
+        assert_eq!(vector::exponentials(&mut vec![0.0; values.len()], 1.0, 0.0), length as f32);
+        assert_eq!(vector::max(&values), values.last().copied().unwrap_or(f32::NEG_INFINITY));
     }
 }

@@ -152,3 +152,24 @@ fn linear_layers_forwards_and_backwards() {
         });
     }
 }
+
+#[test]
+fn the_bits_of_an_element_do_not_depend_on_the_sizes_of_the_matrices() {
+    let (m, k, n) = (61, 700, 150);
+    let noise = |length: usize, seed: usize| -> Vec<f32> {
+        (0..length).map(|i| ((i * 7919 + seed) % 104_729) as f32 / 104_729.0 - 0.5).collect()
+    };
+    let (a, b) = (noise(m * k, 1), noise(n * k, 2));
+    let part = |rows: usize, columns: usize| {
+        let mut out = vec![0.0; rows * columns];
+        let (a, b) = (Matrix::new(&a, rows, k, k), Matrix::new(&b, columns, k, k).transposed());
+        set_product(MatrixMut::new(&mut out, rows, columns, columns), a, b);
+        out
+    };
+    let whole = part(m, n);
+    for (rows, columns) in [(1, 1), (5, 150), (61, 17), (12, 64), (2, 3)] {
+        for (index, value) in part(rows, columns).into_iter().enumerate() {
+            assert_eq!(value.to_bits(), whole[index / columns * n + index % columns].to_bits());
+        }
+    }
+}

@@ -14,7 +14,8 @@ use crate::cli::terminal::{print, table};
 use clap::Args;
 use files::Files;
 use pipesim_answer::plan::{
-    Fixed, Names, Objective, Observer, PlanError, PlanReport, Question, Search, Target, Variation, sensitivities, why,
+    Fixed, Names, Objective, Observer, PlanError, PlanFlags, PlanReport, Question, Search, Target, Variation,
+    sensitivities, why,
 };
 use pipesim_answer::question::{MemoryCap, hardware, model, stack};
 use pipesim_cost::analytic::Platform;
@@ -51,6 +52,9 @@ pub struct PlanVerb {
     /// Training software, which limits the layouts: a name (megatron-core, torchtitan, fsdp, ...) or a .toml file
     #[arg(long, value_name = "NAME|FILE", default_value = STACKS[0])]
     stack: String,
+    /// Version of the framework that the stack runs [default: the newest that is known]
+    #[arg(long, value_name = "VERSION")]
+    framework_version: Option<String>,
     /// Schedules to choose from, or all [default: those that the stack implements]
     #[arg(long, short = 's', value_name = "NAMES", visible_alias = "schedule", value_parser = names)]
     schedules: Vec<ScheduleNames>,
@@ -70,8 +74,8 @@ pub struct PlanVerb {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = whole::<u32>(1..=1000))]
     top: u32,
     /// Print only the best plan, as options of this program
-    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii", "top"], value_parser = one_of(Target::ALL.iter().map(|&t| (t.name(), "", t))))]
-    to: Option<Target>,
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii"], value_parser = one_of(Target::names().into_iter().map(|name| (name, "", name))))]
+    to: Option<&'static str>,
     /// File that stores results; an interrupted search continues from it
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
@@ -117,6 +121,7 @@ impl PlanVerb {
     fn question(&self) -> Result<Question, Failure> {
         let mut machine =
             Platform { hardware: hardware(&self.hardware, &Sandbox)?, stack: stack(&self.stack, &Sandbox)? };
+        machine.stack.framework_version.clone_from(&self.framework_version);
         let memory_limit = match self.memory_cap {
             None => None,
             Some(MemoryCap::Bytes(bytes)) => {
@@ -164,13 +169,22 @@ impl PlanVerb {
 
     fn names(&self) -> Names {
         let memory_cap = self.memory_cap.and_then(MemoryCap::bytes).map(|bytes| format!("{bytes}B"));
-        Names { model: self.model.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), memory_cap }
+        Names {
+            model: self.model.clone(),
+            hardware: self.hardware.clone(),
+            stack: self.stack.clone(),
+            memory_cap,
+            framework_version: self.framework_version.clone(),
+        }
     }
 
     fn show(&self, answer: &PlanReport<'_>) -> Result<(), Failure> {
-        if let Some(target) = self.to {
+        if let Some(name) = self.to {
+            let target = Target::named(name)?;
             let Some(best) = answer.plans.plans.first() else { return Ok(()) };
-            return print(&format!("{}\n", answer.flags(best, target)?));
+            let PlanFlags { text, notes } = answer.flags(best, target)?;
+            notes.iter().for_each(|note| self.remarks.remark(&format!("note: {note}")));
+            return print(&format!("{text}\n"));
         }
         let mut report: Report = answer.report();
         report.provenance.extend(origin());
@@ -187,10 +201,12 @@ fn terminal(answer: &PlanReport<'_>, report: &Report) -> String {
         text += &format!("\nWhy plan 1: {why}\n{beats}\n");
     }
     if let Some(best) = answer.plans.plans.first() {
-        let own = Target::of_stack(&answer.names.stack);
-        for target in [own, Target::Pipesim] {
+        for target in answer.targets().unwrap_or_default() {
             match answer.flags(best, target) {
-                Ok(flags) => text += &format!("\nPlan 1 for {}:\n{flags}\n", target.name()),
+                Ok(PlanFlags { text: flags, notes }) => {
+                    text += &format!("\nPlan 1 for {}:\n{flags}\n", target.name());
+                    notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+                }
                 Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.name()),
             }
         }

@@ -157,12 +157,12 @@ impl Predict {
             if let Some(prediction) = one.prediction {
                 write_spans(one.case, prediction, spans)?;
                 results.push(kept(&one)(prediction));
-                steps.push((one.estimate, one.layout));
+                steps.push((one.estimate, one.layout, one.framework));
             }
             Ok::<(), Failure>(())
         })?;
         let (report, figures) = Report::of_predictions(results);
-        let predicted = |(figures, (estimate, layout))| Predicted { figures, estimate, layout };
+        let predicted = |(figures, (estimate, layout, framework))| Predicted { figures, estimate, layout, framework };
         found.predictions = figures.into_iter().zip(steps).map(predicted).collect();
         Ok(Collected { report, ..found })
     }

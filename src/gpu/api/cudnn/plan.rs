@@ -66,9 +66,9 @@ pub struct Plan {
 impl Cudnn {
     /// Plans an operation for a device: the first of the library's proposals that can be built, those before the others whose bits do not
     /// differ between executions. A target number of multiprocessors is not set, because the library then proposes nothing.
-    pub fn plan(&'static self, (pass, shape): (Pass, &AttentionShape), target: &PlanTarget<'_>) -> Result<Plan> {
+    pub fn plan(&'static self, pass: Pass, shape: &AttentionShape, target: &PlanTarget<'_>) -> Result<Plan> {
         let mut parts = Vec::new();
-        let operation = self.operation((pass, shape), &mut parts)?;
+        let operation = self.operation(pass, shape, &mut parts)?;
         let mut graph = Descriptor::new(self, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
             .holding(CUDNN_ATTR_OPERATIONGRAPH_OPS, &operation)?;
         if let PlanTarget::Handle(handle) = target {
@@ -148,18 +148,14 @@ impl Cudnn {
     }
 
     /// Describes an operation. Its parts are kept, too.
-    fn operation(
-        &'static self,
-        (pass, shape): (Pass, &AttentionShape),
-        parts: &mut Vec<Descriptor>,
-    ) -> Result<Descriptor> {
+    fn operation(&'static self, pass: Pass, shape: &AttentionShape, parts: &mut Vec<Descriptor>) -> Result<Descriptor> {
         let &AttentionShape { sequences: b, tokens: t, heads, groups, size } = shape;
         let bfloat16 = |number, heads, width: usize| {
             let strides = [t * width, size, width, 1];
-            self.tensor(number, CUDNN_DATA_BFLOAT16, ([b, heads, t, size], strides), Memory::Device)
+            self.tensor(number, CUDNN_DATA_BFLOAT16, [[b, heads, t, size], strides], Memory::Device)
         };
         let (fused, width) = ((heads + 2 * groups) * size, heads * size);
-        let log_sums = ([b, heads, t, 1], [heads * t, t, 1, 1]);
+        let log_sums = [[b, heads, t, 1], [heads * t, t, 1, 1]];
         let mask = self.causal_mask([b, heads, t], parts)?;
         let mut tensors = vec![
             bfloat16(QUERIES, heads, fused)?,
@@ -167,7 +163,7 @@ impl Cudnn {
             bfloat16(VALUES, groups, fused)?,
             bfloat16(OUTPUT, heads, width)?,
             self.tensor(LOG_SUMS, CUDNN_DATA_FLOAT, log_sums, Memory::Device)?,
-            self.tensor(SCALE, CUDNN_DATA_FLOAT, ([1; 4], [1; 4]), Memory::Value)?,
+            self.tensor(SCALE, CUDNN_DATA_FLOAT, [[1; 4]; 2], Memory::Value)?,
         ];
         if pass == Pass::Backward {
             tensors.extend([
@@ -193,10 +189,10 @@ impl Cudnn {
 
     /// Describes the graph that replaces the scores of later keys by minus infinity.
     fn causal_mask(&'static self, [b, heads, t]: [usize; 3], parts: &mut Vec<Descriptor>) -> Result<Descriptor> {
-        let square = ([b, heads, t, t], [heads * t * t, t * t, t, 1]);
+        let square = [[b, heads, t, t], [heads * t * t, t * t, t, 1]];
         let scores = self.tensor(SCORES, CUDNN_DATA_FLOAT, square, Memory::Virtual)?;
         let masked = self.tensor(MASKED, CUDNN_DATA_FLOAT, square, Memory::Virtual)?;
-        let value = self.tensor(MASK_VALUE, CUDNN_DATA_FLOAT, ([1; 4], [1; 4]), Memory::Value)?;
+        let value = self.tensor(MASK_VALUE, CUDNN_DATA_FLOAT, [[1; 4]; 2], Memory::Value)?;
         let comparison = CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE;
         let mask = Descriptor::new(self, CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR)?
             .holding(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_XDESC, &scores)?
@@ -217,7 +213,7 @@ impl Cudnn {
         &'static self,
         number: i64,
         kind: c_int,
-        (dimensions, strides): ([usize; 4], [usize; 4]),
+        [dimensions, strides]: [[usize; 4]; 2],
         memory: Memory,
     ) -> Result<Descriptor> {
         let alignment: i64 = if memory == Memory::Value { 4 } else { 16 };

@@ -158,7 +158,7 @@ impl Compute for Cpu {
             }
             NormKind::RootMeanSquare => {
                 let mut sums = self.pool.take(layer.width);
-                let operands = rmsnorm::Operands { gradient, input, statistics, weight };
+                let operands = layernorm::Operands { gradient, input, statistics, weight };
                 rmsnorm::backward_input(out, &mut sums, residual, operands);
                 sums
             }

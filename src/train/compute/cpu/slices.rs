@@ -72,7 +72,7 @@ impl Cpu {
         let keys = if before > 0 { Some(self.gather_keys(layer, fused, earlier)?) } else { None };
         let mut scratch = self.slice_scratch(&shape, attention::forward_scratch);
         let cached = keys.as_ref().map(|keys| Cached { keys_values: keys, before });
-        attention::forward_slice(out, &mut log_sums, (fused, cached), &mut scratch, &shape);
+        attention::forward_slice(out, &mut log_sums, fused, cached, &mut scratch, &shape);
         [Some(scratch), keys].into_iter().flatten().for_each(|buffer| self.pool.give(buffer));
         Ok(log_sums)
     }

@@ -141,9 +141,9 @@ impl Cpu {
         let own = loss::Share { first: first as u32, vocabulary, stride: self.stride, targets };
         loss::largest(logits, own, &mut largest);
         self.ranks.all_reduce_max(&mut largest)?;
-        loss::exponentials(logits, own, &largest, sums.split_at_mut(rows));
+        loss::exponentials(logits, own, &largest, sums.split_at_mut(rows).into());
         self.ranks.all_reduce(&mut sums)?;
-        let loss = loss::gradient(logits, own, sums.split_at(rows), weight);
+        let loss = loss::gradient(logits, own, sums.split_at(rows).into(), weight);
         self.pool.give(largest);
         self.pool.give(sums);
         Ok(loss)

@@ -17,7 +17,9 @@ use pipesim_models::model_spec::transformer::Config;
 pub fn attention_workspace(
     config: &Config,
     micro: MicroBatch,
-    (precision, ranks, is_sliced): (Precision, usize, bool),
+    precision: Precision,
+    ranks: usize,
+    is_sliced: bool,
 ) -> Result<usize> {
     if !takes_cudnn() {
         return Ok(0);
@@ -61,7 +63,7 @@ impl Operations {
             Pass::Backward => "cudnn attention backward",
         };
         let stream = &self.gpu.compute;
-        self.timing.around(name, &self.gpu, || fused.run((pass, shape), &operands, stream.raw()?))?;
+        self.timing.around(name, &self.gpu, || fused.run(pass, shape, &operands, stream.raw()?))?;
         self.pool.give(workspace);
         Ok(())
     }

@@ -1,0 +1,212 @@
+//! Facts of a layout, a model, a machine and a schedule, by the names that expressions use.
+
+use pipesim_models::hardware::Hardware;
+use pipesim_models::layout::{ParallelConfig, Recompute, RecomputePart};
+use pipesim_models::model_spec::StageLayout;
+use pipesim_models::model_spec::transformer::{Activation, Config, Style};
+use pipesim_schedule::op::Kind;
+use pipesim_schedule::schedule::Schedule;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+/// All facts, with what they are.
+pub const NAMES: &[(&str, &str)] = &[
+    ("p", "devices per pipeline"),
+    ("v", "stages per device; 1 without interleaving"),
+    ("m", "micro-batches per pipeline and step"),
+    ("stages", "p * v"),
+    ("schedule", "name of a built-in schedule without its options; empty with one device"),
+    ("group", "micro-batches per group of an interleaved schedule"),
+    (
+        "ops",
+        "kinds of ops besides whole forwards and backwards: split-backward, recompute, offload, slices, vocabulary, fsdp, overlap",
+    ),
+    ("b", "sequences per micro-batch"),
+    ("batch", "global batch size: sequences per step"),
+    ("seq", "tokens per sequence"),
+    ("tp", "tensor-parallel degree"),
+    ("cp", "context-parallel degree"),
+    ("ep", "expert-parallel degree; 1 in a dense model"),
+    ("etp", "expert-tensor-parallel degree; 1 in a dense model"),
+    ("dp", "data-parallel degree"),
+    ("edp", "expert-data-parallel degree"),
+    ("world", "number of GPUs"),
+    ("zero", "ZeRO stage, 0 to 3"),
+    ("sequence_parallel", "whether sequence parallelism is on"),
+    ("precision", "of matrix products: bf16, fp16, fp32, fp8, mxfp8, nvfp4"),
+    ("recompute", "none, selective, full, or parts"),
+    ("recompute_modules", "list of recomputed parts, with Megatron's names"),
+    ("attention", "flash or plain"),
+    ("dispatcher", "alltoall, deepep, hybridep"),
+    ("routing", "balanced, natural, capacity"),
+    ("cuda_graph", "none, partial, full"),
+    ("moe_overlap", "whether a forward hides the experts' communication of another micro-batch's backward"),
+    ("delay_wgrad", "whether weight gradients are computed apart for that"),
+    ("rounds", "passes through the pipeline per step"),
+    ("layers", "transformer layers"),
+    ("prediction_layers", "layers that predict further tokens"),
+    ("stage_layers", "list: layers of each stage, in model order"),
+    ("even", "whether stages have equal numbers of layers, none predicts further tokens, and no layout was given"),
+    ("layout", "contents of stages as Megatron's string, as in Et*3|(t*4|)*2t*3L"),
+    ("layout_flat", "the same without groups and repetitions"),
+    ("layout_stages", "list: the letters of each stage, as in Ettt"),
+    ("modules", "contents of stages as torchtitan's list of lists of modules; empty if it has no name for one"),
+    ("hidden", "width of the hidden state"),
+    ("ffn", "width of the MLP"),
+    ("heads", "query heads"),
+    ("kv_heads", "key and value heads"),
+    ("head_dim", "channels per head"),
+    ("vocab", "vocabulary size"),
+    ("gated", "whether the MLP has a gate, as in SwiGLU"),
+    ("tied", "whether the head shares the embedding's weights"),
+    ("mla", "whether attention is latent"),
+    ("rope", "whether positions are rotary"),
+    ("norm", "rms or layer"),
+    ("windows", "whether some layers attend to a window"),
+    ("experts", "experts per layer; 0 in a dense model"),
+    ("top_k", "experts per token; 0 in a dense model"),
+    ("shared_experts", "width of the shared experts over an expert's; 0 without"),
+    ("dense_layers", "layers without experts; 0 in a dense model"),
+    ("moe_ffn", "width of an expert; 0 in a dense model"),
+    ("expert_groups", "groups of experts that the router chooses from; 1 without"),
+    ("model", "name of the model; empty if it has none"),
+    ("hardware", "name of the hardware"),
+    ("architecture", "ampere, ada, hopper, blackwell, cdna3, cdna4, or empty"),
+    ("gpus_per_node", "GPUs per node"),
+];
+
+/// What is known of a layout. Expressions that name other facts are not evaluated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts(BTreeMap<&'static str, Json>);
+
+impl Facts {
+    /// Sets one fact of [`NAMES`]; another name changes nothing.
+    pub fn set(&mut self, name: &str, value: impl Into<Json>) -> &mut Facts {
+        if let Some((name, _)) = NAMES.iter().find(|(known, _)| *known == name) {
+            self.0.insert(name, value.into());
+        }
+        self
+    }
+
+    /// Returns a fact, if it is known.
+    pub fn get(&self, name: &str) -> Option<&Json> {
+        self.0.get(name)
+    }
+
+    /// Returns the text of a fact, empty if it is unknown.
+    pub fn text(&self, name: &str) -> &str {
+        self.get(name).and_then(Json::as_str).unwrap_or_default()
+    }
+
+    /// Adds the facts of a schedule. `built_in` is its name among the built-in ones, if it is one.
+    pub fn add_schedule(&mut self, schedule: &Schedule, built_in: Option<&str>) -> &mut Facts {
+        let placement = &schedule.placement;
+        let (p, v) = (placement.devices(), placement.chunks() * placement.directions());
+        self.set("p", p).set("v", v).set("stages", placement.stages()).set("m", schedule.microbatches);
+        self.set("group", if built_in.is_some() { p } else { group(schedule) });
+        if let Some(name) = built_in {
+            self.set("schedule", if p == 1 { "" } else { name });
+        }
+        let has = |kind: Kind| schedule.ops().iter().any(|op| op.kind() == kind);
+        let kinds = [
+            ("split-backward", schedule.splits_backward()),
+            ("recompute", schedule.recomputes() || has(Kind::R)),
+            ("offload", schedule.has_copies()),
+            ("slices", schedule.slices().is_cut()),
+            ("vocabulary", schedule.shares_vocabulary()),
+            ("overlap", schedule.has_pairs()),
+        ];
+        let kinds: Vec<&str> = kinds.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect();
+        self.set("ops", kinds)
+    }
+
+    /// Adds the facts of a layout. `schedule` is the name of a built-in schedule without its options; `None`: of a file.
+    pub fn add_layout(&mut self, layout: &ParallelConfig, schedule: Option<&str>) -> &mut Facts {
+        let l = layout;
+        let (recompute, modules) = match l.recompute {
+            Recompute::Parts(parts) => {
+                let named = RecomputePart::ALL.into_iter().filter(|(_, part)| parts.has(*part));
+                ("parts".to_string(), named.map(|(name, _)| name).collect())
+            }
+            other => (other.to_string(), Vec::new()),
+        };
+        if let Some(name) = schedule {
+            self.set("schedule", if l.pp == 1 { "" } else { name });
+        }
+        self.set("p", l.pp).set("v", l.chunks).set("m", l.micro).set("stages", l.stages()).set("group", l.pp);
+        self.set("b", l.micro_batch_size).set("batch", l.batch()).set("seq", l.sequence).set("rounds", l.rounds);
+        self.set("tp", l.tp).set("cp", l.cp).set("ep", l.ep).set("etp", l.etp).set("dp", l.dp).set("edp", l.edp());
+        self.set("world", l.gpus()).set("zero", l.zero as u8).set("sequence_parallel", l.sequence_parallel);
+        self.set("precision", l.precision.name()).set("recompute", recompute).set("recompute_modules", modules);
+        self.set("dispatcher", l.dispatcher.name()).set("routing", l.routing.name());
+        self.set("cuda_graph", l.cuda_graph.name()).set("moe_overlap", l.moe_overlap);
+        self.set("delay_wgrad", l.delay_wgrad)
+    }
+
+    /// Adds what the stages hold. `is_given`: the user named the contents of stages.
+    pub fn add_stages(&mut self, stages: &StageLayout, is_given: bool) -> &mut Facts {
+        let layers: Vec<usize> = stages.stages.iter().map(|stage| stage.layers).collect();
+        let is_even = layers.windows(2).all(|pair| pair[0] == pair[1]);
+        self.set("even", is_even && !is_given && stages.layers()[1] == 0);
+        self.set("stage_layers", layers).set("layout", stages.to_string()).set("layout_flat", stages.flat());
+        self.set("layout_stages", stages.flat().split('|').collect::<Vec<_>>());
+        let modules = stages.modules().unwrap_or_default();
+        self.set("modules", modules.into_iter().map(Json::from).collect::<Vec<Json>>())
+    }
+
+    /// Adds the sizes of a model.
+    pub fn add_model(&mut self, model: &Config, name: &str) -> &mut Facts {
+        let c = model;
+        self.set("model", name).set("layers", c.layers).set("prediction_layers", c.prediction_layers);
+        self.set("hidden", c.channels).set("ffn", c.mlp).set("heads", c.heads).set("kv_heads", c.groups);
+        self.set("head_dim", c.head_size).set("vocab", c.vocabulary).set("tied", c.tied);
+        self.set("gated", c.activation == Activation::Gated).set("mla", c.latent.is_some());
+        self.set("rope", c.rotary.is_some()).set("windows", c.window.is_some());
+        self.set("norm", if c.style == Style::Llama { "rms" } else { "layer" });
+        let Some(experts) = c.experts else {
+            let of_experts = ["experts", "top_k", "shared_experts", "dense_layers", "moe_ffn"];
+            of_experts.iter().for_each(|name| {
+                self.set(name, 0);
+            });
+            return self.set("expert_groups", 1);
+        };
+        let dense = (0..c.layers).filter(|layer| !experts.has(*layer)).count();
+        self.set("experts", experts.count).set("top_k", experts.top_k).set("moe_ffn", experts.width);
+        self.set("shared_experts", experts.shared_width.div_ceil(experts.width.max(1))).set("dense_layers", dense);
+        self.set("expert_groups", experts.router_groups.max(1))
+    }
+
+    /// Adds the facts of a machine.
+    pub fn add_hardware(&mut self, hardware: &Hardware) -> &mut Facts {
+        self.set("hardware", hardware.name.as_str()).set("gpus_per_node", hardware.gpus_per_node as u64);
+        self.set("architecture", architecture(&hardware.name))
+    }
+}
+
+/// Returns the generation of a chip by its name.
+fn architecture(name: &str) -> &'static str {
+    const BY: [(&str, &str); 13] = [
+        ("a100", "ampere"),
+        ("a800", "ampere"),
+        ("l40", "ada"),
+        ("rtx-4090", "ada"),
+        ("h100", "hopper"),
+        ("h200", "hopper"),
+        ("h800", "hopper"),
+        ("h20", "hopper"),
+        ("b200", "blackwell"),
+        ("b300", "blackwell"),
+        ("mi300", "cdna3"),
+        ("mi325", "cdna3"),
+        ("mi355", "cdna4"),
+    ];
+    BY.iter().find(|(part, _)| name.contains(part)).map_or("", |(_, architecture)| architecture)
+}
+
+/// Returns the micro-batches per group of an interleaved schedule: those that device 0 forwards through its first chunk before its second.
+fn group(schedule: &Schedule) -> u32 {
+    let stages = schedule.placement.stages_of(0).next().unwrap_or(0);
+    let forwards = schedule.program(0).iter().filter(|op| op.kind() == Kind::F);
+    let first = forwards.take_while(|op| op.stage() == stages).count();
+    u32::try_from(first).unwrap_or(u32::MAX).clamp(1, schedule.microbatches.max(1))
+}
