@@ -1,139 +1,281 @@
-"""Random layouts at the edges of rules, as facts; and the lines that the checks read and write."""
+"""Layouts at the edges of the rules of frameworks/*.toml, and Python's reading of these files.
+
+Expressions are evaluated by Python, of which Starlark is a part. A table has one row per layout: its facts, what was given to the
+framework, and the framework's verdict; facts that most rows share are in `common`.
+"""
 
 import json
-import sys
-import traceback
-from pathlib import Path
+import os
+import random
+import re
+import shlex
+import tomllib
 
-import rules
-
-SIZES = [(1024, 2816, 16, 16), (2048, 5632, 16, 4), (2048, 5504, 32, 8), (4096, 11008, 32, 32), (4096, 14336, 32, 8), (3072, 8192, 24, 8),
-         (2560, 6912, 20, 20), (1536, 8960, 12, 2), (896, 4864, 14, 2), (6144, 16384, 48, 8)]
-
-
-def model(random, layers, experts=0):
-    """Returns the facts of a model: dense, or a mixture."""
-    hidden, ffn, heads, kv_heads = random.choice(SIZES)
-    dense = random.choice([0, 0, 1]) if experts else 0
-    return {
-        "model": "", "layers": layers, "prediction_layers": 0, "hidden": hidden, "ffn": ffn, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": hidden // heads, "vocab": random.choice([32000, 50257, 128256, 151936]), "gated": True, "rope": True,
-        "tied": random.random() < 0.3, "mla": False, "norm": "rms", "windows": False, "experts": experts,
-        "top_k": min(experts, random.choice([2, 4, 8])), "shared_experts": random.choice([0, 0, 1]) if experts else 0,
-        "dense_layers": dense, "moe_ffn": random.choice([768, 1408, 1492]) if experts else 0, "expert_groups": 1,
-    }
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "frameworks")
+TABLES = os.path.dirname(os.path.abspath(__file__))
+BUILT_IN = {name: getattr(__builtins__, name) if not isinstance(__builtins__, dict) else __builtins__[name]
+            for name in ["max", "min", "len", "range", "any", "all", "str", "int", "list", "enumerate", "zip", "sorted"]}
 
 
-def split(layers, stages):
-    """Returns layers per stage, the rest given to stages in the middle."""
-    each, rest = divmod(layers, stages)
-    first = (stages - rest) // 2
-    return [each + (first <= stage < first + rest) for stage in range(stages)]
+def load(name):
+    """Reads a file on top of its base."""
+    with open(os.path.join(FOLDER, name + ".toml"), "rb") as file:
+        own = tomllib.load(file)
+    removed, base = own.pop("remove", []), own.pop("base", None)
+    if base is None:
+        return own
+    table = load(base)
+    for key, value in table.items():
+        if isinstance(value, list):
+            table[key] = [entry for entry in value if entry.get("name") not in removed]
+    for key, value in own.items():
+        if isinstance(value, list) and key in table:
+            for entry in value:
+                places = [i for i, known in enumerate(table[key]) if known.get("name") == entry.get("name", 0)]
+                table[key][slice(places[0], places[0] + 1) if places else slice(len(table[key]), None)] = [entry]
+        elif isinstance(value, dict) and key in table:
+            table[key].update(value)
+        else:
+            table[key] = value
+    return table
 
 
-def string(stage_layers, prediction_layers=0):
-    """Returns Megatron's string of the stages: flat, and with runs of equal stages as groups."""
-    def one(count):
-        return "" if count == 0 else "t" if count == 1 else f"t*{count}"
-
-    last = len(stage_layers) - 1
-    parts = [("E" if at == 0 else "") + one(count) + ("m" * prediction_layers + "L" if at == last else "")
-             for at, count in enumerate(stage_layers)]
-    flat = ["E" * (at == 0) + "t" * count + ("m" * prediction_layers + "L") * (at == last) for at, count in enumerate(stage_layers)]
-    text, at = "", 0
-    while at <= last:
-        run = 1
-        while at + run < last and parts[at + run] == parts[at]:
-            run += 1
-        grouped = at > 0 and run > 1
-        text += f"({parts[at]}|)*{run}" if grouped else parts[at] + ("|" if at < last else "")
-        at += run if grouped else 1
-    return text, "|".join(flat)
+class Unknown(Exception):
+    """An expression names a fact that is not known."""
 
 
-def layout(random, p, v, m, b, dp, seq, tp=1, cp=1, ep=1, layers=None, experts=0, uneven=False, prediction_layers=0, **more):
-    """Returns the facts of a layout. `uneven`: the contents of stages are given."""
-    stages = p * v
-    layers = layers if layers is not None else stages * random.choice([1, 2, 3])
-    stage_layers = split(layers, stages)
-    text, flat = string(stage_layers, prediction_layers)
-    world = p * tp * cp * dp
-    etp = more.get("etp", tp if experts and random.random() < 0.3 else 1)
-    facts = {
-        "p": p, "v": v, "m": m, "stages": stages, "schedule": "" if p == 1 else "1f1b" if v == 1 else "interleaved-1f1b", "group": p,
-        "ops": [], "b": b, "batch": b * m * dp, "seq": seq, "tp": tp, "cp": cp, "ep": ep, "etp": etp, "dp": dp,
-        "edp": max(1, world // (p * ep * etp)), "world": world, "zero": random.choice([0, 1]), "sequence_parallel": False,
-        "precision": "bf16", "recompute": "none", "recompute_modules": [], "attention": "flash", "dispatcher": "alltoall",
-        "routing": "balanced", "cuda_graph": "none", "moe_overlap": False, "delay_wgrad": False, "rounds": 1,
-        "stage_layers": stage_layers, "layout": text, "layout_flat": flat,
-        "even": len(set(stage_layers)) == 1 and prediction_layers == 0 and not uneven,
-        "hardware": "h100-sxm", "architecture": "hopper", "gpus_per_node": 8,
-    }
-    facts.update(model(random, layers, experts))
-    facts["prediction_layers"] = prediction_layers
-    facts.update(more)
-    return facts
-
-
-class Silent(Exception):
-    """The framework runs something else without an error."""
-
-
-def verdict(judge, checkouts):
-    """Runs `judge`; returns "accepted", or the error with its file and line in one of the checkouts."""
+def evaluate(text, facts):
     try:
-        judge()
-    except Silent as difference:
-        return {"verdict": "silent", "error": str(difference)}
-    except (Exception, SystemExit) as error:
-        place = ""
-        for frame in traceback.extract_tb(error.__traceback__):
-            for root in checkouts:
-                if Path(frame.filename).is_relative_to(root):
-                    place = f"{Path(frame.filename).relative_to(root)}:{frame.lineno}"
-        text = " ".join(str(error).split()) or type(error).__name__
-        return {"verdict": "refused", "error": text, "source": place}
-    return {"verdict": "accepted"}
+        return eval(text, {**facts, "__builtins__": BUILT_IN})
+    except NameError as error:
+        raise Unknown(text) from error
 
 
-def answer(judge, checkouts):
-    """Reads lines {"facts": {}, "options": ""}, and writes a verdict for each; returns how many were refused."""
-    refused = 0
-    for line in filter(str.strip, sys.stdin):
-        question = json.loads(line)
-        found = verdict(lambda: judge(question["facts"], question["options"]), checkouts)
-        refused += found["verdict"] != "accepted"
-        print(json.dumps({**{key: question[key] for key in question if key not in ["facts", "options"]}, **found}), flush=True)
-    return refused
+def template(text, facts):
+    return re.sub(r"\{([^{}]*)\}", lambda found: str(evaluate(found[1], facts)), text)
 
 
-def tabulate(name, layouts, options, judge, checkouts, path):
-    """Writes a table of layouts with what was given and the verdict; says where the rules of `frameworks/NAME.toml` disagree."""
-    framework, rows, wrong, met = rules.load(name), [], 0, {}
-    for facts in layouts:
-        given = options(framework, facts)
-        found = verdict(lambda: judge(facts, given), checkouts)
-        refused, silent = rules.broken(framework, facts), rules.broken(framework, facts, ["silent"])
-        broken = refused or silent
-        agrees = found["verdict"] == ("refused" if refused else "silent" if silent else "accepted")
-        agrees = agrees and (not broken or any(same(text, found["error"]) for _, text in broken))
-        if len(broken) == 1:
-            met[broken[0][0]] = True
-        if not agrees:
-            wrong += 1
-            print(f"differs: {json.dumps(found)}\n  rules: {broken}\n  options: {given}\n  facts: {json.dumps(facts)}", file=sys.stderr)
-        rows.append({"facts": facts, "given": given, **found})
-    for rule in framework["rules"]:
-        if rule["kind"] in ["refused", "silent"] and rule["name"] not in met:
-            print(f"no layout breaks {rule['name']} alone", file=sys.stderr)
-    head = {"framework": framework["framework"], "version": framework["version"], "source": framework["source"]}
-    text = json.dumps(head)[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n"
-    Path(path).write_text(text)
-    accepted = sum(row["verdict"] == "accepted" for row in rows)
-    print(f"{len(rows)} layouts, {accepted} accepted, {wrong} verdicts or errors differ from the rules", file=sys.stderr)
+def objections(file, facts):
+    """Returns name, kind and error of each broken rule."""
+    found = []
+    if facts.get("schedule") and facts["schedule"] not in file["schedules"]:
+        found.append(("schedule", "missing", f"{file['title']} has no {facts['schedule']}"))
+    for rule in file.get("rules", []):
+        try:
+            whole = f"({rule.get('when', 'True')}) and not ({rule['expect']})"
+            # a rule is skipped if any fact that it names is unknown
+            if any(name not in facts for name in names(whole)):
+                continue
+            if evaluate(whole, facts):
+                found.append((rule["name"], rule["kind"], template(rule["error"], facts)))
+        except Unknown:
+            continue
+    return found
+
+
+def names(text):
+    """Returns the free names of an expression."""
+    code = compile(text, "rule", "eval")
+    bound = set()
+    stack = [code]
+    found = set()
+    while stack:
+        one = stack.pop()
+        found |= set(one.co_names)
+        bound |= set(one.co_varnames)
+        stack += [inner for inner in one.co_consts if hasattr(inner, "co_code")]
+    return {name for name in found - bound - set(BUILT_IN) if not hasattr(str, name) and not hasattr(dict, name)}
+
+
+def options(file, facts):
+    """Returns the options as text, in the form that the file names."""
+    found = []
+    for option in file.get("options", []):
+        if evaluate(option.get("when", "True"), facts):
+            found.append((option["name"], evaluate(option["value"], facts) if "value" in option else None))
+    return toml(found) if file["form"] == "toml" else arguments(found)
+
+
+def arguments(found):
+    words = []
+    for name, value in found:
+        words.append(name)
+        if value is not None:
+            words += [shlex.quote(str(one)) for one in (value if isinstance(value, list) else [value])]
+    return " ".join(words)
+
+
+def toml(found):
+    tables = {}
+    for name, value in found:
+        table, key = name.rsplit(".", 1)
+        tables.setdefault(table, []).append(f"{key} = {json.dumps(True if value is None else value)}")
+    return "\n\n".join(f"[{table}]\n" + "\n".join(lines) for table, lines in tables.items())
+
+
+def of_pytorch(version, seed, count):
+    """Yields layouts of a pipeline: ranks, stages per rank and micro-batches around the limits of each schedule."""
+    file, pick, seen = load(f"pytorch-{version}"), random.Random(seed), set()
+    while len(seen) < count:
+        name = pick.choice(sorted(file["schedules"]))
+        p = pick.choice([2, 3, 4, 5, 6, 8])
+        v = {"1f1b": 1, "gpipe": 1, "zb-v": 2, "dualpipe-v": 2}.get(name) or pick.choice([1, 2, 3, 4])
+        if pick.random() < 0.15:
+            v = pick.choice([1, 2, 3])
+        near = pick.choice([1, p - 1, p, p + 1, 2 * p - 1, 2 * p, 2 * p + 1, p * v - 1, p * v, p * v + 1, 3 * p, 3 * p + 2, 4 * p])
+        m = max(1, near)
+        if (name, p, v, m) in seen:
+            continue
+        seen.add((name, p, v, m))
+        # PyTorch's own group, which differs from p only where it cannot be p
+        facts = {"p": p, "v": v, "m": m, "stages": p * v, "schedule": name, "group": m // max(1, m // p), "ops": []}
+        yield {"facts": facts, "given": {"schedule": file["schedules"][name], "p": p, "v": v, "m": m}}
+
+
+COMMON = {
+    "p": 1, "v": 1, "m": 1, "schedule": "", "ops": [], "b": 1, "seq": 4096, "tp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1, "zero": 3,
+    "sequence_parallel": False, "precision": "bf16", "recompute": "none", "recompute_modules": [], "attention": "flash",
+    "dispatcher": "alltoall", "routing": "balanced", "cuda_graph": "none", "moe_overlap": False, "delay_wgrad": False, "rounds": 1,
+    "layers": 8, "prediction_layers": 0, "even": True, "heads": 16, "kv_heads": 8, "head_dim": 16, "hidden": 256, "ffn": 768,
+    "vocab": 2048, "gated": True, "tied": False, "mla": False, "rope": True, "norm": "rms", "windows": False, "experts": 0, "top_k": 0,
+    "shared_experts": 0, "dense_layers": 0, "moe_ffn": 0, "model": "", "hardware": "h100-sxm", "architecture": "hopper",
+    "gpus_per_node": 8,
+}
+
+
+def of_torchtitan(version, seed, count):
+    """Yields layouts of a job, most of them changed at one or two edges."""
+    file, pick = load(f"torchtitan-{version}"), random.Random(f"{seed} {version}")
+    while count > 0:
+        facts = layout(file, pick)
+        if version != "2026-08" and facts["experts"] and facts["experts"] % facts["ep"]:
+            continue  # these versions fail in the first exchange of tokens, which is not run here
+        shape = ["layers", "heads", "kv_heads", "head_dim", "hidden", "ffn", "vocab", "tied", "mla", "experts", "top_k", "dense_layers",
+                 "moe_ffn", "prediction_layers"]
+        given = {"world": facts["world"], "toml" if file["form"] == "toml" else "arguments": options(file, facts),
+                 "model": {name: facts[name] for name in shape if facts[name] != COMMON[name]}}
+        given["model"].setdefault("kv_heads", facts["kv_heads"])
+        given["model"].setdefault("layers", facts["layers"])
+        if facts["model"]:
+            given["model"]["name"] = facts["model"]
+        count -= 1
+        yield {"facts": {name: value for name, value in facts.items() if COMMON.get(name, ...) != value}, "given": given}
+
+
+def layout(file, pick):
+    """Returns the facts of one layout."""
+    f = dict(COMMON)
+    chance = lambda of: pick.random() < of
+    f["p"] = pick.choice([1, 2, 2, 3, 4, 4])
+    if f["p"] > 1:
+        f["schedule"] = pick.choice(sorted(file["schedules"]))
+        f["v"] = {"1f1b": 1, "gpipe": 1}.get(f["schedule"], 2)
+        if f["schedule"] in ("interleaved-1f1b", "looped-bfs", "interleaved-zb"):
+            f["v"] = pick.choice([2, 2, 3, 4])
+        if chance(0.12):
+            f["v"] = pick.choice([1, 2, 3])
+        f["m"] = f["p"] * f["v"] * pick.choice([1, 2])
+        if chance(0.3):
+            f["m"] = max(1, pick.choice([1, f["p"] - 1, f["p"] + 1, 2 * f["p"] + 1, 3 * f["p"] + 2, f["p"] * f["v"] - 1]))
+    else:
+        f["m"] = pick.choice([1, 2, 4])
+    f["stages"] = f["p"] * f["v"]
+    f["group"] = f["m"] // max(1, f["m"] // f["p"]) if f["p"] > 1 else 1
+    f["tp"], f["cp"], f["dp"] = pick.choice([1, 2, 4, 8]), pick.choice([1, 1, 2]), pick.choice([1, 2, 4])
+    f["sequence_parallel"] = f["tp"] > 1 and chance(0.85)
+    f["b"], f["zero"] = pick.choice([1, 2]), pick.choice([0, 2, 2, 3])
+    f["recompute"] = pick.choice(["none", "selective", "full"])
+    model(f, pick, chance)
+    if chance(0.12):
+        f["seq"] += pick.choice([1, 2, 4, 8, 12, f["tp"], 2 * f["cp"]])
+    if file["version"] == "0.2":  # does not know layers that predict, and always splits sequences; its heads fail in the first step
+        f["prediction_layers"], f["sequence_parallel"] = 0, f["tp"] > 1
+        f["model"] = "qwen3-14b" if not f["mla"] and chance(0.1) else ""
+        if f["ep"] > 1 and chance(0.3):
+            f["etp"] = pick.choice([f["tp"], 2])
+    elif chance(0.06):
+        f["heads"], f["kv_heads"] = pick.choice([(12, 12), (16, 2), (24, 8), (16, 6)])
+        f["hidden"] = f["heads"] * f["head_dim"]
+    if chance(0.04):
+        f["cuda_graph"] = "full"
+    f["batch"] = f["b"] * f["m"] * f["dp"]
+    f["world"] = f["p"] * f["tp"] * f["cp"] * f["dp"]
+    if chance(0.03):
+        f["world"] *= 2
+    stages(f, pick, chance)
+    return f
+
+
+def model(f, pick, chance):
+    """Gives the model experts, tied embeddings or layers that predict further tokens."""
+    f["layers"] = f["stages"] * pick.choice([1, 2, 3])
+    if chance(0.35):
+        f["experts"], f["top_k"], f["moe_ffn"] = pick.choice([8, 16, 12]), 2, 256
+        f["mla"] = chance(0.4)
+        f["ep"] = pick.choice([1, 2, 4, 8, 16])
+        if f["experts"] == 12 and f["ep"] > 4 and chance(0.7):
+            f["ep"] = 4
+        f["etp"] = 1 if f["ep"] > 1 else f["tp"]
+        f["head_dim"] = 128 if not f["mla"] else 16
+        f["hidden"] = f["heads"] * f["head_dim"]
+    if f["mla"]:
+        f["kv_heads"], f["dense_layers"], f["shared_experts"] = f["heads"], pick.choice([0, 1]), 2
+        f["prediction_layers"] = 1 if chance(0.15) else 0
+    elif not f["experts"] and chance(0.06):
+        f["tied"] = True
+
+
+def stages(f, pick, chance):
+    """Splits the layers over the stages, sometimes unevenly."""
+    count, layers = f["stages"], f["layers"]
+    split = [layers // count] * count
+    if f["p"] > 1 and (chance(0.3) or f["prediction_layers"]):
+        f["even"] = False
+        extra = pick.randrange(count)
+        split[extra] += 1
+        f["layers"] += 1
+    if f["even"]:
+        return
+    f["stage_layers"], modules, first = split, [], 0
+    for number, size in enumerate(split):
+        names_of = ["tok_embeddings"] if number == 0 else []
+        names_of += [f"layers.{layer}" for layer in range(first, first + size)]
+        modules.append(names_of + (["norm", "lm_head"] if number == count - 1 else []))
+        first += size
+    f["modules"] = modules if not f["prediction_layers"] else []
+
+
+def write(name, version, seed, rows):
+    """Puts the rows of a version into the table of a framework."""
+    path = os.path.join(TABLES, name + ".json")
+    tables = json.load(open(path)) if os.path.exists(path) else {}
+    common = COMMON if name == "torchtitan" else {}
+    tables[version] = {"seed": seed, "common": common, "rows": list(rows)}
+    line = lambda value: json.dumps(value, separators=(",", ":"))
+    parts = [f'{line(version)}:{{"seed":{table["seed"]},"common":{line(table["common"])},"rows":[\n'
+             + ",\n".join(line(row) for row in table["rows"]) + "\n]}" for version, table in sorted(tables.items())]
+    with open(path, "w") as file:
+        file.write("{" + ",\n".join(parts) + "}\n")
+
+
+def agreement(name):
+    """Returns where the rules and the table of a framework disagree."""
+    tables, wrong = json.load(open(os.path.join(TABLES, name + ".json"))), []
+    for version, table in tables.items():
+        file = load(f"{name}-{version}")
+        for number, row in enumerate(table["rows"]):
+            facts = {**table["common"], **row["facts"]}
+            broken = [(rule, kind, error) for rule, kind, error in objections(file, facts) if kind in ("refused", "silent")]
+            kinds = {"refused"} if any(kind == "refused" for _, kind, _ in broken) else {kind for _, kind, _ in broken}
+            agrees = kinds == ({row["verdict"]} - {"accepted"})
+            says = row["verdict"] != "refused" or any(error in row["error"] for _, _, error in broken)
+            if not agrees or not says:
+                wrong.append((name, version, number, row.get("error"), row.get("at"), broken, row["given"]))
     return wrong
 
 
-def same(text, error):
-    """Returns whether an error is that of a rule, apart from white space."""
-    return " ".join(text.split()) in " ".join(error.split())
+if __name__ == "__main__":
+    for framework in ["pytorch", "torchtitan"]:
+        if os.path.exists(os.path.join(TABLES, framework + ".json")):
+            for one in agreement(framework):
+                print(*one, sep="\n    ")
