@@ -2,9 +2,9 @@
 
 use super::answer::{Plan, Plans};
 use super::flags::{Names, Target, flags};
-use super::question::Objective;
 use super::reason::PlanError;
 use super::search::Search;
+use crate::question::Objective;
 use pipesim_models::layout::{ParallelConfig, Zero};
 use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
