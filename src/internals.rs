@@ -3,6 +3,7 @@
 pub use pipesim_answer::*;
 pub use pipesim_cost as cost;
 pub use pipesim_exec::{self as exec, doctor, ranks};
+pub use pipesim_frameworks as frameworks;
 pub use pipesim_import as import;
 pub use pipesim_language as dsl;
 pub use pipesim_measure::*;

@@ -127,6 +127,9 @@ pub(crate) struct EnvironmentEntry {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoteEntry {
+    /// By which other files replace or remove it.
+    #[serde(default, rename = "name")]
+    pub _name: String,
     #[serde(default = "always")]
     pub when: String,
     pub text: String,

@@ -5,6 +5,7 @@ use super::expression::{Expression, Program, Source};
 use super::facts::Facts;
 use super::file::{FILES, FrameworkFile, Head};
 use super::printer;
+use pipesim_schedule::schedule::Schedule;
 use serde::Serialize;
 use serde_json::Value as Json;
 use std::cmp::Reverse;
@@ -310,6 +311,21 @@ impl Framework {
         let set = set.iter().map(|(name, value)| format!("set {name}={}", printer::word(value)));
         let notes = self.entries(&self.notes, facts)?;
         Ok(set.chain(notes.iter().map(|(_, text)| printer::word(text))).collect())
+    }
+
+    /// Returns what to do so that it loads a schedule file in `format`, one of PyTorch's, or why it cannot; nothing if it loads no files.
+    ///
+    /// # Errors
+    /// A rule or note that cannot be evaluated.
+    pub fn loading(&self, schedule: &Schedule, format: &str) -> Result<Vec<String>, Error> {
+        let mut facts = Facts::default();
+        facts.add_schedule(schedule, None);
+        let usual = self.notes(&facts)?;
+        let objections = self.objections(facts.set("csv", format))?;
+        let mut texts = if objections.is_empty() { self.notes(&facts)? } else { Vec::new() };
+        texts.retain(|text| !usual.contains(text));
+        texts.extend(objections.into_iter().map(|one| format!("{}; {}", one.error, one.remedy)));
+        Ok(texts.iter().map(|text| format!("{} {}: {text}", self.title(), self.version())).collect())
     }
 
     /// Returns the entries that apply, with their values.

@@ -5,6 +5,7 @@ mod batches;
 mod check;
 mod csv;
 mod dsl;
+mod frameworks;
 mod imports;
 mod names;
 mod schedules;

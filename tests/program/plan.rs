@@ -100,10 +100,8 @@ fn plans_with_experts_say_how_experts_are_shared() {
             assert_eq!((&predicted["ep"], &predicted["etp"]), (&ep.into(), &etp.into()), "{command}");
             let flags = |target: &str| plan["flags"][target].as_str().unwrap_or_default().to_string();
             if stack == "torchtitan" {
-                let titan: toml::Table = flags("torchtitan").parse().unwrap();
-                let degree = |key: &str| titan["parallelism"].get(key).and_then(toml::Value::as_integer);
-                assert_eq!(degree("expert_parallel_degree"), (ep > 1).then_some(ep), "{command}");
-                assert_eq!(degree("expert_tensor_parallel_degree"), (ep > 1).then_some(1), "{command}");
+                let degree = word_after(&flags("torchtitan"), "--parallelism.expert_parallel_degree");
+                assert_eq!(degree, (ep > 1).then(|| ep.to_string()), "{command}");
                 continue;
             }
             let says = |text: &str| flags("megatron").contains(text) || flags("megatron-bridge").contains(text);
@@ -112,6 +110,11 @@ fn plans_with_experts_say_how_experts_are_shared() {
             assert_eq!(flags("torchtitan").is_empty(), tp > 1 && ep == 1, "{command}");
         }
     }
+}
+
+/// The word after `name` among options.
+fn word_after(options: &str, name: &str) -> Option<String> {
+    options.split_whitespace().skip_while(|word| *word != name).nth(1).map(str::to_string)
 }
 
 #[test]
@@ -138,8 +141,13 @@ fn flags_are_those_of_the_programs() {
     }
     let bridge = flags("--to megatron-bridge --fix tp=2,pp=2,layers=19/17");
     assert!(bridge.contains("model.tensor_model_parallel_size=2") && bridge.contains("'Et*19|t*17L'"), "{bridge}");
-    let titan: toml::Table = flags("--to torchtitan --stack torchtitan --fix tp=2,pp=2,dp=2 -s zb-v").parse().unwrap();
-    let parallelism = titan["parallelism"].as_table().unwrap();
+    let titan = "--to torchtitan --stack torchtitan --fix tp=2,pp=2,dp=2 -s zb-v";
+    let newest = flags(titan);
+    let word = |key: &str| word_after(&newest, &format!("--parallelism.{key}"));
+    assert_eq!(word("pipeline_parallel_schedule").as_deref(), Some("ZBVZeroBubble"), "{newest}");
+    assert_eq!(word("tensor_parallel_degree").as_deref(), Some("2"), "{newest}");
+    let old: toml::Table = flags(&format!("{titan} --framework-version 0.2")).parse().unwrap();
+    let parallelism = old["parallelism"].as_table().unwrap();
     assert_eq!(parallelism["pipeline_parallel_schedule"].as_str(), Some("ZBVZeroBubble"));
     assert_eq!(parallelism["tensor_parallel_degree"].as_integer(), Some(2));
     let deepspeed: Value =
@@ -185,7 +193,7 @@ fn files_and_formats_hold_the_plans() {
     }
     let read = |name: &str| fs::read(name).unwrap();
     let text = |name: &str| String::from_utf8(read(name)).unwrap();
-    assert!(text(&names[0]).contains("<svg") && text(&names[0]).contains("data_parallel_shard_degree"));
+    assert!(text(&names[0]).contains("<svg") && text(&names[0]).contains("model.tensor_model_parallel_size"));
     assert!(text(&names[1]).starts_with("<svg") && text(&names[1]).contains("time against memory"));
     assert!(read(&names[2]).starts_with(b"\x89PNG") && read(&names[3]).starts_with(b"%PDF"));
     let written: Value = serde_json::from_str(&text(&names[4])).unwrap();

@@ -202,11 +202,16 @@ impl PlanReport<'_> {
 
     fn plan_json(&self, plan: &Plan) -> Value {
         let l = &plan.layout;
-        let mut flags = Map::new();
+        let [mut flags, mut notes, mut refused] = [(); 3].map(|()| Map::new());
         let all = Target::all().unwrap_or_default();
         for target in all.into_iter().filter(|target| matches!(target, Target::Framework(_))) {
-            if let Ok(found) = self.flags(plan, target) {
-                flags.insert(target.name().to_string(), Value::from(found.text));
+            let name = target.name().to_string();
+            match self.flags(plan, target) {
+                Ok(found) => {
+                    flags.insert(name.clone(), Value::from(found.text));
+                    notes.extend((!found.notes.is_empty()).then(|| (name, Value::from(found.notes))));
+                }
+                Err(why) => drop(refused.insert(name, Value::from(why.to_string()))),
             }
         }
         json!({
@@ -234,6 +239,8 @@ impl PlanReport<'_> {
             "tie": plan.is_tie,
             "command": self.flags(plan, Target::Pipesim).unwrap_or_default().text,
             "flags": flags,
+            "notes": notes,
+            "refused": refused,
         })
     }
 
