@@ -19,6 +19,7 @@ import os
 import shlex
 import sys
 import traceback
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,10 +64,12 @@ class Training:
         from megatron.core import num_microbatches_calculator as calculator
 
         a = self.args
-        calculator.unset_num_microbatches_calculator()
+        calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = None
         named = {"rank": 0, "global_batch_size": a.global_batch_size, "micro_batch_size": a.micro_batch_size}
         named |= {"data_parallel_size": a.data_parallel_size, "decrease_batch_size_if_needed": False}
-        calculator.init_num_microbatches_calculator(**named)
+        named["rampup_batch_size"] = None
+        taken = signature(calculator.init_num_microbatches_calculator).parameters
+        calculator.init_num_microbatches_calculator(**{name: value for name, value in named.items() if name in taken})
 
     def make_groups(self) -> None:
         """Makes the process groups (megatron/training/initialize.py)."""
@@ -210,6 +213,10 @@ STEPS = [
 ]
 
 
+FORK_STEPS = [Training.parse, Training.validate, Training.configure, Training.count_micro_batches]
+"""Steps for the zero-bubble fork, whose other code does not run with today's PyTorch and without GPUs."""
+
+
 def words(model: dict | list) -> list[str]:
     """Returns the words of options by name; `true` is a flag."""
     if isinstance(model, list):
@@ -260,7 +267,7 @@ def judge(question: dict, checkout: Path) -> dict:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed):
-            for step in STEPS:
+            for step in FORK_STEPS if stubs.is_fork(checkout) else STEPS:
                 step(training)
     except SystemExit:
         said = printed.getvalue().strip().splitlines() or ["exit"]

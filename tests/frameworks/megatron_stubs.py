@@ -6,6 +6,7 @@ Megatron-LM's own code is never changed, only what it asks of the machine and of
 - the version of Transformer Engine (`get_te_version`), and its fused rotary embedding and permutations, which are only tested for being there.
 - Apex's fused gradient accumulation, which is only tested for being there.
 - DeepEP and HybridEP (`fused_dispatch`, `hybrid_ep_dispatch`), which are only tested for being there.
+- Packages that only the zero-bubble fork imports: see `IMPORTED_BY_FORK`.
 - CUDA: device properties (the major version is the architecture asked for), the current device, and tensors made on `cuda`, which are made on the CPU.
 - NCCL: process groups are PyTorch's `fake` ones, so one process is rank 0 of a world of any size.
 """
@@ -26,6 +27,14 @@ MAJOR = {"": 9, "ampere": 8, "ada": 8, "hopper": 9, "blackwell": 10}
 TRANSFORMER_ENGINE = "2.17.0"
 """Version of Transformer Engine that is pretended to be installed."""
 
+IMPORTED_BY_FORK = ["six", "pynvml", "flash_attn", "flash_attn.flash_attn_interface", "apex", "apex.optimizers"]
+"""Packages that the zero-bubble fork imports, and whose code its checks do not run."""
+
+
+def is_fork(checkout: Path) -> bool:
+    """Returns whether the sources are those of the zero-bubble fork."""
+    return (checkout / "megatron/core/zbpp_utils.py").exists()
+
 
 class Machine:
     """The GPU that Megatron-LM is told it runs on."""
@@ -36,6 +45,15 @@ class Machine:
     def set(cls, architecture: str) -> None:
         """Sets the architecture of the GPU."""
         cls.major = MAJOR[architecture]
+
+
+class Missing(types.ModuleType):
+    """A package that is imported and not used."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return present
 
 
 def present(*_: object, **__: object) -> None:
@@ -65,6 +83,8 @@ def before_import(checkout: Path) -> None:
     sys.path[:] = [str(checkout), *(folder for folder in sys.path if Path(folder).resolve() != Path(__file__).parent)]
     import torch
 
+    for name in IMPORTED_BY_FORK if is_fork(checkout) else []:
+        sys.modules.setdefault(name, Missing(name))
     properties = lambda *_: types.SimpleNamespace(major=Machine.major, minor=0, multi_processor_count=132)
     torch.cuda.get_device_properties = properties
     torch.cuda.get_device_capability = lambda *_: (Machine.major, 0)
