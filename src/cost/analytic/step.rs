@@ -39,7 +39,9 @@ pub struct TimePart {
     pub column: &'static str,
     /// Column in tables.
     pub title: &'static str,
+    /// What the time goes to.
     pub cause: &'static str,
+    /// Its length.
     pub seconds: f64,
 }
 
