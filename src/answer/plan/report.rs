@@ -2,9 +2,9 @@
 
 use super::answer::{Plan, Plans};
 use super::flags::{Names, PlanFlags, Target, flags};
-use super::question::Objective;
 use super::reason::PlanError;
 use super::search::Search;
+use crate::question::Objective;
 use pipesim_cost::analytic::Analytic;
 use pipesim_models::layout::{ParallelConfig, Zero};
 use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
