@@ -7,6 +7,8 @@ from pathlib import Path
 
 import rules
 
+# name of what was given, by the form of options
+FORMS = {"arguments": "arguments", "overrides": "arguments", "json": "json", "yaml": "yaml"}
 SIZES = [(1024, 2816, 16, 16), (2048, 5632, 16, 4), (2048, 5504, 32, 8), (4096, 11008, 32, 32), (4096, 14336, 32, 8), (3072, 8192, 24, 8),
          (2560, 6912, 20, 20), (1536, 8960, 12, 2), (896, 4864, 14, 2), (6144, 16384, 48, 8)]
 
@@ -122,7 +124,7 @@ def tabulate(framework, seed, layouts, options, judge, checkouts, path):
         if not agrees:
             wrong += 1
             print(f"differs: {json.dumps(found)}\n  rules: {broken}\n  options: {given}\n  facts: {json.dumps(facts)}", file=sys.stderr)
-        rows.append({"facts": facts, "given": given, **found})
+        rows.append({"facts": facts, "given": {FORMS[framework["form"]]: given}, **found})
     for rule in framework["rules"]:
         if rule["kind"] in ["refused", "silent"] and rule["name"] not in alone:
             print(f"no layout breaks {rule['name']} alone", file=sys.stderr)

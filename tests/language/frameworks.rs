@@ -62,3 +62,19 @@ fn torchtitan_says_what_the_rules_say() {
 fn pytorch_says_what_the_rules_say() {
     check("pytorch");
 }
+
+#[test]
+fn megatron_bridge_says_what_the_rules_say() {
+    check("megatron-bridge");
+}
+
+#[test]
+fn deepspeed_says_what_the_rules_say() {
+    check("deepspeed");
+    check("megatron-deepspeed");
+}
+
+#[test]
+fn nanotron_says_what_the_rules_say() {
+    check("nanotron");
+}
