@@ -49,6 +49,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("layers", "transformer layers"),
     ("prediction_layers", "layers that predict further tokens"),
     ("stage_layers", "list: layers of each stage, in model order"),
+    ("split", "list: layers of each stage as the framework splits them by itself, if its file has `split`"),
     ("even", "whether stages have equal numbers of layers, none predicts further tokens, and no layout was given"),
     ("layout", "contents of stages as Megatron's string, as in Et*3|(t*4|)*2t*3L"),
     ("layout_flat", "the same without groups and repetitions"),

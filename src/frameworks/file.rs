@@ -47,6 +47,8 @@ pub(crate) struct FrameworkFile {
     /// The stacks that run it.
     #[serde(default)]
     pub stacks: Vec<String>,
+    /// Layers of each stage if nothing else is asked for, where the framework splits them in its own way.
+    pub split: Option<String>,
     /// Its name of each schedule.
     #[serde(default)]
     pub schedules: BTreeMap<String, String>,

@@ -8,6 +8,7 @@ use super::printer;
 use pipesim_schedule::schedule::Schedule;
 use serde::Serialize;
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::{LazyLock, OnceLock};
 
@@ -49,6 +50,7 @@ struct Entry {
 pub struct Framework {
     file: FrameworkFile,
     program: Program,
+    split: Option<Expression>,
     rules: Vec<Rule>,
     options: Vec<Entry>,
     environment: Vec<Entry>,
@@ -120,6 +122,7 @@ impl Framework {
     pub fn read(name: &str, text: &str, others: &dyn Fn(&str) -> Option<String>) -> Result<Framework, Error> {
         let file = FrameworkFile::read(name, text, others)?;
         let mut source = Source::default();
+        let split = file.split.as_ref().map(|split| source.add(split));
         let rules = file.rules.iter().map(|rule| Rule {
             name: rule.name.clone(),
             kind: rule.kind,
@@ -147,7 +150,7 @@ impl Framework {
             value: Some(source.add_template(&entry.text)),
         });
         let notes = notes.collect();
-        Ok(Framework { program: source.compile(name)?, file, rules, options, environment, notes })
+        Ok(Framework { program: source.compile(name)?, file, split, rules, options, environment, notes })
     }
 
     /// Returns a version of a framework, or its newest.
@@ -255,7 +258,7 @@ impl Framework {
     /// A rule that cannot be evaluated.
     pub fn objections(&self, facts: &Facts) -> Result<Vec<Objection>, Error> {
         let mut found: Vec<Objection> = self.lacks(facts.text("schedule")).into_iter().collect();
-        self.program.evaluate(facts, |value| {
+        self.program.evaluate(self.with_split(facts)?.as_ref(), |value| {
             for rule in &self.rules {
                 if value(rule.broken)? != Some(Json::Bool(true)) {
                     continue;
@@ -271,6 +274,22 @@ impl Framework {
         Ok(found)
     }
 
+    /// Returns the layers of each stage as it splits them by itself; `None` if it takes any split, or if facts are missing.
+    ///
+    /// # Errors
+    /// An expression that cannot be evaluated.
+    pub fn split(&self, facts: &Facts) -> Result<Option<Vec<usize>>, Error> {
+        Ok(self.with_split(facts)?.get("split").and_then(|split| serde_json::from_value(split.clone()).ok()))
+    }
+
+    fn with_split<'a>(&self, facts: &'a Facts) -> Result<Cow<'a, Facts>, Error> {
+        let Some(split) = self.split else { return Ok(Cow::Borrowed(facts)) };
+        let Some(layers) = self.program.evaluate(facts, |value| value(split))? else { return Ok(Cow::Borrowed(facts)) };
+        let mut facts = facts.clone();
+        facts.set("split", layers);
+        Ok(Cow::Owned(facts))
+    }
+
     /// Returns whether it refuses a layout or does something else; with `expresses`, also whether it has no way to express it.
     ///
     /// # Errors
@@ -284,7 +303,7 @@ impl Framework {
             ObjectionKind::Missing => expresses,
             ObjectionKind::Needs => false,
         };
-        self.program.evaluate(facts, |value| {
+        self.program.evaluate(self.with_split(facts)?.as_ref(), |value| {
             for rule in self.rules.iter().filter(|rule| counts(rule.kind)) {
                 if value(rule.broken)? == Some(Json::Bool(true)) {
                     return Ok(true);
