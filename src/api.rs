@@ -74,8 +74,8 @@ pub mod plans {
 /// Questions about steps, their answers, and files of questions.
 pub mod questions {
     pub use pipesim_answer::question::{
-        Answer, Busy, Case, ExpertFigures, Found, LayoutFigures, LeftOut, MemoryCap, Observer, Predicted, Prepared,
-        Question, Remark, Silent, StageSplit, VERSION, answer,
+        Answer, Busy, Case, ExpertFigures, Found, LayoutFigures, MemoryCap, Observer, Predicted, Prepared, Question,
+        Remark, Silent, StageSplit, VERSION, answer,
     };
 }
 

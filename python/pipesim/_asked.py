@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from . import _arguments, _program
-from ._errors import EnvironmentFailure, Error
+from ._errors import Error
 from ._schedule import Schedule
 
 #: Options that say how a picture looks, and of those the ones that pages and data have.
@@ -35,7 +35,7 @@ class Asked:
             self.only, self._place = self._number(*self._place), None
         kept = self._of_files(Path(more[-1]).suffix[1:]) if "-o" in more else self.options
         with tempfile.TemporaryDirectory() as folder:
-            schedules = [f"--schedule={_named(folder, one)}" for one in self.schedules]
+            schedules = [f"--schedule={one.written(folder) if isinstance(one, Schedule) else one}" for one in self.schedules]
             only = [f"--only={self.only}"] if self.only else []
             words = [word for words in kept.values() for word in words]
             return _program.run([self.verb, *schedules, *words, *only, *more], {*self.options, "schedule"}, shown)
@@ -70,19 +70,6 @@ class Asked:
             if place < 0:
                 return number
         return number + place + 1
-
-
-def _named(folder: str, schedule: str | Schedule) -> str:
-    """Returns the name of a schedule for the command line; texts become files in `folder`."""
-    if isinstance(schedule, str):
-        return schedule
-    if "," in folder:
-        raise EnvironmentFailure(f"expected a folder for temporary files without ',', found {folder}; set TMPDIR to another")
-    path = Path(folder) / schedule.file_name()
-    if path.exists():  # two of one name
-        path = Path(tempfile.mkdtemp(dir=folder)) / path.name
-    path.write_text(schedule.text, encoding="utf-8")
-    return str(path)
 
 
 def schedule_words(schedule: Any) -> list[str | Schedule]:

@@ -257,6 +257,18 @@ class Plan(Record):
     tie: bool
     command: str
     flags: Record
+    notes: Record
+    refused: Record
+
+    def to(self, framework: str) -> str:
+        """The plan as options of a framework: ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed``, ... ``notes[framework]`` has what must be
+        said next to them. A framework that refuses the plan raises :class:`UsageError` with its reason."""
+        if framework in self.json["refused"]:
+            raise UsageError(self.json["refused"][framework])
+        if framework not in self.json["flags"]:
+            known = ", ".join([*self.json["flags"], *self.json["refused"]])
+            raise UsageError(f"framework: expected one of {known}, found {framework!r}; choose one of these")
+        return self.json["flags"][framework]
 
 
 class Plans(_Several[Plan], _Saved):

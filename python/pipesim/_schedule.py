@@ -37,6 +37,16 @@ class Schedule:
             _arguments.refuse("ending", "'star' or 'csv'", self.ending)
         return f"{self.name}.{self.ending}"
 
+    def written(self, folder: str) -> str:
+        """Writes the text to a file in `folder`, and returns its path."""
+        if "," in folder:
+            raise EnvironmentFailure(f"expected a folder for temporary files without ',', found {folder}; set TMPDIR to another")
+        path = Path(folder) / self.file_name()
+        if path.exists():  # two of one name
+            path = Path(tempfile.mkdtemp(dir=folder)) / path.name
+        path.write_text(self.text, encoding="utf-8")
+        return str(path)
+
     def __repr__(self) -> str:
         return f"Schedule({self.name!r}, {len(self.text.splitlines())} lines)"
 
@@ -103,13 +113,12 @@ def _to_torch(schedule: Schedule, stages: Any, n_microbatches: int, options: Map
         from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
     except ImportError:
         raise EnvironmentFailure("expected PyTorch, found none; pip install torch") from None
-    from ._asked import Asked
 
     micro = _arguments.whole("n_microbatches", n_microbatches)
-    numbers = {"stages": [f"--stages={stages[0].group_size}"], "micro": [f"--micro={micro}"], "to": ["--to=pytorch-csv"]}
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "order.csv")
-        Asked("export", [schedule], numbers).run("-q", "-o", path)
+        words = [f"--schedule={schedule.written(folder)}", f"--stages={stages[0].group_size}", f"--micro={micro}", "--to=pytorch-csv"]
+        _program.run(["export", *words, "-q", "-o", path], {"stages", "micro", "to", "schedule"})
         runtime = _PipelineScheduleRuntime(stages, micro, **options)
         runtime._load_csv(path)
     return runtime

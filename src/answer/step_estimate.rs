@@ -117,9 +117,9 @@ impl StepEstimate {
 
 impl StepEstimate {
     /// Returns the figures with their column names.
-    pub fn figures(&self) -> [(&'static str, f64); 14] {
-        let (t, [low, high]) = (&self.time_s, self.iteration_interval_s);
-        [
+    pub fn figures(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let [low, high] = self.iteration_interval_s;
+        let whole = [
             ("iteration_s", self.iteration_s),
             ("iteration_low_s", low),
             ("iteration_high_s", high),
@@ -127,14 +127,8 @@ impl StepEstimate {
             ("tokens_per_second_per_gpu", self.tokens_per_second_per_gpu),
             ("model_tflops_per_gpu", self.model_tflops_per_gpu),
             ("mfu", self.mfu),
-            ("compute_s", t.compute),
-            ("tensor_parallel_exposed_s", t.tensor_parallel_exposed),
-            ("expert_parallel_exposed_s", t.expert_parallel_exposed),
-            ("pipeline_bubble_s", t.pipeline_bubble),
-            ("data_parallel_exposed_s", t.data_parallel_exposed),
-            ("optimizer_s", t.optimizer),
-            ("other_s", t.other),
-        ]
+        ];
+        whole.into_iter().chain(self.time_s.parts().map(|part| (part.column, part.seconds)))
     }
 }
 

@@ -16,6 +16,7 @@ type FileKind = &'static str;
 
 const TIMELINES: FileKind = "saved timelines; compare them: `pipesim compare FILE`";
 const FIGURES: FileKind = "figures that a verb printed, which no verb reads; write timelines with -o FILE.json";
+const SPANS: FileKind = "a table of timelines, which no verb reads; write timelines with -o FILE.json";
 const REPORT_FIGURES: FileKind = "a report's figures, which have no spans; give the folder that it is in";
 const PLAN: FileKind = "a saved plan, which no verb reads; its 'plans' say which options to give to predict";
 const COST_FILE: FileKind = "a cost file; predict with it: `pipesim predict --profile FILE --stages P --micro M`";
@@ -46,7 +47,7 @@ const QUESTION: FileKind = "a question; ask it: `pipesim predict FILE`";
 
 /// Options and arguments that take files, by the verb (empty: any) and their name in [`clap`]; what they expect, and the kinds.
 const SLOTS: [(&str, &str, &str, &[FileKind]); 16] = [
-    ("predict", "question", "a question", &[QUESTION]),
+    ("", "question", "a question", &[QUESTION]),
     ("compare", "files", "timelines that -o FILE.json wrote", &[TIMELINES]),
     ("explain", "timeline", "the timeline of a measured step", &[TIMELINES]),
     ("profile", "from", "the timelines of a measured run", &[TIMELINES]),
@@ -203,6 +204,9 @@ fn of_csv(start: &str) -> Option<FileKind> {
     let has = |name: &str| header.iter().any(|cell| cell.eq_ignore_ascii_case(name));
     if has("rank") && has("stage") && has("kind") {
         return Some(OP_TABLE);
+    }
+    if start.starts_with("schedule,source,device,") {
+        return Some(SPANS);
     }
     if has("stage") && (has("F") || has("B")) {
         return Some(STAGE_TIMES);

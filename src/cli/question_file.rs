@@ -3,11 +3,13 @@
 use super::Failure;
 use super::file_kind::mistaken;
 use super::options::output::OneFile;
+use super::terminal::eprint;
 use super::terminal::progress::RemarkOptions;
 use clap::parser::ValueSource;
 use clap::{Args, Command};
 use pipesim_answer::question::Question;
-use pipesim_answer::resolve::{Host, read_text};
+use pipesim_answer::resolve::{Error, Host, read_text};
+use pipesim_schedule::sanitize::shell_quoted;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ const MOST_BYTES: u64 = 16 << 20;
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct QuestionOptions {
-    /// Take options from a file that --save-question wrote; options given here replace its own. `predict FILE.toml` does the same
+    /// Take options from a file that --save-question wrote; options given here replace its own. The file as first argument does the same
     #[arg(long, value_name = "FILE.toml")]
     question: Option<PathBuf>,
     /// Write the options that say what is asked to a file
@@ -52,13 +54,34 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &dyn Host
         return Ok(arguments);
     };
     let text = read_text(host, &path, MOST_BYTES).map_err(|error| error.to_string())?;
-    let mistaken = |error| mistaken("predict", "question", &path).unwrap_or_else(|| format!("{path}: {error}"));
+    let at = |error: Error| format!("{path}: {error}");
+    let mistaken = |error| mistaken("", "question", &path).unwrap_or_else(|| at(error));
     let question = Question::from_toml(&text).map_err(mistaken)?;
-    let is_typed = |name: &str| {
-        let argument = verb.get_arguments().find(|argument| argument.get_long() == Some(name));
-        argument.is_some_and(|one| given.value_source(one.get_id().as_str()) == Some(ValueSource::CommandLine))
+    let argument = |name: &str| {
+        verb.get_arguments().find(|one| one.get_long_and_visible_aliases().is_some_and(|all| all.contains(&name)))
     };
-    let own = words(&question).into_iter().filter(|(name, _)| !is_typed(name)).map(|(_, word)| word.into());
+    let is_typed = |name: &str| {
+        argument(name).is_some_and(|one| given.value_source(one.get_id().as_str()) == Some(ValueSource::CommandLine))
+    };
+    let (words, left) = if verb.get_name() == "plan" {
+        let (asked, left) = question.of_all_layouts().map_err(at)?;
+        (words(&asked, &["seq"]), left)
+    } else {
+        if !question.gpus.is_empty() && question.stages == [1] && !is_typed("stages") {
+            let file = shell_quoted(&path);
+            return Err(format!("{path}: a question about all layouts; ask `pipesim plan {file}`, or give `stages`"));
+        }
+        let (asked, left) = question.of_its_layouts();
+        (words(&asked, &["stages"]), left)
+    };
+    if let Some((name, _)) = words.iter().find(|(name, _)| argument(name).is_none()) {
+        return Err(format!("{path}: {} has no `{name}`; leave it out of the file", verb.get_name()));
+    }
+    if !left.is_empty() && given.try_get_one("quiet").ok().flatten() != Some(&true) {
+        let left = left.join(", ");
+        eprint(&format!("note: {path}: {} leaves out {left}", verb.get_name()));
+    }
+    let own = words.into_iter().filter(|(name, _)| !is_typed(name)).map(|(_, word)| word.into());
     arguments.splice(2..2, own.collect::<Vec<OsString>>());
     Ok(arguments)
 }
@@ -67,11 +90,11 @@ fn is_file(word: &str) -> bool {
     !word.starts_with('-') && word.ends_with(".toml")
 }
 
-/// Returns the options that a question represents, each with its name.
-fn words(question: &Question) -> Vec<(String, String)> {
+/// Returns the options that a question represents, each with its name; `required` ones even if they have their default.
+fn words(question: &Question, required: &[&str]) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
-    let mut words = vec![("stages".to_string(), format!("--stages={}", joined(&question.stages, ",")))];
-    for (name, value) in question.settings().filter(|(name, _)| name != "stages") {
+    let mut words = Vec::new();
+    for (name, value) in question.settings(required) {
         let all = match &value {
             Value::Bool(_) => vec![format!("--{name}")],
             Value::Array(list) if list.iter().all(Value::is_number) => {

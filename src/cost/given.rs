@@ -48,6 +48,8 @@ pub struct GivenCosts {
     pub(super) layers: Option<Vec<usize>>,
     /// Layers of the stages whose times are given, if known.
     pub(super) own_layers: Option<Vec<usize>>,
+    /// Whether these are the layers that were asked for.
+    pub(super) layers_are_own: bool,
     /// What each stage holds; replaces `layers`.
     pub(super) layout: Option<StageLayout>,
 }
@@ -63,6 +65,7 @@ impl Default for GivenCosts {
             per: Per::Device,
             layers: None,
             own_layers: None,
+            layers_are_own: false,
             layout: None,
         }
     }

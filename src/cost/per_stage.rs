@@ -24,6 +24,7 @@ impl GivenCosts {
             // Layers of the given stages themselves say nothing about other stages.
             self.layers = layers.clone().filter(|layers| !is_own(layers));
             self.own_layers = layers.map(of);
+            self.layers_are_own = self.own_layers.is_some();
         }
         self
     }
@@ -41,6 +42,11 @@ impl GivenCosts {
         }
         counted(&layers, found)?;
         Ok(GivenCosts { own_layers: Some(layers), ..self })
+    }
+
+    /// Whether [`GivenCosts::with_layers`] said how many layers the given stages have.
+    pub fn layers_are_own(&self) -> bool {
+        self.layers_are_own
     }
 
     /// Whether times are given for each stage.

@@ -5,6 +5,7 @@ use pipesim_models::layout::{ParallelConfig, Recompute, RecomputePart};
 use pipesim_models::model_spec::StageLayout;
 use pipesim_models::model_spec::transformer::{Activation, Config, Style};
 use pipesim_schedule::op::Kind;
+use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::Schedule;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub const NAMES: &[(&str, &str)] = &[
         "ops",
         "kinds of ops besides whole forwards and backwards: split-backward, recompute, offload, slices, vocabulary, fsdp, overlap",
     ),
+    ("placement", "loop: stage s on device s mod p; v: stages r and 2p - 1 - r on device r; or another name"),
+    ("csv", "format of PyTorch's that a schedule file is in, if it is one: compute_only, compute_comms"),
     ("b", "sequences per micro-batch"),
     ("batch", "global batch size: sequences per step"),
     ("seq", "tokens per sequence"),
@@ -46,6 +49,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("layers", "transformer layers"),
     ("prediction_layers", "layers that predict further tokens"),
     ("stage_layers", "list: layers of each stage, in model order"),
+    ("split", "list: layers of each stage as the framework splits them by itself, if its file has `split`"),
     ("even", "whether stages have equal numbers of layers, none predicts further tokens, and no layout was given"),
     ("layout", "contents of stages as Megatron's string, as in Et*3|(t*4|)*2t*3L"),
     ("layout_flat", "the same without groups and repetitions"),
@@ -104,6 +108,7 @@ impl Facts {
         let (p, v) = (placement.devices(), placement.chunks() * placement.directions());
         self.set("p", p).set("v", v).set("stages", placement.stages()).set("m", schedule.microbatches);
         self.set("group", if built_in.is_some() { p } else { group(schedule) });
+        self.set("placement", rank_order(placement));
         if let Some(name) = built_in {
             self.set("schedule", if p == 1 { "" } else { name });
         }
@@ -201,6 +206,18 @@ fn architecture(name: &str) -> &'static str {
         ("mi355", "cdna4"),
     ];
     BY.iter().find(|(part, _)| name.contains(part)).map_or("", |(_, architecture)| architecture)
+}
+
+/// Returns how frameworks call the order of stages on devices, or the placement's own name.
+fn rank_order(placement: &Placement) -> &str {
+    let (p, stages) = (placement.devices(), placement.stages());
+    let is =
+        |device: fn(u32, u32) -> u32| (0..stages).all(|stage| placement.device_of_stage(stage, 0) == device(stage, p));
+    match placement.directions() {
+        1 if is(|stage, p| stage % p) => "loop",
+        1 if stages == 2 * p && is(|stage, p| stage.min(2 * p - 1 - stage)) => "v",
+        _ => placement.name(),
+    }
 }
 
 /// Returns the micro-batches per group of an interleaved schedule: those that device 0 forwards through its first chunk before its second.

@@ -47,6 +47,8 @@ pub(crate) struct FrameworkFile {
     /// The stacks that run it.
     #[serde(default)]
     pub stacks: Vec<String>,
+    /// Layers of each stage if nothing else is asked for, where the framework splits them in its own way.
+    pub split: Option<String>,
     /// Its name of each schedule.
     #[serde(default)]
     pub schedules: BTreeMap<String, String>,
@@ -127,6 +129,9 @@ pub(crate) struct EnvironmentEntry {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoteEntry {
+    /// By which other files replace or remove it.
+    #[serde(default, rename = "name")]
+    pub _name: String,
     #[serde(default = "always")]
     pub when: String,
     pub text: String,

@@ -5,8 +5,10 @@ use super::expression::{Expression, Program, Source};
 use super::facts::Facts;
 use super::file::{FILES, FrameworkFile, Head};
 use super::printer;
+use pipesim_schedule::schedule::Schedule;
 use serde::Serialize;
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::{LazyLock, OnceLock};
 
@@ -48,6 +50,7 @@ struct Entry {
 pub struct Framework {
     file: FrameworkFile,
     program: Program,
+    split: Option<Expression>,
     rules: Vec<Rule>,
     options: Vec<Entry>,
     environment: Vec<Entry>,
@@ -119,6 +122,7 @@ impl Framework {
     pub fn read(name: &str, text: &str, others: &dyn Fn(&str) -> Option<String>) -> Result<Framework, Error> {
         let file = FrameworkFile::read(name, text, others)?;
         let mut source = Source::default();
+        let split = file.split.as_ref().map(|split| source.add(split));
         let rules = file.rules.iter().map(|rule| Rule {
             name: rule.name.clone(),
             kind: rule.kind,
@@ -146,7 +150,7 @@ impl Framework {
             value: Some(source.add_template(&entry.text)),
         });
         let notes = notes.collect();
-        Ok(Framework { program: source.compile(name)?, file, rules, options, environment, notes })
+        Ok(Framework { program: source.compile(name)?, file, split, rules, options, environment, notes })
     }
 
     /// Returns a version of a framework, or its newest.
@@ -254,7 +258,7 @@ impl Framework {
     /// A rule that cannot be evaluated.
     pub fn objections(&self, facts: &Facts) -> Result<Vec<Objection>, Error> {
         let mut found: Vec<Objection> = self.lacks(facts.text("schedule")).into_iter().collect();
-        self.program.evaluate(facts, |value| {
+        self.program.evaluate(self.with_split(facts)?.as_ref(), |value| {
             for rule in &self.rules {
                 if value(rule.broken)? != Some(Json::Bool(true)) {
                     continue;
@@ -270,6 +274,22 @@ impl Framework {
         Ok(found)
     }
 
+    /// Returns the layers of each stage as it splits them by itself; `None` if it takes any split, or if facts are missing.
+    ///
+    /// # Errors
+    /// An expression that cannot be evaluated.
+    pub fn split(&self, facts: &Facts) -> Result<Option<Vec<usize>>, Error> {
+        Ok(self.with_split(facts)?.get("split").and_then(|split| serde_json::from_value(split.clone()).ok()))
+    }
+
+    fn with_split<'a>(&self, facts: &'a Facts) -> Result<Cow<'a, Facts>, Error> {
+        let Some(split) = self.split else { return Ok(Cow::Borrowed(facts)) };
+        let Some(layers) = self.program.evaluate(facts, |value| value(split))? else { return Ok(Cow::Borrowed(facts)) };
+        let mut facts = facts.clone();
+        facts.set("split", layers);
+        Ok(Cow::Owned(facts))
+    }
+
     /// Returns whether it refuses a layout or does something else; with `expresses`, also whether it has no way to express it.
     ///
     /// # Errors
@@ -283,7 +303,7 @@ impl Framework {
             ObjectionKind::Missing => expresses,
             ObjectionKind::Needs => false,
         };
-        self.program.evaluate(facts, |value| {
+        self.program.evaluate(self.with_split(facts)?.as_ref(), |value| {
             for rule in self.rules.iter().filter(|rule| counts(rule.kind)) {
                 if value(rule.broken)? == Some(Json::Bool(true)) {
                     return Ok(true);
@@ -310,6 +330,21 @@ impl Framework {
         let set = set.iter().map(|(name, value)| format!("set {name}={}", printer::word(value)));
         let notes = self.entries(&self.notes, facts)?;
         Ok(set.chain(notes.iter().map(|(_, text)| printer::word(text))).collect())
+    }
+
+    /// Returns what to do so that it loads a schedule file in `format`, one of PyTorch's, or why it cannot; nothing if it loads no files.
+    ///
+    /// # Errors
+    /// A rule or note that cannot be evaluated.
+    pub fn loading(&self, schedule: &Schedule, format: &str) -> Result<Vec<String>, Error> {
+        let mut facts = Facts::default();
+        facts.add_schedule(schedule, None);
+        let usual = self.notes(&facts)?;
+        let objections = self.objections(facts.set("csv", format))?;
+        let mut texts = if objections.is_empty() { self.notes(&facts)? } else { Vec::new() };
+        texts.retain(|text| !usual.contains(text));
+        texts.extend(objections.into_iter().map(|one| format!("{}; {}", one.error, one.remedy)));
+        Ok(texts.iter().map(|text| format!("{} {}: {text}", self.title(), self.version())).collect())
     }
 
     /// Returns the entries that apply, with their values.

@@ -103,7 +103,9 @@ fn objections(
     if framework.csv().is_none() || !asked.is_empty() && own_name(framework, &asked).is_some() {
         return framework.objections(&facts);
     }
-    let mut found = framework.objections(facts.set("schedule", ""))?;
+    let mut of_file = Facts::default();
+    of_file.add_schedule(schedule, None).set("csv", "compute_only");
+    let mut found = framework.objections(&of_file)?;
     let rule = "schedule-file".to_string();
     let is_missing = found.iter().any(|one| one.kind == ObjectionKind::Missing);
     if let (Err(csv::Error::Schedule { reason: error, remedy, .. }), false) = (csv::check(schedule), is_missing) {

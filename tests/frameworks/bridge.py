@@ -1,7 +1,7 @@
 """Gives options of Megatron-Bridge to its own parser and validation, without a GPU.
 
     bridge.py --checkout DIR --megatron DIR < lines                 lines: {"facts": {...}, "options": "model.seq_length=4096 ..."}
-    bridge.py --checkout DIR --megatron DIR --table FILE --seed 1   writes tests/frameworks/bridge.json
+    bridge.py --checkout DIR --megatron DIR --table FILE --seed 1   writes tests/frameworks/megatron-bridge.json
 
 DIR are checkouts of NVIDIA-NeMo/Megatron-Bridge and of the NVIDIA/Megatron-LM that its submodule names. Needed: PyTorch, hydra-core 1.3,
 omegaconf, transformers 5.8 to 5.12, and what they need.
@@ -22,9 +22,9 @@ import types
 import typing
 from pathlib import Path
 
-import layouts
 import rules
 import stubs
+import tables
 from bridge_layouts import edges
 
 sys.path = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]
@@ -83,7 +83,7 @@ class Bridge:
         """Raises what Megatron-Bridge raises before or in the first step."""
         words = shlex.split(options)
         major, name = GPUS.get(facts["architecture"], (9, ""))
-        name = "NVIDIA GB200" if facts["hardware"].startswith("gb") else name
+        name = "NVIDIA GB200" if facts.get("hardware", "").startswith("gb") else name
         self.torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=major, minor=0, name=name)
         os.environ.update(WORLD_SIZE=str(facts["world"]), RANK="0")
         config = self.recipe()
@@ -92,9 +92,9 @@ class Bridge:
         config = self.runner.sync_model_pipeline_layout(config, cli_overrides=words)
         config = self.runner.sync_model_dataset_sequence_length(config)
         self.update(config)
-        if config.model.pipeline_model_parallel_layout is None and facts["p"] > 1 and not facts["even"]:
-            raise layouts.Silent(f"the options lose the layout {facts['layout']}")
         self.step(config, facts)
+        if facts.get("sequence_parallel") and not config.model.sequence_parallel:
+            raise tables.Silent("sequence parallelism is switched off without tensor parallelism")
 
     def describe(self, config, facts):
         """Sets what a recipe says of its model."""
@@ -103,16 +103,16 @@ class Bridge:
         model = config.model
         model.num_layers, model.hidden_size, model.ffn_hidden_size = facts["layers"], facts["hidden"], facts["ffn"]
         model.num_attention_heads, model.num_query_groups, model.kv_channels = facts["heads"], facts["kv_heads"], facts["head_dim"]
-        model.vocab_size, model.normalization = facts["vocab"], "RMSNorm" if facts["norm"] == "rms" else "LayerNorm"
-        model.position_embedding_type = "rope" if facts["rope"] else "learned_absolute"
-        model.share_embeddings_and_output_weights, model.mtp_num_layers = facts["tied"], facts["prediction_layers"] or None
+        model.vocab_size, model.normalization = facts["vocab"], "RMSNorm" if facts.get("norm", "rms") == "rms" else "LayerNorm"
+        model.position_embedding_type = "rope" if facts.get("rope", True) else "learned_absolute"
+        model.share_embeddings_and_output_weights, model.mtp_num_layers = facts["tied"], facts.get("prediction_layers", 0) or None
         model.attention_dropout = model.hidden_dropout = 0.0
         if facts["gated"]:
             model.gated_linear_unit, model.activation_func, model.add_bias_linear = True, self.torch.nn.functional.silu, False
         if facts["experts"]:
             model.num_moe_experts, model.moe_router_topk, model.moe_ffn_hidden_size = facts["experts"], facts["top_k"], facts["moe_ffn"]
             model.moe_layer_freq = [0] * facts["dense_layers"] + [1] * (facts["layers"] - facts["dense_layers"])
-            model.moe_shared_expert_intermediate_size = facts["shared_experts"] * facts["moe_ffn"] or None
+            model.moe_shared_expert_intermediate_size = facts.get("shared_experts", 0) * facts["moe_ffn"] or None
             model.moe_router_pre_softmax = facts["top_k"] == 1
 
     def step(self, config, facts):
@@ -142,12 +142,14 @@ class Bridge:
     def build(self, model, facts):
         """Divides layers, weights and sequences as the constructors of the model do."""
         tp, vp = model.tensor_model_parallel_size, model.virtual_pipeline_model_parallel_size
-        layout = model.pipeline_model_parallel_layout
-        built = [self.block.get_num_layers_to_build(model, stage, rank)
-                 for stage in (range(vp) if vp else [None]) for rank in range(model.pipeline_model_parallel_size)] if layout is None else [
-                 row[stage].count(type(layout.flatten_layout[0]).decoder) for stage in range(vp or 1) for row in layout.layout]
-        if built != facts["stage_layers"]:
-            raise layouts.Silent(f"stages get {built} layers instead of {facts['stage_layers']}")
+        layout, stages = model.pipeline_model_parallel_layout, [stage for stage in range(vp)] if vp else [None]
+        if layout is None:
+            ranks = range(model.pipeline_model_parallel_size)
+            built = [self.block.get_num_layers_to_build(model, stage, rank) for stage in stages for rank in ranks]
+        else:
+            built = [row[stage or 0].count(type(row[stage or 0][0]).decoder) for stage in stages for row in layout.layout]
+        if built != facts.get("stage_layers", built):
+            raise tables.Silent(f"stages get {built} layers instead of {facts['stage_layers']}")
         if not facts["experts"] or facts["dense_layers"]:
             self.utils.divide(model.ffn_hidden_size, tp)
         if model.num_moe_experts:
@@ -187,9 +189,9 @@ def main():
     checkouts = [given.checkout.resolve(), given.megatron.resolve()]
     bridge = Bridge(*checkouts)
     if given.table is None:
-        sys.exit(1 if layouts.answer(bridge.judge, checkouts) else 0)
-    wrong = layouts.tabulate(given.framework, edges(random.Random(given.seed)), rules.overrides, bridge.judge, checkouts, given.table)
-    sys.exit(1 if wrong else 0)
+        sys.exit(1 if tables.answer(bridge.judge, checkouts) else 0)
+    framework, found = rules.load(given.framework), edges(random.Random(given.seed))
+    sys.exit(1 if tables.tabulate(framework, given.seed, found, rules.overrides, bridge.judge, checkouts, given.table) else 0)
 
 
 if __name__ == "__main__":

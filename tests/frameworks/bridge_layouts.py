@@ -1,6 +1,6 @@
 """Layouts at the edges of Megatron-Bridge's rules."""
 
-from layouts import layout
+from tables import layout
 
 PARTS = ["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 
@@ -67,6 +67,7 @@ def edges(random):
         for precision in ["bf16", "fp32"]:
             found.append(layout(random, 2, 2, 4, 1, 4, 2048, experts=8, ep=4, moe_overlap=True, recompute="parts", recompute_modules=[part],
                                 precision=precision))
+    found += [layout(random, p, 1, 4, 1, 1, 2048, sequence_parallel=True) for p in [1, 2]]
     for _ in range(8):
         own = layout(random, 2, 1, 4, 2, 2, 2048)
         own["batch"] += pick([0, 1, 2, 4])

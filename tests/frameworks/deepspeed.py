@@ -23,9 +23,9 @@ import shlex
 import sys
 from pathlib import Path
 
-import layouts
 import rules
 import stubs
+import tables
 from deepspeed_layouts import edges
 
 sys.path = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]
@@ -62,56 +62,55 @@ class DeepSpeed:
         """Raises what DeepSpeed raises before or in the first step."""
         with contextlib.redirect_stdout(io.StringIO()):
             if self.parser is None:
-                self.run(facts, json.loads(options), facts["p"])
+                config = json.loads(options)
+                # stages are the script's own: what the batch leaves of the GPUs
+                ranks = facts["world"] * config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"]
+                stages = facts.get("p", ranks // config.get("train_batch_size", ranks))
+                self.run(facts, config, stages, facts["tp"] if stages > 1 and "tp" in facts else 1)
             else:
                 self.parse(facts, options)
 
     def parse(self, facts, options):
         """Parses arguments of Megatron-DeepSpeed, and runs them with the configuration that belongs to them."""
-        words = shlex.split(options)
         sizes = {"num-layers": facts["layers"], "hidden-size": facts["hidden"], "num-attention-heads": facts["heads"],
-                 "num-key-value-heads": facts["kv_heads"], "ffn-hidden-size": facts["ffn"], "max-position-embeddings": facts["seq"]}
-        config = {"train_batch_size": facts["batch"], "train_micro_batch_size_per_gpu": facts["b"],
-                  "zero_optimization": {"stage": facts["zero"]}, facts["precision"]: {"enabled": True}}
-        path = Path(os.environ.get("TMPDIR", "/tmp")) / f"deepspeed-{os.getpid()}.json"
-        path.write_text(json.dumps(config))
+                 "num-key-value-heads": facts["kv_heads"], "ffn-hidden-size": facts["ffn"], "max-position-embeddings": 131072}
         os.environ.update(WORLD_SIZE=str(facts["world"]), CUDA_DEVICE_MAX_CONNECTIONS="1")
         sys.argv = ["pretrain_gpt.py", *[word for name, size in sizes.items() for word in (f"--{name}", str(size))], "--lr", "1e-4",
-                    "--train-iters", "10", "--deepspeed", "--deepspeed_config", str(path), *words]
+                    "--train-iters", "10", "--deepspeed", "--deepspeed_config", "deepspeed.json", *shlex.split(options)]
         try:
             with contextlib.redirect_stderr(io.StringIO()) as said:
                 args = self.parser.parse_args()
         except SystemExit:
             raise ValueError(said.getvalue().strip().splitlines()[-1]) from None
-        finally:
-            path.unlink()
         self.parser.validate_args(args)
-        if args.pipeline_model_parallel_size != facts["p"] or args.tensor_model_parallel_size != facts["tp"]:
-            raise layouts.Silent(f"runs {args.pipeline_model_parallel_size} stages of {args.tensor_model_parallel_size} ranks")
+        pp, tp = args.pipeline_model_parallel_size, args.tensor_model_parallel_size
+        if (pp, tp) != (facts.get("p", pp), facts.get("tp", tp)):
+            raise tables.Silent(f"runs {pp} stages of {tp} ranks")
+        if facts.get("sequence_parallel") and not args.sequence_parallel:
+            raise tables.Silent("sequence parallelism is switched off without tensor parallelism")
         from megatron.core.utils import divide
 
-        divide(args.ffn_hidden_size, args.tensor_model_parallel_size)
-        divide(args.num_attention_heads, args.tensor_model_parallel_size)
-        divide(args.num_key_value_heads, args.tensor_model_parallel_size)
-        self.run(facts, {**config, "train_micro_batch_size_per_gpu": args.micro_batch_size, "train_batch_size": args.global_batch_size,
-                         "zero_optimization": {"stage": args.zero_stage}},
-                 0 if args.no_pipeline_parallel else args.pipeline_model_parallel_size,
-                 args.seq_length if args.sequence_parallel else 0)
+        for size in [args.ffn_hidden_size, args.num_attention_heads, args.num_key_value_heads]:
+            divide(size, tp)
+        config = {"train_batch_size": args.global_batch_size, "train_micro_batch_size_per_gpu": args.micro_batch_size,
+                  "zero_optimization": {"stage": args.zero_stage}, "bf16": {"enabled": args.bf16}, "fp16": {"enabled": args.fp16}}
+        self.run(facts, config, 0 if args.no_pipeline_parallel else pp, tp, args.seq_length if args.sequence_parallel else 0)
 
-    def run(self, facts, config, stages, sequence=0):
+    def run(self, facts, config, stages, tp, sequence=0):
         """Starts the engine. `stages`: 0 for a model that is no PipelineModule. `sequence`: tokens that sequence parallelism divides."""
         distributed, torch = self.torch.distributed, self.torch
         distributed.init_process_group("fake", rank=0, world_size=facts["world"], store=self.store())
         try:
             self.deepspeed.init_distributed(dist_backend="gloo", verbose=False)
             if sequence:
-                self.scatter(sequence, facts["tp"])
+                self.scatter(sequence, tp)
             one = [self.spec(torch.nn.Linear, 2, 2)]
             specs = one + [self.spec(self.layer, 2, 2) for _ in range(facts["layers"])] + one
-            topology = self.topology(num_pp=facts["p"], num_mp=facts["tp"], num_dp=facts["world"] // facts["p"] // facts["tp"])
+            pp = max(stages, 1)
+            topology = self.topology(num_pp=pp, num_mp=tp, num_dp=facts["world"] // pp // tp)
             model, more = self.module(specs, topology=topology, partition_method="type:transformer"), {}
             if stages <= 1:
-                more = {"mpu": model.mpu()} if self.parser and facts["tp"] > 1 else {}
+                more = {"mpu": model.mpu()} if self.parser and tp > 1 else {}
                 model = torch.nn.Linear(2, 2)
             optimizer = {"type": "Adam", "params": {"lr": 1e-4, "torch_adam": True}}
             engine, *_ = self.deepspeed.initialize(
@@ -119,10 +118,11 @@ class DeepSpeed:
             if stages > 1:
                 parts = [sum(spec.typename is self.layer for spec in specs[start:stop])
                          for start, stop in zip(model.parts[:-1], model.parts[1:])]
-                if parts != facts["stage_layers"]:
-                    raise layouts.Silent(f"stages get {parts} layers instead of {facts['stage_layers']}")
-            if engine.gradient_accumulation_steps() != facts["m"]:
-                raise layouts.Silent(f"runs {engine.gradient_accumulation_steps()} micro-batches instead of {facts['m']}")
+                if parts != facts.get("stage_layers", parts):
+                    raise tables.Silent(f"stages get {parts} layers instead of {facts['stage_layers']}")
+            count = engine.gradient_accumulation_steps()
+            if count != facts.get("m", count):
+                raise tables.Silent(f"runs {count} micro-batches instead of {facts['m']}")
         finally:
             distributed.destroy_process_group()
             sys.modules["deepspeed.comm.comm"].cdb = None
@@ -148,11 +148,11 @@ def main():
     checkouts = [path.resolve() for path in [given.checkout, given.megatron] if path]
     deepspeed = DeepSpeed(given.checkout.resolve(), given.megatron and given.megatron.resolve())
     if given.table is None:
-        sys.exit(1 if layouts.answer(deepspeed.judge, checkouts) else 0)
-    name = "megatron-deepspeed-2025-07" if given.megatron else "deepspeed-0.19"
+        sys.exit(1 if tables.answer(deepspeed.judge, checkouts) else 0)
+    framework = rules.load("megatron-deepspeed-2025-07" if given.megatron else "deepspeed-0.19")
     options = rules.arguments if given.megatron else lambda file, facts: json.dumps(rules.nested(file, facts))
     found = edges(random.Random(given.seed), bool(given.megatron))
-    sys.exit(1 if layouts.tabulate(name, found, options, deepspeed.judge, checkouts, given.table) else 0)
+    sys.exit(1 if tables.tabulate(framework, given.seed, found, options, deepspeed.judge, checkouts, given.table) else 0)
 
 
 if __name__ == "__main__":

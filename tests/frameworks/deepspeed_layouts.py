@@ -1,6 +1,6 @@
 """Layouts at the edges of DeepSpeed's and Megatron-DeepSpeed's rules."""
 
-from layouts import layout, split
+from tables import layout, split
 
 
 def edges(random, has_arguments):
@@ -36,6 +36,7 @@ def edges(random, has_arguments):
                                          (5, 16, 8, 2560)]:
             found.append(layout(random, 1, 1, 2, 1, 1, 2048, tp=tp, heads=heads, kv_heads=kv_heads, ffn=ffn,
                                 hidden=heads * 64))
+        found.append(layout(random, 2, 1, 2, 1, 1, 2048, sequence_parallel=True, layers=4))
         for tp, seq in [(2, 2049), (4, 2050), (8, 2052)]:
             found.append(layout(random, 1, 1, 2, 1, 1, seq, tp=tp, heads=32, kv_heads=8, ffn=4096, hidden=2048, sequence_parallel=True))
         for _ in range(10):

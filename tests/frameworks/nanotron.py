@@ -21,9 +21,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import layouts
 import rules
 import stubs
+import tables
 from nanotron_layouts import edges
 
 sys.path = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]
@@ -76,7 +76,7 @@ class Nanotron:
 
     def complete(self, document, facts):
         """Adds what a configuration says besides the layout."""
-        document.setdefault("general", {"project": "check"})
+        document.update(general={"project": "check"}, tokenizer={"tokenizer_name_or_path": "gpt2"})
         document.setdefault("optimizer", {}).update(
             weight_decay=0.01, clip_grad=1.0, accumulate_grad_in_fp32=True, learning_rate_scheduler={
                 "learning_rate": 1e-4, "lr_warmup_steps": 1, "lr_warmup_style": "linear", "lr_decay_style": "cosine", "min_decay_lr": 1e-5},
@@ -85,7 +85,7 @@ class Nanotron:
         document.setdefault("model", {}).update(init_method={"std": 0.02}, model_config={
             "is_llama_config": True, "hidden_size": facts["hidden"], "intermediate_size": facts["ffn"],
             "num_attention_heads": facts["heads"], "num_key_value_heads": facts["kv_heads"], "num_hidden_layers": facts["layers"],
-            "vocab_size": facts["vocab"], "max_position_embeddings": facts["seq"], "tie_word_embeddings": facts["tied"]})
+            "vocab_size": facts["vocab"], "max_position_embeddings": 4096, "tie_word_embeddings": facts["tied"]})
         return document
 
     def start(self, config, facts):
@@ -113,12 +113,12 @@ class Nanotron:
             sizes.pp_engine.train_batch_iter(Stop(), context.pp_pg, self.batches(), config.tokens.batch_accumulation_per_replica, None)
         except Entered:
             pass
-        if config.global_batch_size != facts["batch"]:
-            raise layouts.Silent(f"trains {config.global_batch_size} sequences per step instead of {facts['batch']}")
+        if config.global_batch_size != facts.get("batch", config.global_batch_size):
+            raise tables.Silent(f"trains {config.global_batch_size} sequences per step instead of {facts['batch']}")
         if config.optimizer.zero_stage > 1:
-            raise layouts.Silent("any zero_stage above 0 shards the optimizer alone")
-        if split != facts["stage_layers"]:
-            raise layouts.Silent(f"stages get {split} layers instead of {facts['stage_layers']}")
+            raise tables.Silent("any zero_stage above 0 shards the optimizer alone")
+        if split != facts.get("stage_layers", split):
+            raise tables.Silent(f"stages get {split} layers instead of {facts['stage_layers']}")
 
     def refuse_context_parallel(self):
         """Raises the error of `_load_model_checkpoint` for weights that are not loaded."""
@@ -153,13 +153,13 @@ def main():
     checkouts = [given.checkout.resolve()]
     nanotron = Nanotron(checkouts[0])
     if given.table is None:
-        sys.exit(1 if layouts.answer(nanotron.judge, checkouts) else 0)
+        sys.exit(1 if tables.answer(nanotron.judge, checkouts) else 0)
 
     def options(framework, facts):
         return nanotron.yaml.safe_dump(rules.nested(framework, facts), sort_keys=False)
 
-    found = edges(random.Random(given.seed))
-    sys.exit(1 if layouts.tabulate(given.framework, found, options, nanotron.judge, checkouts, given.table) else 0)
+    framework, found = rules.load(given.framework), edges(random.Random(given.seed))
+    sys.exit(1 if tables.tabulate(framework, given.seed, found, options, nanotron.judge, checkouts, given.table) else 0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Layouts at the edges of nanotron's rules."""
 
-from layouts import layout
+from tables import layout
 
 
 def built(facts):

@@ -127,7 +127,7 @@ def main():
     import torch.testing._internal.distributed.fake_pg  # registers the fake backend
     root = overlay(chosen.checkout) if chosen.checkout else ""
     if chosen.table:
-        from layouts import of_pytorch, write
+        from torchtitan_layouts import of_pytorch, write
         rows = of_pytorch(chosen.table, chosen.seed, chosen.count)
         write("pytorch", chosen.table, chosen.seed, ({**row, **verdict(row["given"], root)} for row in rows))
         return

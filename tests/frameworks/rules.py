@@ -46,6 +46,8 @@ def filled(text, facts):
 def broken(framework, facts, kinds=("refused",)):
     """Lists the rules that a layout breaks, with the framework's error."""
     found = []
+    if "split" in framework:
+        facts = {**facts, "split": value(framework["split"], facts)}
     for rule in framework.get("rules", []):
         if rule["kind"] not in kinds or value(rule.get("when", "True"), facts) is not True:
             continue

@@ -5,7 +5,7 @@
 
 DIR is a checkout of torchtitan (0.2.2, 0.3.0 or newer) whose requirements.txt is installed next to PyTorch.
 A layout is one JSON object per line: `world` (number of GPUs), `arguments` (the words after `--module` and `--config`) or `toml` (text of
-a job file, torchtitan 0.2 only), `model` (layers, heads, kv_heads, experts, top_k, dense_layers, mla, tied, prediction_layers, ffn, vocab;
+a job file, torchtitan 0.2 only), `model` (layers, heads, kv_heads, experts, top_k, dense_layers, mla, tied, prediction_layers, ffn, vocab, model (its name);
 a small default for each) and `csv` (text of a schedule file, which the arguments name as schedule.csv).
 A verdict is {"verdict": "accepted"}, {"verdict": "refused", "error", "at"} with file and line, or {"verdict": "silent", "error"} if the
 trainer is built, but the parts that it builds are not those that its schedule runs, or a module of the model is in no part.
@@ -212,7 +212,8 @@ class Older:
         self.get = self.specs.get_train_spec
 
     def parse(self, layout, model):
-        named = "qwen3" if model["tied"] or model.get("name", "").startswith("qwen3") else "llama4" if model["experts"] else "llama3"
+        is_qwen = model["tied"] or (model.get("model") or model.get("name") or "").startswith("qwen3")
+        named = "qwen3" if is_qwen else "llama4" if model["experts"] else "llama3"
         name = "deepseek_v3" if model["mla"] else named
         self.model = model
         fixed = ["--model.name", name, "--model.flavor", "layout", "--comm.mode", "fake_backend"]
@@ -313,7 +314,7 @@ def main():
     arguments.add_argument("--count", type=int, default=150)
     chosen = arguments.parse_args()
     out = os.fdopen(os.dup(1), "w")
-    import layouts
+    import torchtitan_layouts as layouts
     checkout = Checkout(chosen.checkout)
     if chosen.table:
         rows = layouts.of_torchtitan(chosen.table, chosen.seed, chosen.count)

@@ -246,9 +246,9 @@ fn texts_of_the_library_name_settings_without_flags() {
 /// Files outside of `src` that use private modules, and what for. The others go through the public API and the command line.
 const INTERNALS: &[(&str, &str)] = &[
     ("tests/benches/simulation.rs", "the event engine on a prepared graph"),
-    ("tests/language/frameworks.rs", "rules of frameworks, which the verbs only show"),
     ("tests/language/batches.rs", "the queues of sends and receives"),
     ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
+    ("tests/language/frameworks.rs", "the rules of frameworks against tables of what the real programs said"),
     ("tests/language/names.rs", "suggestions for names, and escapes in messages"),
     ("tests/program/emulated.rs", "what kernels store"),
     ("tests/program/explorer.rs", "all options of the verbs that are served"),

@@ -42,6 +42,8 @@ fn drawn(dice: &mut Dice) -> Facts {
             "routing" => one(&texts("balanced natural capacity")),
             "cuda_graph" => one(&texts("none partial full")),
             "norm" => one(&texts("rms layer")),
+            "csv" => one(&[json!(""), json!("compute_only"), json!("compute_comms")]),
+            "placement" => one(&texts("linear loop v zigzag bidirectional")),
             "architecture" => one(&texts("ampere ada hopper blackwell cdna3 cdna4 cpu")),
             "hardware" => one(&texts("h100-sxm b200 mi300x")),
             "layout" | "layout_flat" => one(&[json!("Et|t|t|tL"), json!("Et*3|(t*4|)*2t*3L")]),
@@ -114,7 +116,8 @@ fn every_rule_has_its_source_and_every_schedule_a_name() {
                 name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-');
             assert!(is_kebab && !name.is_empty(), "{file}: {name} is no name");
             let line = source.rsplit_once(':').and_then(|(_, line)| line.split('-').next()?.parse::<u32>().ok());
-            assert!(line.is_some_and(|line| line > 0), "{file}: {name} names no source line: {source}");
+            let is_said = line.is_some_and(|line| line > 0) || text(rule, "kind") != "refused" && source.contains('/');
+            assert!(is_said, "{file}: {name} names no source line: {source}");
             assert!(!text(rule, "error").is_empty() && !text(rule, "remedy").ends_with('.'), "{file}: {name}");
             rules += 1;
         }
@@ -169,7 +172,7 @@ fn verdict(row: &Value) -> (&str, String) {
     (verdict, plain(row["error"].as_str().or(whole["error"].as_str()).unwrap_or_default()))
 }
 
-/// What the real programs refuse is refused, in their words, and nothing else.
+/// What the real programs refuse is refused, in their words, and nothing else; and what they were given is what is printed.
 #[test]
 fn rules_agree_with_the_real_programs() {
     let (mut count, mut refused, mut wrong) = (0, 0, Vec::new());
@@ -178,7 +181,8 @@ fn rules_agree_with_the_real_programs() {
     {
         for row in rows {
             count += 1;
-            let objections = framework.objections(&facts_of(&common, &row)).unwrap();
+            let facts = facts_of(&common, &row);
+            let objections = framework.objections(&facts).unwrap();
             let of = |kind| objections.iter().filter(move |one| one.kind == kind).collect::<Vec<_>>();
             let (hard, silent) = (of(ObjectionKind::Refused), of(ObjectionKind::Silent));
             let (verdict, error) = verdict(&row);
@@ -192,6 +196,11 @@ fn rules_agree_with_the_real_programs() {
                 }
                 other => panic!("{}: no verdict is called {other}", framework.name()),
             };
+            let given = ["arguments", "toml"].iter().find_map(|form| row["given"][form].as_str());
+            let printed = given.map(|_| framework.options(&facts).unwrap());
+            if printed.as_deref() != given {
+                wrong.push(format!("{} {}: {row}\n    {printed:?}", framework.name(), framework.version()));
+            }
             if !agrees {
                 wrong.push(format!("{} {}: {row}\n    {objections:?}", framework.name(), framework.version()));
             }
@@ -208,5 +217,24 @@ fn the_page_lists_every_fact() {
     for (name, what) in NAMES {
         let row = format!("| `{name}` | {} |", what.replace('|', "\\|"));
         assert!(rows.contains(row.as_str()), "docs/src/frameworks.md lacks the row\n{row}");
+    }
+}
+
+/// Which groups of micro-batches the real interleaved schedule of Megatron-LM refuses, in core 0.18 and later.
+#[test]
+fn megatron_refuses_groups_as_the_rules_say() {
+    for version in ["0.18", "2026-08"] {
+        let megatron = Framework::find("megatron-core", Some(version)).unwrap();
+        for line in read("tests/frameworks/megatron-sends.txt").lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut facts = Facts::default();
+            facts.set("schedule", "interleaved-1f1b");
+            for (name, word) in ["p", "v", "m", "group"].iter().zip(&words) {
+                facts.set(name, word.parse::<u32>().unwrap());
+            }
+            let objections = megatron.objections(&facts).unwrap();
+            let is_refused = objections.iter().any(|one| one.kind == ObjectionKind::Refused);
+            assert_eq!(is_refused, words[4] == "refused", "{version}: {line}: {objections:?}");
+        }
     }
 }

@@ -219,7 +219,7 @@ impl Question {
                 let times = [f * average, i * average, w * average, b * average, comm];
                 self.makespan(self.schedule, m, &Question::costs(times, Slow::new()))
             }
-            What::Split | What::Layers(_) => None,
+            What::Split | What::Layers(_) | What::Balance => None,
         }
     }
 }
@@ -267,6 +267,129 @@ fn every_number_of_the_advice_is_a_prediction_of_its_own() {
     let enough = [("schedule", 1000), ("micro", 60), ("links", 30), ("stages", 20)];
     let all = enough.iter().all(|(what, least)| compared.get(*what) >= Some(least));
     assert!(all && parts >= 300, "{compared:?}, {parts}");
+}
+
+/// Options of a command with their values: a schedule with given costs, a model on hardware, a mixture, or a cost file.
+fn drawn_options(dice: &mut Dice) -> BTreeMap<&'static str, String> {
+    const SCHEDULES: [&str; 14] = [
+        "1f1b",
+        "gpipe",
+        "zb-h1",
+        "zb-h2",
+        "chimera",
+        "zb-v",
+        "1f1b-v",
+        "interleaved-1f1b",
+        "dualpipe-v",
+        "v-half",
+        "looped-bfs",
+        "interleaved-zb",
+        "zb-v-greedy",
+        "auto",
+    ];
+    let kind = dice.below(5);
+    let p = if kind == 4 { 2 } else { [2, 4][dice.below(2)] };
+    let m = p * (1 + dice.below(3));
+    let numbers = [("--stages", p), ("--micro", m)].map(|(name, number)| (name, number.to_string()));
+    let mut options = BTreeMap::from(numbers);
+    let mut set = |name, value: &str| options.insert(name, value.to_string());
+    set("--schedule", SCHEDULES[dice.below(SCHEDULES.len())]);
+    let time = |dice: &mut Dice| (10 + dice.below(390)) as f64 / 10.0;
+    match kind {
+        0 => {
+            let [f, i, w] = [(); 3].map(|()| time(dice));
+            let comm = ["", ",comm=0.3", ",comm=7.5"][dice.below(3)];
+            set("--costs", &format!("F={f},I={i},W={w}{comm}"));
+            set("--layers", &(4 * p + 1).to_string());
+        }
+        1 => {
+            let list = |each: &mut dyn FnMut() -> String| (0..p).map(|_| each()).collect::<Vec<_>>();
+            let times = list(&mut || time(dice).to_string()).join(":");
+            set("--costs", &format!("F={times},B=30"));
+            set("--layers", &list(&mut || (3 + dice.below(3)).to_string()).join(","));
+            if dice.below(3) == 0 {
+                set("--straggler", "0=1.3");
+            }
+        }
+        2 => {
+            set("--model", "llama-3-8b");
+            set("--hardware", ["h100-sxm", "a100-sxm-80gb"][dice.below(2)]);
+            set("--seq", "4096");
+            set("--tp", ["1", "2", "8"][dice.below(3)]);
+            set("--dp", ["1", "2"][dice.below(2)]);
+        }
+        3 => {
+            let mixture = [("--model", "qwen3-30b-a3b"), ("--hardware", "h100-sxm"), ("--seq", "2048")];
+            mixture.into_iter().chain([("--dp", "8"), ("--ep", "8")]).for_each(|(name, value)| drop(set(name, value)));
+        }
+        _ => drop(set("--profile", &crate::support::root().join("examples/gpt2-two-gpus.json").display().to_string())),
+    }
+    if dice.below(4) == 0 {
+        set("--memory-cap", &p.to_string());
+    }
+    if kind != 1 && dice.below(6) == 0 {
+        set("--balance", "");
+    }
+    options
+}
+
+fn words(options: &BTreeMap<&str, String>) -> String {
+    options.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Compares the changes of one explanation with the commands that they mean, and returns their kinds.
+fn compared_with_commands(options: &BTreeMap<&'static str, String>, dice: &mut Dice) -> Vec<&'static str> {
+    let line = words(options);
+    let (code, out, err) = pipesim(&format!("explain -q --format json {line}"));
+    if code != 0 {
+        assert!([2, 3].contains(&code), "{line}: {err}");
+        return Vec::new();
+    }
+    let explained: Value = serde_json::from_str(&out).unwrap();
+    let explained = &explained["explanations"][0];
+    let mut tried = Vec::new();
+    for what in ["schedule", "micro", "layers", "balance"] {
+        let mut all = changes(explained, what);
+        while all.len() > 3 {
+            all.swap_remove(dice.below(all.len()));
+        }
+        tried.extend(all.into_iter().map(|change| (what, change)));
+    }
+    for (what, change) in &tried {
+        let text = change["change"].as_str().unwrap();
+        let mut changed = options.clone();
+        changed.remove("--balance"); // the explanation says that changes are predicted without it
+        match text.split_once(' ') {
+            _ if *what == "schedule" => changed.insert("--schedule", text.to_string()),
+            Some((_, value)) if *what == "micro" => changed.insert("--micro", value.to_string()),
+            Some((_, value)) => changed.insert("--layers", value.to_string()),
+            None => changed.insert("--balance", String::new()),
+        };
+        let line = words(&changed);
+        let alone = predicted(&line);
+        let makespan = alone["typical_speed"].get("makespan").unwrap_or(&alone["makespan"]);
+        assert_eq!(&change["makespan"], makespan, "{change}: {line}");
+        let peaks = alone["per_device"].as_array().unwrap().iter().map(|one| one["peak_activations"].as_f64().unwrap());
+        assert_eq!(change["peak_activations"].as_f64(), peaks.reduce(f64::max), "{change}: {line}");
+    }
+    tried.into_iter().map(|(what, _)| what).collect()
+}
+
+/// The command with a suggested change predicts what the suggestion promises: the same number in JSON. `PIPESIM_EXPLANATIONS` is the number
+/// of commands.
+#[test]
+fn every_change_is_the_prediction_of_the_command_with_that_change() {
+    let number = std::env::var("PIPESIM_EXPLANATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    let (mut dice, mut compared) = (Dice(45), BTreeMap::new());
+    for _ in 0..number {
+        let options = drawn_options(&mut dice);
+        for what in compared_with_commands(&options, &mut dice) {
+            *compared.entry(what).or_insert(0) += 1;
+        }
+    }
+    println!("{compared:?}");
+    let least = [("schedule", 2 * number), ("micro", number), ("layers", number / 8), ("balance", number / 8)];
+    assert!(least.iter().all(|(what, least)| compared.get(what) >= Some(least)), "{compared:?}");
 }
 
 /// Returns the only sentence of each explanation that contains `part`.

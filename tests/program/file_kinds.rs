@@ -18,7 +18,8 @@ fn files(folder: &Path) -> Vec<(&'static str, String, Vec<&'static str>)> {
     };
     let trace = golden_path("kineto/plain_gpipe_p2_m4");
     made(format!("import {trace} -o {0} --costs {1} -q", at("measured.json"), at("costs.json")));
-    made(format!("predict -p 2 -m 4 -s 1f1b -o {0} -o {1} -q", at("predicted.json"), at("predicted.svg")));
+    let [pages, picture, spans] = ["predicted.json", "predicted.svg", "predicted.csv"].map(at);
+    made(format!("predict -p 2 -m 4 -s 1f1b -o {pages} -o {picture} -o {spans} -q"));
     made(format!(
         "plan --model gpt2 --hardware h100-sxm --gpus 2 --batch 8 --seq 256 --schedules 1f1b -o {} -q",
         at("plan.json")
@@ -39,6 +40,7 @@ fn files(folder: &Path) -> Vec<(&'static str, String, Vec<&'static str>)> {
         ("figures that a verb printed", text("explained.json", &explained), vec![]),
         ("an exported schedule", text("exported.json", &exported), vec![]),
         ("a saved plan", at("plan.json"), vec![]),
+        ("a table of timelines", at("predicted.csv"), vec![]),
         ("a cost file", at("costs.json"), vec!["profile"]),
         ("a profiler's trace", format!("{trace}/rank0_trace.json.gz"), vec!["import"]),
         ("a folder of profilers' traces", trace, vec!["import"]),

@@ -200,6 +200,8 @@ fn files_of_stage_times() {
         ("c.csv", "stage,F_ms,x\n0,1,2\n", "'x'"),
         ("d.csv", "stage,F\n0,1\n2,1\n", "stage 1"),
         ("e.csv", "", "header"),
+        ("i.csv", "stage,F_ms,B_ms\n", "found only the header; add the rows"),
+        ("j.csv", "stage,F_ms,B_ms,F_ms\n0,1,2,3\n", "expected one column 'F', found two; leave one of them out"),
         ("f.toml", "G = 1\n", "'G'"),
         ("g.toml", "F = \"a\"\n", "number"),
         ("h.toml", "F = [1, 2\n", "TOML"),

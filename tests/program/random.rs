@@ -244,22 +244,31 @@ fn files(folder: &Path) {
     }
 }
 
-/// The names of all options of `predict`, hidden ones too.
-pub fn options_of_predict() -> Vec<String> {
-    choices()["predict"].iter().map(|choice| choice.name.clone()).collect()
+/// The names of all options of a verb, hidden ones too.
+pub fn options_of(verb: &str) -> Vec<String> {
+    choices()[verb].iter().map(|choice| choice.name.clone()).collect()
 }
 
-/// Random predictions without files that they would write, in `folder`.
-pub fn predictions(seed: u64, folder: &Path) -> impl Iterator<Item = Vec<String>> {
+/// Random commands of a verb, without the verb and files that they would write, in `folder`.
+pub fn commands_of(verb: &'static str, seed: u64, folder: &Path) -> impl Iterator<Item = Vec<String>> {
     files(folder);
     let (mut dice, choices, here) = (Dice(seed), choices(), folder.display().to_string());
     let command = move || random_command(&mut dice, &choices);
-    let commands = std::iter::repeat_with(command).filter(|words| words[0] == "predict");
-    let is_asked = |word: &&String| {
-        !["--format", "json", "--output", "-o", "--fail-if", "--question", "--save-question", "--ascii"]
-            .iter()
-            .any(|option| word.starts_with(option))
-    };
+    let commands = std::iter::repeat_with(command).filter(move |words| words[0] == verb);
+    const NOT_ASKED: &[&str] = &[
+        "--format",
+        "json",
+        "--output",
+        "-o",
+        "--fail-if",
+        "--question",
+        "--save-question",
+        "--ascii",
+        "--exact",
+        "--to",
+        "--resume",
+    ];
+    let is_asked = |word: &&String| !NOT_ASKED.iter().any(|option| word.starts_with(option));
     commands.map(move |words| words[1..].iter().filter(is_asked).map(|word| word.replace("$F", &here)).collect())
 }
 

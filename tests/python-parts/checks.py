@@ -63,6 +63,11 @@ class Checks(unittest.TestCase):
         # a mixture that does not fit
         model = ps.predict_model("qwen3-30b-a3b", "h100-sxm", stages=1, dp=16, ep=16, batch=1024, seq=4096)
         plans = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)
+        self.assertIn(f"--tensor-model-parallel-size {plans[0].tp} ", plans[0].to("megatron"))
+        with self.assertRaisesRegex(ps.UsageError, "torchtitan .* cannot train this plan: .*ZeRO"):
+            plans[0].to("torchtitan")
+        with self.assertRaisesRegex(ps.UsageError, "expected one of .*megatron.*, found 'nemo'"):
+            plans[0].to("nemo")
         for found in (model, ps.explain("zb-v", 2, 4), ps.check("zb-v", 2, 4), plans[0]):
             annotated = {field for kind in type(found).__mro__ for field in vars(kind).get("__annotations__", ())}
             self.assertEqual(annotated, set(found.json), type(found))

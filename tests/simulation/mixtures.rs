@@ -259,6 +259,7 @@ fn keys_that_say_what_is_not_modelled_are_rejected() {
         ("moe", json!(false), "'moe'"),
         ("top_k", json!(300), "at most the model's 256 experts"),
         ("router_groups", json!(7), "router groups that divide"),
+        ("top_k", json!(129), "at most the 128 experts of a token's 4 router groups"),
         ("experts", json!("many"), "'experts' to be a whole number"),
         ("params", json!(1e9), "1.00 G parameters"),
         ("ffn", json!(1), "'ffn' and 'dense_ffn' to be equal"),

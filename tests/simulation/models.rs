@@ -188,6 +188,8 @@ fn invalid_configs_are_rejected_in_one_line() {
     assert!(said("{").contains("invalid JSON"));
     let unknown = said(r#"{"model_type": "phi2", "hidden_size": 3072}"#);
     assert!(unknown.contains("gpt2, llama, mistral, qwen2, mixtral, qwen3"), "{unknown}");
+    let other = said(&llama_3(r#""model_type": "qwen3""#));
+    assert!(other.contains("expected 'architectures' of a model of type 'qwen3', found 'LlamaForCausalLM'"), "{other}");
     assert!(said(r#"{"model_type": "llama", "hidden_size": -1}"#).contains("'num_attention_heads', found none"));
     let text = r#"{"model_type": "gpt2", "n_layer": 2, "n_head": 5, "n_embd": 768, "vocab_size": 10}"#;
     assert!(said(text).contains("multiple"));

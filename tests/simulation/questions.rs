@@ -156,6 +156,8 @@ fn questions_are_written_and_read() {
     assert!(text.contains("\nmicro = 8\n") && text.contains("\nstages = [4,8]\n"), "{text}");
     for (text, expected) in [
         ("version = 1\nstaegs = 4\n", "no setting is called 'staegs' (did you mean stages?)"),
+        ("version = 1\nsequ = 8192\n", "(did you mean seq?)"),
+        ("version = 1\nsequence = true\n", "(did you mean sequence-parallel?)"),
         ("stages = 4\n", "expected version = 1, found none; add it"),
         ("version = 2\n", "expected version = 1, found 2"),
         ("version = 1\nstages = \"four\"\n", "line 2"),

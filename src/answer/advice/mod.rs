@@ -51,10 +51,12 @@ pub enum What {
     Stages,
     /// The layers of each stage.
     Layers(Vec<usize>),
+    /// Another split of the layers of stages whose times are given with them.
+    Balance,
 }
 
 impl What {
-    /// Returns the kind of change: `schedule`, `micro`, `split`, `links`, `stages` or `layers`.
+    /// Returns the kind of change: `schedule`, `micro`, `split`, `links`, `stages`, `layers` or `balance`.
     pub fn kind(&self) -> &'static str {
         match self {
             What::Schedule(_) => "schedule",
@@ -63,6 +65,7 @@ impl What {
             What::Links => "links",
             What::Stages => "stages",
             What::Layers(_) => "layers",
+            What::Balance => "balance",
         }
     }
 }
@@ -80,6 +83,7 @@ impl fmt::Display for What {
                 let layers: Vec<String> = layers.iter().map(usize::to_string).collect();
                 write!(f, "`layers` {}", layers.join(","))
             }
+            What::Balance => write!(f, "`balance`"),
         }
     }
 }
@@ -319,7 +323,9 @@ impl<'a> Advisor<'a> {
         let room = self.selection.room.and_then(|_| costs.analytic()?.room());
         let resolved = Selection { room, ..self.selection.clone() }.resolve(name, &costs).ok()?;
         let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
-        let what = What::Layers(layers);
+        // the layers of a command whose costs are given with them are those of these costs
+        let are_own = matches!(self.costs, Costs::Given { costs, .. } if costs.layers_are_own());
+        let what = if are_own { What::Balance } else { What::Layers(layers) };
         Some(Change { what, makespan, peak_activations: peak, ..own.clone() }.of(own))
     }
 }

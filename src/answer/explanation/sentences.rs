@@ -241,7 +241,7 @@ impl StepExplanation {
                     format!("{name} takes {each} a micro-batch, {less} less")
                 }
                 What::Split => format!("{name} take {}, {less} less", self.time(change.makespan)),
-                What::Layers(_) => format!("{name} saves {less}"),
+                What::Layers(_) | What::Balance => format!("{name} saves {less}"),
                 _ => format!("{name} would save {less}{held}"),
             });
         }

@@ -1,11 +1,12 @@
 //! Questions without an answer: contradictions, and the smallest change that resolves them.
 
 use super::journal::LayoutOutcome;
-use super::question::{Fixed, Objective, Question, divisors};
+use super::question::{Fixed, Question, divisors};
 use super::reason::{PlanError, Reason, Remedy};
 use super::search::{Limits, Search, Silent};
 use super::space::Space;
 use super::stacks::Abilities;
+use crate::question::Objective;
 use pipesim_cost::analytic::Analytic;
 use pipesim_cost::gcd;
 use pipesim_schedule::nearest::either;

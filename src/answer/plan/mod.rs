@@ -5,6 +5,7 @@
 //! by time, and done in batches of fixed size, so answer and counts are the same on any number of cores.
 
 mod answer;
+mod asked;
 mod check;
 mod flags;
 mod journal;
@@ -21,11 +22,12 @@ mod shapes;
 mod space;
 mod stacks;
 
+pub use crate::question::Objective;
 pub use answer::{Plan, Plans, Preference, RESOLUTION, plan};
 pub use flags::{Names, PlanFlags, Target, flags};
 pub use journal::{Journal, LayoutOutcome};
 pub use nearby::{Front, NearbyPlan, Variation, fronts, heat_map, sensitivities};
-pub use question::{Fixed, Objective, Question, RESERVE};
+pub use question::{Fixed, Question, RESERVE};
 pub use reason::{PlanError, Reason, Remedy};
 pub use reasons::why;
 pub use report::PlanReport;

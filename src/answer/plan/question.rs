@@ -1,6 +1,7 @@
 //! A question: which layout of a model on some GPUs is the best.
 
 use super::reason::PlanError;
+use crate::question::Objective;
 use crate::resolve::{Files, Host};
 use pipesim_cost::analytic::Platform;
 use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
@@ -11,32 +12,6 @@ use std::collections::BTreeSet;
 
 /// Share of the hardware's memory that plans leave free, since predictions of memory have errors.
 pub const RESERVE: f64 = 0.03;
-
-/// Objective of a search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Objective {
-    /// Shortest iteration.
-    #[default]
-    Time,
-    /// Most tokens per second and GPU.
-    TokensPerGpu,
-    /// Lowest price per token, by the hardware's price.
-    Cost,
-}
-
-impl Objective {
-    /// All objectives.
-    pub const ALL: [Objective; 3] = [Objective::Time, Objective::TokensPerGpu, Objective::Cost];
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Objective::Time => "time",
-            Objective::TokensPerGpu => "tokens-per-gpu",
-            Objective::Cost => "cost",
-        }
-    }
-}
 
 /// Values that a search may take; an empty list allows all.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -12,15 +12,8 @@ const WORTH: f64 = 0.005;
 const MORE_MEMORY: u64 = 2;
 
 /// Returns the parts of an iteration that are not computation, by cause.
-fn losses(time: &StepTime) -> [(&'static str, f64); 6] {
-    [
-        ("the pipeline bubble", time.pipeline_bubble),
-        ("tensor-parallel collectives", time.tensor_parallel_exposed),
-        ("dispatch and combine of experts", time.expert_parallel_exposed),
-        ("data-parallel exchange", time.data_parallel_exposed),
-        ("the optimizer", time.optimizer),
-        ("other overheads", time.other),
-    ]
+fn losses(time: &StepTime) -> impl Iterator<Item = (&'static str, f64)> + use<> {
+    time.parts().into_iter().skip(1).map(|part| (part.cause, part.seconds))
 }
 
 fn percent(share: f64) -> String {
@@ -61,7 +54,7 @@ fn difference(plan: &Plan, other: &Plan) -> String {
 pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 2] {
     let time = best.estimate.iteration_s;
     let parts = best.estimate.time_s;
-    let most = losses(&parts).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
+    let most = losses(&parts).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
     let computes = percent(parts.compute / time);
     let gpus = best.layout.gpus();
     let fastest = search.one(search.question.bytes(), &on_gpus(gpus)).map_or(time, |plan| plan.estimate.iteration_s);
@@ -86,8 +79,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
         None => format!("{start}; no layout with other degrees fits."),
         Some(other) => {
             let theirs = other.estimate.time_s;
-            let rest =
-                losses(&theirs).into_iter().zip(losses(&parts)).map(|((name, theirs), (_, own))| (name, theirs - own));
+            let rest = losses(&theirs).zip(losses(&parts)).map(|((name, theirs), (_, own))| (name, theirs - own));
             let compute = ("computation", theirs.compute - parts.compute);
             let more = rest.chain([compute]).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
             let (what, change) = (difference(best, &other), other.estimate.iteration_s / time - 1.0);

@@ -2,10 +2,10 @@
 
 use super::answer::{Plan, Plans};
 use super::flags::{Names, PlanFlags, Target, flags};
-use super::question::Objective;
 use super::reason::PlanError;
 use super::search::Search;
-use pipesim_cost::analytic::Analytic;
+use crate::question::Objective;
+use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
 use pipesim_models::layout::{ParallelConfig, Zero};
 use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
@@ -165,27 +165,15 @@ impl PlanReport<'_> {
     }
 
     pub(super) fn times_table(&self) -> Table {
-        let header = ["plan", "iteration", "compute", "tensor", "experts", "bubble", "data", "optimizer", "other"];
         let has_experts = self.search.question.model.experts.is_some();
-        let is_shown = |column: &usize| has_experts || header[*column] != "experts";
-        let columns: Vec<usize> = (0..header.len()).filter(is_shown).collect();
+        let is_shown = |part: &TimePart| has_experts || part.title != "experts";
         let ms = |seconds: f64| quantity(1e3 * seconds, "ms");
         let row = |(rank, plan): (usize, &Plan)| {
-            let t = &plan.estimate.time_s;
-            let parts = [
-                plan.estimate.iteration_s,
-                t.compute,
-                t.tensor_parallel_exposed,
-                t.expert_parallel_exposed,
-                t.pipeline_bubble,
-                t.data_parallel_exposed,
-                t.optimizer,
-                t.other,
-            ];
-            let cells: Vec<String> = [(rank + 1).to_string()].into_iter().chain(parts.map(ms)).collect();
-            columns.iter().map(|&column| cells[column].clone()).collect()
+            let parts = plan.estimate.time_s.parts().into_iter().filter(is_shown).map(|part| ms(part.seconds));
+            [(rank + 1).to_string(), ms(plan.estimate.iteration_s)].into_iter().chain(parts).collect()
         };
-        let header: Vec<&str> = columns.iter().map(|&column| header[column]).collect();
+        let titles = StepTime::default().parts().into_iter().filter(is_shown).map(|part| part.title);
+        let header: Vec<&str> = ["plan", "iteration"].into_iter().chain(titles).collect();
         Table::new("Parts of an iteration", &header, self.plans.plans.iter().enumerate().map(row).collect())
     }
 
@@ -202,11 +190,16 @@ impl PlanReport<'_> {
 
     fn plan_json(&self, plan: &Plan) -> Value {
         let l = &plan.layout;
-        let mut flags = Map::new();
+        let [mut flags, mut notes, mut refused] = [(); 3].map(|()| Map::new());
         let all = Target::all().unwrap_or_default();
         for target in all.into_iter().filter(|target| matches!(target, Target::Framework(_))) {
-            if let Ok(found) = self.flags(plan, target) {
-                flags.insert(target.name().to_string(), Value::from(found.text));
+            let name = target.name().to_string();
+            match self.flags(plan, target) {
+                Ok(found) => {
+                    flags.insert(name.clone(), Value::from(found.text));
+                    notes.extend((!found.notes.is_empty()).then(|| (name, Value::from(found.notes))));
+                }
+                Err(why) => drop(refused.insert(name, Value::from(why.to_string()))),
             }
         }
         json!({
@@ -234,6 +227,8 @@ impl PlanReport<'_> {
             "tie": plan.is_tie,
             "command": self.flags(plan, Target::Pipesim).unwrap_or_default().text,
             "flags": flags,
+            "notes": notes,
+            "refused": refused,
         })
     }
 

@@ -3,8 +3,10 @@
 use super::question::{Fixed, Question, divisors};
 use super::reason::{PlanError, Reason};
 use super::stacks::Abilities;
+use crate::framework::framework;
 use crate::resolve::{Selection, Variant};
 use pipesim_cost::analytic::default_layers;
+use pipesim_frameworks::Facts;
 use pipesim_models::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, PREDICTION, Part, Stage};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::open::{Order, Program};
@@ -153,11 +155,22 @@ fn splits(question: &Question, able: &Abilities, spec: &ModelSpec, placement: &P
     if !able.uneven_layers {
         return if layers.is_multiple_of(count) { vec![None] } else { Vec::new() };
     }
+    if let Some(own) = own_split(question, placement) {
+        return vec![Some(own).filter(|own| *own != usual)];
+    }
     let balanced = (placement.chunks() == 1 && placement.directions() == 1 && count > 1)
         .then(|| balanced(question, spec, count))
         .flatten()
         .filter(|other| *other != usual);
     [None].into_iter().chain(balanced.map(Some)).collect()
+}
+
+/// Returns the split of a framework that takes no other.
+fn own_split(question: &Question, placement: &Placement) -> Option<Vec<usize>> {
+    let framework = framework(&question.machine.stack).ok()??;
+    let mut facts = Facts::default();
+    facts.add_model(&question.model, "").set("tp", 1).set("p", placement.devices()).set("v", placement.chunks());
+    framework.split(&facts).ok()?.filter(|own| own.iter().sum::<usize>() == question.model.layers)
 }
 
 /// Returns the split whose busiest stage computes least, by FLOPs; `None` if there are more stages than layers.

@@ -1,37 +1,37 @@
 //! Every combination of schedules, numbers of devices and numbers of micro-batches.
 
 use super::observer::Observer;
-use super::remark::{LeftOut, Remark};
+use super::remark::{self, Remark};
 use super::settings::Question;
 use crate::resolve::{Costs, Error, Host, Resolved, Selection, Variant, Warning};
 use pipesim_language as dsl;
+use pipesim_report::{ComparisonPoint, LeftOut};
 use pipesim_sim::event::EventError;
+use std::ops::Deref;
 
 /// One schedule for one p and m.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Case {
     /// The schedule as it was asked for.
     pub name: String,
-    /// Its displayed name.
-    pub schedule: String,
-    /// Number of the schedule among those asked for, from 0.
-    pub number: usize,
-    /// p.
-    pub devices: u32,
-    /// m.
-    pub microbatches: u32,
-    /// The activation cap that it exceeds.
-    pub above_cap: Option<f64>,
-    /// Why there is no prediction.
-    pub left_out: Option<LeftOut>,
+    /// Its displayed name, its numbers, and why there is no prediction.
+    pub point: ComparisonPoint,
     /// Name of the schedule that `auto` chose.
     pub chosen: Option<String>,
+}
+
+impl Deref for Case {
+    type Target = ComparisonPoint;
+
+    fn deref(&self) -> &ComparisonPoint {
+        &self.point
+    }
 }
 
 impl Case {
     /// Leaves it out because its step cannot be simulated.
     pub(super) fn leave_out(&mut self, error: &EventError) {
-        self.left_out = Some(LeftOut { what: "deadlock", why: error.to_string() });
+        self.point.left_out = Some(LeftOut { what: "deadlock", why: error.to_string() });
     }
 
     /// Notes why it is left out, if it is.
@@ -58,7 +58,7 @@ impl Case {
 
     /// Returns the displayed name, with p and m if there are `several`.
     pub fn label(&self, several: bool) -> String {
-        let Case { schedule, devices, microbatches, .. } = self;
+        let ComparisonPoint { schedule, devices, microbatches, .. } = &self.point;
         if several { format!("{schedule} p={devices} m={microbatches}") } else { schedule.clone() }
     }
 }
@@ -81,20 +81,26 @@ impl Question {
             let selection = Selection { devices, microbatches, ..plain.clone() };
             for (number, name) in names.iter().enumerate() {
                 let resolved = resolve(&selection, name, costs, observer);
-                let (name, schedule) = (name.clone(), name.clone());
-                let mut case = Case { name, schedule, number, devices, microbatches, ..Case::default() };
+                let point = ComparisonPoint {
+                    schedule: name.clone(),
+                    number,
+                    devices,
+                    microbatches,
+                    ..ComparisonPoint::default()
+                };
+                let mut case = Case { name: name.clone(), point, chosen: None };
                 let resolved = match resolved {
                     Err(error) if count > 1 && error.is_of_numbers() => {
-                        case.left_out = Some(LeftOut::new(&error));
+                        case.point.left_out = Some(remark::left_out(&error));
                         first.get_or_insert(error);
                         None
                     }
                     resolved => Some(resolved?),
                 };
                 if let Some(resolved) = &resolved {
-                    case.schedule.clone_from(&resolved.graph.schedule().name);
+                    case.point.schedule.clone_from(&resolved.graph.schedule().name);
                     case.chosen.clone_from(&resolved.chosen);
-                    case.above_cap = resolved.warnings.iter().find_map(|warning| match warning {
+                    case.point.above_cap = resolved.warnings.iter().find_map(|warning| match warning {
                         Warning::AboveCap { cap, .. } => Some(*cap),
                         Warning::Imported(_) | Warning::NoneFits { .. } => None,
                     });

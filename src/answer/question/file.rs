@@ -20,10 +20,12 @@ impl Question {
         }
     }
 
-    /// Returns the settings that have not their default, each with its value.
-    pub fn settings(&self) -> impl Iterator<Item = (String, Value)> {
+    /// Returns the settings that have not their default, and the `required` ones, each with its value.
+    pub fn settings(&self, required: &[&str]) -> impl Iterator<Item = (String, Value)> {
         let usual = Question::default().map();
-        self.map().into_iter().filter(move |(name, value)| usual.get(name) != Some(value))
+        self.map()
+            .into_iter()
+            .filter(move |(name, value)| usual.get(name) != Some(value) || required.contains(&&**name))
     }
 
     /// Reads a question.
@@ -41,10 +43,11 @@ impl Question {
         };
         let table: toml::Table = text.parse().map_err(wrong)?;
         let known = Question::default().map();
-        let names: Vec<&str> = known.keys().map(String::as_str).collect();
-        if let Some(key) = table.keys().find(|key| !known.contains_key(*key)) {
-            let near = hint(&nearest(key, &names));
-            let (key, names) = (sanitize(key), names.join(", "));
+        if let Some((key, value)) = table.iter().find(|(key, _)| !known.contains_key(*key)) {
+            let is_alike = |usual: &Value| usual.is_boolean() == value.is_bool();
+            let alike: Vec<&str> = known.iter().filter(|(_, usual)| is_alike(usual)).map(|(name, _)| &**name).collect();
+            let near = hint(&nearest(key, &alike));
+            let (key, names) = (sanitize(key), known.keys().cloned().collect::<Vec<_>>().join(", "));
             return Err(usage(format!("no setting is called '{key}'{near}; known are {names}")));
         }
         match table.get("version").and_then(toml::Value::as_integer) {
@@ -65,7 +68,7 @@ impl Question {
     /// A number that is too large for TOML.
     pub fn to_toml(&self) -> Result<String, Error> {
         let mut text = format!("version = {VERSION}\n");
-        for (name, value) in self.settings() {
+        for (name, value) in self.settings(&[]) {
             // lists, numbers and texts are written alike in JSON and TOML, but for one control character
             let value = match value {
                 Value::Array(list) if list.len() == 1 => list[0].to_string(),

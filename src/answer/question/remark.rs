@@ -6,28 +6,19 @@ use crate::step_estimate::OutOfMemory;
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Objection, ObjectionKind};
 use pipesim_models::layout::ParallelConfig;
+use pipesim_report::LeftOut;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Why there is no prediction of a schedule for some p and m.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// The reason in a word or two.
-    pub what: &'static str,
-    pub why: String,
-}
-
-impl LeftOut {
-    /// Returns why a schedule has no graph.
-    pub(super) fn new(error: &Error) -> LeftOut {
-        let what = match error {
-            Error::Deadlock { .. } => "deadlock",
-            Error::Cost(_) | Error::Split(_) => "no costs",
-            Error::Ordering { .. } => "no order",
-            _ => "none",
-        };
-        LeftOut { what, why: error.to_string() }
-    }
+/// Returns why a schedule has no graph.
+pub(super) fn left_out(error: &Error) -> LeftOut {
+    let what = match error {
+        Error::Deadlock { .. } => "deadlock",
+        Error::Cost(_) | Error::Split(_) => "no costs",
+        Error::Ordering { .. } => "no order",
+        _ => "none",
+    };
+    LeftOut { what, why: error.to_string() }
 }
 
 /// A remark about a question or its answer. What is displayed begins with `warning:` if the answer may mislead without it.

@@ -1,6 +1,7 @@
 //! The settings of a question.
 
 use super::memory_cap::MemoryCap;
+use super::objective::Objective;
 use super::stage_split::StageSplit;
 use super::text;
 use pipesim_cost::{Decimal, Per};
@@ -162,6 +163,16 @@ pub struct Question {
     pub samples: u32,
     /// Random seed for `jitter`.
     pub jitter_seed: u64,
+    /// Numbers of GPUs, for all their layouts.
+    #[serde(deserialize_with = "text::list")]
+    pub gpus: Vec<u32>,
+    /// Values to which layouts are restricted: `tp=8,pp=4`.
+    #[serde(deserialize_with = "text::list")]
+    pub fix: Vec<String>,
+    /// What makes a layout the best.
+    pub objective: Objective,
+    /// Maximum number of layouts in the answer.
+    pub top: u32,
 }
 
 /// One device, the default schedules, unit costs.
@@ -227,6 +238,10 @@ impl Default for Question {
             jitter: None,
             samples: 1000,
             jitter_seed: 0,
+            gpus: Vec::new(),
+            fix: Vec::new(),
+            objective: Objective::Time,
+            top: 10,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::settings::Question;
 use super::stage_split::StageSplit;
 use super::stage_times;
 use crate::resolve::{Costs, Error, Host, read_text};
-use pipesim_cost::{CostFile, Decimal, GivenCosts, Slow};
+use pipesim_cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
 use pipesim_models::hardware::{self, Hardware, Stack};
 use pipesim_models::model_spec::{self, StageLayout, huggingface, huggingface::Described, shape, transformer::Config};
 use std::io;
@@ -98,13 +98,22 @@ pub fn given_costs(text: &str, host: &dyn Host) -> Result<GivenCosts, Error> {
     if stage_times::is_file(text) { stage_times::read(host, text) } else { text.parse().map_err(usage) }
 }
 
-/// Reads a factor by which a device is slower, as in `2=1.3`.
-fn straggler(text: &str) -> Result<(u32, Decimal), Error> {
-    let parsed = text.split_once('=').and_then(|(device, factor)| {
-        let factor: Decimal = factor.trim().parse().ok()?;
-        Some((device.trim().parse::<u32>().ok()?, factor)).filter(|(_, factor)| factor.to_f64() > 0.0)
-    });
-    parsed.ok_or_else(|| usage(format!("`straggler`: expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3")))
+/// Reads a device and the factor by which it is slower, as in `2=1.3`.
+///
+/// # Errors
+/// Another text, or a factor that is none.
+pub fn straggler(text: &str) -> Result<(u32, Decimal), String> {
+    let (device, factor) =
+        text.split_once('=').ok_or_else(|| format!("expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3"))?;
+    let device: u32 = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
+    if factor.trim_end().ends_with('%') {
+        return Err(format!("expected a factor, found '{factor}'; 30 % slower is {device}=1.3"));
+    }
+    let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
+    if factor.to_f64() <= 0.0 {
+        return Err("the factor must be above 0".to_string());
+    }
+    Ok((device, factor))
 }
 
 impl Question {
@@ -125,7 +134,8 @@ impl Question {
                 per.name()
             )));
         }
-        let slow = self.straggler.iter().map(|text| straggler(text)).collect::<Result<Slow, Error>>()?;
+        let slow = self.straggler.iter().map(|text| straggler(text)).collect::<Result<Slow, String>>();
+        let slow = slow.map_err(|why| usage(format!("`straggler`: {why}")))?;
         if slow.len() < self.straggler.len() {
             return Err(usage("`straggler` names a device twice; give each once"));
         }

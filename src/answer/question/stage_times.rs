@@ -2,7 +2,7 @@
 
 use crate::resolve::{Error, Host, read_text};
 use pipesim_cost::GivenCosts;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Largest file, in bytes.
@@ -56,9 +56,12 @@ fn csv(text: &str) -> Result<Columns, String> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let header: Vec<&str> = lines.next().ok_or(EXPECTED)?.split(',').map(str::trim).collect();
     let mut columns = Columns { values: BTreeMap::new(), unit: String::new() };
-    let mut units = Vec::new();
+    let (mut units, mut keys) = (Vec::new(), BTreeSet::new());
     for name in &header {
         let (key, unit) = name.split_once('_').unwrap_or((name, ""));
+        if !keys.insert(key) {
+            return Err(format!("expected one column '{key}', found two; leave one of them out"));
+        }
         if ["F", "I", "W", "B", "comm"].contains(&key) {
             units.push(unit);
         } else if !["stage", "layers", "keep"].contains(name) {
@@ -99,6 +102,9 @@ fn csv(text: &str) -> Result<Columns, String> {
                 values.push(cell.to_string());
             }
         }
+    }
+    if columns.values.is_empty() {
+        return Err(format!("{EXPECTED}, found only the header; add the rows"));
     }
     Ok(columns)
 }

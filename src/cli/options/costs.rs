@@ -7,7 +7,7 @@ use crate::cli::{Failure, file_kind};
 use clap::Args;
 use pipesim_answer::question::{self, Question, StageSplit};
 use pipesim_answer::resolve::{self, Costs, Error, Files};
-use pipesim_cost::{CostError, CostFile, Decimal, GivenCosts, Per, TimeUnit};
+use pipesim_cost::{CostFile, Decimal, GivenCosts, Per, TimeUnit};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub struct CostOptions {
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Slow down a device by a factor: 2=1.3 (device 2 takes 1.3 times as long); repeatable
-    #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = straggler, conflicts_with = "profile")]
+    #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = question::straggler, conflicts_with = "profile")]
     pub slow: Vec<(u32, Decimal)>,
     /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
@@ -73,20 +73,6 @@ fn given_costs(text: &str) -> Result<CostsText, String> {
     let mistaken = |error: Error| file_kind::mistaken("", "costs", text).unwrap_or_else(|| as_flags(&error));
     let costs = question::given_costs(text, &Files).map_err(mistaken)?;
     Ok(CostsText { text: text.to_string(), costs })
-}
-
-fn straggler(text: &str) -> Result<(u32, Decimal), String> {
-    let (device, factor) =
-        text.split_once('=').ok_or_else(|| format!("expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3"))?;
-    let device: u32 = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
-    if factor.trim_end().ends_with('%') {
-        return Err(format!("expected a factor, found '{factor}'; 30 % slower is {device}=1.3"));
-    }
-    let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
-    if factor.to_f64() <= 0.0 {
-        return Err("the factor must be above 0".to_string());
-    }
-    Ok((device, factor))
 }
 
 impl CostOptions {

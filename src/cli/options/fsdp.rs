@@ -11,7 +11,7 @@ const MOST: u64 = 1 << 20;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "FSDP in a pipeline")]
 pub struct FsdpOptions {
-    /// Gather and free the parameters of stages between ops as PyTorch 2.15 does, at most R of a device at the same time (there: 3); times are those of --costs unshard=1,reduce=1, or of a model with --zero 3
+    /// Gather and free the parameters of stages between ops as PyTorch 2.15 does, at most R per device at the same time (there: 3); --costs unshard=1,reduce=1 gives the times, or a model with --zero 3
     #[arg(long, value_name = "R", value_parser = whole::<u32>(1..=MOST))]
     pub max_active_stages: Option<u32>,
     /// Number of next stages to gather before an op: full (R), auto (device + 2, at most R), or one number per device [default: full]

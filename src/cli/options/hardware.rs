@@ -5,7 +5,7 @@ use super::values::{Numbers, RecomputeParser, name_or_toml, numbers, one_of, who
 use clap::Args;
 use pipesim_answer::question::{Predicted, Question};
 use pipesim_answer::step_estimate::StepEstimate;
-use pipesim_cost::analytic::Analytic;
+use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision, Recompute, Zero};
 use pipesim_report::{Table, gibibytes, number, quantity};
@@ -114,27 +114,12 @@ fn steps(predictions: &[Predicted]) -> impl Iterator<Item = (&String, &StepEstim
 
 /// Makes a table of step estimates, one row per schedule, times in ms.
 pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
-    let mut header = vec![
-        "schedule",
-        "iteration",
-        "90 % within",
-        "tokens/s",
-        "tokens/s/GPU",
-        "TFLOP/s/GPU",
-        "MFU",
-        "compute",
-        "tensor",
-        "experts",
-        "bubble",
-        "data",
-        "optimizer",
-        "other",
-    ];
+    let mut header = vec!["schedule", "iteration", "90 % within", "tokens/s", "tokens/s/GPU", "TFLOP/s/GPU", "MFU"];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
-    let experts = header.iter().position(|name| *name == "experts").filter(|_| analytic.model.experts.is_none());
-    experts.map(|column| header.remove(column));
+    let is_shown = |part: &TimePart| analytic.model.experts.is_some() || part.title != "experts";
+    header.extend(StepTime::default().parts().into_iter().filter(is_shown).map(|part| part.title));
     let row = |(name, f): (&String, &StepEstimate)| {
-        let (t, [low, high]) = (&f.time_s, f.iteration_interval_s);
+        let [low, high] = f.iteration_interval_s;
         let mut cells = vec![
             name.clone(),
             ms(f.iteration_s),
@@ -143,15 +128,8 @@ pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
             number(f.tokens_per_second_per_gpu),
             number(f.model_tflops_per_gpu),
             format!("{:.1} %", 100.0 * f.mfu),
-            ms(t.compute),
-            ms(t.tensor_parallel_exposed),
-            ms(t.expert_parallel_exposed),
-            ms(t.pipeline_bubble),
-            ms(t.data_parallel_exposed),
-            ms(t.optimizer),
-            ms(t.other),
         ];
-        experts.map(|column| cells.remove(column));
+        cells.extend(f.time_s.parts().into_iter().filter(is_shown).map(|part| ms(part.seconds)));
         cells
     };
     let Analytic { machine, layout, .. } = analytic;

@@ -76,7 +76,7 @@ const RULES: &[Rule] = &[
         "needs measured costs or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
     ),
     (
-        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model",
+        "stages micro schedule chunks set slice_lengths overlap max_ticks max_ops effort costs costs_per profile slow balance hardware model save_question",
         |g| !g.is_typed("timeline"),
         "describes a prediction, and a timeline is explained as it was measured; leave one of the two out",
     ),

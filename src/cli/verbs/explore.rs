@@ -6,7 +6,11 @@ use crate::cli::explorer::{Engine, page};
 use crate::cli::options::output::OneFile;
 use crate::cli::terminal::progress::RemarkOptions;
 use clap::Args;
+use std::io::Read;
 use std::path::PathBuf;
+
+/// A program for the file is smaller.
+const MOST_BYTES: u64 = 256 << 20;
 
 const HELP: &str = "Without -o, serves the page to this machine alone until Ctrl-C, and runs what it asks for. With -o, writes one \
 file that opens from disk and needs no server; tests/explorer/build makes the program that it contains.";
@@ -34,9 +38,11 @@ impl Explore {
         let Some(program) = &self.program else { return self.serve(&list, command) };
         let file = OneFile::at(self.output.as_deref(), &["html"])?;
         let name = program.display();
-        let module = std::fs::read(program)
+        let mut module = Vec::new();
+        std::fs::File::open(program)
+            .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut module))
             .map_err(|error| Failure::Usage(format!("cannot read {name}: {error}; run tests/explorer/build")))?;
-        if !module.starts_with(b"\0asm") {
+        if !module.starts_with(b"\0asm") || module.len() as u64 == MOST_BYTES {
             return Err(Failure::Usage(format!(
                 "{name}: expected WebAssembly, found another file; run tests/explorer/build"
             )));

@@ -10,14 +10,20 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use clap::Args;
 use pipesim_cost::GivenCosts;
+use pipesim_frameworks::Framework;
 use pipesim_schedule::csv;
 use pipesim_schedule::export;
 use pipesim_schedule::graph::TaskGraph;
 use std::path::PathBuf;
 
-/// Writes a graph in a format (`true`: with the waits of PyTorch 2.15; the text names the costs that decide the order), and the endings
-/// of its files, and whether it has collectives.
-type To = (fn(&TaskGraph, bool, Option<&str>) -> Result<String, csv::Error>, &'static [&'static str], bool);
+/// Writes a graph in a format (`true`: with the waits of PyTorch 2.15; the text names the costs that decide the order), the endings of
+/// its files, whether it has collectives, and the format that frameworks load it in.
+type To = (
+    fn(&TaskGraph, bool, Option<&str>) -> Result<String, csv::Error>,
+    &'static [&'static str],
+    bool,
+    Option<&'static str>,
+);
 
 /// PyTorch versions, and whether their files contain waits for sends and reductions.
 const VERSIONS: [(&str, &str, bool); 5] = [
@@ -32,20 +38,25 @@ const FORMATS: [(&str, &str, To); 5] = [
     (
         "pytorch-csv",
         "PyTorch's schedule file, ops only",
-        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"], false),
+        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"], false, Some("compute_only")),
     ),
     (
         "pytorch-csv-comms",
         "PyTorch's schedule file with sends and receives; each receive is just before its use",
-        (|g, waits, _| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"], true),
+        (
+            |g, waits, _| csv::write(g.schedule(), csv::Format::ComputeComms { waits }),
+            &[".csv"],
+            true,
+            Some("compute_comms"),
+        ),
     ),
     (
         "pytorch-csv-collectives",
         "Ops with UNSHARD, RESHARD and reductions, without sends and receives: PyTorch's lowering halfway, to read",
-        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeCollectives), &[".csv"], true),
+        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeCollectives), &[".csv"], true, None),
     ),
-    ("json", "Placement and programs", (|g, _, costs| Ok(export::json(g.schedule(), costs)), &[".json"], false)),
-    ("dot", "The task graph for Graphviz", (|g, _, costs| Ok(export::dot(g, costs)), &[".dot", ".gv"], false)),
+    ("json", "Placement and programs", (|g, _, costs| Ok(export::json(g.schedule(), costs)), &[".json"], false, None)),
+    ("dot", "The task graph for Graphviz", (|g, _, costs| Ok(export::dot(g, costs)), &[".dot", ".gv"], false, None)),
 ];
 
 #[derive(Args)]
@@ -76,7 +87,7 @@ impl Export {
         if found != 1 {
             return Err(Failure::Usage(format!("export writes one schedule: name it with --schedule, found {found}")));
         }
-        let (written, endings, has_collectives) = self.to;
+        let (written, endings, has_collectives, loaded_as) = self.to;
         if self.torch.is_some() && !endings.contains(&".csv") {
             return Err(Failure::Usage(
                 "--torch is for PyTorch's files; leave it out, or use --to pytorch-csv-comms".to_string(),
@@ -102,9 +113,16 @@ impl Export {
                 "note: costs decide this order; made with {costs}; give your own with --costs or --profile"
             ));
         }
-        let write = |(_, graph): &(_, TaskGraph)| written(graph, self.torch.unwrap_or(true), made_with.as_deref());
+        let waits = self.torch.unwrap_or(true);
+        let write = |(_, graph): &(_, TaskGraph)| written(graph, waits, made_with.as_deref());
         let text = graphs.iter().map(write).collect::<Result<String, _>>();
-        file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
+        let text = text.map_err(|e| Failure::Schedule(e.to_string()))?;
+        for (name, version) in [("pytorch", Some(if waits { "2.15" } else { "2.11" })), ("torchtitan", None)] {
+            let Some(format) = loaded_as else { break };
+            let lines = Framework::find(name, version).and_then(|one| one.loading(graphs[0].1.schedule(), format));
+            lines.map_err(Failure::usage)?.iter().for_each(|line| self.remarks.remark(&format!("note: {line}")));
+        }
+        file.write(&text, self.remarks, |_| String::new())
     }
 
     /// Describes the costs that decide the order.

@@ -15,7 +15,7 @@ mod sub_ops;
 pub use dispatch::ExpertTraffic;
 pub use machine::{GpuGroup, Platform, ProductShape};
 pub use pass::{Pass, Passes};
-pub use step::StepTime;
+pub use step::{StepTime, TimePart};
 
 use super::{CostError, CostTable, OpTime, Summary, TickUnits};
 use part::PartCosts;

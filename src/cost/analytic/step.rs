@@ -32,11 +32,42 @@ pub struct StepTime {
     pub other: f64,
 }
 
+/// A part of an iteration, as tables and sentences name it.
+#[derive(Clone, Copy, Debug)]
+pub struct TimePart {
+    /// Column in files.
+    pub column: &'static str,
+    /// Column in tables.
+    pub title: &'static str,
+    /// What the time goes to.
+    pub cause: &'static str,
+    /// Its length.
+    pub seconds: f64,
+}
+
 impl StepTime {
-    /// Returns the time of the iteration, the sum of all fields.
+    /// Returns the parts, compute first; a model without experts has no time in `experts`.
+    pub fn parts(&self) -> [TimePart; 7] {
+        let part = |column, title, cause, seconds| TimePart { column, title, cause, seconds };
+        [
+            part("compute_s", "compute", "computation", self.compute),
+            part("tensor_parallel_exposed_s", "tensor", "tensor-parallel collectives", self.tensor_parallel_exposed),
+            part(
+                "expert_parallel_exposed_s",
+                "experts",
+                "dispatch and combine of experts",
+                self.expert_parallel_exposed,
+            ),
+            part("pipeline_bubble_s", "bubble", "the pipeline bubble", self.pipeline_bubble),
+            part("data_parallel_exposed_s", "data", "data-parallel exchange", self.data_parallel_exposed),
+            part("optimizer_s", "optimizer", "the optimizer", self.optimizer),
+            part("other_s", "other", "other overheads", self.other),
+        ]
+    }
+
+    /// Returns the time of the iteration, the sum of all parts.
     pub fn iteration(&self) -> f64 {
-        let kernels = self.compute + self.tensor_parallel_exposed + self.expert_parallel_exposed;
-        kernels + self.pipeline_bubble + self.data_parallel_exposed + self.optimizer + self.other
+        self.parts().iter().map(|part| part.seconds).sum()
     }
 }
 

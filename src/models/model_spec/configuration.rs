@@ -4,6 +4,7 @@ use super::families::{self, FAMILIES, Family};
 use super::keys::{ConfigError, agree, divides, flag, is_set, lists, number, optional, size};
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use super::windows::windows;
+use pipesim_schedule::nearest::plain;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -41,6 +42,19 @@ impl Configuration<'_> {
         let family = FAMILIES.iter().find(|family| family.kinds.contains(&kind));
         let (keys, beside) = families::text_model(keys);
         Configuration { keys, named, beside, kind, family }
+    }
+
+    /// Returns the class in `architectures` of another family.
+    pub fn other_class(&self) -> Option<&str> {
+        let class = self.keys.get("architectures")?.get(0)?.as_str()?;
+        let is_of = |kind: &&str| {
+            let rest = class.to_lowercase().strip_prefix(&plain(kind)).map(str::to_string);
+            rest.is_some_and(|rest| ["for", "lmhead", "model"].iter().any(|next| rest.starts_with(next)))
+        };
+        let of_families = FAMILIES.iter().flat_map(|family| family.kinds).copied();
+        let named = TYPES.into_iter().chain(of_families).find(is_of)?;
+        let is_own = named == self.kind || self.family.is_some_and(|family| family.kinds.contains(&named));
+        (!is_own).then_some(class)
     }
 
     pub fn is_known(&self) -> bool {

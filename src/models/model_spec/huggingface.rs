@@ -59,9 +59,14 @@ fn refuse(found: &Configuration) -> Result<(), ConfigError> {
             "expected model_type to be one of {types}, found '{kind}'; write a shape file of its sizes{similar}"
         )));
     }
-    match of_others(keys, read) {
-        Some((what, key)) => Err(ConfigError(format!(
+    if let Some((what, key)) = of_others(keys, read) {
+        return Err(ConfigError(format!(
             "expected a model of type '{kind}' without {what}, found {key}; correct model_type, or leave the key out"
+        )));
+    }
+    match found.other_class() {
+        Some(class) => Err(ConfigError(format!(
+            "expected 'architectures' of a model of type '{kind}', found '{class}'; correct one of them"
         ))),
         None => Ok(()),
     }

@@ -55,6 +55,10 @@ impl Experts {
         if !count.is_multiple_of(groups) || !(1..=groups).contains(&per_token) {
             return Err(InvalidSizes::RouterGroups { experts: count, groups, per_token });
         }
+        let within = per_token * (count / groups);
+        if top_k > within {
+            return Err(InvalidSizes::GroupExperts { groups: per_token, within, found: top_k });
+        }
         Ok(())
     }
 }

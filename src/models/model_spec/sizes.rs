@@ -25,6 +25,10 @@ pub enum InvalidSizes {
     )]
     RouterGroups { experts: usize, groups: usize, per_token: usize },
     #[error(
+        "expected at most the {within} experts of a token's {groups} router groups per token, found {found}: correct one of them"
+    )]
+    GroupExperts { groups: usize, within: usize, found: usize },
+    #[error(
         "expected experts in some of the {layers} layers, found none: the first {dense_first} are dense, and every {every}th of the others \
          has experts; correct these"
     )]

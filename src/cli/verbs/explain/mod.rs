@@ -8,6 +8,7 @@ use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::{SearchOptions, remark_balance};
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
+use crate::cli::question_file::QuestionOptions;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table, wrap};
@@ -54,6 +55,8 @@ pub struct Explain {
     remarks: RemarkOptions,
     #[command(flatten)]
     thresholds: ThresholdOptions,
+    #[command(flatten)]
+    file: QuestionOptions,
 }
 
 impl Explain {
@@ -110,6 +113,7 @@ impl Explain {
             question.micro.clear();
         }
         let prepared = question.prepare(&Sandbox, &self.remarks)?;
+        self.file.save(&question, self.remarks)?;
         let unit = if prepared.layouts().is_empty() { self.costs.time_unit() } else { "ms" };
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
         let mut all_explained = Vec::new();
@@ -164,12 +168,13 @@ impl Explain {
             print(&self.print.plain(sentences.clone().map(list).collect()))?;
         }
         let untried = explanations.iter().filter_map(|e| Some(e.advice.as_ref()?.untried)).max().unwrap_or(0);
-        let untried = match untried {
-            0 => Vec::new(),
-            n => vec![format!(
-                "{n} more were not tried, as they are searched or have too many ops. `predict -s auto` searches."
-            )],
-        };
+        let balance = self.costs.balance.then(|| "Changes are predicted without --balance.".to_string());
+        let untried = (untried > 0).then(|| {
+            format!(
+                "{untried} more were not tried, as they are searched or have too many ops. `predict -s auto` searches."
+            )
+        });
+        let untried: Vec<String> = balance.into_iter().chain(untried).collect();
         let text = || {
             let list = |(name, sentences): (&str, &[String])| {
                 format!("{}{}\n", wrap(&[name.to_string()], 0), wrap(sentences, 2))

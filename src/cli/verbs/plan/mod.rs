@@ -8,18 +8,16 @@ use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{PrintOptions, json, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
 use crate::cli::options::values::{Numbers, numbers, one_of, whole};
+use crate::cli::question_file::QuestionOptions;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table};
 use clap::Args;
 use files::Files;
 use pipesim_answer::plan::{
-    Fixed, Names, Objective, Observer, PlanError, PlanFlags, PlanReport, Question, Search, Target, Variation,
-    sensitivities, why,
+    Fixed, Names, Objective, Observer, PlanError, PlanFlags, PlanReport, Search, Target, Variation, sensitivities, why,
 };
-use pipesim_answer::question::{MemoryCap, hardware, model, stack};
-use pipesim_cost::analytic::Platform;
-use pipesim_language as dsl;
+use pipesim_answer::question::{MemoryCap, Question};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision};
 use pipesim_report::Report;
@@ -60,7 +58,7 @@ pub struct PlanVerb {
     schedules: Vec<ScheduleNames>,
     /// Fixed values, as in tp=8,pp=4: tp, pp, dp, cp, ep, micro-batch-size, chunks, recompute, zero, sequence-parallel, layers; a key given twice allows both values
     #[arg(long, value_name = "KEY=VALUE,..", value_parser = fixed)]
-    fix: Vec<Fixed>,
+    fix: Vec<String>,
     /// Precision of matrix products
     #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
     compute_precision: Precision,
@@ -86,10 +84,12 @@ pub struct PlanVerb {
     print: PrintOptions,
     #[command(flatten)]
     remarks: RemarkOptions,
+    #[command(flatten)]
+    file: QuestionOptions,
 }
 
-fn fixed(text: &str) -> Result<Fixed, String> {
-    Fixed::parse(text).map_err(|error| error.to_string())
+fn fixed(text: &str) -> Result<String, String> {
+    Fixed::parse(text).map(|_| text.to_string()).map_err(|error| error.to_string())
 }
 
 impl From<PlanError> for Failure {
@@ -101,15 +101,17 @@ impl From<PlanError> for Failure {
 impl PlanVerb {
     pub fn run(&self) -> Result<(), Failure> {
         let files = Files::new(&self.output)?;
-        let question = self.question()?;
+        let asked = self.question();
+        let question = asked.planned(&Sandbox, &self.remarks)?;
         question.check()?;
+        self.file.save(&asked, self.remarks)?;
         let watch = Watch::start(&question, self.resume.as_deref(), self.remarks)?;
         let search = Search::new(&question)?.knowing(watch.known());
         let plans = search.plans(&watch)?;
         let best = plans.plans.first().filter(|_| !watch.is_stopped());
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
-        let answer = PlanReport { search: &search, plans: &plans, names: self.names(), why: reasons };
+        let answer = PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons };
         watch.done();
         if !(plans.is_stopped && plans.plans.is_empty()) {
             self.show(&answer)?;
@@ -118,63 +120,23 @@ impl PlanVerb {
         watch.ended(&plans)
     }
 
-    fn question(&self) -> Result<Question, Failure> {
-        let mut machine =
-            Platform { hardware: hardware(&self.hardware, &Sandbox)?, stack: stack(&self.stack, &Sandbox)? };
-        machine.stack.framework_version.clone_from(&self.framework_version);
-        let memory_limit = match self.memory_cap {
-            None => None,
-            Some(MemoryCap::Bytes(bytes)) => {
-                machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
-                Some(bytes)
-            }
-            Some(MemoryCap::Units(units)) => {
-                return Err(Failure::Usage(format!("--memory-cap: expected bytes, found {units}; write {units}GiB")));
-            }
-        };
-        let mut fixed = Fixed::default();
-        self.fix.iter().for_each(|one| fixed.add(one.clone()));
-        let asked: Vec<String> = self.schedules.iter().flat_map(ScheduleNames::all).cloned().collect();
-        let schedules = if asked.iter().any(|name| name == "all") {
-            dsl::names_of_whole().into_iter().map(str::to_string).collect()
-        } else {
-            asked
-        };
-        let whole = dsl::names_of_whole();
-        let is_beyond = |name: &str| dsl::names().contains(&name) && !whole.contains(&name);
-        if let Some(name) = schedules.iter().find(|name| is_beyond(name.split(':').next().unwrap_or(name))) {
-            return Err(Failure::Usage(format!(
-                "--schedules: plans are of forwards and backwards of whole micro-batches, found {name}; leave it out"
-            )));
-        }
-        Ok(Question {
-            gpus: self.gpus.all().to_vec(),
+    fn question(&self) -> Question {
+        Question {
+            schedule: self.schedules.iter().flat_map(ScheduleNames::all).cloned().collect(),
+            memory_cap: self.memory_cap,
+            model: Some(self.model.clone()),
+            hardware: Some(self.hardware.clone()),
+            stack: self.stack.clone(),
+            framework_version: self.framework_version.clone(),
+            batch: Some(self.batch),
+            seq: self.seq,
             precision: self.compute_precision,
             attention: self.attention,
-            schedules,
-            fixed,
+            gpus: self.gpus.all().to_vec(),
+            fix: self.fix.clone(),
             objective: self.objective,
-            memory_limit,
-            keep: self.top as usize,
-            host: &Sandbox,
-            ..Question::new(
-                model(&self.model, self.seq, &Sandbox, &self.remarks)?,
-                machine,
-                self.gpus.first(),
-                self.batch,
-                self.seq,
-            )
-        })
-    }
-
-    fn names(&self) -> Names {
-        let memory_cap = self.memory_cap.and_then(MemoryCap::bytes).map(|bytes| format!("{bytes}B"));
-        Names {
-            model: self.model.clone(),
-            hardware: self.hardware.clone(),
-            stack: self.stack.clone(),
-            memory_cap,
-            framework_version: self.framework_version.clone(),
+            top: self.top,
+            ..Question::default()
         }
     }
 

@@ -8,6 +8,7 @@ use crate::cli::terminal::signals;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pipesim_answer::plan::{Journal, LayoutOutcome, Observer, Plans, Question};
 use pipesim_models::layout::ParallelConfig;
+use pipesim_report::{WriteError, write_atomic};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal, Write};
@@ -47,17 +48,20 @@ impl Watch {
                     .outcomes;
                 remarks.remark(&format!("{name}: {} layouts are known", known.len()));
             }
-            let failed = |cause: std::io::Error| {
+            let failed = |cause: String| {
                 Failure::Failed(anyhow::anyhow!(
                     "expected to write {}, but could not; choose another file: {cause}",
                     path.display()
                 ))
             };
-            // a last line that was cut off is written again
-            let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path).map_err(failed)?;
+            // a last line that was cut off is written again, in a new file, so that nothing is lost if that fails
             let mut text = format!("{}\n", Journal::head(question));
             known.iter().for_each(|(number, outcome)| text += &format!("{}\n", Journal::line(*number, *outcome)));
-            file.write_all(text.as_bytes()).map_err(failed)?;
+            write_atomic(path, text.as_bytes()).map_err(|error| match error {
+                WriteError::Place { cause, .. } => failed(cause),
+                error => error.into(),
+            })?;
+            let file = OpenOptions::new().append(true).open(path).map_err(|error| failed(error.to_string()))?;
             journal = Some(Mutex::new(file));
         }
         let signal = Arc::new(AtomicUsize::new(0));

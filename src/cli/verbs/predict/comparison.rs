@@ -2,19 +2,13 @@
 
 use crate::cli::flags::as_flags;
 use pipesim_answer::question::Case;
-use pipesim_report::{ComparisonPoint, Entry, LeftOut, Report};
+use pipesim_report::{ComparisonPoint, Entry, Report};
 
 /// Returns the position of a schedule in a comparison.
 pub fn point(case: &Case) -> ComparisonPoint {
-    let left_out = case.left_out.as_ref().map(|left_out| LeftOut { what: left_out.what, why: as_flags(&left_out.why) });
-    ComparisonPoint {
-        schedule: case.schedule.clone(),
-        number: case.number,
-        devices: case.devices,
-        microbatches: case.microbatches,
-        above_cap: case.above_cap,
-        left_out,
-    }
+    let mut point = case.point.clone();
+    point.left_out.iter_mut().for_each(|left_out| left_out.why = as_flags(&left_out.why));
+    point
 }
 
 /// Makes a comparison of a report whose entries are the schedules that are not left out, in their order.

@@ -21,7 +21,7 @@ use crate::cli::terminal::table;
 use clap::Args;
 use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
-use pipesim_report::{self as report, PredictedEntry, Report, SpanFiles, Table};
+use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -271,7 +271,7 @@ fn with_flags(json: String, predictions: &[Predicted]) -> String {
 
 /// Returns a schedule that is left out.
 fn missing(case: &Case) -> Option<Value> {
-    let Case { schedule, devices, microbatches, left_out, .. } = case;
+    let ComparisonPoint { schedule, devices, microbatches, left_out, .. } = &case.point;
     let why = as_flags(&left_out.as_ref()?.why);
     Some(json!({ "schedule": schedule, "devices": devices, "microbatches": microbatches, "why": why }))
 }

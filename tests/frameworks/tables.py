@@ -1,4 +1,4 @@
-"""Random layouts at the edges of rules, as facts; and the lines that the checks read and write."""
+"""Facts of layouts, the lines that the checks read and write, and tables of verdicts."""
 
 import json
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import rules
 
+# name of what was given, by the form of options
+FORMS = {"arguments": "arguments", "overrides": "arguments", "json": "json", "yaml": "yaml"}
 SIZES = [(1024, 2816, 16, 16), (2048, 5632, 16, 4), (2048, 5504, 32, 8), (4096, 11008, 32, 32), (4096, 14336, 32, 8), (3072, 8192, 24, 8),
          (2560, 6912, 20, 20), (1536, 8960, 12, 2), (896, 4864, 14, 2), (6144, 16384, 48, 8)]
 
@@ -86,30 +88,31 @@ def verdict(judge, checkouts):
     except Silent as difference:
         return {"verdict": "silent", "error": str(difference)}
     except (Exception, SystemExit) as error:
-        place = ""
+        at = ""
         for frame in traceback.extract_tb(error.__traceback__):
             for root in checkouts:
                 if Path(frame.filename).is_relative_to(root):
-                    place = f"{Path(frame.filename).relative_to(root)}:{frame.lineno}"
-        text = " ".join(str(error).split()) or type(error).__name__
-        return {"verdict": "refused", "error": text, "source": place}
+                    at = f"{Path(frame.filename).relative_to(root)}:{frame.lineno}"
+        return {"verdict": "refused", "error": " ".join(str(error).split()) or type(error).__name__, "at": at}
     return {"verdict": "accepted"}
 
 
 def answer(judge, checkouts):
-    """Reads lines {"facts": {}, "options": ""}, and writes a verdict for each; returns how many were refused."""
-    refused = 0
+    """Reads lines with `facts`, `world` and `options`, as plans.py writes them; writes a verdict for each; counts those not accepted."""
+    wrong = 0
     for line in filter(str.strip, sys.stdin):
         question = json.loads(line)
-        found = verdict(lambda: judge(question["facts"], question["options"]), checkouts)
-        refused += found["verdict"] != "accepted"
-        print(json.dumps({**{key: question[key] for key in question if key not in ["facts", "options"]}, **found}), flush=True)
-    return refused
+        facts = {**question["facts"], **{name: question[name] for name in ["world", "architecture"] if name in question}}
+        found = verdict(lambda: judge(facts, question["options"]), checkouts)
+        wrong += found["verdict"] != "accepted"
+        print(json.dumps({"question": question.get("question", ""), **found}), flush=True)
+    return wrong
 
 
-def tabulate(name, layouts, options, judge, checkouts, path):
-    """Writes a table of layouts with what was given and the verdict; says where the rules of `frameworks/NAME.toml` disagree."""
-    framework, rows, wrong, met = rules.load(name), [], 0, {}
+def tabulate(framework, seed, layouts, options, judge, checkouts, path):
+    """Puts layouts, what was given and verdicts into a table; says where the rules of a framework's file disagree."""
+    name, version = framework["framework"], framework["version"]
+    rows, wrong, alone = [], 0, set()
     for facts in layouts:
         given = options(framework, facts)
         found = verdict(lambda: judge(facts, given), checkouts)
@@ -117,21 +120,37 @@ def tabulate(name, layouts, options, judge, checkouts, path):
         broken = refused or silent
         agrees = found["verdict"] == ("refused" if refused else "silent" if silent else "accepted")
         agrees = agrees and (not broken or any(same(text, found["error"]) for _, text in broken))
-        if len(broken) == 1:
-            met[broken[0][0]] = True
+        alone |= {rule for rule, _ in broken if len(broken) == 1}
         if not agrees:
             wrong += 1
             print(f"differs: {json.dumps(found)}\n  rules: {broken}\n  options: {given}\n  facts: {json.dumps(facts)}", file=sys.stderr)
-        rows.append({"facts": facts, "given": given, **found})
+        rows.append({"facts": facts, "given": {FORMS[framework["form"]]: given}, **found})
     for rule in framework["rules"]:
-        if rule["kind"] in ["refused", "silent"] and rule["name"] not in met:
+        if rule["kind"] in ["refused", "silent"] and rule["name"] not in alone:
             print(f"no layout breaks {rule['name']} alone", file=sys.stderr)
-    head = {"framework": framework["framework"], "version": framework["version"], "source": framework["source"]}
-    text = json.dumps(head)[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n"
-    Path(path).write_text(text)
+    write(path, version, seed, rows)
     accepted = sum(row["verdict"] == "accepted" for row in rows)
-    print(f"{len(rows)} layouts, {accepted} accepted, {wrong} verdicts or errors differ from the rules", file=sys.stderr)
+    print(f"{name} {version}: {len(rows)} layouts, {accepted} accepted, {wrong} verdicts or errors differ from the rules", file=sys.stderr)
     return wrong
+
+
+def write(path, version, seed, rows):
+    """Puts the rows of a version into a table; facts that most rows share are in `common`."""
+    def line(value):
+        return json.dumps(value, separators=(",", ":"))
+
+    common = {}
+    for name in rows[0]["facts"]:
+        values = [line(row["facts"][name]) for row in rows]
+        most = max(sorted(set(values)), key=values.count)
+        if 2 * values.count(most) > len(rows):
+            common[name] = json.loads(most)
+    rows = [{**row, "facts": {name: own for name, own in row["facts"].items() if common.get(name, ...) != own}} for row in rows]
+    tables = json.loads(path.read_text()) if path.exists() else {}
+    tables[version] = {"seed": seed, "common": common, "rows": rows}
+    parts = [f'{line(version)}:{{"seed":{table["seed"]},"common":{line(table["common"])},"rows":[\n'
+             + ",\n".join(map(line, table["rows"])) + "\n]}" for version, table in sorted(tables.items())]
+    path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def same(text, error):
