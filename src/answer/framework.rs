@@ -45,10 +45,7 @@ pub(crate) fn wrong(error: pipesim_frameworks::Error) -> Error {
 /// Returns what is known of a layout. `schedule` is the name of a built-in schedule without its options; `None`: of a file.
 pub fn facts(analytic: &Analytic, schedule: Option<&str>) -> Facts {
     let mut facts = Facts::default();
-    facts
-        .add_layout(&analytic.layout, schedule)
-        .add_model(&analytic.model, "")
-        .add_hardware(&analytic.machine.hardware);
+    facts.add_layout(&analytic.layout, schedule).add_model(&analytic.model).add_hardware(&analytic.machine.hardware);
     let attention = analytic.machine.stack.attention(&analytic.layout);
     facts.set("attention", attention.name());
     if let Ok(stages) = analytic.stages(analytic.layout.stages()) {

@@ -66,6 +66,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("mla", "whether attention is latent"),
     ("rope", "whether positions are rotary"),
     ("norm", "rms or layer"),
+    ("qk_norm", "whether queries and keys are normalized by head, as in Qwen3"),
     ("windows", "whether some layers attend to a window"),
     ("experts", "experts per layer; 0 in a dense model"),
     ("top_k", "experts per token; 0 in a dense model"),
@@ -73,7 +74,6 @@ pub const NAMES: &[(&str, &str)] = &[
     ("dense_layers", "layers without experts; 0 in a dense model"),
     ("moe_ffn", "width of an expert; 0 in a dense model"),
     ("expert_groups", "groups of experts that the router chooses from; 1 without"),
-    ("model", "name of the model; empty if it has none"),
     ("hardware", "name of the hardware"),
     ("architecture", "ampere, ada, hopper, blackwell, cdna3, cdna4, or empty"),
     ("gpus_per_node", "GPUs per node"),
@@ -160,13 +160,13 @@ impl Facts {
     }
 
     /// Adds the sizes of a model.
-    pub fn add_model(&mut self, model: &Config, name: &str) -> &mut Facts {
+    pub fn add_model(&mut self, model: &Config) -> &mut Facts {
         let c = model;
-        self.set("model", name).set("layers", c.layers).set("prediction_layers", c.prediction_layers);
+        self.set("layers", c.layers).set("prediction_layers", c.prediction_layers);
         self.set("hidden", c.channels).set("ffn", c.mlp).set("heads", c.heads).set("kv_heads", c.groups);
         self.set("head_dim", c.head_size).set("vocab", c.vocabulary).set("tied", c.tied);
         self.set("gated", c.activation == Activation::Gated).set("mla", c.latent.is_some());
-        self.set("rope", c.rotary.is_some()).set("windows", c.window.is_some());
+        self.set("rope", c.rotary.is_some()).set("windows", c.window.is_some()).set("qk_norm", c.qk_norm);
         self.set("norm", if c.style == Style::Llama { "rms" } else { "layer" });
         let Some(experts) = c.experts else {
             let of_experts = ["experts", "top_k", "shared_experts", "dense_layers", "moe_ffn"];

@@ -212,7 +212,7 @@ class Older:
         self.get = self.specs.get_train_spec
 
     def parse(self, layout, model):
-        is_qwen = model["tied"] or (model.get("model") or model.get("name") or "").startswith("qwen3")
+        is_qwen = model["tied"] or model.get("name", model.get("model", "")).startswith("qwen3")
         named = "qwen3" if is_qwen else "llama4" if model["experts"] else "llama3"
         name = "deepseek_v3" if model["mla"] else named
         self.model = model

@@ -138,7 +138,7 @@ COMMON = {
     "dispatcher": "alltoall", "routing": "balanced", "cuda_graph": "none", "moe_overlap": False, "delay_wgrad": False, "rounds": 1,
     "layers": 8, "prediction_layers": 0, "even": True, "heads": 16, "kv_heads": 8, "head_dim": 16, "hidden": 256, "ffn": 768,
     "vocab": 2048, "gated": True, "tied": False, "mla": False, "rope": True, "norm": "rms", "windows": False, "experts": 0, "top_k": 0,
-    "shared_experts": 0, "dense_layers": 0, "moe_ffn": 0, "model": "", "hardware": "h100-sxm", "architecture": "hopper",
+    "shared_experts": 0, "dense_layers": 0, "moe_ffn": 0, "qk_norm": False, "hardware": "h100-sxm", "architecture": "hopper",
     "gpus_per_node": 8,
 }
 
@@ -156,8 +156,8 @@ def of_torchtitan(version, seed, count):
                  "model": {name: facts[name] for name in shape if facts[name] != COMMON[name]}}
         given["model"].setdefault("kv_heads", facts["kv_heads"])
         given["model"].setdefault("layers", facts["layers"])
-        if facts["model"]:
-            given["model"]["name"] = facts["model"]
+        if facts["qk_norm"]:
+            given["model"]["name"] = "qwen3-14b"
         count -= 1
         yield {"facts": {name: value for name, value in facts.items() if COMMON.get(name, ...) != value}, "given": given}
 
@@ -190,7 +190,7 @@ def layout(file, pick):
         f["seq"] += pick.choice([1, 2, 4, 8, 12, f["tp"], 2 * f["cp"]])
     if file["version"] == "0.2":  # does not know layers that predict, and always splits sequences; its heads fail in the first step
         f["prediction_layers"], f["sequence_parallel"] = 0, f["tp"] > 1
-        f["model"] = "qwen3-14b" if not f["mla"] and chance(0.1) else ""
+        f["qk_norm"] = not f["mla"] and chance(0.1)
         if f["ep"] > 1 and chance(0.3):
             f["etp"] = pick.choice([f["tp"], 2])
     elif chance(0.06):

@@ -169,7 +169,7 @@ fn splits(question: &Question, able: &Abilities, spec: &ModelSpec, placement: &P
 fn own_split(question: &Question, placement: &Placement) -> Option<Vec<usize>> {
     let framework = framework(&question.machine.stack).ok()??;
     let mut facts = Facts::default();
-    facts.add_model(&question.model, "").set("tp", 1).set("p", placement.devices()).set("v", placement.chunks());
+    facts.add_model(&question.model).set("tp", 1).set("p", placement.devices()).set("v", placement.chunks());
     framework.split(&facts).ok()?.filter(|own| own.iter().sum::<usize>() == question.model.layers)
 }
 
