@@ -355,7 +355,7 @@ impl Framework {
                 if value(entry.when)? != Some(Json::Bool(true)) {
                     continue;
                 }
-                let own = entry.value.map(|own| value(own)).transpose()?;
+                let own = entry.value.map(&mut *value).transpose()?;
                 match own {
                     None => found.push((entry.name.clone(), Json::Null)),
                     Some(own) => found.extend(own.map(|own| (entry.name.clone(), own))),

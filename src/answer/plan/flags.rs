@@ -55,6 +55,14 @@ impl Target {
         }
     }
 
+    /// Returns what texts call it, as in `Megatron-LM 2026-08`.
+    pub fn title(self) -> String {
+        match self {
+            Target::Framework(framework) => format!("{} {}", framework.title(), framework.version()),
+            Target::Pipesim => "pipesim".to_string(),
+        }
+    }
+
     /// Returns the target in the version of `own`, the framework that the plan's stack runs, if it is that framework's.
     #[must_use]
     pub fn of_version(self, own: Option<&'static Framework>) -> Target {

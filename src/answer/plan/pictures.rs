@@ -127,7 +127,7 @@ impl PlanReport<'_> {
         if let Some(best) = self.plans.plans.first() {
             for target in Target::all().unwrap_or_default() {
                 if let Ok(PlanFlags { text, notes }) = self.flags(best, target) {
-                    out += &format!("<h2>Plan 1 for {}</h2>\n<pre>{}</pre>\n", target.name(), escape(&text));
+                    out += &format!("<h2>Plan 1 for {}</h2>\n<pre>{}</pre>\n", target.title(), escape(&text));
                     notes.iter().for_each(|note| out += &format!("<p>{}</p>\n", escape(note)));
                 }
             }

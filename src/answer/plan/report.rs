@@ -82,7 +82,7 @@ impl PlanReport<'_> {
             (Target::Framework(_), None) => target.name() == "megatron",
             (Target::Pipesim, _) => true,
         };
-        Ok(Target::all()?.into_iter().filter(is_own).collect())
+        Ok(Target::all()?.into_iter().filter(is_own).map(|target| target.of_version(own)).collect())
     }
 
     fn has_several_sizes(&self) -> bool {
@@ -244,6 +244,7 @@ impl PlanReport<'_> {
         let [why, beats] = self.why.clone().unwrap_or_default();
         json!({
             "schema_version": 1,
+            "framework": self.search.framework().map(|one| json!({"name": one.name(), "title": one.title(), "version": one.version()})),
             "plans": plans,
             "considered": self.plans.considered,
             "evaluated": self.plans.evaluated,

@@ -166,10 +166,10 @@ fn terminal(answer: &PlanReport<'_>, report: &Report) -> String {
         for target in answer.targets().unwrap_or_default() {
             match answer.flags(best, target) {
                 Ok(PlanFlags { text: flags, notes }) => {
-                    text += &format!("\nPlan 1 for {}:\n{flags}\n", target.name());
+                    text += &format!("\nPlan 1 for {}:\n{flags}\n", target.title());
                     notes.iter().for_each(|note| text += &format!("note: {note}\n"));
                 }
-                Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.name()),
+                Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.title()),
             }
         }
     }
