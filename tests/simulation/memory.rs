@@ -360,7 +360,11 @@ fn what_ran_out_of_memory_does_not_fit() {
 /// wins.
 #[test]
 fn the_smallest_change_makes_it_fit() {
-    let machine = |name: &str| Platform { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
+    // of a framework that has all ZeRO stages
+    let machine = |name: &str| {
+        let stack = Stack { framework: None, ..stack("megatron-core").unwrap() };
+        Platform { hardware: hardware(name).unwrap(), stack }
+    };
     let misfit = |analytic: &Analytic| {
         let predicted = ModelPrediction::new(analytic.clone(), "1f1b", &analytic.selection()).unwrap();
         predicted.estimate.misfit
@@ -378,6 +382,10 @@ fn the_smallest_change_makes_it_fit() {
     );
     let remedy = found.remedy.unwrap();
     assert_eq!((remedy.change.as_slice(), remedy.gpus), (&[("zero", "2".to_string())][..], 8));
+    let of_megatron = Platform { stack: stack("megatron-core").unwrap(), ..analytic.machine.clone() };
+    let of_megatron = misfit(&Analytic::new(analytic.model, of_megatron, layout.clone()).unwrap()).unwrap();
+    let changes = of_megatron.remedy.unwrap().change;
+    assert!(changes.iter().all(|(setting, value)| *setting != "zero" || value == "1"), "it has no more: {changes:?}");
     let (none, _) = asked(ParallelConfig { zero: Zero::Gradients, ..layout.clone() });
     assert_eq!(none, None);
     // one change fewer is not enough

@@ -71,6 +71,13 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
                                         sequence: question.sequence,
                                         ..ParallelConfig::default()
                                     };
+                                    // Megatron-LM cuts each sequence, not all tokens of a micro-batch
+                                    let [whole, local] = [question.sequence, question.sequence / cp];
+                                    if cp > 1 && !whole.is_multiple_of(2 * cp)
+                                        || sequence_parallel && !local.is_multiple_of(tp)
+                                    {
+                                        continue;
+                                    }
                                     let same = zero != Zero::None && dp * cp == 1 || sequence_parallel && tp == 1;
                                     all.extend((!same).then_some((layout, schedule)));
                                 }
