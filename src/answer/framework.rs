@@ -68,6 +68,9 @@ impl FrameworkVerdict {
         let Some(framework) = framework(&analytic.machine.stack)? else { return Ok(None) };
         let mut facts = facts(analytic, built_in);
         facts.add_schedule(schedule, built_in);
+        if built_in.is_none() && framework.csv().is_some() {
+            facts.forget("schedule");
+        }
         if let Ok(stages) = analytic.stages(schedule.placement.stages()) {
             facts.add_stages(&StageLayout::of(&stages), analytic.layout.layout.is_some());
         }

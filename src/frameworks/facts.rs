@@ -102,12 +102,22 @@ impl Facts {
         self.get(name).and_then(Json::as_str).unwrap_or_default()
     }
 
-    /// Adds the facts of a schedule. `built_in` is its name among the built-in ones, if it is one.
+    /// Removes a fact, so that rules about it are skipped.
+    pub fn forget(&mut self, name: &str) -> &mut Facts {
+        self.0.remove(name);
+        self
+    }
+
+    /// Adds the facts of a schedule. `built_in` is its name among the built-in ones; a schedule of a file is called like one whose ops it has.
     pub fn add_schedule(&mut self, schedule: &Schedule, built_in: Option<&str>) -> &mut Facts {
         let placement = &schedule.placement;
         let (p, v) = (placement.devices(), placement.chunks() * placement.directions());
+        let name = built_in.or_else(|| like(schedule)).unwrap_or(&schedule.name);
+        // one device has no pipeline; only interleaving asks for several stages there
+        let v = if p == 1 && !name.starts_with("interleaved") { 1 } else { v };
         self.set("p", p).set("v", v).set("stages", placement.stages()).set("m", schedule.microbatches);
         self.set("group", if built_in.is_some() { p } else { group(schedule) });
+        self.set("schedule", if p == 1 { "" } else { name });
         self.set("placement", rank_order(placement));
         if let Some(name) = built_in {
             self.set("schedule", if p == 1 { "" } else { name });
@@ -226,4 +236,38 @@ fn group(schedule: &Schedule) -> u32 {
     let forwards = schedule.program(0).iter().filter(|op| op.kind() == Kind::F);
     let first = forwards.take_while(|op| op.stage() == stages).count();
     u32::try_from(first).unwrap_or(u32::MAX).clamp(1, schedule.microbatches.max(1))
+}
+
+/// Returns the built-in schedule that has the same ops on every device, if it is one that frameworks write as a loop: warm-up forwards, backwards
+/// and forwards in turn, and the remaining backwards.
+fn like(schedule: &Schedule) -> Option<&'static str> {
+    let placement = &schedule.placement;
+    let (p, v, m, n) = (placement.devices(), placement.chunks(), schedule.microbatches, group(schedule));
+    let is_loop =
+        placement.directions() == 1 && (0..placement.stages()).all(|s| placement.device_of_stage(s, 0) == s % p);
+    if !is_loop || schedule.splits_backward() || schedule.has_pairs() || schedule.is_beyond_microbatches() {
+        return None;
+    }
+    // the forwards of a device in order, groups of micro-batches through each chunk; backwards go through the chunks in reverse
+    let turn = |r: u32, backward: bool| -> Vec<(u32, u32)> {
+        let groups = (0..m).step_by(n as usize).map(|first| first..(first + n).min(m));
+        let chunk = |c: u32| if backward { v - 1 - c } else { c };
+        groups.flat_map(|group| (0..v).flat_map(move |c| group.clone().map(move |i| (chunk(c) * p + r, i)))).collect()
+    };
+    let is = |warmup: &dyn Fn(u32) -> u32| {
+        (0..p).all(|r| {
+            let (forwards, backwards) = (turn(r, false), turn(r, true));
+            let warmup = (warmup(r) as usize).min(forwards.len());
+            let ops = |kind: Kind, units: &[(u32, u32)]| units.iter().map(|unit| (kind, *unit)).collect::<Vec<_>>();
+            let left = forwards.len() - warmup;
+            let steady = forwards[warmup..].iter().zip(&backwards).flat_map(|(f, b)| [(Kind::F, *f), (Kind::B, *b)]);
+            let all = [ops(Kind::F, &forwards[..warmup]), steady.collect(), ops(Kind::B, &backwards[left..])].concat();
+            all.into_iter().eq(schedule.program(r).iter().map(|op| (op.kind(), (op.stage(), op.microbatch()))))
+        })
+    };
+    match v {
+        1 if is(&|r| p - 1 - r) => Some("1f1b"),
+        1 => is(&|_| m).then_some("gpipe"),
+        _ => is(&|r| (v - 1) * n + 2 * (p - 1 - r)).then_some("interleaved-1f1b"),
+    }
 }

@@ -159,7 +159,8 @@ impl Framework {
     /// No such framework or version.
     pub fn find(name: &str, version: Option<&str>) -> Result<&'static Framework, Error> {
         let all = embedded()?;
-        let of: Vec<&Embedded> = all.iter().filter(|one| one.head.framework == name).collect();
+        let is = |head: &Head| head.framework == name || head.target.as_deref() == Some(name);
+        let of: Vec<&Embedded> = all.iter().filter(|one| is(&one.head)).collect();
         let Some(newest) = of.first() else {
             let mut known: Vec<&str> = all.iter().map(|one| one.head.framework.as_str()).collect();
             known.dedup();

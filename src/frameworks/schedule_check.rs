@@ -104,7 +104,7 @@ fn objections(
         return framework.objections(&facts);
     }
     let mut of_file = Facts::default();
-    of_file.add_schedule(schedule, None).set("csv", "compute_only");
+    of_file.add_schedule(schedule, None).forget("schedule").set("csv", "compute_only");
     let mut found = framework.objections(&of_file)?;
     let rule = "schedule-file".to_string();
     let is_missing = found.iter().any(|one| one.kind == ObjectionKind::Missing);
@@ -130,7 +130,9 @@ impl FrameworkCheck {
     ) -> Result<FrameworkCheck, Error> {
         let objections = objections(framework, graph.schedule(), built_in)?;
         let has = |kind: ObjectionKind| objections.iter().any(|one| one.kind == kind);
-        let delivery = framework.delivery().and_then(|name| name.parse::<Delivery>().ok());
+        // pairs of a forward and a backward communicate within the pair, which no delivery describes
+        let has_pairs = graph.schedule().has_pairs();
+        let delivery = framework.delivery().and_then(|name| name.parse::<Delivery>().ok()).filter(|_| !has_pairs);
         let mut deadlock = None;
         let verdict = if has(ObjectionKind::Missing) {
             RunVerdict::Missing

@@ -16,6 +16,7 @@ use pipesim_language as dsl;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::open::{Goal, OpenSchedule, Program};
+use pipesim_schedule::schedule::Schedule;
 use pipesim_sim::ordering::order_ops;
 use pipesim_sim::{self as sim, Prediction};
 use serde::ser::SerializeStruct;
@@ -174,7 +175,11 @@ pub struct Advisor<'a> {
 
 /// Returns why the framework of the costs' stack does not train `resolved`, if it does not.
 fn refusal(costs: &Costs, resolved: &Resolved, base: &str) -> Option<String> {
-    let verdict = FrameworkVerdict::of(costs.analytic()?, resolved.graph.schedule(), Some(base)).ok()??;
+    refusal_of(costs, resolved.graph.schedule(), base)
+}
+
+fn refusal_of(costs: &Costs, schedule: &Schedule, base: &str) -> Option<String> {
+    let verdict = FrameworkVerdict::of(costs.analytic()?, schedule, Some(base)).ok()??;
     let first = verdict.objections.into_iter().find(|one| one.kind != ObjectionKind::Needs)?;
     Some(if first.remedy.is_empty() { first.error } else { format!("{}; {}", first.error, first.remedy) })
 }
@@ -255,7 +260,12 @@ impl<'a> Advisor<'a> {
         let mut changes = self.others(&own, graph, costs);
         if graph.len() as u64 <= self.left {
             changes.extend(self.more(name, &own));
-            changes.extend(split(graph, costs, limit, &own));
+            let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
+            let split = split(graph, costs, limit, &own).map(|split| {
+                let refused = refusal_of(self.costs, &graph.schedule().clone().with_split_backwards(), &base);
+                Change { refused: refused.filter(|_| own.refused.is_none()), ..split }
+            });
+            changes.extend(split);
             let changed = Changed::new(&self.selection, name, graph);
             changes.extend(supposed(&changed, graph, costs, &own));
             changes.extend(self.balanced(name, graph, &own));

@@ -227,6 +227,7 @@ impl StepExplanation {
         let changes = self.advice.as_ref().map_or(&[][..], |advice| &advice.changes);
         let is_schedule = |change: &Change| matches!(change.what, What::Schedule(_));
         let rest = &changes[changes.partition_point(is_schedule)..];
+        let rest: Vec<&Change> = rest.iter().filter(|change| change.refused.is_none()).collect();
         for changes in rest.chunk_by(|one, other| one.what.kind() == other.what.kind()) {
             let Some(change) = changes.iter().find(|change| change.saves > LEAST) else {
                 let names: Vec<String> = changes.iter().map(|change| change.what.to_string()).collect();
@@ -287,7 +288,12 @@ impl Advice {
         let refused = self.changes.iter().filter_map(|change| Some((change, change.refused.as_ref()?)));
         let most = refused.max_by(|one, other| one.0.saves.total_cmp(&other.0.saves));
         most.filter(|(change, _)| change.saves > best + LEAST).map_or_else(String::new, |(change, why)| {
-            format!(" `{}` would save {}, but {why}.", change.what, share(change.saves))
+            let why = why.strip_suffix('.').unwrap_or(why);
+            format!(
+                " Of schedules that the framework lacks, {} would save {}: {why}.",
+                self.named(change, true),
+                share(change.saves)
+            )
         })
     }
 

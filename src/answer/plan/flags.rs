@@ -10,6 +10,9 @@ use pipesim_models::layout::{ParallelConfig, Precision, Recompute, Zero};
 use pipesim_models::model_spec::transformer::Config;
 use pipesim_schedule::sanitize::shell_quoted;
 
+/// Most reasons why a program cannot train a plan that are given at once.
+const MOST_REASONS: usize = 3;
+
 /// A program that a plan can be written for.
 #[derive(Clone, Copy)]
 pub enum Target {
@@ -103,10 +106,14 @@ pub fn flags(plan: &Plan, costs: &Analytic, target: Target, names: &Names) -> Re
     let base = Variant::parse(&plan.schedule).map_err(PlanError::refused)?.base;
     let facts = facts(costs, Some(&base));
     let objections = framework.objections(&facts).map_err(PlanError::refused)?;
-    if let Some(Objection { error, remedy, .. }) = objections.iter().find(|one| one.kind != ObjectionKind::Needs) {
-        let remedy = if remedy.is_empty() { String::new() } else { format!("; {remedy}") };
+    let why = |Objection { error, remedy, .. }: &Objection| {
+        if remedy.is_empty() { error.clone() } else { format!("{error}; {remedy}") }
+    };
+    let against = objections.iter().filter(|one| one.kind != ObjectionKind::Needs).map(why);
+    let against = against.take(MOST_REASONS).collect::<Vec<_>>().join(". Also: ");
+    if !against.is_empty() {
         let (title, version) = (framework.title(), framework.version());
-        return Err(PlanError::Refused(format!("{title} {version} cannot train this plan: {error}{remedy}")));
+        return Err(PlanError::Refused(format!("{title} {version} cannot train this plan: {against}")));
     }
     let text = framework.options(&facts).map_err(PlanError::refused)?;
     let notes = framework.notes(&facts).map_err(PlanError::refused)?;

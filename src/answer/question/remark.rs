@@ -5,6 +5,7 @@ use crate::resolve::{Error, Warning};
 use crate::step_estimate::OutOfMemory;
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Objection, ObjectionKind};
+use pipesim_language as dsl;
 use pipesim_models::layout::ParallelConfig;
 use pipesim_report::LeftOut;
 use std::collections::BTreeSet;
@@ -130,9 +131,14 @@ impl Remark {
     /// Returns a remark for each objection of a framework, by schedule; that it has no such schedule is another remark.
     pub(super) fn of_framework(verdicts: &[(String, FrameworkVerdict)]) -> Vec<Remark> {
         let mut remarks: Vec<(String, &Objection, Vec<String>)> = Vec::new();
-        for (schedule, verdict) in verdicts {
+        // that a built-in schedule is lacking is said once for all of them
+        let is_told = |schedule: &str, verdict: &FrameworkVerdict| {
+            let base = schedule.split(':').next().unwrap_or(schedule);
+            dsl::names().contains(&base) && verdict.objections.iter().any(|objection| objection.rule == "schedule")
+        };
+        for (schedule, verdict) in verdicts.iter().filter(|(schedule, verdict)| !is_told(schedule, verdict)) {
             let framework = format!("{} {}", verdict.title, verdict.version);
-            for objection in verdict.objections.iter().filter(|objection| objection.rule != "schedule") {
+            for objection in &verdict.objections {
                 match remarks.iter_mut().find(|(_, known, _)| known.rule == objection.rule) {
                     Some((.., schedules)) if schedules.contains(schedule) => {}
                     Some((.., schedules)) => schedules.push(schedule.clone()),

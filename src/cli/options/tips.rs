@@ -5,6 +5,7 @@ use crate::cli::file_kind::mistaken;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use pipesim_language as dsl;
+use pipesim_models::model_spec::transformer_named;
 use pipesim_schedule::nearest::{either, nearest, plain, same_numbers};
 
 /// Replaces clap's tips in `error`, which only compare spellings, by what `arguments` probably mean.
@@ -23,7 +24,7 @@ pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
         ErrorKind::UnknownArgument => {
             let name = context(ContextKind::InvalidArg).unwrap_or_default();
             match name.strip_prefix("--") {
-                Some(name) => unknown_option(program, verb, &path, name),
+                Some(name) => unknown_option(program, verb, &path, name, arguments),
                 None => unknown_short(program, verb, &path, &name).or_else(|| unknown_word(verb, &name)),
             }
         }
@@ -98,14 +99,16 @@ fn key(name: &str) -> String {
 }
 
 /// Says what an option that `verb` does not have probably means.
-fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> Option<String> {
+fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str, arguments: &[String]) -> Option<String> {
     let longs = longs(verb);
     if let Some(long) = longs.iter().find(|long| plain(long) == plain(name)) {
         return Some(format!("write '--{long}'"));
     }
     let is_it = |known: &str| key(known) == key(name);
     if let Some(note) = find(&FOREIGN.notes, is_it) {
-        return Some(note.to_string());
+        let counted =
+            (key(name) == key("num-layers-per-virtual-pipeline-stage")).then(|| chunks_of(name, arguments)).flatten();
+        return Some(counted.unwrap_or_else(|| note.to_string()));
     }
     if let Some(options) = find(&FOREIGN.flags, is_it) {
         let here = options.split(' ').find(|option| has(verb, option));
@@ -122,6 +125,35 @@ fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> 
         return Some(format!("write '--{long}'"));
     }
     did_you_mean(&nearest(name, &longs), "--")
+}
+
+/// Says which `--chunks` layers per virtual stage mean for the model and the stages among `arguments`, or that there is none.
+fn chunks_of(name: &str, arguments: &[String]) -> Option<String> {
+    let after = |names: &[&str]| {
+        let at = arguments.iter().position(|word| names.contains(&word.split('=').next().unwrap_or_default()))?;
+        arguments[at]
+            .split_once('=')
+            .map_or_else(|| arguments.get(at + 1).cloned(), |(_, value)| Some(value.to_string()))
+    };
+    let number = |names: &[&str]| after(names)?.parse::<usize>().ok().filter(|number| *number > 0);
+    let layers = transformer_named(&after(&["--model"])?)?.layers;
+    let stages = number(&["--stages", "-p", "--pipeline-model-parallel-size"])?;
+    let each = number(&[&format!("--{name}")])?;
+    let all = stages.checked_mul(each)?;
+    Some(if layers.is_multiple_of(all) {
+        format!("write '--chunks {}': {layers} layers / ({stages} stages x {each})", layers / all)
+    } else {
+        let fits: Vec<String> = (1..=layers / stages)
+            .filter(|each| layers.is_multiple_of(stages * each))
+            .map(|each| each.to_string())
+            .collect();
+        let fits =
+            if fits.is_empty() { "choose other stages".to_string() } else { format!("choose {}", either(&fits)) };
+        let chunks = layers as f64 / all as f64;
+        format!(
+            "{layers} layers / ({stages} stages x {each}) are {chunks:.1} chunks, and it takes a whole number; {fits}"
+        )
+    })
 }
 
 fn did_you_mean(names: &[&str], hyphens: &str) -> Option<String> {

@@ -30,8 +30,8 @@ pub struct Check {
     /// Delivery under which no schedule may deadlock: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded, ,deferred or ,ahead, batched, megatron, pytorch, pytorch:per-edge, pytorch:deferred or pytorch:2.11; repeatable [default: try all; a deadlock is no error]
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
-    /// Framework that must run every schedule, such as megatron-core or pytorch; repeatable [default: say it of all whose sends and receives are known; a refusal is no error]
-    #[arg(long, value_name = "NAME")]
+    /// Frameworks that must run every schedule, such as megatron,pytorch; repeatable [default: say it of all whose sends and receives are known; a refusal is no error]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     framework: Vec<String>,
     /// Version of the framework [default: the newest]
     #[arg(long, value_name = "VERSION")]
