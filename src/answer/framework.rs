@@ -2,7 +2,7 @@
 
 use crate::resolve::Error;
 use pipesim_cost::analytic::Analytic;
-use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
+use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind, objections};
 use pipesim_models::hardware::Stack;
 use pipesim_models::model_spec::StageLayout;
 use pipesim_schedule::schedule::Schedule;
@@ -67,14 +67,10 @@ impl FrameworkVerdict {
     ) -> Result<Option<FrameworkVerdict>, Error> {
         let Some(framework) = framework(&analytic.machine.stack)? else { return Ok(None) };
         let mut facts = facts(analytic, built_in);
-        facts.add_schedule(schedule, built_in);
-        if built_in.is_none() && framework.csv().is_some() {
-            facts.forget("schedule");
-        }
         if let Ok(stages) = analytic.stages(schedule.placement.stages()) {
             facts.add_stages(&StageLayout::of(&stages), analytic.layout.layout.is_some());
         }
-        let objections = framework.objections(&facts).map_err(wrong)?;
+        let objections = objections(framework, &facts, schedule, built_in).map_err(wrong)?;
         Ok(Some(FrameworkVerdict {
             name: framework.name().to_string(),
             title: framework.title().to_string(),

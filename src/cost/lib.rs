@@ -29,6 +29,7 @@ mod share;
 mod slice_costs;
 mod sliced;
 mod speed;
+pub mod stage_times;
 mod staged;
 mod staged_table;
 mod unit;

@@ -7,10 +7,10 @@ use pipesim_schedule::sanitize::sanitize;
 #[non_exhaustive]
 pub enum Error {
     /// No framework has this name.
-    #[error("no framework is called '{}'; known: {known}", sanitize(name))]
+    #[error("expected the name of a framework, found '{}'; choose among {known}", sanitize(name))]
     Name { name: String, known: String },
     /// The framework has no such version.
-    #[error("`framework-version`: {title} has no version '{}' here; known: {known}", sanitize(version))]
+    #[error("`framework-version`: expected a version of {title}, found '{}'; choose among {known}", sanitize(version))]
     Version { title: String, version: String, known: String },
     /// A version next to several frameworks, or to none.
     #[error(

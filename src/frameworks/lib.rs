@@ -28,4 +28,4 @@ mod schedule_check;
 pub use error::Error;
 pub use facts::{Facts, NAMES};
 pub use framework::{Framework, Objection, ObjectionKind, frameworks, targets};
-pub use schedule_check::{FrameworkCheck, RunVerdict, chosen, having, sentences};
+pub use schedule_check::{FrameworkCheck, RunVerdict, chosen, having, objections, sentences};

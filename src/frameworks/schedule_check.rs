@@ -91,26 +91,31 @@ pub fn sentences(checks: &[FrameworkCheck], brief: bool) -> String {
     shown.map(|number| checks[number].sentence(brief)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns what a framework objects to. A schedule that it lacks may be loaded from a file.
-fn objections(
-    framework: &'static Framework,
+/// Returns what a framework objects to in a schedule of a layout with these facts, none of them about the schedule. A schedule that it lacks may
+/// be loaded from a file. `built_in` is the name of the schedule among the built-in ones, if it is one of them.
+///
+/// # Errors
+/// A rule that cannot be evaluated.
+pub fn objections(
+    framework: &Framework,
+    facts: &Facts,
     schedule: &Schedule,
     built_in: Option<&str>,
 ) -> Result<Vec<Objection>, Error> {
-    let mut facts = Facts::default();
+    let (mut facts, mut of_file) = (facts.clone(), facts.clone());
     facts.add_schedule(schedule, built_in);
     let asked = facts.text("schedule").to_string();
-    if framework.csv().is_none() || !asked.is_empty() && own_name(framework, &asked).is_some() {
+    let is_own = asked.is_empty() || framework.schedules().any(|(name, _)| name == asked);
+    if framework.csv().is_none() || is_own {
         return framework.objections(&facts);
     }
-    let mut of_file = Facts::default();
     of_file.add_schedule(schedule, None).forget("schedule").set("csv", "compute_only");
     let mut found = framework.objections(&of_file)?;
     let rule = "schedule-file".to_string();
     let is_missing = found.iter().any(|one| one.kind == ObjectionKind::Missing);
     if let (Err(csv::Error::Schedule { reason: error, remedy, .. }), false) = (csv::check(schedule), is_missing) {
         found.push(Objection { rule, kind: ObjectionKind::Missing, error, remedy, source: String::new() });
-    } else if !asked.is_empty() && !is_missing {
+    } else if built_in.is_some() && !is_missing {
         let error = format!("{} has no {asked}", framework.title());
         let remedy = "load its file from `pipesim export --to pytorch-csv`".to_string();
         found.push(Objection { rule, kind: ObjectionKind::Needs, error, remedy, source: String::new() });
@@ -128,7 +133,7 @@ impl FrameworkCheck {
         graph: &TaskGraph,
         built_in: Option<&str>,
     ) -> Result<FrameworkCheck, Error> {
-        let objections = objections(framework, graph.schedule(), built_in)?;
+        let objections = objections(framework, &Facts::default(), graph.schedule(), built_in)?;
         let has = |kind: ObjectionKind| objections.iter().any(|one| one.kind == kind);
         // pairs of a forward and a backward communicate within the pair, which no delivery describes
         let has_pairs = graph.schedule().has_pairs();

@@ -181,7 +181,8 @@ fn refusal(costs: &Costs, resolved: &Resolved, base: &str) -> Option<String> {
 fn refusal_of(costs: &Costs, schedule: &Schedule, base: &str) -> Option<String> {
     let verdict = FrameworkVerdict::of(costs.analytic()?, schedule, Some(base)).ok()??;
     let first = verdict.objections.into_iter().find(|one| one.kind != ObjectionKind::Needs)?;
-    Some(if first.remedy.is_empty() { first.error } else { format!("{}; {}", first.error, first.remedy) })
+    let error = first.error.trim_end_matches('.').to_string();
+    Some(if first.remedy.is_empty() { error } else { format!("{error}; {}", first.remedy) })
 }
 
 /// Returns the total time of all forwards, which is equal for schedules that train the same model.

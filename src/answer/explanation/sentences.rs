@@ -285,10 +285,10 @@ impl Advice {
     /// Says which schedule would save the most if the framework could follow it; nothing if another one saves as much.
     fn out_of_reach(&self) -> String {
         let best = self.schedules().map(|change| change.saves).fold(LEAST, f64::max);
-        let refused = self.changes.iter().filter_map(|change| Some((change, change.refused.as_ref()?)));
+        let schedules = self.changes.iter().filter(|change| matches!(change.what, What::Schedule(_)));
+        let refused = schedules.filter_map(|change| Some((change, change.refused.as_ref()?)));
         let most = refused.max_by(|one, other| one.0.saves.total_cmp(&other.0.saves));
         most.filter(|(change, _)| change.saves > best + LEAST).map_or_else(String::new, |(change, why)| {
-            let why = why.strip_suffix('.').unwrap_or(why);
             format!(
                 " Of schedules that the framework lacks, {} would save {}: {why}.",
                 self.named(change, true),

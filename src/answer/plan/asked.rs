@@ -32,6 +32,7 @@ impl question::Question {
             model: self.model.clone(),
             hardware: self.hardware.clone(),
             stack: self.stack.clone(),
+            framework_version: self.framework_version.clone(),
             memory_cap: self.memory_cap,
             batch: self.batch,
             seq: self.seq,

@@ -224,6 +224,7 @@ impl Search<'_> {
         }
         let least = self.least_memory();
         let cap = gib(question.bytes()).trim_end_matches("GiB").to_string();
+        let refusal = self.refusal().map_or_else(String::new, |why| format!(", and of the others the first: {why}"));
         let needs = least.map_or_else(String::new, |bytes| format!(", the smallest needs {}", gib(bytes)));
         let more = || {
             let times = MORE.into_iter().find(|times| {
@@ -236,7 +237,7 @@ impl Search<'_> {
         let smaller = ruled_out.contains_key(&Reason::Micro).then(|| "ask for a smaller `batch`".into());
         let bytes = || least.map(|bytes| format!("GPUs with {}", gib(bytes)).into());
         let change = smaller.or(helps).or_else(more).or_else(bytes).unwrap_or_else(|| "take a smaller model".into());
-        PlanError::new(format!("a layout that fits into {cap} GiB"), format!("none{needs}"), change)
+        PlanError::new(format!("a layout that fits into {cap} GiB"), format!("none{needs}{refusal}"), change)
     }
 
     /// Returns the least memory that any examined layout needs.

@@ -9,7 +9,7 @@ use super::space::{Candidate, Space};
 use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
-use pipesim_frameworks::{Facts, Framework, ObjectionKind};
+use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_models::memory::MemoryModel;
 use pipesim_sim::sweep;
@@ -87,6 +87,23 @@ struct PlanKind<'a> {
     moves_layers: bool,
 }
 
+/// Fails if the framework refuses every layout of a question: for its model, machine, precision, attention or sequences.
+fn refuse_all(question: &Question, framework: &Framework) -> Result<(), PlanError> {
+    let base = ParallelConfig { micro: 1, ..question.base() };
+    let mut facts = Facts::default();
+    facts.add_model(&question.model).add_hardware(&question.machine.hardware);
+    facts.set("seq", question.sequence).set("batch", question.batch).set("precision", question.precision.name());
+    facts.set("attention", question.machine.stack.attention(&base).name());
+    let refuses = |one: &&Objection| matches!(one.kind, ObjectionKind::Refused | ObjectionKind::Silent);
+    match framework.objections(&facts).map_err(PlanError::refused)?.iter().find(refuses) {
+        None => Ok(()),
+        Some(Objection { error, remedy, .. }) => {
+            let (title, version) = (framework.title(), framework.version());
+            Err(PlanError::Refused(format!("{title} {version} refuses every layout: {error}; {remedy}")))
+        }
+    }
+}
+
 /// Layouts of a question with their known results.
 pub struct Search<'a> {
     pub question: &'a Question,
@@ -103,6 +120,9 @@ impl<'a> Search<'a> {
     /// As [`Space::new`], or the stack's framework has no such version.
     pub fn new(question: &'a Question) -> Result<Search<'a>, PlanError> {
         let framework = framework(&question.machine.stack).map_err(PlanError::refused)?;
+        if let Some(framework) = framework {
+            refuse_all(question, framework)?;
+        }
         let space = Space::new(question)?;
         Ok(Search { question, space, framework, orders: Orders::default(), known: Mutex::default() })
     }

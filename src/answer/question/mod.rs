@@ -25,7 +25,6 @@ mod schedules;
 mod settings;
 mod sources;
 mod stage_split;
-mod stage_times;
 mod text;
 
 pub use answer::{Answer, ExpertFigures, Found, LayoutFigures, Predicted, Prepared, answer};

@@ -8,6 +8,7 @@ use pipesim_frameworks::{Objection, ObjectionKind};
 use pipesim_language as dsl;
 use pipesim_models::layout::ParallelConfig;
 use pipesim_report::LeftOut;
+use pipesim_schedule::schedule::Schedule;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -113,7 +114,7 @@ impl fmt::Display for Remark {
                     ObjectionKind::Needs => ("needs an option for", "note"),
                 };
                 let these = if schedules.is_empty() { "this layout".to_string() } else { schedules.join(", ") };
-                write!(f, "{sign}: {framework} {what} {these}: {error}")?;
+                write!(f, "{sign}: {framework} {what} {these}: {}", error.trim_end_matches('.'))?;
                 if !source.is_empty() {
                     write!(f, " ({source})")?;
                 }
@@ -128,6 +129,19 @@ impl fmt::Display for Remark {
 }
 
 impl Remark {
+    /// Returns what the framework of the layout's stack has against a schedule, besides that it lacks it.
+    ///
+    /// # Errors
+    /// A rule that cannot be evaluated.
+    pub fn against(analytic: &Analytic, schedule: &Schedule) -> Result<Vec<Remark>, Error> {
+        let base = schedule.name.split([':', ' ']).next().unwrap_or_default();
+        let built_in = dsl::names().into_iter().find(|name| *name == base);
+        let verdict = FrameworkVerdict::of(analytic, schedule, built_in)?;
+        Ok(Remark::of_framework(
+            &verdict.map(|verdict| (schedule.name.clone(), verdict)).into_iter().collect::<Vec<_>>(),
+        ))
+    }
+
     /// Returns a remark for each objection of a framework, by schedule; that it has no such schedule is another remark.
     pub(super) fn of_framework(verdicts: &[(String, FrameworkVerdict)]) -> Vec<Remark> {
         let mut remarks: Vec<(String, &Objection, Vec<String>)> = Vec::new();

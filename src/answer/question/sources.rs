@@ -4,9 +4,8 @@ use super::observer::Observer;
 use super::remark::Remark;
 use super::settings::Question;
 use super::stage_split::StageSplit;
-use super::stage_times;
 use crate::resolve::{Costs, Error, Host, read_text};
-use pipesim_cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
+use pipesim_cost::{CostError, CostFile, Decimal, GivenCosts, Slow, stage_times};
 use pipesim_models::hardware::{self, Hardware, Stack};
 use pipesim_models::model_spec::{self, StageLayout, huggingface, huggingface::Described, shape, transformer::Config};
 use std::io;
@@ -95,7 +94,10 @@ pub fn given_costs(text: &str, host: &dyn Host) -> Result<GivenCosts, Error> {
     if text.trim().is_empty() {
         return Err(usage("expected F=..,I=..,W=.. or some of them; leave `costs` out for units"));
     }
-    if stage_times::is_file(text) { stage_times::read(host, text) } else { text.parse().map_err(usage) }
+    match stage_times::is_file(text) {
+        true => stage_times::read(text, &read_text(host, text, 1 << 20)?).map_err(usage),
+        false => text.parse().map_err(usage),
+    }
 }
 
 /// Reads a device and the factor by which it is slower, as in `2=1.3`.

@@ -16,6 +16,7 @@ use clap::Args;
 use pipesim_answer::advice::Advisor;
 use pipesim_answer::diagnosis;
 use pipesim_answer::explanation::{ExplainedRun, StepExplanation};
+use pipesim_answer::question::{Observer, Remark};
 use pipesim_answer::resolve::{Resolved, Selection};
 use pipesim_report::{self as report, Entry, Look, Panel, Report};
 use pipesim_schedule::timeline::{Source, Timeline};
@@ -132,6 +133,10 @@ impl Explain {
                     graph.schedule().name,
                     graph.len()
                 )));
+            }
+            if let Some(analytic) = costs.analytic() {
+                let against = Remark::against(analytic, graph.schedule())?;
+                against.iter().for_each(|remark| Observer::remark(&self.remarks, remark));
             }
             let predicted = resolved.predict()?;
             let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);

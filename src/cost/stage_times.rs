@@ -1,12 +1,9 @@
 //! Files of stage times: CSV with a row per stage, or TOML with a list per kind.
 
-use crate::resolve::{Error, Host, read_text};
-use pipesim_cost::GivenCosts;
+use super::error::CostError;
+use super::given::GivenCosts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-
-/// Largest file, in bytes.
-const LIMIT: u64 = 1 << 20;
 
 /// Whether costs name a file instead of numbers.
 pub fn is_file(text: &str) -> bool {
@@ -14,16 +11,14 @@ pub fn is_file(text: &str) -> bool {
     !text.contains('=') && ending.is_some_and(|ending| ending == "csv" || ending == "toml")
 }
 
-/// Reads the stage times at `path`.
+/// Reads stage times from the `text` of the file at `path`.
 ///
 /// # Errors
-/// An unreadable file, or one whose values are no stage times.
-pub fn read(host: &dyn Host, path: &str) -> Result<GivenCosts, Error> {
-    let text = read_text(host, path, LIMIT)?;
+/// Values that are no stage times.
+pub fn read(path: &str, text: &str) -> Result<GivenCosts, String> {
     let is_csv = Path::new(path).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
-    let columns = if is_csv { csv(&text) } else { toml(&text) };
-    let costs = columns.and_then(Columns::costs);
-    costs.map_err(|why| Error::Usage(format!("{path}: {why}")))
+    let columns = if is_csv { csv(text) } else { toml(text) };
+    columns.and_then(Columns::costs).map_err(|why| format!("{path}: {why}"))
 }
 
 /// Values by name, as they are written: `F`, `I`, `W`, `B` and `layers` with one per stage or one for all, `comm` and `keep`.
@@ -41,7 +36,7 @@ impl Columns {
             format!("{key}={}{unit}", values.join(":"))
         };
         let text: Vec<String> = self.values.iter().map(pair).collect();
-        let costs: GivenCosts = text.join(",").parse().map_err(|error: pipesim_cost::CostError| error.to_string())?;
+        let costs: GivenCosts = text.join(",").parse().map_err(|error: CostError| error.to_string())?;
         let Some(layers) = layers else { return Ok(costs) };
         let count = |text: &String| {
             text.parse::<usize>().map_err(|_| format!("layers: expected whole numbers, found '{text}'"))
