@@ -37,7 +37,6 @@ def model(pick: Random) -> dict:
         "mla": False,
         "rope": True,
         "prediction_layers": 0,
-        "model": "",
         **DENSE,
     }
     if pick.random() < 0.55:

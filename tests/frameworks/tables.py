@@ -18,7 +18,7 @@ def model(random, layers, experts=0):
     hidden, ffn, heads, kv_heads = random.choice(SIZES)
     dense = random.choice([0, 0, 1]) if experts else 0
     return {
-        "model": "", "layers": layers, "prediction_layers": 0, "hidden": hidden, "ffn": ffn, "heads": heads, "kv_heads": kv_heads,
+        "layers": layers, "prediction_layers": 0, "hidden": hidden, "ffn": ffn, "heads": heads, "kv_heads": kv_heads,
         "head_dim": hidden // heads, "vocab": random.choice([32000, 50257, 128256, 151936]), "gated": True, "rope": True,
         "tied": random.random() < 0.3, "mla": False, "norm": "rms", "windows": False, "experts": experts,
         "top_k": min(experts, random.choice([2, 4, 8])), "shared_experts": random.choice([0, 0, 1]) if experts else 0,
