@@ -5,6 +5,7 @@ pub use pipesim_cost as cost;
 pub use pipesim_exec::{self as exec, doctor, ranks};
 pub use pipesim_frameworks as frameworks;
 pub use pipesim_import as import;
+pub use pipesim_jobs as jobs;
 pub use pipesim_language as dsl;
 pub use pipesim_measure::*;
 pub use pipesim_models::*;
@@ -13,6 +14,7 @@ pub use pipesim_schedule::*;
 pub use pipesim_sim::{self as sim, balance, exact, ordering};
 pub use pipesim_system as system;
 pub use pipesim_train::*;
+pub use pipesim_verdict as verdict;
 
 pub mod cli {
     pub use crate::cli::*;

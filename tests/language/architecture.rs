@@ -7,7 +7,7 @@ use std::fs;
 
 /// The crates of `src/`, lowest first, and the ones that each may use. The rest of `src/` is the facade and the command line, which may
 /// use all.
-const CRATES: [(&str, &str); 15] = [
+const CRATES: [(&str, &str); 17] = [
     ("nvshmem-sys", ""),
     ("gpu", "nvshmem-sys"),
     ("system", ""),
@@ -15,11 +15,13 @@ const CRATES: [(&str, &str); 15] = [
     ("language", "schedule"),
     ("models", "schedule"),
     ("frameworks", "models schedule"),
+    ("jobs", "models schedule"),
     ("cost", "models schedule"),
     ("sim", "cost models schedule"),
     ("import", "schedule"),
     ("report", "cost schedule sim system"),
     ("answer", "cost frameworks language models report schedule sim system"),
+    ("verdict", "answer cost jobs models report"),
     ("train", "gpu models schedule system"),
     ("exec", "cost gpu models nvshmem-sys schedule train"),
     ("measure", "answer cost exec models report schedule sim system train"),

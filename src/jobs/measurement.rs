@@ -1,0 +1,54 @@
+//! What a run printed about its steps.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Steps that do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    /// First steps, which compile and allocate.
+    pub first: usize,
+    /// Steps after a checkpoint or an evaluation.
+    pub after_pause: usize,
+    /// Steps under a profiler.
+    pub profiled: usize,
+}
+
+/// A timer of the framework: medians over its printed lines, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Timer {
+    /// Of the fastest rank.
+    pub min_ms: f64,
+    /// Of the slowest rank.
+    pub max_ms: f64,
+}
+
+/// What a run printed about its steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Seconds of each step that counts, in order; of a longer log the last million.
+    #[serde(skip)]
+    pub step_s: Vec<f32>,
+    /// Number of steps that count.
+    pub steps: usize,
+    /// Their median, in seconds.
+    pub median_s: f64,
+    /// Their 5th and 95th percentile, in seconds.
+    pub range_s: [f64; 2],
+    /// Steps that do not count.
+    pub dropped: Dropped,
+    /// Most memory that tensors had, in bytes, by rank.
+    pub allocated_bytes: BTreeMap<u32, u64>,
+    /// Most memory that the allocator reserved, in bytes, by rank.
+    pub reserved_bytes: BTreeMap<u32, u64>,
+    /// Timers by name.
+    pub timers: BTreeMap<String, Timer>,
+    /// Median power of a GPU, in watts.
+    pub power_w: Option<f64>,
+    /// Printed TFLOP/s per GPU, median, in the framework's own count.
+    pub printed_tflops: Option<f64>,
+    /// Printed tokens per second and GPU, median.
+    pub printed_tokens_per_s: Option<f64>,
+    /// Sequences per step that the log's lines state, if they do.
+    pub global_batch: Option<u32>,
+}

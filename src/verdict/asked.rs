@@ -1,0 +1,1 @@
+//! The question that a job asks.

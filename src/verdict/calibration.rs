@@ -1,0 +1,1 @@
+//! Predictions corrected by measured steps of the same cluster.

@@ -1,0 +1,1 @@
+//! A measured step against its prediction.

@@ -1,0 +1,5 @@
+//! Is a step as fast as it should be: a job and its measured times in, a verdict out.
+
+pub mod asked;
+pub mod calibration;
+pub mod judgement;

@@ -1,0 +1,6 @@
+//! Jobs are read as the frameworks' own parsers read them.
+
+mod configurations;
+mod logs;
+mod megatron;
+mod shell;
