@@ -1,6 +1,7 @@
 //! What each option of a framework means for a step: the files of `jobs/`.
 
-use crate::setting::same_name;
+use crate::job::{Job, NotModelled, Unknown};
+use crate::setting::{Settings, same_name};
 use pipesim_schedule::nearest::nearest;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub enum Meaning<'a> {
 }
 
 /// The options of a framework.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vocabulary {
     /// Names that are read.
@@ -36,11 +37,33 @@ pub struct Vocabulary {
     pub unless: BTreeMap<String, Vec<String>>,
 }
 
+/// Returns the text of a file of `jobs/`.
+pub(crate) fn text(name: &str) -> &'static str {
+    FILES.iter().find(|(known, _)| *known == name).expect("a name of a file in jobs/").1
+}
+
 impl Vocabulary {
     /// Returns the vocabulary of a file of `jobs/`.
     pub fn of(framework: &str) -> Vocabulary {
-        let (_, text) = FILES.iter().find(|(name, _)| *name == framework).expect("a framework with a file in jobs/");
-        toml::from_str(text).expect("a test reads every file of jobs/")
+        toml::from_str(text(framework)).expect("a test reads every file of jobs/")
+    }
+
+    /// Returns several vocabularies as one; what an earlier one says of a name holds.
+    pub fn of_all(frameworks: &[&str]) -> Vocabulary {
+        let mut all = Vocabulary::default();
+        for framework in frameworks {
+            let mut more = Vocabulary::of(framework);
+            let is_new = |name: &String| matches!(all.meaning(name, &[]), Meaning::Unknown(_));
+            more.reads.retain(is_new);
+            more.ignored.retain(is_new);
+            more.changes.retain(|name, _| is_new(name));
+            more.unless.retain(|name, _| more.changes.contains_key(name));
+            all.reads.extend(more.reads);
+            all.ignored.extend(more.ignored);
+            all.changes.extend(more.changes);
+            all.unless.extend(more.unless);
+        }
+        all
     }
 
     /// Returns what an option means with these values.
@@ -59,6 +82,31 @@ impl Vocabulary {
         let plain = self.ignored.iter().filter(|name| !name.contains('*'));
         let known: Vec<&str> = self.reads.iter().chain(plain).chain(self.changes.keys()).map(String::as_str).collect();
         Meaning::Unknown(nearest(name, &known).into_iter().next())
+    }
+}
+
+impl Job {
+    /// Sorts options by what they mean for a step. `dashes` stand before each name, as the job writes it.
+    pub fn sort(&mut self, vocabulary: &Vocabulary, settings: &Settings, dashes: &str) {
+        for (place, setting) in settings.0.iter().enumerate() {
+            if settings.0[place + 1..].iter().any(|later| same_name(&later.name, &setting.name)) {
+                continue;
+            }
+            let words = [&[format!("{dashes}{}", setting.name)], setting.values.as_slice()].concat();
+            let option = words.join(" ");
+            match vocabulary.meaning(&setting.name, &setting.values) {
+                Meaning::Read => {}
+                Meaning::Ignored => self.ignored.push(option),
+                Meaning::Changes(changes) => {
+                    self.not_modelled.push(NotModelled { option, changes: changes.to_string() });
+                }
+                Meaning::Unknown(nearest) => self.unknown.push(Unknown {
+                    option: words[0].clone(),
+                    nearest: nearest.map(|name| format!("{dashes}{name}")),
+                    place: setting.place.clone(),
+                }),
+            }
+        }
     }
 }
 
