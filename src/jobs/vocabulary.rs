@@ -53,7 +53,7 @@ impl Vocabulary {
         let mut all = Vocabulary::default();
         for framework in frameworks {
             let mut more = Vocabulary::of(framework);
-            let is_new = |name: &String| matches!(all.meaning(name, &[]), Meaning::Unknown(_));
+            let is_new = |name: &String| all.known(name, &[]).is_none();
             more.reads.retain(is_new);
             more.ignored.retain(is_new);
             more.changes.retain(|name, _| is_new(name));
@@ -68,20 +68,25 @@ impl Vocabulary {
 
     /// Returns what an option means with these values.
     pub fn meaning(&self, name: &str, values: &[String]) -> Meaning<'_> {
+        self.known(name, values).unwrap_or_else(|| {
+            let plain = self.ignored.iter().filter(|name| !name.contains('*'));
+            let known: Vec<&str> =
+                self.reads.iter().chain(plain).chain(self.changes.keys()).map(String::as_str).collect();
+            Meaning::Unknown(nearest(name, &known).into_iter().next())
+        })
+    }
+
+    /// Returns what an option of the framework means; `None` if it has no such option.
+    fn known(&self, name: &str, values: &[String]) -> Option<Meaning<'_>> {
         if self.reads.iter().any(|known| same_name(known, name)) {
-            return Meaning::Read;
+            return Some(Meaning::Read);
         }
         if let Some((known, changes)) = self.changes.iter().find(|(known, _)| same_name(known, name)) {
             let plain =
                 self.unless.get(known).is_some_and(|plain| values.first().is_some_and(|value| plain.contains(value)));
-            return if plain { Meaning::Ignored } else { Meaning::Changes(changes) };
+            return Some(if plain { Meaning::Ignored } else { Meaning::Changes(changes) });
         }
-        if self.ignored.iter().any(|pattern| matches(pattern, name)) {
-            return Meaning::Ignored;
-        }
-        let plain = self.ignored.iter().filter(|name| !name.contains('*'));
-        let known: Vec<&str> = self.reads.iter().chain(plain).chain(self.changes.keys()).map(String::as_str).collect();
-        Meaning::Unknown(nearest(name, &known).into_iter().next())
+        self.ignored.iter().any(|pattern| matches(pattern, name)).then_some(Meaning::Ignored)
     }
 }
 
@@ -94,8 +99,10 @@ impl Job {
             }
             let words = [&[format!("{dashes}{}", setting.name)], setting.values.as_slice()].concat();
             let option = words.join(" ");
+            let is_off = setting.values.len() == 1 && ["false", "False"].contains(&setting.values[0].as_str());
             match vocabulary.meaning(&setting.name, &setting.values) {
                 Meaning::Read => {}
+                Meaning::Changes(_) if is_off => self.ignored.push(option),
                 Meaning::Ignored => self.ignored.push(option),
                 Meaning::Changes(changes) => {
                     self.not_modelled.push(NotModelled { option, changes: changes.to_string() });

@@ -61,10 +61,9 @@ impl Dialect {
     /// Returns the options with Megatron's names, after the dialect's own defaults.
     pub fn in_megatrons_names(self, given: &Settings) -> Settings {
         let section = match self {
-            Dialect::Megatron | Dialect::ZeroBubble => return given.clone(),
             Dialect::Swift => "swift",
             Dialect::DeepSpeed => "deepspeed",
-            Dialect::Primus => return names::renamed("primus", given),
+            Dialect::Megatron | Dialect::ZeroBubble | Dialect::Primus => return given.clone(),
         };
         let mut all = names::renamed(section, given);
         if self == Dialect::Swift {
@@ -125,7 +124,14 @@ fn sizes(model: &Config) -> Vec<Setting> {
     let flags =
         [("swiglu", model.activation == Activation::Gated), ("untie-embeddings-and-output-weights", !model.tied)];
     all.extend(flags.into_iter().filter(|(_, on)| *on).map(|(name, _)| option(name, "true".to_string())));
+    all.push(option("kv-channels", model.head_size.to_string()));
+    if model.qk_norm {
+        all.push(option("qk-layernorm", "true".to_string()));
+    }
     if let Some(experts) = model.experts {
+        let layers = model.layers.saturating_sub(experts.dense_first);
+        all.push(option("moe-layer-freq", format!("([0]*{}+[1]*{layers})", experts.dense_first)));
+        all.push(option("moe-shared-expert-intermediate-size", experts.shared_width.to_string()));
         all.push(option("num-experts", experts.count.to_string()));
         all.push(option("moe-router-topk", experts.top_k.to_string()));
         all.push(option("moe-ffn-hidden-size", experts.width.to_string()));

@@ -5,6 +5,7 @@ use crate::setting::{Setting, Settings, is_false};
 use crate::vocabulary;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// The file jobs/names/megatron.toml.
 #[derive(Deserialize)]
@@ -34,25 +35,24 @@ struct Own {
     defaults: Vec<String>,
 }
 
-fn table() -> Names {
-    toml::from_str(vocabulary::text("megatron-names")).expect("a test reads every file of jobs/")
-}
+static NAMES: LazyLock<Names> =
+    LazyLock::new(|| toml::from_str(vocabulary::text("megatron-names")).expect("a test reads every file of jobs/"));
 
 /// Returns printed values as options: those that are not defaults.
 pub(super) fn of_values(settings: &Settings) -> Settings {
-    let names = table();
+    let names = &*NAMES;
     let is_given = |setting: &Setting| {
         let value = listed(&setting.values).join(" ");
         let default = names.defaults.get(&setting.name);
         !names.derived.contains(&setting.name) && default.is_none_or(|default| *default != value)
     };
     let given = settings.0.iter().filter(|setting| is_given(setting));
-    Settings(given.filter_map(|setting| named(&names, setting)).collect())
+    Settings(given.filter_map(|setting| named(names, setting)).collect())
 }
 
 /// Returns a value as an option; `None` if it is none or switched off.
 pub(super) fn of_value(setting: &Setting) -> Option<Setting> {
-    named(&table(), setting)
+    named(&NAMES, setting)
 }
 
 fn named(names: &Names, setting: &Setting) -> Option<Setting> {
@@ -85,21 +85,20 @@ fn listed(values: &[String]) -> Vec<String> {
 
 /// Returns the options that a dialect adds.
 pub(super) fn defaults(dialect: &str) -> Vec<Setting> {
-    let own = table().dialects.remove(dialect).unwrap_or_default();
     let option = |text: &String| {
         let mut words = text.split_whitespace().map(str::to_string);
         Setting { name: words.next().unwrap_or_default(), values: words.collect(), ..Setting::default() }
     };
-    own.defaults.iter().map(option).collect()
+    NAMES.dialects.get(dialect).into_iter().flat_map(|own| &own.defaults).map(option).collect()
 }
 
 /// Returns options with Megatron's names instead of a dialect's, after the dialect's defaults.
 pub(super) fn renamed(dialect: &str, given: &Settings) -> Settings {
-    let own = table().dialects.remove(dialect).unwrap_or_default();
+    let own = NAMES.dialects.get(dialect);
     let mut all = defaults(dialect);
     for setting in &given.0 {
-        let name = own.names.get(&setting.name.replace('-', "_")).unwrap_or(&setting.name).clone();
-        all.push(Setting { name, ..setting.clone() });
+        let known = own.and_then(|own| own.names.get(&setting.name.replace('-', "_")));
+        all.push(Setting { name: known.unwrap_or(&setting.name).clone(), ..setting.clone() });
     }
     Settings(all)
 }

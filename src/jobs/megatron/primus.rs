@@ -82,7 +82,8 @@ fn is_named(file: &SourceFile, name: &str) -> bool {
 /// Returns the keys as options, after those of Primus's own defaults.
 fn options(keys: &Map<String, Value>, sources: &Sources) -> Settings {
     let first = sources.files.first();
-    let mut all = Settings(names::defaults("primus"));
+    let is_silent = |setting: &Setting| !keys.contains_key(&setting.name.replace('-', "_"));
+    let mut all = Settings(names::defaults("primus").into_iter().filter(is_silent).collect());
     for (name, value) in keys {
         let used = first.filter(|file| file.text.contains(name)).or(first);
         let place = used.map(|file| format!("{}:{}", file.name, line(&file.text, name))).unwrap_or_default();
@@ -104,6 +105,5 @@ fn option(name: &str, value: &Value, sources: &Sources, place: String) -> Option
         other => other.to_string(),
     };
     let values = text.split_whitespace().map(str::to_string).collect();
-    let setting = names::of_value(&Setting { name: name.to_string(), values, place, unresolved })?;
-    Some(setting)
+    names::of_value(&Setting { name: name.to_string(), values, place, unresolved })
 }

@@ -97,7 +97,9 @@ fn latent_attention(options: &Options<'_>) -> Result<Map<String, Value>, JobErro
         ("qk-pos-emb-head-dim", "qk_rope_head_dim", Some(64)),
         ("v-head-dim", "v_head_dim", Some(128)),
     ] {
-        if let Some(size) = options.number(name)?.or(default) {
+        // patches call some of them as Hugging Face does
+        let of_patch = options.number(&key.replace('_', "-"))?;
+        if let Some(size) = options.number(name)?.or(of_patch).or(default) {
             keys.insert(key.to_string(), size.into());
         }
     }
@@ -110,10 +112,17 @@ fn window(options: &Options<'_>) -> Result<Map<String, Value>, JobError> {
     let before = text.split(|c: char| !c.is_ascii_digit()).find_map(|part| part.parse::<u32>().ok());
     let Some(tokens) = before.filter(|&tokens| tokens > 0 && !text.contains("-1")) else { return Ok(Map::new()) };
     let mut keys = Map::from_iter([("sliding_window".to_string(), tokens.into())]);
-    if let Some(pattern) = options.text("window-attn-skip-freq") {
-        let list = pattern::layers(pattern);
-        let alternates = list.is_some_and(|list| list.windows(2).all(|pair| pair[0] != pair[1]));
-        let every = pattern.parse::<u32>().unwrap_or(if alternates { 2 } else { 0 });
+    let every = match kinds(options, "window-attn-skip-freq") {
+        Kinds::Every(every) => every,
+        Kinds::Of(list) => {
+            if list.windows(2).all(|pair| pair[0] != pair[1]) {
+                2
+            } else {
+                u32::MAX
+            }
+        }
+    };
+    if every > 1 {
         keys.insert("sliding_every".to_string(), every.into());
     }
     Ok(keys)
@@ -133,10 +142,9 @@ fn mixture(options: &Options<'_>, read: &Reading) -> Result<Map<String, Value>, 
             keys.insert(key.to_string(), size.into());
         }
     }
-    let Some(text) = options.text("moe-layer-freq") else { return Ok(keys) };
-    let (dense, every) = match pattern::layers(text) {
-        Some(layers) => dense_and_every(&layers),
-        None => (0, text.parse().ok()),
+    let (dense, every) = match kinds(options, "moe-layer-freq") {
+        Kinds::Of(layers) => dense_and_every(&layers),
+        Kinds::Every(every) => (0, Some(every)),
     };
     match every {
         Some(every) => {
@@ -145,9 +153,27 @@ fn mixture(options: &Options<'_>, read: &Reading) -> Result<Map<String, Value>, 
                 of_list.filter(|(_, size, usual)| size != usual).map(|(key, size, _)| (key.into(), size.into())),
             );
         }
-        None => drop(keys.insert("hybrid_layers".to_string(), text.into())),
+        None => drop(keys.insert("hybrid_layers".to_string(), true.into())),
     }
     Ok(keys)
+}
+
+/// Which layers are of a kind.
+enum Kinds {
+    /// One of each so many; 1: all, or none is said.
+    Every(u32),
+    /// 1 or 0 of each layer.
+    Of(Vec<u32>),
+}
+
+fn kinds(options: &Options<'_>, name: &str) -> Kinds {
+    let values = options.list(name).unwrap_or_default();
+    let each: Option<Vec<u32>> = values.iter().map(|value| value.parse().ok()).collect();
+    match (values, each) {
+        (_, Some(each)) if each.len() > 1 => Kinds::Of(each),
+        ([text], _) => pattern::layers(text).map_or(Kinds::Every(text.parse().unwrap_or(1)), Kinds::Of),
+        _ => Kinds::Every(1),
+    }
 }
 
 /// Returns the dense layers at the start, and the period of layers with experts thereafter; `None` if there is no period.
