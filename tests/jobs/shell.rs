@@ -39,22 +39,50 @@ fn read(text: &str, arguments: &[&str]) -> Vec<Vec<String>> {
 
 /// Scripts in the forms of public ones, with the last words of the first command as bash prints them.
 const SCRIPTS: &[(&str, &[&str], &str)] = &[
-    ("A=(--num-layers 32 # depth\n  --swiglu\n)\nA+=(--seq 4096)\ntorchrun ${A[@]} x.py", &[], "torchrun --num-layers 32 --swiglu --seq 4096 x.py"),
+    (
+        "A=(--num-layers 32 # depth\n  --swiglu\n)\nA+=(--seq 4096)\ntorchrun ${A[@]} x.py",
+        &[],
+        "torchrun --num-layers 32 --swiglu --seq 4096 x.py",
+    ),
     ("N=${1:-8}\nT=$(($N * 2))\ntorchrun --a $N --b $T \\\n  # note \\\n  --c 3\n", &["4"], "torchrun --a 4 --b 8"),
-    ("if [ $1 = 7B ]; then L=32\nelif [ $1 = 70B ]; then L=80; fi\neval \"torchrun --l ${L} '--x y'\"", &["70B"], "torchrun --l 80 --x y"),
+    (
+        "if [ $1 = 7B ]; then L=32\nelif [ $1 = 70B ]; then L=80; fi\neval \"torchrun --l ${L} '--x y'\"",
+        &["70B"],
+        "torchrun --l 80 --x y",
+    ),
     ("opt=\" \\\n   --a 1 \\\n   --b 2\"\ntorchrun x.py $opt", &[], "torchrun x.py --a 1 --b 2"),
-    ("while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done\ntorchrun $TP", &["--x", "--tp", "4"], "torchrun 4"),
+    (
+        "while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done\ntorchrun $TP",
+        &["--x", "--tp", "4"],
+        "torchrun 4",
+    ),
     ("f() { local a=$1; shift; torchrun $a \"$@\" $#; }\nf 1 '2 3' 4", &[], "torchrun 1 2 3 4 2"),
     ("declare -A M=([a]=1 [b]=\"2 3\")\nK=b\nx=(${M[$K]})\ntorchrun ${x[1]} ${#x[@]}", &[], "torchrun 3 2"),
-    ("P=/a/b/model-7b.json\ntorchrun ${P##*/} ${P%.json} ${P/model/m} ${P^^} ${#P} ${P:3:1} ${P: -4}", &[], "torchrun model-7b.json /a/b/model-7b /a/b/m-7b.json /A/B/MODEL-7B.JSON 18 b json"),
+    (
+        "P=/a/b/model-7b.json\ntorchrun ${P##*/} ${P%.json} ${P/model/m} ${P^^} ${#P} ${P:3:1} ${P: -4}",
+        &[],
+        "torchrun model-7b.json /a/b/model-7b /a/b/m-7b.json /A/B/MODEL-7B.JSON 18 b json",
+    ),
     ("for n in 1 2; do for m in {a,b}; do torchrun $n$m; done; done", &[], "torchrun 1a"),
-    ("X=$(cat <<EOF\n--a $((1+2))\nEOF\n)\ntorchrun $X `echo b` $(printf '%s-' c d) $(basename /x/y.sh .sh) $(dirname /x/y)", &[], "torchrun --a 3 b c-d- y /x"),
+    (
+        "X=$(cat <<EOF\n--a $((1+2))\nEOF\n)\ntorchrun $X `echo b` $(printf '%s-' c d) $(basename /x/y.sh .sh) $(dirname /x/y)",
+        &[],
+        "torchrun --a 3 b c-d- y /x",
+    ),
     ("((n = 3, n += 2)); let m=n*2\n[[ $n -eq 5 && $m == 1* ]] && torchrun $n $m || torchrun no", &[], "torchrun 5 10"),
-    ("cat > /dev/null <<'E'\n$x\nE\nset -- a b; torchrun \"$*\" ${3:-c} ${Z+z} ${Z:=q} $Z \"\"", &[], "torchrun a b c q q "),
+    (
+        "cat > /dev/null <<'E'\n$x\nE\nset -- a b; torchrun \"$*\" ${3:-c} ${Z+z} ${Z:=q} $Z \"\"",
+        &[],
+        "torchrun a b c q q ",
+    ),
     ("x=5; (x=6); y=$(x=7; echo $x); torchrun $x $y 2>&1 | cat & wait", &[], "torchrun 5 7"),
     ("IFS=',' read -ra L <<< '1,2,3'\ntorchrun ${L[2]} ${L[@]:1:2}", &[], "torchrun 3 2 3"),
     ("\u{feff}export A=1 B='x y'\r\ntorchrun $A \"$B\" \\\r\n  --c\r\n", &[], "torchrun 1 x y --c"),
-    ("v='1F1B-7'; if [[ $v =~ ^([0-9])F.*-([0-9]+)$ ]]; then torchrun ${BASH_REMATCH[1]} ${BASH_REMATCH[2]}; fi", &[], "torchrun 1 7"),
+    (
+        "v='1F1B-7'; if [[ $v =~ ^([0-9])F.*-([0-9]+)$ ]]; then torchrun ${BASH_REMATCH[1]} ${BASH_REMATCH[2]}; fi",
+        &[],
+        "torchrun 1 7",
+    ),
 ];
 
 #[test]
@@ -76,13 +104,29 @@ fn the_training_command_is_found_behind_launchers() {
     let cases: &[(&str, &str, Option<u32>)] = &[
         ("torchrun --nproc_per_node=8 --nnodes 4 pretrain_gpt.py --num-layers 2", "pretrain_gpt.py", Some(32)),
         ("torchrun --nproc-per-node 8 --nnodes 1:4 pretrain_gpt.py --num-layers 2", "pretrain_gpt.py", None),
-        ("#SBATCH --nodes=4 --ntasks-per-node=8\nsrun -l bash -c \"python -u train.py --num-layers 2\"", "train.py", Some(32)),
+        (
+            "#SBATCH --nodes=4 --ntasks-per-node=8\nsrun -l bash -c \"python -u train.py --num-layers 2\"",
+            "train.py",
+            Some(32),
+        ),
         ("mpirun -np 16 python train.py --num-layers 2", "train.py", Some(16)),
         ("srun -N 2 --ntasks-per-node=4 numactl -m 0 python train.py --num-layers 2", "train.py", Some(8)),
         ("NPROC_PER_NODE=4 megatron sft --num-layers 2", "megatron sft", Some(4)),
-        ("python tools/preprocess_data.py --input x\npython -m torch.distributed.run --nproc_per_node 2 train.py --num-layers 2", "train.py", Some(2)),
-        ("sbatch <<EOF\n#!/bin/bash\n#SBATCH -N 2\n#SBATCH --ntasks-per-node 8\nsrun python train.py --num-layers 2\nEOF", "train.py", Some(16)),
-        ("cat > go.sh <<'EOF'\ntorchrun --nproc_per_node $1 train.py --num-layers 2\nEOF\nbash go.sh 4", "train.py", Some(4)),
+        (
+            "python tools/preprocess_data.py --input x\npython -m torch.distributed.run --nproc_per_node 2 train.py --num-layers 2",
+            "train.py",
+            Some(2),
+        ),
+        (
+            "sbatch <<EOF\n#!/bin/bash\n#SBATCH -N 2\n#SBATCH --ntasks-per-node 8\nsrun python train.py --num-layers 2\nEOF",
+            "train.py",
+            Some(16),
+        ),
+        (
+            "cat > go.sh <<'EOF'\ntorchrun --nproc_per_node $1 train.py --num-layers 2\nEOF\nbash go.sh 4",
+            "train.py",
+            Some(4),
+        ),
         ("--num-layers 2 --lr -1", "", None),
     ];
     for (text, program, world) in cases {

@@ -95,8 +95,14 @@ fn start(command: &Command) -> Option<Start> {
     for (at, word) in words.iter().enumerate() {
         let name = program(word);
         let next = words.get(at + 1).copied().unwrap_or_default();
+        let before = |word: &&str| python(word) || matches!(&*program(word), "torchrun" | "deepspeed" | "accelerate");
+        let runs_module = words[..at].iter().any(before);
         let (name, arguments) = match &*name {
-            "-m" if !next.starts_with("torch.distributed") && at > 0 && next != "accelerate.commands.launch" => {
+            "-m" if runs_module
+                && !next.starts_with("torch.distributed")
+                && at > 0
+                && next != "accelerate.commands.launch" =>
+            {
                 (next.to_string(), at + 2)
             }
             "megatron" | "swift" if at + 1 < words.len() && !next.starts_with('-') => {
@@ -177,7 +183,7 @@ fn settings(words: &[Word], launch: &mut Launch) {
                     && !word.unresolved.is_empty()
                     && !setting.values.is_empty()
                     && !substitution => {}
-            Some(setting) if !(substitution || override_of && !setting.values.is_empty()) => {
+            Some(setting) if setting.values.is_empty() || !(substitution || override_of) => {
                 setting.values.push(word.text.clone());
                 for name in &word.unresolved {
                     if !setting.unresolved.contains(name) {

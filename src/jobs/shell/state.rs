@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Most commands and repetitions that are read.
-const MOST_STEPS: usize = 100_000;
+const MOST_STEPS: usize = 20_000;
 /// Most characters that all expansions have together.
 const MOST_TEXT: usize = 32 << 20;
 /// Deepest nesting of commands, functions and shells.
