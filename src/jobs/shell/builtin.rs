@@ -56,7 +56,7 @@ pub(super) const LAUNCHERS: &[&str] = &[
     "qsub",
     "catchsegv",
     "aprun",
-    "paralle",
+
     "kubectl",
 ];
 
@@ -434,7 +434,7 @@ impl Shell<'_> {
         let verb = plain(&words[0]);
         let options: String = words[1..].iter().map(|word| plain(word)).filter(|word| word.starts_with('-')).collect();
         let local =
-            self.hidden.len() > 0 && matches!(&*verb, "local" | "declare" | "typeset") && !options.contains('g');
+            !self.hidden.is_empty() && matches!(&*verb, "local" | "declare" | "typeset") && !options.contains('g');
         let exports = verb == "export" && !options.contains('n') || options.contains('x');
         let bare = words[1..].iter().map(|word| plain(word)).filter(|word| !word.starts_with('-')).collect::<Vec<_>>();
         for word in &bare {

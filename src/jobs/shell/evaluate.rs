@@ -10,7 +10,7 @@ use crate::error::JobError;
 use std::collections::BTreeSet;
 
 /// Most repetitions of a loop; more are not read.
-const MOST_TURNS: usize = 256;
+const MOST_TURNS: usize = 128;
 
 impl Shell<'_> {
     /// Runs a text in this shell.

@@ -60,6 +60,9 @@ fn class(chars: &[char], start: usize) -> Option<(String, usize)> {
 
 /// Whether a whole text fits a pattern.
 pub(super) fn fits(pattern: &str, text: &str) -> bool {
+    if !pattern.contains(['*', '?', '[', '\\', '(']) {
+        return pattern == text;
+    }
     compile(&format!("(?s)^(?:{})$", expression(pattern, false))).is_some_and(|regex| regex.is_match(text))
 }
 

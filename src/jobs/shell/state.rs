@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// Most commands and repetitions that are read.
 const MOST_STEPS: usize = 20_000;
 /// Most characters that all expansions have together.
-const MOST_TEXT: usize = 32 << 20;
+const MOST_TEXT: usize = 4 << 20;
 /// Deepest nesting of commands, functions and shells.
 const DEEPEST: usize = 48;
 
