@@ -56,7 +56,6 @@ pub(super) const LAUNCHERS: &[&str] = &[
     "qsub",
     "catchsegv",
     "aprun",
-
     "kubectl",
 ];
 

@@ -410,7 +410,7 @@ impl Parser {
                 match self.peek() {
                     None | Some('\n' | ';') => break,
                     Some('&' | '|' | ')' | '(') => return Err("expected words after `in`".to_string()),
-                    _ => list.push(self.word()?),
+                    _ => list.push(self.some_word()?),
                 }
             }
             words = Some(list);
@@ -457,7 +457,7 @@ impl Parser {
                 }
                 _ if self.peek().is_none() => return Err("expected \"]]\", found the end".to_string()),
                 _ => {
-                    let word = if regex { self.word_until(|c| c.is_whitespace())? } else { self.word()? };
+                    let word = if regex { self.word_until(|c| c.is_whitespace())? } else { self.some_word()? };
                     words.push(word);
                 }
             }
@@ -487,7 +487,7 @@ impl Parser {
                 parts.push(Part::Assign(assign));
                 continue;
             }
-            let word = self.word()?;
+            let word = self.some_word()?;
             declares = matches!(&*word.text, "export" | "declare" | "local" | "readonly" | "typeset")
                 || declares && parts.iter().any(|part| matches!(part, Part::Word(_)));
             parts.push(Part::Word(word));
@@ -550,7 +550,7 @@ impl Parser {
                 }
                 None | Some('(' | ';' | '|') => return Err("expected ')' of an array".to_string()),
                 Some('&' | '<' | '>') => self.at += 1,
-                _ => words.push(self.word()?),
+                _ => words.push(self.some_word()?),
             }
         }
     }
@@ -574,7 +574,7 @@ impl Parser {
         let errors = digits > 0 && self.peek() != Some('1') && self.peek() != Some('0');
         self.at += skip + operator.len();
         self.blanks();
-        let word = self.word()?;
+        let word = self.some_word()?;
         Ok(Some(match operator {
             _ if errors => Redirect::Other,
             "<" => Redirect::From(word),
@@ -608,6 +608,19 @@ impl Parser {
         let line = self.line + 1 + self.taken;
         self.taken += rows;
         Redirect::Here(expands, Raw { text, line })
+    }
+
+    /// Takes a word where there must be one.
+    fn some_word(&mut self) -> Parsed<Raw> {
+        let at = self.at;
+        let word = self.word()?;
+        if self.at > at {
+            return Ok(word);
+        }
+        Err(match self.peek() {
+            Some(c) => format!("expected a word, found {c:?}"),
+            None => "expected a word, found the end".to_string(),
+        })
     }
 
     fn word(&mut self) -> Parsed<Raw> {
