@@ -3,8 +3,10 @@
 mod arithmetic;
 mod builtin;
 mod condition;
+mod declare;
 mod evaluate;
 mod expand;
+mod grammar;
 mod launch;
 mod parameter;
 mod pattern;
