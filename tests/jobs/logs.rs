@@ -287,3 +287,44 @@ fn damaged_logs_cause_no_panic_and_no_other_number() {
         close(measurement.median_s, 0.5);
     }
 }
+
+/// What the frameworks' own code printed, with numbers that `tests/jobs/printed/print.py` gave it.
+fn printed(name: &str) -> Log {
+    let path = format!("{}/../../tests/jobs/printed/{name}.log", env!("CARGO_MANIFEST_DIR"));
+    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    log::read("run.log", &mut BufReader::new(file)).unwrap()
+}
+
+#[test]
+fn lines_that_the_frameworks_print_are_read() {
+    let log = printed("megatron");
+    assert_eq!(log.settings.value("hidden-size"), Some("4096"));
+    assert_eq!(log.settings.value("overlap_p2p_communication_warmup_flush_with_long_name"), Some("False"));
+    assert_eq!(log.settings.value("recompute_modules"), Some("['core_attn', 'mlp']"));
+    // Iterations 2 to 12 of 501 to 511 ms.
+    close(log.measurement.median_s, 0.506);
+    assert_eq!(
+        (log.measurement.steps, log.measurement.power_w, log.measurement.printed_tflops),
+        (11, Some(300.0), Some(410.5))
+    );
+    let timers = &log.measurement.timers;
+    assert_eq!((timers["forward-backward"].min_ms, timers["forward-backward"].max_ms), (400.25, 410.5));
+    assert_eq!((timers["all-grads-sync"].max_ms, timers["optimizer"].max_ms), (4.5, 4.5));
+    assert_eq!((timers["forward-compute"].max_ms, timers["backward-compute"].max_ms), (9.0, 2.0));
+    assert_eq!((log.measurement.allocated_bytes[&3], log.measurement.reserved_bytes[&3]), (2 << 30, 4 << 30));
+    let old = printed("megatron-2023");
+    assert!(old.version_hint.unwrap().starts_with("before 2024-03"));
+    close(old.measurement.median_s, 0.506);
+    for (name, seconds, tokens) in [
+        ("megatron-deepspeed", 0.512, Some(32000.0)),
+        ("megatron-bridge", 0.512, None),
+        ("nanotron", 1.25, Some(105e3)),
+    ] {
+        let log = printed(name);
+        assert_eq!(log.framework.as_deref(), Some(name));
+        close(log.measurement.median_s, seconds);
+        assert_eq!(log.measurement.printed_tokens_per_s, tokens);
+    }
+    let titan = printed("torchtitan").measurement;
+    assert_eq!((titan.steps, titan.printed_tokens_per_s, titan.reserved_bytes[&0]), (4, Some(8192.0), 40 << 30));
+}

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 const WIDTH: usize = 48;
 /// Most arguments, and most ranks whose number of parameters is kept.
 const MOST: usize = 10_000;
+/// Longest values of all arguments together, in bytes.
+const MOST_TEXT: usize = 4 << 20;
 /// Names of parallel sizes, as Megatron and torchtitan write them.
 const DEGREES: [(&str, &str); 12] = [
     ("data-parallel size:", "dp"),
@@ -39,17 +41,22 @@ pub(super) struct Facts {
     pub(super) peak_flops: Option<f64>,
     pub(super) theoretical_bytes: Option<[u64; 3]>,
     pub(super) in_arguments: bool,
+    text: usize,
 }
 
 impl Facts {
     pub(super) fn read(&mut self, file: &str, number: usize, line: &str) {
         if line.contains("--- arguments ---") {
-            (self.in_arguments, self.settings) = (true, Settings::default());
+            (self.in_arguments, self.settings, self.text) = (true, Settings::default(), 0);
         } else if line.contains("--- end of arguments ---") {
             self.in_arguments = false;
         } else if let Some(setting) = argument(line).filter(|_| self.in_arguments && self.settings.0.len() < MOST) {
             let (name, value) = setting;
             let place = format!("{file}:{number}");
+            self.text += value.len();
+            if self.text > MOST_TEXT {
+                return;
+            }
             self.settings.0.push(Setting { name, values: vec![value], place, unresolved: Vec::new() });
         } else {
             self.sizes(line);

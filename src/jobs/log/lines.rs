@@ -65,6 +65,9 @@ impl<'a> Lines<'a> {
 
 /// Returns a line without colours and control characters.
 pub(super) fn clean(line: &str) -> String {
+    if !line.contains(char::is_control) {
+        return line.to_string();
+    }
     let mut text = String::with_capacity(line.len());
     let mut rest = line.chars().peekable();
     while let Some(c) = rest.next() {

@@ -56,7 +56,10 @@ impl Run {
             self.neox |= line.contains("approx flops per GPU:");
             self.undated |= line.trim_start().starts_with("iteration ");
             self.words |= line.contains("  wps: ");
-        } else if PAUSES.iter().any(|pause| line.contains(pause)) {
+            self.memory.read(line);
+            return None;
+        }
+        if PAUSES.iter().any(|pause| line.contains(pause)) {
             self.steps.pause();
         } else if line.contains("Dumping profiler traces at step") {
             self.steps.profiled();
@@ -87,7 +90,7 @@ impl Run {
         }
     }
 
-    pub(super) fn finish(self, runs: usize) -> Log {
+    pub(super) fn finish(mut self, runs: usize) -> Log {
         let framework = self.framework();
         let version_hint = match framework {
             Some("megatron-core") if self.undated => Some("before 2024-03: its lines have no date"),

@@ -115,14 +115,15 @@ impl Steps {
     /// Returns what counts. Dropped are, in this order: steps before the last change of the batch size; the first line, and up to
     /// 20 more, at most a tenth of all, while they are 10 % slower than the median; steps after a checkpoint or an evaluation; steps
     /// under a profiler. If fewer than 3 lines are left, those after pauses and under profilers count, and then the first, too.
-    pub(super) fn measure(&self, facts: &Facts) -> Measurement {
+    pub(super) fn measure(&mut self, facts: &Facts) -> Measurement {
         let profiler = profiler(facts);
-        let mut all: Vec<Step> = self.list.iter().copied().collect();
+        let mut all: Vec<Step> = std::mem::take(&mut self.list).into();
         if self.form == Some(Form::Swift) {
             // Each line is a mean since the start: the last one says all.
             all.drain(..all.len().saturating_sub(1));
         }
-        let seconds = |step: &Step| self.seconds(step, facts);
+        let this = &*self;
+        let seconds = |step: &Step| this.seconds(step, facts);
         let batch = all.last().map_or(0, |step| step.batch);
         let from = all.iter().rposition(|step| step.batch != batch).map_or(0, |at| at + 1);
         let mut dropped = Dropped { other_batch: from, ..Dropped::default() };
