@@ -75,7 +75,8 @@ impl Facts {
         } else if let Some((_, lists)) = line.split_once("-D device mesh with [") {
             let Some((names, sizes)) = lists.split_once("], [") else { return };
             let names = names.split(',').map(|name| name.trim().trim_matches('\'').to_string());
-            let sizes = sizes.trim_end().trim_end_matches(']').split(',').map(|size| size.trim().parse::<u32>().ok());
+            let sizes =
+                sizes.split(']').next().unwrap_or_default().split(',').map(|size| size.trim().parse::<u32>().ok());
             self.degrees
                 .extend(names.zip(sizes).filter_map(|(name, size)| Some((name, size.filter(|size| *size > 0)?))));
         } else if line.contains("TOTAL_PARAMS=") {

@@ -148,8 +148,8 @@ impl Steps {
             counted = all;
         }
         let of = |value: &dyn Fn(&Step) -> f32| {
-            let mut values: Vec<(f32, u32)> =
-                counted.iter().map(|step| (value(step), step.weight)).filter(|(value, _)| *value > 0.0).collect();
+            let weighted = counted.iter().map(|step| Weighted { value: value(step), weight: step.weight });
+            let mut values: Vec<Weighted> = weighted.filter(|one| one.value > 0.0).collect();
             [0.05, 0.5, 0.95].map(|part| quantile(&mut values, part))
         };
         let some = |value: f64| Some(value).filter(|value| *value > 0.0);
@@ -174,7 +174,9 @@ impl Steps {
         if all.len() < 2 || self.form == Some(Form::Swift) || changed {
             return 0;
         }
-        let median = quantile(&mut all[1..].iter().map(|step| (slowness(step), 1)).collect::<Vec<_>>(), 0.5) as f32;
+        let mut rest: Vec<Weighted> =
+            all[1..].iter().map(|step| Weighted { value: slowness(step), weight: 1 }).collect();
+        let median = quantile(&mut rest, 0.5) as f32;
         let most = (all.len() / 10).min(20);
         1 + all[1..].iter().take(most).take_while(|step| slowness(step) > SLOW * median).count()
     }
@@ -195,19 +197,25 @@ fn profiler(facts: &Facts) -> Option<[u64; 2]> {
     on.then_some([number("profile_step_start")?, number("profile_step_end")?])
 }
 
-/// Returns a quantile of values with weights; 0 of none. Between two values in the middle it is their mean.
-pub(super) fn quantile(values: &mut [(f32, u32)], part: f64) -> f64 {
-    values.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let total: u64 = values.iter().map(|(_, weight)| u64::from(*weight)).sum();
-    let wanted = total as f64 * part;
+/// A value with its weight.
+pub(super) struct Weighted {
+    pub(super) value: f32,
+    pub(super) weight: u32,
+}
+
+/// Returns a quantile; 0 of no values. Where it falls between two values, it is their mean.
+pub(super) fn quantile(values: &mut [Weighted], part: f64) -> f64 {
+    values.sort_by(|one, other| one.value.total_cmp(&other.value));
+    let total: f64 = values.iter().map(|one| f64::from(one.weight)).sum();
+    let target = total * part;
     let mut below = 0.0;
-    for (at, (value, weight)) in values.iter().enumerate() {
+    for (at, Weighted { value, weight }) in values.iter().enumerate() {
         below += f64::from(*weight);
-        if below > wanted || at + 1 == values.len() {
+        if below > target || at + 1 == values.len() {
             return f64::from(*value);
         }
-        if below == wanted {
-            return (f64::from(*value) + f64::from(values[at + 1].0)) / 2.0;
+        if below == target {
+            return (f64::from(*value) + f64::from(values[at + 1].value)) / 2.0;
         }
     }
     0.0

@@ -1,7 +1,7 @@
 //! Timers that frameworks print.
 
 use super::number::{leading, value};
-use super::steps::quantile;
+use super::steps::{Weighted, quantile};
 use crate::measurement::Timer;
 use std::collections::BTreeMap;
 
@@ -82,7 +82,10 @@ impl Timers {
     pub(super) fn medians(&self) -> BTreeMap<String, Timer> {
         let median = |prints: &[[f32; 2]], which: usize| {
             let counted = &prints[usize::from(prints.len() > 1)..];
-            quantile(&mut counted.iter().map(|times| (times[which], 1)).collect::<Vec<_>>(), 0.5)
+            quantile(
+                &mut counted.iter().map(|times| Weighted { value: times[which], weight: 1 }).collect::<Vec<_>>(),
+                0.5,
+            )
         };
         let of = |prints: &Vec<[f32; 2]>| Timer { min_ms: median(prints, 0), max_ms: median(prints, 1) };
         self.prints.iter().map(|(name, prints)| (name.clone(), of(prints))).collect()
