@@ -212,11 +212,16 @@ pub(super) fn quantile(values: &mut [Weighted], part: f64) -> f64 {
     for (at, Weighted { value, weight }) in values.iter().enumerate() {
         below += f64::from(*weight);
         if below > target || at + 1 == values.len() {
-            return f64::from(*value);
+            return as_printed(*value);
         }
         if below == target {
-            return (f64::from(*value) + f64::from(values[at + 1].value)) / 2.0;
+            return (as_printed(*value) + as_printed(values[at + 1].value)) / 2.0;
         }
     }
     0.0
+}
+
+/// Returns the number with the fewest digits that rounds to this one, as a log has it: 0.1 rather than 0.10000000149.
+fn as_printed(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
