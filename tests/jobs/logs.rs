@@ -328,3 +328,11 @@ fn lines_that_the_frameworks_print_are_read() {
     let titan = printed("torchtitan").measurement;
     assert_eq!((titan.steps, titan.printed_tokens_per_s, titan.reserved_bytes[&0]), (4, Some(8192.0), 40 << 30));
 }
+
+#[test]
+fn a_last_line_without_its_batch_size_changes_none() {
+    let cut = run()
+        + " [2025-07-01 10:00:00] iteration       12/    1000 | elapsed time per iteration (ms): 500.0 | learning";
+    let measurement = read(&cut).measurement;
+    assert_eq!((measurement.steps, measurement.dropped.other_batch, measurement.global_batch), (11, 0, Some(64)));
+}

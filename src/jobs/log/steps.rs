@@ -45,6 +45,7 @@ pub(super) struct Steps {
     speed: Option<Speed>,
     lines: u64,
     interval: u64,
+    batch: Option<u32>,
     pause: bool,
     profiled: bool,
     pending_tflops: f32,
@@ -97,6 +98,7 @@ impl Steps {
             self.list.pop_front();
         }
         let (Speed::Seconds(speed) | Speed::Tokens(speed) | Speed::Samples(speed)) = line.speed;
+        self.batch = line.batch.or(self.batch);
         let pending = std::mem::take(&mut self.pending_tflops);
         self.list.push_back(Step {
             iteration,
@@ -104,7 +106,8 @@ impl Steps {
             tflops: line.tflops.map_or(pending, |tflops| tflops as f32),
             tokens_per_s: line.tokens_per_s.unwrap_or(0.0) as f32,
             power_w: line.power_w.unwrap_or(0.0) as f32,
-            batch: line.batch.unwrap_or(0),
+            // A line that is cut off may lack it.
+            batch: line.batch.or(self.batch).unwrap_or(0),
             weight: weight as u32,
             pause: std::mem::take(&mut self.pause),
             profiled: std::mem::take(&mut self.profiled),
