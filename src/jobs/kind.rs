@@ -1,7 +1,9 @@
 //! Which kind of file a job is, and reading it.
 
-use crate::error::JobError;
+use crate::error::{JobError, Missing};
 use crate::job::Job;
+use crate::launch::Launch;
+use crate::setting::Settings;
 use crate::source::Sources;
 use crate::{config, log, megatron, shell};
 use std::io::BufRead;
@@ -60,12 +62,25 @@ pub fn read(sources: &Sources) -> Result<Job, JobError> {
             .map(|job| named(job, sources))
             .ok_or_else(|| JobError::File { place: first.0.to_string(), why: why.to_string() });
     }
-    let launch = shell::launch(sources)?;
+    let mut launch = shell::launch(sources)?;
+    if launch.words.iter().any(|word| word.starts_with("$(yq")) {
+        launch.settings.0.splice(0..0, of_yaml(&launch, sources)?.0);
+    }
     let job = match config::of_launch(&launch, sources)? {
         Some(job) => job,
         None => megatron::read(&launch, sources)?,
     };
     Ok(named(job, sources))
+}
+
+/// Returns the options that a script takes from the MODEL_ARGS of the YAML file that one of its variables names.
+fn of_yaml(launch: &Launch, sources: &Sources) -> Result<Settings, JobError> {
+    let path = |value: &String| {
+        value.trim_end_matches(".tmp").ends_with(".yaml").then(|| value.trim_end_matches(".tmp").to_string())
+    };
+    let Some(path) = launch.environment.values().find_map(path) else { return Ok(Settings::default()) };
+    let file = sources.find(&path).ok_or_else(|| JobError::Missing(vec![Missing::File { path: path.clone() }]))?;
+    megatron::yaml::options(file, &launch.environment)
 }
 
 /// Reads a job from a log. If the log has no arguments, the job is that of the other files, if there are any.

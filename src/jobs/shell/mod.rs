@@ -16,7 +16,7 @@ mod syntax;
 mod text;
 
 use crate::error::JobError;
-use crate::source::Sources;
+use crate::source::{SourceFile, Sources};
 use state::{Shell, Stop};
 use std::collections::BTreeMap;
 
@@ -67,6 +67,17 @@ pub fn commands(sources: &Sources) -> Result<Vec<Command>, JobError> {
         Some(problem) if script.commands.is_empty() => Err(problem),
         _ => Ok(script.commands),
     }
+}
+
+/// Returns the words of a text, as a shell splits it.
+///
+/// # Errors
+/// A quote without an end, or more than is read.
+pub fn words(text: &str) -> Result<Vec<String>, JobError> {
+    let file = SourceFile { name: "arguments".to_string(), text: format!("words {text}") };
+    let found = commands(&Sources { files: vec![file], ..Sources::default() })?;
+    let words = found.into_iter().next().map(|command| command.words).unwrap_or_default();
+    Ok(words.into_iter().skip(1).map(|word| word.text).collect())
 }
 
 fn read(sources: &Sources) -> Result<Script, JobError> {
