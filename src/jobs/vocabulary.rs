@@ -1,12 +1,18 @@
 //! What each option of a framework means for a step: the files of `jobs/`.
 
-use crate::setting::same_name;
+use crate::job::{Job, NotModelled, Unknown};
+use crate::setting::{Setting, Settings, same_name};
 use pipesim_schedule::nearest::nearest;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Name and text of each file of `jobs/`.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/jobs.rs"));
+
+/// Returns the text of a file of `jobs/`.
+pub(crate) fn file(name: &str) -> &'static str {
+    FILES.iter().find(|(file, _)| *file == name).expect("a name of a file in jobs/").1
+}
 
 /// What an option means for the time and the memory of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +45,28 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// Returns the vocabulary of a file of `jobs/`.
     pub fn of(framework: &str) -> Vocabulary {
-        let (_, text) = FILES.iter().find(|(name, _)| *name == framework).expect("a framework with a file in jobs/");
-        toml::from_str(text).expect("a test reads every file of jobs/")
+        toml::from_str(file(framework)).expect("a test reads every file of jobs/")
+    }
+
+    /// Sorts options by what they mean into `ignored`, `not_modelled` and `unknown` of a job. Of several with one name the last counts.
+    pub fn sort(&self, settings: &Settings, job: &mut Job) {
+        for setting in &settings.0 {
+            if settings.get(&setting.name).is_some_and(|last| !std::ptr::eq(last, setting)) {
+                continue;
+            }
+            match self.meaning(&setting.name, &setting.values) {
+                Meaning::Read => {}
+                Meaning::Ignored => job.ignored.push(written(setting)),
+                Meaning::Changes(changes) => {
+                    job.not_modelled.push(NotModelled { option: written(setting), changes: changes.to_string() });
+                }
+                Meaning::Unknown(nearest) => job.unknown.push(Unknown {
+                    option: written(setting),
+                    nearest: nearest.map(str::to_string),
+                    place: setting.place.clone(),
+                }),
+            }
+        }
     }
 
     /// Returns what an option means with these values.
@@ -60,6 +86,12 @@ impl Vocabulary {
         let known: Vec<&str> = self.reads.iter().chain(plain).chain(self.changes.keys()).map(String::as_str).collect();
         Meaning::Unknown(nearest(name, &known).into_iter().next())
     }
+}
+
+/// Returns an option with its values, as the job writes it.
+fn written(setting: &Setting) -> String {
+    let parts: Vec<&str> = std::iter::once(&setting.name).chain(&setting.values).map(String::as_str).collect();
+    parts.join(" ")
 }
 
 /// Whether a name fits a pattern with at most one `*`.
