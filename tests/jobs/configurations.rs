@@ -1,4 +1,4 @@
-//! Configurations of torchtitan and nanotron are read as their own parsers read them, and damaged ones end with an error.
+//! Configurations of torchtitan, nanotron, Megatron-Bridge and DeepSpeed are read as their own parsers read them; damaged ones end with an error.
 
 use pipesim_jobs::{Job, JobError, Launch, Missing, Setting, Settings, SourceFile, Sources, config};
 use serde_json::Value;
