@@ -148,7 +148,7 @@ fn every_option_has_a_meaning() {
         unknown,
         [
             ("model.flavor = 8b", Some("8B"), "job.toml:3"),
-            ("training.seqlen 4096", Some("training.seq_len"), "job.toml:6")
+            ("training.seqlen", Some("training.seq_len"), "job.toml:6")
         ]
     );
     assert!(job.ignored.iter().any(|one| one == "training.steps 10"));
