@@ -79,8 +79,14 @@ class Bench:
         self.contexts = []
 
 
+FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+
+
 def settle(page, milliseconds=300):
+    """Waits, and in any case until the page has drawn what it was sent before and after: on a busy machine it is late."""
+    page.evaluate(FRAMES)
     page.wait_for_timeout(milliseconds)
+    page.evaluate(FRAMES)
 
 
 def seen(page, before=None):
@@ -173,7 +179,7 @@ def the_wheel_scrolls_and_zooms_where_it_says(bench):
 
 
 def seen_now(page):
-    page.wait_for_timeout(190)
+    settle(page, 190)
     match = re.search(r"v=([\d.e-]+),([\d.e-]+)", page.url)
     return (float(match[1]), float(match[2])) if match else (0, 1)
 
