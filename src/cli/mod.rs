@@ -171,6 +171,7 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         tips::improve(&mut error, &mut command, &words);
+        job.iter().for_each(|job| job_file::unanswered(job, &arguments));
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;

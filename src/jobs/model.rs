@@ -41,7 +41,10 @@ impl Job {
         }
         let text = Value::Object(keys).to_string();
         let model = shape::read(&text, self.reading.seq.unwrap_or(0) as usize).map_err(|error| error.to_string())?;
-        let same = names().find(|name| transformer_named(name).is_some_and(|known| costs_alike(&known, &model)));
+        let seq = self.reading.seq.unwrap_or(0) as usize;
+        let fits = |known: &Config| (known.positions == 0 || known.positions >= seq) && costs_alike(known, &model);
+        let all = names().filter(|name| transformer_named(name).is_some_and(|known| fits(&known)));
+        let same = self.most_likely(all.map(|name| (name.clone(), name)));
         Ok(Some(JobModel { setting: same.unwrap_or(text), assumed }))
     }
 
@@ -76,17 +79,28 @@ impl Job {
     fn built_in_alike(&self) -> Option<(String, Config)> {
         let read = &self.reading;
         let same = |size: usize, of: Option<u32>| of.is_none_or(|of| of as usize == size);
-        names().filter_map(|name| Some((transformer_named(&name)?, name))).map(|(model, name)| (name, model)).find(
-            |(_, model)| {
-                let experts = model.experts.map_or(0, |experts| experts.count);
-                same(model.layers, read.layers)
-                    && same(model.channels, read.hidden)
-                    && same(model.heads, read.heads)
-                    && same(model.groups, read.kv_heads)
-                    && same(model.mlp, read.ffn.filter(|_| read.experts.is_none()))
-                    && experts == read.experts.unwrap_or(0) as usize
-            },
-        )
+        let is_alike = |model: &Config| {
+            let experts = model.experts.map_or(0, |experts| experts.count);
+            same(model.layers, read.layers)
+                && same(model.channels, read.hidden)
+                && same(model.heads, read.heads)
+                && same(model.groups, read.kv_heads)
+                && same(model.mlp, read.ffn.filter(|_| read.experts.is_none()))
+                && experts == read.experts.unwrap_or(0) as usize
+        };
+        let all = names().filter_map(|name| Some((name.clone(), (transformer_named(&name)?, name))));
+        let alike = all.filter(|(_, (model, _))| is_alike(model));
+        self.most_likely(alike).map(|(model, name)| (name, model))
+    }
+
+    /// Returns what belongs to the name that the job speaks of most clearly, in names of files, tokenizers and runs; of the last one, if it
+    /// speaks of none.
+    fn most_likely<T>(&self, named: impl Iterator<Item = (String, T)>) -> Option<T> {
+        let plain = |text: &str| text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
+        let spoken = plain(&[self.files.join(" "), self.ignored.join(" ")].concat());
+        let family = |name: &str| name.rsplit_once('-').map_or_else(|| plain(name), |(family, _)| plain(family));
+        let length = |name: &str| if spoken.contains(&family(name)) { family(name).len() } else { 0 };
+        named.max_by_key(|(name, _)| length(name)).map(|(_, of)| of)
     }
 }
 
