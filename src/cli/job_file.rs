@@ -74,7 +74,8 @@ pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<O
             Err("expected the hardware that the job runs on, which it does not say; give it with `hardware`, as in `hardware` h100-sxm".to_string())
         }
         _ if question.model.is_none() && given.value_source("model").is_none() && verb != "check" => {
-            Err("expected the sizes of the job's model, which it does not say; give it with `model`".to_string())
+            let name = job.model.as_deref().map_or_else(|| "which it does not say".to_string(), |name| format!("{name}, which is no built-in one"));
+            Err(format!("expected the sizes of the job's model, {name}; give its config.json with `model`"))
         }
         _ => Ok(question),
     });

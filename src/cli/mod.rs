@@ -179,8 +179,14 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     if let Some((_, given)) = matches.subcommand() {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
         match &mut cli.verb {
-            Verb::Predict(predict) => (predict.micro_given, predict.draw.print.job) = (typed("micro"), job),
-            Verb::Explain(explain) => (explain.micro_given, explain.print.job) = (typed("micro"), job),
+            Verb::Predict(predict) => {
+                predict.remarks.has_job = job.is_some();
+                (predict.micro_given, predict.draw.print.job) = (typed("micro"), job);
+            }
+            Verb::Explain(explain) => {
+                explain.remarks.has_job = job.is_some();
+                (explain.micro_given, explain.print.job) = (typed("micro"), job);
+            }
             Verb::Plan(plan) => plan.print.job = job,
             Verb::Check(check) => check.print.job = job,
             #[cfg(feature = "training")]

@@ -14,7 +14,7 @@ pub struct JobModel {
     /// Name of a built-in model, or the text of a shape file.
     pub setting: String,
     /// What the job does not say, and what is taken instead.
-    pub assumed: Option<String>,
+    pub assumed: Vec<String>,
 }
 
 impl Job {
@@ -26,18 +26,23 @@ impl Job {
         if self.reading.layers.is_none() || self.reading.hidden.is_none() {
             let Some(name) = &self.model else { return Ok(None) };
             let known = built_in(name);
-            return Ok(known.map(|(setting, _)| JobModel { setting, assumed: None }));
+            return Ok(known.map(|(setting, _)| JobModel { setting, assumed: Vec::new() }));
         }
         let mut keys = self.keys();
         let alike = self.model.as_deref().and_then(built_in).or_else(|| self.built_in_alike());
-        let mut assumed = None;
+        let mut assumed = Vec::new();
+        let is = |key: &str, value: Value| keys.get(key) == Some(&value);
+        if is("attention", "mla".into()) && is("bias", true.into()) {
+            keys.insert("bias".to_string(), false.into());
+            assumed.push("products without biases, which are not modelled with latent attention".to_string());
+        }
         if !keys.contains_key("vocab") {
             let (vocabulary, of) = match &alike {
                 Some((name, model)) => (model.vocabulary, format!("that of {name}")),
                 None => (USUAL_VOCABULARY as usize, "that of Llama 3".to_string()),
             };
             keys.insert("vocab".to_string(), vocabulary.into());
-            assumed = Some(format!("the vocabulary, which its tokenizer says: {vocabulary} entries, {of}"));
+            assumed.push(format!("the vocabulary, which its tokenizer says: {vocabulary} entries, {of}"));
         }
         let text = Value::Object(keys).to_string();
         let model = shape::read(&text, self.reading.seq.unwrap_or(0) as usize).map_err(|error| error.to_string())?;
@@ -107,8 +112,9 @@ impl Job {
 /// Finds a built-in model by its name, also as `OWNER/NAME` or with the endings of published checkpoints.
 fn built_in(name: &str) -> Option<(String, Config)> {
     let last = of_hub(name).unwrap_or(name);
-    let endings = ["", "-base", "-instruct", "-hf", "-chat", "-it", "-pt"];
+    let endings = ["", "-base", "-instruct", "-hf", "-chat", "-it", "-pt", "-thinking"];
     let plain = last.to_lowercase().replace("meta-", "");
+    let plain = plain.trim_end_matches("-fp8").trim_end_matches("-2507");
     let candidates = endings.iter().filter_map(|ending| plain.strip_suffix(ending));
     candidates.filter_map(|name| Some((name.to_string(), transformer_named(name)?))).next()
 }

@@ -50,7 +50,7 @@ pub struct Predict {
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
-    remarks: RemarkOptions,
+    pub remarks: RemarkOptions,
     #[command(flatten)]
     thresholds: ThresholdOptions,
     #[command(flatten)]
