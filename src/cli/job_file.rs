@@ -52,6 +52,13 @@ pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<O
     if given.try_get_one::<PathBuf>("question").ok().flatten().is_some() {
         return Err("expected --job or --question, found both; give one".to_string());
     }
+    if let Some(name) =
+        ["costs", "profile", "timeline"].iter().find(|name| given.try_contains_id(name).unwrap_or(false))
+    {
+        return Err(format!(
+            "expected `job` without `{name}`: its costs follow from the hardware; leave one of them out"
+        ));
+    }
     let options = JobOptions::from_arg_matches(given).map_err(|error| error.to_string())?;
     let gpus = match verb {
         "plan" => given.get_one::<Numbers>("gpus").and_then(|all| all.all().first().copied()),
@@ -68,13 +75,16 @@ pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<O
     let mut job = job.read().map_err(|error| error.to_string())?;
     let hardware = given.try_get_one::<String>("hardware").ok().flatten();
     let question = asked::complete(&mut job, hardware.map(String::as_str), host).map_err(|error| error.to_string());
-    let has_costs = ["costs", "profile", "timeline"].iter().any(|name| given.try_contains_id(name).unwrap_or(false));
     let question = question.and_then(|question| match hardware {
-        None if verb != "check" && !has_costs => {
-            Err("expected the hardware that the job runs on, which it does not say; give it with `hardware`, as in `hardware` h100-sxm".to_string())
-        }
+        None if verb != "check" => Err(
+            "expected `hardware` with `job`, which does not say on what it runs; give it, as in `hardware` h100-sxm"
+                .to_string(),
+        ),
         _ if question.model.is_none() && given.value_source("model").is_none() && verb != "check" => {
-            let name = job.model.as_deref().map_or_else(|| "which it does not say".to_string(), |name| format!("{name}, which is no built-in one"));
+            let name = job.model.as_deref().map_or_else(
+                || "which it does not say".to_string(),
+                |name| format!("{name}, which is no built-in one"),
+            );
             Err(format!("expected the sizes of the job's model, {name}; give its config.json with `model`"))
         }
         _ => Ok(question),
