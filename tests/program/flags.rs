@@ -726,9 +726,8 @@ fn wrong(setting: &Setting, verb: &str, options: &[String], folder: &Path) -> Ve
     let mut same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
     let of_jobs = ["job-args", "job-env", "job-file"].into_iter().chain((verb != "plan").then_some("gpus"));
     let of_jobs = of_jobs.chain((verb == "check").then_some("hardware"));
-    let of_jobs = of_jobs
-        .chain(["predict", "explain"].contains(&verb).then_some("job"))
-        .filter(|_| !setting.command.contains("--job ") && !setting.command.contains("--hardware "));
+    let lacks_hardware = ["predict", "explain"].contains(&verb) && !setting.command.contains("--hardware ");
+    let of_jobs = of_jobs.chain(lacks_hardware.then_some("job")).filter(|_| !setting.command.contains("--job "));
     let refused: BTreeSet<&str> =
         refused.into_iter().chain(of_jobs.filter(|one| options.iter().any(|own| own == one))).collect();
     if same.remove(LOOK.0) {
