@@ -23,6 +23,7 @@ use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
+use pipesim_verdict::judgement::{self, Measured, Verdict};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -54,6 +55,9 @@ pub struct Predict {
     thresholds: ThresholdOptions,
     #[command(flatten)]
     file: QuestionOptions,
+    /// Judge a measured step: a time (9.6s) or speed ('12.3k tokens/s', '430 TFLOP/s/gpu model', '43% MFU bf16'), or several, with commas
+    #[arg(long, value_name = "TIME", requires = "hardware")]
+    measured: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +69,16 @@ struct Compared<'a> {
     /// Which schedule is shortest, and at which p and m that changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
+}
+
+/// A prediction whose measured step is judged.
+#[derive(Serialize)]
+struct Judged<'a> {
+    schema_version: u32,
+    predictions: &'a [Predicted],
+    verdict: &'a Verdict,
 }
 
 /// A prediction in a comparison, with the figures in which it is best.
@@ -81,6 +95,8 @@ struct Collected {
     cases: Vec<Case>,
     report: Report,
     predictions: Vec<Predicted>,
+    /// Of a measured step.
+    verdict: Option<Verdict>,
 }
 
 /// Returns what is kept of a prediction.
@@ -92,6 +108,12 @@ impl Predict {
         let question = self.question();
         let prepared = question.prepare(&Sandbox, &self.remarks)?;
         self.file.save(&question, self.remarks)?;
+        if self.measured.is_some() && (prepared.layouts().len() > 1 || self.draw.print.format == Format::Csv) {
+            return Err(Failure::Usage(
+                "--measured judges one step, which CSV has no columns for; give one layout, and another --format"
+                    .to_string(),
+            ));
+        }
         if prepared.layouts().len() > 1 {
             return self.layouts(&question, &prepared);
         }
@@ -126,8 +148,23 @@ impl Predict {
             table(report)
         };
         let labels = found.labels(false);
+        let verdict = self.measured.as_ref().map(|text| self.verdict(text, &question, &found)).transpose()?;
+        let found = Collected { verdict, ..found };
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
+    }
+
+    /// Judges a measured step of the only prediction.
+    fn verdict(&self, text: &str, question: &Question, found: &Collected) -> Result<Verdict, Failure> {
+        let measured = Measured::parse(text).map_err(|error| Failure::Usage(format!("--measured: {error}")))?;
+        match (found.cases.as_slice(), found.predictions.as_slice()) {
+            ([case], [Predicted { estimate: Some(estimate), .. }]) => {
+                Ok(judgement::judge(question, &case.name, estimate, &measured, None, &Sandbox)?)
+            }
+            _ => {
+                Err(Failure::Usage("--measured judges one step, found several schedules; give one with -s".to_string()))
+            }
+        }
     }
 
     /// Returns the question of these options.
@@ -190,7 +227,7 @@ impl Predict {
         write: &WriteOptions,
         tables: impl FnOnce(&Report) -> String,
     ) -> Result<Vec<Predicted>, Failure> {
-        let Collected { cases, mut report, predictions } = found;
+        let Collected { cases, mut report, predictions, verdict } = found;
         // A comparison shows what is left out and what is above the cap.
         let compared = question.is_comparison() || cases.iter().any(Case::is_marked);
         if self.costs.costs.is_some() || self.costs.costs_per.is_some() {
@@ -201,12 +238,20 @@ impl Predict {
         }
         write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
+        if let Some(verdict) = &verdict {
+            report.verdict = verdict.to_string();
+            report.extra_tables.extend(verdict.table(|text| as_flags(text)));
+        }
         report.extra_tables.extend(balance_table(&predictions));
         if let [analytic] = prepared.layouts() {
             report.extra_tables.extend([hardware::table(analytic, &predictions), hardware::memory_table(&predictions)]);
         }
         add_columns(&mut report, &predictions);
         let json = || {
+            if let (false, Some(verdict)) = (compared, &verdict) {
+                let text = output::json(&Judged { schema_version: 1, predictions: &predictions, verdict })?;
+                return Ok(as_flags(text));
+            }
             if !compared {
                 return Ok(with_flags(versioned("predictions", &predictions)?, &predictions));
             }
@@ -221,8 +266,9 @@ impl Predict {
                     .collect(),
                 left_out: cases.iter().filter_map(missing).collect(),
                 changes: report.changes(),
+                verdict: verdict.as_ref(),
             })?;
-            Ok(with_flags(text, &predictions))
+            Ok(if verdict.is_some() { as_flags(text) } else { with_flags(text, &predictions) })
         };
         self.draw.print.show_assumed(&self.costs)?;
         let printed = self.draw.print.show(&report, json, || tables(&report), || report::figures(&report));
