@@ -4,6 +4,7 @@ mod files;
 mod watch;
 
 use crate::cli::Failure;
+use crate::cli::job_file::JobOptions;
 use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{PrintOptions, json, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
@@ -81,11 +82,13 @@ pub struct PlanVerb {
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
-    print: PrintOptions,
+    pub print: PrintOptions,
     #[command(flatten)]
     remarks: RemarkOptions,
     #[command(flatten)]
     file: QuestionOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
 }
 
 fn fixed(text: &str) -> Result<String, String> {

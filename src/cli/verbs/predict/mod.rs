@@ -7,6 +7,7 @@ mod sweep;
 
 use crate::cli::Failure;
 use crate::cli::flags::as_flags;
+use crate::cli::job_file::{JobGpus, JobOptions};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::fsdp::FsdpOptions;
@@ -46,7 +47,7 @@ pub struct Predict {
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
-    draw: DrawOptions,
+    pub draw: DrawOptions,
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
@@ -58,6 +59,10 @@ pub struct Predict {
     /// Judge a measured step: a time (9.6s) or speed ('12.3k tokens/s', '430 TFLOP/s/gpu model', '43% MFU bf16'), or several, with commas
     #[arg(long, value_name = "TIME", requires = "hardware")]
     measured: Option<String>,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub job_gpus: JobGpus,
 }
 
 #[derive(Serialize)]
@@ -106,7 +111,8 @@ impl Predict {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
         let question = self.question();
-        let prepared = question.prepare(&Sandbox, &self.remarks)?;
+        let prepared =
+            question.prepare(&Sandbox, &self.remarks).map_err(|error| self.draw.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
         if self.measured.is_some() && (prepared.layouts().len() > 1 || self.draw.print.format == Format::Csv) {
             return Err(Failure::Usage(
@@ -136,7 +142,8 @@ impl Predict {
         let found = self.collect(&prepared, self.remarks, &mut SpanFiles::default(), |found| {
             ops = found.ops;
             kept(found)
-        })?;
+        });
+        let found = found.map_err(|failure| self.draw.print.without_answer(failure))?;
         let tables = |report: &Report| {
             if is_drawn(ops) {
                 return self.draw.terminal(report);
