@@ -15,6 +15,8 @@ pub struct Solved {
     pub at: fn(&Asked<'_>, f64) -> Change,
     /// Largest factor.
     pub most: f64,
+    /// A factor of which twice as much is rare; 1: every factor is as likely.
+    pub usual: f64,
 }
 
 fn question(asked: &Asked<'_>, change: impl FnOnce(&mut Question)) -> Change {
@@ -110,10 +112,10 @@ pub fn faster(asked: &Asked<'_>) -> Vec<Named> {
 
 /// Numbers that are changed as far as a slower step says.
 pub const SOLVED: [Solved; 4] = [
-    Solved { name: "power", at: power, most: 3.0 },
-    Solved { name: "network", at: network, most: 50.0 },
-    Solved { name: "host", at: launches, most: 100.0 },
-    Solved { name: "outside", at: outside, most: 1e4 },
+    Solved { name: "power", at: power, most: 3.0, usual: 1.2 },
+    Solved { name: "network", at: network, most: 50.0, usual: 4.0 },
+    Solved { name: "host", at: launches, most: 100.0, usual: 4.0 },
+    Solved { name: "outside", at: outside, most: 1e4, usual: 1.0 },
 ];
 
 /// Rounds to four digits, so that the printed number is the predicted one.

@@ -2,6 +2,8 @@
 
 use super::counted::FlopCount;
 use pipesim_cost::analytic::Analytic;
+use pipesim_jobs::Measurement;
+use pipesim_models::hardware::Hardware;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -10,7 +12,7 @@ use thiserror::Error;
 pub enum MeasuredError {
     /// A number or unit that is not known.
     #[error(
-        "expected a time or a speed, found '{0}'; write it as in 9.6s, 9600ms, 12.3k tokens/s, 1541 tokens/s/gpu, '430 TFLOP/s/gpu model' or '43% MFU bf16'"
+        "expected a time, a speed or the path of a log, found '{0}'; write it as in 9.6s, 9600ms, 12.3k tokens/s, 1541 tokens/s/gpu, '430 TFLOP/s/gpu model' or '43% MFU bf16'"
     )]
     Unknown(String),
     /// TFLOP/s without how FLOPs are counted.
@@ -28,6 +30,19 @@ pub enum MeasuredError {
         "expected values above 0 within a factor of 10 of each other, each with its unit, and no commas in numbers, found '{0}'; correct it"
     )]
     Apart(String),
+    /// A log without times.
+    #[error("expected a log with times of steps, or with tokens per second, found neither; give a time, as in 9.6s")]
+    NoTimes,
+    /// A log of steps of another size.
+    #[error(
+        "expected steps of {expected} sequences as in the question, found {found} in the log; set `batch` to {found}"
+    )]
+    OtherBatch {
+        /// Sequences of a step of the question.
+        expected: u64,
+        /// Sequences of a step of the log.
+        found: u64,
+    },
     /// A peak that the GPU does not have.
     #[error("expected a precision that {0} has, found {1}; give the peak in TFLOP/s, as in '43% MFU 989'")]
     Precision(String, String),
@@ -98,6 +113,20 @@ impl Measured {
         Ok(Measured { text: text.to_string(), unit: unit.0, values })
     }
 
+    /// Returns the median and the 5th and 95th percentile of a log, called `name`.
+    ///
+    /// # Errors
+    /// It has no times.
+    pub fn of_log(name: &str, log: &Measurement) -> Result<Measured, MeasuredError> {
+        let [least, most] = log.range_s;
+        let (unit, values) = match log.printed_tokens_per_s {
+            _ if log.median_s > 0.0 => (Unit::Seconds, vec![least, log.median_s, most]),
+            Some(tokens) => (Unit::TokensPerGpu, vec![tokens]),
+            None => return Err(MeasuredError::NoTimes),
+        };
+        Ok(Measured { text: name.to_string(), unit, values })
+    }
+
     /// Returns the seconds of each step, in rising order.
     ///
     /// # Errors
@@ -128,7 +157,7 @@ impl Measured {
     }
 }
 
-fn peak_of(hardware: &pipesim_models::hardware::Hardware, name: &str) -> Option<f64> {
+fn peak_of(hardware: &Hardware, name: &str) -> Option<f64> {
     match name {
         "bf16" | "fp16" => Some(hardware.bf16_tflops),
         "fp8" | "mxfp8" => Some(hardware.fp8_tflops),

@@ -8,6 +8,7 @@ mod measured;
 mod published;
 mod ranking;
 mod sentence;
+mod speed;
 
 pub use change::{Asked, Change};
 pub use counted::FlopCount;
@@ -15,6 +16,7 @@ pub use evidence::Evidence;
 pub use measured::{Measured, MeasuredError, Peak, Unit};
 pub use published::share_below;
 pub use ranking::Candidate;
+pub use speed::Speed;
 
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host};
@@ -28,11 +30,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Inside the 90 % interval of published runs.
+    /// Among the middle 80 % of published runs.
     AsExpected,
-    /// Above it.
+    /// Slower than 90 % of them.
     Slower,
-    /// Below it.
+    /// Faster than 90 % of them.
     Faster,
 }
 
@@ -58,9 +60,19 @@ pub struct Verdict {
     pub class: String,
     /// Share of those runs, left out of the fit, whose ratio is below this one.
     pub share_below: Option<f64>,
-    /// What would explain the difference, the most likely first.
+    /// How fast the measured step is.
+    pub speed: Speed,
+    /// The log that it is from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<Measurement>,
+    /// What would explain the difference, the most likely first; none of less than 5 % of the prediction.
     pub candidates: Vec<Candidate>,
 }
+
+/// Least difference that is explained, relative to the prediction.
+const EXPLAINED: f64 = 0.05;
+/// Share of the published runs on each side of those that turned out as expected.
+const OUTER: f64 = 0.1;
 
 /// Judges a measured step of a question about one schedule, called `name`, on one layout, whose prediction is `estimate`. `log` is what
 /// else is known of the run.
@@ -76,7 +88,12 @@ pub fn judge(
     host: &'static dyn Host,
 ) -> Result<Verdict, Error> {
     let asked = Asked::new(question, name, host)?;
-    let seconds = measured.seconds(&asked.analytic).map_err(|error| Error::Usage(format!("`measured`: {error}")))?;
+    let usage = |error: MeasuredError| Error::Usage(format!("`measured`: {error}"));
+    let expected = asked.analytic.layout.tokens() / u64::from(asked.analytic.layout.sequence.max(1));
+    if let Some(found) = log.and_then(|log| log.global_batch).map(u64::from).filter(|found| *found != expected) {
+        return Err(usage(MeasuredError::OtherBatch { expected, found }));
+    }
+    let seconds = measured.seconds(&asked.analytic).map_err(usage)?;
     let middle = |index: usize| seconds.get(index).copied().unwrap_or_default();
     let measured_s = (middle(seconds.len() / 2) + middle((seconds.len() - 1) / 2)) / 2.0;
     let class = IntervalClass {
@@ -85,12 +102,14 @@ pub fn judge(
         hardware: &asked.analytic.machine.hardware.name,
     };
     let (ratio, [low, high]) = (measured_s / estimate.iteration_s, class.factors());
-    let outcome = match ratio {
-        _ if ratio > high => Outcome::Slower,
-        _ if ratio < low => Outcome::Faster,
+    let share_below = share_below(&class.key(), ratio);
+    let outcome = match share_below.unwrap_or(0.5) {
+        share if ratio > high || share > 1.0 - OUTER && ratio > 1.0 => Outcome::Slower,
+        share if ratio < low || share < OUTER && ratio < 1.0 => Outcome::Faster,
         _ => Outcome::AsExpected,
     };
-    let candidates = ranking::ranked(&asked, estimate, measured_s, (high / low).ln(), log);
+    let explained = (ratio - 1.0).abs() >= EXPLAINED;
+    let candidates = explained.then(|| ranking::ranked(&asked, estimate, measured_s, (high / low).ln(), log));
     let mut verdict = Verdict {
         sentence: String::new(),
         outcome,
@@ -99,9 +118,11 @@ pub fn judge(
         measured_range_s: (seconds.len() > 1).then(|| [middle(0), middle(seconds.len() - 1)]),
         predicted_s: estimate.iteration_s,
         ratio,
-        share_below: share_below(&class.key(), ratio),
+        share_below,
         class: class.key(),
-        candidates,
+        speed: Speed::new(&asked.analytic, measured_s, log.and_then(|log| log.printed_tflops)),
+        log: log.cloned(),
+        candidates: candidates.unwrap_or_default(),
     };
     verdict.sentence = sentence::of(&verdict);
     Ok(verdict)
@@ -109,6 +130,6 @@ pub fn judge(
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
+        write!(f, "{} {}", self.sentence, self.speed)
     }
 }

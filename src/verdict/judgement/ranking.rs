@@ -2,7 +2,7 @@
 
 use super::change::{Asked, Change};
 use super::changes::{SOLVED, Solved, faster, slower};
-use super::evidence::Evidence;
+use super::evidence::{Argument, Evidence, Suspect};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_jobs::Measurement;
 use serde::{Deserialize, Serialize};
@@ -44,16 +44,31 @@ pub struct Candidate {
     pub next: String,
 }
 
+/// Stacks whose settings are not Megatron's.
+const TORCH_STACKS: [&str; 3] = ["torchtitan", "fsdp", "automodel"];
+
 /// Texts and prior of a candidate.
 #[derive(Debug, Deserialize)]
 struct Text {
+    /// With `{n}` for the percentage by which a solved number changes.
     what: String,
     prior: f64,
     next: String,
+    /// For stacks of PyTorch's FSDP.
+    next_torch: Option<String>,
+    argument: Option<Argument>,
 }
 
 static TEXTS: LazyLock<BTreeMap<String, Text>> =
     LazyLock::new(|| toml::from_str(include_str!("candidates.toml")).unwrap_or_default());
+
+/// A change to predict. A solved one is less likely the further its `factor` is from 1, on the scale of what is `usual`.
+struct Tried {
+    name: &'static str,
+    change: Change,
+    factor: f64,
+    usual: f64,
+}
 
 /// Returns the candidates that explain a part of the difference between a measured and a predicted time, the most likely first: by their
 /// prior, times the density of the measured time around theirs, as wide as published runs are around predictions (`width`, the logarithm
@@ -67,18 +82,23 @@ pub fn ranked(
 ) -> Vec<Candidate> {
     let is_slower = measured_s > now.iteration_s;
     let fixed = if is_slower { slower(asked) } else { faster(asked) };
+    let fixed = fixed.into_iter().map(|(name, change)| Tried { name, change, factor: 1.0, usual: 1.0 });
     let solved = SOLVED.iter().filter(|_| is_slower).filter_map(|one| solve(asked, one, measured_s));
-    let watts = asked.analytic.machine.hardware.power_watts;
-    let candidate = |(name, change): (&'static str, Change)| {
+    let is_torch = TORCH_STACKS.contains(&asked.question.stack.as_str());
+    let candidate = |Tried { name, change, factor, usual }: Tried| {
         let (text, then) = (TEXTS.get(name)?, asked.predict(&change).ok()?);
         let explains = (then.iteration_s - now.iteration_s) / (measured_s - now.iteration_s);
         let deviations = (then.iteration_s / measured_s).ln() / width * WIDTHS;
-        let evidence = log.and_then(|log| Evidence::of(name, now, &then, log, watts));
+        let unusual = if usual > 1.0 { factor.ln() / f64::ln(usual) } else { 0.0 };
+        let suspect = Suspect { name, argument: text.argument.as_ref(), now, then: &then };
+        let evidence = log.and_then(|log| suspect.evidence(asked, log));
         let said = evidence.as_ref().map_or(1.0, |one| if one.confirms { CONFIRMED } else { EXCLUDED });
-        let share = text.prior * (-deviations * deviations / 2.0).exp() * said;
+        let share = text.prior * (-(deviations * deviations + unusual * unusual) / 2.0).exp() * said;
         let (change, file) = asked.command(&change);
-        let (what, next, iteration_s) = (text.what.clone(), text.next.clone(), then.iteration_s);
-        let found = Candidate { name, what, change, file, iteration_s, explains, share, evidence, next };
+        let what = text.what.replace("{n}", &format!("{:.0}", 100.0 * (factor - 1.0)));
+        let next = text.next_torch.as_ref().filter(|_| is_torch).unwrap_or(&text.next).clone();
+        let found =
+            Candidate { name, what, change, file, iteration_s: then.iteration_s, explains, share, evidence, next };
         (explains >= LEAST && explains.is_finite()).then_some(found)
     };
     let mut found: Vec<Candidate> = fixed.into_iter().chain(solved).filter_map(candidate).collect();
@@ -89,7 +109,7 @@ pub fn ranked(
 }
 
 /// Returns the change with the factor that explains the measured time; `None` if no factor does.
-fn solve(asked: &Asked<'_>, solved: &Solved, measured_s: f64) -> Option<(&'static str, Change)> {
+fn solve(asked: &Asked<'_>, solved: &Solved, measured_s: f64) -> Option<Tried> {
     let at = |factor: f64| (solved.at)(asked, factor);
     let time = |factor: f64| asked.predict(&at(factor)).ok().map(|estimate| estimate.iteration_s);
     if time(solved.most)? < measured_s {
@@ -100,5 +120,5 @@ fn solve(asked: &Asked<'_>, solved: &Solved, measured_s: f64) -> Option<(&'stati
         let middle = f64::sqrt(low * high);
         if time(middle)? < measured_s { low = middle } else { high = middle }
     }
-    Some((solved.name, at(high)))
+    Some(Tried { name: solved.name, change: at(high), factor: high, usual: solved.usual })
 }

@@ -7,62 +7,62 @@ use pipesim_report::{Table, number, percent, quantity};
 const MOST: usize = 6;
 
 fn time(seconds: f64) -> String {
-    if seconds < 1.0 { quantity(1e3 * seconds, "ms") } else { format!("{} s", number(seconds)) }
+    if seconds.abs() < 1.0 { quantity(1e3 * seconds, "ms") } else { format!("{} s", number(seconds)) }
 }
 
 /// Returns the verdict in a sentence.
 pub fn of(verdict: &Verdict) -> String {
-    let Verdict { outcome, measured_s, predicted_s, ratio, share_below, .. } = verdict;
-    let off = percent((ratio - 1.0).abs());
+    let Verdict { outcome, measured_s, predicted_s, ratio, .. } = verdict;
     let side = if *ratio < 1.0 { "below" } else { "above" };
-    let first = format!("{} is {off} {side} the prediction of {}", time(*measured_s), time(*predicted_s));
-    let share = |share: f64| format!("{:.0} % of published runs of this kind", 100.0 * share);
-    let among = |above: bool| {
-        let found = share_below.map(|below| if above { below } else { 1.0 - below });
-        found.map_or_else(String::new, |found| format!(" and {side} {}", share(found)))
-    };
+    let off = format!("{:.0} % {side}", 100.0 * (ratio - 1.0).abs());
+    let first = format!("{}{} is {off} the prediction of {}", time(*measured_s), spread(verdict), time(*predicted_s));
+    let first = first + &among(verdict, side);
     match outcome {
-        Outcome::AsExpected => {
-            format!("As expected: {first}{}, inside the interval of 90 % of them.", among(*ratio >= 1.0))
-        }
+        Outcome::AsExpected => format!("As expected: {first}."),
         Outcome::Slower => {
-            format!(
-                "Slower than expected: {first}{}: something costs about {}.",
-                among(true),
-                time(measured_s - predicted_s)
-            )
+            format!("Slower than expected: {first}: something costs about {}.", time(measured_s - predicted_s))
         }
         Outcome::Faster => format!(
-            "Faster than predicted: {first}{}: check what was measured (tokens per step, sequence length, precision, recomputation).",
-            among(false)
+            "Faster than expected: {first}; check what was measured: tokens per step, sequence length, precision, recomputation."
         ),
     }
+}
+
+/// Returns the range of several values, and how many lines of a log count.
+fn spread(verdict: &Verdict) -> String {
+    let range = verdict.measured_range_s.map(|[least, most]| format!("{} to {}", time(least), time(most)));
+    let steps = verdict.log.as_ref().map(|log| {
+        let dropped = log.dropped.first + log.dropped.after_pause + log.dropped.profiled + log.dropped.other_batch;
+        format!("median of {} lines of the log, {dropped} dropped", log.steps)
+    });
+    let all: Vec<String> = steps.into_iter().chain(range).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join("; ")) }
+}
+
+/// Returns how many published runs are on the other side of this one.
+fn among(verdict: &Verdict, side: &str) -> String {
+    let Some(below) = verdict.share_below else { return String::new() };
+    let share = if verdict.ratio < 1.0 { 1.0 - below } else { below };
+    let share = if share > 0.995 { "all".to_string() } else { format!("{:.0} % of", 100.0 * share) };
+    format!(" and {side} {share} published runs of this kind")
 }
 
 impl Verdict {
     /// Returns the most likely candidates as a table, with texts that name settings in backticks as `worded` writes them; `None` if there
     /// are none.
     pub fn table(&self, worded: fn(&str) -> String) -> Option<Table> {
+        let has_log = self.log.is_some();
         let row = |one: &super::Candidate| {
-            let change = one
-                .file
-                .as_ref()
-                .map_or_else(String::new, |file| format!(" with {}", file.trim_end().replace('\n', ", ")));
-            vec![
-                one.what.clone(),
-                worded(&format!("{}{change}", one.change)),
-                time(one.iteration_s),
-                percent(one.explains),
-                percent(one.share),
-                one.evidence.as_ref().map_or_else(String::new, |found| found.to_string()),
-                worded(&one.next),
-            ]
+            let costs = one.iteration_s - self.predicted_s;
+            let said = has_log.then(|| one.evidence.as_ref().map_or_else(String::new, |found| found.to_string()));
+            let first = [one.what.clone(), time(costs), percent(one.explains), percent(one.share)];
+            first.into_iter().chain(said).chain([worded(&one.next)]).collect()
         };
-        let header =
-            ["what would explain it", "as a change", "step then", "explains", "likelihood", "the log says", "look at"];
+        let header = ["what could explain it", "costs", "of the gap", "likelihood"];
+        let header: Vec<&str> =
+            header.into_iter().chain(has_log.then_some("the log says")).chain(["look at next"]).collect();
         let rows: Vec<Vec<String>> = self.candidates.iter().take(MOST).map(row).collect();
-        let caption = "What would explain the difference, each predicted; the likelihood is how often it is the reason, times how \
-                       well its time agrees with the measured one";
+        let caption = "Candidates for the difference, each predicted; likelihood: how often it is the reason, and how well its time fits";
         (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
     }
 }

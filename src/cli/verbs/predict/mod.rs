@@ -2,6 +2,7 @@
 
 mod comparison;
 mod layouts;
+mod measured;
 mod stream;
 mod sweep;
 
@@ -24,7 +25,7 @@ use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
-use pipesim_verdict::judgement::{self, Measured, Verdict};
+use pipesim_verdict::judgement::Verdict;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -56,9 +57,8 @@ pub struct Predict {
     thresholds: ThresholdOptions,
     #[command(flatten)]
     file: QuestionOptions,
-    /// Judge a measured step: a time (9.6s) or speed ('12.3k tokens/s', '430 TFLOP/s/gpu model', '43% MFU bf16'), or several, with commas
-    #[arg(long, value_name = "TIME", requires = "hardware")]
-    measured: Option<String>,
+    #[command(flatten)]
+    measured: measured::MeasuredOptions,
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
@@ -114,12 +114,7 @@ impl Predict {
         let prepared =
             question.prepare(&Sandbox, &self.remarks).map_err(|error| self.draw.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
-        if self.measured.is_some() && (prepared.layouts().len() > 1 || self.draw.print.format == Format::Csv) {
-            return Err(Failure::Usage(
-                "--measured judges one step, which CSV has no columns for; give one layout, and another --format"
-                    .to_string(),
-            ));
-        }
+        self.check_measured(&prepared)?;
         if prepared.layouts().len() > 1 {
             return self.layouts(&question, &prepared);
         }
@@ -155,23 +150,10 @@ impl Predict {
             table(report)
         };
         let labels = found.labels(false);
-        let verdict = self.measured.as_ref().map(|text| self.verdict(text, &question, &found)).transpose()?;
+        let verdict = self.verdict(&question, &found)?;
         let found = Collected { verdict, ..found };
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
-    }
-
-    /// Judges a measured step of the only prediction.
-    fn verdict(&self, text: &str, question: &Question, found: &Collected) -> Result<Verdict, Failure> {
-        let measured = Measured::parse(text).map_err(|error| Failure::Usage(format!("--measured: {error}")))?;
-        match (found.cases.as_slice(), found.predictions.as_slice()) {
-            ([case], [Predicted { estimate: Some(estimate), .. }]) => {
-                Ok(judgement::judge(question, &case.name, estimate, &measured, None, &Sandbox)?)
-            }
-            _ => {
-                Err(Failure::Usage("--measured judges one step, found several schedules; give one with -s".to_string()))
-            }
-        }
     }
 
     /// Returns the question of these options.
@@ -184,6 +166,7 @@ impl Predict {
         if !self.micro_given {
             question.micro.clear();
         }
+        self.measured.choose_schedule(&mut question);
         question
     }
 
