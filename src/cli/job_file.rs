@@ -7,12 +7,13 @@ use pipesim_answer::question::Question;
 use pipesim_answer::resolve::Host;
 use pipesim_jobs::{GivenJob, Job};
 use pipesim_verdict::asked;
+use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "A training job")]
 pub struct JobOptions {
     /// Take options from a training job: a launch script, a configuration or a log of Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, ms-swift or Primus; - is standard input; without a file, a command after --
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", conflicts_with = "question")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     job: Option<String>,
     /// Further file that the job reads, unless it is beside it; repeatable
     #[arg(long, value_name = "FILE", requires = "job")]
@@ -41,6 +42,9 @@ pub struct JobGpus {
 pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<Option<(Job, Question)>, String> {
     if !given.try_contains_id("job").unwrap_or(false) {
         return Ok(None);
+    }
+    if given.try_get_one::<PathBuf>("question").ok().flatten().is_some() {
+        return Err("expected --job or --question, found both; give one".to_string());
     }
     let options = JobOptions::from_arg_matches(given).map_err(|error| error.to_string())?;
     let gpus = match verb {

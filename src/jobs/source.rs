@@ -20,6 +20,8 @@ pub struct Sources {
     pub environment: BTreeMap<String, String>,
     /// Arguments that it was started with: positional parameters of a script, or overrides of a configuration.
     pub arguments: Vec<String>,
+    /// Whether the files that are not there were looked for, so that a job does without them where it can.
+    pub has_looked: bool,
     /// World size, if it is given beside the files.
     pub gpus: Option<u32>,
 }

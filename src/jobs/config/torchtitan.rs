@@ -86,6 +86,11 @@ fn finish(
     let passes = pipeline(&mut job, &document)?;
     let batch = document.get("training.global_batch_size").filter(|batch| batch.as_i64() != Some(-1));
     job.reading.global_batch = batch.and(document.count("training.global_batch_size")?);
+    job.unsaid = match job.reading.dp_shard {
+        Some(-1) if job.reading.global_batch.is_none() => vec!["dp", "global_batch"],
+        Some(-1) => vec!["dp"],
+        _ => Vec::new(),
+    };
     degrees(&mut job, gpus)?;
     follow(&mut job, gpus, Some(passes))?;
     let reading = &job.reading;
@@ -169,6 +174,7 @@ fn pipeline(job: &mut Job, document: &Document) -> Result<u32, JobError> {
         (None, Some(each), Some(layers)) => Some((u64::from(layers) + first + last).div_ceil(each.into())),
         _ => None,
     };
+    reading.layers_per_stage = one("pipeline_parallel_layers_per_stage")?.and_then(|count| u32::try_from(count).ok());
     let usual = if is_single { 1 } else { 2 };
     let vp = stages.map_or(usual, |stages| u32::try_from(stages / u64::from(pp)).unwrap_or(u32::MAX).max(1));
     reading.vp = Some(vp);

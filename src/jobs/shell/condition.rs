@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 /// Deepest nesting of brackets.
 const DEEPEST: usize = 30;
 
+/// Tests of whether something is set.
+const EMPTINESS: [&str; 3] = ["-z", "-n", "-v"];
+
 /// Words of a condition.
 struct Terms {
     texts: Vec<String>,
@@ -47,7 +50,9 @@ impl Shell<'_> {
         let dropped = std::mem::take(&mut self.dropped);
         let texts = words.to_vec();
         let raw = vec![true; texts.len()];
-        self.decide(Terms { texts, patterns: None, raw, at: 0, depth: 0, names: dropped, unknown: false })
+        // of [ -z $NAME ], only -z is left if the variable is not set
+        let names = if is_emptiness(&texts) { String::new() } else { dropped };
+        self.decide(Terms { texts, patterns: None, raw, at: 0, depth: 0, names, unknown: false })
     }
 
     /// Evaluates `[[ words ]]`.
@@ -140,7 +145,11 @@ impl Shell<'_> {
         let unary = first.len() == 2 && first.starts_with('-') && terms.raw.get(terms.at) == Some(&true);
         if unary && terms.at + 1 < terms.texts.len() {
             terms.at += 2;
+            let asked = terms.names.len();
             let value = terms.text(terms.at - 1);
+            if EMPTINESS.contains(&&*first) {
+                terms.names.truncate(asked); // a script that asks whether a variable is set does without it
+            }
             return Ok(Some(self.unary(terms, &first, &value)));
         }
         let value = terms.text(terms.at);
@@ -213,6 +222,13 @@ impl Shell<'_> {
             }
         }))
     }
+}
+
+/// Tells whether a condition is a test of whether something is set, whose variable is not.
+fn is_emptiness(texts: &[String]) -> bool {
+    let words: Vec<String> = texts.iter().map(|text| plain(text)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| *word == "!").collect();
+    matches!(words[..], [one] if EMPTINESS.contains(&one))
 }
 
 fn groups_of(groups: &regex::Captures<'_>) -> BTreeMap<i64, String> {

@@ -53,7 +53,10 @@ pub fn launch(sources: &Sources) -> Result<Launch, JobError> {
     let starts = script.commands.iter().filter_map(|command| start(command).map(|start| (command, start)));
     let best = starts.min_by_key(|(_, start)| start.rank);
     match best {
-        Some((command, start)) => Ok(describe(command, &start, sources)),
+        Some((command, start)) => {
+            let launch = describe(command, &start, sources);
+            Ok(Launch { absent: script.absent, ..launch })
+        }
         None => Err(none(script, sources)),
     }
 }
