@@ -1,7 +1,7 @@
 //! The verdict in a sentence, and its candidates as a table.
 
-use super::{Outcome, Verdict};
-use pipesim_report::{Table, number, percent, quantity};
+use super::{Candidate, Outcome, Verdict};
+use pipesim_report::{Table, number, quantity};
 
 /// Most candidates of the table.
 const MOST: usize = 6;
@@ -48,21 +48,28 @@ fn among(verdict: &Verdict, side: &str) -> String {
 }
 
 impl Verdict {
-    /// Returns the most likely candidates as a table, with texts that name settings in backticks as `worded` writes them; `None` if there
-    /// are none.
-    pub fn table(&self, worded: fn(&str) -> String) -> Option<Table> {
+    /// Returns the most likely candidates as a table, and as another one what to look at for each, with texts that name settings in
+    /// backticks as `worded` writes them; none if there are no candidates.
+    pub fn tables(&self, worded: fn(&str) -> String) -> Vec<Table> {
+        let candidates = || self.candidates.iter().take(MOST).enumerate();
         let has_log = self.log.is_some();
-        let row = |one: &super::Candidate| {
-            let costs = one.iteration_s - self.predicted_s;
-            let said = has_log.then(|| one.evidence.as_ref().map_or_else(String::new, |found| found.to_string()));
-            let first = [one.what.clone(), time(costs), percent(one.explains), percent(one.share)];
-            first.into_iter().chain(said).chain([worded(&one.next)]).collect()
+        let row = |(at, one): (usize, &Candidate)| {
+            let first = [
+                format!("{} {}", at + 1, one.what),
+                time(one.iteration_s - self.predicted_s),
+                format!("{:.0} %", 100.0 * one.explains),
+                format!("{:.0} %", 100.0 * one.share),
+            ];
+            let said = || one.evidence.as_ref().map_or_else(String::new, ToString::to_string);
+            first.into_iter().chain(has_log.then(said)).collect()
         };
         let header = ["what could explain it", "costs", "of the gap", "likelihood"];
-        let header: Vec<&str> =
-            header.into_iter().chain(has_log.then_some("the log says")).chain(["look at next"]).collect();
-        let rows: Vec<Vec<String>> = self.candidates.iter().take(MOST).map(row).collect();
-        let caption = "Candidates for the difference, each predicted; likelihood: how often it is the reason, and how well its time fits";
-        (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
+        let header: Vec<&str> = header.into_iter().chain(has_log.then_some("the log says")).collect();
+        let rows: Vec<Vec<String>> = candidates().map(row).collect();
+        if rows.is_empty() {
+            return Vec::new();
+        }
+        let next = candidates().map(|(at, one)| vec![format!("{} {}", at + 1, worded(&one.next))]).collect();
+        vec![Table::new("", &header, rows), Table::new("", &["what to look at"], next)]
     }
 }

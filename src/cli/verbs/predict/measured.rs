@@ -2,12 +2,16 @@
 
 use super::{Collected, Predict};
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::options::output::Format;
 use crate::cli::sandbox::Sandbox;
+use crate::cli::terminal::{table, wrap};
 use clap::Args;
 use pipesim_answer::question::{Predicted, Prepared, Question};
 use pipesim_jobs::{Measurement, log};
+use pipesim_report::{Report, Table};
 use pipesim_verdict::judgement::{self, Measured, Verdict};
+use std::fmt;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -15,7 +19,7 @@ use std::path::Path;
 #[derive(Args)]
 pub struct MeasuredOptions {
     /// Judge a measured step: a time (9.6s), a speed ('12.3k tokens/s', '430 TFLOP/s/gpu model', '43% MFU bf16'), several of them with commas, or a log
-    #[arg(long, value_name = "TIME|LOG", requires = "hardware")]
+    #[arg(long, value_name = "TIME|LOG", requires = "hardware", allow_hyphen_values = true)]
     measured: Option<String>,
 }
 
@@ -46,6 +50,35 @@ impl MeasuredOptions {
         let found = log::read(text, &mut BufReader::new(file)).map_err(|error| wrong(error.to_string()))?.measurement;
         let measured = Measured::of_log(text, &found).map_err(|error| wrong(format!("{text}: {error}")))?;
         Ok(Some(Given { measured, log: Some(found) }))
+    }
+}
+
+/// The verdict and its candidates, printed above the prediction.
+pub struct Head {
+    sentence: String,
+    tables: Vec<Table>,
+}
+
+impl Head {
+    pub fn new(verdict: &Verdict) -> Head {
+        Head { sentence: verdict.to_string(), tables: verdict.tables(|text| as_flags(text)) }
+    }
+
+    /// Returns a report without what is printed above it.
+    pub fn rest(&self, report: &Report) -> Report {
+        let mut rest = Report { verdict: String::new(), ..report.clone() };
+        rest.extra_tables.retain(|table| !self.tables.contains(table));
+        rest
+    }
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", wrap(std::slice::from_ref(&self.sentence), 0))?;
+        if self.tables.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "{}", table(&Report { extra_tables: self.tables.clone(), ..Report::default() }))
     }
 }
 

@@ -139,7 +139,14 @@ impl Predict {
             kept(found)
         });
         let found = found.map_err(|failure| self.draw.print.without_answer(failure))?;
+        let labels = found.labels(false);
+        let found = Collected { verdict: self.verdict(&question, &found)?, ..found };
+        let head = found.verdict.as_ref().map(measured::Head::new);
         let tables = |report: &Report| {
+            if let Some(head) = &head {
+                let rest = head.rest(report);
+                return format!("{head}{}", if is_drawn(ops) { self.draw.terminal(&rest) } else { table(&rest) });
+            }
             if is_drawn(ops) {
                 return self.draw.terminal(report);
             }
@@ -149,9 +156,6 @@ impl Predict {
             }
             table(report)
         };
-        let labels = found.labels(false);
-        let verdict = self.verdict(&question, &found)?;
-        let found = Collected { verdict, ..found };
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
     }
@@ -230,7 +234,7 @@ impl Predict {
         report.provenance.extend(origin());
         if let Some(verdict) = &verdict {
             report.verdict = verdict.to_string();
-            report.extra_tables.extend(verdict.table(|text| as_flags(text)));
+            report.extra_tables.extend(verdict.tables(|text| as_flags(text)));
         }
         report.extra_tables.extend(balance_table(&predictions));
         if let [analytic] = prepared.layouts() {
