@@ -54,7 +54,7 @@ fn every_unit_is_of_the_same_step() {
 }
 
 /// Scores of L layers of width h take 12 L h s FLOPs per token, forward and backward (Narayanan et al., arXiv 2104.04473, appendix); a
-/// forward, which full recomputation repeats, is a third of a step.
+/// forward, which full recomputation repeats but for the logits, is a third of a step.
 #[test]
 fn counts_of_flops_differ_by_scores_and_recomputation() {
     let mut llama = llama();
@@ -66,7 +66,9 @@ fn counts_of_flops_differ_by_scores_and_recomputation() {
     assert!((half / (scores / 2.0) - 1.0).abs() < 1e-6, "{half} {scores}");
     assert_eq!(of(&llama, FlopCount::Hardware), of(&llama, FlopCount::Model));
     llama.recompute = "full".parse().unwrap();
-    assert!((of(&llama, FlopCount::Hardware) / of(&llama, FlopCount::Model) - 4.0 / 3.0).abs() < 1e-9);
+    let (model, hardware) = (of(&llama, FlopCount::Model), of(&llama, FlopCount::Hardware));
+    let logits = 6.0 * 8192.0 * 128_256.0 * 1_048_576.0;
+    assert!((hardware / (model + (model - logits) / 3.0) - 1.0).abs() < 1e-9);
 }
 
 #[test]
@@ -101,15 +103,74 @@ fn shares_agree_with_the_interval() {
     assert_eq!(share_below("none", 1.0), None);
 }
 
+/// A run is as expected if it is neither among the slowest tenth of the published ones nor among the fastest.
 #[test]
-fn verdicts_follow_the_interval() {
+fn verdicts_follow_published_runs() {
     let llama = llama();
     let estimate = answer(&llama, &Files).unwrap().predictions.remove(0).estimate.unwrap();
-    let [low, high] = estimate.iteration_interval_s;
-    let outcome = |seconds: f64| verdict_of(&llama, &format!("{seconds}s"), None).outcome;
-    assert_eq!(outcome(estimate.iteration_s), Outcome::AsExpected);
-    assert_eq!((outcome(1.001 * high), outcome(0.999 * high)), (Outcome::Slower, Outcome::AsExpected));
-    assert_eq!((outcome(0.999 * low), outcome(1.001 * low)), (Outcome::Faster, Outcome::AsExpected));
+    let of = |ratio: f64| verdict_of(&llama, &format!("{}s", ratio * estimate.iteration_s), None);
+    assert_eq!(
+        (of(1.0).outcome, of(1.5).outcome, of(0.7).outcome),
+        (Outcome::AsExpected, Outcome::Slower, Outcome::Faster)
+    );
+    for ratio in [0.93, 0.96, 1.04, 1.08, 1.12, 1.18] {
+        let verdict = of(ratio);
+        let share = verdict.share_below.unwrap();
+        assert_eq!(verdict.outcome == Outcome::AsExpected, (0.1..=0.9).contains(&share), "{ratio}: {share}");
+    }
+    let [low, high] = estimate.iteration_interval_s.map(|seconds| verdict_of(&llama, &format!("{seconds}s"), None));
+    assert_eq!((low.outcome, high.outcome), (Outcome::Faster, Outcome::Slower));
+    assert!(of(1.02).candidates.is_empty() && !of(1.08).candidates.is_empty());
+    assert!(of(1.5).sentence.starts_with("Slower than expected: "), "{}", of(1.5).sentence);
+}
+
+/// What programs printed side by side: seconds of a step, and TFLOP/s per GPU in their own count.
+#[test]
+fn printed_times_and_tflops_agree() {
+    let shape = |text: &str| std::env::temp_dir().join(format!("pipesim-printed-{}-{text}.json", std::process::id()));
+    let mixtral = r#"{"arch": "llama", "moe": true, "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "experts": 8, "top_k": 2,
+        "moe_ffn": 14336, "ffn": 14336, "gated_mlp": true, "vocab": 32000, "tied": false}"#;
+    let bloom = r#"{"arch": "gpt", "layers": 70, "hidden": 14336, "ffn": 57344, "gated_mlp": false, "heads": 112, "kv_heads": 112, "vocab": 250880,
+        "tied": true, "moe": false, "act": "gelu", "pos": "alibi"}"#;
+    let qwen = r#"{"arch": "llama", "layers": 36, "hidden": 4096, "ffn": 12288, "gated_mlp": true, "heads": 32, "kv_heads": 8, "head_dim": 128,
+        "vocab": 151936, "tied": false, "moe": false}"#;
+    let llama = r#"{"arch": "llama", "layers": 32, "hidden": 4096, "ffn": 14336, "gated_mlp": true, "heads": 32, "kv_heads": 8, "vocab": 128256,
+        "tied": false, "moe": false}"#;
+    // seconds, printed TFLOP/s, half a unit of the last digit of both, relative
+    let check = |name: &str, model: &str, text: &str, count: FlopCount, [seconds, printed, rounding]: [f64; 3]| {
+        std::fs::write(shape(name), model).unwrap();
+        let mut asked = question(&format!("schedule = \"1f1b\"\nhardware = \"h100-sxm\"\n{text}"));
+        asked.model = Some(shape(name).display().to_string());
+        let measured = format!("{seconds}s");
+        let log = Measurement { printed_tflops: Some(printed), ..Measurement::default() };
+        let speed = verdict_of(&asked, &measured, Some(&log)).speed;
+        let found = match count {
+            FlopCount::Model => speed.model_tflops_per_gpu,
+            FlopCount::HalfScores => speed.half_scores_tflops_per_gpu,
+            FlopCount::Hardware => speed.hardware_tflops_per_gpu,
+        };
+        assert!((found / printed - 1.0).abs() < rounding, "{name}: {found} {printed}");
+        assert_eq!(speed.printed_count, Some(count), "{name}");
+        std::fs::remove_file(shape(name)).unwrap();
+    };
+    // NVIDIA/Megatron-LM#756, 2024-04; it does not count the router
+    let text =
+        "stages = 1\ntp = 4\ndp = 4\nep = 4\nbatch = 128\nmicro-batch-size = 1\nseq = 2048\nsequence-parallel = true\n";
+    for (seconds, printed) in [(5.4449, 239.8), (5.5338, 236.0), (5.7186, 228.4)] {
+        check("mixtral", mixtral, text, FlopCount::Model, [seconds, printed, 1e-3]);
+    }
+    // bigscience-workshop/bigscience train/tr11-176B-ml/chronicles.md @9e64ede: everything recomputed
+    let text = "stages = 10\ntp = 4\ndp = 8\nbatch = 2048\nmicro-batch-size = 2\nseq = 2048\nrecompute = \"full\"\n";
+    for (seconds, printed) in [(105.22, 149.02), (106.25, 147.58), (111.14, 141.09)] {
+        // it ran on 384 GPUs, of which stages of 5 and 6 layers were 12
+        check("bloom", bloom, text, FlopCount::Hardware, [seconds, printed * 384.0 / 320.0, 1e-4]);
+    }
+    // NVIDIA-NeMo/Megatron-Bridge#388, 2025-08
+    let text = "stages = 1\ndp = 8\nbatch = 128\nmicro-batch-size = 1\nseq = 8192\n";
+    check("llama", llama, text, FlopCount::HalfScores, [12.78, 528.1, 5e-4]);
+    // NVIDIA-NeMo/Megatron-Bridge examples/model_verification_cards/qwen3-8b/card.yaml @067f987
+    let text = "stages = 1\ndp = 16\nbatch = 1024\nmicro-batch-size = 1\nseq = 4096\n";
+    check("qwen", qwen, text, FlopCount::HalfScores, [25.070_32, 512.7, 1e-5]);
 }
 
 /// Writes what a candidate says as a question of its own, as somebody who follows it would.
@@ -213,11 +274,12 @@ struct Fault {
     shape: serde_json::Value,
     question: String,
     measured: String,
-    fault: String,
+    /// Any of these is right.
+    fault: Vec<String>,
     rank: Option<usize>,
 }
 
-/// The table states where the fault is among the candidates; `null`: not among them.
+/// The table states where the fault is among the candidates, at worst; `null`: not among them.
 #[test]
 fn faults_of_published_steps_have_the_stated_ranks() {
     let faults: Vec<Fault> = serde_json::from_str(include_str!("faults.json")).unwrap();
@@ -227,18 +289,23 @@ fn faults_of_published_steps_have_the_stated_ranks() {
         std::fs::write(folder.join(name), text).unwrap();
         Some(folder.join(name).display().to_string())
     };
-    let mut wrong = Vec::new();
+    let (mut wrong, mut among_three) = (Vec::new(), 0);
     for fault in &faults {
         let mut asked = question(&fault.question);
         asked.hardware = write("hardware.toml", &fault.hardware);
         asked.model = write("model.json", &fault.shape.to_string());
         let verdict = verdict_of(&asked, &fault.measured, None);
-        let rank = verdict.candidates.iter().position(|one| one.name == fault.fault).map(|at| at + 1);
+        let rank =
+            verdict.candidates.iter().position(|one| fault.fault.iter().any(|name| name == one.name)).map(|at| at + 1);
         let names: Vec<String> =
             verdict.candidates.iter().map(|one| format!("{} {:.2}", one.name, one.share)).collect();
         println!("{}: {rank:?}; {} {names:?}", fault.source, verdict.sentence);
-        wrong.extend((rank != fault.rank).then(|| format!("{}: {rank:?}, not {:?}", fault.source, fault.rank)));
+        among_three += usize::from(rank.is_some_and(|rank| rank <= 3));
+        let is_worse = fault.rank.is_some_and(|stated| rank.is_none_or(|rank| rank > stated));
+        wrong.extend(is_worse.then(|| format!("{}: {rank:?}, not {:?}", fault.source, fault.rank)));
     }
     std::fs::remove_dir_all(&folder).unwrap();
+    println!("the fault is among the first three in {among_three} of {}", faults.len());
     assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(among_three >= 11, "{among_three}");
 }

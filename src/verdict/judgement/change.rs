@@ -79,7 +79,11 @@ impl Asked<'_> {
     /// Returns the change as settings in backticks, each with its value, and the text of the file that they name, if any.
     pub fn command(&self, change: &Change) -> (String, Option<String>) {
         let file = |base: &str, numbers: &Numbers| {
-            let lines = numbers.iter().map(|(key, value)| format!("{key} = {value}\n"));
+            let text = |key: &str, value: f64| match key {
+                "overlaps_chunks" => (value > 0.0).to_string(),
+                _ => value.to_string(),
+            };
+            let lines = numbers.iter().map(|(key, value)| format!("{key} = {}\n", text(key, *value)));
             Some(format!("base = \"{base}\"\n{}", lines.collect::<String>()))
         };
         match change {

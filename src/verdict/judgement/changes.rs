@@ -15,8 +15,10 @@ pub struct Solved {
     pub at: fn(&Asked<'_>, f64) -> Change,
     /// Largest factor.
     pub most: f64,
-    /// A factor of which twice as much is rare; 1: every factor is as likely.
+    /// The factor that is half as likely as 1.
     pub usual: f64,
+    /// Whether `usual` is a factor of the step's time rather than of the number.
+    pub of_step: bool,
 }
 
 fn question(asked: &Asked<'_>, change: impl FnOnce(&mut Question)) -> Change {
@@ -80,6 +82,10 @@ pub fn slower(asked: &Asked<'_>) -> Vec<Named> {
     if half >= 1.0 {
         all.push(("nodes", Change::Hardware(vec![("gpus_per_node", half)])));
     }
+    let slow = machine.hardware.host_gbytes_per_s / 2.0;
+    if slow > 0.0 && slow < machine.hardware.link_gbytes_per_s {
+        all.push(("links", Change::Hardware(vec![("link_gbytes_per_s", slow)])));
+    }
     all
 }
 
@@ -112,10 +118,10 @@ pub fn faster(asked: &Asked<'_>) -> Vec<Named> {
 
 /// Numbers that are changed as far as a slower step says.
 pub const SOLVED: [Solved; 4] = [
-    Solved { name: "power", at: power, most: 3.0, usual: 1.2 },
-    Solved { name: "network", at: network, most: 50.0, usual: 4.0 },
-    Solved { name: "host", at: launches, most: 100.0, usual: 4.0 },
-    Solved { name: "outside", at: outside, most: 1e4, usual: 1.0 },
+    Solved { name: "power", at: power, most: 10.0, usual: 1.2, of_step: false },
+    Solved { name: "network", at: network, most: 50.0, usual: 4.0, of_step: false },
+    Solved { name: "host", at: launches, most: 100.0, usual: 4.0, of_step: false },
+    Solved { name: "outside", at: outside, most: 1e4, usual: 1.2, of_step: true },
 ];
 
 /// Rounds to four digits, so that the printed number is the predicted one.

@@ -38,11 +38,18 @@ impl FlopCount {
         whole
             + match (self, analytic.layout.recompute) {
                 (FlopCount::HalfScores, _) => -scores / 2.0,
-                (FlopCount::Hardware, Recompute::Full) => whole / 3.0,
+                (FlopCount::Hardware, Recompute::Full) => (whole - head(analytic)) / 3.0,
                 (FlopCount::Hardware, Recompute::Selective) => scores / 3.0,
                 _ => 0.0,
             }
     }
+}
+
+/// Returns the FLOPs of a step's logits, which full recomputation does not repeat.
+fn head(analytic: &Analytic) -> f64 {
+    let model = &analytic.model;
+    let heads = 1 + model.prediction_layers;
+    6.0 * (model.channels * model.vocabulary * heads) as f64 * analytic.layout.tokens() as f64
 }
 
 /// Returns the FLOPs of one sequence that is `times` as long.

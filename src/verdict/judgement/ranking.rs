@@ -62,7 +62,8 @@ struct Text {
 static TEXTS: LazyLock<BTreeMap<String, Text>> =
     LazyLock::new(|| toml::from_str(include_str!("candidates.toml")).unwrap_or_default());
 
-/// A change to predict. A solved one is less likely the further its `factor` is from 1, on the scale of what is `usual`.
+/// A change to predict. A solved one is less likely the further its `factor` is from 1, on the scale of what is `usual`; half as likely at
+/// that, as there are runs on which something is slower many times over.
 struct Tried {
     name: &'static str,
     change: Change,
@@ -93,7 +94,7 @@ pub fn ranked(
         let suspect = Suspect { name, argument: text.argument.as_ref(), now, then: &then };
         let evidence = log.and_then(|log| suspect.evidence(asked, log));
         let said = evidence.as_ref().map_or(1.0, |one| if one.confirms { CONFIRMED } else { EXCLUDED });
-        let share = text.prior * (-(deviations * deviations + unusual * unusual) / 2.0).exp() * said;
+        let share = text.prior * (-deviations * deviations / 2.0).exp() * said / (1.0 + unusual * unusual);
         let (change, file) = asked.command(&change);
         let what = text.what.replace("{n}", &format!("{:.0}", 100.0 * (factor - 1.0)));
         let next = text.next_torch.as_ref().filter(|_| is_torch).unwrap_or(&text.next).clone();
@@ -120,5 +121,6 @@ fn solve(asked: &Asked<'_>, solved: &Solved, measured_s: f64) -> Option<Tried> {
         let middle = f64::sqrt(low * high);
         if time(middle)? < measured_s { low = middle } else { high = middle }
     }
-    Some(Tried { name: solved.name, change: at(high), factor: high, usual: solved.usual })
+    let factor = if solved.of_step { measured_s / time(1.0)? } else { high };
+    Some(Tried { name: solved.name, change: at(high), factor, usual: solved.usual })
 }
