@@ -1,6 +1,8 @@
 //! What a log says for or against a candidate.
 
 use super::change::Asked;
+use super::part::Part;
+use super::seconds::time;
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_jobs::Measurement;
 use serde::{Deserialize, Serialize};
@@ -48,9 +50,6 @@ const APART: f64 = 0.15;
 /// Shares of the power limit above which a GPU is throttled, and below which it is not.
 const THROTTLED: f64 = 0.93;
 const UNTHROTTLED: f64 = 0.8;
-/// Timers of a Megatron step that do not overlap.
-const PARTS: [&str; 4] = ["forward-backward", "all-grads-sync", "params-all-gather", "optimizer"];
-
 impl Suspect<'_> {
     /// Returns what a log says about the candidate: its arguments first, then its timers, then its memory.
     pub fn evidence(&self, asked: &Asked<'_>, log: &Measurement) -> Option<Evidence> {
@@ -62,14 +61,10 @@ impl Suspect<'_> {
                 confirms: 1e-3 * ms > extra_s / 2.0,
                 why: format!("all-grads-sync takes {:.2} s", 1e-3 * ms),
             }),
-            "outside" => ms("forward-backward").map(|_| {
-                let rest = log.median_s - PARTS.iter().filter_map(|name| ms(name)).sum::<f64>() / 1e3;
-                Evidence { confirms: rest > extra_s / 2.0, why: format!("the timers leave {rest:.2} s of the step") }
-            }),
             "recompute-full" | "recompute-none" => self.passes(ms("backward-compute"), ms("forward-compute")),
             _ => None,
         };
-        self.argument(log).or(found).or_else(|| self.memory(log))
+        self.argument(log).or(found).or_else(|| self.elsewhere(log)).or_else(|| self.memory(log))
     }
 
     fn argument(&self, log: &Measurement) -> Option<Evidence> {
@@ -90,6 +85,17 @@ impl Suspect<'_> {
         let needed = self.then.iteration_s / self.now.iteration_s;
         let why = format!("the slowest rank's forward takes {slower:.2} times as long as the fastest one's");
         Some(Evidence { confirms: slower - 1.0 > (needed - 1.0) / 2.0, why })
+    }
+
+    /// A candidate that costs time in a part of the step in which the log shows little more than predicted is none.
+    fn elsewhere(&self, log: &Measurement) -> Option<Evidence> {
+        let [now, then] = [self.now, self.then].map(|estimate| Part::all(&estimate.time_s, log));
+        let costs = |(now, then): &(&Part, &Part)| then.predicted_s - now.predicted_s;
+        let most = now.iter().zip(&then).max_by(|a, b| costs(a).total_cmp(&costs(b)))?;
+        let part = most.0;
+        let why = format!("{}: {}, {} predicted", part.name, time(part.measured_s), time(part.predicted_s));
+        let is_there = part.measured_s - part.predicted_s >= costs(&most) / 2.0;
+        (!is_there).then_some(Evidence { confirms: false, why })
     }
 
     /// A backward takes about two forwards, three with full recomputation.

@@ -5,69 +5,30 @@ mod changes;
 mod counted;
 mod evidence;
 mod measured;
+mod part;
 mod published;
 mod ranking;
+mod seconds;
 mod sentence;
 mod speed;
+mod verdict;
 
 pub use change::{Asked, Change};
 pub use counted::FlopCount;
 pub use evidence::Evidence;
 pub use measured::{Measured, MeasuredError, Peak, Unit};
+pub use part::Part;
 pub use published::share_below;
 pub use ranking::Candidate;
 pub use speed::Speed;
+pub use verdict::{Outcome, Verdict};
 
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_jobs::Measurement;
 use pipesim_models::hardware::IntervalClass;
-use serde::Serialize;
-use std::fmt;
-
-/// How a measured step turned out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// Among the middle 80 % of published runs.
-    AsExpected,
-    /// Slower than 90 % of them.
-    Slower,
-    /// Faster than 90 % of them.
-    Faster,
-}
-
-/// A measured step against its prediction; the key `verdict` of `predict --format json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
-    /// The verdict in one sentence.
-    pub sentence: String,
-    /// How it turned out.
-    pub outcome: Outcome,
-    /// What was measured.
-    pub measured: Measured,
-    /// Its median, in seconds per step.
-    pub measured_s: f64,
-    /// The least and the most of several values, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub measured_range_s: Option<[f64; 2]>,
-    /// The prediction, in seconds.
-    pub predicted_s: f64,
-    /// Measured / predicted.
-    pub ratio: f64,
-    /// The published runs it is compared with: model, precision, whether the GPU is among them.
-    pub class: String,
-    /// Share of those runs, left out of the fit, whose ratio is below this one.
-    pub share_below: Option<f64>,
-    /// How fast the measured step is.
-    pub speed: Speed,
-    /// The log that it is from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log: Option<Measurement>,
-    /// What would explain the difference, the most likely first; none for less than 3 % of the prediction.
-    pub candidates: Vec<Candidate>,
-}
+use pipesim_schedule::sanitize::shell_quoted;
 
 /// Least difference that is explained, relative to the prediction: one slow GPU costs about 5 %.
 const EXPLAINED: f64 = 0.03;
@@ -122,14 +83,13 @@ pub fn judge(
         class: class.key(),
         speed: Speed::new(&asked.analytic, measured_s, log.and_then(|log| log.printed_tflops)),
         log: log.cloned(),
+        parts: log.map(|log| Part::all(&estimate.time_s, log)).unwrap_or_default(),
         candidates: candidates.unwrap_or_default(),
     };
+    if log.is_some() {
+        let log = format!(" {}", shell_quoted(&measured.text));
+        verdict.candidates.iter_mut().for_each(|one| one.next = one.next.replace(" LOG", &log));
+    }
     verdict.sentence = sentence::of(&verdict);
     Ok(verdict)
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.sentence, self.speed)
-    }
 }

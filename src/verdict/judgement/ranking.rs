@@ -50,7 +50,7 @@ const TORCH_STACKS: [&str; 3] = ["torchtitan", "fsdp", "automodel"];
 /// Texts and prior of a candidate.
 #[derive(Debug, Deserialize)]
 struct Text {
-    /// With `{n}` for the percentage by which a solved number changes.
+    /// With `{n}` for the percentage by which a solved number changes, `{x}` for the factor.
     what: String,
     prior: f64,
     next: String,
@@ -97,6 +97,7 @@ pub fn ranked(
         let share = text.prior * (-deviations * deviations / 2.0).exp() * said / (1.0 + unusual * unusual);
         let (change, file) = asked.command(&change);
         let what = text.what.replace("{n}", &format!("{:.0}", 100.0 * (factor - 1.0)));
+        let what = what.replace("{x}", &format!("{factor:.1}"));
         let next = text.next_torch.as_ref().filter(|_| is_torch).unwrap_or(&text.next).clone();
         let found =
             Candidate { name, what, change, file, iteration_s: then.iteration_s, explains, share, evidence, next };

@@ -1,14 +1,13 @@
 //! The verdict in a sentence, and its candidates as a table.
 
-use super::{Candidate, Outcome, Verdict};
-use pipesim_report::{Table, number, quantity};
+use super::part::Part;
+use super::ranking::Candidate;
+use super::seconds::time;
+use super::verdict::{Outcome, Verdict};
+use pipesim_report::Table;
 
 /// Most candidates of the table.
 const MOST: usize = 6;
-
-fn time(seconds: f64) -> String {
-    if seconds.abs() < 1.0 { quantity(1e3 * seconds, "ms") } else { format!("{} s", number(seconds)) }
-}
 
 /// Returns the verdict in a sentence.
 pub fn of(verdict: &Verdict) -> String {
@@ -30,7 +29,8 @@ pub fn of(verdict: &Verdict) -> String {
 
 /// Returns the range of several values, and how many lines of a log count.
 fn spread(verdict: &Verdict) -> String {
-    let range = verdict.measured_range_s.map(|[least, most]| format!("{} to {}", time(least), time(most)));
+    let within = if verdict.log.is_some() { "90 % within " } else { "" };
+    let range = verdict.measured_range_s.map(|[least, most]| format!("{within}{} to {}", time(least), time(most)));
     let steps = verdict.log.as_ref().map(|log| {
         let dropped = log.dropped.first + log.dropped.after_pause + log.dropped.profiled + log.dropped.other_batch;
         format!("median of {} lines of the log, {dropped} dropped", log.steps)
@@ -48,8 +48,8 @@ fn among(verdict: &Verdict, side: &str) -> String {
 }
 
 impl Verdict {
-    /// Returns the most likely candidates as a table, and as another one what to look at for each, with texts that name settings in
-    /// backticks as `worded` writes them; none if there are no candidates.
+    /// Returns the parts of a log's step as a table, the most likely candidates, and what to look at for each, with texts that name settings
+    /// in backticks as `worded` writes them; none of what there is not.
     pub fn tables(&self, worded: fn(&str) -> String) -> Vec<Table> {
         let candidates = || self.candidates.iter().take(MOST).enumerate();
         let has_log = self.log.is_some();
@@ -66,10 +66,12 @@ impl Verdict {
         let header = ["what could explain it", "costs", "of the gap", "likelihood"];
         let header: Vec<&str> = header.into_iter().chain(has_log.then_some("the log says")).collect();
         let rows: Vec<Vec<String>> = candidates().map(row).collect();
-        if rows.is_empty() {
-            return Vec::new();
-        }
-        let next = candidates().map(|(at, one)| vec![format!("{} {}", at + 1, worded(&one.next))]).collect();
-        vec![Table::new("", &header, rows), Table::new("", &["what to look at"], next)]
+        let next: Vec<Vec<String>> =
+            candidates().map(|(at, one)| vec![format!("{} {}", at + 1, worded(&one.next))]).collect();
+        let candidates = [Table::new("", &header, rows), Table::new("", &["what to look at"], next)];
+        Part::table(&self.parts)
+            .into_iter()
+            .chain(candidates.into_iter().filter(|table| !table.rows.is_empty()))
+            .collect()
     }
 }
