@@ -87,15 +87,17 @@ impl Suspect<'_> {
         Some(Evidence { confirms: slower - 1.0 > (needed - 1.0) / 2.0, why })
     }
 
-    /// A candidate that costs time in a part of the step in which the log shows little more than predicted is none.
+    /// A candidate costs time in a part of the step, where the log shows most of the difference, or less than that candidate needs.
     fn elsewhere(&self, log: &Measurement) -> Option<Evidence> {
         let [now, then] = [self.now, self.then].map(|estimate| Part::all(&estimate.time_s, log));
         let costs = |(now, then): &(&Part, &Part)| then.predicted_s - now.predicted_s;
         let most = now.iter().zip(&then).max_by(|a, b| costs(a).total_cmp(&costs(b)))?;
         let part = most.0;
         let why = format!("{}: {}, {} predicted", part.name, time(part.measured_s), time(part.predicted_s));
-        let is_there = part.measured_s - part.predicted_s >= costs(&most) / 2.0;
-        (!is_there).then_some(Evidence { confirms: false, why })
+        let more = part.measured_s - part.predicted_s;
+        let is_against = more < costs(&most) / 2.0;
+        let is_for = more > (log.median_s - self.now.iteration_s) / 2.0;
+        (is_against || is_for).then_some(Evidence { confirms: !is_against, why })
     }
 
     /// A backward takes about two forwards, three with full recomputation.

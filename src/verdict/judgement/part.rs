@@ -29,22 +29,27 @@ pub struct Part {
 impl Part {
     /// Returns the parts of a log's median step next to a prediction; none if the log has no timer of the passes.
     pub fn all(predicted: &StepTime, log: &Measurement) -> Vec<Part> {
-        let timers = &log.timers;
-        if !timers.contains_key("forward-backward") {
+        if !log.timers.contains_key("forward-backward") {
             return Vec::new();
         }
-        let of =
-            |names: &[&str]| names.iter().filter_map(|name| timers.get(*name)).map(|timer| timer.max_ms / 1e3).sum();
         let passes = predicted.compute
             + predicted.tensor_parallel_exposed
             + predicted.expert_parallel_exposed
             + predicted.pipeline_bubble;
         let seconds = [passes, predicted.data_parallel_exposed, predicted.optimizer];
-        let timed = TIMED.iter().zip(seconds);
-        let mut all: Vec<Part> =
-            timed.map(|((name, names), predicted_s)| Part { name, measured_s: of(names), predicted_s }).collect();
-        let rest_s = log.median_s - all.iter().map(|part| part.measured_s).sum::<f64>();
-        all.push(Part { name: REST, measured_s: rest_s.max(0.0), predicted_s: predicted.other });
+        let mut rest = Part { name: REST, measured_s: log.median_s, predicted_s: predicted.iteration() };
+        let mut all = Vec::new();
+        for ((name, names), predicted_s) in TIMED.iter().zip(seconds) {
+            let timers: Vec<f64> =
+                names.iter().filter_map(|name| log.timers.get(*name)).map(|timer| timer.max_ms).collect();
+            if !timers.is_empty() {
+                let measured_s = timers.iter().sum::<f64>() / 1e3;
+                rest.measured_s = (rest.measured_s - measured_s).max(0.0);
+                rest.predicted_s -= predicted_s;
+                all.push(Part { name, measured_s, predicted_s });
+            }
+        }
+        all.push(rest);
         all
     }
 
