@@ -86,6 +86,7 @@ const VALUES: &[(&str, &str)] = &[
     ("max-ops", "1"),
     ("max-sequence", "16"),
     ("max-ticks", "1"),
+    ("measured", "9.6s"),
     ("memory-cap", "0.5"),
     ("micro", "8"),
     ("micro-batch-size", "2"),

@@ -37,6 +37,7 @@ mod train_ranks;
 mod validation;
 mod values;
 mod variants;
+mod verdicts;
 mod widths;
 mod workers;
 

@@ -2,6 +2,7 @@
 
 mod comparison;
 mod layouts;
+mod measured;
 mod stream;
 mod sweep;
 
@@ -24,6 +25,7 @@ use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
+use pipesim_verdict::judgement::Verdict;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -56,6 +58,8 @@ pub struct Predict {
     #[command(flatten)]
     file: QuestionOptions,
     #[command(flatten)]
+    measured: measured::MeasuredOptions,
+    #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
     pub job_gpus: JobGpus,
@@ -70,6 +74,16 @@ struct Compared<'a> {
     /// Which schedule is shortest, and at which p and m that changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
+}
+
+/// A prediction whose measured step is judged.
+#[derive(Serialize)]
+struct Judged<'a> {
+    schema_version: u32,
+    predictions: &'a [Predicted],
+    verdict: &'a Verdict,
 }
 
 /// A prediction in a comparison, with the figures in which it is best.
@@ -86,6 +100,8 @@ struct Collected {
     cases: Vec<Case>,
     report: Report,
     predictions: Vec<Predicted>,
+    /// Of a measured step.
+    verdict: Option<Verdict>,
 }
 
 /// Returns what is kept of a prediction.
@@ -98,6 +114,7 @@ impl Predict {
         let prepared =
             question.prepare(&Sandbox, &self.remarks).map_err(|error| self.draw.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
+        self.check_measured(&prepared)?;
         if prepared.layouts().len() > 1 {
             return self.layouts(&question, &prepared);
         }
@@ -122,7 +139,14 @@ impl Predict {
             kept(found)
         });
         let found = found.map_err(|failure| self.draw.print.without_answer(failure))?;
+        let labels = found.labels(false);
+        let found = Collected { verdict: self.verdict(&question, &found)?, ..found };
+        let head = found.verdict.as_ref().map(measured::Head::new);
         let tables = |report: &Report| {
+            if let Some(head) = &head {
+                let rest = head.rest(report);
+                return format!("{head}{}", if is_drawn(ops) { self.draw.terminal(&rest) } else { table(&rest) });
+            }
             if is_drawn(ops) {
                 return self.draw.terminal(report);
             }
@@ -132,7 +156,6 @@ impl Predict {
             }
             table(report)
         };
-        let labels = found.labels(false);
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
     }
@@ -147,6 +170,7 @@ impl Predict {
         if !self.micro_given {
             question.micro.clear();
         }
+        self.measured.choose_schedule(&mut question);
         question
     }
 
@@ -197,7 +221,7 @@ impl Predict {
         write: &WriteOptions,
         tables: impl FnOnce(&Report) -> String,
     ) -> Result<Vec<Predicted>, Failure> {
-        let Collected { cases, mut report, predictions } = found;
+        let Collected { cases, mut report, predictions, verdict } = found;
         // A comparison shows what is left out and what is above the cap.
         let compared = question.is_comparison() || cases.iter().any(Case::is_marked);
         if self.costs.costs.is_some() || self.costs.costs_per.is_some() {
@@ -208,12 +232,20 @@ impl Predict {
         }
         write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
+        if let Some(verdict) = &verdict {
+            report.verdict = verdict.to_string();
+            report.extra_tables.extend(verdict.tables(|text| as_flags(text)));
+        }
         report.extra_tables.extend(balance_table(&predictions));
         if let [analytic] = prepared.layouts() {
             report.extra_tables.extend([hardware::table(analytic, &predictions), hardware::memory_table(&predictions)]);
         }
         add_columns(&mut report, &predictions);
         let json = || {
+            if let (false, Some(verdict)) = (compared, &verdict) {
+                let text = output::json(&Judged { schema_version: 1, predictions: &predictions, verdict })?;
+                return Ok(as_flags(text));
+            }
             if !compared {
                 return Ok(with_flags(versioned("predictions", &predictions)?, &predictions));
             }
@@ -228,8 +260,9 @@ impl Predict {
                     .collect(),
                 left_out: cases.iter().filter_map(missing).collect(),
                 changes: report.changes(),
+                verdict: verdict.as_ref(),
             })?;
-            Ok(with_flags(text, &predictions))
+            Ok(if verdict.is_some() { as_flags(text) } else { with_flags(text, &predictions) })
         };
         self.draw.print.show_assumed(&self.costs)?;
         let printed = self.draw.print.show(&report, json, || tables(&report), || report::figures(&report));
