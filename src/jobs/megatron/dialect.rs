@@ -83,6 +83,7 @@ impl Dialect {
             Dialect::DeepSpeed => ("megatron-deepspeed", "megatron-deepspeed"),
             Dialect::ZeroBubble => ("zero-bubble", "megatron-zb"),
             _ if old => ("megatron-core", "megatron-lm"),
+            _ if options.flag("grad-reduce-in-bf16") => ("megatron-core", "megatron-core-bf16-gradients"),
             _ => ("megatron-core", "megatron-core"),
         };
         job.framework = framework.to_string();
