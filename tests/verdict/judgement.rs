@@ -159,7 +159,7 @@ fn printed_times_and_tflops_agree() {
     for (seconds, printed) in [(5.4449, 239.8), (5.5338, 236.0), (5.7186, 228.4)] {
         check("mixtral", mixtral, text, FlopCount::Model, [seconds, printed, 1e-3]);
     }
-    // bigscience-workshop/bigscience train/tr11-176B-ml/chronicles.md @9e64ede: everything recomputed
+    // bigscience-workshop/bigscience train/tr11-176B-ml chronicles @9e64ede: everything recomputed
     let text = "stages = 10\ntp = 4\ndp = 8\nbatch = 2048\nmicro-batch-size = 2\nseq = 2048\nrecompute = \"full\"\n";
     for (seconds, printed) in [(105.22, 149.02), (106.25, 147.58), (111.14, 141.09)] {
         // it ran on 384 GPUs, of which stages of 5 and 6 layers were 12
