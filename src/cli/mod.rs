@@ -171,6 +171,7 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         tips::improve(&mut error, &mut command, &words);
+        job.iter().for_each(|job| job_file::unanswered(job, &arguments));
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
@@ -178,8 +179,14 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     if let Some((_, given)) = matches.subcommand() {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
         match &mut cli.verb {
-            Verb::Predict(predict) => (predict.micro_given, predict.draw.print.job) = (typed("micro"), job),
-            Verb::Explain(explain) => (explain.micro_given, explain.print.job) = (typed("micro"), job),
+            Verb::Predict(predict) => {
+                predict.remarks.has_job = job.is_some();
+                (predict.micro_given, predict.draw.print.job) = (typed("micro"), job);
+            }
+            Verb::Explain(explain) => {
+                explain.remarks.has_job = job.is_some();
+                (explain.micro_given, explain.print.job) = (typed("micro"), job);
+            }
             Verb::Plan(plan) => plan.print.job = job,
             Verb::Check(check) => check.print.job = job,
             #[cfg(feature = "training")]

@@ -63,7 +63,11 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
         return Ok(Expanded { arguments, job: None });
     };
     let (words, job) = match job_file::read(verb.get_name(), given, host)? {
-        Some((job, question)) => (job_file::options(verb.get_name(), &job, &question), Some(job)),
+        Some((job, Ok(question))) => (job_file::options(verb.get_name(), &job, &question), Some(job)),
+        Some((job, Err(why))) => {
+            job_file::unanswered(&job, &arguments);
+            return Err(why);
+        }
         None => match given.try_get_one::<PathBuf>("question").ok().flatten() {
             Some(path) => (of_question(verb, given, &path.display().to_string(), host)?, None),
             None => return Ok(Expanded { arguments, job: None }),

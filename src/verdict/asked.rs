@@ -68,6 +68,12 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
     }
     let mut not_modelled = Vec::new();
     let read = &job.reading;
+    let sizes = [read.tp, read.pp, read.cp].into_iter().flatten().try_fold(1u32, u32::checked_mul).unwrap_or(0);
+    if let Some(world) = read.world.filter(|world| sizes == 0 || world % sizes != 0) {
+        let why =
+            format!("expected a multiple of tp · pp · cp GPUs, found {world}; choose another number or other sizes");
+        return Err(wrong(why));
+    }
     let dp = read.dp.ok_or_else(|| JobError::Missing(vec![Missing::World]))?;
     let pp = read.pp.unwrap_or(1);
     let mut question = Question {
@@ -94,6 +100,15 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
     };
     question = with_further(question, job).map_err(wrong)?;
     question.schedule = vec![schedule(job, &question, &mut not_modelled)];
+    if question.moe_overlap && question.schedule[0] != "interleaved-overlap" {
+        (question.moe_overlap, question.delay_wgrad) = (false, false);
+        let changes =
+            "hides exchanges of experts behind other layers; without virtual stages they are taken as exposed";
+        not_modelled.push(NotModelled {
+            option: "the overlap of experts' exchanges".to_string(),
+            changes: changes.to_string(),
+        });
+    }
     if question.schedule[0] == "1f1b" || question.layout.is_some() {
         question.chunks = question.chunks.filter(|_| question.layout.is_none());
     }
@@ -152,7 +167,7 @@ fn recompute(read: &Reading, not_modelled: &mut Vec<NotModelled>) -> Recompute {
 /// Returns what each stage holds, if the job does not split its layers evenly.
 fn split(read: &Reading) -> Result<Option<StageSplit>, String> {
     if let Some(text) = &read.layout {
-        return text.parse().map(Some);
+        return text.trim_matches('\'').parse().map(Some);
     }
     let (Some(layers), pp) = (read.layers, read.pp.unwrap_or(1) as usize) else { return Ok(None) };
     let chunks = read.vp.unwrap_or(1).max(1) as usize;

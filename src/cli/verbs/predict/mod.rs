@@ -52,7 +52,7 @@ pub struct Predict {
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
-    remarks: RemarkOptions,
+    pub remarks: RemarkOptions,
     #[command(flatten)]
     thresholds: ThresholdOptions,
     #[command(flatten)]
