@@ -121,7 +121,10 @@ fn verdicts_follow_published_runs() {
     let [low, high] = estimate.iteration_interval_s.map(|seconds| verdict_of(&llama, &format!("{seconds}s"), None));
     assert_eq!((low.outcome, high.outcome), (Outcome::Faster, Outcome::Slower));
     assert!(of(1.02).candidates.is_empty() && !of(1.08).candidates.is_empty());
-    assert!(of(1.5).sentence.starts_with("Slower than expected: "), "{}", of(1.5).sentence);
+    let starts = |ratio: f64, text: &str| assert!(of(ratio).sentence.starts_with(text), "{}", of(ratio).sentence);
+    starts(1.5, "Slower than expected: ");
+    starts(0.001, "Impossible: ");
+    assert!(of(5.0).sentence.contains(" is 5 times the prediction of "), "{}", of(5.0).sentence);
 }
 
 /// What programs printed side by side: seconds of a step, and TFLOP/s per GPU in their own count.
