@@ -127,6 +127,35 @@ fn verdicts_follow_published_runs() {
     assert!(of(5.0).sentence.contains(" is 5 times the prediction of "), "{}", of(5.0).sentence);
 }
 
+/// A step's FLOPs as Megatron-LM's own function counts them (flops.py runs it). It leaves out the router of a mixture.
+#[test]
+fn flops_are_those_of_megatron_before_and_after_it_halved_the_scores() {
+    #[derive(Deserialize)]
+    struct Row {
+        shape: serde_json::Value,
+        seq: u64,
+        batch: u64,
+        before: f64,
+        after: f64,
+    }
+    let rows: Vec<Row> = serde_json::from_str(include_str!("flops.json")).unwrap();
+    let path = std::env::temp_dir().join(format!("pipesim-flops-{}.json", std::process::id()));
+    for Row { shape, seq, batch, before, after } in rows {
+        std::fs::write(&path, shape.to_string()).unwrap();
+        let text = format!(
+            "schedule = \"1f1b\"\nhardware = \"h100-sxm\"\nstages = 1\ndp = 8\nbatch = {batch}\nmicro-batch-size = 1\nseq = {seq}\n"
+        );
+        let asked = Question { model: Some(path.display().to_string()), ..question(&text) };
+        let analytic = Asked::new(&asked, "1f1b", &Files).unwrap().analytic;
+        let router = if shape["moe"] == true { 1e-3 } else { 1e-12 };
+        for (count, expected) in [(FlopCount::Model, before), (FlopCount::HalfScores, after)] {
+            let found = count.of_step(&analytic);
+            assert!((found / expected - 1.0).abs() < router, "{shape}: {found} {expected}");
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// What programs printed side by side: seconds of a step, and TFLOP/s per GPU in their own count.
 #[test]
 fn printed_times_and_tflops_agree() {
