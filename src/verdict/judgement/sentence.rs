@@ -4,22 +4,32 @@ use super::part::Part;
 use super::ranking::Candidate;
 use super::seconds::time;
 use super::verdict::{Outcome, Verdict};
-use pipesim_report::Table;
+use pipesim_report::{Table, number};
 
 /// Most candidates of the table.
 const MOST: usize = 6;
+/// Ratio from which a measured time is a multiple of the prediction rather than a percentage above it.
+const TIMES: f64 = 3.0;
 
 /// Returns the verdict in a sentence.
 pub fn of(verdict: &Verdict) -> String {
     let Verdict { outcome, measured_s, predicted_s, ratio, .. } = verdict;
     let side = if *ratio < 1.0 { "below" } else { "above" };
-    let off = format!("{:.0} % {side}", 100.0 * (ratio - 1.0).abs());
-    let first = format!("{}{} is {off} the prediction of {}", time(*measured_s), spread(verdict), time(*predicted_s));
+    let than = match ratio {
+        _ if *ratio >= TIMES => format!("{} times", number(*ratio)),
+        _ => format!("{:.0} % {side}", 100.0 * (ratio - 1.0).abs()),
+    };
+    let first = format!("{}{} is {than} the prediction of {}", time(*measured_s), spread(verdict), time(*predicted_s));
     let first = first + &among(verdict, side);
     match outcome {
         Outcome::AsExpected => format!("As expected: {first}."),
         Outcome::Slower => {
             format!("Slower than expected: {first}: something costs about {}.", time(measured_s - predicted_s))
+        }
+        Outcome::Faster if verdict.speed.is_impossible() => {
+            format!(
+                "Impossible: {first}, and more than the GPU's peak; check the unit, the number of GPUs and the tokens of a step."
+            )
         }
         Outcome::Faster => format!(
             "Faster than expected: {first}; check what was measured: tokens per step, sequence length, precision, recomputation."

@@ -33,6 +33,11 @@ pub struct Speed {
 }
 
 impl Speed {
+    /// Whether it is above every peak that a GPU has: those of fewer bits are at most four times the 16-bit one.
+    pub fn is_impossible(&self) -> bool {
+        self.peak_tflops > 0.0 && self.mfu > 4.0
+    }
+
     /// Returns the speed of a step of this many seconds, of which a log printed `printed_tflops`.
     pub fn new(analytic: &Analytic, step_s: f64, printed_tflops: Option<f64>) -> Speed {
         let gpus = analytic.layout.gpus() as f64;
