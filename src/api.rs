@@ -74,7 +74,7 @@ pub mod plans {
 /// Predictions corrected by measured steps of the same cluster.
 pub mod calibration {
     pub use pipesim_verdict::calibration::{
-        Calibration, Corrected, Correction, LeftOutError, MeasuredLayout, Prior, measured_runs,
+        Corrected, Correction, LeftOutError, MeasuredLayout, Prior, StepCalibration, measured_runs,
     };
 }
 

@@ -3,7 +3,7 @@
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::Files;
 use pipesim_cost::analytic::StepTime;
-use pipesim_verdict::calibration::{Calibration, LeftOutError, MeasuredLayout, Prior, measured_runs};
+use pipesim_verdict::calibration::{LeftOutError, MeasuredLayout, Prior, StepCalibration, measured_runs};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ fn one_measured_layout_helps_on_average() {
             let tested: f64 = (0..group.len()).map(own).sum();
             all += weight;
             for (chosen, one) in group.iter().enumerate() {
-                let calibration = Calibration::fit(&[measured(one)]);
+                let calibration = StepCalibration::fit(&[measured(one)]);
                 for (_, other) in group.iter().enumerate().filter(|(number, _)| *number != chosen) {
                     let log = one.log * likeness(one, other) / (1.0 + Prior::published().noise);
                     let factor = calibration.correction(&step(other.shares)).factor;
@@ -164,7 +164,7 @@ fn two_measured_layouts_agree_with_integration() {
         let entry = |x: &Layout, y: &Layout| likeness(x, y) + if x.shares == y.shares { 0.05 } else { 0.0 };
         let covariance = [a, b, c].map(|x| [a, b, c].map(|y| entry(x, y)));
         let [mean, deviation] = conditional(covariance, [a.log, b.log]);
-        let found = Calibration::with_prior(prior, &[measured(a), measured(b)]).correction(&step(c.shares));
+        let found = StepCalibration::with_prior(prior, &[measured(a), measured(b)]).correction(&step(c.shares));
         assert!((found.factor.ln() - mean).abs() < 1e-6, "{found:?} {mean}");
         assert!((found.narrowed - deviation / 1.05_f64.sqrt()).abs() < 1e-4, "{found:?} {deviation}");
     }
@@ -172,13 +172,13 @@ fn two_measured_layouts_agree_with_integration() {
 
 /// What a calibration of these layouts does to the first layout of another group.
 fn factor(runs: &[MeasuredLayout], of: &Layout) -> f64 {
-    Calibration::fit(runs).correction(&step(of.shares)).factor
+    StepCalibration::fit(runs).correction(&step(of.shares)).factor
 }
 
 #[test]
 fn no_runs_change_nothing() {
     for layout in groups("reports/published").concat() {
-        let found = Calibration::fit(&[]).correction(&step(layout.shares));
+        let found = StepCalibration::fit(&[]).correction(&step(layout.shares));
         assert_eq!([found.factor, found.narrowed, found.likeness], [1.0, 1.0, 0.0]);
     }
 }
@@ -193,7 +193,7 @@ fn order_and_repetition_do_not_matter() {
         // a run that is given twice is still one layout
         runs.extend(runs.clone());
         assert!((first - factor(&runs, &group[0])).abs() < 1e-12);
-        assert_eq!(Calibration::fit(&runs).layouts(), group.len() - 1);
+        assert_eq!(StepCalibration::fit(&runs).layouts(), group.len() - 1);
         // two runs of one layout count as their mean
         let one = measured(&group[1]);
         let scaled = |by: f64| MeasuredLayout { measured_s: one.measured_s * by, ..one };
@@ -228,7 +228,7 @@ fn twice_the_time_of_many_layouts_is_nearly_twice_the_prediction() {
 fn runs_without_a_time_are_ignored() {
     let layout = &groups("reports/published")[0][0];
     for measured_s in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        assert_eq!(Calibration::fit(&[MeasuredLayout { measured_s, ..measured(layout) }]).layouts(), 0);
+        assert_eq!(StepCalibration::fit(&[MeasuredLayout { measured_s, ..measured(layout) }]).layouts(), 0);
     }
 }
 

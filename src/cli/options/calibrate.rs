@@ -6,7 +6,7 @@ use crate::cli::Failure;
 use crate::cli::sandbox::Sandbox;
 use clap::Args;
 use pipesim_answer::question::Question;
-use pipesim_verdict::calibration::{Calibration, Corrected, measured_runs};
+use pipesim_verdict::calibration::{Corrected, StepCalibration, measured_runs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -22,11 +22,11 @@ pub struct CalibrateOptions {
 
 impl CalibrateOptions {
     /// Returns the calibration by the runs of the file, if there is one; settings without a column are as `asked`.
-    pub fn calibration(&self, asked: &Question) -> Result<Option<Calibration>, Failure> {
+    pub fn calibration(&self, asked: &Question) -> Result<Option<StepCalibration>, Failure> {
         let Some(path) = &self.calibrate else { return Ok(None) };
         let runs = measured_runs(&read_text(path, MOST_BYTES)?, asked, &Sandbox);
         let runs = runs.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
-        Ok(Some(Calibration::fit(&runs)))
+        Ok(Some(StepCalibration::fit(&runs)))
     }
 }
 

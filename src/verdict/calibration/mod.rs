@@ -13,5 +13,5 @@ mod runs;
 
 pub use plans::{SEARCHED, corrected_plans};
 pub use prior::{LeftOutError, Prior};
-pub use process::{Calibration, Corrected, Correction, MeasuredLayout};
+pub use process::{Corrected, Correction, MeasuredLayout, StepCalibration};
 pub use runs::{MEASURED, measured_runs};

@@ -1,6 +1,6 @@
 //! Plans ranked by corrected times.
 
-use super::process::{Calibration, Corrected};
+use super::process::{Corrected, StepCalibration};
 use pipesim_answer::plan::{Objective, Plan, Plans, Preference, RESOLUTION, Reason, mark_ties};
 use pipesim_models::layout::{ParallelConfig, Recompute};
 
@@ -10,7 +10,7 @@ pub const SEARCHED: usize = 5;
 /// Corrects plans and ranks them again, as the search does: first the simplest layout that predictions cannot tell from the best, then
 /// the others by the objective. Keeps the first `keep` and returns the correction of each.
 pub fn corrected_plans(
-    calibration: &Calibration,
+    calibration: &StepCalibration,
     objective: Objective,
     plans: &mut Plans,
     keep: usize,
@@ -44,8 +44,8 @@ pub fn corrected_plans(
     corrected
 }
 
-impl Calibration {
-    /// Returns the line of [`Calibration::described`] for plans, with what the correction cannot see.
+impl StepCalibration {
+    /// Returns the line of [`StepCalibration::described`] for plans, with what the correction cannot see.
     pub fn described_plans(&self, corrected: &[Corrected]) -> String {
         let searched = format!("ranked among {SEARCHED} times as many layouts, the fastest before calibration");
         format!("{}; {searched}", self.described(corrected))

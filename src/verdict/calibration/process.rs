@@ -6,8 +6,8 @@ use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::StepTime;
 use serde::Serialize;
 
-/// Shares of a step's parts, in their order.
-type Shares = [f64; 7];
+/// PartShares of a step's parts, in their order.
+type PartShares = [f64; 7];
 
 /// A layout with its predicted and its measured step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,14 +20,14 @@ pub struct MeasuredLayout {
 /// A measured layout as the process sees it.
 #[derive(Clone, Debug)]
 struct Observed {
-    shares: Shares,
+    shares: PartShares,
     /// ln(measured / predicted), the mean of its runs.
     log: f64,
 }
 
 /// Measured steps of a cluster, which correct predictions of other layouts.
 #[derive(Clone, Debug)]
-pub struct Calibration {
+pub struct StepCalibration {
     prior: Prior,
     observed: Vec<Observed>,
     factored: Cholesky,
@@ -65,12 +65,12 @@ pub struct Corrected {
     pub left_out: Option<LeftOutError>,
 }
 
-fn shares(time: &StepTime) -> Shares {
+fn shares(time: &StepTime) -> PartShares {
     let all = time.iteration();
     time.parts().map(|part| part.seconds / all)
 }
 
-fn likeness(prior: &Prior, a: &Shares, b: &Shares) -> f64 {
+fn likeness(prior: &Prior, a: &PartShares, b: &PartShares) -> f64 {
     (-prior.fading * a.iter().zip(b).map(|(a, b)| (a - b).abs()).sum::<f64>()).exp()
 }
 
@@ -78,15 +78,15 @@ fn counted(layouts: usize) -> String {
     if layouts == 1 { "1 measured layout".to_string() } else { format!("{layouts} measured layouts") }
 }
 
-impl Calibration {
+impl StepCalibration {
     /// Fits a calibration with the prior from published steps.
-    pub fn fit(runs: &[MeasuredLayout]) -> Calibration {
-        Calibration::with_prior(Prior::published(), runs)
+    pub fn fit(runs: &[MeasuredLayout]) -> StepCalibration {
+        StepCalibration::with_prior(Prior::published(), runs)
     }
 
     /// Fits a calibration. Runs that are predicted alike in every part are one layout, measured by the mean of their logarithms. Runs
     /// without a positive time say nothing.
-    pub fn with_prior(prior: Prior, runs: &[MeasuredLayout]) -> Calibration {
+    pub fn with_prior(prior: Prior, runs: &[MeasuredLayout]) -> StepCalibration {
         let log = |run: &MeasuredLayout| (run.measured_s / run.predicted.iteration()).ln();
         let mut runs: Vec<(&MeasuredLayout, f64)> =
             runs.iter().map(|run| (run, log(run))).filter(|(_, log)| log.is_finite()).collect();
@@ -108,7 +108,7 @@ impl Calibration {
             if row == column { alike + prior.noise } else { alike }
         });
         let whitened = factored.forward(&observed.iter().map(|one| one.log).collect::<Vec<_>>());
-        Calibration { prior, observed, factored, whitened }
+        StepCalibration { prior, observed, factored, whitened }
     }
 
     /// Returns the number of measured layouts.

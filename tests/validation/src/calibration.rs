@@ -6,7 +6,7 @@ use crate::errors::quantile;
 use crate::left_out::{KINDS, Kind, read_ratios};
 use crate::row::{Row, read};
 use anyhow::{Context, Result};
-use pipesim::calibration::{Calibration, LeftOutError, MeasuredLayout, Prior};
+use pipesim::calibration::{LeftOutError, MeasuredLayout, Prior, StepCalibration};
 use pipesim::costs::StepTime;
 use pipesim::models::IntervalClass;
 use serde_json::Value;
@@ -205,7 +205,7 @@ fn samples(group: &Group, prior: Prior) -> Vec<Sample> {
             let runs = chosen
                 .iter()
                 .map(|&number| MeasuredLayout { predicted: all[number].predicted, measured_s: all[number].measured_s });
-            let calibration = Calibration::with_prior(Prior { narrowing: 1.0, ..prior }, &runs.collect::<Vec<_>>());
+            let calibration = StepCalibration::with_prior(Prior { narrowing: 1.0, ..prior }, &runs.collect::<Vec<_>>());
             let logs: Vec<(f64, f64)> = chosen.iter().map(|&number| (all[number].log(), 1.0)).collect();
             let median = (quantile(&logs, 0.5)
                 - quantile(&logs.iter().map(|(log, _)| (-log, 1.0)).collect::<Vec<_>>(), 0.5))
