@@ -139,6 +139,7 @@ class Prediction(_Step):
     edp: int
     rounds: int
     micro_batch_size: int
+    framework: Record
 
 
 class Explanation(_Step):
@@ -165,6 +166,7 @@ class Check(Record):
     ops: int
     fewest_slots: int
     deliveries: list[Record]
+    frameworks: list[Record]
 
     @property
     def survives(self) -> dict[str, bool]:

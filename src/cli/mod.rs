@@ -5,6 +5,7 @@ mod explorer;
 mod failure;
 mod file_kind;
 mod flags;
+mod job_file;
 mod options;
 mod question_file;
 mod sandbox;
@@ -165,7 +166,7 @@ pub fn command() -> clap::Command {
 pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let arguments = question_file::expanded(&command, arguments, &sandbox::Sandbox)
+    let question_file::Expanded { arguments, job } = question_file::expanded(&command, arguments, &sandbox::Sandbox)
         .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, flags::as_flags(format!("{why}\n"))))?;
     let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -173,11 +174,14 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let job = job.map(Box::new);
     if let Some((_, given)) = matches.subcommand() {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
         match &mut cli.verb {
-            Verb::Predict(predict) => predict.micro_given = typed("micro"),
-            Verb::Explain(explain) => explain.micro_given = typed("micro"),
+            Verb::Predict(predict) => (predict.micro_given, predict.draw.print.job) = (typed("micro"), job),
+            Verb::Explain(explain) => (explain.micro_given, explain.print.job) = (typed("micro"), job),
+            Verb::Plan(plan) => plan.print.job = job,
+            Verb::Check(check) => check.print.job = job,
             #[cfg(feature = "training")]
             Verb::Train(train) => train.given = ["stages", "micro", "tp", "dp", "zero"].map(typed),
             _ => {}

@@ -2,13 +2,15 @@
 
 use super::Failure;
 use super::file_kind::mistaken;
+use super::job_file;
 use super::options::output::OneFile;
 use super::terminal::eprint;
 use super::terminal::progress::RemarkOptions;
 use clap::parser::ValueSource;
-use clap::{Args, Command};
+use clap::{Arg, ArgMatches, Args, Command};
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host, read_text};
+use pipesim_jobs::Job;
 use pipesim_schedule::sanitize::shell_quoted;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -35,55 +37,82 @@ impl QuestionOptions {
     }
 }
 
-/// Returns the arguments of a command and the options in its question file, except options that the arguments replace. A question file may
-/// be the first argument of the verb.
-pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &dyn Host) -> Result<Vec<OsString>, String> {
+/// Arguments, with the options that a file among them stands for.
+pub struct Expanded {
+    pub arguments: Vec<OsString>,
+    /// The job that they were taken from.
+    pub job: Option<Job>,
+}
+
+/// Adds to the arguments of a command the options in its question file, or of its job, except those that the arguments replace. A question
+/// file may be the first argument of the verb.
+pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static dyn Host) -> Result<Expanded, String> {
     let verb = arguments.get(1).and_then(|verb| verb.to_str()).and_then(|verb| command.find_subcommand(verb));
-    let Some(verb) = verb.filter(|verb| verb.get_arguments().any(|argument| argument.get_id() == "question")) else {
-        return Ok(arguments);
+    let takes = |verb: &Command, id: &str| verb.get_arguments().any(|argument| argument.get_id() == id);
+    let Some(verb) = verb.filter(|verb| takes(verb, "question") || takes(verb, "job")) else {
+        return Ok(Expanded { arguments, job: None });
     };
-    if let Some(file) = arguments.get_mut(2).filter(|word| word.to_str().is_some_and(is_file)) {
+    if let Some(file) =
+        arguments.get_mut(2).filter(|word| word.to_str().is_some_and(is_file) && takes(verb, "question"))
+    {
         *file = format!("--question={}", file.to_string_lossy()).into();
     }
     // options that the file makes complete are still missing here
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
     let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {
-        return Ok(arguments);
+        return Ok(Expanded { arguments, job: None });
     };
-    let Some(path) = given.get_one::<PathBuf>("question").map(|path| path.display().to_string()) else {
-        return Ok(arguments);
+    let (words, job) = match job_file::read(verb.get_name(), given, host)? {
+        Some((job, question)) => (job_file::options(verb.get_name(), &job, &question), Some(job)),
+        None => match given.try_get_one::<PathBuf>("question").ok().flatten() {
+            Some(path) => (of_question(verb, given, &path.display().to_string(), host)?, None),
+            None => return Ok(Expanded { arguments, job: None }),
+        },
     };
-    let text = read_text(host, &path, MOST_BYTES).map_err(|error| error.to_string())?;
+    let own = words.into_iter().filter(|(name, _)| !is_typed(verb, given, name)).map(|(_, word)| word.into());
+    arguments.splice(2..2, own.collect::<Vec<OsString>>());
+    Ok(Expanded { arguments, job })
+}
+
+fn argument<'a>(verb: &'a Command, name: &str) -> Option<&'a Arg> {
+    verb.get_arguments().find(|one| one.get_long_and_visible_aliases().is_some_and(|all| all.contains(&name)))
+}
+
+fn is_typed(verb: &Command, given: &ArgMatches, name: &str) -> bool {
+    let source = |one: &Arg| given.value_source(one.get_id().as_str());
+    argument(verb, name).is_some_and(|one| source(one) == Some(ValueSource::CommandLine))
+}
+
+/// Returns the options that the question in a file stands for, each with its name.
+fn of_question(
+    verb: &Command,
+    given: &ArgMatches,
+    path: &str,
+    host: &dyn Host,
+) -> Result<Vec<(String, String)>, String> {
+    let text = read_text(host, path, MOST_BYTES).map_err(|error| error.to_string())?;
     let at = |error: Error| format!("{path}: {error}");
-    let mistaken = |error| mistaken("", "question", &path).unwrap_or_else(|| at(error));
+    let mistaken = |error| mistaken("", "question", path).unwrap_or_else(|| at(error));
     let question = Question::from_toml(&text).map_err(mistaken)?;
-    let argument = |name: &str| {
-        verb.get_arguments().find(|one| one.get_long_and_visible_aliases().is_some_and(|all| all.contains(&name)))
-    };
-    let is_typed = |name: &str| {
-        argument(name).is_some_and(|one| given.value_source(one.get_id().as_str()) == Some(ValueSource::CommandLine))
-    };
     let (words, left) = if verb.get_name() == "plan" {
         let (asked, left) = question.of_all_layouts().map_err(at)?;
         (words(&asked, &["seq"]), left)
     } else {
-        if !question.gpus.is_empty() && question.stages == [1] && !is_typed("stages") {
-            let file = shell_quoted(&path);
+        if !question.gpus.is_empty() && question.stages == [1] && !is_typed(verb, given, "stages") {
+            let file = shell_quoted(path);
             return Err(format!("{path}: a question about all layouts; ask `pipesim plan {file}`, or give `stages`"));
         }
         let (asked, left) = question.of_its_layouts();
         (words(&asked, &["stages"]), left)
     };
-    if let Some((name, _)) = words.iter().find(|(name, _)| argument(name).is_none()) {
+    if let Some((name, _)) = words.iter().find(|(name, _)| argument(verb, name).is_none()) {
         return Err(format!("{path}: {} has no `{name}`; leave it out of the file", verb.get_name()));
     }
     if !left.is_empty() && given.try_get_one("quiet").ok().flatten() != Some(&true) {
         let left = left.join(", ");
         eprint(&format!("note: {path}: {} leaves out {left}", verb.get_name()));
     }
-    let own = words.into_iter().filter(|(name, _)| !is_typed(name)).map(|(_, word)| word.into());
-    arguments.splice(2..2, own.collect::<Vec<OsString>>());
-    Ok(arguments)
+    Ok(words)
 }
 
 fn is_file(word: &str) -> bool {
@@ -91,7 +120,7 @@ fn is_file(word: &str) -> bool {
 }
 
 /// Returns the options that a question represents, each with its name; `required` ones even if they have their default.
-fn words(question: &Question, required: &[&str]) -> Vec<(String, String)> {
+pub fn words(question: &Question, required: &[&str]) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let mut words = Vec::new();
     for (name, value) in question.settings(required) {

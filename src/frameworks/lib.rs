@@ -12,8 +12,8 @@
 //! let megatron = Framework::find("megatron-core", None)?;
 //! let mut facts = Facts::default();
 //! facts.set("p", 4).set("v", 2).set("m", 6).set("group", 4);
-//! let objection = &megatron.objections(&facts)[0];
-//! assert!(objection.source.contains("schedules.py"));
+//! let objections = megatron.objections(&facts)?;
+//! assert!(objections[0].source.contains("schedules.py"));
 //! # Ok::<(), pipesim_frameworks::Error>(())
 //! ```
 

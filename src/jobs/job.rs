@@ -43,6 +43,8 @@ pub struct Job {
     pub not_modelled: Vec<NotModelled>,
     /// Options that the framework does not have.
     pub unknown: Vec<Unknown>,
+    /// What the framework itself would refuse, in its own words.
+    pub refused: Vec<String>,
     /// What the job does not say, and what is taken instead: one sentence each.
     pub assumed: Vec<String>,
     /// Training software, if the framework has several stacks: a name of hardware/stacks.

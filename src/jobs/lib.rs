@@ -6,24 +6,29 @@
 
 pub mod config;
 mod error;
+mod given;
 mod job;
 mod kind;
 mod launch;
 pub mod log;
 mod measurement;
 pub mod megatron;
+mod model;
 mod reading;
 mod setting;
 pub mod shell;
 mod source;
+mod summary;
 mod vocabulary;
 pub mod yaml;
 
 pub use error::{JobError, Missing};
+pub use given::GivenJob;
 pub use job::{Job, NotModelled, Unknown};
-pub use kind::{FileKind, read};
+pub use kind::{FileKind, read, read_log};
 pub use launch::Launch;
 pub use measurement::{Dropped, Measurement, Timer};
+pub use model::JobModel;
 pub use reading::Reading;
 pub use setting::{Setting, Settings};
 pub use source::{SourceFile, Sources};

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Steps that do not count.
+/// Lines of steps that do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Dropped {
     /// First steps, which compile and allocate.
@@ -12,6 +12,8 @@ pub struct Dropped {
     pub after_pause: usize,
     /// Steps under a profiler.
     pub profiled: usize,
+    /// Steps of another batch size than the last, as in a ramp-up.
+    pub other_batch: usize,
 }
 
 /// A timer of the framework: medians over its printed lines, in milliseconds.
@@ -26,15 +28,17 @@ pub struct Timer {
 /// What a run printed about its steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Seconds of each step that counts, in order; of a longer log the last million.
+    /// Seconds of each step that counts, in order; of a longer log the last 524,288.
     #[serde(skip)]
     pub step_s: Vec<f32>,
-    /// Number of steps that count.
+    /// Number of lines that count; Megatron prints one for `log_interval` steps, which have that weight in the medians.
     pub steps: usize,
-    /// Their median, in seconds.
+    /// Their median, in seconds; 0 if the log has tokens per second alone and does not say how many a step has.
     pub median_s: f64,
     /// Their 5th and 95th percentile, in seconds.
     pub range_s: [f64; 2],
+    /// Whether fewer than 3 steps remained, so that all but the first count.
+    pub few: bool,
     /// Steps that do not count.
     pub dropped: Dropped,
     /// Most memory that tensors had, in bytes, by rank.

@@ -1,9 +1,10 @@
 //! What a job says about model, layout and batch, in one set of names for all frameworks.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a job says, as the framework's own parser reads it, defaults included; `None` where neither the job nor a default says it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reading {
     /// Layers of the model, without those of multi-token prediction.
     pub layers: Option<u32>,

@@ -1,6 +1,7 @@
 //! What each option of a framework means for a step: the files of `jobs/`.
 
-use crate::setting::same_name;
+use crate::job::{Job, NotModelled, Unknown};
+use crate::setting::{Settings, same_name};
 use pipesim_schedule::nearest::nearest;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub enum Meaning<'a> {
 }
 
 /// The options of a framework.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vocabulary {
     /// Names that are read.
@@ -36,29 +37,83 @@ pub struct Vocabulary {
     pub unless: BTreeMap<String, Vec<String>>,
 }
 
+/// Returns the text of a file of `jobs/`.
+pub(crate) fn text(name: &str) -> &'static str {
+    FILES.iter().find(|(known, _)| *known == name).expect("a name of a file in jobs/").1
+}
+
 impl Vocabulary {
     /// Returns the vocabulary of a file of `jobs/`.
     pub fn of(framework: &str) -> Vocabulary {
-        let (_, text) = FILES.iter().find(|(name, _)| *name == framework).expect("a framework with a file in jobs/");
-        toml::from_str(text).expect("a test reads every file of jobs/")
+        toml::from_str(text(framework)).expect("a test reads every file of jobs/")
+    }
+
+    /// Returns several vocabularies as one; what an earlier one says of a name holds.
+    pub fn of_all(frameworks: &[&str]) -> Vocabulary {
+        let mut all = Vocabulary::default();
+        for framework in frameworks {
+            let mut more = Vocabulary::of(framework);
+            let is_new = |name: &String| all.known(name, &[]).is_none();
+            more.reads.retain(is_new);
+            more.ignored.retain(is_new);
+            more.changes.retain(|name, _| is_new(name));
+            more.unless.retain(|name, _| more.changes.contains_key(name));
+            all.reads.extend(more.reads);
+            all.ignored.extend(more.ignored);
+            all.changes.extend(more.changes);
+            all.unless.extend(more.unless);
+        }
+        all
     }
 
     /// Returns what an option means with these values.
     pub fn meaning(&self, name: &str, values: &[String]) -> Meaning<'_> {
+        self.known(name, values).unwrap_or_else(|| {
+            let plain = self.ignored.iter().filter(|name| !name.contains('*'));
+            let known: Vec<&str> =
+                self.reads.iter().chain(plain).chain(self.changes.keys()).map(String::as_str).collect();
+            Meaning::Unknown(nearest(name, &known).into_iter().next())
+        })
+    }
+
+    /// Returns what an option of the framework means; `None` if it has no such option.
+    fn known(&self, name: &str, values: &[String]) -> Option<Meaning<'_>> {
         if self.reads.iter().any(|known| same_name(known, name)) {
-            return Meaning::Read;
+            return Some(Meaning::Read);
         }
         if let Some((known, changes)) = self.changes.iter().find(|(known, _)| same_name(known, name)) {
             let plain =
                 self.unless.get(known).is_some_and(|plain| values.first().is_some_and(|value| plain.contains(value)));
-            return if plain { Meaning::Ignored } else { Meaning::Changes(changes) };
+            return Some(if plain { Meaning::Ignored } else { Meaning::Changes(changes) });
         }
-        if self.ignored.iter().any(|pattern| matches(pattern, name)) {
-            return Meaning::Ignored;
+        self.ignored.iter().any(|pattern| matches(pattern, name)).then_some(Meaning::Ignored)
+    }
+}
+
+impl Job {
+    /// Sorts options by what they mean for a step. `dashes` stand before each name, as the job writes it.
+    pub fn sort(&mut self, vocabulary: &Vocabulary, settings: &Settings, dashes: &str) {
+        for (place, setting) in settings.0.iter().enumerate() {
+            if settings.0[place + 1..].iter().any(|later| same_name(&later.name, &setting.name)) {
+                continue;
+            }
+            let words = [&[format!("{dashes}{}", setting.name)], setting.values.as_slice()].concat();
+            let option = words.join(" ");
+            let is_off = setting.values.len() == 1 && ["false", "False"].contains(&setting.values[0].as_str());
+            match vocabulary.meaning(&setting.name, &setting.values) {
+                Meaning::Read => {}
+                Meaning::Changes(_) if is_off => self.ignored.push(option),
+                Meaning::Ignored => self.ignored.push(option),
+                Meaning::Changes(changes) => {
+                    self.not_modelled.push(NotModelled { option, changes: changes.to_string() });
+                }
+                Meaning::Unknown(nearest) => self.unknown.push(Unknown {
+                    option: words[0].clone(),
+                    nearest: nearest.map(|name| format!("{dashes}{name}")),
+                    place: setting.place.clone(),
+                }),
+            }
         }
-        let plain = self.ignored.iter().filter(|name| !name.contains('*'));
-        let known: Vec<&str> = self.reads.iter().chain(plain).chain(self.changes.keys()).map(String::as_str).collect();
-        Meaning::Unknown(nearest(name, &known).into_iter().next())
     }
 }
 

@@ -21,7 +21,7 @@ const CRATES: [(&str, &str); 17] = [
     ("import", "schedule"),
     ("report", "cost schedule sim system"),
     ("answer", "cost frameworks language models report schedule sim system"),
-    ("verdict", "answer cost jobs models report"),
+    ("verdict", "answer cost frameworks jobs models report"),
     ("train", "gpu models schedule system"),
     ("exec", "cost gpu models nvshmem-sys schedule train"),
     ("measure", "answer cost exec models report schedule sim system train"),

@@ -131,7 +131,7 @@ fn check_says_what_frameworks_refuse() {
     assert!(err.contains("1f1b: PyTorch 2.15: refuses"), "{err}");
     assert_eq!(pipesim("check -q -p 4 -m 8 -s 1f1b --framework pytorch --framework-version 2.11").0, 0);
     fails("check -q -p 4 -m 8 -s 1f1b --framework pytorch --framework-version 1.0", 2, &["2.15"]);
-    fails("check -q -p 4 -m 8 -s 1f1b --framework torch", 2, &["known: ", "pytorch"]);
+    fails("check -q -p 4 -m 8 -s 1f1b --framework torch", 2, &["choose among", "pytorch"]);
 }
 
 #[cfg(feature = "training")]

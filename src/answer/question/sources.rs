@@ -15,11 +15,14 @@ fn usage(error: impl ToString) -> Error {
     Error::Usage(error.to_string())
 }
 
-/// Finds a model by name or reads its file, for `sequence` tokens per sequence.
+/// Finds a model by name, or reads its file or the text of a shape file, for `sequence` tokens per sequence.
 ///
 /// # Errors
 /// No such model, or a file that describes none.
 pub fn model(name: &str, sequence: u32, host: &dyn Host, observer: &dyn Observer) -> Result<Config, Error> {
+    if name.starts_with('{') {
+        return shape::read(name, sequence as usize).map_err(|error| usage(format!("`model`: {error}")));
+    }
     if !(name.ends_with(".json") || name.contains('/')) {
         return model_spec::transformer_named(name).ok_or_else(|| usage(model_spec::unknown(name)));
     }

@@ -11,9 +11,11 @@ use crate::cli::terminal::{print, print_folded, print_text, table, to_ascii, wid
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use pipesim_cost::GivenCosts;
+use pipesim_jobs::Job;
 use pipesim_report::{self as report, NamedBytes, Output, OutputKind, Report, endings, is_control};
 use pipesim_schedule::sanitize::shell_quoted;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -42,6 +44,9 @@ pub struct PrintOptions {
     /// Print ASCII instead of Unicode, with --format table or md
     #[arg(long)]
     pub ascii: bool,
+    /// The job that the options were taken from.
+    #[arg(skip)]
+    pub job: Option<Box<Job>>,
 }
 
 impl PrintOptions {
@@ -54,12 +59,37 @@ impl PrintOptions {
         csv: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Json => print(&escaped(&json()?)),
-            Format::Table => print_folded(&self.plain(table())),
+            Format::Json => print(&escaped(&self.with_job(json()?)?)),
+            Format::Table => print_folded(&self.plain(self.understood() + &table())),
             Format::Md => print(&self.plain(report.markdown())),
             Format::Latex => print(&report.latex()),
             Format::Csv => print_text(&csv()),
         }
+    }
+
+    /// Returns the lines that say what was understood of a job.
+    fn understood(&self) -> String {
+        let lines = |job: &Job| -> String {
+            std::iter::once(job.sentence()).chain(job.details()).map(|line| line + "\n").collect()
+        };
+        self.job.as_deref().map_or_else(String::new, |job| as_flags(lines(job)) + "\n")
+    }
+
+    /// Adds the job to a JSON object.
+    fn with_job(&self, text: String) -> Result<String, Failure> {
+        let (Some(job), Ok(Value::Object(mut printed))) = (&self.job, serde_json::from_str(&text)) else {
+            return Ok(text);
+        };
+        printed.insert("job".to_string(), serde_json::to_value(job).map_err(anyhow::Error::from)?);
+        json(&printed)
+    }
+
+    /// Prints what was understood of a job that has no answer.
+    pub fn without_answer<F: Into<Failure>>(&self, failure: F) -> Failure {
+        let nothing = |_: &Job| {
+            self.show(&Report::default(), || Ok("{\"schema_version\": 1}".to_string()), String::new, String::new)
+        };
+        self.job.as_deref().and_then(|job| nothing(job).err()).unwrap_or_else(|| failure.into())
     }
 
     /// Prints the costs assumed for those that were not given. JSON has them in each prediction.

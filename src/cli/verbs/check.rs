@@ -1,6 +1,7 @@
 //! `pipesim check`: whether schedules are valid, and under which deliveries they finish without deadlock.
 
 use crate::cli::Failure;
+use crate::cli::job_file::{JobGpus, JobOptions};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::output::{PrintOptions, versioned};
 use crate::cli::options::schedules::{SearchOptions, graphs};
@@ -37,9 +38,13 @@ pub struct Check {
     #[arg(long, value_name = "VERSION")]
     framework_version: Option<String>,
     #[command(flatten)]
-    print: PrintOptions,
+    pub print: PrintOptions,
     #[command(flatten)]
     details: DetailOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub job_gpus: JobGpus,
 }
 
 #[derive(Serialize)]

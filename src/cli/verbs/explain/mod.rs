@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::cli::flags::{as_flags, in_report};
+use crate::cli::job_file::{JobGpus, JobOptions};
 use crate::cli::options::costs::{CostOptions, read_text};
 use crate::cli::options::fsdp::FsdpOptions;
 use crate::cli::options::hardware::HardwareOptions;
@@ -49,7 +50,7 @@ pub struct Explain {
     #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     exact: Option<u64>,
     #[command(flatten)]
-    print: PrintOptions,
+    pub print: PrintOptions,
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
@@ -58,6 +59,10 @@ pub struct Explain {
     thresholds: ThresholdOptions,
     #[command(flatten)]
     file: QuestionOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub job_gpus: JobGpus,
 }
 
 impl Explain {
@@ -113,7 +118,7 @@ impl Explain {
         if !self.micro_given {
             question.micro.clear();
         }
-        let prepared = question.prepare(&Sandbox, &self.remarks)?;
+        let prepared = question.prepare(&Sandbox, &self.remarks).map_err(|error| self.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
         let unit = if prepared.layouts().is_empty() { self.costs.time_unit() } else { "ms" };
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;

@@ -5,6 +5,7 @@ mod watch;
 
 use crate::cli::Failure;
 use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
+use crate::cli::job_file::JobOptions;
 use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{PrintOptions, json, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
@@ -85,11 +86,13 @@ pub struct PlanVerb {
     #[command(flatten)]
     calibrate: CalibrateOptions,
     #[command(flatten)]
-    print: PrintOptions,
+    pub print: PrintOptions,
     #[command(flatten)]
     remarks: RemarkOptions,
     #[command(flatten)]
     file: QuestionOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
 }
 
 fn fixed(text: &str) -> Result<String, String> {

@@ -8,6 +8,7 @@ mod sweep;
 use crate::cli::Failure;
 use crate::cli::flags::as_flags;
 use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
+use crate::cli::job_file::{JobGpus, JobOptions};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::fsdp::FsdpOptions;
@@ -49,7 +50,7 @@ pub struct Predict {
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
-    draw: DrawOptions,
+    pub draw: DrawOptions,
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
@@ -58,6 +59,10 @@ pub struct Predict {
     thresholds: ThresholdOptions,
     #[command(flatten)]
     file: QuestionOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub job_gpus: JobGpus,
 }
 
 #[derive(Serialize)]
@@ -96,7 +101,8 @@ impl Predict {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
         let question = self.question();
-        let prepared = question.prepare(&Sandbox, &self.remarks)?;
+        let prepared =
+            question.prepare(&Sandbox, &self.remarks).map_err(|error| self.draw.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
         if prepared.layouts().len() > 1 {
             return self.layouts(&question, &prepared);
@@ -120,7 +126,8 @@ impl Predict {
         let found = self.collect(&prepared, self.remarks, &mut SpanFiles::default(), |found| {
             ops = found.ops;
             kept(found)
-        })?;
+        });
+        let found = found.map_err(|failure| self.draw.print.without_answer(failure))?;
         let tables = |report: &Report| {
             if is_drawn(ops) {
                 return self.draw.terminal(report);

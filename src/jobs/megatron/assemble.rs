@@ -1,0 +1,26 @@
+//! The job that options say.
+
+use super::dialect::Dialect;
+use super::options::{Options, unresolved};
+use super::{further, reading, shape};
+use crate::error::JobError;
+use crate::job::Job;
+use crate::setting::Settings;
+use crate::vocabulary::{Meaning, Vocabulary};
+
+/// Reads a job from options with the names of a dialect.
+pub(super) fn job(dialect: Dialect, program: &str, given: &Settings, world: Option<u32>) -> Result<Job, JobError> {
+    let vocabulary = Vocabulary::of_all(dialect.vocabularies());
+    let missing = unresolved(given, |setting| vocabulary.meaning(&setting.name, &setting.values) == Meaning::Read);
+    if !missing.is_empty() {
+        return Err(JobError::Missing(missing));
+    }
+    let settings = dialect.in_megatrons_names(given);
+    let options = Options(&settings);
+    let mut job = Job { reading: reading::read(&options, world)?, ..Job::default() };
+    job.shape = shape::keys(&options, &job.reading, program)?;
+    job.further = further::settings(&options, &job.reading);
+    job.sort(&vocabulary, given, "--");
+    dialect.complete(&options, &mut job)?;
+    Ok(job)
+}

@@ -1,0 +1,53 @@
+//! What the options say to further settings of a question, in its own names.
+
+use super::options::Options;
+use crate::reading::Reading;
+use std::collections::BTreeMap;
+
+/// Returns the further settings of a question.
+pub(super) fn settings(options: &Options<'_>, read: &Reading) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut set = |name: &str, value: &str| all.insert(name.to_string(), value.to_string());
+    if options.flag("overlap-moe-expert-parallel-comm") {
+        set("moe-overlap", "true");
+        if options.flag("delay-wgrad-compute") {
+            set("delay-wgrad", "true");
+        }
+    }
+    if let Some(graph) = cuda_graph(options) {
+        set("cuda-graph", graph);
+    }
+    let is_plain = |backend: &str| ["unfused", "local"].iter().any(|name| backend.ends_with(name));
+    if options.text("attention-backend").is_some_and(is_plain) {
+        set("attention", "plain");
+    }
+    if read.dispatcher.as_deref() == Some("flex") {
+        let backend = options.text("moe-flex-dispatcher-backend").filter(|backend| *backend == "hybridep");
+        set("dispatcher", backend.unwrap_or("deepep"));
+    }
+    if read.experts.is_some() {
+        if options.text("moe-expert-capacity-factor").is_some_and(|factor| !factor.starts_with('-')) {
+            set("routing", "capacity");
+        } else if options.flag("moe-router-force-load-balancing") {
+            set("routing", "balanced");
+        }
+    }
+    let group = options.text("microbatch-group-size-per-virtual-pipeline-stage");
+    if let Some(group) = group.filter(|_| read.vp.is_some_and(|chunks| chunks > 1)) {
+        set("set", &format!("group={group}"));
+    }
+    all
+}
+
+/// Returns what is launched as CUDA graphs; `None`: nothing.
+fn cuda_graph(options: &Options<'_>) -> Option<&'static str> {
+    let implementation = options.text("cuda-graph-impl").filter(|name| *name != "none");
+    let scope = options.list("cuda-graph-modules").or(options.list("cuda-graph-scope"));
+    let is_old = options.flag("enable-cuda-graph") || options.flag("external-cuda-graph");
+    if implementation.is_none() && !is_old {
+        return None;
+    }
+    let parts = scope.unwrap_or_default();
+    let is_whole = parts.iter().all(|part| part.starts_with("full"));
+    Some(if is_whole { "full" } else { "partial" })
+}

@@ -1,0 +1,384 @@
+//! Commands of a shell script: pipelines, conditions, loops and functions.
+
+use super::syntax::{Assign, Assigned, DEEPEST, Node, Parsed, Parser, Part, Raw};
+use std::rc::Rc;
+
+impl Parser {
+    /// Returns the next complete command; `None` at the end.
+    pub(super) fn next(&mut self) -> Parsed<Option<Node>> {
+        self.depth = 0;
+        self.newlines();
+        if self.at >= self.chars.len() {
+            return Ok(None);
+        }
+        let node = self.and_or()?;
+        self.blanks();
+        match self.peek() {
+            Some(';' | '&') if self.peek_at(1) != Some(';') => self.at += 1,
+            Some('\n') | None => {}
+            Some(other) => return Err(format!("expected the end of a command, found {other:?}")),
+        }
+        self.newlines();
+        Ok(Some(node))
+    }
+
+    fn and_or(&mut self) -> Parsed<Node> {
+        let mut node = self.pipeline()?;
+        loop {
+            self.blanks();
+            let and = self.starts("&&");
+            if !and && !self.starts("||") {
+                return Ok(node);
+            }
+            self.at += 2;
+            self.newlines();
+            let right = self.pipeline()?;
+            // a long chain leans to the left, and is run (and dropped) as deep as it is long
+            self.depth += 1;
+            if self.depth > 20 * DEEPEST {
+                return Err("expected a shorter chain of `&&` and `||`".to_string());
+            }
+            node = Node::Both(Box::new(node), and, Box::new(right));
+        }
+    }
+
+    fn pipeline(&mut self) -> Parsed<Node> {
+        self.blanks();
+        let mut not = false;
+        loop {
+            if self.keyword("!") {
+                not = !not;
+            } else if self.keyword("time") {
+                if self.starts("-p ") {
+                    self.at += 2;
+                }
+            } else {
+                break;
+            }
+            self.blanks();
+        }
+        let mut all = vec![self.command()?];
+        loop {
+            self.blanks();
+            if self.peek() != Some('|') || self.peek_at(1) == Some('|') {
+                break;
+            }
+            self.at += if self.peek_at(1) == Some('&') { 2 } else { 1 };
+            self.newlines();
+            all.push(self.command()?);
+        }
+        let node = if all.len() == 1 { all.remove(0) } else { Node::Pipe(all) };
+        Ok(if not { Node::Not(Box::new(node)) } else { node })
+    }
+
+    /// Commands until one of the words, which stays.
+    fn list(&mut self, ends: &[&str]) -> Parsed<Vec<Node>> {
+        let mut nodes = Vec::new();
+        loop {
+            self.newlines();
+            let at = self.at;
+            if ends.iter().any(|end| self.keyword(end)) || self.peek().is_none() {
+                self.at = at;
+                return Ok(nodes);
+            }
+            nodes.push(self.and_or()?);
+            self.blanks();
+            match self.peek() {
+                Some(';') if self.peek_at(1) == Some(';') => {}
+                Some(';' | '&') => self.at += 1,
+                Some('\n' | ')') | None => {}
+                Some(other) => return Err(format!("expected the end of a command, found {other:?}")),
+            }
+        }
+    }
+
+    fn command(&mut self) -> Parsed<Node> {
+        self.deeper(|parser| {
+            let Some(node) = parser.compound()? else { return parser.simple() };
+            let mut redirects = Vec::new();
+            loop {
+                parser.blanks();
+                match parser.redirect()? {
+                    Some(redirect) => redirects.push(redirect),
+                    None if redirects.is_empty() => return Ok(node),
+                    None => return Ok(Node::Redirected(Box::new(node), redirects)),
+                }
+            }
+        })
+    }
+
+    fn compound(&mut self) -> Parsed<Option<Node>> {
+        Ok(Some(if self.starts("((") {
+            match self.arithmetic() {
+                Some(text) => Node::Arithmetic(text),
+                None => self.subshell()?,
+            }
+        } else if self.peek() == Some('(') {
+            self.subshell()?
+        } else if self.keyword("{") {
+            let list = self.list(&["}"])?;
+            self.expect("}")?;
+            Node::Sequence(list)
+        } else if self.keyword("[[") {
+            Node::Test(self.test()?)
+        } else if self.keyword("if") {
+            self.conditional()?
+        } else if self.keyword("case") {
+            self.case()?
+        } else if self.keyword("for") || self.keyword("select") {
+            self.each()?
+        } else if self.keyword("while") {
+            self.repeat(false)?
+        } else if self.keyword("until") {
+            self.repeat(true)?
+        } else if self.keyword("function") {
+            let name = self.word()?.text;
+            self.blanks();
+            if self.starts("()") {
+                self.at += 2;
+            }
+            self.newlines();
+            Node::Function(name, Rc::new(self.command()?))
+        } else {
+            return Ok(None);
+        }))
+    }
+
+    fn subshell(&mut self) -> Parsed<Node> {
+        self.at += 1;
+        let list = self.list(&[")"])?;
+        self.expect(")")?;
+        Ok(Node::Subshell(list))
+    }
+
+    /// Takes `(( ))`; `None` if the text is two subshells.
+    fn arithmetic(&mut self) -> Option<String> {
+        let (start, line) = (self.at, self.line);
+        self.at += 1;
+        let inner = self.balanced('(', ')').ok()?;
+        if self.peek() == Some(')') {
+            self.at += 1;
+            return Some(inner);
+        }
+        (self.at, self.line) = (start, line);
+        None
+    }
+
+    fn conditional(&mut self) -> Parsed<Node> {
+        let mut arms = Vec::new();
+        loop {
+            let condition = self.list(&["then"])?;
+            self.expect("then")?;
+            let body = self.list(&["elif", "else", "fi"])?;
+            arms.push((Some(condition), body));
+            if self.keyword("elif") {
+                continue;
+            }
+            if self.keyword("else") {
+                arms.push((None, self.list(&["fi"])?));
+            }
+            self.expect("fi")?;
+            return Ok(Node::If(arms));
+        }
+    }
+
+    fn case(&mut self) -> Parsed<Node> {
+        let value = self.word()?;
+        self.expect("in")?;
+        let mut arms = Vec::new();
+        loop {
+            self.newlines();
+            if self.keyword("esac") {
+                return Ok(Node::Case(value, arms));
+            }
+            if self.peek() == Some('(') {
+                self.at += 1;
+            }
+            let mut patterns = Vec::new();
+            loop {
+                self.blanks();
+                patterns.push(self.word()?);
+                self.blanks();
+                match self.peek() {
+                    Some('|') => self.at += 1,
+                    Some(')') => break,
+                    _ => return Err("expected ')' after the pattern of `case`".to_string()),
+                }
+            }
+            self.at += 1;
+            arms.push((patterns, self.list(&["esac", ";;", ";;&", ";&"])?));
+            for end in [";;&", ";;", ";&"] {
+                if self.starts(end) {
+                    self.at += end.len();
+                    break;
+                }
+            }
+        }
+    }
+
+    fn each(&mut self) -> Parsed<Node> {
+        if self.starts("((") {
+            let text = self.arithmetic().ok_or("expected `for ((start; condition; step))`")?;
+            let mut parts = text.splitn(3, ';').map(str::to_string);
+            let parts: [String; 3] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+            self.blanks();
+            if self.peek() == Some(';') {
+                self.at += 1;
+            }
+            return Ok(Node::Count(parts, self.body()?));
+        }
+        let name = self.word()?.text;
+        self.newlines();
+        let mut words = None;
+        if self.keyword("in") {
+            let mut list = Vec::new();
+            loop {
+                self.blanks();
+                match self.peek() {
+                    None | Some('\n' | ';') => break,
+                    Some('&' | '|' | ')' | '(') => return Err("expected words after `in`".to_string()),
+                    _ => list.push(self.some_word()?),
+                }
+            }
+            words = Some(list);
+        }
+        self.blanks();
+        if self.peek() == Some(';') {
+            self.at += 1;
+        }
+        Ok(Node::For(name, words, self.body()?))
+    }
+
+    fn body(&mut self) -> Parsed<Vec<Node>> {
+        self.newlines();
+        if self.keyword("{") {
+            let list = self.list(&["}"])?;
+            self.expect("}")?;
+            return Ok(list);
+        }
+        self.expect("do")?;
+        let list = self.list(&["done"])?;
+        self.expect("done")?;
+        Ok(list)
+    }
+
+    fn repeat(&mut self, until: bool) -> Parsed<Node> {
+        let condition = self.list(&["do"])?;
+        Ok(Node::While(until, condition, self.body()?))
+    }
+
+    fn test(&mut self) -> Parsed<Vec<Raw>> {
+        let mut words: Vec<Raw> = Vec::new();
+        loop {
+            self.newlines();
+            if self.keyword("]]") {
+                return Ok(words);
+            }
+            let line = self.line();
+            let operator = ["&&", "||", "(", ")", "<", ">"].into_iter().find(|operator| self.starts(operator));
+            let regex = words.last().is_some_and(|word| word.text == "=~");
+            match operator {
+                Some(operator) if !(regex && operator == "(") => {
+                    self.at += operator.len();
+                    words.push(Raw { text: operator.to_string(), line });
+                }
+                _ if self.peek().is_none() => return Err("expected \"]]\", found the end".to_string()),
+                _ => {
+                    let word = if regex { self.word_until(|c| c.is_whitespace())? } else { self.some_word()? };
+                    words.push(word);
+                }
+            }
+        }
+    }
+
+    fn simple(&mut self) -> Parsed<Node> {
+        let (mut parts, mut redirects) = (Vec::new(), Vec::new());
+        let mut declares = true;
+        loop {
+            self.blanks();
+            if let Some(redirect) = self.redirect()? {
+                redirects.push(redirect);
+                continue;
+            }
+            match self.peek() {
+                None | Some('\n' | ';' | '&' | '|' | ')') => break,
+                Some('(') => {
+                    return match parts.pop() {
+                        Some(Part::Word(name)) if parts.is_empty() => self.function(name.text),
+                        _ => Err("expected a word, found '('".to_string()),
+                    };
+                }
+                _ => {}
+            }
+            if declares && let Some(assign) = self.assignment()? {
+                parts.push(Part::Assign(assign));
+                continue;
+            }
+            let word = self.some_word()?;
+            declares = matches!(&*word.text, "export" | "declare" | "local" | "readonly" | "typeset")
+                || declares && parts.iter().any(|part| matches!(part, Part::Word(_)));
+            parts.push(Part::Word(word));
+        }
+        if parts.is_empty() && redirects.is_empty() {
+            return Err(match self.peek() {
+                Some(c) => format!("expected a command, found {c:?}"),
+                None => "expected a command, found the end".to_string(),
+            });
+        }
+        Ok(Node::Simple(parts, redirects))
+    }
+
+    fn function(&mut self, name: String) -> Parsed<Node> {
+        self.at += 1;
+        self.blanks();
+        if self.peek() != Some(')') {
+            return Err("expected `()` of a function".to_string());
+        }
+        self.at += 1;
+        self.newlines();
+        Ok(Node::Function(name, Rc::new(self.command()?)))
+    }
+
+    fn assignment(&mut self) -> Parsed<Option<Assign>> {
+        let mut end = self.at;
+        let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        while self.chars.get(end).is_some_and(is_name) {
+            end += 1;
+        }
+        if end == self.at || self.chars[self.at].is_ascii_digit() {
+            return Ok(None);
+        }
+        let (start, line) = (self.at, self.line);
+        let name: String = self.chars[self.at..end].iter().collect();
+        self.at = end;
+        let index = if self.peek() == Some('[') { self.balanced('[', ']').ok() } else { None };
+        let append = self.peek() == Some('+');
+        if append {
+            self.at += 1;
+        }
+        if self.peek() != Some('=') {
+            (self.at, self.line) = (start, line);
+            return Ok(None);
+        }
+        self.at += 1;
+        let value = if self.peek() == Some('(') { self.array()? } else { Assigned::Scalar(self.word()?) };
+        Ok(Some(Assign { name, index, append, value }))
+    }
+
+    fn array(&mut self) -> Parsed<Assigned> {
+        self.at += 1;
+        let mut words = Vec::new();
+        loop {
+            self.newlines();
+            match self.peek() {
+                Some(')') => {
+                    self.at += 1;
+                    return Ok(Assigned::Array(words));
+                }
+                None | Some('(' | ';' | '|') => return Err("expected ')' of an array".to_string()),
+                Some('&' | '<' | '>') => self.at += 1,
+                _ => words.push(self.some_word()?),
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What a shell knows while a script is read: variables, arguments, functions and files.
+
+use super::syntax::{Assign, Node, Raw, mark_of};
+use super::text::{Marks, is_name, names, plain};
+use super::{Command, Word};
+use crate::error::JobError;
+use crate::source::Sources;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Most commands and repetitions that are read.
+const MOST_STEPS: usize = 20_000;
+/// Most characters that all expansions have together.
+const MOST_TEXT: usize = 4 << 20;
+/// Deepest nesting of commands, functions and shells.
+const DEEPEST: usize = 48;
+
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Scalar(String),
+    List(BTreeMap<i64, String>),
+    Map(BTreeMap<String, String>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    pub(super) value: Value,
+    pub(super) exported: bool,
+}
+
+/// Why the commands that follow are not run.
+#[derive(Clone, Debug)]
+pub(super) enum Stop {
+    Limit(String),
+    Exit,
+    Return(bool),
+    Break(usize),
+    Continue(usize),
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Status {
+    pub(super) failed: bool,
+    /// Whether it depends on something outside of the job.
+    pub(super) unknown: bool,
+    /// Name marks of what it depends on.
+    pub(super) names: String,
+}
+
+impl Status {
+    pub(super) fn of(yes: bool, names: String) -> Status {
+        Status { failed: !yes, unknown: !names.is_empty(), names }
+    }
+}
+
+/// A shell and everything that it has read.
+pub(super) struct Shell<'a> {
+    pub(super) sources: &'a Sources,
+    pub(super) variables: BTreeMap<String, Variable>,
+    pub(super) arguments: Vec<String>,
+    pub(super) functions: BTreeMap<String, Rc<Node>>,
+    /// Variables that `local` hid, by function.
+    pub(super) hidden: Vec<Vec<(String, Option<Variable>)>>,
+    /// Names that the script assigns somewhere: where they are unset they are empty.
+    pub(super) assigned: BTreeSet<String>,
+    /// Files that the script wrote.
+    pub(super) written: BTreeMap<String, String>,
+    pub(super) marks: Marks,
+    /// Name of the file that is read.
+    pub(super) file: String,
+    /// What was printed, and whether something was printed that is not known.
+    pub(super) output: String,
+    pub(super) output_unknown: bool,
+    pub(super) input: Option<String>,
+    /// Launchers in front of the shell that runs.
+    pub(super) within: Vec<Word>,
+    pub(super) commands: Vec<Command>,
+    /// Files that are not there.
+    pub(super) absent: Vec<String>,
+    /// The first place that is no shell.
+    pub(super) problem: Option<JobError>,
+    pub(super) status: Status,
+    /// Name marks of words that vanished.
+    pub(super) dropped: String,
+    steps: usize,
+    text: usize,
+    depth: usize,
+}
+
+impl<'a> Shell<'a> {
+    pub(super) fn new(sources: &'a Sources) -> Shell<'a> {
+        let exported = |(name, value): (&String, &String)| {
+            (name.clone(), Variable { value: Value::Scalar(clean(value)), exported: true })
+        };
+        Shell {
+            sources,
+            variables: sources.environment.iter().map(exported).collect(),
+            arguments: sources.arguments.iter().map(|text| clean(text)).collect(),
+            functions: BTreeMap::new(),
+            hidden: Vec::new(),
+            assigned: BTreeSet::new(),
+            written: BTreeMap::new(),
+            marks: Marks::default(),
+            file: String::new(),
+            output: String::new(),
+            output_unknown: false,
+            input: None,
+            within: Vec::new(),
+            commands: Vec::new(),
+            absent: Vec::new(),
+            problem: None,
+            status: Status::default(),
+            dropped: String::new(),
+            steps: 0,
+            text: 0,
+            depth: 0,
+        }
+    }
+
+    /// Counts a command or a repetition.
+    pub(super) fn step(&mut self) -> Result<(), Stop> {
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Err(Stop::Limit(format!("expected at most {MOST_STEPS} commands, found more; shorten the script")));
+        }
+        Ok(())
+    }
+
+    /// Counts the characters of an expansion.
+    pub(super) fn charge(&mut self, characters: usize) -> Result<(), Stop> {
+        self.text = self.text.saturating_add(characters);
+        if self.text > MOST_TEXT {
+            return Err(Stop::Limit(format!(
+                "expected expansions of at most {MOST_TEXT} characters, found more; shorten the script"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Runs something one level deeper.
+    pub(super) fn deeper<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
+        if self.depth >= DEEPEST {
+            return Err(Stop::Limit(format!(
+                "expected at most {DEEPEST} levels of nesting, found more; split the script"
+            )));
+        }
+        self.depth += 1;
+        let result = inner(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Returns the mark of the place of a word.
+    pub(super) fn place(&mut self, line: usize) -> char {
+        match mark_of(line) {
+            Some(mark) => mark,
+            None => self.marks.place(&format!("{}:{line}", self.file)),
+        }
+    }
+
+    /// Returns the mark that stands for a value from elsewhere.
+    pub(super) fn unknown(&mut self, name: &str) -> String {
+        self.marks.name(name).to_string()
+    }
+
+    pub(super) fn scalar(&self, name: &str) -> Option<String> {
+        self.values(name).and_then(|values| values.into_iter().next())
+    }
+
+    /// Returns all values of a variable; `None` if it is unset.
+    pub(super) fn values(&self, name: &str) -> Option<Vec<String>> {
+        Some(match &self.variables.get(&self.resolve(name))?.value {
+            Value::Scalar(text) => vec![text.clone()],
+            Value::List(list) => list.values().cloned().collect(),
+            Value::Map(map) => map.values().cloned().collect(),
+        })
+    }
+
+    /// Returns the variable that a name stands for: of `declare -n` another one.
+    pub(super) fn resolve(&self, name: &str) -> String {
+        let mut name = name.to_string();
+        for _ in 0..8 {
+            match self.variables.get(&format!("&{name}")) {
+                Some(Variable { value: Value::Scalar(other), .. }) => name = plain(other),
+                _ => break,
+            }
+        }
+        name
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: Value) {
+        let name = self.resolve(name);
+        let exported = self.variables.get(&name).is_some_and(|variable| variable.exported);
+        self.variables.insert(name, Variable { value, exported });
+    }
+
+    pub(super) fn set_text(&mut self, name: &str, text: String) {
+        self.set(name, Value::Scalar(text));
+    }
+
+    pub(super) fn export(&mut self, name: &str) {
+        let name = self.resolve(name);
+        self.variables
+            .entry(name)
+            .or_insert(Variable { value: Value::Scalar(String::new()), exported: true })
+            .exported = true;
+    }
+
+    /// Returns exported variables and those before a command.
+    pub(super) fn environment(&self, before: &[(String, String)]) -> BTreeMap<String, String> {
+        let exported = self.variables.iter().filter(|(_, variable)| variable.exported);
+        let mut all: BTreeMap<String, String> = exported
+            .filter_map(|(name, variable)| match &variable.value {
+                Value::Scalar(text) => Some((name.clone(), plain(text))),
+                _ => None,
+            })
+            .collect();
+        all.extend(before.iter().map(|(name, text)| (name.clone(), plain(text))));
+        all
+    }
+
+    /// Returns a word without its marks.
+    pub(super) fn finished(&self, text: &str) -> Word {
+        let place = self.marks.place_of(text).unwrap_or(&self.file).to_string();
+        Word { text: plain(text), unresolved: self.marks.names_of(text), place }
+    }
+
+    /// Returns a file that the script wrote, or that the job has.
+    pub(super) fn read_file(&self, path: &str) -> Option<String> {
+        let path = plain(path);
+        if let Some(text) = self.written.get(&path) {
+            return Some(text.clone());
+        }
+        let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
+        let found = self.sources.find(&path).filter(|_| !last(&path).is_empty())?;
+        Some(clean(&found.text))
+    }
+
+    /// Adds name marks to every variable of a list.
+    pub(super) fn taint(&mut self, variables: &BTreeSet<String>, names: &str) {
+        for name in variables {
+            let value = match self.variables.get(name).map(|variable| variable.value.clone()) {
+                None => Value::Scalar(names.to_string()),
+                // of several options only some depend on it: which, is not known
+                Some(Value::Scalar(text)) if plain(&text).trim().contains(char::is_whitespace) => continue,
+                Some(Value::Scalar(text)) => Value::Scalar(text + names),
+                Some(_) => continue,
+            };
+            self.set(name, value);
+        }
+    }
+
+    /// Notes the names that a text assigns.
+    pub(super) fn note_assigned(&mut self, text: &str) {
+        let mut start = None;
+        let mut previous = ' ';
+        for (at, c) in text.char_indices() {
+            if c.is_ascii_alphanumeric() || c == '_' {
+                if start.is_none() && (previous.is_whitespace() || ";({&|`".contains(previous)) {
+                    start = Some(at);
+                }
+            } else if let Some(from) = start.take()
+                && (c == '=' || c == '+' && text[at..].starts_with("+="))
+            {
+                self.assigned.insert(text[from..at].to_string());
+            }
+            previous = c;
+        }
+    }
+}
+
+/// A text from outside, without characters that would be marks.
+pub(super) fn clean(text: &str) -> String {
+    text.replace(|c| is_name(c) || super::text::is_place(c), "\u{fffd}")
+}
+
+/// The part of an assignment's names that commands assign, at any depth.
+pub(super) fn assigns(nodes: &[Node], all: &mut BTreeSet<String>) {
+    use super::syntax::Part;
+    for node in nodes {
+        match node {
+            Node::Simple(parts, _) => {
+                let only = parts.iter().all(|part| matches!(part, Part::Assign(_)));
+                let declares = matches!(parts.first(), Some(Part::Word(Raw { text, .. }))
+                    if matches!(&**text, "export" | "declare" | "local" | "readonly" | "typeset"));
+                for part in parts {
+                    if let Part::Assign(Assign { name, .. }) = part
+                        && (only || declares)
+                    {
+                        all.insert(name.clone());
+                    }
+                }
+            }
+            Node::Pipe(nodes) | Node::Sequence(nodes) | Node::For(_, _, nodes) | Node::Count(_, nodes) => {
+                assigns(nodes, all);
+            }
+            Node::While(_, _, nodes) => assigns(nodes, all),
+            Node::Both(left, _, right) => {
+                assigns(std::slice::from_ref(left), all);
+                assigns(std::slice::from_ref(right), all);
+            }
+            Node::If(arms) => arms.iter().for_each(|(_, nodes)| assigns(nodes, all)),
+            Node::Case(_, arms) => arms.iter().for_each(|(_, nodes)| assigns(nodes, all)),
+            Node::Redirected(node, _) | Node::Not(node) => assigns(std::slice::from_ref(node), all),
+            _ => {}
+        }
+    }
+}
+
+/// Whether commands end the script.
+pub(super) fn exits(nodes: &[Node]) -> bool {
+    use super::syntax::Part;
+    nodes.iter().any(|node| match node {
+        Node::Simple(parts, _) => {
+            matches!(parts.first(), Some(Part::Word(Raw { text, .. })) if text == "exit" || text == "return")
+        }
+        Node::Sequence(nodes) => exits(nodes),
+        Node::Both(left, _, right) => exits(std::slice::from_ref(left)) || exits(std::slice::from_ref(right)),
+        Node::Redirected(node, _) => exits(std::slice::from_ref(node)),
+        _ => false,
+    })
+}
+
+/// Name marks of several texts.
+pub(super) fn all_names(texts: &[String]) -> String {
+    names(&texts.concat())
+}
