@@ -2,6 +2,7 @@
 
 mod attention;
 mod benches;
+mod calibrate;
 mod cli;
 mod compared;
 mod docs;

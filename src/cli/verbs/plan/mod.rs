@@ -4,6 +4,7 @@ mod files;
 mod watch;
 
 use crate::cli::Failure;
+use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::job_file::JobOptions;
 use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{PrintOptions, json, origin};
@@ -22,6 +23,7 @@ use pipesim_answer::question::{MemoryCap, Question};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision};
 use pipesim_report::Report;
+use pipesim_verdict::calibration::{Corrected, SEARCHED, corrected_plans};
 use std::path::PathBuf;
 use watch::Watch;
 
@@ -82,6 +84,8 @@ pub struct PlanVerb {
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
+    calibrate: CalibrateOptions,
+    #[command(flatten)]
     pub print: PrintOptions,
     #[command(flatten)]
     remarks: RemarkOptions,
@@ -105,19 +109,29 @@ impl PlanVerb {
     pub fn run(&self) -> Result<(), Failure> {
         let files = Files::new(&self.output)?;
         let asked = self.question();
-        let question = asked.planned(&Sandbox, &self.remarks)?;
+        let mut question = asked.planned(&Sandbox, &self.remarks)?;
+        let calibration = self.calibrate.calibration(&asked)?;
+        if calibration.is_some() {
+            question.keep *= SEARCHED;
+        }
         question.check()?;
         self.file.save(&asked, self.remarks)?;
         let watch = Watch::start(&question, self.resume.as_deref(), self.remarks)?;
         let search = Search::new(&question)?.knowing(watch.known());
-        let plans = search.plans(&watch)?;
-        let best = plans.plans.first().filter(|_| !watch.is_stopped());
+        let mut plans = search.plans(&watch)?;
+        let corrected = calibration.as_ref().map_or_else(Vec::new, |calibration| {
+            let corrected = corrected_plans(calibration, question.objective, &mut plans, self.top as usize);
+            self.remarks.remark(&calibration.described_plans(&corrected));
+            corrected
+        });
+        // reasons would compare corrected times with others
+        let best = plans.plans.first().filter(|_| !watch.is_stopped() && calibration.is_none());
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
         let answer = PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons };
         watch.done();
         if !(plans.is_stopped && plans.plans.is_empty()) {
-            self.show(&answer)?;
+            self.show(&answer, &corrected)?;
             files.write(&answer, self.remarks, &watch)?;
         }
         watch.ended(&plans)
@@ -143,7 +157,7 @@ impl PlanVerb {
         }
     }
 
-    fn show(&self, answer: &PlanReport<'_>) -> Result<(), Failure> {
+    fn show(&self, answer: &PlanReport<'_>, corrected: &[Corrected]) -> Result<(), Failure> {
         if let Some(name) = self.to {
             let target = Target::named(name)?;
             let Some(best) = answer.plans.plans.first() else { return Ok(()) };
@@ -153,7 +167,7 @@ impl PlanVerb {
         }
         let mut report: Report = answer.report();
         report.provenance.extend(origin());
-        let as_json = || json(&answer.json());
+        let as_json = || with_corrections(json(&answer.json())?, "plans", corrected);
         let as_table = || terminal(answer, &report);
         self.print.show(&report, as_json, as_table, || answer.csv())
     }

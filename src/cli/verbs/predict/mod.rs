@@ -8,6 +8,7 @@ mod sweep;
 
 use crate::cli::Failure;
 use crate::cli::flags::as_flags;
+use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::job_file::{JobGpus, JobOptions};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
@@ -26,6 +27,7 @@ use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
 use pipesim_verdict::judgement::Verdict;
+use pipesim_verdict::calibration::Corrected;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -40,6 +42,8 @@ pub struct Predict {
     costs: CostOptions,
     #[command(flatten)]
     hardware: HardwareOptions,
+    #[command(flatten)]
+    calibrate: CalibrateOptions,
     /// Whether --micro was given instead of --batch.
     #[arg(skip)]
     pub micro_given: bool,
@@ -102,6 +106,8 @@ struct Collected {
     predictions: Vec<Predicted>,
     /// Of a measured step.
     verdict: Option<Verdict>,
+    /// What measured steps change, for each prediction if there are any.
+    corrected: Vec<Corrected>,
 }
 
 /// Returns what is kept of a prediction.
@@ -195,6 +201,11 @@ impl Predict {
         let (report, figures) = Report::of_predictions(results);
         let predicted = |(figures, (estimate, layout, framework))| Predicted { figures, estimate, layout, framework };
         found.predictions = figures.into_iter().zip(steps).map(predicted).collect();
+        if let Some(calibration) = self.calibrate.calibration(&self.question())? {
+            let estimates = found.predictions.iter_mut().filter_map(|one| one.estimate.as_mut());
+            found.corrected = estimates.map(|estimate| calibration.correct(estimate)).collect();
+            remarks.remark(&calibration.described(&found.corrected));
+        }
         Ok(Collected { report, ..found })
     }
 
@@ -221,7 +232,7 @@ impl Predict {
         write: &WriteOptions,
         tables: impl FnOnce(&Report) -> String,
     ) -> Result<Vec<Predicted>, Failure> {
-        let Collected { cases, mut report, predictions, verdict } = found;
+        let Collected { cases, mut report, predictions, verdict, corrected } = found;
         // A comparison shows what is left out and what is above the cap.
         let compared = question.is_comparison() || cases.iter().any(Case::is_marked);
         if self.costs.costs.is_some() || self.costs.costs_per.is_some() {
@@ -247,7 +258,8 @@ impl Predict {
                 return Ok(as_flags(text));
             }
             if !compared {
-                return Ok(with_flags(versioned("predictions", &predictions)?, &predictions));
+                let text = with_corrections(versioned("predictions", &predictions)?, "predictions", &corrected)?;
+                return Ok(with_flags(text, &predictions));
             }
             let best = report.entries.iter().zip(report.best());
             let best = best.filter(|(entry, _)| entry.predicted.is_some()).map(|(_, best)| best);
@@ -262,6 +274,7 @@ impl Predict {
                 changes: report.changes(),
                 verdict: verdict.as_ref(),
             })?;
+            let text = with_corrections(text, "predictions", &corrected)?;
             Ok(if verdict.is_some() { as_flags(text) } else { with_flags(text, &predictions) })
         };
         self.draw.print.show_assumed(&self.costs)?;
