@@ -8,8 +8,8 @@ mod sweep;
 
 use crate::cli::Failure;
 use crate::cli::flags::as_flags;
-use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::job_file::{JobGpus, JobOptions};
+use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::fsdp::FsdpOptions;
@@ -26,8 +26,8 @@ use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
-use pipesim_verdict::judgement::Verdict;
 use pipesim_verdict::calibration::Corrected;
+use pipesim_verdict::judgement::Verdict;
 use serde::Serialize;
 use serde_json::{Value, json};
 
