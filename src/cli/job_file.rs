@@ -71,6 +71,7 @@ pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<O
         environment: options.job_env,
         arguments: options.job_args,
         gpus,
+        model: given.try_get_one::<String>("model").ok().flatten().cloned(),
     };
     let mut job = job.read().map_err(|error| error.to_string())?;
     let hardware = given.try_get_one::<String>("hardware").ok().flatten();

@@ -35,6 +35,8 @@ pub struct GivenJob {
     pub arguments: Option<String>,
     /// Number of GPUs, if it is given beside the job.
     pub gpus: Option<u32>,
+    /// Built-in model, if it is given beside the job.
+    pub model: Option<String>,
 }
 
 fn wrong(place: &str, why: impl ToString) -> JobError {
@@ -70,7 +72,7 @@ impl GivenJob {
 
     /// Returns what is given beside the first file.
     fn sources(&self) -> Result<Sources, JobError> {
-        let mut sources = Sources { gpus: self.gpus, ..Sources::default() };
+        let mut sources = Sources { gpus: self.gpus, model: self.model.clone(), ..Sources::default() };
         for pair in &self.environment {
             let (name, value) = pair.split_once('=').ok_or_else(|| {
                 wrong("`job-env`", format!("expected NAME=VALUE, found '{pair}'; write it as in TP=2"))

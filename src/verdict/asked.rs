@@ -109,9 +109,8 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
             changes: changes.to_string(),
         });
     }
-    if question.schedule[0] == "1f1b" || question.layout.is_some() {
-        question.chunks = question.chunks.filter(|_| question.layout.is_none());
-    }
+    let says_stages = matches!(question.layout, Some(StageSplit::Stages(_)));
+    question.chunks = question.chunks.filter(|_| !says_stages);
     job.not_modelled.extend(not_modelled);
     Ok(question)
 }
@@ -133,8 +132,15 @@ fn precision(text: &str) -> Precision {
     }
 }
 
+/// Returns what is sharded. FSDP that keeps gathered weights until the backward, as torchtitan does in pipelines, is ZeRO-2.
 fn zero(read: &Reading) -> Zero {
+    let keeps_weights = match read.reshard.as_deref() {
+        Some("never") => true,
+        Some("default") => read.pp > Some(1),
+        _ => false,
+    };
     match read.zero {
+        Some(3) if keeps_weights => Zero::Gradients,
         Some(1) => Zero::Optimizer,
         Some(2) => Zero::Gradients,
         Some(3) => Zero::Weights,

@@ -218,6 +218,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("src/exec/link/local.rs", "cargo's"),
     ("src/import/files.rs", "nsys's"),
     ("src/schedule/mesh.rs", "a mesh, as cost files and recorded steps describe it"),
+    ("src/jobs/", "those of training programs"),
     ("src/answer/plan/flags.rs", "those of training programs, and whole commands"),
     ("src/exec/ranks/role.rs", "cargo's"),
     ("src/exec/ranks/started.rs", "srun's"),

@@ -98,6 +98,16 @@ impl Dialect {
     }
 }
 
+/// Returns options with the sizes of a built-in model before them, if they have none of their own.
+pub(super) fn sized(settings: &Settings, model: Option<&str>) -> Settings {
+    let mut all = settings.clone();
+    let has_own = ["num-layers", "encoder-num-layers", "model"].iter().any(|name| settings.get(name).is_some());
+    if let Some((_, model)) = model.filter(|_| !has_own).and_then(named) {
+        all.0.splice(0..0, sizes(&model));
+    }
+    all
+}
+
 /// Returns name and sizes of the built-in model that a path or a name of Hugging Face's hub means.
 fn named(name: &str) -> Option<(String, Config)> {
     let last = of_hub(name).unwrap_or_else(|| name.rsplit('/').next().unwrap_or(name)).to_lowercase();
