@@ -74,6 +74,12 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
             format!("expected a multiple of tp · pp · cp GPUs, found {world}; choose another number or other sizes");
         return Err(wrong(why));
     }
+    let pipelines = read.dp.zip(read.micro_batch).and_then(|(dp, size)| dp.checked_mul(size)).filter(|&size| size > 0);
+    if let Some((batch, size)) = read.global_batch.zip(pipelines).filter(|(batch, size)| batch % size != 0) {
+        return Err(wrong(format!(
+            "expected a batch of a multiple of dp · micro-batch size = {size} sequences, found {batch}; change one, or the GPUs"
+        )));
+    }
     let dp = read.dp.ok_or_else(|| JobError::Missing(vec![Missing::World]))?;
     let pp = read.pp.unwrap_or(1);
     let mut question = Question {

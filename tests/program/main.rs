@@ -16,6 +16,7 @@ mod graphs;
 mod habits;
 mod hardware;
 mod hostile;
+mod jobs;
 mod limits;
 mod measured;
 mod mixtures;
