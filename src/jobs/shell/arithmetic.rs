@@ -1,6 +1,6 @@
 //! Arithmetic of the shell: whole numbers of 64 bits.
 
-use super::state::{Shell, Stop, Value};
+use super::state::{Shell, Stop};
 use super::text::{names, plain};
 
 /// Deepest nesting of brackets, and of variables that hold expressions.
@@ -213,7 +213,7 @@ impl Reader<'_, '_> {
         let text = format!("{value}{}", self.names);
         match index {
             None => self.shell.set_text(&name, text),
-            Some(index) => self.shell.set_index(&name, index, text),
+            Some(index) => self.shell.set_element(&name, Some(&index.to_string()), text),
         }
         Some(value)
     }
@@ -221,12 +221,7 @@ impl Reader<'_, '_> {
     fn value(&mut self, name: &str, index: Option<i64>) -> Option<i64> {
         let text = match index {
             None => self.shell.scalar(name),
-            Some(index) => {
-                self.shell.variables.get(&self.shell.resolve(name)).and_then(|variable| match &variable.value {
-                    Value::List(list) => list.get(&index).cloned(),
-                    _ => None,
-                })
-            }
+            Some(index) => self.shell.element(name, &index.to_string()),
         };
         let Some(text) = text else {
             if !self.shell.assigned.contains(name) {

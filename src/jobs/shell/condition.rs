@@ -2,13 +2,15 @@
 
 use super::expand::Mode;
 use super::pattern::{compile, fits};
-use super::state::{Shell, Status, Stop, Value};
+use super::state::{Kind, Shell, Status, Stop, Variable};
 use super::syntax::Raw;
 use super::text::{names, plain};
-use std::collections::BTreeMap;
 
 /// Deepest nesting of brackets.
 const DEEPEST: usize = 30;
+
+/// Operators between two words.
+const BINARY: &str = "= == != =~ < > -eq -ne -lt -le -gt -ge -nt -ot -ef";
 
 /// Words of a condition.
 struct Terms {
@@ -96,25 +98,7 @@ impl Shell<'_> {
 
     fn one(&mut self, terms: &mut Terms) -> Result<Option<bool>, Stop> {
         let operator = terms.texts.get(terms.at + 1).map(|text| plain(text)).filter(|_| terms.raw[terms.at + 1]);
-        let binary = operator.filter(|operator| {
-            matches!(
-                &**operator,
-                "=" | "=="
-                    | "!="
-                    | "=~"
-                    | "<"
-                    | ">"
-                    | "-eq"
-                    | "-ne"
-                    | "-lt"
-                    | "-le"
-                    | "-gt"
-                    | "-ge"
-                    | "-nt"
-                    | "-ot"
-                    | "-ef"
-            )
-        });
+        let binary = operator.filter(|operator| BINARY.split(' ').any(|one| one == operator));
         if let Some(operator) = binary
             && terms.at + 2 < terms.texts.len()
         {
@@ -203,18 +187,15 @@ impl Shell<'_> {
             ">" => left > right,
             _ => {
                 let expression = pattern.unwrap_or_default();
-                match compile(&expression).and_then(|regex| regex.captures(left).map(|groups| groups_of(&groups))) {
-                    Some(groups) => {
-                        self.set("BASH_REMATCH", Value::List(groups));
-                        true
-                    }
-                    None => false,
+                let regex = compile(&expression);
+                let groups = regex.as_ref().and_then(|regex| regex.captures(left));
+                if let Some(groups) = &groups {
+                    let texts =
+                        groups.iter().map(|group| group.map_or(String::new(), |group| group.as_str().to_string()));
+                    self.set("BASH_REMATCH", Variable::new(Kind::List, texts));
                 }
+                groups.is_some()
             }
         }))
     }
-}
-
-fn groups_of(groups: &regex::Captures<'_>) -> BTreeMap<i64, String> {
-    (0..).zip(groups.iter().map(|group| group.map_or(String::new(), |group| group.as_str().to_string()))).collect()
 }

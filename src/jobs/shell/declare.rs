@@ -1,10 +1,8 @@
 //! Commands that set variables and arguments: `export`, `declare`, `local`, `read` and `set`.
 
-use super::evaluate::is_declaration;
-use super::state::{Shell, Status, Stop, Value};
-use super::syntax::Assign;
+use super::state::{Kind, Shell, Status, Stop, Variable};
+use super::syntax::{Assign, is_declaration};
 use super::text::plain;
-use std::collections::BTreeMap;
 
 impl Shell<'_> {
     pub(super) fn set_arguments(&mut self, words: &[String]) {
@@ -59,7 +57,7 @@ impl Shell<'_> {
             if let Some(outer) = outer
                 && !assign.append
                 && !options.contains(['a', 'A'])
-                && matches!(outer.value, Value::Scalar(_))
+                && outer.kind == Kind::Scalar
             {
                 self.variables.insert(assign.name.clone(), outer);
             }
@@ -90,10 +88,8 @@ impl Shell<'_> {
         if local {
             self.hide(name);
         }
-        if options.contains('A') && !self.variables.contains_key(name) {
-            self.set(name, Value::Map(BTreeMap::new()));
-        } else if options.contains('a') && !self.variables.contains_key(name) {
-            self.set(name, Value::List(BTreeMap::new()));
+        if options.contains(['a', 'A']) && !self.variables.contains_key(name) {
+            self.set(name, Variable::new(if options.contains('A') { Kind::Map } else { Kind::List }, []));
         }
     }
 
@@ -122,8 +118,7 @@ impl Shell<'_> {
         };
         let target = targets.first().cloned().unwrap_or("REPLY".to_string());
         if verb != "read" {
-            let rows = (0..).zip(text.lines().map(str::to_string)).collect();
-            self.set(&target, Value::List(rows));
+            self.set(&target, Variable::new(Kind::List, text.lines().map(str::to_string)));
             return Ok(Status::default());
         }
         let (row, rest) =
@@ -134,8 +129,7 @@ impl Shell<'_> {
         self.input = Some(rest.to_string());
         if options.contains('a') {
             let parts = row.split(is_separator).filter(|part| !part.is_empty() || !separators.contains(' '));
-            let list = (0..).zip(parts.map(str::to_string)).collect();
-            self.set(&target, Value::List(list));
+            self.set(&target, Variable::new(Kind::List, parts.map(str::to_string)));
             return Ok(Status::default());
         }
         let count = targets.len();

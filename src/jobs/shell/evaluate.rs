@@ -1,13 +1,13 @@
 //! Reads a script command by command, as bash runs it, without running anything.
 
 use super::Command;
+use super::arithmetic::Number;
 use super::expand::Mode;
 use super::pattern::fits;
-use super::state::{Shell, Status, Stop, assigns, exits};
-use super::syntax::{Node, Parser, Part, Raw, Redirect};
+use super::state::{Shell, Status, Stop, exits};
+use super::syntax::{Node, Parser, Part, Raw, Redirect, is_declaration};
 use super::text::{PLACES, plain};
 use crate::error::JobError;
-use std::collections::BTreeSet;
 
 /// Most repetitions of a loop; more are not read.
 const MOST_TURNS: usize = 128;
@@ -126,18 +126,18 @@ impl Shell<'_> {
                 let status = self.run(node)?;
                 Ok(Status { failed: !status.failed, ..status })
             }
-            Node::Both(..) => self.chain(node),
+            Node::Chain(first, steps) => self.chain(first, steps),
             Node::Pipe(nodes) => self.pipe(nodes),
             Node::If(arms) => self.choose(arms),
             Node::Case(value, arms) => self.case(value, arms),
             Node::For(name, words, body) => self.each(name, words.as_deref(), body),
             Node::Count(parts, body) => {
-                self.arithmetic(&parts[0])?;
+                self.compute(&parts[0])?;
                 for _ in 0..MOST_TURNS {
-                    if !parts[1].trim().is_empty() && self.arithmetic(&parts[1])?.failed || self.turn(body)? {
+                    if !parts[1].trim().is_empty() && self.compute(&parts[1])?.failed || self.turn(body)? {
                         break;
                     }
-                    self.arithmetic(&parts[2])?;
+                    self.compute(&parts[2])?;
                 }
                 Ok(Status::default())
             }
@@ -154,34 +154,24 @@ impl Shell<'_> {
                 self.functions.insert(name.clone(), body.clone());
                 Ok(Status::default())
             }
-            Node::Arithmetic(text) => self.arithmetic(text),
+            Node::Arithmetic(text) => self.compute(text),
             Node::Test(words) => self.double_test(words),
             Node::Redirected(node, redirects) => self.redirected(redirects, |shell| shell.run(node)),
         }
     }
 
-    fn chain(&mut self, node: &Node) -> Result<Status, Stop> {
-        let mut steps = Vec::new();
-        let mut first = node;
-        while let Node::Both(left, and, right) = first {
-            steps.push((*and, right));
-            first = left;
-        }
+    fn chain(&mut self, first: &Node, steps: &[(bool, Vec<Node>)]) -> Result<Status, Stop> {
         let mut status = self.run(first)?;
-        for (and, right) in steps.into_iter().rev() {
-            let ends = status.unknown && exits(std::slice::from_ref(right));
-            if status.failed != and && !ends {
-                let outer = status.clone();
-                status = self.run(right)?;
-                if outer.unknown {
-                    let mut variables = BTreeSet::new();
-                    assigns(std::slice::from_ref(right), &mut variables);
-                    self.taint(&variables, &outer.names);
-                }
-            } else if status.unknown && !ends {
-                let mut variables = BTreeSet::new();
-                assigns(std::slice::from_ref(right), &mut variables);
-                self.taint(&variables, &status.names);
+        for (and, right) in steps {
+            let (unknown, names) = (status.unknown, status.names.clone());
+            if unknown && exits(right) {
+                continue;
+            }
+            if status.failed != *and {
+                status = self.run_list(right)?;
+            }
+            if unknown {
+                self.taint([&right[..]], &names);
             }
         }
         Ok(status)
@@ -244,11 +234,7 @@ impl Shell<'_> {
             Some(body) => self.run_list(body)?,
             None => Status::default(),
         };
-        if !names.is_empty() {
-            let mut variables = BTreeSet::new();
-            arms.iter().for_each(|(_, body)| assigns(body, &mut variables));
-            self.taint(&variables, &names);
-        }
+        self.taint(arms.iter().map(|(_, body)| &body[..]), &names);
         Ok(status)
     }
 
@@ -267,11 +253,7 @@ impl Shell<'_> {
                 }
             }
         }
-        if !names.is_empty() {
-            let mut variables = BTreeSet::new();
-            arms.iter().for_each(|(_, body)| assigns(body, &mut variables));
-            self.taint(&variables, &names);
-        }
+        self.taint(arms.iter().map(|(_, body)| &body[..]), &names);
         Ok(status)
     }
 
@@ -306,9 +288,15 @@ impl Shell<'_> {
         }
     }
 
-    pub(super) fn arithmetic(&mut self, text: &str) -> Result<Status, Stop> {
-        let text = self.quoted(&Raw { text: text.replace('"', ""), line: 0 })?;
-        let number = self.calculate(&text)?;
+    /// Calculates an expression as it is written.
+    pub(super) fn arithmetic(&mut self, text: &str, line: usize) -> Result<Number, Stop> {
+        let text = self.quoted(&Raw { text: text.replace('"', ""), line })?;
+        self.calculate(&text)
+    }
+
+    /// `(( ))`: fails if the number is 0.
+    pub(super) fn compute(&mut self, text: &str) -> Result<Status, Stop> {
+        let number = self.arithmetic(text, 0)?;
         Ok(Status::of(number.value.unwrap_or(0) != 0, number.names))
     }
 
@@ -402,10 +390,7 @@ impl Shell<'_> {
                     self.assign(assign)?;
                     let value = self.scalar(&assign.name).unwrap_or_default();
                     before.push((assign.name.clone(), value));
-                    match saved {
-                        Some(saved) => drop(self.variables.insert(assign.name.clone(), saved)),
-                        None => drop(self.variables.remove(&assign.name)),
-                    }
+                    self.restore(&assign.name, saved);
                 }
                 Part::Assign(assign) => declared.push(assign),
             }
@@ -432,8 +417,4 @@ impl Shell<'_> {
         self.commands.push(Command { words, environment, place, within: self.within.clone() });
         self.output_unknown = true;
     }
-}
-
-pub(super) fn is_declaration(word: &str) -> bool {
-    matches!(word, "export" | "declare" | "local" | "readonly" | "typeset")
 }

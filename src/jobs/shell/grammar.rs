@@ -1,6 +1,6 @@
 //! Commands of a shell script: pipelines, conditions, loops and functions.
 
-use super::syntax::{Assign, Assigned, DEEPEST, Node, Parsed, Parser, Part, Raw};
+use super::syntax::{Assign, Assigned, Node, Parsed, Parser, Part, Raw};
 use std::rc::Rc;
 
 impl Parser {
@@ -23,22 +23,17 @@ impl Parser {
     }
 
     fn and_or(&mut self) -> Parsed<Node> {
-        let mut node = self.pipeline()?;
+        let first = self.pipeline()?;
+        let mut steps = Vec::new();
         loop {
             self.blanks();
             let and = self.starts("&&");
             if !and && !self.starts("||") {
-                return Ok(node);
+                return Ok(if steps.is_empty() { first } else { Node::Chain(Box::new(first), steps) });
             }
             self.at += 2;
             self.newlines();
-            let right = self.pipeline()?;
-            // a long chain leans to the left, and is run (and dropped) as deep as it is long
-            self.depth += 1;
-            if self.depth > 20 * DEEPEST {
-                return Err("expected a shorter chain of `&&` and `||`".to_string());
-            }
-            node = Node::Both(Box::new(node), and, Box::new(right));
+            steps.push((and, vec![self.pipeline()?]));
         }
     }
 

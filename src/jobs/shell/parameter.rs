@@ -2,10 +2,9 @@
 
 use super::expand::{Mode, Out, escapes};
 use super::pattern::{compile, expression};
-use super::state::{Shell, Stop, Value, all_names};
-use super::syntax::Raw;
+use super::state::{Kind, Shell, Stop, Variable, all_names};
+use super::syntax::{Parser, Raw};
 use super::text::{names, plain};
-use std::collections::BTreeMap;
 
 /// A parameter's values, before an operator is applied.
 struct Found {
@@ -16,8 +15,7 @@ struct Found {
 
 impl Shell<'_> {
     /// Adds the value of `${text}`.
-    pub(super) fn parameter(&mut self, chars: &[char], line: usize, double: bool, out: &mut Out) -> Result<(), Stop> {
-        let text: String = chars.iter().collect();
+    pub(super) fn parameter(&mut self, text: &str, line: usize, double: bool, out: &mut Out) -> Result<(), Stop> {
         if let Some(name) = text.strip_prefix('#').filter(|name| !name.is_empty() && !name.starts_with([':', '-', '%']))
         {
             let (name, index, rest) = split(name);
@@ -34,10 +32,10 @@ impl Shell<'_> {
             }
         }
         let indirect = text.strip_prefix('!').filter(|rest| !rest.is_empty());
-        let (mut name, mut index, rest) = split(indirect.unwrap_or(&text));
+        let (mut name, mut index, rest) = split(indirect.unwrap_or(text));
         if indirect.is_some() {
             if matches!(index.as_deref(), Some("@" | "*")) {
-                let keys = self.keys(&name);
+                let keys = self.variable(&name).map(Variable::keys).unwrap_or_default();
                 self.add_all(&keys, double, false, out);
                 return Ok(());
             }
@@ -118,7 +116,7 @@ impl Shell<'_> {
         if sign == '=' {
             let value = self.single(word, Mode::Text)?;
             match index {
-                Some(index) => self.set_element(name, index, value.clone()),
+                Some(_) => self.set_element(name, index, value.clone()),
                 None => self.set_text(name, value.clone()),
             }
             self.add(&value, double, out);
@@ -191,15 +189,8 @@ impl Shell<'_> {
 
     fn part(&mut self, values: Vec<String>, many: Option<char>, range: &str, line: usize) -> Result<Vec<String>, Stop> {
         let (start, length) = range.split_once(':').map_or((range, None), |(start, length)| (start, Some(length)));
-        let start = self.quoted(&Raw { text: start.to_string(), line })?;
-        let start = self.calculate(&start)?;
-        let length = match length {
-            Some(text) => {
-                let text = self.quoted(&Raw { text: text.to_string(), line })?;
-                Some(self.calculate(&text)?)
-            }
-            None => None,
-        };
+        let start = self.arithmetic(start, line)?;
+        let length = length.map(|text| self.arithmetic(text, line)).transpose()?;
         let marks = start.names + length.as_ref().map_or("", |length| &length.names);
         let length = length.map(|length| length.value.unwrap_or(0));
         let cut = |count: usize| {
@@ -250,15 +241,7 @@ impl Shell<'_> {
                     many: None,
                 }
             }
-            _ => {
-                let first = match self.variables.get(&self.resolve(name)).map(|variable| &variable.value) {
-                    Some(Value::List(list)) => list.get(&0).cloned(),
-                    Some(Value::Map(map)) => map.get("0").cloned(),
-                    Some(Value::Scalar(text)) => Some(text.clone()),
-                    None => None,
-                };
-                Found { values: first.map(|value| vec![value]), many: None }
-            }
+            _ => Found { values: self.element(name, "0").map(|value| vec![value]), many: None },
         })
     }
 
@@ -266,7 +249,7 @@ impl Shell<'_> {
     pub(super) fn index(&mut self, name: &str, index: &str, line: usize) -> Result<String, Stop> {
         let raw = Raw { text: index.to_string(), line };
         let text = self.single(&raw, Mode::Text)?;
-        if matches!(self.variables.get(&self.resolve(name)).map(|variable| &variable.value), Some(Value::Map(_))) {
+        if self.kind(name) == Some(Kind::Map) {
             return Ok(plain(&text));
         }
         let mut number = self.calculate(&text)?.value.unwrap_or(0);
@@ -275,41 +258,6 @@ impl Shell<'_> {
             number = number.saturating_add(i64::try_from(length).unwrap_or(0)).max(0);
         }
         Ok(number.to_string())
-    }
-
-    pub(super) fn element(&self, name: &str, index: &str) -> Option<String> {
-        match &self.variables.get(&self.resolve(name))?.value {
-            Value::Map(map) => map.get(index).cloned(),
-            Value::List(list) => list.get(&index.parse().ok()?).cloned(),
-            Value::Scalar(text) => (index == "0").then(|| text.clone()),
-        }
-    }
-
-    pub(super) fn set_element(&mut self, name: &str, index: &str, text: String) {
-        let mut value = match self.variables.get(&self.resolve(name)).map(|variable| variable.value.clone()) {
-            Some(Value::Scalar(old)) => Value::List(BTreeMap::from([(0, old)])),
-            Some(old) => old,
-            None => Value::List(BTreeMap::new()),
-        };
-        match &mut value {
-            Value::Map(map) => drop(map.insert(index.to_string(), text)),
-            Value::List(list) => drop(list.insert(index.parse().unwrap_or(0), text)),
-            Value::Scalar(_) => {}
-        }
-        self.set(name, value);
-    }
-
-    pub(super) fn set_index(&mut self, name: &str, index: i64, text: String) {
-        self.set_element(name, &index.to_string(), text);
-    }
-
-    fn keys(&self, name: &str) -> Vec<String> {
-        match self.variables.get(&self.resolve(name)).map(|variable| &variable.value) {
-            Some(Value::Map(map)) => map.keys().cloned().collect(),
-            Some(Value::List(list)) => list.keys().map(ToString::to_string).collect(),
-            Some(Value::Scalar(_)) => vec!["0".to_string()],
-            None => Vec::new(),
-        }
     }
 
     /// Prints a format with its arguments, as `printf` does.
@@ -360,23 +308,17 @@ impl Shell<'_> {
 
 /// Splits `name[index]rest`.
 fn split(text: &str) -> (String, Option<String>, String) {
-    let first = text.chars().next();
-    let end = match first {
-        Some(c) if c.is_ascii_digit() => text.find(|c: char| !c.is_ascii_digit()),
-        Some(c) if c.is_ascii_alphabetic() || c == '_' => text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')),
-        Some(c) => Some(c.len_utf8()),
-        None => None,
+    let mut parser = Parser::new(text, 0);
+    let mut name = parser.name();
+    if name.is_empty() {
+        let digits = text.chars().take_while(char::is_ascii_digit).count().max(1);
+        name = text.chars().take(digits).collect();
+        parser.at = digits.min(parser.chars.len());
     }
-    .unwrap_or(text.len());
-    let (name, rest) = text.split_at(end);
-    if rest.starts_with('[') {
-        let chars: Vec<char> = rest.chars().collect();
-        let close = super::expand::matching(&chars, 0, '[', ']');
-        if close < chars.len() {
-            return (name.to_string(), Some(chars[1..close].iter().collect()), chars[close + 1..].iter().collect());
-        }
-    }
-    (name.to_string(), None, rest.to_string())
+    let start = parser.at;
+    let index = (parser.peek() == Some('[')).then(|| parser.balanced('[', ']').ok()).flatten();
+    parser.at = if index.is_some() { parser.at } else { start };
+    (name, index, parser.chars[parser.at..].iter().collect())
 }
 
 /// Splits `pattern/replacement` at the first slash that is not quoted.
