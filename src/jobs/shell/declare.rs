@@ -2,7 +2,7 @@
 
 use super::state::{Kind, Shell, Status, Stop, Variable};
 use super::syntax::{Assign, is_declaration};
-use super::text::plain;
+use super::text::{is_place, plain};
 
 impl Shell<'_> {
     pub(super) fn set_arguments(&mut self, words: &[String]) {
@@ -109,7 +109,7 @@ impl Shell<'_> {
                 None => targets.push(word),
             }
         }
-        let Some(text) = self.input.clone().filter(|text| !text.is_empty()) else {
+        let Some(text) = self.input.clone().filter(|text| !text.chars().all(is_place)) else {
             for target in &targets {
                 let mark = self.unknown(target);
                 self.set_text(target, mark);

@@ -2,6 +2,7 @@
 
 use super::Command;
 use super::arithmetic::Number;
+use super::builtin::is_one_of;
 use super::expand::Mode;
 use super::pattern::fits;
 use super::state::{Shell, Status, Stop, exits};
@@ -116,7 +117,7 @@ impl Shell<'_> {
 
     fn run_node(&mut self, node: &Node) -> Result<Status, Stop> {
         match node {
-            Node::Simple(parts, redirects) => self.simple(parts, redirects),
+            Node::Simple(parts) => self.simple(parts),
             Node::Sequence(nodes) => self.run_list(nodes),
             Node::Subshell(nodes) => {
                 self.child(false, |shell| shell.run_list(nodes).map(drop))?;
@@ -156,7 +157,7 @@ impl Shell<'_> {
             }
             Node::Arithmetic(text) => self.compute(text),
             Node::Test(words) => self.double_test(words),
-            Node::Redirected(node, redirects) => self.redirected(redirects, |shell| shell.run(node)),
+            Node::Redirected(node, redirects) => self.redirected(redirects, |shell| shell.run_node(node)),
         }
     }
 
@@ -203,15 +204,12 @@ impl Shell<'_> {
         Ok(status)
     }
 
-    fn choose(&mut self, arms: &[(Option<Vec<Node>>, Vec<Node>)]) -> Result<Status, Stop> {
+    fn choose(&mut self, arms: &[(Vec<Node>, Vec<Node>)]) -> Result<Status, Stop> {
         let mut names = String::new();
         let mut chosen = None;
         let mut passed = None;
         for (condition, body) in arms {
-            let status = match condition {
-                Some(nodes) => self.run_list(nodes)?,
-                None => Status::default(),
-            };
+            let status = self.run_list(condition)?;
             names += &status.names;
             if !status.failed && status.unknown && exits(body) {
                 continue;
@@ -230,10 +228,7 @@ impl Shell<'_> {
         {
             chosen = Some(other);
         }
-        let status = match chosen {
-            Some(body) => self.run_list(body)?,
-            None => Status::default(),
-        };
+        let status = self.run_list(chosen.map_or(&[][..], |body| body))?;
         self.taint(arms.iter().map(|(_, body)| &body[..]), &names);
         Ok(status)
     }
@@ -362,34 +357,23 @@ impl Shell<'_> {
         result
     }
 
-    fn simple(&mut self, parts: &[Part], redirects: &[Redirect]) -> Result<Status, Stop> {
-        let first_word = parts.iter().find_map(|part| match part {
-            Part::Word(raw) => Some(raw),
-            Part::Assign(_) => None,
-        });
+    fn simple(&mut self, parts: &[Part]) -> Result<Status, Stop> {
+        let first_word = parts.iter().find_map(|part| if let Part::Word(word) = part { Some(word) } else { None });
         if first_word.is_none() {
             self.status = Status::default();
-            for part in parts {
-                if let Part::Assign(assign) = part {
-                    self.assign(assign)?;
-                }
-            }
-            return self.redirected(redirects, |shell| {
-                shell.output_unknown = shell.output_unknown || !redirects.is_empty() && !shell.output.is_empty();
-                Ok(Status::default())
-            });
         }
-        let test = first_word.is_some_and(|raw| raw.text == "[" || raw.text == "test");
+        let mode =
+            if first_word.is_some_and(|word| is_one_of("[ test", &word.text)) { Mode::Existing } else { Mode::Words };
         self.dropped.clear();
         let (mut words, mut before, mut declared) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
-                Part::Word(raw) => words.extend(self.fields(raw, if test { Mode::Existing } else { Mode::Words })?),
+                Part::Word(raw) => words.extend(self.fields(raw, mode)?),
+                Part::Assign(assign) if first_word.is_none() => self.assign(assign)?,
                 Part::Assign(assign) if words.is_empty() => {
                     let saved = self.variables.get(&assign.name).cloned();
                     self.assign(assign)?;
-                    let value = self.scalar(&assign.name).unwrap_or_default();
-                    before.push((assign.name.clone(), value));
+                    before.push((assign.name.clone(), self.scalar(&assign.name).unwrap_or_default()));
                     self.restore(&assign.name, saved);
                 }
                 Part::Assign(assign) => declared.push(assign),
@@ -398,15 +382,11 @@ impl Shell<'_> {
         while words.first().is_some_and(|word| plain(word).is_empty() && word.chars().any(super::text::is_name)) {
             words.remove(0);
         }
-        if words.is_empty() {
-            return Ok(Status::default());
+        match words.first().map(|word| plain(word)) {
+            None => Ok(Status::default()),
+            Some(name) if !declared.is_empty() || is_declaration(&name) => self.declare(&words, &declared),
+            Some(_) => self.command(&words, &before),
         }
-        self.redirected(redirects, |shell| {
-            if !declared.is_empty() || is_declaration(&plain(&words[0])) {
-                return shell.declare(&words, &declared);
-            }
-            shell.command(&words, &before)
-        })
     }
 
     /// Notes a program that would be run.

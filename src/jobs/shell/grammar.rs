@@ -1,6 +1,6 @@
 //! Commands of a shell script: pipelines, conditions, loops and functions.
 
-use super::syntax::{Assign, Assigned, Node, Parsed, Parser, Part, Raw};
+use super::syntax::{Assign, Assigned, Node, Parsed, Parser, Part, Raw, Redirect, is_declaration};
 use std::rc::Rc;
 
 impl Parser {
@@ -89,31 +89,36 @@ impl Parser {
 
     fn command(&mut self) -> Parsed<Node> {
         self.deeper(|parser| {
-            let Some(node) = parser.compound()? else { return parser.simple() };
             let mut redirects = Vec::new();
-            loop {
+            let node = match parser.compound()? {
+                Some(node) => node,
+                None => parser.simple(&mut redirects)?,
+            };
+            parser.blanks();
+            while let Some(redirect) = parser.redirect()? {
+                redirects.push(redirect);
                 parser.blanks();
-                match parser.redirect()? {
-                    Some(redirect) => redirects.push(redirect),
-                    None if redirects.is_empty() => return Ok(node),
-                    None => return Ok(Node::Redirected(Box::new(node), redirects)),
-                }
             }
+            Ok(if redirects.is_empty() { node } else { Node::Redirected(Box::new(node), redirects) })
         })
     }
 
+    /// Commands and the word that ends them.
+    fn block(&mut self, end: &str) -> Parsed<Vec<Node>> {
+        let nodes = self.list(&[end])?;
+        self.expect(end)?;
+        Ok(nodes)
+    }
+
     fn compound(&mut self) -> Parsed<Option<Node>> {
-        Ok(Some(if self.starts("((") {
-            match self.arithmetic() {
-                Some(text) => Node::Arithmetic(text),
-                None => self.subshell()?,
-            }
+        let number = if self.starts("((") { self.arithmetic() } else { None };
+        Ok(Some(if let Some(text) = number {
+            Node::Arithmetic(text)
         } else if self.peek() == Some('(') {
-            self.subshell()?
+            self.at += 1;
+            Node::Subshell(self.block(")")?)
         } else if self.keyword("{") {
-            let list = self.list(&["}"])?;
-            self.expect("}")?;
-            Node::Sequence(list)
+            Node::Sequence(self.block("}")?)
         } else if self.keyword("[[") {
             Node::Test(self.test()?)
         } else if self.keyword("if") {
@@ -123,27 +128,15 @@ impl Parser {
         } else if self.keyword("for") || self.keyword("select") {
             self.each()?
         } else if self.keyword("while") {
-            self.repeat(false)?
+            Node::While(false, self.list(&["do"])?, self.body()?)
         } else if self.keyword("until") {
-            self.repeat(true)?
+            Node::While(true, self.list(&["do"])?, self.body()?)
         } else if self.keyword("function") {
             let name = self.word()?.text;
-            self.blanks();
-            if self.starts("()") {
-                self.at += 2;
-            }
-            self.newlines();
-            Node::Function(name, Rc::new(self.command()?))
+            self.function(name)?
         } else {
             return Ok(None);
         }))
-    }
-
-    fn subshell(&mut self) -> Parsed<Node> {
-        self.at += 1;
-        let list = self.list(&[")"])?;
-        self.expect(")")?;
-        Ok(Node::Subshell(list))
     }
 
     /// Takes `(( ))`; `None` if the text is two subshells.
@@ -162,15 +155,12 @@ impl Parser {
     fn conditional(&mut self) -> Parsed<Node> {
         let mut arms = Vec::new();
         loop {
-            let condition = self.list(&["then"])?;
-            self.expect("then")?;
-            let body = self.list(&["elif", "else", "fi"])?;
-            arms.push((Some(condition), body));
+            arms.push((self.block("then")?, self.list(&["elif", "else", "fi"])?));
             if self.keyword("elif") {
                 continue;
             }
             if self.keyword("else") {
-                arms.push((None, self.list(&["fi"])?));
+                arms.push((Vec::new(), self.list(&["fi"])?));
             }
             self.expect("fi")?;
             return Ok(Node::If(arms));
@@ -216,50 +206,29 @@ impl Parser {
             let text = self.arithmetic().ok_or("expected `for ((start; condition; step))`")?;
             let mut parts = text.splitn(3, ';').map(str::to_string);
             let parts: [String; 3] = std::array::from_fn(|_| parts.next().unwrap_or_default());
-            self.blanks();
-            if self.peek() == Some(';') {
-                self.at += 1;
-            }
             return Ok(Node::Count(parts, self.body()?));
         }
         let name = self.word()?.text;
         self.newlines();
-        let mut words = None;
-        if self.keyword("in") {
-            let mut list = Vec::new();
-            loop {
+        let mut words = self.keyword("in").then(Vec::new);
+        if let Some(words) = &mut words {
+            while !matches!(self.peek(), None | Some('\n' | ';')) {
+                words.push(self.some_word()?);
                 self.blanks();
-                match self.peek() {
-                    None | Some('\n' | ';') => break,
-                    Some('&' | '|' | ')' | '(') => return Err("expected words after `in`".to_string()),
-                    _ => list.push(self.some_word()?),
-                }
             }
-            words = Some(list);
-        }
-        self.blanks();
-        if self.peek() == Some(';') {
-            self.at += 1;
         }
         Ok(Node::For(name, words, self.body()?))
     }
 
     fn body(&mut self) -> Parsed<Vec<Node>> {
+        self.blanks();
+        self.at += usize::from(self.peek() == Some(';'));
         self.newlines();
         if self.keyword("{") {
-            let list = self.list(&["}"])?;
-            self.expect("}")?;
-            return Ok(list);
+            return self.block("}");
         }
         self.expect("do")?;
-        let list = self.list(&["done"])?;
-        self.expect("done")?;
-        Ok(list)
-    }
-
-    fn repeat(&mut self, until: bool) -> Parsed<Node> {
-        let condition = self.list(&["do"])?;
-        Ok(Node::While(until, condition, self.body()?))
+        self.block("done")
     }
 
     fn test(&mut self) -> Parsed<Vec<Raw>> {
@@ -286,8 +255,8 @@ impl Parser {
         }
     }
 
-    fn simple(&mut self) -> Parsed<Node> {
-        let (mut parts, mut redirects) = (Vec::new(), Vec::new());
+    fn simple(&mut self, redirects: &mut Vec<Redirect>) -> Parsed<Node> {
+        let mut parts = Vec::new();
         let mut declares = true;
         loop {
             self.blanks();
@@ -296,7 +265,9 @@ impl Parser {
                 continue;
             }
             match self.peek() {
-                None | Some('\n' | ';' | '&' | '|' | ')') => break,
+                None | Some('\n' | ';' | '&' | '|' | ')') if !(parts.is_empty() && redirects.is_empty()) => {
+                    return Ok(Node::Simple(parts));
+                }
                 Some('(') => {
                     return match parts.pop() {
                         Some(Part::Word(name)) if parts.is_empty() => self.function(name.text),
@@ -310,26 +281,19 @@ impl Parser {
                 continue;
             }
             let word = self.some_word()?;
-            declares = matches!(&*word.text, "export" | "declare" | "local" | "readonly" | "typeset")
-                || declares && parts.iter().any(|part| matches!(part, Part::Word(_)));
+            declares = is_declaration(&word.text) || declares && parts.iter().any(|part| matches!(part, Part::Word(_)));
             parts.push(Part::Word(word));
         }
-        if parts.is_empty() && redirects.is_empty() {
-            return Err(match self.peek() {
-                Some(c) => format!("expected a command, found {c:?}"),
-                None => "expected a command, found the end".to_string(),
-            });
-        }
-        Ok(Node::Simple(parts, redirects))
     }
 
+    /// A function after its name: `()`, which `function` may lack, and its body.
     fn function(&mut self, name: String) -> Parsed<Node> {
-        self.at += 1;
         self.blanks();
-        if self.peek() != Some(')') {
-            return Err("expected `()` of a function".to_string());
+        if self.peek() == Some('(') {
+            self.at += 1;
+            self.blanks();
+            self.expect(")")?;
         }
-        self.at += 1;
         self.newlines();
         Ok(Node::Function(name, Rc::new(self.command()?)))
     }

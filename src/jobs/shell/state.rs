@@ -327,7 +327,7 @@ pub(super) fn clean(text: &str) -> String {
 /// Adds the names that commands assign, at any depth.
 fn assigns(nodes: &[Node], all: &mut BTreeSet<String>) {
     for node in nodes {
-        if let Node::Simple(parts, _) = node {
+        if let Node::Simple(parts) = node {
             let only = parts.iter().all(|part| matches!(part, Part::Assign(_)));
             let declares = matches!(parts.first(), Some(Part::Word(word)) if is_declaration(&word.text));
             for part in parts.iter().filter(|_| only || declares) {
@@ -344,7 +344,7 @@ fn assigns(nodes: &[Node], all: &mut BTreeSet<String>) {
 /// Whether commands end the script.
 pub(super) fn exits(nodes: &[Node]) -> bool {
     nodes.iter().any(|node| match node {
-        Node::Simple(parts, _) => {
+        Node::Simple(parts) => {
             matches!(parts.first(), Some(Part::Word(Raw { text, .. })) if text == "exit" || text == "return")
         }
         Node::Sequence(_) | Node::Chain(..) | Node::Redirected(..) => node.inner().into_iter().any(exits),

@@ -51,15 +51,15 @@ pub(super) enum Redirect {
 
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    Simple(Vec<Part>, Vec<Redirect>),
+    Simple(Vec<Part>),
     Pipe(Vec<Node>),
     /// A command, and those that follow: after `&&` if true, else `||`.
     Chain(Box<Node>, Vec<(bool, Vec<Node>)>),
     Not(Box<Node>),
     Sequence(Vec<Node>),
     Subshell(Vec<Node>),
-    /// Condition and commands of each arm; without a condition: `else`.
-    If(Vec<(Option<Vec<Node>>, Vec<Node>)>),
+    /// Condition and commands of each arm; that of `else` is empty, and true.
+    If(Vec<(Vec<Node>, Vec<Node>)>),
     /// Value; then patterns and commands of each arm.
     Case(Raw, Vec<(Vec<Raw>, Vec<Node>)>),
     For(String, Option<Vec<Raw>>, Vec<Node>),
