@@ -230,19 +230,17 @@ impl Shell<'_> {
     fn program(&mut self, words: &[String], before: &[(String, String)]) -> Result<Status, Stop> {
         let name = program(&words[0]);
         let launcher = is_one_of(LAUNCHERS, &name);
-        let shell = words.iter().position(|word| is_shell(word)).filter(|at| *at == 0 || launcher);
-        let script = words.iter().position(|word| is_script(word)).filter(|at| *at == 0 || launcher);
-        if let Some(at) = shell {
+        let start = words.iter().position(|word| is_shell(word) || is_script(word));
+        if let Some(at) = start.filter(|at| *at == 0 || launcher) {
             if at > 0 {
                 self.external(&words[..at], before);
             }
-            return self.shell(&words[..at], &words[at + 1..], before);
-        }
-        if let Some(at) = script {
-            if at > 0 {
-                self.external(&words[..at], before);
-            }
-            return self.script(&words[..at], &words[at..], before);
+            let (within, words) = words.split_at(at);
+            return if is_shell(&words[0]) {
+                self.shell(within, &words[1..], before)
+            } else {
+                self.script(within, words, before)
+            };
         }
         if name == "sbatch" && self.input.is_some() {
             return self.shell(&[], &[], before);

@@ -13,6 +13,7 @@ const DEEPEST: usize = 30;
 const BINARY: &str = "= == != =~ < > -eq -ne -lt -le -gt -ge -nt -ot -ef";
 
 /// Words of a condition.
+#[derive(Default)]
 struct Terms {
     texts: Vec<String>,
     /// Patterns (`[[ ]]` alone), and whether a word is an operator that was not quoted.
@@ -30,8 +31,8 @@ impl Terms {
         self.texts.get(at).is_some_and(|text| plain(text) == word) && self.raw.get(at) == Some(&true)
     }
 
-    fn take(&mut self, words: &[&str]) -> bool {
-        let here = words.iter().any(|word| self.is(0, word));
+    fn take(&mut self, word: &str) -> bool {
+        let here = self.is(0, word);
         self.at += usize::from(here);
         here
     }
@@ -46,10 +47,8 @@ impl Terms {
 impl Shell<'_> {
     /// Evaluates `[ words ]`.
     pub(super) fn test(&mut self, words: &[String]) -> Result<Status, Stop> {
-        let dropped = std::mem::take(&mut self.dropped);
-        let texts = words.to_vec();
-        let raw = vec![true; texts.len()];
-        self.decide(Terms { texts, patterns: None, raw, at: 0, depth: 0, names: dropped, unknown: false })
+        let (raw, names) = (vec![true; words.len()], std::mem::take(&mut self.dropped));
+        self.decide(Terms { texts: words.to_vec(), raw, names, ..Terms::default() })
     }
 
     /// Evaluates `[[ words ]]`.
@@ -61,38 +60,31 @@ impl Shell<'_> {
             patterns.push(plain(&self.single(word, if regex { Mode::Regex } else { Mode::Pattern })?));
             raw.push(!word.text.contains(['"', '\'', '$', '\\']));
         }
-        let patterns = Some(patterns);
-        self.decide(Terms { texts, patterns, raw, at: 0, depth: 0, names: String::new(), unknown: false })
+        self.decide(Terms { texts, patterns: Some(patterns), raw, ..Terms::default() })
     }
 
     fn decide(&mut self, mut terms: Terms) -> Result<Status, Stop> {
-        let yes = if terms.texts.is_empty() { Some(false) } else { self.either(&mut terms)? };
+        let yes = if terms.texts.is_empty() { Some(false) } else { self.joined(&mut terms, 0)? };
         let yes = yes.filter(|_| terms.at >= terms.texts.len()).unwrap_or(false);
         let mut status = Status::of(yes, names(&terms.names));
         status.unknown |= terms.unknown;
         Ok(status)
     }
 
-    fn either(&mut self, terms: &mut Terms) -> Result<Option<bool>, Stop> {
-        terms.depth += 1;
+    /// Conditions joined by "or" (level 0), by "and" (level 1), and a single one.
+    fn joined(&mut self, terms: &mut Terms, level: usize) -> Result<Option<bool>, Stop> {
+        let operators = if terms.patterns.is_some() { ["||", "&&"] } else { ["-o", "-a"] };
+        let Some(operator) = operators.get(level) else { return self.one(terms) };
+        terms.depth += usize::from(level == 0);
         if terms.depth > DEEPEST {
             return Ok(None);
         }
-        let mut yes = self.both(terms)?;
-        while yes.is_some() && terms.take(if terms.patterns.is_some() { &["||"] } else { &["-o"] }) {
-            let right = self.both(terms)?;
-            yes = yes.zip(right).map(|(left, right)| left || right);
+        let mut yes = self.joined(terms, level + 1)?;
+        while yes.is_some() && terms.take(operator) {
+            let right = self.joined(terms, level + 1)?;
+            yes = yes.zip(right).map(|(left, right)| if level == 0 { left || right } else { left && right });
         }
-        terms.depth -= 1;
-        Ok(yes)
-    }
-
-    fn both(&mut self, terms: &mut Terms) -> Result<Option<bool>, Stop> {
-        let mut yes = self.one(terms)?;
-        while yes.is_some() && terms.take(if terms.patterns.is_some() { &["&&"] } else { &["-a"] }) {
-            let right = self.one(terms)?;
-            yes = yes.zip(right).map(|(left, right)| left && right);
-        }
+        terms.depth -= usize::from(level == 0);
         Ok(yes)
     }
 
@@ -110,15 +102,15 @@ impl Shell<'_> {
         }
         if terms.is(0, "!") && terms.at + 1 < terms.texts.len() {
             let mut turns = false;
-            while terms.take(&["!"]) {
+            while terms.take("!") {
                 turns = !turns;
             }
             return Ok(self.one(terms)?.map(|yes| yes != turns));
         }
         if terms.is(0, "(") && terms.at + 2 < terms.texts.len() {
             terms.at += 1;
-            let yes = self.either(terms)?;
-            return Ok(yes.filter(|_| terms.take(&[")"])));
+            let yes = self.joined(terms, 0)?;
+            return Ok(yes.filter(|_| terms.take(")")));
         }
         let first = terms.texts.get(terms.at).map(|text| plain(text)).unwrap_or_default();
         let unary = first.len() == 2 && first.starts_with('-') && terms.raw.get(terms.at) == Some(&true);

@@ -5,8 +5,10 @@ use super::text::{Marks, is_name, names, plain};
 use super::{Command, Word};
 use crate::error::JobError;
 use crate::source::Sources;
+use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 /// Most commands and repetitions that are read.
 const MOST_STEPS: usize = 20_000;
@@ -147,30 +149,18 @@ impl<'a> Shell<'a> {
     /// Counts a command or a repetition.
     pub(super) fn step(&mut self) -> Result<(), Stop> {
         self.steps += 1;
-        if self.steps > MOST_STEPS {
-            return Err(Stop::Limit(format!("expected at most {MOST_STEPS} commands, found more; shorten the script")));
-        }
-        Ok(())
+        within(self.steps, MOST_STEPS, "commands", "shorten")
     }
 
     /// Counts the characters of an expansion.
     pub(super) fn charge(&mut self, characters: usize) -> Result<(), Stop> {
         self.text = self.text.saturating_add(characters);
-        if self.text > MOST_TEXT {
-            return Err(Stop::Limit(format!(
-                "expected expansions of at most {MOST_TEXT} characters, found more; shorten the script"
-            )));
-        }
-        Ok(())
+        within(self.text, MOST_TEXT, "characters of expansions", "shorten")
     }
 
     /// Runs something one level deeper.
     pub(super) fn deeper<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
-        if self.depth >= DEEPEST {
-            return Err(Stop::Limit(format!(
-                "expected at most {DEEPEST} levels of nesting, found more; split the script"
-            )));
-        }
+        within(self.depth + 1, DEEPEST, "levels of nesting", "split")?;
         self.depth += 1;
         let result = inner(self);
         self.depth -= 1;
@@ -302,21 +292,19 @@ impl<'a> Shell<'a> {
 
     /// Notes the names that a text assigns.
     pub(super) fn note_assigned(&mut self, text: &str) {
-        let mut start = None;
-        let mut previous = ' ';
-        for (at, c) in text.char_indices() {
-            if c.is_ascii_alphanumeric() || c == '_' {
-                if start.is_none() && (previous.is_whitespace() || ";({&|`".contains(previous)) {
-                    start = Some(at);
-                }
-            } else if let Some(from) = start.take()
-                && (c == '=' || c == '+' && text[at..].starts_with("+="))
-            {
-                self.assigned.insert(text[from..at].to_string());
-            }
-            previous = c;
-        }
+        static ASSIGNED: LazyLock<Option<Regex>> =
+            LazyLock::new(|| Regex::new(r"(?:^|[\s;({&|`])([A-Za-z0-9_]+)\+?=").ok());
+        let found = ASSIGNED.iter().flat_map(|regex| regex.captures_iter(text));
+        self.assigned.extend(found.map(|groups| groups[1].to_string()));
     }
+}
+
+/// Checks a limit that keeps hostile scripts from running on.
+fn within(found: usize, most: usize, what: &str, remedy: &str) -> Result<(), Stop> {
+    if found > most {
+        return Err(Stop::Limit(format!("expected at most {most} {what}, found more; {remedy} the script")));
+    }
+    Ok(())
 }
 
 /// A text from outside, without characters that would be marks.
