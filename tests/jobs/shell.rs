@@ -148,6 +148,8 @@ fn what_is_set_elsewhere_is_named() {
     assert_eq!(found.settings.get("l").unwrap().unresolved, ["1"]);
     assert_eq!(found.settings.get("g").unwrap().unresolved, ["$(nvidia-smi -L | wc -l)"]);
     assert_eq!(found.settings.get("x").unwrap().place, "train.sh:5");
+    let found = launch(&sources("srun bash -c \"cd $X\ntorchrun train.py \\\n  --x 1\"\n", &[])).unwrap();
+    assert_eq!(found.settings.get("x").unwrap().place, "train.sh:3");
     let absent = launch(&sources("bash conf/run.sh", &[])).unwrap_err();
     assert_eq!(absent, JobError::Missing(vec![Missing::File { path: "conf/run.sh".to_string() }]));
 }

@@ -65,6 +65,11 @@ impl Out {
         }
     }
 
+    /// Notes where the next text is written; what is in quotes may be a script, and keeps all places.
+    fn mark(&mut self, place: char, quoted: bool) {
+        if quoted { self.current.push(place) } else { self.push(place) }
+    }
+
     /// Adds a literal text, or a value in quotes.
     fn literal(&mut self, text: &str, quoted: bool) {
         let quotes = quoted && !self.single();
@@ -78,8 +83,7 @@ impl Out {
             if special {
                 self.current.push('\\');
             }
-            // what is in quotes may be a script, and keeps its places
-            if quotes && is_place(c) { self.current.push(c) } else { self.push(c) }
+            if is_place(c) { self.mark(c, quotes) } else { self.push(c) }
         }
     }
 
@@ -159,7 +163,7 @@ impl Shell<'_> {
                 '\\' if next.is_some_and(|c| c == '\n' || !double || "$`\\".contains(c) || c == '"' && !quoted) => {
                     let text = parser.inside(c, 1);
                     if text == "\n" {
-                        out.push(self.place(parser.line()));
+                        out.mark(self.place(parser.line()), double);
                     } else {
                         out.literal(&text, true);
                     }
@@ -179,7 +183,7 @@ impl Shell<'_> {
                     }
                     if c == '\n' {
                         parser.line += 1;
-                        out.push(self.place(parser.line()));
+                        out.mark(self.place(parser.line()), double);
                     }
                 }
             }
