@@ -78,6 +78,7 @@ const SCRIPTS: &[(&str, &[&str], &str)] = &[
     ("x=5; (x=6); y=$(x=7; echo $x); torchrun $x $y 2>&1 | cat & wait", &[], "torchrun 5 7"),
     ("IFS=',' read -ra L <<< '1,2,3'\ntorchrun ${L[2]} ${L[@]:1:2}", &[], "torchrun 3 2 3"),
     ("while IFS= read -r x; do torchrun $x; done <<< $'a\nb'\n", &[], "torchrun a"),
+    ("while read x; do torchrun $x x{0..0}; done < <(echo 2)", &[], "torchrun 2 x0"),
     ("printf 'c 1\nd 2\n' | while read k v; do [ $k = c ] || torchrun $k $v; done", &[], "torchrun d 2"),
     ("\u{feff}export A=1 B='x y'\r\ntorchrun $A \"$B\" \\\r\n  --c\r\n", &[], "torchrun 1 x y --c"),
     (

@@ -28,17 +28,13 @@ impl Shell<'_> {
         let local =
             !self.hidden.is_empty() && matches!(&*verb, "local" | "declare" | "typeset") && !options.contains('g');
         let exports = verb == "export" && !options.contains('n') || options.contains('x');
-        let bare = words[1..].iter().map(|word| plain(word)).filter(|word| !word.starts_with('-')).collect::<Vec<_>>();
-        for word in &bare {
+        for word in words[1..].iter().filter(|word| !plain(word).starts_with('-')) {
             // `export "NAME=value"`, as one word that is expanded
-            let raw = words.iter().find(|raw| plain(raw) == *word).cloned().unwrap_or_default();
-            let (name, value) = match raw.split_once('=') {
-                Some((name, value)) => (plain(name), Some(value.to_string())),
-                None => (word.clone(), None),
-            };
+            let (name, value) = word.split_once('=').map_or((&**word, None), |(name, value)| (name, Some(value)));
+            let name = plain(name);
             self.prepare(&name, local, &options);
             if let Some(value) = value {
-                self.set_text(&name, value);
+                self.set_text(&name, value.to_string());
             }
             if exports && self.variables.contains_key(&self.resolve(&name)) {
                 self.export(&name);

@@ -7,7 +7,7 @@ use super::expand::Mode;
 use super::pattern::fits;
 use super::state::{Shell, Status, Stop, exits};
 use super::syntax::{Node, Parser, Part, Raw, Redirect, is_declaration};
-use super::text::{PLACES, plain};
+use super::text::{names, plain};
 use crate::error::JobError;
 
 /// Most repetitions of a loop; more are not read.
@@ -235,7 +235,7 @@ impl Shell<'_> {
 
     fn case(&mut self, value: &Raw, arms: &[(Vec<Raw>, Vec<Node>)]) -> Result<Status, Stop> {
         let value = self.single(value, Mode::Text)?;
-        let names = super::text::names(&value);
+        let names = names(&value);
         let mut status = Status::default();
         'arms: for (patterns, body) in arms {
             for pattern in patterns {
@@ -306,28 +306,14 @@ impl Shell<'_> {
             match redirect {
                 Redirect::From(word) => {
                     let path = self.single(word, Mode::Text)?;
-                    let process = word.text.strip_prefix("<(").and_then(|text| text.strip_suffix(')'));
-                    self.input = match process {
-                        Some(text) => {
-                            let value = self.substitute(text, word.line)?;
-                            Some(value).filter(|value| super::text::names(value).is_empty()).map(|value| value + "\n")
-                        }
-                        None => self.read_file(&path),
-                    };
+                    let known = |text: &String| !word.text.starts_with("<(") || names(text).is_empty();
+                    self.input = self.read_file(&path).filter(known);
                 }
                 Redirect::Text(word) => self.input = Some(self.single(word, Mode::Text)? + "\n"),
-                Redirect::Here(true, raw) => {
+                Redirect::Here(expands, raw) => {
                     let first = self.place(raw.line);
-                    self.input = Some(format!("{first}{}", self.quoted(raw)?));
-                }
-                Redirect::Here(false, raw) => {
-                    let mut text = String::new();
-                    for (number, row) in raw.text.split_inclusive('\n').enumerate() {
-                        let fixed = raw.line >= PLACES as usize;
-                        text.push(self.place(if fixed { raw.line } else { raw.line + number }));
-                        text.push_str(row);
-                    }
-                    self.input = Some(text);
+                    let text = if *expands { self.quoted(raw)? } else { self.placed(&raw.text, raw.line) };
+                    self.input = Some(format!("{first}{text}"));
                 }
                 Redirect::To(append, word) => target = Some((*append, plain(&self.single(word, Mode::Text)?))),
                 Redirect::Other => {}

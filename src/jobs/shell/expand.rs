@@ -1,7 +1,7 @@
 //! Expansion of words: quotes, variables, substitutions and splitting.
 
 use super::state::{Kind, Shell, Stop, Variable};
-use super::syntax::{Assign, Assigned, Parser, Raw};
+use super::syntax::{Assign, Assigned, Parser, Raw, mark_of};
 use super::text::{is_name, is_place, names, plain};
 
 /// What becomes of a word.
@@ -157,7 +157,7 @@ impl Shell<'_> {
                 '<' | '>' if !double && next == Some('(') => {
                     let output = self.substitute(&parser.inside('$', 2), line)?;
                     let path = format!("/dev/fd/{}", self.written.len() + 60);
-                    self.written.insert(path.clone(), output);
+                    self.written.insert(path.clone(), output + "\n");
                     out.literal(&path, true);
                 }
                 '\\' if next.is_some_and(|c| c == '\n' || !double || "$`\\".contains(c) || c == '"' && !quoted) => {
@@ -192,14 +192,13 @@ impl Shell<'_> {
     }
 
     /// Puts a place mark after each end of line.
-    fn placed(&mut self, text: &str, line: usize) -> String {
-        let mut placed = String::new();
-        for (number, row) in text.split('\n').enumerate() {
-            if number > 0 {
-                placed.push('\n');
-                placed.push(if line < 0xF_0000 { self.place(line + number) } else { self.place(line) });
-            }
-            placed.push_str(row);
+    pub(super) fn placed(&mut self, text: &str, line: usize) -> String {
+        let mut rows = text.split('\n');
+        let mut placed = rows.next().unwrap_or_default().to_string();
+        for (number, row) in (1..).zip(rows) {
+            let place = self.place(mark_of(line).map_or(line + number, |_| line));
+            placed.extend(['\n', place]);
+            placed += row;
         }
         placed
     }
@@ -337,17 +336,7 @@ pub(super) fn escapes(text: &str) -> String {
 fn braces(text: &str) -> Vec<String> {
     let mut words = vec![text.to_string()];
     for _ in 0..4 {
-        let mut next = Vec::new();
-        for word in &words {
-            match brace(word) {
-                Some(parts) if next.len() + parts.len() < 4096 => next.extend(parts),
-                _ => next.push(word.clone()),
-            }
-        }
-        if next.len() == words.len() {
-            break;
-        }
-        words = next;
+        words = words.into_iter().flat_map(|word| brace(&word).unwrap_or(vec![word])).take(4096).collect();
     }
     words
 }
@@ -366,11 +355,11 @@ fn brace(word: &str) -> Option<Vec<String>> {
         if from.abs_diff(to) > 1000 {
             return None;
         }
-        if from <= to {
-            (from..=to).map(|n| n.to_string()).collect()
-        } else {
-            (to..=from).rev().map(|n| n.to_string()).collect()
+        let mut numbers: Vec<String> = (from.min(to)..=from.max(to)).map(|n| n.to_string()).collect();
+        if from > to {
+            numbers.reverse();
         }
+        numbers
     } else {
         Some(inner.split(',').map(str::to_string).collect()).filter(|parts: &Vec<String>| parts.len() > 1)?
     };
