@@ -79,6 +79,8 @@ const SCRIPTS: &[(&str, &[&str], &str)] = &[
     ("IFS=',' read -ra L <<< '1,2,3'\ntorchrun ${L[2]} ${L[@]:1:2}", &[], "torchrun 3 2 3"),
     ("while IFS= read -r x; do torchrun $x; done <<< $'a\nb'\n", &[], "torchrun a"),
     ("while read x; do torchrun $x x{0..0}; done < <(echo 2)", &[], "torchrun 2 x0"),
+    ("x=$(cat <<'E'\na $b\nE\n); torchrun \"${@:2}\" \"$x\" {08..10}", &["1", "2", "3"], "torchrun 2 3 a $b 08 09 10"),
+    ("x=$(seq 3 | tr '\\n' ',')\ntorchrun $x ${x%,}", &[], "torchrun 1,2,3, 1,2,3"),
     ("printf 'c 1\nd 2\n' | while read k v; do [ $k = c ] || torchrun $k $v; done", &[], "torchrun d 2"),
     ("\u{feff}export A=1 B='x y'\r\ntorchrun $A \"$B\" \\\r\n  --c\r\n", &[], "torchrun 1 x y --c"),
     (

@@ -202,8 +202,8 @@ impl Shell<'_> {
                 let set = escapes(set);
                 input.chars().filter(|c| is_name(*c) || !set.contains(*c)).collect()
             }
-            ("tr", [from, to]) if !from.contains(['[', '-']) && from.len() == to.len() || from.len() == 1 => {
-                let (from, to) = (escapes(from), escapes(words[1]));
+            ("tr", [from, to]) if !from.contains(['[', '-']) && escapes(from).len() == escapes(to).len() => {
+                let (from, to) = (escapes(from), escapes(to));
                 let swap =
                     |c: char| from.chars().position(|one| one == c).and_then(|at| to.chars().nth(at)).unwrap_or(c);
                 input.chars().map(swap).collect()

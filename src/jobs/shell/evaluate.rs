@@ -7,7 +7,7 @@ use super::expand::Mode;
 use super::pattern::fits;
 use super::state::{Shell, Status, Stop, exits};
 use super::syntax::{Node, Parser, Part, Raw, Redirect, is_declaration};
-use super::text::{names, plain};
+use super::text::{is_place, names, plain};
 use crate::error::JobError;
 
 /// Most repetitions of a loop; more are not read.
@@ -85,7 +85,7 @@ impl Shell<'_> {
             let short: String = short.chars().take(100).collect();
             return Ok(self.unknown(&format!("$({short})")));
         }
-        Ok(output.trim_end_matches('\n').to_string())
+        Ok(output.trim_end_matches(|c| c == '\n' || is_place(c)).to_string())
     }
 
     /// Returns what something prints, and whether it prints what is not known.
@@ -328,7 +328,7 @@ impl Shell<'_> {
                     Ok(())
                 })?;
                 if !unknown && path != "/dev/null" && self.written.len() < 1000 {
-                    let file = self.written.entry(path).or_default();
+                    let file = self.written.entry(path.trim_start_matches("./").to_string()).or_default();
                     if !append {
                         file.clear();
                     }

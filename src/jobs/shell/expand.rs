@@ -351,11 +351,12 @@ fn brace(word: &str) -> Option<Vec<String>> {
     })?;
     let inner = &word[start + 1..end];
     let parts: Vec<String> = if let Some((from, to)) = inner.split_once("..") {
+        let width = if from.starts_with('0') { from.len().max(to.len()) } else { 0 };
         let (from, to): (i64, i64) = (from.parse().ok()?, to.parse().ok()?);
         if from.abs_diff(to) > 1000 {
             return None;
         }
-        let mut numbers: Vec<String> = (from.min(to)..=from.max(to)).map(|n| n.to_string()).collect();
+        let mut numbers: Vec<String> = (from.min(to)..=from.max(to)).map(|n| format!("{n:0width$}")).collect();
         if from > to {
             numbers.reverse();
         }

@@ -105,6 +105,9 @@ impl Shell<'_> {
             }
             values = vec![self.unknown(name)];
         } else if !rest.is_empty() {
+            if rest.starts_with(':') && matches!(name, "@" | "*") {
+                values.insert(0, self.file.clone()); // `$0`
+            }
             values = self.changed(values, many, rest, parameter.line)?;
         }
         self.add_all(&values, double, many == Some('*'), out);

@@ -267,7 +267,7 @@ impl<'a> Shell<'a> {
     /// Returns a file that the script wrote, or that the job has.
     pub(super) fn read_file(&self, path: &str) -> Option<String> {
         let path = plain(path);
-        if let Some(text) = self.written.get(&path) {
+        if let Some(text) = self.written.get(path.trim_start_matches("./")) {
             return Some(text.clone());
         }
         let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
