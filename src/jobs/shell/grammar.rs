@@ -1,6 +1,7 @@
 //! Commands of a shell script: pipelines, conditions, loops and functions.
 
 use super::syntax::{Assign, Assigned, Node, Parsed, Parser, Part, Raw, Redirect, is_declaration};
+use super::text::is_place;
 use std::rc::Rc;
 
 impl Parser {
@@ -253,6 +254,60 @@ impl Parser {
                 }
             }
         }
+    }
+
+    fn redirect(&mut self) -> Parsed<Option<Redirect>> {
+        let start = self.at;
+        let ahead = || self.chars[start..].iter();
+        let digits = ahead().take_while(|c| c.is_ascii_digit()).count().min(3);
+        let named = if self.peek() == Some('{') { ahead().take(32).position(|&c| c == '}') } else { None };
+        self.at += named.map_or(digits, |end| end + 1);
+        let mut operators = ["&>>", "&>", "<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">"].into_iter();
+        let operator = operators.find(|operator| self.starts(operator)).filter(|operator| {
+            let process = matches!(*operator, "<" | ">") && self.peek_at(1) == Some('(');
+            !process && !(operator.starts_with('&') && self.at > start)
+        });
+        let Some(operator) = operator else {
+            self.at = start;
+            return Ok(None);
+        };
+        let errors = digits > 0 && !matches!(self.chars[start], '0' | '1');
+        self.at += operator.len();
+        self.blanks();
+        let word = self.some_word()?;
+        Ok(Some(match operator {
+            _ if errors => Redirect::Other,
+            "<" => Redirect::From(word),
+            "<<<" => Redirect::Text(word),
+            ">" | ">|" | "&>" => Redirect::To(false, word),
+            ">>" | "&>>" => Redirect::To(true, word),
+            "<<" | "<<-" => self.here(operator == "<<-", &word),
+            _ => Redirect::Other,
+        }))
+    }
+
+    /// A here-document: its text begins on the next line, and is taken out of there.
+    fn here(&mut self, tabs: bool, word: &Raw) -> Redirect {
+        let expands = !word.text.contains(['\'', '"', '\\']);
+        let end: String = word.text.chars().filter(|&c| !"'\"\\".contains(c) && !is_place(c)).collect();
+        let past =
+            |from: usize| self.chars[from..].iter().position(|&c| c == '\n').map_or(self.chars.len(), |n| from + n + 1);
+        let begin = past(self.at);
+        let (mut at, mut text, mut rows) = (begin, String::new(), 0);
+        while at < self.chars.len() {
+            let row: String = self.chars[at..past(at)].iter().collect();
+            at = past(at);
+            rows += 1;
+            let row = if tabs { row.trim_start_matches('\t') } else { &row };
+            if row.trim_end_matches('\n').chars().filter(|&c| !is_place(c)).eq(end.chars()) {
+                break;
+            }
+            text.push_str(row);
+        }
+        self.chars.drain(begin..at);
+        let line = self.line + 1 + self.taken;
+        self.taken += rows;
+        Redirect::Here(expands, Raw { text, line })
     }
 
     fn simple(&mut self, redirects: &mut Vec<Redirect>) -> Parsed<Node> {

@@ -101,7 +101,7 @@ pub(super) struct Parser {
     mark: Option<char>,
     pub(super) depth: usize,
     /// Lines of here-documents, which were taken out after this line.
-    taken: usize,
+    pub(super) taken: usize,
 }
 
 pub(super) type Parsed<T> = Result<T, String>;
@@ -193,61 +193,6 @@ impl Parser {
         }
         let found: String = self.chars[self.at.min(self.chars.len())..].iter().take(20).collect();
         Err(format!("expected {word:?}, found {:?}", found.lines().next().unwrap_or("the end")))
-    }
-
-    pub(super) fn redirect(&mut self) -> Parsed<Option<Redirect>> {
-        let digits = self.chars[self.at..].iter().take_while(|c| c.is_ascii_digit()).count().min(3);
-        let named = if self.peek() == Some('{') {
-            self.chars[self.at..].iter().take(32).position(|&c| c == '}').map_or(0, |n| n + 1)
-        } else {
-            0
-        };
-        let skip = digits.max(named);
-        let operator = ["&>>", "&>", "<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">"]
-            .into_iter()
-            .find(|operator| operator.chars().enumerate().all(|(i, c)| self.peek_at(skip + i) == Some(c)));
-        let Some(operator) = operator else { return Ok(None) };
-        if matches!(operator, "<" | ">") && self.peek_at(skip + 1) == Some('(') || operator.starts_with('&') && skip > 0
-        {
-            return Ok(None);
-        }
-        let errors = digits > 0 && self.peek() != Some('1') && self.peek() != Some('0');
-        self.at += skip + operator.len();
-        self.blanks();
-        let word = self.some_word()?;
-        Ok(Some(match operator {
-            _ if errors => Redirect::Other,
-            "<" => Redirect::From(word),
-            "<<<" => Redirect::Text(word),
-            ">" | ">|" | "&>" => Redirect::To(false, word),
-            ">>" | "&>>" => Redirect::To(true, word),
-            "<<" | "<<-" => return Ok(Some(self.here(operator == "<<-", &word))),
-            _ => Redirect::Other,
-        }))
-    }
-
-    /// A here-document: its text begins on the next line, and is taken out of there.
-    pub(super) fn here(&mut self, tabs: bool, word: &Raw) -> Redirect {
-        let expands = !word.text.contains(['\'', '"', '\\']);
-        let end: String = word.text.chars().filter(|&c| !"'\"\\".contains(c) && !is_place(c)).collect();
-        let past =
-            |from: usize| self.chars[from..].iter().position(|&c| c == '\n').map_or(self.chars.len(), |n| from + n + 1);
-        let begin = past(self.at);
-        let (mut at, mut text, mut rows) = (begin, String::new(), 0);
-        while at < self.chars.len() {
-            let row: String = self.chars[at..past(at)].iter().collect();
-            at = past(at);
-            rows += 1;
-            let row = if tabs { row.trim_start_matches('\t') } else { &row };
-            if row.trim_end_matches('\n').chars().filter(|&c| !is_place(c)).eq(end.chars()) {
-                break;
-            }
-            text.push_str(row);
-        }
-        self.chars.drain(begin..at);
-        let line = self.line + 1 + self.taken;
-        self.taken += rows;
-        Redirect::Here(expands, Raw { text, line })
     }
 
     /// Takes a word where there must be one.
