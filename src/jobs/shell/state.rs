@@ -5,10 +5,8 @@ use super::text::{Marks, is_name, names, plain};
 use super::{Command, Word};
 use crate::error::JobError;
 use crate::source::Sources;
-use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::LazyLock;
 
 /// Most commands and repetitions that are read.
 const MOST_STEPS: usize = 20_000;
@@ -292,10 +290,14 @@ impl<'a> Shell<'a> {
 
     /// Notes the names that a text assigns.
     pub(super) fn note_assigned(&mut self, text: &str) {
-        static ASSIGNED: LazyLock<Option<Regex>> =
-            LazyLock::new(|| Regex::new(r"(?:^|[\s;({&|`])([A-Za-z0-9_]+)\+?=").ok());
-        let found = ASSIGNED.iter().flat_map(|regex| regex.captures_iter(text));
-        self.assigned.extend(found.map(|groups| groups[1].to_string()));
+        for (at, _) in text.match_indices('=') {
+            let before = text[..at].strip_suffix('+').unwrap_or(&text[..at]);
+            let front = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            let starts = front.chars().next_back().is_none_or(|c| c.is_whitespace() || ";({&|`".contains(c));
+            if starts && front.len() < before.len() {
+                self.assigned.insert(before[front.len()..].to_string());
+            }
+        }
     }
 }
 
