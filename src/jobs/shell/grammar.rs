@@ -265,7 +265,7 @@ impl Parser {
         let mut operators = ["&>>", "&>", "<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">"].into_iter();
         let operator = operators.find(|operator| self.starts(operator)).filter(|operator| {
             let process = matches!(*operator, "<" | ">") && self.peek_at(1) == Some('(');
-            !process && !(operator.starts_with('&') && self.at > start)
+            !(process || operator.starts_with('&') && self.at > start)
         });
         let Some(operator) = operator else {
             self.at = start;
