@@ -71,6 +71,13 @@ pub mod plans {
     };
 }
 
+/// Predictions corrected by measured steps of the same cluster.
+pub mod calibration {
+    pub use pipesim_verdict::calibration::{
+        Corrected, Correction, LeftOutError, MeasuredLayout, Prior, StepCalibration, measured_runs,
+    };
+}
+
 /// Questions about steps, their answers, and files of questions.
 pub mod questions {
     pub use pipesim_answer::question::{

@@ -113,7 +113,7 @@ mod examples {
 pub use api::imports;
 #[cfg(feature = "training")]
 pub use api::training;
-pub use api::{costs, graphs, measured, models, pictures, plans, questions, schedules, simulation};
+pub use api::{calibration, costs, graphs, measured, models, pictures, plans, questions, schedules, simulation};
 
 pub use error::Error;
 pub use pipesim_answer::model_prediction::ModelPrediction;

@@ -48,8 +48,11 @@ Numbers = Union[str, Iterable[int]]
 def _asking(verb: str, schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Asked, bool]:
     """Returns what is asked for, and whether that is several; `named` are the options that are arguments of their own."""
     listed = _arguments.is_list(schedules)
-    wanted = [name for one in (schedules if listed else [schedules]) for name in schedule_words(one)]
-    if not wanted:
+    if options.get("job") is not None:  # which says what is not given here
+        named = {name: value for name, value in named.items() if value is not None}
+        schedules = [] if schedules is None else schedules
+    wanted = [name for one in (schedules if _arguments.is_list(schedules) else [schedules]) for name in schedule_words(one)]
+    if not wanted and options.get("job") is None:
         raise UsageError("schedule: expected a schedule or more, found an empty list; give one, as in ['1f1b']")
     twice = [name for name in options if name.rstrip("_") in named]
     if twice:
@@ -68,6 +71,11 @@ def _asking(verb: str, schedules: Any, named: Mapping[str, Any], options: Mappin
     return Asked(verb, wanted, words, several), listed or bool(several) or len(wanted) > 1
 
 
+def _of_job(out: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a result with the job that it is of, if there is one."""
+    return {**one, "job": out["job"]} if "job" in out else dict(one)
+
+
 def _answered(asked: Asked, name: str, several: bool) -> dict[str, Any]:
     """Returns the program's JSON, with as many results under `name` as were asked for."""
     out = _program.parsed(asked.run("-q", "--format", "json"))
@@ -79,15 +87,18 @@ def _answered(asked: Asked, name: str, several: bool) -> dict[str, Any]:
 def _predicted(schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     asked, several = _asking("predict", schedules, named, options)
     out = _answered(asked, "predictions", several)
-    return Predictions(out, asked) if several else Prediction(out["predictions"][0], asked)
+    return Predictions(out, asked) if several else Prediction(_of_job(out, out["predictions"][0]), asked)
 
 
 def _each(verb: str, kind: type[Record], name: str, schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     asked, several = _asking(verb, schedules, named, options)
-    found = _answered(asked, name, several)[name]
+    out = _answered(asked, name, several)
+    found = [_of_job(out, one) for one in out[name]]
     return [kind(one, asked.alone(place, found)) for place, one in enumerate(found)] if several else kind(found[0], asked)
 
 
+@overload
+def predict(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Any) -> Prediction: ...
 @overload
 def predict(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Prediction: ...
 @overload
@@ -96,11 +107,14 @@ def predict(schedule: Iterable[Named], devices: int | Numbers, microbatches: int
 def predict(schedule: Named, devices: Numbers, microbatches: int | Numbers, costs: Costs = None, **options: Any) -> Predictions: ...
 @overload
 def predict(schedule: Named, devices: int, microbatches: Numbers, costs: Costs = None, **options: Any) -> Predictions: ...
-def predict(schedule: Any, devices: Any, microbatches: Any, costs: Costs = None, **options: Any) -> Any:
+def predict(schedule: Any = None, devices: Any = None, microbatches: Any = None, costs: Costs = None, **options: Any) -> Any:
     """Predicts a step: a :class:`Prediction`, or :class:`Predictions` for several schedules, devices or microbatches.
 
     `costs` are those of ``--costs``, as text or as a mapping: ``{"F": 1, "I": 1.2, "W": 0.8, "comm": 0.1}``, a list has a cost per
     stage. Without a unit of time they are units. Each of several predictions has its own timeline and picture.
+
+    `job` is the path of a launch script, a configuration or a log, which says the rest: ``predict(job="train.sh",
+    hardware="h100-sxm", job_env={"TP": 2}).job.reading.tp``; so in :func:`explain`, :func:`check` and :func:`plan`.
 
     >>> ps.predict("1f1b", 4, 8, costs={"F": 1, "B": 2}).bubble
     0.2727272727272727
@@ -125,19 +139,23 @@ def predict_model(model: Any, hardware: Any, schedule: Any = "1f1b", *, stages: 
 
 
 @overload
+def explain(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Any) -> Explanation: ...
+@overload
 def explain(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Explanation: ...
 @overload
 def explain(schedule: Iterable[Named], devices: int, microbatches: int, costs: Costs = None, **options: Any) -> list[Explanation]: ...
-def explain(schedule: Any, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Any:
+def explain(schedule: Any = None, devices: Any = None, microbatches: Any = None, costs: Costs = None, **options: Any) -> Any:
     """Explains why devices idle, and what would shorten the step: an :class:`Explanation`, or a list of them."""
     return _each("explain", Explanation, "explanations", schedule, {"stages": devices, "micro": microbatches, "costs": costs}, options)
 
 
 @overload
+def check(*, job: str | os.PathLike[str], **options: Any) -> Check: ...
+@overload
 def check(schedule: Named, devices: int, microbatches: int, **options: Any) -> Check: ...
 @overload
 def check(schedule: Iterable[Named], devices: int, microbatches: int, **options: Any) -> list[Check]: ...
-def check(schedule: Any, devices: int, microbatches: int, **options: Any) -> Any:
+def check(schedule: Any = None, devices: Any = None, microbatches: Any = None, **options: Any) -> Any:
     """Checks with which communication a schedule runs: a :class:`Check`, or a list of them.
 
     >>> ps.check("1f1b", 2, 4).survives["channel"]
@@ -146,7 +164,11 @@ def check(schedule: Any, devices: int, microbatches: int, **options: Any) -> Any
     return _each("check", Check, "checks", schedule, {"stages": devices, "micro": microbatches}, options)
 
 
-def plan(model: str | os.PathLike[str], hardware: str | os.PathLike[str], *, gpus: int | Numbers, batch: int, seq: int, **options: Any) -> Plans:
+@overload
+def plan(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Any) -> Plans: ...
+@overload
+def plan(model: str | os.PathLike[str], hardware: str | os.PathLike[str], *, gpus: int | Numbers, batch: int, seq: int, **options: Any) -> Plans: ...
+def plan(model: Any = None, hardware: Any = None, *, gpus: Any = None, batch: Any = None, seq: Any = None, **options: Any) -> Plans:
     """Finds the best layouts of a model on a number of GPUs, or on the best of several numbers.
 
     >>> ps.plan("gpt2", "a100-sxm-80gb", gpus=4, batch=16, seq=256, fix={"tp": 2})[0].tp
@@ -154,7 +176,7 @@ def plan(model: str | os.PathLike[str], hardware: str | os.PathLike[str], *, gpu
     """
     named = {"model": model, "hardware": hardware, "gpus": gpus, "batch": batch, "seq": seq}
     for name, value in named.items():
-        if value is None:
+        if value is None and options.get("job") is None:
             _arguments.refuse(name, "a value", value)
     words = {name: _arguments.option(name, value) for name, value in {**named, **options}.items()}
     asked = Asked("plan", [], words)

@@ -140,6 +140,8 @@ class Prediction(_Step):
     rounds: int
     micro_batch_size: int
     framework: Record
+    job: Record
+    verdict: Record
 
 
 class Explanation(_Step):
@@ -154,6 +156,7 @@ class Explanation(_Step):
     memory: list[Record]
     sentences: list[str]
     advice: Record
+    job: Record
 
 
 class Check(Record):
@@ -167,6 +170,7 @@ class Check(Record):
     fewest_slots: int
     deliveries: list[Record]
     frameworks: list[Record]
+    job: Record
 
     @property
     def survives(self) -> dict[str, bool]:

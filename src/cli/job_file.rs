@@ -1,5 +1,7 @@
 //! Training jobs in place of options: `--job` reads a launch script, a configuration or a log.
 
+use super::Failure;
+use super::options::output::{Format, PrintOptions};
 use super::options::values::{Numbers, whole};
 use super::question_file::words;
 use clap::{ArgMatches, Args, FromArgMatches};
@@ -7,12 +9,14 @@ use pipesim_answer::question::Question;
 use pipesim_answer::resolve::Host;
 use pipesim_jobs::{GivenJob, Job};
 use pipesim_verdict::asked;
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "A training job")]
 pub struct JobOptions {
     /// Take options from a training job: a launch script, a configuration or a log of Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, ms-swift or Primus; - is standard input; without a file, a command after --
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", conflicts_with = "question")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     job: Option<String>,
     /// Further file that the job reads, unless it is beside it; repeatable
     #[arg(long, value_name = "FILE", requires = "job")]
@@ -37,10 +41,23 @@ pub struct JobGpus {
     gpus: Option<u32>,
 }
 
+/// A job that a command line gives, and what it asks.
+type Asked = (Job, Result<Question, String>);
+
 /// Reads the job that a command line gives to a verb, with its question; `None` without.
-pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<Option<(Job, Question)>, String> {
+pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<Option<Asked>, String> {
     if !given.try_contains_id("job").unwrap_or(false) {
         return Ok(None);
+    }
+    if given.try_get_one::<PathBuf>("question").ok().flatten().is_some() {
+        return Err("expected --job or --question, found both; give one".to_string());
+    }
+    if let Some(name) =
+        ["costs", "profile", "timeline"].iter().find(|name| given.try_contains_id(name).unwrap_or(false))
+    {
+        return Err(format!(
+            "expected `job` without `{name}`: its costs follow from the hardware; leave one of them out"
+        ));
     }
     let options = JobOptions::from_arg_matches(given).map_err(|error| error.to_string())?;
     let gpus = match verb {
@@ -54,11 +71,34 @@ pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<O
         environment: options.job_env,
         arguments: options.job_args,
         gpus,
+        model: given.try_get_one::<String>("model").ok().flatten().cloned(),
     };
     let mut job = job.read().map_err(|error| error.to_string())?;
     let hardware = given.try_get_one::<String>("hardware").ok().flatten();
-    let question = asked::complete(&mut job, hardware.map(String::as_str), host).map_err(|error| error.to_string())?;
+    let question = asked::complete(&mut job, hardware.map(String::as_str), host).map_err(|error| error.to_string());
+    let question = question.and_then(|question| match hardware {
+        None if verb != "check" => Err(
+            "expected `hardware` with `job`, which does not say on what it runs; give it, as in `hardware` h100-sxm"
+                .to_string(),
+        ),
+        _ if question.model.is_none() && given.value_source("model").is_none() && verb != "check" => {
+            let name = job.model.as_deref().map_or_else(
+                || "which it does not say".to_string(),
+                |name| format!("{name}, which is no built-in one"),
+            );
+            Err(format!("expected the sizes of the job's model, {name}; give its config.json with `model`"))
+        }
+        _ => Ok(question),
+    });
     Ok(Some((job, question)))
+}
+
+/// Prints what was understood of a job that these arguments ask nothing of.
+pub fn unanswered(job: &Job, arguments: &[OsString]) {
+    let is_json = arguments.iter().any(|word| word == "--format=json")
+        || arguments.windows(2).any(|words| words[0] == "--format" && words[1] == "json");
+    let format = if is_json { Format::Json } else { Format::Table };
+    drop(PrintOptions { format, ascii: false, job: Some(Box::new(job.clone())) }.without_answer(Failure::Reported(2)));
 }
 
 /// Returns the options of a verb that a job stands for, each with its name.

@@ -166,11 +166,13 @@ pub fn command() -> clap::Command {
 pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let question_file::Expanded { arguments, job } = question_file::expanded(&command, arguments, &sandbox::Sandbox)
-        .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, flags::as_flags(format!("{why}\n"))))?;
+    let question_file::Expanded { arguments, job, question } =
+        question_file::expanded(&command, arguments, &sandbox::Sandbox)
+            .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, flags::as_flags(format!("{why}\n"))))?;
     let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         tips::improve(&mut error, &mut command, &words);
+        job.iter().for_each(|job| job_file::unanswered(job, &arguments));
         error
     })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
@@ -178,9 +180,15 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     if let Some((_, given)) = matches.subcommand() {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
         match &mut cli.verb {
-            Verb::Predict(predict) => (predict.micro_given, predict.draw.print.job) = (typed("micro"), job),
-            Verb::Explain(explain) => (explain.micro_given, explain.print.job) = (typed("micro"), job),
-            Verb::Plan(plan) => plan.print.job = job,
+            Verb::Predict(predict) => {
+                predict.remarks.has_job = job.is_some();
+                (predict.micro_given, predict.draw.print.job) = (typed("micro"), job);
+            }
+            Verb::Explain(explain) => {
+                explain.remarks.has_job = job.is_some();
+                (explain.micro_given, explain.print.job) = (typed("micro"), job);
+            }
+            Verb::Plan(plan) => (plan.print.job, plan.mine.question) = (job, question),
             Verb::Check(check) => check.print.job = job,
             #[cfg(feature = "training")]
             Verb::Train(train) => train.given = ["stages", "micro", "tp", "dp", "zero"].map(typed),

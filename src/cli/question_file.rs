@@ -42,6 +42,8 @@ pub struct Expanded {
     pub arguments: Vec<OsString>,
     /// The job that they were taken from.
     pub job: Option<Job>,
+    /// What the job asks.
+    pub question: Option<Box<Question>>,
 }
 
 /// Adds to the arguments of a command the options in its question file, or of its job, except those that the arguments replace. A question
@@ -50,7 +52,7 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
     let verb = arguments.get(1).and_then(|verb| verb.to_str()).and_then(|verb| command.find_subcommand(verb));
     let takes = |verb: &Command, id: &str| verb.get_arguments().any(|argument| argument.get_id() == id);
     let Some(verb) = verb.filter(|verb| takes(verb, "question") || takes(verb, "job")) else {
-        return Ok(Expanded { arguments, job: None });
+        return Ok(Expanded { arguments, job: None, question: None });
     };
     if let Some(file) =
         arguments.get_mut(2).filter(|word| word.to_str().is_some_and(is_file) && takes(verb, "question"))
@@ -60,18 +62,24 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
     // options that the file makes complete are still missing here
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
     let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {
-        return Ok(Expanded { arguments, job: None });
+        return Ok(Expanded { arguments, job: None, question: None });
     };
-    let (words, job) = match job_file::read(verb.get_name(), given, host)? {
-        Some((job, question)) => (job_file::options(verb.get_name(), &job, &question), Some(job)),
+    let (words, job, question) = match job_file::read(verb.get_name(), given, host)? {
+        Some((job, Ok(question))) => {
+            (job_file::options(verb.get_name(), &job, &question), Some(job), Some(Box::new(question)))
+        }
+        Some((job, Err(why))) => {
+            job_file::unanswered(&job, &arguments);
+            return Err(why);
+        }
         None => match given.try_get_one::<PathBuf>("question").ok().flatten() {
-            Some(path) => (of_question(verb, given, &path.display().to_string(), host)?, None),
-            None => return Ok(Expanded { arguments, job: None }),
+            Some(path) => (of_question(verb, given, &path.display().to_string(), host)?, None, None),
+            None => return Ok(Expanded { arguments, job: None, question: None }),
         },
     };
     let own = words.into_iter().filter(|(name, _)| !is_typed(verb, given, name)).map(|(_, word)| word.into());
     arguments.splice(2..2, own.collect::<Vec<OsString>>());
-    Ok(Expanded { arguments, job })
+    Ok(Expanded { arguments, job, question })
 }
 
 fn argument<'a>(verb: &'a Command, name: &str) -> Option<&'a Arg> {

@@ -1,5 +1,7 @@
 //! Why files are no job.
 
+use std::collections::BTreeMap;
+
 /// Why files are no job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
@@ -43,40 +45,40 @@ pub enum Missing {
 }
 
 fn missing(all: &[Missing]) -> String {
-    let variables: Vec<String> = all
-        .iter()
-        .filter_map(|one| match one {
-            Missing::Variable { name, used_by } => Some(format!("{name} (for {used_by})")),
-            _ => None,
-        })
-        .collect();
-    let parameters: Vec<String> = all
-        .iter()
-        .filter_map(|one| match one {
-            Missing::Parameter { number, used_by } => Some(format!("${number} ({used_by})")),
-            _ => None,
-        })
-        .collect();
-    let files = all.iter().filter_map(|one| match one {
-        Missing::File { path } => {
-            Some(format!("expected the file {path}, which the job reads; give it with `job-file`"))
+    let (mut variables, mut parameters) = (BTreeMap::<&str, Vec<&str>>::new(), BTreeMap::<usize, Vec<&str>>::new());
+    let mut files = Vec::new();
+    for one in all {
+        match one {
+            Missing::Variable { name, used_by } => variables.entry(name).or_default().push(used_by),
+            Missing::Parameter { number, used_by } => parameters.entry(*number).or_default().push(used_by),
+            Missing::File { path } => files.push(path.as_str()),
+            Missing::World => {}
         }
-        _ => None,
-    });
+    }
     let mut sentences = Vec::new();
     if !variables.is_empty() {
-        let all = variables.join(", ");
+        let all = listed(variables.iter().map(|(name, users)| (name.to_string(), users)));
         sentences.push(format!(
             "expected variables that are set outside of the script: {all}; give each with `job-env` NAME=VALUE"
         ));
     }
     if !parameters.is_empty() {
-        let all = parameters.join(", ");
+        let all = listed(parameters.iter().map(|(number, users)| (format!("${number}"), users)));
         sentences.push(format!("expected parameters of the script: {all}; give all of them with `job-args`"));
     }
-    sentences.extend(files);
+    let wanted = |path| format!("expected the file {path}, which the job reads; give it with `job-file`");
+    sentences.extend(files.into_iter().map(wanted));
     if all.contains(&Missing::World) {
         sentences.push("expected the number of GPUs, which the job does not say; give it with `gpus`".to_string());
     }
     sentences.join(". ")
+}
+
+/// Lists names with what uses each: at most two.
+fn listed<'a>(names: impl Iterator<Item = (String, &'a Vec<&'a str>)>) -> String {
+    let one = |(name, users): (String, &Vec<&str>)| match users[..] {
+        [first, second, _, ..] => format!("{name} ({first}, {second}, ...)"),
+        _ => format!("{name} ({})", users.join(", ")),
+    };
+    names.map(one).collect::<Vec<_>>().join(", ")
 }

@@ -8,7 +8,7 @@ use crate::source::{SourceFile, Sources};
 use pipesim_schedule::sanitize::shell_quoted;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, stdin};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// Largest file that is read as a whole, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
@@ -16,6 +16,9 @@ const MOST_BYTES: u64 = 16 << 20;
 const HEAD: usize = 1 << 16;
 /// Folders above a job's in which files that it reads are looked for.
 const FOLDERS: usize = 5;
+
+/// Most entries of a job's folder that are looked at.
+const MOST_FOLDERS: usize = 1000;
 
 /// A job as a user gives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub struct GivenJob {
     pub arguments: Option<String>,
     /// Number of GPUs, if it is given beside the job.
     pub gpus: Option<u32>,
+    /// Built-in model, if it is given beside the job.
+    pub model: Option<String>,
 }
 
 fn wrong(place: &str, why: impl ToString) -> JobError {
@@ -67,7 +72,7 @@ impl GivenJob {
 
     /// Returns what is given beside the first file.
     fn sources(&self) -> Result<Sources, JobError> {
-        let mut sources = Sources { gpus: self.gpus, ..Sources::default() };
+        let mut sources = Sources { gpus: self.gpus, model: self.model.clone(), ..Sources::default() };
         for pair in &self.environment {
             let (name, value) = pair.split_once('=').ok_or_else(|| {
                 wrong("`job-env`", format!("expected NAME=VALUE, found '{pair}'; write it as in TP=2"))
@@ -115,22 +120,32 @@ fn complete(name: &str, text: String, mut sources: Sources) -> Result<Job, JobEr
             _ => None,
         });
         let found: Vec<SourceFile> = wanted.filter(|file| !sources.files.contains(file)).collect();
-        if found.is_empty() {
+        if found.is_empty() && sources.has_looked {
             return Err(JobError::Missing(missing));
         }
+        sources.has_looked = found.is_empty();
         sources.files.extend(found);
     }
 }
 
-/// Returns the file that a job calls `wanted`, in the job's folder or in one above.
+/// Returns the file that a job calls `wanted`: in the job's folder, in one above, or in one inside of it.
 fn beside(job: &Path, wanted: &str) -> Option<SourceFile> {
     let wanted = Path::new(wanted.trim_start_matches("./"));
     if wanted.is_absolute() || wanted.components().any(|part| part == Component::ParentDir) {
         return None;
     }
-    let folders = job.ancestors().skip(1).take(FOLDERS);
-    let at = |folder: &Path| [Some(folder.join(wanted)), wanted.file_name().map(|name| folder.join(name))];
+    let folders = job.ancestors().skip(1).take(FOLDERS).map(Path::to_path_buf).chain(inside(job.parent()?));
+    let at = |folder: PathBuf| [Some(folder.join(wanted)), wanted.file_name().map(|name| folder.join(name))];
     let path = folders.flat_map(at).flatten().find(|path| path.is_file())?;
     let name = path.display().to_string();
     Some(SourceFile { text: whole(&name, open(&name).ok()?).ok()?, name })
+}
+
+/// Returns the folders inside of a folder, in order of their names.
+fn inside(folder: &Path) -> Vec<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = folder.read_dir().into_iter().flatten().take(MOST_FOLDERS);
+    let mut folders: Vec<PathBuf> = entries.flatten().map(|one| one.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
 }

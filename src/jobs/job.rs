@@ -59,7 +59,21 @@ pub struct Job {
     /// Further settings of a question in its own names and values: `moe-overlap` = `true`, `set` = `group=8`.
     #[serde(skip)]
     pub further: BTreeMap<String, String>,
+    /// Keys of the reading that follow from the number of GPUs, which the job does not say; no part of what it says.
+    #[serde(skip)]
+    pub unsaid: Vec<&'static str>,
     /// What a log says about the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measurement>,
+}
+
+impl Job {
+    /// Returns the job as JSON; in its reading, what the job does not say is null.
+    pub fn to_json(&self) -> Value {
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        for key in &self.unsaid {
+            json["reading"][*key] = Value::Null;
+        }
+        json
+    }
 }

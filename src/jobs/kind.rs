@@ -63,6 +63,9 @@ pub fn read(sources: &Sources) -> Result<Job, JobError> {
             .ok_or_else(|| JobError::File { place: first.0.to_string(), why: why.to_string() });
     }
     let mut launch = shell::launch(sources)?;
+    if !launch.absent.is_empty() && !sources.has_looked {
+        return Err(JobError::Missing(launch.absent.into_iter().map(|path| Missing::File { path }).collect()));
+    }
     if launch.words.iter().any(|word| word.starts_with("$(yq")) {
         launch.settings.0.splice(0..0, of_yaml(&launch, sources)?.0);
     }
@@ -73,13 +76,17 @@ pub fn read(sources: &Sources) -> Result<Job, JobError> {
     Ok(named(job, sources))
 }
 
-/// Returns the options that a script takes from the MODEL_ARGS of the YAML file that one of its variables names.
+/// Returns the options that a script takes from the MODEL_ARGS of a YAML file: the one that one of its variables names, or that of MODEL.
 fn of_yaml(launch: &Launch, sources: &Sources) -> Result<Settings, JobError> {
     let path = |value: &String| {
         value.trim_end_matches(".tmp").ends_with(".yaml").then(|| value.trim_end_matches(".tmp").to_string())
     };
-    let Some(path) = launch.environment.values().find_map(path) else { return Ok(Settings::default()) };
-    let file = sources.find(&path).ok_or_else(|| JobError::Missing(vec![Missing::File { path: path.clone() }]))?;
+    let of_model = || launch.environment.get("MODEL").map(|model| format!("{model}.yaml"));
+    let path = launch.environment.values().find_map(path).or_else(of_model);
+    let given = || sources.files.iter().find(|file| file.text.contains("MODEL_ARGS:"));
+    let file = path.as_ref().and_then(|path| sources.find(path)).or_else(given).ok_or_else(|| {
+        JobError::Missing(vec![Missing::File { path: path.unwrap_or_else(|| "MODEL.yaml".to_string()) }])
+    })?;
     megatron::yaml::options(file, &launch.environment)
 }
 

@@ -17,6 +17,8 @@ pub struct Launch {
     pub world: Option<u32>,
     /// Environment variables that the script sets.
     pub environment: BTreeMap<String, String>,
+    /// Files that the script reads and that are not there.
+    pub absent: Vec<String>,
     /// What the launcher's own options take from elsewhere.
     pub missing: Vec<Missing>,
 }

@@ -45,6 +45,9 @@ pub struct Measurement {
     pub allocated_bytes: BTreeMap<u32, u64>,
     /// Most memory that the allocator reserved, in bytes, by rank.
     pub reserved_bytes: BTreeMap<u32, u64>,
+    /// What the run printed of its own arguments, in its words.
+    #[serde(skip)]
+    pub arguments: BTreeMap<String, String>,
     /// Timers by name.
     pub timers: BTreeMap<String, Timer>,
     /// Median power of a GPU, in watts.

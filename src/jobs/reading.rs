@@ -82,6 +82,8 @@ pub struct Reading {
     pub dp_replicate: Option<u32>,
     /// Name of the schedule, in the framework's word.
     pub schedule: Option<String>,
+    /// torchtitan: layers per stage.
+    pub layers_per_stage: Option<u32>,
     /// torchtitan: sequences per data-parallel rank and pass.
     pub local_batch: Option<u32>,
     /// torchtitan: converters of the model, such as `float8`.

@@ -20,6 +20,10 @@ pub struct Sources {
     pub environment: BTreeMap<String, String>,
     /// Arguments that it was started with: positional parameters of a script, or overrides of a configuration.
     pub arguments: Vec<String>,
+    /// Model whose sizes are taken if the job has none: a built-in one, given beside the files.
+    pub model: Option<String>,
+    /// Whether the files that are not there were looked for, so that a job does without them where it can.
+    pub has_looked: bool,
     /// World size, if it is given beside the files.
     pub gpus: Option<u32>,
 }

@@ -38,8 +38,8 @@ fn model(job: &Job) -> String {
     let read = &job.reading;
     let kind = match (&job.model, job.shape.get("arch").and_then(|arch| arch.as_str())) {
         (Some(name), _) => name.as_str(),
-        (None, Some("gpt")) => "GPT",
         (None, _) if read.layers.is_none() => "a model that the job does not describe",
+        (None, Some("gpt")) => "GPT",
         _ => "Llama",
     };
     let layers = read.layers.map(|layers| format!("{layers} layers"));

@@ -68,6 +68,12 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
     }
     let mut not_modelled = Vec::new();
     let read = &job.reading;
+    let sizes = [read.tp, read.pp, read.cp].into_iter().flatten().try_fold(1u32, u32::checked_mul).unwrap_or(0);
+    if let Some(world) = read.world.filter(|world| sizes == 0 || world % sizes != 0) {
+        let why =
+            format!("expected a multiple of tp · pp · cp GPUs, found {world}; choose another number or other sizes");
+        return Err(wrong(why));
+    }
     let dp = read.dp.ok_or_else(|| JobError::Missing(vec![Missing::World]))?;
     let pp = read.pp.unwrap_or(1);
     let mut question = Question {
@@ -94,9 +100,17 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
     };
     question = with_further(question, job).map_err(wrong)?;
     question.schedule = vec![schedule(job, &question, &mut not_modelled)];
-    if question.schedule[0] == "1f1b" || question.layout.is_some() {
-        question.chunks = question.chunks.filter(|_| question.layout.is_none());
+    if question.moe_overlap && question.schedule[0] != "interleaved-overlap" {
+        (question.moe_overlap, question.delay_wgrad) = (false, false);
+        let changes =
+            "hides exchanges of experts behind other layers; without virtual stages they are taken as exposed";
+        not_modelled.push(NotModelled {
+            option: "the overlap of experts' exchanges".to_string(),
+            changes: changes.to_string(),
+        });
     }
+    let says_stages = matches!(question.layout, Some(StageSplit::Stages(_)));
+    question.chunks = question.chunks.filter(|_| !says_stages);
     job.not_modelled.extend(not_modelled);
     Ok(question)
 }
@@ -118,8 +132,15 @@ fn precision(text: &str) -> Precision {
     }
 }
 
+/// Returns what is sharded. FSDP that keeps gathered weights until the backward, as torchtitan does in pipelines, is ZeRO-2.
 fn zero(read: &Reading) -> Zero {
+    let keeps_weights = match read.reshard.as_deref() {
+        Some("never") => true,
+        Some("default") => read.pp > Some(1),
+        _ => false,
+    };
     match read.zero {
+        Some(3) if keeps_weights => Zero::Gradients,
         Some(1) => Zero::Optimizer,
         Some(2) => Zero::Gradients,
         Some(3) => Zero::Weights,
@@ -152,7 +173,7 @@ fn recompute(read: &Reading, not_modelled: &mut Vec<NotModelled>) -> Recompute {
 /// Returns what each stage holds, if the job does not split its layers evenly.
 fn split(read: &Reading) -> Result<Option<StageSplit>, String> {
     if let Some(text) = &read.layout {
-        return text.parse().map(Some);
+        return text.trim_matches('\'').parse().map(Some);
     }
     let (Some(layers), pp) = (read.layers, read.pp.unwrap_or(1) as usize) else { return Ok(None) };
     let chunks = read.vp.unwrap_or(1).max(1) as usize;

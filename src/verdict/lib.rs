@@ -3,3 +3,4 @@
 pub mod asked;
 pub mod calibration;
 pub mod judgement;
+pub mod standing;

@@ -146,10 +146,7 @@ fn every_option_has_a_meaning() {
         job.unknown.iter().map(|one| (one.option.as_str(), one.nearest.as_deref(), one.place.as_str())).collect();
     assert_eq!(
         unknown,
-        [
-            ("model.flavor = 8b", Some("8B"), "job.toml:3"),
-            ("training.seqlen", Some("training.seq_len"), "job.toml:6")
-        ]
+        [("model.flavor = 8b", Some("8B"), "job.toml:3"), ("training.seqlen", Some("training.seq_len"), "job.toml:6")]
     );
     assert!(job.ignored.iter().any(|one| one == "training.steps 10"));
     assert!(job.ignored.iter().any(|one| one == "activation_checkpoint.selective_ac_option op"));

@@ -70,6 +70,10 @@ const VALUES: &[(&str, &str)] = &[
     ("jitter", "0.2"),
     ("jitter-seed", "7"),
     ("json", ""),
+    ("job", "$D/job.sh"),
+    ("job-args", "2"),
+    ("job-env", "SEQ=512"),
+    ("job-file", "$D/of/the/job/settings.sh"),
     ("label", "PP:0WAIT_SEND_F(\\d+)=W"),
     ("layers", "3,1"),
     ("layout", "Et*5|t*7L"),
@@ -82,6 +86,7 @@ const VALUES: &[(&str, &str)] = &[
     ("max-ops", "1"),
     ("max-sequence", "16"),
     ("max-ticks", "1"),
+    ("measured", "9.6s"),
     ("memory-cap", "0.5"),
     ("micro", "8"),
     ("micro-batch-size", "2"),
@@ -193,6 +198,12 @@ const LOOK: (&str, &str) = ("look", PICTURED);
 const OF_LOOK: [&str; 9] =
     ["title", "width", "font-size", "palette", "no-memory", "no-waits", "no-notes", "window", "collapse"];
 
+const OWN: (&str, &str) = ("hardware", "the one that is given");
+const DP: (&str, &str) = ("dp", "the job's own");
+const BF16: (&str, &str) = ("precision", "the job's own");
+const VERSION: (&str, &str) = ("framework-version", "both versions run it");
+const THE_JOB: (&str, &str) = ("job", "the one that is given");
+
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
@@ -285,7 +296,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
         refused: "framework-version effort balance ascii chunks set slice-lengths layers costs costs-per profile straggler",
-        same: &[("layout", VERDICTS), ("overlap", VERDICTS), ("micro", VERDICTS)],
+        same: &[("job", VERDICTS), ("layout", VERDICTS), ("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
@@ -417,6 +428,30 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "tour -o tour.html", refused: "ascii output", same: &[] },
     Setting { command: "explore --output explorer.html --program $D/explorer.wasm", refused: "port", same: &[] },
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
+    Setting {
+        command: "predict --job $D/job.sh --hardware h100-sxm",
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile straggler layout ep etp dispatcher routing moe-overlap \
+                  delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait sharing link-scope link-contention \
+                  host-link-devices samples jitter-seed title width font-size no-memory no-waits no-notes question micro",
+        same: &[QUIET, OWN, DP, BF16, VERSION, ENOUGH_SLOTS, PALETTE, THE_JOB],
+    },
+    Setting {
+        command: "check --job $D/job.sh",
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile straggler layers balance framework-version",
+        same: &[("stages", VERDICTS), ("micro", VERDICTS), ("layout", VERDICTS), ("hardware", VERDICTS), THE_JOB],
+    },
+    Setting {
+        command: "explain --job $D/job.sh --hardware h100-sxm",
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile straggler layout ep etp dispatcher routing moe-overlap \
+                  delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size palette no-memory no-waits \
+                  no-notes window collapse question micro",
+        same: &[QUIET, OWN, DP, BF16, VERSION, ("zero", "no time changes"), ("attention", "no time changes"), THE_JOB],
+    },
+    Setting {
+        command: "plan --job $D/job.sh --hardware h100-sxm",
+        refused: "question",
+        same: &[QUIET, OWN, ("objective", "of one number of GPUs, the best layout is the same"), THE_JOB],
+    },
 ];
 
 /// Values that settings need others for.
@@ -458,6 +493,12 @@ const OTHERS: &[(&str, &str, &str)] = &[
 /// A model that trains in milliseconds.
 const SIZES: &str = "--blocks 4 --heads 1 --channels 8 --vocabulary 300 --max-sequence 8 --seq 4";
 
+/// A job that takes something from a file, the environment and its arguments.
+const JOB: &str = "source settings.sh
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers ${LAYERS:-8} --hidden-size 512 --num-attention-heads 8 --bf16 \\
+    --max-position-embeddings 4096 --seq-length ${SEQ:-256} --micro-batch-size ${1:-1} --global-batch-size 16 \\
+    --pipeline-model-parallel-size 2 --data-path text";
+
 /// Files that settings read.
 fn prepare() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -469,6 +510,9 @@ fn prepare() -> TempDir {
     for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
         write(name, &costs(block));
     }
+    write("job.sh", JOB);
+    std::fs::create_dir_all(folder.path().join("of/the/job")).unwrap();
+    write("of/the/job/settings.sh", "LAYERS=16\n");
     let made = [
         "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
         "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
@@ -681,6 +725,12 @@ fn wrong(setting: &Setting, verb: &str, options: &[String], folder: &Path) -> Ve
     }
     let refused: BTreeSet<&str> = setting.refused.split_whitespace().collect();
     let mut same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
+    let of_jobs = ["job-args", "job-env", "job-file"].into_iter().chain((verb != "plan").then_some("gpus"));
+    let of_jobs = of_jobs.chain((verb == "check").then_some("hardware"));
+    let lacks_hardware = ["predict", "explain"].contains(&verb) && !setting.command.contains("--hardware ");
+    let of_jobs = of_jobs.chain(lacks_hardware.then_some("job")).filter(|_| !setting.command.contains("--job "));
+    let refused: BTreeSet<&str> =
+        refused.into_iter().chain(of_jobs.filter(|one| options.iter().any(|own| own == one))).collect();
     if same.remove(LOOK.0) {
         same.extend(OF_LOOK);
     }

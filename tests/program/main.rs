@@ -2,6 +2,7 @@
 
 mod attention;
 mod benches;
+mod calibrate;
 mod cli;
 mod compared;
 mod docs;
@@ -37,6 +38,7 @@ mod train_ranks;
 mod validation;
 mod values;
 mod variants;
+mod verdicts;
 mod widths;
 mod workers;
 

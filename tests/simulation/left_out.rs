@@ -5,7 +5,7 @@ use pipesim::costs::Estimate;
 use pipesim::models::IntervalClass;
 use pipesim::{ParallelConfig, Precision};
 use pipesim_validation::fit::LeftOutRatios;
-use pipesim_validation::left_out::{Class, KINDS, Kind, factors, intervals, measured, read_ratios};
+use pipesim_validation::left_out::{Class, KINDS, Kind, factors, intervals, measured, percentiles, read_ratios};
 use pipesim_validation::{Row, read};
 use std::collections::BTreeSet;
 
@@ -18,6 +18,7 @@ fn rows(kind: Kind) -> (Vec<Row>, Vec<LeftOutRatios>) {
 #[test]
 fn intervals_follow_from_left_out_rows() {
     let committed = std::fs::read_to_string(root().join("hardware/intervals.toml")).unwrap();
+    let published = std::fs::read_to_string(root().join("hardware/published.toml")).unwrap();
     for kind in KINDS {
         let (rows, ratios) = rows(kind);
         let fixed = rows.iter().filter(|row| !["zb-1p", "zb-2p", "v-half"].contains(&row.schedule()));
@@ -26,6 +27,7 @@ fn intervals_follow_from_left_out_rows() {
             ratios.iter().map(|ratios| &ratios.id).collect::<Vec<_>>()
         );
         assert!(committed.contains(&intervals(kind, &rows, &ratios)), "{}", kind.name);
+        assert!(published.contains(&percentiles(kind, &rows, &ratios)), "{}", kind.name);
     }
 }
 

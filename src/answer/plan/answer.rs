@@ -147,7 +147,7 @@ impl Search<'_> {
 }
 
 /// Marks the plans that predictions cannot tell from the first one: their intervals of tokens per second and GPU overlap.
-fn mark_ties(plans: &mut [Plan]) {
+pub fn mark_ties(plans: &mut [Plan]) {
     let Some((best, others)) = plans.split_first_mut() else { return };
     let speeds = |plan: &Plan| {
         let [low, high] = plan.estimate.iteration_interval_s;

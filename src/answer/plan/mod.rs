@@ -23,7 +23,7 @@ mod space;
 mod stacks;
 
 pub use crate::question::Objective;
-pub use answer::{Plan, Plans, Preference, RESOLUTION, plan};
+pub use answer::{Plan, Plans, Preference, RESOLUTION, mark_ties, plan};
 pub use flags::{Names, PlanFlags, Target, flags};
 pub use journal::{Journal, LayoutOutcome};
 pub use nearby::{Front, NearbyPlan, Variation, fronts, heat_map, sensitivities};

@@ -47,6 +47,8 @@ pub struct PlanReport<'a> {
     pub names: Names,
     /// Why plan 1 is the best, and what would beat it.
     pub why: Option<[String; 2]>,
+    /// A layout that is shown below the plans, as `yours`.
+    pub mine: Option<Plan>,
 }
 
 /// Returns a value as a cell of the CSV.
@@ -127,11 +129,10 @@ impl PlanReport<'_> {
             "memory",
         ]);
         header.extend(is_priced.then_some("$/M tokens"));
-        let row = |(rank, plan): (usize, &Plan)| {
+        let row = |(label, plan): (String, &Plan)| {
             let ParallelConfig { tp, pp, dp, cp, chunks, micro_batch_size, recompute, zero, sequence_parallel, .. } =
                 &plan.layout;
-            let tie = if plan.is_tie { " tie" } else { "" };
-            let mut cells = vec![format!("{}{tie}", rank + 1)];
+            let mut cells = vec![label];
             cells.extend(several.then(|| plan.layout.gpus().to_string()));
             cells.extend([tp, pp, dp, cp].map(u32::to_string));
             cells.extend(has_experts.then(|| plan.layout.ep.to_string()));
@@ -151,7 +152,8 @@ impl PlanReport<'_> {
             cells.extend(is_priced.then(|| format!("{:.4}", plan.dollars_per_million_tokens(price))));
             cells
         };
-        let rows = self.plans.plans.iter().enumerate().map(row).collect();
+        let tie = |plan: &Plan| if plan.is_tie { " tie" } else { "" };
+        let rows = self.labelled(|rank, plan| format!("{rank}{}", tie(plan))).map(row).collect();
         let caption = format!(
             "Best layouts of {} ({} G parameters) for {} sequences of {} tokens per step, with {}, within {}",
             self.names.model,
@@ -164,17 +166,23 @@ impl PlanReport<'_> {
         Table::new(caption, &header, rows)
     }
 
+    /// Returns the plans with their labels, by rank from 1, and the layout that is shown below them.
+    fn labelled(&self, label: impl Fn(usize, &Plan) -> String) -> impl Iterator<Item = (String, &Plan)> {
+        let plans = (1..).zip(&self.plans.plans).map(move |(rank, plan)| (label(rank, plan), plan));
+        plans.chain(self.mine.iter().map(|plan| ("yours".to_string(), plan)))
+    }
+
     pub(super) fn times_table(&self) -> Table {
         let has_experts = self.search.question.model.experts.is_some();
         let is_shown = |part: &TimePart| has_experts || part.title != "experts";
         let ms = |seconds: f64| quantity(1e3 * seconds, "ms");
-        let row = |(rank, plan): (usize, &Plan)| {
+        let row = |(label, plan): (String, &Plan)| {
             let parts = plan.estimate.time_s.parts().into_iter().filter(is_shown).map(|part| ms(part.seconds));
-            [(rank + 1).to_string(), ms(plan.estimate.iteration_s)].into_iter().chain(parts).collect()
+            [label, ms(plan.estimate.iteration_s)].into_iter().chain(parts).collect()
         };
         let titles = StepTime::default().parts().into_iter().filter(is_shown).map(|part| part.title);
         let header: Vec<&str> = ["plan", "iteration"].into_iter().chain(titles).collect();
-        Table::new("Parts of an iteration", &header, self.plans.plans.iter().enumerate().map(row).collect())
+        Table::new("Parts of an iteration", &header, self.labelled(|rank, _| rank.to_string()).map(row).collect())
     }
 
     pub(super) fn ruled_out_table(&self) -> Table {

@@ -1,5 +1,6 @@
 //! Options that several verbs share, what they accept, and which go together.
 
+pub mod calibrate;
 pub mod costs;
 #[cfg(feature = "training")]
 pub mod devices;

@@ -80,7 +80,7 @@ impl PrintOptions {
         let (Some(job), Ok(Value::Object(mut printed))) = (&self.job, serde_json::from_str(&text)) else {
             return Ok(text);
         };
-        printed.insert("job".to_string(), serde_json::to_value(job).map_err(anyhow::Error::from)?);
+        printed.insert("job".to_string(), job.to_json());
         json(&printed)
     }
 

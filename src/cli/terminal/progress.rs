@@ -7,6 +7,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pipesim_answer::question::{self, Observer, Remark};
 use pipesim_answer::resolve::Warning;
+use pipesim_frameworks::ObjectionKind;
 use pipesim_report::visible;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub struct RemarkOptions {
     /// Print nothing to stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
+    /// Whether the options come from a job, of which its framework's objections are told once.
+    #[arg(skip)]
+    pub has_job: bool,
 }
 
 /// What is printed to stderr by a verb that has more to say.
@@ -145,6 +149,7 @@ impl Observer for RemarkOptions {
     fn remark(&self, remark: &Remark) {
         match remark {
             Remark::Warning(warning) => self.warn(warning),
+            Remark::Framework { objection, .. } if self.has_job && objection.kind != ObjectionKind::Silent => {}
             other => RemarkOptions::remark(*self, &other.to_string()),
         }
     }

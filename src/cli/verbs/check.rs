@@ -45,6 +45,9 @@ pub struct Check {
     pub job: JobOptions,
     #[command(flatten)]
     pub job_gpus: JobGpus,
+    /// Hardware of the job, whose framework may refuse what it cannot do
+    #[arg(long, value_name = "NAME|FILE", requires = "job", help_heading = "A training job")]
+    hardware: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -105,6 +108,9 @@ impl Check {
             refusals.filter(|_| !self.framework.is_empty()).find(|(_, one)| one.verdict != RunVerdict::Runs)
         {
             return Err(Failure::Schedule(format!("{}: {}", checked.schedule, one.sentence(false))));
+        }
+        if let Some(why) = self.print.job.as_ref().and_then(|job| job.refused.first()) {
+            return Err(Failure::Schedule(format!("the job's framework refuses it: {why}")));
         }
         match stuck.first() {
             Some((schedule, text)) if !self.delivery.is_empty() => {

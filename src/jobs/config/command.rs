@@ -31,7 +31,9 @@ pub(crate) fn read(launch: &Launch, sources: &Sources) -> Result<Option<Job>, Jo
     let option = |name: &str| launch.settings.value(name).map(str::to_string);
     let program = launch.program.rsplit('/').next().unwrap_or_default();
     let variable = |name: &str| (program == "run_train.sh").then(|| launch.environment.get(name).cloned()).flatten();
-    let starts_titan = launch.program.contains("torchtitan") || program == "run_train.sh";
+    let of_titan = |name: &str| name.starts_with("parallelism.") || name.starts_with("training.");
+    let has_titans = program.is_empty() && launch.settings.0.iter().any(|one| of_titan(&one.name));
+    let starts_titan = launch.program.contains("torchtitan") || program == "run_train.sh" || has_titans;
     let overrides = Settings(
         launch
             .settings
@@ -41,8 +43,9 @@ pub(crate) fn read(launch: &Launch, sources: &Sources) -> Result<Option<Job>, Jo
             .cloned()
             .collect(),
     );
+    let (overrides, words) = with_modes(overrides, &launch.words);
     let with_overrides = |mut document: Document| {
-        document.override_with(&overrides, &launch.words)?;
+        document.override_with(&overrides, &words)?;
         Ok::<_, JobError>(document)
     };
     if let Some(path) = option("job.config_file").or(variable("CONFIG_FILE")) {
@@ -56,6 +59,10 @@ pub(crate) fn read(launch: &Launch, sources: &Sources) -> Result<Option<Job>, Jo
     }
     if starts_titan && launch.settings.0.iter().any(|one| one.name.starts_with("model.")) {
         return torchtitan::read(with_overrides(empty(launch))?, gpus).map(Some);
+    }
+    if has_titans {
+        let why = "expected the model of torchtitan's options, found none; add --module and --config, or --model.name and --model.flavor";
+        return Err(JobError::File { place: "command:1".to_string(), why: why.to_string() });
     }
     if let (Some(path), "run_train.py" | "run_train") = (option("config-file"), program) {
         return nanotron::read(with_overrides(open(&path, sources)?)?, gpus).map(Some);
@@ -97,6 +104,19 @@ pub(crate) fn read(launch: &Launch, sources: &Sources) -> Result<Option<Job>, Jo
         }
     }
     deepspeed::read(with_overrides(document)?, gpus).map(Some)
+}
+
+/// Returns overrides and words of which each `activation_checkpoint:MODE`, as torchtitan's command line has it, is an override.
+fn with_modes(mut overrides: Settings, words: &[String]) -> (Settings, Vec<String>) {
+    const KIND: &str = "activation_checkpoint:";
+    let mut words = words.to_vec();
+    for setting in &mut overrides.0 {
+        let (modes, values) = setting.values.drain(..).partition(|value: &String| value.starts_with(KIND));
+        setting.values = values;
+        words.extend::<Vec<String>>(modes);
+    }
+    words.iter_mut().for_each(|word| *word = word.replacen(KIND, "activation_checkpoint.mode=", 1));
+    (overrides, words)
 }
 
 /// Whether a program is Megatron-Bridge's or NeMo's.

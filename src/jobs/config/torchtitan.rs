@@ -86,6 +86,11 @@ fn finish(
     let passes = pipeline(&mut job, &document)?;
     let batch = document.get("training.global_batch_size").filter(|batch| batch.as_i64() != Some(-1));
     job.reading.global_batch = batch.and(document.count("training.global_batch_size")?);
+    job.unsaid = match job.reading.dp_shard {
+        Some(-1) if job.reading.global_batch.is_none() => vec!["dp", "global_batch"],
+        Some(-1) => vec!["dp"],
+        _ => Vec::new(),
+    };
     degrees(&mut job, gpus)?;
     follow(&mut job, gpus, Some(passes))?;
     let reading = &job.reading;
@@ -162,17 +167,28 @@ fn pipeline(job: &mut Job, document: &Document) -> Result<u32, JobError> {
     };
     let (first, last) = (less("first").unwrap_or(1), less("last").unwrap_or(1));
     let points = document.list("parallelism.pipeline_parallel_split_points").len();
-    let modules = document.get("parallelism.module_fqns_per_model_part");
-    let stages = match (modules.and_then(Value::as_array), one("pipeline_parallel_layers_per_stage")?, reading.layers) {
+    // on a command line, commas separate the modules of a part
+    let part = |part: &Value| match part {
+        Value::String(names) => names.split(',').map(Value::from).collect(),
+        other => other.clone(),
+    };
+    let modules = document.get("parallelism.module_fqns_per_model_part").and_then(Value::as_array);
+    let modules = modules.map(|parts| Value::Array(parts.iter().map(part).collect()));
+    let stages = match (
+        modules.as_ref().and_then(Value::as_array),
+        one("pipeline_parallel_layers_per_stage")?,
+        reading.layers,
+    ) {
         (Some(parts), ..) => Some(parts.len() as u64),
         _ if points > 0 => Some(points as u64 + 1),
         (None, Some(each), Some(layers)) => Some((u64::from(layers) + first + last).div_ceil(each.into())),
         _ => None,
     };
+    reading.layers_per_stage = one("pipeline_parallel_layers_per_stage")?.and_then(|count| u32::try_from(count).ok());
     let usual = if is_single { 1 } else { 2 };
     let vp = stages.map_or(usual, |stages| u32::try_from(stages / u64::from(pp)).unwrap_or(u32::MAX).max(1));
     reading.vp = Some(vp);
-    let layout = modules.map_or_else(
+    let layout = modules.as_ref().map_or_else(
         || if points > 0 { String::new() } else { format!("torchtitan:{first},{last}") },
         Value::to_string,
     );

@@ -101,6 +101,7 @@ impl Run {
             allocated_bytes: self.memory.allocated,
             reserved_bytes: self.memory.reserved,
             timers: self.timers.medians(),
+            arguments: self.facts.settings.0.iter().map(|one| (one.name.clone(), one.values.join(" "))).collect(),
             ..self.steps.measure(&self.facts)
         };
         Log {

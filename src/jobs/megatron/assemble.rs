@@ -21,6 +21,7 @@ pub(super) fn job(dialect: Dialect, program: &str, given: &Settings, world: Opti
     job.shape = shape::keys(&options, &job.reading, program)?;
     job.further = further::settings(&options, &job.reading);
     job.sort(&vocabulary, given, "--");
+    job.not_modelled.extend(further::groups(&options, &job.reading));
     dialect.complete(&options, &mut job)?;
     Ok(job)
 }

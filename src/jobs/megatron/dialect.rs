@@ -83,6 +83,7 @@ impl Dialect {
             Dialect::DeepSpeed => ("megatron-deepspeed", "megatron-deepspeed"),
             Dialect::ZeroBubble => ("zero-bubble", "megatron-zb"),
             _ if old => ("megatron-core", "megatron-lm"),
+            _ if options.flag("grad-reduce-in-bf16") => ("megatron-core", "megatron-core-bf16-gradients"),
             _ => ("megatron-core", "megatron-core"),
         };
         job.framework = framework.to_string();
@@ -95,6 +96,16 @@ impl Dialect {
         }
         Ok(())
     }
+}
+
+/// Returns options with the sizes of a built-in model before them, if they have none of their own.
+pub(super) fn sized(settings: &Settings, model: Option<&str>) -> Settings {
+    let mut all = settings.clone();
+    let has_own = ["num-layers", "encoder-num-layers", "model"].iter().any(|name| settings.get(name).is_some());
+    if let Some((_, model)) = model.filter(|_| !has_own).and_then(named) {
+        all.0.splice(0..0, sizes(&model));
+    }
+    all
 }
 
 /// Returns name and sizes of the built-in model that a path or a name of Hugging Face's hub means.

@@ -1,6 +1,7 @@
 //! What the options say to further settings of a question, in its own names.
 
 use super::options::Options;
+use crate::job::NotModelled;
 use crate::reading::Reading;
 use std::collections::BTreeMap;
 
@@ -32,11 +33,16 @@ pub(super) fn settings(options: &Options<'_>, read: &Reading) -> BTreeMap<String
             set("routing", "balanced");
         }
     }
-    let group = options.text("microbatch-group-size-per-virtual-pipeline-stage");
-    if let Some(group) = group.filter(|_| read.vp.is_some_and(|chunks| chunks > 1)) {
-        set("set", &format!("group={group}"));
-    }
     all
+}
+
+/// Returns the group of micro-batches that a device takes one after another, if it is another one than the number of stages.
+pub(super) fn groups(options: &Options<'_>, read: &Reading) -> Option<NotModelled> {
+    let name = "microbatch-group-size-per-virtual-pipeline-stage";
+    let usual = read.pp.map(|pp| pp.to_string());
+    let group = options.text(name).filter(|group| Some(*group) != usual.as_deref() && read.vp.is_some_and(|vp| vp > 1));
+    let changes = "changes the order of the interleaved schedule; groups of as many as there are stages are taken";
+    group.map(|group| NotModelled { option: format!("--{name} {group}"), changes: changes.to_string() })
 }
 
 /// Returns what is launched as CUDA graphs; `None`: nothing.

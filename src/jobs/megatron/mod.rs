@@ -27,7 +27,8 @@ use dialect::Dialect;
 pub fn read(launch: &Launch, sources: &Sources) -> Result<Job, JobError> {
     let dialect = Dialect::of(&launch.program, &launch.settings);
     let world = launch.world.or(sources.gpus);
-    job(dialect, &launch.program, &launch.settings, world).map_err(|error| match error {
+    let settings = dialect::sized(&launch.settings, sources.model.as_deref());
+    job(dialect, &launch.program, &settings, world).map_err(|error| match error {
         JobError::Missing(mut missing) => {
             missing.extend(launch.missing.iter().filter(|_| world.is_none()).cloned());
             JobError::Missing(missing)

@@ -43,6 +43,9 @@ pub(super) fn keys(options: &Options<'_>, read: &Reading, program: &str) -> Resu
     let is_gpt = options.text("normalization").unwrap_or("LayerNorm") == "LayerNorm";
     set("arch", if is_gpt { "gpt" } else { "llama" }.into());
     set("bias", (!options.flag("disable-bias-linear")).into());
+    if options.flag("add-qkv-bias") {
+        set("qkv_bias", true.into());
+    }
     set("act", activation(options).into());
     set("pos", positions(options).into());
     let latent = options.flag("multi-latent-attention");

@@ -3,6 +3,7 @@
 use super::options::missing;
 use crate::error::Missing;
 use crate::setting::Setting;
+use crate::shell::words;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -24,8 +25,13 @@ pub(super) fn setting(
         Value::Null | Value::Bool(false) => return None,
         Value::Bool(true) => Vec::new(),
         Value::Array(list) => list.iter().map(&mut expand).collect(),
-        // several values may stand in one text
-        Value::String(_) => expand(value).split_whitespace().map(str::to_string).collect(),
+        // a script compares its text with false and true, and gives it to a shell, which splits it and removes quotes
+        Value::String(_) => match &*expand(value) {
+            "false" => return None,
+            "true" => Vec::new(),
+            text if text.contains(['"', '\'']) => words(text).unwrap_or_else(|_| vec![text.to_string()]),
+            text => text.split_whitespace().map(str::to_string).collect(),
+        },
         other => vec![expand(other)],
     };
     let name = name.trim_start_matches('-').to_string();

@@ -11,6 +11,8 @@ const DEEPEST: usize = 30;
 
 /// Operators between two words.
 const BINARY: &str = "= == != =~ < > -eq -ne -lt -le -gt -ge -nt -ot -ef";
+/// Tests of whether something is set.
+const EMPTINESS: [&str; 3] = ["-z", "-n", "-v"];
 
 /// Words of a condition.
 #[derive(Default)]
@@ -47,8 +49,10 @@ impl Terms {
 impl Shell<'_> {
     /// Evaluates `[ words ]`.
     pub(super) fn test(&mut self, words: &[String]) -> Result<Status, Stop> {
-        let (raw, names) = (vec![true; words.len()], std::mem::take(&mut self.dropped));
-        self.decide(Terms { texts: words.to_vec(), raw, names, ..Terms::default() })
+        // of [ -z $NAME ], only -z is left if the variable is not set
+        let dropped = std::mem::take(&mut self.dropped);
+        let names = if is_emptiness(words) { String::new() } else { dropped };
+        self.decide(Terms { texts: words.to_vec(), raw: vec![true; words.len()], names, ..Terms::default() })
     }
 
     /// Evaluates `[[ words ]]`.
@@ -116,7 +120,11 @@ impl Shell<'_> {
         let unary = first.len() == 2 && first.starts_with('-') && terms.raw.get(terms.at) == Some(&true);
         if unary && terms.at + 1 < terms.texts.len() {
             terms.at += 2;
+            let asked = terms.names.len();
             let value = terms.text(terms.at - 1);
+            if EMPTINESS.contains(&&*first) {
+                terms.names.truncate(asked); // a script that asks whether a variable is set does without it
+            }
             return Ok(Some(self.unary(terms, &first, &value)));
         }
         let value = terms.text(terms.at);
@@ -190,4 +198,11 @@ impl Shell<'_> {
             }
         }))
     }
+}
+
+/// Tells whether a condition is a test of whether something is set, whose variable is not.
+fn is_emptiness(texts: &[String]) -> bool {
+    let words: Vec<String> = texts.iter().map(|text| plain(text)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| *word == "!").collect();
+    matches!(words[..], [one] if EMPTINESS.contains(&one))
 }

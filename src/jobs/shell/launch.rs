@@ -32,7 +32,10 @@ pub fn launch(sources: &Sources) -> Result<Launch, JobError> {
     let starts = script.commands.iter().filter_map(|command| start(command).map(|start| (command, start)));
     let best = starts.min_by_key(|(_, start)| start.rank);
     match best {
-        Some((command, start)) => Ok(describe(command, &start, sources)),
+        Some((command, start)) => {
+            let launch = describe(command, &start, sources);
+            Ok(Launch { absent: script.absent, ..launch })
+        }
         None => Err(none(script, sources)),
     }
 }
@@ -58,7 +61,8 @@ fn none(script: Script, sources: &Sources) -> JobError {
 fn start(command: &Command) -> Option<Start> {
     let words: Vec<&str> = command.words.iter().map(|word| word.text.as_str()).collect();
     let first = program(words.first()?);
-    if first.starts_with("--") {
+    let is_override = first.split_once('=').is_some_and(|(name, _)| name.contains('.'));
+    if first.starts_with("--") || is_override {
         return Some(Start { name: String::new(), at: 0, arguments: 0, rank: 2 });
     }
     let python = |word: &str| program(word).starts_with("python");

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 type Keys = Map<String, Value>;
 
 /// Keys that are read.
-const READ: &str = "arch moe layers hidden heads kv_heads head_dim ffn dense_ffn gated_mlp vocab tied act pos bias qk_norm attention \
+const READ: &str = "arch moe layers hidden heads kv_heads head_dim ffn dense_ffn gated_mlp vocab tied act pos bias qkv_bias qk_norm attention \
     q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim dense_first moe_every experts top_k moe_ffn shared_experts \
     shared_ffn mtp_layers router_groups router_group_top_k sliding_window sliding_every embedding_norm projected params params_total_b";
 /// Keys that say where the sizes come from.
@@ -130,7 +130,7 @@ fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
     }
     let biases = match flag(keys, "bias", is_gpt)? {
         true => Biases { norms: is_gpt, ..Biases::ALL },
-        false => Biases::NONE,
+        false => Biases { qkv: flag(keys, "qkv_bias", false)?, ..Biases::NONE },
     };
     Ok(Config {
         style: if is_gpt { Style::Gpt } else { Style::Llama },

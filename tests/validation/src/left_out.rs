@@ -18,6 +18,12 @@ const HEAD: &str = "\
 # `cargo run --release -p pipesim-validation -- left-out`; the rows are in reports/published*/left_out.json.
 ";
 
+/// Head of the file of percentiles.
+const PUBLISHED_HEAD: &str = "\
+# Percentiles 0 to 100 of measured / predicted iteration times of published steps, with constants fitted without them, as in
+# intervals.toml. Written by `cargo run --release -p pipesim-validation -- left-out`.
+";
+
 /// Published steps of one kind of model, to which the kind's own constants are fitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -98,21 +104,36 @@ pub fn intervals(kind: Kind, rows: &[Row], ratios: &[LeftOutRatios]) -> String {
     text
 }
 
+/// Returns a kind's part of the file of percentiles.
+pub fn percentiles(kind: Kind, rows: &[Row], ratios: &[LeftOutRatios]) -> String {
+    let mut text = String::new();
+    for (key, class) in Class::ALL {
+        let measured = measured(rows, ratios, class);
+        let at = |percent: u32| format!("{:.3}", quantile(&measured, f64::from(percent) / 100.0));
+        let list = (0..=100).map(at).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "{}-{key} = [{list}]", kind.name);
+    }
+    text
+}
+
 /// Fits each kind's constants, predicts each row of a fixed order without its like, and writes the ratios to the kind's folder and the
-/// intervals to `hardware/intervals.toml`, all below `root`, the repository.
+/// intervals and percentiles to `hardware/intervals.toml` and `hardware/published.toml`, all below `root`, the repository.
 ///
 /// # Errors
 /// A table that cannot be read, or files that cannot be written.
 pub fn write(root: &Path) -> Result<()> {
-    let mut file = HEAD.to_string();
+    let (mut file, mut published) = (HEAD.to_string(), PUBLISHED_HEAD.to_string());
     for kind in KINDS {
         let table = root.join(kind.table);
         let text = std::fs::read_to_string(&table).with_context(|| format!("cannot read {}", table.display()))?;
         let ratios = CrossValidation::new(&text, true)?.left_out()?;
         let lines: Vec<String> = ratios.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
         replace(&root.join(kind.folder).join("left_out.json"), &format!("[\n{}\n]\n", lines.join(",\n")))?;
-        file += &format!("\n{}", intervals(kind, &read(&text)?.0, &ratios));
+        let (rows, _) = read(&text)?;
+        file += &format!("\n{}", intervals(kind, &rows, &ratios));
+        published += &format!("\n{}", percentiles(kind, &rows, &ratios));
     }
+    replace(&root.join("hardware/published.toml"), &published)?;
     replace(&root.join("hardware/intervals.toml"), &file)
 }
 

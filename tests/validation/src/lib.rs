@@ -1,5 +1,6 @@
 //! Predictions against what others measured and published: the rows of a table, their predictions, errors and a page.
 
+pub mod calibration;
 mod errors;
 pub mod fit;
 mod fitted;

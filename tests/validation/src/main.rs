@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use pipesim_validation::{fit, layouts, left_out, originals, predict, read, regret, write};
+use pipesim_validation::{calibration, fit, layouts, left_out, originals, predict, read, regret, write};
 use std::path::{Path, PathBuf};
 
 /// Research harness of pipesim.
@@ -37,6 +37,12 @@ enum Verb {
         #[arg(default_value = ".")]
         root: PathBuf,
     },
+    /// Correct predictions of published layouts by others of their group; write the prior and the errors, and print them as Markdown
+    Calibration {
+        /// The repository's root
+        #[arg(default_value = ".")]
+        root: PathBuf,
+    },
     /// Predict a measured grid of layouts: which run out of memory, and how long steps are
     Layouts {
         /// Grid: a list of runs in JSON
@@ -63,6 +69,7 @@ fn main() -> Result<()> {
         Verb::Published { table, output } => published(&table, &output),
         Verb::Fit { table, left_out, fixed } => fit::CrossValidation::new(&text(&table)?, fixed)?.print(left_out),
         Verb::LeftOut { root } => left_out::write(&root),
+        Verb::Calibration { root } => calibration::write(&root),
         Verb::Layouts { table } => layouts::print(&text(&table)?),
         Verb::Regret { table } => {
             print!("{}", regret::page(&text(&table)?)?);

@@ -54,7 +54,7 @@ pub struct Explain {
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
-    remarks: RemarkOptions,
+    pub remarks: RemarkOptions,
     #[command(flatten)]
     thresholds: ThresholdOptions,
     #[command(flatten)]

@@ -1,10 +1,12 @@
 //! `pipesim plan`: the best layouts of a model on a number of GPUs.
 
 mod files;
+mod mine;
 mod watch;
 
 use crate::cli::Failure;
 use crate::cli::job_file::JobOptions;
+use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{PrintOptions, json, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
@@ -15,6 +17,7 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table};
 use clap::Args;
 use files::Files;
+use mine::{MineOptions, RANKED};
 use pipesim_answer::plan::{
     Fixed, Names, Objective, Observer, PlanError, PlanFlags, PlanReport, Search, Target, Variation, sensitivities, why,
 };
@@ -22,6 +25,8 @@ use pipesim_answer::question::{MemoryCap, Question};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision};
 use pipesim_report::Report;
+use pipesim_verdict::calibration::{Corrected, SEARCHED, corrected_plans};
+use pipesim_verdict::standing::Standing;
 use std::path::PathBuf;
 use watch::Watch;
 
@@ -82,6 +87,8 @@ pub struct PlanVerb {
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
+    calibrate: CalibrateOptions,
+    #[command(flatten)]
     pub print: PrintOptions,
     #[command(flatten)]
     remarks: RemarkOptions,
@@ -89,6 +96,8 @@ pub struct PlanVerb {
     file: QuestionOptions,
     #[command(flatten)]
     pub job: JobOptions,
+    #[command(flatten)]
+    pub mine: MineOptions,
 }
 
 fn fixed(text: &str) -> Result<String, String> {
@@ -105,19 +114,40 @@ impl PlanVerb {
     pub fn run(&self) -> Result<(), Failure> {
         let files = Files::new(&self.output)?;
         let asked = self.question();
-        let question = asked.planned(&Sandbox, &self.remarks)?;
+        let mut question = asked.planned(&Sandbox, &self.remarks)?;
+        let calibration = self.calibrate.calibration(&asked)?;
+        if calibration.is_some() {
+            question.keep *= SEARCHED;
+        }
+        let is_ranked = self.mine.is_given() && self.to.is_none();
+        if is_ranked {
+            question.keep = question.keep.max(RANKED);
+        }
         question.check()?;
         self.file.save(&asked, self.remarks)?;
         let watch = Watch::start(&question, self.resume.as_deref(), self.remarks)?;
         let search = Search::new(&question)?.knowing(watch.known());
-        let plans = search.plans(&watch)?;
-        let best = plans.plans.first().filter(|_| !watch.is_stopped());
+        let mut plans = search.plans(&watch)?;
+        let corrected = calibration.as_ref().map_or_else(Vec::new, |calibration| {
+            let keep = if is_ranked { RANKED } else { self.top as usize };
+            let mut corrected = corrected_plans(calibration, question.objective, &mut plans, keep);
+            corrected.truncate(self.top as usize);
+            self.remarks.remark(&calibration.described_plans(&corrected));
+            corrected
+        });
+        let standing = match is_ranked && !watch.is_stopped() {
+            true => self.standing(&asked, &search, &mut plans, calibration.as_ref())?,
+            false => None,
+        };
+        // reasons would compare corrected times with others
+        let best = plans.plans.first().filter(|_| !watch.is_stopped() && calibration.is_none());
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
-        let answer = PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons };
+        let mine = standing.as_ref().map(|standing| standing.plan.clone());
+        let answer = PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons, mine };
         watch.done();
         if !(plans.is_stopped && plans.plans.is_empty()) {
-            self.show(&answer)?;
+            self.show(&answer, &corrected, standing.as_ref())?;
             files.write(&answer, self.remarks, &watch)?;
         }
         watch.ended(&plans)
@@ -143,7 +173,12 @@ impl PlanVerb {
         }
     }
 
-    fn show(&self, answer: &PlanReport<'_>) -> Result<(), Failure> {
+    fn show(
+        &self,
+        answer: &PlanReport<'_>,
+        corrected: &[Corrected],
+        standing: Option<&Standing>,
+    ) -> Result<(), Failure> {
         if let Some(name) = self.to {
             let target = Target::named(name)?;
             let Some(best) = answer.plans.plans.first() else { return Ok(()) };
@@ -153,8 +188,15 @@ impl PlanVerb {
         }
         let mut report: Report = answer.report();
         report.provenance.extend(origin());
-        let as_json = || json(&answer.json());
-        let as_table = || terminal(answer, &report);
+        let as_json = || {
+            let mut value = answer.json();
+            if let Some(standing) = standing {
+                value["mine"] = serde_json::to_value(standing).map_err(anyhow::Error::from)?;
+            }
+            with_corrections(json(&value)?, "plans", corrected)
+        };
+        let said = standing.map_or_else(String::new, |standing| format!("{}\n\n", standing.sentence));
+        let as_table = || said + &terminal(answer, &report);
         self.print.show(&report, as_json, as_table, || answer.csv())
     }
 }

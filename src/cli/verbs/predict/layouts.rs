@@ -2,6 +2,7 @@
 
 use super::{Collected, Kept, Predict, add_columns};
 use crate::cli::Failure;
+use crate::cli::options::calibrate::with_corrections;
 use crate::cli::options::output::{origin, versioned};
 use crate::cli::terminal::table;
 use pipesim_answer::question::{LayoutFigures, Predicted, Prepared, Question};
@@ -36,14 +37,14 @@ impl Predict {
     }
 
     fn show_layouts(&self, found: Collected, labels: &[String]) -> Result<Vec<Predicted>, Failure> {
-        let Collected { mut report, predictions, .. } = found;
+        let Collected { mut report, predictions, corrected, .. } = found;
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
         add_columns(&mut report, &predictions);
         let csv = report::figures(&report);
         report.entries.iter_mut().zip(labels).for_each(|(entry, label)| entry.name.clone_from(label));
         report.extra_tables = vec![layouts(&predictions)];
-        let json = || versioned("predictions", &predictions);
+        let json = || with_corrections(versioned("predictions", &predictions)?, "predictions", &corrected);
         let printed = self.draw.print.show(&report, json, || table(&report), || csv.clone());
         self.write.write(&report, &[], printed, self.remarks)?;
         Ok(predictions)

@@ -2,12 +2,14 @@
 
 mod comparison;
 mod layouts;
+mod measured;
 mod stream;
 mod sweep;
 
 use crate::cli::Failure;
 use crate::cli::flags::as_flags;
 use crate::cli::job_file::{JobGpus, JobOptions};
+use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::fsdp::FsdpOptions;
@@ -24,6 +26,8 @@ use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
+use pipesim_verdict::calibration::Corrected;
+use pipesim_verdict::judgement::Verdict;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -38,6 +42,8 @@ pub struct Predict {
     costs: CostOptions,
     #[command(flatten)]
     hardware: HardwareOptions,
+    #[command(flatten)]
+    calibrate: CalibrateOptions,
     /// Whether --micro was given instead of --batch.
     #[arg(skip)]
     pub micro_given: bool,
@@ -50,11 +56,13 @@ pub struct Predict {
     #[command(flatten)]
     write: WriteOptions,
     #[command(flatten)]
-    remarks: RemarkOptions,
+    pub remarks: RemarkOptions,
     #[command(flatten)]
     thresholds: ThresholdOptions,
     #[command(flatten)]
     file: QuestionOptions,
+    #[command(flatten)]
+    measured: measured::MeasuredOptions,
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
@@ -70,6 +78,16 @@ struct Compared<'a> {
     /// Which schedule is shortest, and at which p and m that changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
+}
+
+/// A prediction whose measured step is judged.
+#[derive(Serialize)]
+struct Judged<'a> {
+    schema_version: u32,
+    predictions: &'a [Predicted],
+    verdict: &'a Verdict,
 }
 
 /// A prediction in a comparison, with the figures in which it is best.
@@ -86,6 +104,10 @@ struct Collected {
     cases: Vec<Case>,
     report: Report,
     predictions: Vec<Predicted>,
+    /// Of a measured step.
+    verdict: Option<Verdict>,
+    /// What measured steps change, for each prediction if there are any.
+    corrected: Vec<Corrected>,
 }
 
 /// Returns what is kept of a prediction.
@@ -98,6 +120,7 @@ impl Predict {
         let prepared =
             question.prepare(&Sandbox, &self.remarks).map_err(|error| self.draw.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
+        self.check_measured(&prepared)?;
         if prepared.layouts().len() > 1 {
             return self.layouts(&question, &prepared);
         }
@@ -122,7 +145,14 @@ impl Predict {
             kept(found)
         });
         let found = found.map_err(|failure| self.draw.print.without_answer(failure))?;
+        let labels = found.labels(false);
+        let found = Collected { verdict: self.verdict(&question, &found)?, ..found };
+        let head = found.verdict.as_ref().map(measured::Head::new);
         let tables = |report: &Report| {
+            if let Some(head) = &head {
+                let rest = head.rest(report);
+                return format!("{head}{}", if is_drawn(ops) { self.draw.terminal(&rest) } else { table(&rest) });
+            }
             if is_drawn(ops) {
                 return self.draw.terminal(report);
             }
@@ -132,7 +162,6 @@ impl Predict {
             }
             table(report)
         };
-        let labels = found.labels(false);
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
     }
@@ -147,6 +176,7 @@ impl Predict {
         if !self.micro_given {
             question.micro.clear();
         }
+        self.measured.choose_schedule(&mut question);
         question
     }
 
@@ -171,6 +201,11 @@ impl Predict {
         let (report, figures) = Report::of_predictions(results);
         let predicted = |(figures, (estimate, layout, framework))| Predicted { figures, estimate, layout, framework };
         found.predictions = figures.into_iter().zip(steps).map(predicted).collect();
+        if let Some(calibration) = self.calibrate.calibration(&self.question())? {
+            let estimates = found.predictions.iter_mut().filter_map(|one| one.estimate.as_mut());
+            found.corrected = estimates.map(|estimate| calibration.correct(estimate)).collect();
+            remarks.remark(&calibration.described(&found.corrected));
+        }
         Ok(Collected { report, ..found })
     }
 
@@ -197,7 +232,7 @@ impl Predict {
         write: &WriteOptions,
         tables: impl FnOnce(&Report) -> String,
     ) -> Result<Vec<Predicted>, Failure> {
-        let Collected { cases, mut report, predictions } = found;
+        let Collected { cases, mut report, predictions, verdict, corrected } = found;
         // A comparison shows what is left out and what is above the cap.
         let compared = question.is_comparison() || cases.iter().any(Case::is_marked);
         if self.costs.costs.is_some() || self.costs.costs_per.is_some() {
@@ -208,14 +243,23 @@ impl Predict {
         }
         write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
+        if let Some(verdict) = &verdict {
+            report.verdict = verdict.to_string();
+            report.extra_tables.extend(verdict.tables(|text| as_flags(text)));
+        }
         report.extra_tables.extend(balance_table(&predictions));
         if let [analytic] = prepared.layouts() {
             report.extra_tables.extend([hardware::table(analytic, &predictions), hardware::memory_table(&predictions)]);
         }
         add_columns(&mut report, &predictions);
         let json = || {
+            if let (false, Some(verdict)) = (compared, &verdict) {
+                let text = output::json(&Judged { schema_version: 1, predictions: &predictions, verdict })?;
+                return Ok(as_flags(text));
+            }
             if !compared {
-                return Ok(with_flags(versioned("predictions", &predictions)?, &predictions));
+                let text = with_corrections(versioned("predictions", &predictions)?, "predictions", &corrected)?;
+                return Ok(with_flags(text, &predictions));
             }
             let best = report.entries.iter().zip(report.best());
             let best = best.filter(|(entry, _)| entry.predicted.is_some()).map(|(_, best)| best);
@@ -228,8 +272,10 @@ impl Predict {
                     .collect(),
                 left_out: cases.iter().filter_map(missing).collect(),
                 changes: report.changes(),
+                verdict: verdict.as_ref(),
             })?;
-            Ok(with_flags(text, &predictions))
+            let text = with_corrections(text, "predictions", &corrected)?;
+            Ok(if verdict.is_some() { as_flags(text) } else { with_flags(text, &predictions) })
         };
         self.draw.print.show_assumed(&self.costs)?;
         let printed = self.draw.print.show(&report, json, || tables(&report), || report::figures(&report));

@@ -34,7 +34,7 @@ impl Predict {
         let mut found = self.collect(prepared, self.remarks, &mut spans, |_| kept(keeps_figures))?;
         if keeps_figures && self.files().any(|file| !is_of_spans(file)) && !are_at_several(&found) {
             // There is no map of one p and m, but a picture of its timelines.
-            let quiet = RemarkOptions { quiet: true };
+            let quiet = RemarkOptions { quiet: true, ..self.remarks };
             found = self.collect(prepared, quiet, &mut SpanFiles::default(), |_| kept(false))?;
         }
         let tables = |report: &Report| {

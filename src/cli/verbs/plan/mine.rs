@@ -1,0 +1,93 @@
+//! `--mine`: where the user's own layout stands among the plans.
+
+use super::PlanVerb;
+use crate::cli::Failure;
+use crate::cli::sandbox::Sandbox;
+use clap::Args;
+use pipesim_answer::plan::{Fixed, Names, PlanReport, Plans, Reason, Search};
+use pipesim_answer::question::Question;
+use pipesim_models::layout::{Recompute, Zero};
+use pipesim_verdict::calibration::StepCalibration;
+use pipesim_verdict::standing::{Standing, standing};
+
+/// Plans that are kept in order, to find the rank of a layout.
+pub(super) const RANKED: usize = 1000;
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct MineOptions {
+    /// Say where your own layout stands, as in tp=8,pp=4 with the keys of --fix; that of --job is shown always
+    #[arg(long, value_name = "KEY=VALUE,..")]
+    mine: Option<String>,
+    /// What the job asks.
+    #[arg(skip)]
+    pub question: Option<Box<Question>>,
+}
+
+impl MineOptions {
+    pub(super) fn is_given(&self) -> bool {
+        self.mine.is_some() || self.question.is_some()
+    }
+}
+
+impl PlanVerb {
+    /// Returns the question about the user's own layout, if there is one.
+    fn own(&self, asked: &Question) -> Result<Option<Question>, Failure> {
+        let own = match (&self.mine.mine, &self.mine.question) {
+            (Some(text), _) => of_text(text, asked)?,
+            (None, Some(question)) => (**question).clone(),
+            (None, None) => return Ok(None),
+        };
+        let Question { model, hardware, stack, framework_version, batch, seq, precision, attention, .. } =
+            asked.clone();
+        Ok(Some(Question { model, hardware, stack, framework_version, batch, seq, precision, attention, ..own }))
+    }
+
+    /// Returns where the user's own layout stands, and keeps as many plans as are shown.
+    pub(super) fn standing(
+        &self,
+        asked: &Question,
+        search: &Search<'_>,
+        plans: &mut Plans,
+        calibration: Option<&StepCalibration>,
+    ) -> Result<Option<Standing>, Failure> {
+        let Some(own) = self.own(asked)? else { return Ok(None) };
+        let report = PlanReport { search, plans, names: Names::from(asked), why: None, mine: None };
+        let found = standing(&own, &report, calibration, &Sandbox)?;
+        let shown = (self.top as usize).min(plans.plans.len());
+        let slower = plans.plans.split_off(shown).len() as u64;
+        if slower > 0 {
+            *plans.ruled_out.entry(Reason::Predicted).or_default() += slower;
+        }
+        Ok(Some(found))
+    }
+}
+
+/// Returns the question about a layout that is written with the keys of `fix`.
+fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
+    let wrong = |why: String| Failure::Usage(format!("--mine: {why}"));
+    let fixed = Fixed::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let one = |all: &std::collections::BTreeSet<u32>, usual: u32| all.first().copied().unwrap_or(usual);
+    let (tp, pp, cp) = (one(&fixed.tp, 1), one(&fixed.pp, 1), one(&fixed.cp, 1));
+    let sizes = [pp, cp].iter().try_fold(tp, |all, &size| all.checked_mul(size));
+    let gpus = asked.gpus.first().copied().unwrap_or(1);
+    let dp = sizes.filter(|&sizes| gpus.is_multiple_of(sizes)).map(|sizes| gpus / sizes);
+    let dp = dp.filter(|&dp| one(&fixed.dp, dp) == dp && asked.gpus.len() == 1).ok_or_else(|| {
+        wrong(format!("expected tp · pp · cp · dp to be the {gpus} GPUs of one plan, found '{text}'; correct it"))
+    })?;
+    let chunks = fixed.chunks.first().copied().filter(|&chunks| chunks > 1);
+    Ok(Question {
+        schedule: vec![if chunks.is_some() { "interleaved-1f1b" } else { "1f1b" }.to_string()],
+        stages: vec![pp],
+        chunks,
+        tp: vec![tp],
+        cp,
+        dp: vec![dp],
+        ep: one(&fixed.ep, 1),
+        micro_batch_size: vec![one(&fixed.micro_batch_size, 1)],
+        recompute: fixed.recompute.first().copied().unwrap_or(Recompute::None),
+        zero: fixed.zero.first().copied().unwrap_or(Zero::None),
+        sequence_parallel: fixed.sequence_parallel.unwrap_or(false),
+        layers: fixed.layers.unwrap_or_default(),
+        ..Question::default()
+    })
+}

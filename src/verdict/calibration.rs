@@ -1,1 +1,0 @@
-//! Predictions corrected by measured steps of the same cluster.

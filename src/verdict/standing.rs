@@ -1,0 +1,237 @@
+//! Where a layout stands among all: its rank, what the best one would save, and the smallest change that helps.
+
+use crate::calibration::StepCalibration;
+use crate::judgement::{Asked, Change};
+use pipesim_answer::plan::{self, Fixed, Plan, PlanError, PlanReport, Reason, Search, Silent, Target};
+use pipesim_answer::question::Question;
+use pipesim_answer::resolve::{Error, Host};
+use pipesim_models::layout::ParallelConfig;
+use pipesim_report::number;
+use serde::Serialize;
+
+/// Share of the step from which on a change helps: half of the mean error of predictions of dense models.
+const HELPS: f64 = 0.03;
+
+/// A change of a few settings.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SmallChange {
+    /// Settings, each with its value before and after: `recompute full -> none`.
+    pub settings: Vec<String>,
+    /// Its predicted step, in seconds.
+    pub iteration_s: f64,
+    /// Share of the step that it saves.
+    pub saves: f64,
+    /// Options of the framework that it adds or changes.
+    pub add: Vec<String>,
+    /// Options of the framework that it leaves out.
+    pub leave_out: Vec<String>,
+}
+
+/// Where a layout stands; the key `mine` of `plan --format json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    /// All of it in a sentence.
+    pub sentence: String,
+    /// Its place by predicted time; `None`: behind all that were kept.
+    pub rank: Option<usize>,
+    /// Layouts that were kept in order of their time.
+    pub ranked: usize,
+    /// Layouts that were considered.
+    pub considered: u64,
+    /// Its predicted step, in seconds.
+    pub iteration_s: f64,
+    /// Memory of its fullest device, in bytes.
+    pub memory_bytes: u64,
+    /// Whether that is within the limit of plans.
+    pub fits: bool,
+    /// Share of the step that plan 1 saves; negative: the layout is faster than any plan.
+    pub best_saves: Option<f64>,
+    /// The change of the fewest settings that saves at least 3 %.
+    pub smallest: Option<SmallChange>,
+    /// The layout as a plan.
+    #[serde(skip)]
+    pub plan: Plan,
+}
+
+/// A layout that a question asks about, among the plans of a search.
+struct Mine<'a> {
+    report: &'a PlanReport<'a>,
+    plan: Plan,
+    target: Target,
+    calibration: Option<&'a StepCalibration>,
+}
+
+/// Returns where the only layout of `mine` stands among the plans of `report`, which are as many as were kept.
+///
+/// # Errors
+/// The question is not about one layout of a model on hardware, or has no answer.
+pub fn standing(
+    mine: &Question,
+    report: &PlanReport<'_>,
+    calibration: Option<&StepCalibration>,
+    host: &'static dyn Host,
+) -> Result<Standing, Error> {
+    let schedule = mine.schedule.first().map_or("1f1b", String::as_str);
+    let asked = Asked::new(mine, schedule, host)?;
+    let mut estimate = asked.predict(&Change::Question(Box::new(mine.clone())))?;
+    calibration.iter().for_each(|calibration| drop(calibration.correct(&mut estimate)));
+    let name = schedule.split(':').next().unwrap_or(schedule).to_string();
+    let layout = asked.analytic.layout.clone();
+    let plan = Plan { schedule: name, names_chunks: layout.chunks > 1, layout, estimate, is_tie: false };
+    let plans = &report.plans.plans;
+    let seconds = plan.estimate.iteration_s;
+    let faster = plans.iter().filter(|other| other.estimate.iteration_s < seconds).count();
+    let are_all = !report.plans.ruled_out.contains_key(&Reason::Predicted);
+    let best = plans.first();
+    let targets = report.targets().unwrap_or_default();
+    let target = targets.into_iter().next().unwrap_or(Target::Pipesim);
+    let mine = Mine { report, plan, target, calibration };
+    let smallest = mine.smallest()?;
+    let Mine { plan, .. } = mine;
+    let memory_bytes = plan.memory_bytes();
+    let mut standing = Standing {
+        sentence: String::new(),
+        rank: (faster < plans.len() || are_all).then_some(faster + 1),
+        ranked: plans.len(),
+        considered: report.plans.considered,
+        iteration_s: seconds,
+        memory_bytes,
+        fits: memory_bytes <= report.search.question.bytes(),
+        best_saves: best.map(|best| 1.0 - best.estimate.iteration_s / seconds),
+        smallest,
+        plan,
+    };
+    standing.sentence = standing.said();
+    Ok(standing)
+}
+
+/// Settings of a layout as a search fixes them, each with its value.
+fn settings(layout: &ParallelConfig) -> Vec<(&'static str, String)> {
+    vec![
+        ("tp", layout.tp.to_string()),
+        ("pp", layout.pp.to_string()),
+        ("cp", layout.cp.to_string()),
+        ("ep", layout.ep.to_string()),
+        ("micro-batch-size", layout.micro_batch_size.to_string()),
+        ("chunks", layout.chunks.to_string()),
+        ("recompute", layout.recompute.to_string()),
+        ("zero", (layout.zero as u8).to_string()),
+        ("sequence-parallel", layout.sequence_parallel.to_string()),
+    ]
+}
+
+impl Mine<'_> {
+    /// Finds the change of one setting that saves the most, or of two if one does not help.
+    fn smallest(&self) -> Result<Option<SmallChange>, Error> {
+        let all = settings(&self.plan.layout);
+        let singles = (0..all.len()).map(|one| vec![one]);
+        let pairs = (0..all.len()).flat_map(|one| (one + 1..all.len()).map(move |other| vec![one, other]));
+        for free in [singles.collect::<Vec<_>>(), pairs.collect()] {
+            let mut best: Option<Plan> = None;
+            for free in free {
+                let found = self.with_free(&all, &free).map_err(|error| Error::Usage(error.to_string()))?;
+                let is_better = |found: &Plan| {
+                    best.as_ref().is_none_or(|best| found.estimate.iteration_s < best.estimate.iteration_s)
+                };
+                best = found.filter(is_better).or(best);
+            }
+            let helps = |found: &Plan| self.saves(found) >= HELPS;
+            if let Some(found) = best.filter(helps) {
+                return Ok(Some(self.change(&found)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the best plan with the settings of the layout, those at `free` aside.
+    fn with_free(&self, all: &[(&'static str, String)], free: &[usize]) -> Result<Option<Plan>, PlanError> {
+        let is_fixed = |at: usize| !free.contains(&at);
+        let fixed = all.iter().enumerate().filter(|(at, _)| is_fixed(*at));
+        let text = fixed.map(|(_, (name, value))| format!("{name}={value}")).collect::<Vec<_>>().join(",");
+        let asked = self.report.search.question;
+        let gpus = u32::try_from(self.plan.layout.gpus()).into_iter().collect();
+        let question = plan::Question { fixed: Fixed::parse(&text)?, gpus, keep: 1, ..asked.clone() };
+        match Search::new(&question) {
+            Ok(search) => Ok(search.plans(&Silent)?.plans.into_iter().next().map(|mut plan| {
+                self.calibration.iter().for_each(|calibration| drop(calibration.correct(&mut plan.estimate)));
+                plan
+            })),
+            Err(_) => Ok(None), // no layout is like that
+        }
+    }
+
+    fn saves(&self, other: &Plan) -> f64 {
+        1.0 - other.estimate.iteration_s / self.plan.estimate.iteration_s
+    }
+
+    fn change(&self, to: &Plan) -> SmallChange {
+        let (from, after) = (settings(&self.plan.layout), settings(&to.layout));
+        let changed = from.into_iter().zip(after).filter(|(before, after)| before != after);
+        let mut changes: Vec<String> =
+            changed.map(|((name, before), (_, after))| format!("{name} {before} -> {after}")).collect();
+        if changes.is_empty() {
+            changes.push(format!("layers {} -> {}", self.plan.estimate.stage_layout, to.estimate.stage_layout));
+        }
+        let [before, after] = [&self.plan, to].map(|plan| self.options(plan));
+        let without = |all: &[String], other: &[String]| -> Vec<String> {
+            all.iter().filter(|option| !other.contains(option)).cloned().collect()
+        };
+        let add = without(&after, &before);
+        let named = |option: &String| option.split_once(' ').map_or(option.clone(), |(name, _)| name.to_string());
+        let mut leave_out = without(&before, &after);
+        leave_out.retain(|option| !add.iter().any(|added| named(added) == named(option)));
+        SmallChange { settings: changes, iteration_s: to.estimate.iteration_s, saves: self.saves(to), add, leave_out }
+    }
+
+    /// Returns the options that a plan is in its framework, each with its values.
+    fn options(&self, plan: &Plan) -> Vec<String> {
+        let text = self.report.flags(plan, self.target).map_or_else(|_| String::new(), |flags| flags.text);
+        let text = text.replace("\\\n", " ");
+        let mut options: Vec<String> = Vec::new();
+        for word in text.split_whitespace() {
+            match options.last_mut() {
+                Some(last) if !word.starts_with("--") => *last = format!("{last} {word}"),
+                _ if word.starts_with("--") => options.push(word.to_string()),
+                _ => {}
+            }
+        }
+        options
+    }
+}
+
+impl Standing {
+    fn said(&self) -> String {
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let place = match self.rank {
+            Some(rank) => format!("Yours is rank {rank} of {}", number(self.considered as f64)),
+            None => format!(
+                "Yours is behind the first {} of {}",
+                number(self.ranked as f64),
+                number(self.considered as f64)
+            ),
+        };
+        let mut text = format!("{place}, predicted to take {:.4} s", self.iteration_s);
+        if !self.fits {
+            text += ", and does not fit into memory";
+        }
+        text += &match self.best_saves {
+            Some(share) if share > 0.0 => format!("; plan 1 would save {}", percent(share)),
+            Some(share) => format!("; plan 1 would take {} more", percent(-share)),
+            None => "; no plan fits".to_string(),
+        };
+        match &self.smallest {
+            Some(change) => {
+                text += &format!("; the smallest change that helps saves {}: ", percent(change.saves));
+                text += &change.settings.join(", ");
+                let add = (!change.add.is_empty()).then(|| format!("add {}", change.add.join(" ")));
+                let leave = (!change.leave_out.is_empty()).then(|| format!("leave out {}", change.leave_out.join(" ")));
+                let options: Vec<String> = add.into_iter().chain(leave).collect();
+                if !options.is_empty() {
+                    text += &format!(" ({})", options.join("; "));
+                }
+            }
+            None => text += "; no change of one or two settings saves 3 %",
+        }
+        text + "."
+    }
+}
