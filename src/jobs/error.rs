@@ -77,8 +77,8 @@ fn missing(all: &[Missing]) -> String {
 /// Lists names with what uses each: at most two.
 fn listed<'a>(names: impl Iterator<Item = (String, &'a Vec<&'a str>)>) -> String {
     let one = |(name, users): (String, &Vec<&str>)| match users[..] {
-        [first, second, _, ..] => format!("{name} ({first}, {second}, ...)"),
-        _ => format!("{name} ({})", users.join(", ")),
+        [first, second, _, ..] => format!("{name} (for {first}, {second}, ...)"),
+        _ => format!("{name} (for {})", users.join(", ")),
     };
     names.map(one).collect::<Vec<_>>().join(", ")
 }

@@ -117,10 +117,12 @@ fn settings_of_a_question_follow() {
         ("dispatcher", "hybridep"),
         ("moe-overlap", "true"),
         ("routing", "balanced"),
-        ("set", "group=4"),
     ];
     let expected: BTreeMap<String, String> = expected.map(|(name, value)| (name.into(), value.into())).into();
-    assert_eq!(job(&format!("{mixture} {overlap}")).further, expected);
+    let job = job(&format!("{mixture} {overlap}"));
+    assert_eq!(job.further, expected);
+    let groups = "--microbatch-group-size-per-virtual-pipeline-stage 4";
+    assert!(job.not_modelled.iter().any(|one| one.option == groups), "{:?}", job.not_modelled);
 }
 
 #[test]

@@ -131,7 +131,10 @@ impl Document {
             let text = match setting.values.as_slice() {
                 [] => "true".to_string(),
                 [one] => one.clone(),
-                several => format!("[{}]", several.join(", ")),
+                several => {
+                    let word = |word: &String| if word.contains(',') { format!("\"{word}\"") } else { word.clone() };
+                    format!("[{}]", several.iter().map(word).collect::<Vec<_>>().join(", "))
+                }
             };
             self.set(&setting.name, &text)?;
         }
