@@ -77,6 +77,11 @@ const SCRIPTS: &[(&str, &[&str], &str)] = &[
     ),
     ("x=5; (x=6); y=$(x=7; echo $x); torchrun $x $y 2>&1 | cat & wait", &[], "torchrun 5 7"),
     ("IFS=',' read -ra L <<< '1,2,3'\ntorchrun ${L[2]} ${L[@]:1:2}", &[], "torchrun 3 2 3"),
+    ("while IFS= read -r x; do torchrun $x; done <<< $'a\nb'\n", &[], "torchrun a"),
+    ("while read x; do torchrun $x x{0..0}; done < <(echo 2)", &[], "torchrun 2 x0"),
+    ("x=$(cat <<'E'\na $b\nE\n); torchrun \"${@:2}\" \"$x\" {08..10}", &["1", "2", "3"], "torchrun 2 3 a $b 08 09 10"),
+    ("x=$(seq 3 | tr '\\n' ',')\ntorchrun $x ${x%,}", &[], "torchrun 1,2,3, 1,2,3"),
+    ("printf 'c 1\nd 2\n' | while read k v; do [ $k = c ] || torchrun $k $v; done", &[], "torchrun d 2"),
     ("\u{feff}export A=1 B='x y'\r\ntorchrun $A \"$B\" \\\r\n  --c\r\n", &[], "torchrun 1 x y --c"),
     (
         "v='1F1B-7'; if [[ $v =~ ^([0-9])F.*-([0-9]+)$ ]]; then torchrun ${BASH_REMATCH[1]} ${BASH_REMATCH[2]}; fi",
@@ -146,6 +151,8 @@ fn what_is_set_elsewhere_is_named() {
     assert_eq!(found.settings.get("l").unwrap().unresolved, ["1"]);
     assert_eq!(found.settings.get("g").unwrap().unresolved, ["$(nvidia-smi -L | wc -l)"]);
     assert_eq!(found.settings.get("x").unwrap().place, "train.sh:5");
+    let found = launch(&sources("srun bash -c \"cd $X\ntorchrun train.py \\\n  --x 1\"\n", &[])).unwrap();
+    assert_eq!(found.settings.get("x").unwrap().place, "train.sh:3");
     let absent = launch(&sources("bash conf/run.sh", &[])).unwrap_err();
     assert_eq!(absent, JobError::Missing(vec![Missing::File { path: "conf/run.sh".to_string() }]));
 }

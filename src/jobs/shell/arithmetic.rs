@@ -1,6 +1,7 @@
 //! Arithmetic of the shell: whole numbers of 64 bits.
 
-use super::state::{Shell, Stop, Value};
+use super::state::{Shell, Stop};
+use super::syntax::Parser;
 use super::text::{names, plain};
 
 /// Deepest nesting of brackets, and of variables that hold expressions.
@@ -36,8 +37,7 @@ pub(super) struct Number {
 
 struct Reader<'s, 'a> {
     shell: &'s mut Shell<'a>,
-    chars: Vec<char>,
-    at: usize,
+    parser: Parser,
     depth: usize,
     names: String,
 }
@@ -46,8 +46,7 @@ impl Shell<'_> {
     /// Calculates an expression after its expansion.
     pub(super) fn calculate(&mut self, text: &str) -> Result<Number, Stop> {
         self.charge(text.len())?;
-        let mut reader =
-            Reader { shell: self, chars: plain(text).chars().collect(), at: 0, depth: 0, names: names(text) };
+        let mut reader = Reader { shell: self, parser: Parser::new(&plain(text), 0), depth: 0, names: names(text) };
         let value = reader.comma();
         let value = value.filter(|_| reader.peek().is_none());
         let names = std::mem::take(&mut reader.names);
@@ -57,16 +56,16 @@ impl Shell<'_> {
 
 impl Reader<'_, '_> {
     fn peek(&mut self) -> Option<char> {
-        while self.chars.get(self.at).is_some_and(|c| c.is_whitespace()) {
-            self.at += 1;
+        while self.parser.peek().is_some_and(char::is_whitespace) {
+            self.parser.at += 1;
         }
-        self.chars.get(self.at).copied()
+        self.parser.peek()
     }
 
     fn take(&mut self, text: &str) -> bool {
         self.peek();
-        let here = text.chars().enumerate().all(|(i, c)| self.chars.get(self.at + i) == Some(&c));
-        self.at += if here { text.chars().count() } else { 0 };
+        let here = self.parser.starts(text);
+        self.parser.at += if here { text.len() } else { 0 };
         here
     }
 
@@ -105,11 +104,9 @@ impl Reader<'_, '_> {
         let mut left = self.unary()?;
         loop {
             self.peek();
-            let found = BINARY
-                .iter()
-                .find(|(sign, _)| sign.chars().enumerate().all(|(i, c)| self.chars.get(self.at + i) == Some(&c)));
+            let found = BINARY.iter().find(|(sign, _)| self.parser.starts(sign));
             let Some(&(sign, level)) = found.filter(|(_, level)| *level >= least) else { return Some(left) };
-            self.at += sign.len();
+            self.parser.at += sign.len();
             let right = self.binary(if sign == "**" { level } else { level + 1 })?;
             left = apply(sign, left, right)?;
         }
@@ -148,11 +145,11 @@ impl Reader<'_, '_> {
     }
 
     fn number(&mut self) -> Option<i64> {
-        let start = self.at;
-        while self.chars.get(self.at).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '#') {
-            self.at += 1;
+        let mut text = String::new();
+        while let Some(c) = self.parser.peek().filter(|c| c.is_ascii_alphanumeric() || *c == '#') {
+            self.parser.at += 1;
+            text.push(c);
         }
-        let text: String = self.chars[start..self.at].iter().collect();
         if let Some((base, digits)) = text.split_once('#') {
             return i64::from_str_radix(digits, base.parse().ok().filter(|base| (2..=36).contains(base))?).ok();
         }
@@ -165,11 +162,7 @@ impl Reader<'_, '_> {
 
     fn name(&mut self) -> Option<String> {
         self.peek();
-        let start = self.at;
-        while self.chars.get(self.at).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_') {
-            self.at += 1;
-        }
-        (self.at > start).then(|| self.chars[start..self.at].iter().collect())
+        Some(self.parser.name()).filter(|name| !name.is_empty())
     }
 
     fn step(&mut self, by: i64, first: bool) -> Option<i64> {
@@ -199,12 +192,10 @@ impl Reader<'_, '_> {
             }
         }
         self.peek();
-        let rest: String = self.chars[self.at..].iter().take(3).collect();
-        let sign = ["<<=", ">>=", "*=", "/=", "%=", "+=", "-=", "&=", "^=", "|=", "="]
-            .into_iter()
-            .find(|sign| rest.starts_with(sign) && !rest.starts_with("=="));
+        let signs = ["<<=", ">>=", "*=", "/=", "%=", "+=", "-=", "&=", "^=", "|=", "="].into_iter();
+        let sign = signs.filter(|_| !self.parser.starts("==")).find(|sign| self.parser.starts(sign));
         let Some(sign) = sign else { return self.value(&name, index) };
-        self.at += sign.len();
+        self.parser.at += sign.len();
         let right = self.choice()?;
         let value = match sign.strip_suffix('=') {
             Some("") | None => right,
@@ -213,7 +204,7 @@ impl Reader<'_, '_> {
         let text = format!("{value}{}", self.names);
         match index {
             None => self.shell.set_text(&name, text),
-            Some(index) => self.shell.set_index(&name, index, text),
+            Some(index) => self.shell.set_element(&name, Some(&index.to_string()), text),
         }
         Some(value)
     }
@@ -221,12 +212,7 @@ impl Reader<'_, '_> {
     fn value(&mut self, name: &str, index: Option<i64>) -> Option<i64> {
         let text = match index {
             None => self.shell.scalar(name),
-            Some(index) => {
-                self.shell.variables.get(&self.shell.resolve(name)).and_then(|variable| match &variable.value {
-                    Value::List(list) => list.get(&index).cloned(),
-                    _ => None,
-                })
-            }
+            Some(index) => self.shell.element(name, &index.to_string()),
         };
         let Some(text) = text else {
             if !self.shell.assigned.contains(name) {
@@ -241,10 +227,9 @@ impl Reader<'_, '_> {
         {
             return Some(number);
         }
-        let inner = (text.chars().collect(), 0);
-        let (chars, at) = (std::mem::replace(&mut self.chars, inner.0), std::mem::replace(&mut self.at, inner.1));
-        let value = self.choice().or(if self.chars.is_empty() { Some(0) } else { None });
-        (self.chars, self.at) = (chars, at);
+        let outer = std::mem::replace(&mut self.parser, Parser::new(&text, 0));
+        let value = self.choice().or(text.is_empty().then_some(0));
+        self.parser = outer;
         value
     }
 }

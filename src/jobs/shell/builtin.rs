@@ -2,67 +2,31 @@
 
 use super::expand::escapes;
 use super::scheduler::header;
-use super::state::{Shell, Status, Stop, Value, Variable};
+use super::state::{Shell, Status, Stop, Variable};
 use super::text::{is_name, names, plain};
 
 /// Programs that run another one, whose command follows their options.
-pub(super) const LAUNCHERS: &[&str] = &[
-    "srun",
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "prun",
-    "jsrun",
-    "flux",
-    "numactl",
-    "nsys",
-    "ncu",
-    "env",
-    "timeout",
-    "singularity",
-    "apptainer",
-    "docker",
-    "podman",
-    "enroot",
-    "nohup",
-    "setsid",
-    "stdbuf",
-    "sudo",
-    "exec",
-    "command",
-    "time",
-    "nice",
-    "taskset",
-    "ssh",
-    "pdsh",
-    "xargs",
-    "sbatch",
-    "rocprof",
-    "rocprofv3",
-    "strace",
-    "perf",
-    "unbuffer",
-    "script",
-    "uv",
-    "poetry",
-    "conda",
-    "shifter",
-    "ray",
-    "builtin",
-    "bsub",
-    "qsub",
-    "catchsegv",
-    "aprun",
-    "kubectl",
-];
+pub(super) const LAUNCHERS: &str = "srun mpirun mpiexec mpiexec.hydra prun jsrun flux numactl nsys ncu env timeout singularity apptainer \
+    docker podman enroot nohup setsid stdbuf sudo exec command time nice taskset ssh pdsh xargs sbatch \
+    rocprof rocprofv3 strace perf unbuffer script uv poetry conda shifter ray builtin bsub qsub catchsegv \
+    aprun kubectl";
+
+/// Whether a word is in a list of words.
+pub(super) fn is_one_of(list: &str, word: &str) -> bool {
+    list.split(' ').any(|one| one == word)
+}
 
 /// The last part of a program's path.
 pub(super) fn program(word: &str) -> String {
     plain(word).rsplit('/').next().unwrap_or_default().to_string()
 }
 
+/// Commands that change nothing that is read.
+const SILENT: &str = ": true set shopt trap ulimit umask wait cd pushd popd module ml sleep mkdir rm chmod touch mv unalias alias \
+    hash type export";
+
 fn is_shell(word: &str) -> bool {
-    matches!(&*program(word), "bash" | "sh" | "zsh" | "dash")
+    is_one_of("bash sh zsh dash", &program(word))
 }
 
 fn is_script(word: &str) -> bool {
@@ -81,13 +45,11 @@ impl Shell<'_> {
         let first = arguments.first().map(|word| plain(word)).unwrap_or_default();
         let number = first.parse::<usize>().unwrap_or(1).max(1);
         match &*name {
-            ":" | "true" | "set" | "shopt" | "trap" | "ulimit" | "umask" | "wait" | "cd" | "pushd" | "popd"
-            | "module" | "ml" | "sleep" | "mkdir" | "rm" | "chmod" | "touch" | "mv" | "unalias" | "alias" | "hash"
-            | "type" | "export" => {
+            name if is_one_of(SILENT, name) => {
                 if name == "set" {
                     self.set_arguments(arguments);
                 }
-                if matches!(&*name, "pushd" | "popd" | "module" | "ml" | "type") {
+                if is_one_of("pushd popd module ml type", name) {
                     self.output_unknown = true;
                 }
                 Ok(Status::default())
@@ -111,7 +73,7 @@ impl Shell<'_> {
             "let" => {
                 let mut status = Status::default();
                 for word in arguments {
-                    status = self.arithmetic(word)?;
+                    status = self.compute(word)?;
                 }
                 Ok(status)
             }
@@ -240,8 +202,8 @@ impl Shell<'_> {
                 let set = escapes(set);
                 input.chars().filter(|c| is_name(*c) || !set.contains(*c)).collect()
             }
-            ("tr", [from, to]) if !from.contains(['[', '-']) && from.len() == to.len() || from.len() == 1 => {
-                let (from, to) = (escapes(from), escapes(words[1]));
+            ("tr", [from, to]) if !from.contains(['[', '-']) && escapes(from).len() == escapes(to).len() => {
+                let (from, to) = (escapes(from), escapes(to));
                 let swap =
                     |c: char| from.chars().position(|one| one == c).and_then(|at| to.chars().nth(at)).unwrap_or(c);
                 input.chars().map(swap).collect()
@@ -267,20 +229,18 @@ impl Shell<'_> {
     /// A program: it runs a shell, or is noted.
     fn program(&mut self, words: &[String], before: &[(String, String)]) -> Result<Status, Stop> {
         let name = program(&words[0]);
-        let launcher = LAUNCHERS.contains(&&*name);
-        let shell = words.iter().position(|word| is_shell(word)).filter(|at| *at == 0 || launcher);
-        let script = words.iter().position(|word| is_script(word)).filter(|at| *at == 0 || launcher);
-        if let Some(at) = shell {
+        let launcher = is_one_of(LAUNCHERS, &name);
+        let start = words.iter().position(|word| is_shell(word) || is_script(word));
+        if let Some(at) = start.filter(|at| *at == 0 || launcher) {
             if at > 0 {
                 self.external(&words[..at], before);
             }
-            return self.shell(&words[..at], &words[at + 1..], before);
-        }
-        if let Some(at) = script {
-            if at > 0 {
-                self.external(&words[..at], before);
-            }
-            return self.script(&words[..at], &words[at..], before);
+            let (within, words) = words.split_at(at);
+            return if is_shell(&words[0]) {
+                self.shell(within, &words[1..], before)
+            } else {
+                self.script(within, words, before)
+            };
         }
         if name == "sbatch" && self.input.is_some() {
             return self.shell(&[], &[], before);
@@ -351,7 +311,7 @@ impl Shell<'_> {
     pub(super) fn read_header(&mut self, text: &str) {
         for (name, value) in header(text) {
             if !self.variables.contains_key(name) {
-                self.variables.insert(name.to_string(), Variable { value: Value::Scalar(value), exported: true });
+                self.variables.insert(name.to_string(), Variable::exported(value));
             }
         }
     }
@@ -384,10 +344,7 @@ impl Shell<'_> {
         }
         let result = inner(self);
         for (name, variable) in saved {
-            match variable {
-                Some(variable) => drop(self.variables.insert(name.clone(), variable)),
-                None => drop(self.variables.remove(name)),
-            }
+            self.restore(name, variable);
         }
         result
     }
@@ -397,10 +354,7 @@ impl Shell<'_> {
         self.hidden.push(Vec::new());
         let result = self.run(body);
         for (name, variable) in self.hidden.pop().unwrap_or_default().into_iter().rev() {
-            match variable {
-                Some(variable) => drop(self.variables.insert(name, variable)),
-                None => drop(self.variables.remove(&name)),
-            }
+            self.restore(&name, variable);
         }
         self.arguments = outer;
         match result {

@@ -2,18 +2,20 @@
 
 use super::expand::Mode;
 use super::pattern::{compile, fits};
-use super::state::{Shell, Status, Stop, Value};
+use super::state::{Kind, Shell, Status, Stop, Variable};
 use super::syntax::Raw;
 use super::text::{names, plain};
-use std::collections::BTreeMap;
 
 /// Deepest nesting of brackets.
 const DEEPEST: usize = 30;
 
+/// Operators between two words.
+const BINARY: &str = "= == != =~ < > -eq -ne -lt -le -gt -ge -nt -ot -ef";
 /// Tests of whether something is set.
 const EMPTINESS: [&str; 3] = ["-z", "-n", "-v"];
 
 /// Words of a condition.
+#[derive(Default)]
 struct Terms {
     texts: Vec<String>,
     /// Patterns (`[[ ]]` alone), and whether a word is an operator that was not quoted.
@@ -31,8 +33,8 @@ impl Terms {
         self.texts.get(at).is_some_and(|text| plain(text) == word) && self.raw.get(at) == Some(&true)
     }
 
-    fn take(&mut self, words: &[&str]) -> bool {
-        let here = words.iter().any(|word| self.is(0, word));
+    fn take(&mut self, word: &str) -> bool {
+        let here = self.is(0, word);
         self.at += usize::from(here);
         here
     }
@@ -47,12 +49,10 @@ impl Terms {
 impl Shell<'_> {
     /// Evaluates `[ words ]`.
     pub(super) fn test(&mut self, words: &[String]) -> Result<Status, Stop> {
-        let dropped = std::mem::take(&mut self.dropped);
-        let texts = words.to_vec();
-        let raw = vec![true; texts.len()];
         // of [ -z $NAME ], only -z is left if the variable is not set
-        let names = if is_emptiness(&texts) { String::new() } else { dropped };
-        self.decide(Terms { texts, patterns: None, raw, at: 0, depth: 0, names, unknown: false })
+        let dropped = std::mem::take(&mut self.dropped);
+        let names = if is_emptiness(words) { String::new() } else { dropped };
+        self.decide(Terms { texts: words.to_vec(), raw: vec![true; words.len()], names, ..Terms::default() })
     }
 
     /// Evaluates `[[ words ]]`.
@@ -64,62 +64,37 @@ impl Shell<'_> {
             patterns.push(plain(&self.single(word, if regex { Mode::Regex } else { Mode::Pattern })?));
             raw.push(!word.text.contains(['"', '\'', '$', '\\']));
         }
-        let patterns = Some(patterns);
-        self.decide(Terms { texts, patterns, raw, at: 0, depth: 0, names: String::new(), unknown: false })
+        self.decide(Terms { texts, patterns: Some(patterns), raw, ..Terms::default() })
     }
 
     fn decide(&mut self, mut terms: Terms) -> Result<Status, Stop> {
-        let yes = if terms.texts.is_empty() { Some(false) } else { self.either(&mut terms)? };
+        let yes = if terms.texts.is_empty() { Some(false) } else { self.joined(&mut terms, 0)? };
         let yes = yes.filter(|_| terms.at >= terms.texts.len()).unwrap_or(false);
         let mut status = Status::of(yes, names(&terms.names));
         status.unknown |= terms.unknown;
         Ok(status)
     }
 
-    fn either(&mut self, terms: &mut Terms) -> Result<Option<bool>, Stop> {
-        terms.depth += 1;
+    /// Conditions joined by "or" (level 0), by "and" (level 1), and a single one.
+    fn joined(&mut self, terms: &mut Terms, level: usize) -> Result<Option<bool>, Stop> {
+        let operators = if terms.patterns.is_some() { ["||", "&&"] } else { ["-o", "-a"] };
+        let Some(operator) = operators.get(level) else { return self.one(terms) };
+        terms.depth += usize::from(level == 0);
         if terms.depth > DEEPEST {
             return Ok(None);
         }
-        let mut yes = self.both(terms)?;
-        while yes.is_some() && terms.take(if terms.patterns.is_some() { &["||"] } else { &["-o"] }) {
-            let right = self.both(terms)?;
-            yes = yes.zip(right).map(|(left, right)| left || right);
+        let mut yes = self.joined(terms, level + 1)?;
+        while yes.is_some() && terms.take(operator) {
+            let right = self.joined(terms, level + 1)?;
+            yes = yes.zip(right).map(|(left, right)| if level == 0 { left || right } else { left && right });
         }
-        terms.depth -= 1;
-        Ok(yes)
-    }
-
-    fn both(&mut self, terms: &mut Terms) -> Result<Option<bool>, Stop> {
-        let mut yes = self.one(terms)?;
-        while yes.is_some() && terms.take(if terms.patterns.is_some() { &["&&"] } else { &["-a"] }) {
-            let right = self.one(terms)?;
-            yes = yes.zip(right).map(|(left, right)| left && right);
-        }
+        terms.depth -= usize::from(level == 0);
         Ok(yes)
     }
 
     fn one(&mut self, terms: &mut Terms) -> Result<Option<bool>, Stop> {
         let operator = terms.texts.get(terms.at + 1).map(|text| plain(text)).filter(|_| terms.raw[terms.at + 1]);
-        let binary = operator.filter(|operator| {
-            matches!(
-                &**operator,
-                "=" | "=="
-                    | "!="
-                    | "=~"
-                    | "<"
-                    | ">"
-                    | "-eq"
-                    | "-ne"
-                    | "-lt"
-                    | "-le"
-                    | "-gt"
-                    | "-ge"
-                    | "-nt"
-                    | "-ot"
-                    | "-ef"
-            )
-        });
+        let binary = operator.filter(|operator| BINARY.split(' ').any(|one| one == operator));
         if let Some(operator) = binary
             && terms.at + 2 < terms.texts.len()
         {
@@ -131,15 +106,15 @@ impl Shell<'_> {
         }
         if terms.is(0, "!") && terms.at + 1 < terms.texts.len() {
             let mut turns = false;
-            while terms.take(&["!"]) {
+            while terms.take("!") {
                 turns = !turns;
             }
             return Ok(self.one(terms)?.map(|yes| yes != turns));
         }
         if terms.is(0, "(") && terms.at + 2 < terms.texts.len() {
             terms.at += 1;
-            let yes = self.either(terms)?;
-            return Ok(yes.filter(|_| terms.take(&[")"])));
+            let yes = self.joined(terms, 0)?;
+            return Ok(yes.filter(|_| terms.take(")")));
         }
         let first = terms.texts.get(terms.at).map(|text| plain(text)).unwrap_or_default();
         let unary = first.len() == 2 && first.starts_with('-') && terms.raw.get(terms.at) == Some(&true);
@@ -212,13 +187,14 @@ impl Shell<'_> {
             ">" => left > right,
             _ => {
                 let expression = pattern.unwrap_or_default();
-                match compile(&expression).and_then(|regex| regex.captures(left).map(|groups| groups_of(&groups))) {
-                    Some(groups) => {
-                        self.set("BASH_REMATCH", Value::List(groups));
-                        true
-                    }
-                    None => false,
+                let regex = compile(&expression);
+                let groups = regex.as_ref().and_then(|regex| regex.captures(left));
+                if let Some(groups) = &groups {
+                    let texts =
+                        groups.iter().map(|group| group.map_or(String::new(), |group| group.as_str().to_string()));
+                    self.set("BASH_REMATCH", Variable::new(Kind::List, texts));
                 }
+                groups.is_some()
             }
         }))
     }
@@ -229,8 +205,4 @@ fn is_emptiness(texts: &[String]) -> bool {
     let words: Vec<String> = texts.iter().map(|text| plain(text)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| *word == "!").collect();
     matches!(words[..], [one] if EMPTINESS.contains(&one))
-}
-
-fn groups_of(groups: &regex::Captures<'_>) -> BTreeMap<i64, String> {
-    (0..).zip(groups.iter().map(|group| group.map_or(String::new(), |group| group.as_str().to_string()))).collect()
 }

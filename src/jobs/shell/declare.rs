@@ -1,10 +1,8 @@
 //! Commands that set variables and arguments: `export`, `declare`, `local`, `read` and `set`.
 
-use super::evaluate::is_declaration;
-use super::state::{Shell, Status, Stop, Value};
-use super::syntax::Assign;
-use super::text::plain;
-use std::collections::BTreeMap;
+use super::state::{Kind, Shell, Status, Stop, Variable};
+use super::syntax::{Assign, is_declaration};
+use super::text::{is_place, plain};
 
 impl Shell<'_> {
     pub(super) fn set_arguments(&mut self, words: &[String]) {
@@ -30,17 +28,13 @@ impl Shell<'_> {
         let local =
             !self.hidden.is_empty() && matches!(&*verb, "local" | "declare" | "typeset") && !options.contains('g');
         let exports = verb == "export" && !options.contains('n') || options.contains('x');
-        let bare = words[1..].iter().map(|word| plain(word)).filter(|word| !word.starts_with('-')).collect::<Vec<_>>();
-        for word in &bare {
+        for word in words[1..].iter().filter(|word| !plain(word).starts_with('-')) {
             // `export "NAME=value"`, as one word that is expanded
-            let raw = words.iter().find(|raw| plain(raw) == *word).cloned().unwrap_or_default();
-            let (name, value) = match raw.split_once('=') {
-                Some((name, value)) => (plain(name), Some(value.to_string())),
-                None => (word.clone(), None),
-            };
+            let (name, value) = word.split_once('=').map_or((&**word, None), |(name, value)| (name, Some(value)));
+            let name = plain(name);
             self.prepare(&name, local, &options);
             if let Some(value) = value {
-                self.set_text(&name, value);
+                self.set_text(&name, value.to_string());
             }
             if exports && self.variables.contains_key(&self.resolve(&name)) {
                 self.export(&name);
@@ -59,7 +53,7 @@ impl Shell<'_> {
             if let Some(outer) = outer
                 && !assign.append
                 && !options.contains(['a', 'A'])
-                && matches!(outer.value, Value::Scalar(_))
+                && outer.kind == Kind::Scalar
             {
                 self.variables.insert(assign.name.clone(), outer);
             }
@@ -90,10 +84,8 @@ impl Shell<'_> {
         if local {
             self.hide(name);
         }
-        if options.contains('A') && !self.variables.contains_key(name) {
-            self.set(name, Value::Map(BTreeMap::new()));
-        } else if options.contains('a') && !self.variables.contains_key(name) {
-            self.set(name, Value::List(BTreeMap::new()));
+        if options.contains(['a', 'A']) && !self.variables.contains_key(name) {
+            self.set(name, Variable::new(if options.contains('A') { Kind::Map } else { Kind::List }, []));
         }
     }
 
@@ -113,7 +105,7 @@ impl Shell<'_> {
                 None => targets.push(word),
             }
         }
-        let Some(text) = self.input.clone().filter(|text| !text.is_empty()) else {
+        let Some(text) = self.input.clone().filter(|text| !text.chars().all(is_place)) else {
             for target in &targets {
                 let mark = self.unknown(target);
                 self.set_text(target, mark);
@@ -122,8 +114,7 @@ impl Shell<'_> {
         };
         let target = targets.first().cloned().unwrap_or("REPLY".to_string());
         if verb != "read" {
-            let rows = (0..).zip(text.lines().map(str::to_string)).collect();
-            self.set(&target, Value::List(rows));
+            self.set(&target, Variable::new(Kind::List, text.lines().map(str::to_string)));
             return Ok(Status::default());
         }
         let (row, rest) =
@@ -134,8 +125,7 @@ impl Shell<'_> {
         self.input = Some(rest.to_string());
         if options.contains('a') {
             let parts = row.split(is_separator).filter(|part| !part.is_empty() || !separators.contains(' '));
-            let list = (0..).zip(parts.map(str::to_string)).collect();
-            self.set(&target, Value::List(list));
+            self.set(&target, Variable::new(Kind::List, parts.map(str::to_string)));
             return Ok(Status::default());
         }
         let count = targets.len();

@@ -1,13 +1,14 @@
 //! Reads a script command by command, as bash runs it, without running anything.
 
 use super::Command;
+use super::arithmetic::Number;
+use super::builtin::is_one_of;
 use super::expand::Mode;
 use super::pattern::fits;
-use super::state::{Shell, Status, Stop, assigns, exits};
-use super::syntax::{Node, Parser, Part, Raw, Redirect};
-use super::text::{PLACES, plain};
+use super::state::{Shell, Status, Stop, exits};
+use super::syntax::{Node, Parser, Part, Raw, Redirect, is_declaration};
+use super::text::{is_place, names, plain};
 use crate::error::JobError;
-use std::collections::BTreeSet;
 
 /// Most repetitions of a loop; more are not read.
 const MOST_TURNS: usize = 128;
@@ -84,7 +85,7 @@ impl Shell<'_> {
             let short: String = short.chars().take(100).collect();
             return Ok(self.unknown(&format!("$({short})")));
         }
-        Ok(output.trim_end_matches('\n').to_string())
+        Ok(output.trim_end_matches(|c| c == '\n' || is_place(c)).to_string())
     }
 
     /// Returns what something prints, and whether it prints what is not known.
@@ -116,7 +117,7 @@ impl Shell<'_> {
 
     fn run_node(&mut self, node: &Node) -> Result<Status, Stop> {
         match node {
-            Node::Simple(parts, redirects) => self.simple(parts, redirects),
+            Node::Simple(parts) => self.simple(parts),
             Node::Sequence(nodes) => self.run_list(nodes),
             Node::Subshell(nodes) => {
                 self.child(false, |shell| shell.run_list(nodes).map(drop))?;
@@ -126,18 +127,18 @@ impl Shell<'_> {
                 let status = self.run(node)?;
                 Ok(Status { failed: !status.failed, ..status })
             }
-            Node::Both(..) => self.chain(node),
+            Node::Chain(first, steps) => self.chain(first, steps),
             Node::Pipe(nodes) => self.pipe(nodes),
             Node::If(arms) => self.choose(arms),
             Node::Case(value, arms) => self.case(value, arms),
             Node::For(name, words, body) => self.each(name, words.as_deref(), body),
             Node::Count(parts, body) => {
-                self.arithmetic(&parts[0])?;
+                self.compute(&parts[0])?;
                 for _ in 0..MOST_TURNS {
-                    if !parts[1].trim().is_empty() && self.arithmetic(&parts[1])?.failed || self.turn(body)? {
+                    if !parts[1].trim().is_empty() && self.compute(&parts[1])?.failed || self.turn(body)? {
                         break;
                     }
-                    self.arithmetic(&parts[2])?;
+                    self.compute(&parts[2])?;
                 }
                 Ok(Status::default())
             }
@@ -154,34 +155,24 @@ impl Shell<'_> {
                 self.functions.insert(name.clone(), body.clone());
                 Ok(Status::default())
             }
-            Node::Arithmetic(text) => self.arithmetic(text),
+            Node::Arithmetic(text) => self.compute(text),
             Node::Test(words) => self.double_test(words),
-            Node::Redirected(node, redirects) => self.redirected(redirects, |shell| shell.run(node)),
+            Node::Redirected(node, redirects) => self.redirected(redirects, |shell| shell.run_node(node)),
         }
     }
 
-    fn chain(&mut self, node: &Node) -> Result<Status, Stop> {
-        let mut steps = Vec::new();
-        let mut first = node;
-        while let Node::Both(left, and, right) = first {
-            steps.push((*and, right));
-            first = left;
-        }
+    fn chain(&mut self, first: &Node, steps: &[(bool, Vec<Node>)]) -> Result<Status, Stop> {
         let mut status = self.run(first)?;
-        for (and, right) in steps.into_iter().rev() {
-            let ends = status.unknown && exits(std::slice::from_ref(right));
-            if status.failed != and && !ends {
-                let outer = status.clone();
-                status = self.run(right)?;
-                if outer.unknown {
-                    let mut variables = BTreeSet::new();
-                    assigns(std::slice::from_ref(right), &mut variables);
-                    self.taint(&variables, &outer.names);
-                }
-            } else if status.unknown && !ends {
-                let mut variables = BTreeSet::new();
-                assigns(std::slice::from_ref(right), &mut variables);
-                self.taint(&variables, &status.names);
+        for (and, right) in steps {
+            let (unknown, names) = (status.unknown, status.names.clone());
+            if unknown && exits(right) {
+                continue;
+            }
+            if status.failed != *and {
+                status = self.run_list(right)?;
+            }
+            if unknown {
+                self.taint([&right[..]], &names);
             }
         }
         Ok(status)
@@ -213,15 +204,12 @@ impl Shell<'_> {
         Ok(status)
     }
 
-    fn choose(&mut self, arms: &[(Option<Vec<Node>>, Vec<Node>)]) -> Result<Status, Stop> {
+    fn choose(&mut self, arms: &[(Vec<Node>, Vec<Node>)]) -> Result<Status, Stop> {
         let mut names = String::new();
         let mut chosen = None;
         let mut passed = None;
         for (condition, body) in arms {
-            let status = match condition {
-                Some(nodes) => self.run_list(nodes)?,
-                None => Status::default(),
-            };
+            let status = self.run_list(condition)?;
             names += &status.names;
             if !status.failed && status.unknown && exits(body) {
                 continue;
@@ -240,21 +228,14 @@ impl Shell<'_> {
         {
             chosen = Some(other);
         }
-        let status = match chosen {
-            Some(body) => self.run_list(body)?,
-            None => Status::default(),
-        };
-        if !names.is_empty() {
-            let mut variables = BTreeSet::new();
-            arms.iter().for_each(|(_, body)| assigns(body, &mut variables));
-            self.taint(&variables, &names);
-        }
+        let status = self.run_list(chosen.map_or(&[][..], |body| body))?;
+        self.taint(arms.iter().map(|(_, body)| &body[..]), &names);
         Ok(status)
     }
 
     fn case(&mut self, value: &Raw, arms: &[(Vec<Raw>, Vec<Node>)]) -> Result<Status, Stop> {
         let value = self.single(value, Mode::Text)?;
-        let names = super::text::names(&value);
+        let names = names(&value);
         let mut status = Status::default();
         'arms: for (patterns, body) in arms {
             for pattern in patterns {
@@ -267,11 +248,7 @@ impl Shell<'_> {
                 }
             }
         }
-        if !names.is_empty() {
-            let mut variables = BTreeSet::new();
-            arms.iter().for_each(|(_, body)| assigns(body, &mut variables));
-            self.taint(&variables, &names);
-        }
+        self.taint(arms.iter().map(|(_, body)| &body[..]), &names);
         Ok(status)
     }
 
@@ -306,9 +283,15 @@ impl Shell<'_> {
         }
     }
 
-    pub(super) fn arithmetic(&mut self, text: &str) -> Result<Status, Stop> {
-        let text = self.quoted(&Raw { text: text.replace('"', ""), line: 0 })?;
-        let number = self.calculate(&text)?;
+    /// Calculates an expression as it is written.
+    pub(super) fn arithmetic(&mut self, text: &str, line: usize) -> Result<Number, Stop> {
+        let text = self.quoted(&Raw { text: text.replace('"', ""), line })?;
+        self.calculate(&text)
+    }
+
+    /// `(( ))`: fails if the number is 0.
+    pub(super) fn compute(&mut self, text: &str) -> Result<Status, Stop> {
+        let number = self.arithmetic(text, 0)?;
         Ok(Status::of(number.value.unwrap_or(0) != 0, number.names))
     }
 
@@ -323,28 +306,14 @@ impl Shell<'_> {
             match redirect {
                 Redirect::From(word) => {
                     let path = self.single(word, Mode::Text)?;
-                    let process = word.text.strip_prefix("<(").and_then(|text| text.strip_suffix(')'));
-                    self.input = match process {
-                        Some(text) => {
-                            let value = self.substitute(text, word.line)?;
-                            Some(value).filter(|value| super::text::names(value).is_empty()).map(|value| value + "\n")
-                        }
-                        None => self.read_file(&path),
-                    };
+                    let known = |text: &String| !word.text.starts_with("<(") || names(text).is_empty();
+                    self.input = self.read_file(&path).filter(known);
                 }
                 Redirect::Text(word) => self.input = Some(self.single(word, Mode::Text)? + "\n"),
-                Redirect::Here(true, raw) => {
+                Redirect::Here(expands, raw) => {
                     let first = self.place(raw.line);
-                    self.input = Some(format!("{first}{}", self.quoted(raw)?));
-                }
-                Redirect::Here(false, raw) => {
-                    let mut text = String::new();
-                    for (number, row) in raw.text.split_inclusive('\n').enumerate() {
-                        let fixed = raw.line >= PLACES as usize;
-                        text.push(self.place(if fixed { raw.line } else { raw.line + number }));
-                        text.push_str(row);
-                    }
-                    self.input = Some(text);
+                    let text = if *expands { self.quoted(raw)? } else { self.placed(&raw.text, raw.line) };
+                    self.input = Some(format!("{first}{text}"));
                 }
                 Redirect::To(append, word) => target = Some((*append, plain(&self.single(word, Mode::Text)?))),
                 Redirect::Other => {}
@@ -359,7 +328,7 @@ impl Shell<'_> {
                     Ok(())
                 })?;
                 if !unknown && path != "/dev/null" && self.written.len() < 1000 {
-                    let file = self.written.entry(path).or_default();
+                    let file = self.written.entry(path.trim_start_matches("./").to_string()).or_default();
                     if !append {
                         file.clear();
                     }
@@ -374,38 +343,24 @@ impl Shell<'_> {
         result
     }
 
-    fn simple(&mut self, parts: &[Part], redirects: &[Redirect]) -> Result<Status, Stop> {
-        let first_word = parts.iter().find_map(|part| match part {
-            Part::Word(raw) => Some(raw),
-            Part::Assign(_) => None,
-        });
+    fn simple(&mut self, parts: &[Part]) -> Result<Status, Stop> {
+        let first_word = parts.iter().find_map(|part| if let Part::Word(word) = part { Some(word) } else { None });
         if first_word.is_none() {
             self.status = Status::default();
-            for part in parts {
-                if let Part::Assign(assign) = part {
-                    self.assign(assign)?;
-                }
-            }
-            return self.redirected(redirects, |shell| {
-                shell.output_unknown = shell.output_unknown || !redirects.is_empty() && !shell.output.is_empty();
-                Ok(Status::default())
-            });
         }
-        let test = first_word.is_some_and(|raw| raw.text == "[" || raw.text == "test");
+        let mode =
+            if first_word.is_some_and(|word| is_one_of("[ test", &word.text)) { Mode::Existing } else { Mode::Words };
         self.dropped.clear();
         let (mut words, mut before, mut declared) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
-                Part::Word(raw) => words.extend(self.fields(raw, if test { Mode::Existing } else { Mode::Words })?),
+                Part::Word(raw) => words.extend(self.fields(raw, mode)?),
+                Part::Assign(assign) if first_word.is_none() => self.assign(assign)?,
                 Part::Assign(assign) if words.is_empty() => {
                     let saved = self.variables.get(&assign.name).cloned();
                     self.assign(assign)?;
-                    let value = self.scalar(&assign.name).unwrap_or_default();
-                    before.push((assign.name.clone(), value));
-                    match saved {
-                        Some(saved) => drop(self.variables.insert(assign.name.clone(), saved)),
-                        None => drop(self.variables.remove(&assign.name)),
-                    }
+                    before.push((assign.name.clone(), self.scalar(&assign.name).unwrap_or_default()));
+                    self.restore(&assign.name, saved);
                 }
                 Part::Assign(assign) => declared.push(assign),
             }
@@ -413,15 +368,11 @@ impl Shell<'_> {
         while words.first().is_some_and(|word| plain(word).is_empty() && word.chars().any(super::text::is_name)) {
             words.remove(0);
         }
-        if words.is_empty() {
-            return Ok(Status::default());
+        match words.first().map(|word| plain(word)) {
+            None => Ok(Status::default()),
+            Some(name) if !declared.is_empty() || is_declaration(&name) => self.declare(&words, &declared),
+            Some(_) => self.command(&words, &before),
         }
-        self.redirected(redirects, |shell| {
-            if !declared.is_empty() || is_declaration(&plain(&words[0])) {
-                return shell.declare(&words, &declared);
-            }
-            shell.command(&words, &before)
-        })
     }
 
     /// Notes a program that would be run.
@@ -432,8 +383,4 @@ impl Shell<'_> {
         self.commands.push(Command { words, environment, place, within: self.within.clone() });
         self.output_unknown = true;
     }
-}
-
-pub(super) fn is_declaration(word: &str) -> bool {
-    matches!(word, "export" | "declare" | "local" | "readonly" | "typeset")
 }

@@ -1,10 +1,8 @@
 //! Expansion of words: quotes, variables, substitutions and splitting.
 
-use super::state::Value;
-use super::state::{Shell, Stop};
-use super::syntax::{Assign, Assigned, Raw};
+use super::state::{Kind, Shell, Stop, Variable};
+use super::syntax::{Assign, Assigned, Parser, Raw, mark_of};
 use super::text::{is_name, is_place, names, plain};
-use std::collections::BTreeMap;
 
 /// What becomes of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +32,11 @@ pub(super) struct Out {
 }
 
 impl Out {
+    fn new(mode: Mode, separators: String) -> Out {
+        let (fields, current, dropped) = (Vec::new(), String::new(), String::new());
+        Out { mode, fields, current, open: false, place: None, separators, dropped }
+    }
+
     fn close(&mut self) {
         let text = std::mem::take(&mut self.current);
         let marked = text.chars().any(is_name);
@@ -62,6 +65,11 @@ impl Out {
         }
     }
 
+    /// Notes where the next text is written; what is in quotes may be a script, and keeps all places.
+    fn mark(&mut self, place: char, quoted: bool) {
+        if quoted { self.current.push(place) } else { self.push(place) }
+    }
+
     /// Adds a literal text, or a value in quotes.
     fn literal(&mut self, text: &str, quoted: bool) {
         let quotes = quoted && !self.single();
@@ -75,8 +83,7 @@ impl Out {
             if special {
                 self.current.push('\\');
             }
-            // what is in quotes may be a script, and keeps its places
-            if quotes && is_place(c) { self.current.push(c) } else { self.push(c) }
+            if is_place(c) { self.mark(c, quotes) } else { self.push(c) }
         }
     }
 
@@ -102,34 +109,20 @@ impl Shell<'_> {
     /// Expands a word.
     pub(super) fn fields(&mut self, raw: &Raw, mode: Mode) -> Result<Vec<String>, Stop> {
         let separators = self.scalar("IFS").map_or(" \t\n".to_string(), |text| plain(&text));
-        let mut all = Vec::new();
-        let split = matches!(mode, Mode::Words | Mode::Existing);
-        let raws = if split { braces(&raw.text) } else { vec![raw.text.clone()] };
-        for text in raws {
-            let place = Some(self.place(raw.line));
-            let mut out = Out {
-                mode,
-                fields: Vec::new(),
-                current: String::new(),
-                open: false,
-                place,
-                separators: separators.clone(),
-                dropped: String::new(),
-            };
-            if !split && mode == Mode::Text {
-                out.current.extend(place);
+        let mut out = Out::new(mode, separators);
+        let texts = if out.single() { vec![raw.text.clone()] } else { braces(&raw.text) };
+        for text in texts {
+            out.place = Some(self.place(raw.line));
+            if mode == Mode::Text {
+                out.current.extend(out.place);
             }
-            let chars: Vec<char> = text.chars().collect();
-            self.deeper(|shell| shell.expand(&chars, raw.line, false, &mut out))?;
-            if out.single() {
-                out.open = true;
-            }
+            self.deeper(|shell| shell.expand(&Raw { text, line: raw.line }, false, &mut out))?;
+            out.open |= out.single();
             out.close();
-            self.dropped.push_str(&out.dropped);
-            all.append(&mut out.fields);
         }
-        self.charge(all.iter().map(String::len).sum())?;
-        Ok(all)
+        self.dropped += &out.dropped;
+        self.charge(out.fields.iter().map(String::len).sum())?;
+        Ok(out.fields)
     }
 
     pub(super) fn single(&mut self, raw: &Raw, mode: Mode) -> Result<String, Stop> {
@@ -138,97 +131,74 @@ impl Shell<'_> {
 
     /// Expands a text that stands in quotes: a here-document, or a part of an expansion.
     pub(super) fn quoted(&mut self, raw: &Raw) -> Result<String, Stop> {
-        let mut out = Out {
-            mode: Mode::Text,
-            fields: Vec::new(),
-            current: String::new(),
-            open: true,
-            place: None,
-            separators: String::new(),
-            dropped: String::new(),
-        };
-        let chars: Vec<char> = raw.text.chars().collect();
-        self.deeper(|shell| shell.expand(&chars, raw.line, true, &mut out))?;
+        let mut out = Out::new(Mode::Text, String::new());
+        self.deeper(|shell| shell.expand(raw, true, &mut out))?;
         self.charge(out.current.len())?;
         Ok(out.current)
     }
 
-    fn expand(&mut self, chars: &[char], mut line: usize, quoted: bool, out: &mut Out) -> Result<(), Stop> {
-        let mut at = 0;
+    fn expand(&mut self, raw: &Raw, quoted: bool, out: &mut Out) -> Result<(), Stop> {
+        let mut parser = Parser::new(&raw.text, raw.line);
         let mut double = quoted;
-        while let Some(&c) = chars.get(at) {
-            at += 1;
+        while let Some(c) = parser.peek() {
+            let line = parser.line();
+            let next = parser.peek_at(1);
             match c {
                 '\'' if !double => {
-                    let end = find(chars, at, '\'');
-                    let text: String = chars[at..end].iter().collect();
-                    let text = self.placed(&text, line);
+                    let text = self.placed(&parser.inside(c, 1), line);
                     out.literal(&text, true);
-                    line += newlines(&chars[at..end]);
-                    at = end + 1;
                 }
-                '"' if !quoted => {
-                    double = !double;
-                    out.literal("", true);
-                }
-                '\\' => match chars.get(at) {
-                    Some('\n') => {
-                        at += 1;
-                        line += usize::from(line < 0xF_0000);
-                        let place = self.place(line);
-                        out.push(place);
-                    }
-                    Some(&next) if !double || "$`\\".contains(next) || next == '"' && !quoted => {
-                        out.literal(&next.to_string(), true);
-                        at += 1;
-                    }
-                    _ => out.literal("\\", double),
-                },
                 '`' => {
-                    let end =
-                        (at..chars.len()).find(|&i| chars[i] == '`' && chars[i - 1] != '\\').unwrap_or(chars.len());
-                    let text: String = chars[at..end].iter().collect();
-                    let text = text.replace("\\`", "`").replace("\\$", "$").replace("\\\\", "\\");
+                    let text = parser.inside(c, 1).replace("\\`", "`").replace("\\$", "$").replace("\\\\", "\\");
                     let value = self.substitute(&text, line)?;
                     self.add(&value, double, out);
-                    line += newlines(&chars[at..end]);
-                    at = end + 1;
                 }
-                '$' => at = self.dollar(chars, at, line, double, quoted, out)?,
-                '<' | '>' if !double && chars.get(at) == Some(&'(') => {
-                    let end = matching(chars, at, '(', ')');
-                    let text: String = chars[at + 1..end].iter().collect();
-                    let output = self.substitute(&text, line)?;
+                '$' => self.dollar(&mut parser, double, quoted, out)?,
+                '<' | '>' if !double && next == Some('(') => {
+                    let output = self.substitute(&parser.inside('$', 2), line)?;
                     let path = format!("/dev/fd/{}", self.written.len() + 60);
-                    self.written.insert(path.clone(), output);
+                    self.written.insert(path.clone(), output + "\n");
                     out.literal(&path, true);
-                    at = end + 1;
                 }
-                '~' if !double && at == 1 && matches!(chars.get(1), None | Some('/')) => {
-                    let home = self.parameter_value("HOME");
-                    out.literal(&home, true);
+                '\\' if next.is_some_and(|c| c == '\n' || !double || "$`\\".contains(c) || c == '"' && !quoted) => {
+                    let text = parser.inside(c, 1);
+                    if text == "\n" {
+                        out.mark(self.place(parser.line()), double);
+                    } else {
+                        out.literal(&text, true);
+                    }
                 }
-                '\n' => {
-                    out.literal("\n", double);
-                    line += usize::from(line < 0xF_0000);
-                    let place = self.place(line);
-                    out.push(place);
+                _ => {
+                    parser.at += 1;
+                    match c {
+                        '"' if !quoted => {
+                            double = !double;
+                            out.literal("", true);
+                        }
+                        '~' if !double && parser.at == 1 && matches!(next, None | Some('/')) => {
+                            let home = self.parameter_value("HOME");
+                            out.literal(&home, true);
+                        }
+                        _ => out.literal(c.encode_utf8(&mut [0; 4]), double),
+                    }
+                    if c == '\n' {
+                        parser.line += 1;
+                        out.mark(self.place(parser.line()), double);
+                    }
                 }
-                other => out.literal(&other.to_string(), double),
             }
         }
         Ok(())
     }
 
     /// Puts a place mark after each end of line.
-    fn placed(&mut self, text: &str, line: usize) -> String {
-        let mut placed = String::new();
-        for (number, row) in text.split('\n').enumerate() {
-            if number > 0 {
-                placed.push('\n');
-                placed.push(if line < 0xF_0000 { self.place(line + number) } else { self.place(line) });
-            }
-            placed.push_str(row);
+    pub(super) fn placed(&mut self, text: &str, line: usize) -> String {
+        let mut rows = text.split('\n');
+        let mut placed = rows.next().unwrap_or_default().to_string();
+        for (number, row) in (1..).zip(rows) {
+            let place = self.place(mark_of(line).map_or(line + number, |_| line));
+            placed.extend(['\n', place]);
+            placed += row;
         }
         placed
     }
@@ -237,66 +207,45 @@ impl Shell<'_> {
         if double { out.literal(value, true) } else { out.value(value) }
     }
 
-    fn dollar(
-        &mut self,
-        chars: &[char],
-        at: usize,
-        line: usize,
-        double: bool,
-        document: bool,
-        out: &mut Out,
-    ) -> Result<usize, Stop> {
-        match chars.get(at) {
-            Some('(') if chars.get(at + 1) == Some(&'(') && closes_twice(chars, at) => {
-                let end = matching(chars, at, '(', ')');
-                let text: String = chars[at + 2..end - 1].iter().collect();
-                let text = self.quoted(&Raw { text: text.replace('"', ""), line })?;
-                let number = self.calculate(&text)?;
-                let value = match number.value {
-                    Some(value) => format!("{value}{}", number.names),
-                    None if number.names.is_empty() => self.unknown(&format!("$(({}))", plain(&text).trim())),
-                    None => number.names,
+    fn dollar(&mut self, parser: &mut Parser, double: bool, document: bool, out: &mut Out) -> Result<(), Stop> {
+        let line = parser.line();
+        match parser.peek_at(1) {
+            Some('(') => {
+                let text = parser.inside('$', 2);
+                let value = match Parser::enclosed(&text) {
+                    Some(text) => {
+                        let text = self.quoted(&Raw { text: text.replace('"', ""), line })?;
+                        let number = self.calculate(&text)?;
+                        match number.value {
+                            Some(value) => format!("{value}{}", number.names),
+                            None if number.names.is_empty() => self.unknown(&format!("$(({}))", plain(&text).trim())),
+                            None => number.names,
+                        }
+                    }
+                    None => self.substitute(&text, line)?,
                 };
                 self.add(&value, double, out);
-                Ok(end + 1)
             }
-            Some('(') => {
-                let end = matching(chars, at, '(', ')');
-                let text: String = chars[at + 1..end].iter().collect();
-                let value = self.substitute(&text, line)?;
-                self.add(&value, double, out);
-                Ok(end + 1)
-            }
-            Some('{') => {
-                let end = matching(chars, at, '{', '}');
-                self.parameter(&chars[at + 1..end], line, double, out)?;
-                Ok(end + 1)
-            }
-            Some('\'') if !double => {
-                let mut end = at + 1;
-                while end < chars.len() && chars[end] != '\'' {
-                    end += if chars[end] == '\\' { 2 } else { 1 };
+            Some('{') => self.parameter(&parser.inside('$', 2), line, double, out)?,
+            Some('\'') if !double => out.literal(&escapes(&parser.inside('$', 2)), true),
+            Some('"') if !double && !document => parser.at += 1,
+            next => {
+                parser.at += 1;
+                let mut name = parser.name();
+                if name.is_empty() {
+                    name = next
+                        .filter(|c| c.is_ascii_digit() || "@*#?$!-".contains(*c))
+                        .map(String::from)
+                        .unwrap_or_default();
+                    parser.at += name.len();
                 }
-                let text: String = chars[at + 1..end.min(chars.len())].iter().collect();
-                out.literal(&escapes(&text), true);
-                Ok(end + 1)
-            }
-            Some('"') if !double && !document => Ok(at),
-            Some(&c) if c.is_ascii_alphabetic() || c == '_' => {
-                let end = (at..chars.len()).find(|&i| !(chars[i].is_ascii_alphanumeric() || chars[i] == '_'));
-                let end = end.unwrap_or(chars.len());
-                self.parameter(&chars[at..end], line, double, out)?;
-                Ok(end)
-            }
-            Some(&c) if c.is_ascii_digit() || "@*#?$!-".contains(c) => {
-                self.parameter(&chars[at..=at], line, double, out)?;
-                Ok(at + 1)
-            }
-            _ => {
-                out.literal("$", double);
-                Ok(at)
+                match &*name {
+                    "" => out.literal("$", double),
+                    name => self.parameter(name, line, double, out)?,
+                }
             }
         }
+        Ok(())
     }
 
     /// Adds several values: each a word of its own in `"$@"`.
@@ -323,10 +272,7 @@ impl Shell<'_> {
                 let mut text = self.single(raw, Mode::Text)?;
                 let index = match &assign.index {
                     Some(index) => Some(self.index(&name, index, raw.line)?),
-                    None if matches!(self.variables.get(&name).map(|v| &v.value), Some(Value::List(_))) => {
-                        Some("0".to_string())
-                    }
-                    None => None,
+                    None => (self.kind(&name) == Some(Kind::List)).then(|| "0".to_string()),
                 };
                 if assign.append {
                     let old = match &index {
@@ -337,89 +283,32 @@ impl Shell<'_> {
                 }
                 self.charge(text.len())?;
                 match index {
-                    Some(index) => self.set_element(&name, &index, text),
+                    Some(index) => self.set_element(&name, Some(&index), text),
                     None => self.set_text(&name, text),
                 }
             }
             Assigned::Array(raws) => {
-                let map = matches!(self.variables.get(&name).map(|v| &v.value), Some(Value::Map(_)));
-                let old = self.variables.get(&name).map(|variable| variable.value.clone());
-                let empty = if map { Value::Map(BTreeMap::new()) } else { Value::List(BTreeMap::new()) };
-                let start = match old {
-                    Some(Value::Scalar(text)) if assign.append => Value::List(BTreeMap::from([(0, text)])),
-                    Some(old) if assign.append => old,
-                    _ => empty.clone(),
-                };
+                let map = self.kind(&name) == Some(Kind::Map);
                 let mut values = Vec::new();
                 for raw in raws {
                     if let Some((index, value)) = raw.text.strip_prefix('[').and_then(|text| text.split_once("]=")) {
-                        let index = if map {
-                            plain(&self.single(&Raw { text: index.to_string(), line: raw.line }, Mode::Text)?)
-                        } else {
-                            self.index(&name, index, raw.line)?
-                        };
+                        let index = self.index(&name, index, raw.line)?;
                         let text = self.single(&Raw { text: value.to_string(), line: raw.line }, Mode::Text)?;
                         values.push((Some(index), text));
                     } else {
                         values.extend(self.fields(raw, Mode::Words)?.into_iter().map(|text| (None, text)));
                     }
                 }
-                self.set(&name, start);
+                if !assign.append {
+                    self.set(&name, Variable::new(if map { Kind::Map } else { Kind::List }, []));
+                }
                 for (index, text) in values {
-                    let next = match self.variables.get(&name).map(|variable| &variable.value) {
-                        Some(Value::List(list)) => list.keys().next_back().map_or(0, |last| last.saturating_add(1)),
-                        _ => 0,
-                    };
-                    self.set_element(&name, &index.unwrap_or(next.to_string()), text);
+                    self.set_element(&name, index.as_deref(), text);
                 }
             }
         }
         Ok(())
     }
-}
-
-fn newlines(chars: &[char]) -> usize {
-    chars.iter().filter(|&&c| c == '\n').count()
-}
-
-fn find(chars: &[char], from: usize, wanted: char) -> usize {
-    (from..chars.len()).find(|&at| chars[at] == wanted).unwrap_or(chars.len())
-}
-
-fn closes_twice(chars: &[char], at: usize) -> bool {
-    let end = matching(chars, at, '(', ')');
-    end > at + 2 && end < chars.len() && chars[end - 1] == ')' && matching(chars, at + 1, '(', ')') == end - 1
-}
-
-/// Returns where the bracket at `at` is closed; quotes and escapes are passed.
-pub(super) fn matching(chars: &[char], at: usize, open: char, close: char) -> usize {
-    let (mut level, mut i, mut double) = (0_usize, at, false);
-    while i < chars.len() {
-        match chars[i] {
-            '\\' => i += 1,
-            '\'' if !double => i = find(chars, i + 1, '\''),
-            '"' => double = !double,
-            '#' if open == '(' && !double && i > 0 && chars[i - 1].is_whitespace() && chars[at] == '(' => {
-                i = find(chars, i, '\n').saturating_sub(1);
-            }
-            '$' if chars.get(i + 1) == Some(&'{') && open == '(' => {
-                i = matching(chars, i + 1, '{', '}');
-            }
-            '$' if chars.get(i + 1) == Some(&'(') && (open == '{' || double) => {
-                i = matching(chars, i + 1, '(', ')');
-            }
-            c if c == open && !double => level += 1,
-            c if c == close && !double => {
-                level -= 1;
-                if level == 0 {
-                    return i;
-                }
-            }
-            _ => {}
-        }
-        i += 1;
-    }
-    chars.len()
 }
 
 /// Replaces the escapes of `$'...'`, `echo -e` and `printf`.
@@ -447,17 +336,7 @@ pub(super) fn escapes(text: &str) -> String {
 fn braces(text: &str) -> Vec<String> {
     let mut words = vec![text.to_string()];
     for _ in 0..4 {
-        let mut next = Vec::new();
-        for word in &words {
-            match brace(word) {
-                Some(parts) if next.len() + parts.len() < 4096 => next.extend(parts),
-                _ => next.push(word.clone()),
-            }
-        }
-        if next.len() == words.len() {
-            break;
-        }
-        words = next;
+        words = words.into_iter().flat_map(|word| brace(&word).unwrap_or(vec![word])).take(4096).collect();
     }
     words
 }
@@ -472,15 +351,16 @@ fn brace(word: &str) -> Option<Vec<String>> {
     })?;
     let inner = &word[start + 1..end];
     let parts: Vec<String> = if let Some((from, to)) = inner.split_once("..") {
+        let width = if from.starts_with('0') { from.len().max(to.len()) } else { 0 };
         let (from, to): (i64, i64) = (from.parse().ok()?, to.parse().ok()?);
         if from.abs_diff(to) > 1000 {
             return None;
         }
-        if from <= to {
-            (from..=to).map(|n| n.to_string()).collect()
-        } else {
-            (to..=from).rev().map(|n| n.to_string()).collect()
+        let mut numbers: Vec<String> = (from.min(to)..=from.max(to)).map(|n| format!("{n:0width$}")).collect();
+        if from > to {
+            numbers.reverse();
         }
+        numbers
     } else {
         Some(inner.split(',').map(str::to_string).collect()).filter(|parts: &Vec<String>| parts.len() > 1)?
     };

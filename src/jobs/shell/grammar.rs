@@ -1,6 +1,7 @@
 //! Commands of a shell script: pipelines, conditions, loops and functions.
 
-use super::syntax::{Assign, Assigned, DEEPEST, Node, Parsed, Parser, Part, Raw};
+use super::syntax::{Assign, Assigned, Node, Parsed, Parser, Part, Raw, Redirect, is_declaration};
+use super::text::is_place;
 use std::rc::Rc;
 
 impl Parser {
@@ -23,22 +24,17 @@ impl Parser {
     }
 
     fn and_or(&mut self) -> Parsed<Node> {
-        let mut node = self.pipeline()?;
+        let first = self.pipeline()?;
+        let mut steps = Vec::new();
         loop {
             self.blanks();
             let and = self.starts("&&");
             if !and && !self.starts("||") {
-                return Ok(node);
+                return Ok(if steps.is_empty() { first } else { Node::Chain(Box::new(first), steps) });
             }
             self.at += 2;
             self.newlines();
-            let right = self.pipeline()?;
-            // a long chain leans to the left, and is run (and dropped) as deep as it is long
-            self.depth += 1;
-            if self.depth > 20 * DEEPEST {
-                return Err("expected a shorter chain of `&&` and `||`".to_string());
-            }
-            node = Node::Both(Box::new(node), and, Box::new(right));
+            steps.push((and, vec![self.pipeline()?]));
         }
     }
 
@@ -94,31 +90,36 @@ impl Parser {
 
     fn command(&mut self) -> Parsed<Node> {
         self.deeper(|parser| {
-            let Some(node) = parser.compound()? else { return parser.simple() };
             let mut redirects = Vec::new();
-            loop {
+            let node = match parser.compound()? {
+                Some(node) => node,
+                None => parser.simple(&mut redirects)?,
+            };
+            parser.blanks();
+            while let Some(redirect) = parser.redirect()? {
+                redirects.push(redirect);
                 parser.blanks();
-                match parser.redirect()? {
-                    Some(redirect) => redirects.push(redirect),
-                    None if redirects.is_empty() => return Ok(node),
-                    None => return Ok(Node::Redirected(Box::new(node), redirects)),
-                }
             }
+            Ok(if redirects.is_empty() { node } else { Node::Redirected(Box::new(node), redirects) })
         })
     }
 
+    /// Commands and the word that ends them.
+    fn block(&mut self, end: &str) -> Parsed<Vec<Node>> {
+        let nodes = self.list(&[end])?;
+        self.expect(end)?;
+        Ok(nodes)
+    }
+
     fn compound(&mut self) -> Parsed<Option<Node>> {
-        Ok(Some(if self.starts("((") {
-            match self.arithmetic() {
-                Some(text) => Node::Arithmetic(text),
-                None => self.subshell()?,
-            }
+        let number = if self.starts("((") { self.arithmetic() } else { None };
+        Ok(Some(if let Some(text) = number {
+            Node::Arithmetic(text)
         } else if self.peek() == Some('(') {
-            self.subshell()?
+            self.at += 1;
+            Node::Subshell(self.block(")")?)
         } else if self.keyword("{") {
-            let list = self.list(&["}"])?;
-            self.expect("}")?;
-            Node::Sequence(list)
+            Node::Sequence(self.block("}")?)
         } else if self.keyword("[[") {
             Node::Test(self.test()?)
         } else if self.keyword("if") {
@@ -128,27 +129,15 @@ impl Parser {
         } else if self.keyword("for") || self.keyword("select") {
             self.each()?
         } else if self.keyword("while") {
-            self.repeat(false)?
+            Node::While(false, self.list(&["do"])?, self.body()?)
         } else if self.keyword("until") {
-            self.repeat(true)?
+            Node::While(true, self.list(&["do"])?, self.body()?)
         } else if self.keyword("function") {
             let name = self.word()?.text;
-            self.blanks();
-            if self.starts("()") {
-                self.at += 2;
-            }
-            self.newlines();
-            Node::Function(name, Rc::new(self.command()?))
+            self.function(name)?
         } else {
             return Ok(None);
         }))
-    }
-
-    fn subshell(&mut self) -> Parsed<Node> {
-        self.at += 1;
-        let list = self.list(&[")"])?;
-        self.expect(")")?;
-        Ok(Node::Subshell(list))
     }
 
     /// Takes `(( ))`; `None` if the text is two subshells.
@@ -167,15 +156,12 @@ impl Parser {
     fn conditional(&mut self) -> Parsed<Node> {
         let mut arms = Vec::new();
         loop {
-            let condition = self.list(&["then"])?;
-            self.expect("then")?;
-            let body = self.list(&["elif", "else", "fi"])?;
-            arms.push((Some(condition), body));
+            arms.push((self.block("then")?, self.list(&["elif", "else", "fi"])?));
             if self.keyword("elif") {
                 continue;
             }
             if self.keyword("else") {
-                arms.push((None, self.list(&["fi"])?));
+                arms.push((Vec::new(), self.list(&["fi"])?));
             }
             self.expect("fi")?;
             return Ok(Node::If(arms));
@@ -221,50 +207,29 @@ impl Parser {
             let text = self.arithmetic().ok_or("expected `for ((start; condition; step))`")?;
             let mut parts = text.splitn(3, ';').map(str::to_string);
             let parts: [String; 3] = std::array::from_fn(|_| parts.next().unwrap_or_default());
-            self.blanks();
-            if self.peek() == Some(';') {
-                self.at += 1;
-            }
             return Ok(Node::Count(parts, self.body()?));
         }
         let name = self.word()?.text;
         self.newlines();
-        let mut words = None;
-        if self.keyword("in") {
-            let mut list = Vec::new();
-            loop {
+        let mut words = self.keyword("in").then(Vec::new);
+        if let Some(words) = &mut words {
+            while !matches!(self.peek(), None | Some('\n' | ';')) {
+                words.push(self.some_word()?);
                 self.blanks();
-                match self.peek() {
-                    None | Some('\n' | ';') => break,
-                    Some('&' | '|' | ')' | '(') => return Err("expected words after `in`".to_string()),
-                    _ => list.push(self.some_word()?),
-                }
             }
-            words = Some(list);
-        }
-        self.blanks();
-        if self.peek() == Some(';') {
-            self.at += 1;
         }
         Ok(Node::For(name, words, self.body()?))
     }
 
     fn body(&mut self) -> Parsed<Vec<Node>> {
+        self.blanks();
+        self.at += usize::from(self.peek() == Some(';'));
         self.newlines();
         if self.keyword("{") {
-            let list = self.list(&["}"])?;
-            self.expect("}")?;
-            return Ok(list);
+            return self.block("}");
         }
         self.expect("do")?;
-        let list = self.list(&["done"])?;
-        self.expect("done")?;
-        Ok(list)
-    }
-
-    fn repeat(&mut self, until: bool) -> Parsed<Node> {
-        let condition = self.list(&["do"])?;
-        Ok(Node::While(until, condition, self.body()?))
+        self.block("done")
     }
 
     fn test(&mut self) -> Parsed<Vec<Raw>> {
@@ -291,8 +256,62 @@ impl Parser {
         }
     }
 
-    fn simple(&mut self) -> Parsed<Node> {
-        let (mut parts, mut redirects) = (Vec::new(), Vec::new());
+    fn redirect(&mut self) -> Parsed<Option<Redirect>> {
+        let start = self.at;
+        let ahead = || self.chars[start..].iter();
+        let digits = ahead().take_while(|c| c.is_ascii_digit()).count().min(3);
+        let named = if self.peek() == Some('{') { ahead().take(32).position(|&c| c == '}') } else { None };
+        self.at += named.map_or(digits, |end| end + 1);
+        let mut operators = ["&>>", "&>", "<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">"].into_iter();
+        let operator = operators.find(|operator| self.starts(operator)).filter(|operator| {
+            let process = matches!(*operator, "<" | ">") && self.peek_at(1) == Some('(');
+            !(process || operator.starts_with('&') && self.at > start)
+        });
+        let Some(operator) = operator else {
+            self.at = start;
+            return Ok(None);
+        };
+        let errors = digits > 0 && !matches!(self.chars[start], '0' | '1');
+        self.at += operator.len();
+        self.blanks();
+        let word = self.some_word()?;
+        Ok(Some(match operator {
+            _ if errors => Redirect::Other,
+            "<" => Redirect::From(word),
+            "<<<" => Redirect::Text(word),
+            ">" | ">|" | "&>" => Redirect::To(false, word),
+            ">>" | "&>>" => Redirect::To(true, word),
+            "<<" | "<<-" => self.here(operator == "<<-", &word),
+            _ => Redirect::Other,
+        }))
+    }
+
+    /// A here-document: its text begins on the next line, and is taken out of there.
+    fn here(&mut self, tabs: bool, word: &Raw) -> Redirect {
+        let expands = !word.text.contains(['\'', '"', '\\']);
+        let end: String = word.text.chars().filter(|&c| !"'\"\\".contains(c) && !is_place(c)).collect();
+        let past =
+            |from: usize| self.chars[from..].iter().position(|&c| c == '\n').map_or(self.chars.len(), |n| from + n + 1);
+        let begin = past(self.at);
+        let (mut at, mut text, mut rows) = (begin, String::new(), 0);
+        while at < self.chars.len() {
+            let row: String = self.chars[at..past(at)].iter().collect();
+            at = past(at);
+            rows += 1;
+            let row = if tabs { row.trim_start_matches('\t') } else { &row };
+            if row.trim_end_matches('\n').chars().filter(|&c| !is_place(c)).eq(end.chars()) {
+                break;
+            }
+            text.push_str(row);
+        }
+        self.chars.drain(begin..at);
+        let line = self.line + 1 + self.taken;
+        self.taken += rows;
+        Redirect::Here(expands, Raw { text, line })
+    }
+
+    fn simple(&mut self, redirects: &mut Vec<Redirect>) -> Parsed<Node> {
+        let mut parts = Vec::new();
         let mut declares = true;
         loop {
             self.blanks();
@@ -301,7 +320,9 @@ impl Parser {
                 continue;
             }
             match self.peek() {
-                None | Some('\n' | ';' | '&' | '|' | ')') => break,
+                None | Some('\n' | ';' | '&' | '|' | ')') if !(parts.is_empty() && redirects.is_empty()) => {
+                    return Ok(Node::Simple(parts));
+                }
                 Some('(') => {
                     return match parts.pop() {
                         Some(Part::Word(name)) if parts.is_empty() => self.function(name.text),
@@ -315,26 +336,19 @@ impl Parser {
                 continue;
             }
             let word = self.some_word()?;
-            declares = matches!(&*word.text, "export" | "declare" | "local" | "readonly" | "typeset")
-                || declares && parts.iter().any(|part| matches!(part, Part::Word(_)));
+            declares = is_declaration(&word.text) || declares && parts.iter().any(|part| matches!(part, Part::Word(_)));
             parts.push(Part::Word(word));
         }
-        if parts.is_empty() && redirects.is_empty() {
-            return Err(match self.peek() {
-                Some(c) => format!("expected a command, found {c:?}"),
-                None => "expected a command, found the end".to_string(),
-            });
-        }
-        Ok(Node::Simple(parts, redirects))
     }
 
+    /// A function after its name: `()`, which `function` may lack, and its body.
     fn function(&mut self, name: String) -> Parsed<Node> {
-        self.at += 1;
         self.blanks();
-        if self.peek() != Some(')') {
-            return Err("expected `()` of a function".to_string());
+        if self.peek() == Some('(') {
+            self.at += 1;
+            self.blanks();
+            self.expect(")")?;
         }
-        self.at += 1;
         self.newlines();
         Ok(Node::Function(name, Rc::new(self.command()?)))
     }

@@ -1,6 +1,6 @@
 //! The command that starts the training program, among all that a script runs.
 
-use super::builtin::{LAUNCHERS, program};
+use super::builtin::{LAUNCHERS, is_one_of, program};
 use super::{Command, Script, Word, read};
 use crate::error::{JobError, Missing};
 use crate::launch::Launch;
@@ -8,33 +8,12 @@ use crate::setting::{Setting, Settings};
 use crate::source::Sources;
 
 /// Programs that start one process per GPU.
-const DISTRIBUTED: &[&str] =
-    &["torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "jsrun", "megatron", "swift"];
+const DISTRIBUTED: &str = "torchrun deepspeed accelerate srun mpirun mpiexec jsrun megatron swift";
 /// Parts of names of programs that train nothing.
-const OTHERS: &[&str] = &[
-    "convert",
-    "preprocess",
-    "prepare",
-    "download",
-    "merge",
-    "tokeniz",
-    "hf_",
-    "_hf",
-    "eval",
-    "generat",
-    "export",
-    "infer",
-    "server",
-    "test_",
-    "create_data",
-    "checkpoint",
-    "setup",
-    "build_",
-    "benchmark_gemm",
-    "collect_env",
-];
+const OTHERS: &str = "convert preprocess prepare download merge tokeniz hf_ _hf eval generat export infer server test_ \
+    create_data checkpoint setup build_ benchmark_gemm collect_env";
 /// Parts of names of programs that train.
-const TRAINERS: &[&str] = &["pretrain", "train", "finetune", "sft", "rlhf", "megatron", "run_"];
+const TRAINERS: &str = "pretrain train finetune sft rlhf megatron run_";
 
 /// Where a command's program is: its name, the first word of its arguments, and its rank among several.
 struct Start {
@@ -88,14 +67,14 @@ fn start(command: &Command) -> Option<Start> {
     }
     let python = |word: &str| program(word).starts_with("python");
     let known =
-        LAUNCHERS.contains(&&*first) || DISTRIBUTED.contains(&&*first) || python(&first) || first.starts_with("primus");
+        is_one_of(LAUNCHERS, &first) || is_one_of(DISTRIBUTED, &first) || python(&first) || first.starts_with("primus");
     if !known && !first.ends_with(".py") {
         return None;
     }
     let distributed = words
         .iter()
         .chain(&command.within.iter().map(|word| word.text.as_str()).collect::<Vec<_>>())
-        .any(|word| DISTRIBUTED.contains(&&*program(word)) || word.starts_with("torch.distributed"));
+        .any(|word| is_one_of(DISTRIBUTED, &program(word)) || word.starts_with("torch.distributed"));
     for (at, word) in words.iter().enumerate() {
         let name = program(word);
         let next = words.get(at + 1).copied().unwrap_or_default();
@@ -120,8 +99,8 @@ fn start(command: &Command) -> Option<Start> {
             return None;
         }
         let last = program(&name).to_lowercase();
-        let other = OTHERS.iter().any(|part| last.contains(part));
-        let trains = TRAINERS.iter().any(|part| last.contains(part));
+        let other = OTHERS.split(' ').any(|part| last.contains(part));
+        let trains = TRAINERS.split(' ').any(|part| last.contains(part));
         let rank = match (other, trains, distributed) {
             (false, true, _) => 0,
             (false, _, true) => 1,

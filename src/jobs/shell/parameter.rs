@@ -2,10 +2,19 @@
 
 use super::expand::{Mode, Out, escapes};
 use super::pattern::{compile, expression};
-use super::state::{Shell, Stop, Value, all_names};
-use super::syntax::Raw;
+use super::state::{Kind, Shell, Stop, Variable, all_names};
+use super::syntax::{Parser, Raw};
 use super::text::{names, plain};
-use std::collections::BTreeMap;
+use regex::{Captures, Regex};
+use std::sync::LazyLock;
+
+/// `name[index]`, and the operator that follows.
+struct Parameter {
+    name: String,
+    index: Option<String>,
+    operator: String,
+    line: usize,
+}
 
 /// A parameter's values, before an operator is applied.
 struct Found {
@@ -14,125 +23,113 @@ struct Found {
     many: Option<char>,
 }
 
+impl Parameter {
+    fn new(text: &str, line: usize) -> Parameter {
+        let mut parser = Parser::new(text, 0);
+        let mut name = parser.name();
+        if name.is_empty() {
+            let digits = text.chars().take_while(char::is_ascii_digit).count().max(1);
+            name = text.chars().take(digits).collect();
+            parser.at = digits.min(parser.chars.len());
+        }
+        let start = parser.at;
+        let index = (parser.peek() == Some('[')).then(|| parser.balanced('[', ']').ok()).flatten();
+        parser.at = if index.is_some() { parser.at } else { start };
+        Parameter { name, index, operator: parser.chars[parser.at..].iter().collect(), line }
+    }
+}
+
 impl Shell<'_> {
     /// Adds the value of `${text}`.
-    pub(super) fn parameter(&mut self, chars: &[char], line: usize, double: bool, out: &mut Out) -> Result<(), Stop> {
-        let text: String = chars.iter().collect();
+    pub(super) fn parameter(&mut self, text: &str, line: usize, double: bool, out: &mut Out) -> Result<(), Stop> {
         if let Some(name) = text.strip_prefix('#').filter(|name| !name.is_empty() && !name.starts_with([':', '-', '%']))
         {
-            let (name, index, rest) = split(name);
-            if rest.is_empty() {
-                let found = self.find(&name, index.as_deref(), line)?;
-                let values = found.values.unwrap_or_default();
-                let length = match found.many {
-                    Some(_) => values.len(),
-                    None => values.first().map_or(0, |value| plain(value).chars().count()),
+            let parameter = Parameter::new(name, line);
+            if parameter.operator.is_empty() {
+                let Found { values, many } = self.find(&parameter)?;
+                let values = values.unwrap_or_default();
+                let length = match many {
+                    Some(_) => values.len().to_string(),
+                    None => format!("{}{}", plain(&values.concat()).chars().count(), all_names(&values)),
                 };
-                let marks = if found.many.is_some() { String::new() } else { all_names(&values) };
-                self.add(&format!("{length}{marks}"), double, out);
+                self.add(&length, double, out);
                 return Ok(());
             }
         }
         let indirect = text.strip_prefix('!').filter(|rest| !rest.is_empty());
-        let (mut name, mut index, rest) = split(indirect.unwrap_or(&text));
+        let mut parameter = Parameter::new(indirect.unwrap_or(text), line);
         if indirect.is_some() {
-            if matches!(index.as_deref(), Some("@" | "*")) {
-                let keys = self.keys(&name);
+            if matches!(parameter.index.as_deref(), Some("@" | "*")) {
+                let keys = self.variable(&parameter.name).map(Variable::keys).unwrap_or_default();
                 self.add_all(&keys, double, false, out);
                 return Ok(());
             }
-            let target = self.find(&name, index.as_deref(), line)?.values.unwrap_or_default();
-            let (inner, inner_index, _) = split(&plain(&target.concat()));
-            (name, index) = (inner, inner_index);
+            let target = self.find(&parameter)?.values.unwrap_or_default();
+            parameter = Parameter { operator: parameter.operator, ..Parameter::new(&plain(&target.concat()), line) };
         }
-        let found = self.find(&name, index.as_deref(), line)?;
-        self.operate(&name, index.as_deref(), found, &rest, line, double, out)
+        self.operate(&parameter, double, out)
     }
 
     /// Returns the value of a variable, or the mark of one that is set elsewhere.
     pub(super) fn parameter_value(&mut self, name: &str) -> String {
-        match self.scalar(name) {
-            Some(value) => value,
-            None => self.unknown(name),
-        }
+        self.scalar(name).unwrap_or_else(|| self.unknown(name))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one expansion")]
-    fn operate(
-        &mut self,
-        name: &str,
-        index: Option<&str>,
-        found: Found,
-        rest: &str,
-        line: usize,
-        double: bool,
-        out: &mut Out,
-    ) -> Result<(), Stop> {
-        let joined = found.many == Some('*');
+    fn operate(&mut self, parameter: &Parameter, double: bool, out: &mut Out) -> Result<(), Stop> {
+        let Found { values, many } = self.find(parameter)?;
+        let (name, rest) = (&*parameter.name, &*parameter.operator);
+        let set = values.is_some();
+        let mut values = values.unwrap_or_default();
         let (colon, operator) = match rest.strip_prefix(':') {
             Some(after) if after.starts_with(['-', '=', '?', '+']) => (true, after),
             _ => (false, rest),
         };
-        let word = |from: usize| Raw { text: operator.chars().skip(from).collect(), line };
         if let Some(sign) = operator.chars().next().filter(|sign| "-=?+".contains(*sign)) {
-            let values = found.values.clone().unwrap_or_default();
             let empty = values.iter().all(|value| plain(value).is_empty());
             // a value from elsewhere that is empty is taken as unset
-            let unset = found.values.is_none() || found.many.is_some() && values.is_empty();
+            let unset = !set || many.is_some() && values.is_empty();
             let none = unset || empty && (colon || !all_names(&values).is_empty());
-            return match sign {
-                '+' if none => Ok(()),
-                '+' | '-' | '=' if none || sign == '+' => self.default(name, index, &word(1), sign, double, out),
-                '?' if none => {
-                    let mark = self.unknown(name);
-                    self.add(&mark, double, out);
-                    Ok(())
+            match sign {
+                '+' if none => return Ok(()),
+                '?' if none => values = vec![self.unknown(name)],
+                '?' => {}
+                _ if none || sign == '+' => {
+                    let word = Raw { text: operator[1..].to_string(), line: parameter.line };
+                    return self.default(parameter, &word, sign == '=', double, out);
                 }
-                _ => {
-                    self.add_all(&values, double, joined || found.many.is_none(), out);
-                    Ok(())
-                }
-            };
-        }
-        let Some(values) = found.values else {
-            if found.many.is_none() && !self.assigned.contains(name) {
-                let mark = self.unknown(name);
-                self.add(&mark, double, out);
+                _ => {}
             }
-            return Ok(());
-        };
-        let values = if rest.is_empty() { values } else { self.changed(values, found.many, rest, line)? };
-        self.add_all(&values, double, joined || found.many.is_none(), out);
+        } else if !set && many.is_none() {
+            if self.assigned.contains(name) {
+                return Ok(());
+            }
+            values = vec![self.unknown(name)];
+        } else if !rest.is_empty() {
+            if rest.starts_with(':') && matches!(name, "@" | "*") {
+                values.insert(0, self.file.clone()); // `$0`
+            }
+            values = self.changed(values, many, rest, parameter.line)?;
+        }
+        self.add_all(&values, double, many == Some('*'), out);
         Ok(())
     }
 
-    fn default(
-        &mut self,
-        name: &str,
-        index: Option<&str>,
-        word: &Raw,
-        sign: char,
-        double: bool,
-        out: &mut Out,
-    ) -> Result<(), Stop> {
-        if sign == '=' {
+    fn default(&mut self, of: &Parameter, word: &Raw, sets: bool, double: bool, out: &mut Out) -> Result<(), Stop> {
+        if sets {
             let value = self.single(word, Mode::Text)?;
-            match index {
-                Some(index) => self.set_element(name, index, value.clone()),
-                None => self.set_text(name, value.clone()),
+            match &of.index {
+                Some(index) => self.set_element(&of.name, Some(index), value.clone()),
+                None => self.set_text(&of.name, value.clone()),
             }
             self.add(&value, double, out);
         } else if double {
-            let text = word.text.replace("\"", "");
+            let text = word.text.replace('"', "");
             let value = self.quoted(&Raw { text, line: word.line })?;
             self.add(&value, true, out);
-        } else if out.single() {
-            let value = self.single(word, Mode::Text)?;
-            self.add(&value, false, out);
         } else {
-            let whole = word.text.contains(['"', '\'']);
-            let values = self.fields(word, Mode::Words)?;
-            self.add_all(&values, whole, false, out);
+            let mode = if out.single() { Mode::Text } else { Mode::Words };
+            let values = self.fields(word, mode)?;
+            self.add_all(&values, !out.single() && word.text.contains(['"', '\'']), false, out);
         }
         Ok(())
     }
@@ -153,15 +150,15 @@ impl Shell<'_> {
             .find(|sign| rest.starts_with(sign))
             .unwrap_or("@");
         let tail = rest.strip_prefix(sign).unwrap_or_default();
-        let (from, to) = if sign.starts_with('/') { slash(tail) } else { (tail.to_string(), String::new()) };
-        let pattern = self.single(&Raw { text: from, line }, Mode::Pattern)?;
-        let to = self.single(&Raw { text: to, line }, Mode::Text)?;
+        let (from, to) = if sign.starts_with('/') { slash(tail) } else { (tail, "") };
+        let pattern = self.single(&Raw { text: from.to_string(), line }, Mode::Pattern)?;
+        let to = self.single(&Raw { text: to.to_string(), line }, Mode::Text)?;
         let shortest = matches!(sign, "#" | "%");
         let body = expression(&plain(&pattern), shortest);
         let regex = compile(&match sign {
             "#" | "##" | "/#" => format!("(?s)^(?:{body})"),
             "%" => format!("(?s)^(.*)(?:{body})$"),
-            "%%" => format!("(?s)^(.*?)(?:{}){}$", body, ""),
+            "%%" => format!("(?s)^(.*?)(?:{body})$"),
             "/%" => format!("(?s)(?:{body})$"),
             _ => format!("(?s)(?:{body})"),
         });
@@ -191,15 +188,8 @@ impl Shell<'_> {
 
     fn part(&mut self, values: Vec<String>, many: Option<char>, range: &str, line: usize) -> Result<Vec<String>, Stop> {
         let (start, length) = range.split_once(':').map_or((range, None), |(start, length)| (start, Some(length)));
-        let start = self.quoted(&Raw { text: start.to_string(), line })?;
-        let start = self.calculate(&start)?;
-        let length = match length {
-            Some(text) => {
-                let text = self.quoted(&Raw { text: text.to_string(), line })?;
-                Some(self.calculate(&text)?)
-            }
-            None => None,
-        };
+        let start = self.arithmetic(start, line)?;
+        let length = length.map(|text| self.arithmetic(text, line)).transpose()?;
         let marks = start.names + length.as_ref().map_or("", |length| &length.names);
         let length = length.map(|length| length.value.unwrap_or(0));
         let cut = |count: usize| {
@@ -224,41 +214,31 @@ impl Shell<'_> {
         Ok(values.iter().map(part).collect())
     }
 
-    fn find(&mut self, name: &str, index: Option<&str>, line: usize) -> Result<Found, Stop> {
-        let one = |value: String| Found { values: Some(vec![value]), many: None };
-        Ok(match (name, index) {
+    fn find(&mut self, parameter: &Parameter) -> Result<Found, Stop> {
+        let name = &*parameter.name;
+        let one = |value: Option<String>| Found { values: value.map(|value| vec![value]), many: None };
+        Ok(match (name, parameter.index.as_deref()) {
             ("@" | "*", _) => Found { values: Some(self.arguments.clone()), many: name.chars().next() },
             ("#", _) => {
                 let unknown = self.sources.arguments.is_empty() && self.arguments.is_empty();
                 let mark = if unknown && self.hidden.is_empty() { self.unknown("#") } else { String::new() };
-                one(format!("{}{mark}", self.arguments.len()))
+                one(Some(format!("{}{mark}", self.arguments.len())))
             }
-            ("0" | "BASH_SOURCE", _) => one(self.file.clone()),
-            ("?", _) => one(format!("{}{}", u8::from(self.status.failed), self.status.names)),
-            ("$" | "!" | "RANDOM" | "SECONDS" | "-", _) => one(self.unknown(&format!("${name}"))),
+            ("0" | "BASH_SOURCE", _) => one(Some(self.file.clone())),
+            ("?", _) => one(Some(format!("{}{}", u8::from(self.status.failed), self.status.names))),
+            ("$" | "!" | "RANDOM" | "SECONDS" | "-", _) => one(Some(self.unknown(&format!("${name}")))),
             (_, Some(sign @ ("@" | "*"))) => {
                 Found { values: Some(self.values(name).unwrap_or_default()), many: sign.chars().next() }
             }
             (_, Some(index)) => {
-                let index = self.index(name, index, line)?;
-                Found { values: self.element(name, &index).map(|value| vec![value]), many: None }
+                let index = self.index(name, index, parameter.line)?;
+                one(self.element(name, &index))
             }
             _ if name.starts_with(|c: char| c.is_ascii_digit()) => {
                 let number: usize = name.parse().unwrap_or(usize::MAX);
-                Found {
-                    values: self.arguments.get(number.wrapping_sub(1)).map(|value| vec![value.clone()]),
-                    many: None,
-                }
+                one(self.arguments.get(number.wrapping_sub(1)).cloned())
             }
-            _ => {
-                let first = match self.variables.get(&self.resolve(name)).map(|variable| &variable.value) {
-                    Some(Value::List(list)) => list.get(&0).cloned(),
-                    Some(Value::Map(map)) => map.get("0").cloned(),
-                    Some(Value::Scalar(text)) => Some(text.clone()),
-                    None => None,
-                };
-                Found { values: first.map(|value| vec![value]), many: None }
-            }
+            _ => one(self.element(name, "0")),
         })
     }
 
@@ -266,7 +246,7 @@ impl Shell<'_> {
     pub(super) fn index(&mut self, name: &str, index: &str, line: usize) -> Result<String, Stop> {
         let raw = Raw { text: index.to_string(), line };
         let text = self.single(&raw, Mode::Text)?;
-        if matches!(self.variables.get(&self.resolve(name)).map(|variable| &variable.value), Some(Value::Map(_))) {
+        if self.kind(name) == Some(Kind::Map) {
             return Ok(plain(&text));
         }
         let mut number = self.calculate(&text)?.value.unwrap_or(0);
@@ -277,78 +257,32 @@ impl Shell<'_> {
         Ok(number.to_string())
     }
 
-    pub(super) fn element(&self, name: &str, index: &str) -> Option<String> {
-        match &self.variables.get(&self.resolve(name))?.value {
-            Value::Map(map) => map.get(index).cloned(),
-            Value::List(list) => list.get(&index.parse().ok()?).cloned(),
-            Value::Scalar(text) => (index == "0").then(|| text.clone()),
-        }
-    }
-
-    pub(super) fn set_element(&mut self, name: &str, index: &str, text: String) {
-        let mut value = match self.variables.get(&self.resolve(name)).map(|variable| variable.value.clone()) {
-            Some(Value::Scalar(old)) => Value::List(BTreeMap::from([(0, old)])),
-            Some(old) => old,
-            None => Value::List(BTreeMap::new()),
-        };
-        match &mut value {
-            Value::Map(map) => drop(map.insert(index.to_string(), text)),
-            Value::List(list) => drop(list.insert(index.parse().unwrap_or(0), text)),
-            Value::Scalar(_) => {}
-        }
-        self.set(name, value);
-    }
-
-    pub(super) fn set_index(&mut self, name: &str, index: i64, text: String) {
-        self.set_element(name, &index.to_string(), text);
-    }
-
-    fn keys(&self, name: &str) -> Vec<String> {
-        match self.variables.get(&self.resolve(name)).map(|variable| &variable.value) {
-            Some(Value::Map(map)) => map.keys().cloned().collect(),
-            Some(Value::List(list)) => list.keys().map(ToString::to_string).collect(),
-            Some(Value::Scalar(_)) => vec!["0".to_string()],
-            None => Vec::new(),
-        }
-    }
-
     /// Prints a format with its arguments, as `printf` does.
     pub(super) fn format(&mut self, arguments: &[String]) -> Result<String, Stop> {
         let Some((format, mut values)) = arguments.split_first() else { return Ok(String::new()) };
+        static FIELD: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("(?s)%([-+ .0-9]*)(.)").ok());
+        let Some(field) = &*FIELD else { return Ok(String::new()) };
         let format = escapes(format);
         let mut out = String::new();
         loop {
             let before = values.len();
-            let mut chars = format.chars();
-            while let Some(c) = chars.next() {
-                if c != '%' {
-                    out.push(c);
-                    continue;
+            out += &field.replace_all(&format, |groups: &Captures<'_>| {
+                if &groups[2] == "%" {
+                    return "%".to_string();
                 }
-                let mut spec = String::new();
-                let kind = loop {
-                    match chars.next() {
-                        Some(c) if c.is_ascii_digit() || ".-+ ".contains(c) => spec.push(c),
-                        other => break other,
+                let (value, rest) =
+                    values.split_first().map_or((String::new(), values), |(first, rest)| (first.clone(), rest));
+                values = rest;
+                let width =
+                    groups[1].strip_prefix('0').and_then(|width| width.parse::<usize>().ok()).filter(|n| *n < 64);
+                match (&groups[1], width) {
+                    (".0", _) => String::new(),
+                    (_, Some(width)) if matches!(&groups[2], "d" | "i") => {
+                        format!("{:0>width$}{}", plain(&value), names(&value))
                     }
-                };
-                if kind == Some('%') {
-                    out.push('%');
-                    continue;
+                    _ => value,
                 }
-                let value = values.split_first().map_or(String::new(), |(first, rest)| {
-                    values = rest;
-                    first.clone()
-                });
-                let zeros = spec.strip_prefix('0').and_then(|width| width.parse::<usize>().ok()).filter(|n| *n < 64);
-                match (kind, zeros, spec.as_str()) {
-                    (Some('d' | 'i'), Some(width), _) => {
-                        out.push_str(&format!("{:0>width$}{}", plain(&value), names(&value)));
-                    }
-                    (_, _, ".0") => {}
-                    _ => out.push_str(&value),
-                }
-            }
+            });
             self.charge(out.len())?;
             self.step()?;
             if values.is_empty() || values.len() == before {
@@ -358,38 +292,13 @@ impl Shell<'_> {
     }
 }
 
-/// Splits `name[index]rest`.
-fn split(text: &str) -> (String, Option<String>, String) {
-    let first = text.chars().next();
-    let end = match first {
-        Some(c) if c.is_ascii_digit() => text.find(|c: char| !c.is_ascii_digit()),
-        Some(c) if c.is_ascii_alphabetic() || c == '_' => text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')),
-        Some(c) => Some(c.len_utf8()),
-        None => None,
-    }
-    .unwrap_or(text.len());
-    let (name, rest) = text.split_at(end);
-    if rest.starts_with('[') {
-        let chars: Vec<char> = rest.chars().collect();
-        let close = super::expand::matching(&chars, 0, '[', ']');
-        if close < chars.len() {
-            return (name.to_string(), Some(chars[1..close].iter().collect()), chars[close + 1..].iter().collect());
-        }
-    }
-    (name.to_string(), None, rest.to_string())
-}
-
 /// Splits `pattern/replacement` at the first slash that is not quoted.
-fn slash(text: &str) -> (String, String) {
-    let chars: Vec<char> = text.chars().collect();
-    let mut at = 0;
-    while at < chars.len() {
-        match chars[at] {
-            '\\' => at += 1,
-            '/' if at > 0 => return (chars[..at].iter().collect(), chars[at + 1..].iter().collect()),
-            _ => {}
-        }
-        at += 1;
-    }
-    (text.to_string(), String::new())
+fn slash(text: &str) -> (&str, &str) {
+    let mut hidden = false;
+    let found = text.char_indices().find(|&(at, c)| {
+        let here = c == '/' && at > 0 && !hidden;
+        hidden = c == '\\' && !hidden;
+        here
+    });
+    found.map_or((text, ""), |(at, _)| (&text[..at], &text[at + 1..]))
 }

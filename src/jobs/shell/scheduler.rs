@@ -23,17 +23,15 @@ pub(super) fn options<'w>(words: impl Iterator<Item = &'w str>) -> BTreeMap<&'st
     let mut words = words.peekable();
     while let Some(word) = words.next() {
         for (long, short) in OPTIONS {
-            let value = if let Some(value) = word.strip_prefix(&format!("--{long}=")) {
-                Some(value.to_string())
-            } else if word == format!("--{long}") || !short.is_empty() && word == format!("-{short}") {
-                words.peek().map(ToString::to_string)
-            } else if !short.is_empty() && !word.starts_with("--") {
-                word.strip_prefix(&format!("-{short}")).map(|value| value.trim_start_matches('=').to_string())
-            } else {
-                None
+            let after_long = word.strip_prefix("--").and_then(|word| word.strip_prefix(long));
+            let after_short = word.strip_prefix('-').filter(|word| !short.is_empty() && !word.starts_with('-'));
+            let rest = after_long.filter(|rest| rest.is_empty() || rest.starts_with('='));
+            let value = match rest.or(after_short.and_then(|word| word.strip_prefix(short))) {
+                Some("") => words.peek().copied(),
+                rest => rest.map(|rest| rest.trim_start_matches('=')),
             };
             if let Some(value) = value {
-                all.insert(*long, value);
+                all.insert(*long, value.to_string());
             }
         }
     }

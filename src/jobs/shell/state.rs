@@ -1,6 +1,6 @@
 //! What a shell knows while a script is read: variables, arguments, functions and files.
 
-use super::syntax::{Assign, Node, Raw, mark_of};
+use super::syntax::{Assign, Node, Part, Raw, is_declaration, mark_of};
 use super::text::{Marks, is_name, names, plain};
 use super::{Command, Word};
 use crate::error::JobError;
@@ -15,17 +15,45 @@ const MOST_TEXT: usize = 4 << 20;
 /// Deepest nesting of commands, functions and shells.
 const DEEPEST: usize = 48;
 
-#[derive(Clone, Debug)]
-pub(super) enum Value {
-    Scalar(String),
-    List(BTreeMap<i64, String>),
-    Map(BTreeMap<String, String>),
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    #[default]
+    Scalar,
+    List,
+    Map,
 }
 
-#[derive(Clone, Debug)]
+/// A variable; a scalar has one element, whose index is 0.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Variable {
-    pub(super) value: Value,
+    pub(super) kind: Kind,
+    /// Elements by number, or by text in a map.
+    elements: BTreeMap<(i64, String), String>,
     pub(super) exported: bool,
+}
+
+impl Variable {
+    pub(super) fn new(kind: Kind, values: impl IntoIterator<Item = String>) -> Variable {
+        let elements = (0..).map(|number| (number, String::new())).zip(values).collect();
+        Variable { kind, elements, exported: false }
+    }
+
+    pub(super) fn exported(text: String) -> Variable {
+        Variable { exported: true, ..Variable::new(Kind::Scalar, [text]) }
+    }
+
+    fn key(&self, index: &str) -> (i64, String) {
+        match self.kind {
+            Kind::Map => (0, index.to_string()),
+            _ => (index.parse().unwrap_or(-1), String::new()),
+        }
+    }
+
+    pub(super) fn keys(&self) -> Vec<String> {
+        let shown =
+            |(number, text): &(i64, String)| if self.kind == Kind::Map { text.clone() } else { number.to_string() };
+        self.elements.keys().map(shown).collect()
+    }
 }
 
 /// Why the commands that follow are not run.
@@ -90,9 +118,7 @@ pub(super) struct Shell<'a> {
 
 impl<'a> Shell<'a> {
     pub(super) fn new(sources: &'a Sources) -> Shell<'a> {
-        let exported = |(name, value): (&String, &String)| {
-            (name.clone(), Variable { value: Value::Scalar(clean(value)), exported: true })
-        };
+        let exported = |(name, value): (&String, &String)| (name.clone(), Variable::exported(clean(value)));
         Shell {
             sources,
             variables: sources.environment.iter().map(exported).collect(),
@@ -121,30 +147,18 @@ impl<'a> Shell<'a> {
     /// Counts a command or a repetition.
     pub(super) fn step(&mut self) -> Result<(), Stop> {
         self.steps += 1;
-        if self.steps > MOST_STEPS {
-            return Err(Stop::Limit(format!("expected at most {MOST_STEPS} commands, found more; shorten the script")));
-        }
-        Ok(())
+        within(self.steps, MOST_STEPS, "commands", "shorten")
     }
 
     /// Counts the characters of an expansion.
     pub(super) fn charge(&mut self, characters: usize) -> Result<(), Stop> {
         self.text = self.text.saturating_add(characters);
-        if self.text > MOST_TEXT {
-            return Err(Stop::Limit(format!(
-                "expected expansions of at most {MOST_TEXT} characters, found more; shorten the script"
-            )));
-        }
-        Ok(())
+        within(self.text, MOST_TEXT, "characters of expansions", "shorten")
     }
 
     /// Runs something one level deeper.
     pub(super) fn deeper<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
-        if self.depth >= DEEPEST {
-            return Err(Stop::Limit(format!(
-                "expected at most {DEEPEST} levels of nesting, found more; split the script"
-            )));
-        }
+        within(self.depth + 1, DEEPEST, "levels of nesting", "split")?;
         self.depth += 1;
         let result = inner(self);
         self.depth -= 1;
@@ -170,11 +184,31 @@ impl<'a> Shell<'a> {
 
     /// Returns all values of a variable; `None` if it is unset.
     pub(super) fn values(&self, name: &str) -> Option<Vec<String>> {
-        Some(match &self.variables.get(&self.resolve(name))?.value {
-            Value::Scalar(text) => vec![text.clone()],
-            Value::List(list) => list.values().cloned().collect(),
-            Value::Map(map) => map.values().cloned().collect(),
-        })
+        Some(self.variable(name)?.elements.values().cloned().collect())
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<&Variable> {
+        self.variables.get(&self.resolve(name))
+    }
+
+    pub(super) fn kind(&self, name: &str) -> Option<Kind> {
+        self.variable(name).map(|variable| variable.kind)
+    }
+
+    pub(super) fn element(&self, name: &str, index: &str) -> Option<String> {
+        let variable = self.variable(name)?;
+        variable.elements.get(&variable.key(index)).cloned()
+    }
+
+    /// Sets an element of an array or of a map; `None`: the one after the last.
+    pub(super) fn set_element(&mut self, name: &str, index: Option<&str>, text: String) {
+        let variable = self.variables.entry(self.resolve(name)).or_default();
+        if variable.kind == Kind::Scalar {
+            variable.kind = Kind::List;
+        }
+        let last = variable.elements.keys().next_back().map_or(-1, |(number, _)| *number);
+        let key = index.map_or((last.saturating_add(1), String::new()), |index| variable.key(index));
+        variable.elements.insert(key, text);
     }
 
     /// Returns the variable that a name stands for: of `declare -n` another one.
@@ -182,42 +216,44 @@ impl<'a> Shell<'a> {
         let mut name = name.to_string();
         for _ in 0..8 {
             match self.variables.get(&format!("&{name}")) {
-                Some(Variable { value: Value::Scalar(other), .. }) => name = plain(other),
-                _ => break,
+                Some(link) => name = plain(&link.elements.values().cloned().collect::<String>()),
+                None => break,
             }
         }
         name
     }
 
-    pub(super) fn set(&mut self, name: &str, value: Value) {
+    pub(super) fn set(&mut self, name: &str, mut variable: Variable) {
         let name = self.resolve(name);
-        let exported = self.variables.get(&name).is_some_and(|variable| variable.exported);
-        self.variables.insert(name, Variable { value, exported });
+        variable.exported |= self.variables.get(&name).is_some_and(|variable| variable.exported);
+        self.variables.insert(name, variable);
     }
 
     pub(super) fn set_text(&mut self, name: &str, text: String) {
-        self.set(name, Value::Scalar(text));
+        self.set(name, Variable::new(Kind::Scalar, [text]));
     }
 
     pub(super) fn export(&mut self, name: &str) {
         let name = self.resolve(name);
-        self.variables
-            .entry(name)
-            .or_insert(Variable { value: Value::Scalar(String::new()), exported: true })
-            .exported = true;
+        self.variables.entry(name).or_insert(Variable::exported(String::new())).exported = true;
+    }
+
+    /// Restores a variable that was set for a command or a function alone.
+    pub(super) fn restore(&mut self, name: &str, variable: Option<Variable>) {
+        match variable {
+            Some(variable) => drop(self.variables.insert(name.to_string(), variable)),
+            None => drop(self.variables.remove(name)),
+        }
     }
 
     /// Returns exported variables and those before a command.
     pub(super) fn environment(&self, before: &[(String, String)]) -> BTreeMap<String, String> {
-        let exported = self.variables.iter().filter(|(_, variable)| variable.exported);
-        let mut all: BTreeMap<String, String> = exported
-            .filter_map(|(name, variable)| match &variable.value {
-                Value::Scalar(text) => Some((name.clone(), plain(text))),
-                _ => None,
-            })
-            .collect();
-        all.extend(before.iter().map(|(name, text)| (name.clone(), plain(text))));
-        all
+        let exported = self.variables.iter().filter(|(_, variable)| variable.exported && variable.kind == Kind::Scalar);
+        let texts = exported.flat_map(|(name, variable)| variable.elements.values().map(move |text| (name, text)));
+        texts
+            .chain(before.iter().map(|(name, text)| (name, text)))
+            .map(|(name, text)| (name.clone(), plain(text)))
+            .collect()
     }
 
     /// Returns a word without its marks.
@@ -229,7 +265,7 @@ impl<'a> Shell<'a> {
     /// Returns a file that the script wrote, or that the job has.
     pub(super) fn read_file(&self, path: &str) -> Option<String> {
         let path = plain(path);
-        if let Some(text) = self.written.get(&path) {
+        if let Some(text) = self.written.get(path.trim_start_matches("./")) {
             return Some(text.clone());
         }
         let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
@@ -237,37 +273,40 @@ impl<'a> Shell<'a> {
         Some(clean(&found.text))
     }
 
-    /// Adds name marks to every variable of a list.
-    pub(super) fn taint(&mut self, variables: &BTreeSet<String>, names: &str) {
-        for name in variables {
-            let value = match self.variables.get(name).map(|variable| variable.value.clone()) {
-                None => Value::Scalar(names.to_string()),
-                // of several options only some depend on it: which, is not known
-                Some(Value::Scalar(text)) if plain(&text).trim().contains(char::is_whitespace) => continue,
-                Some(Value::Scalar(text)) => Value::Scalar(text + names),
-                Some(_) => continue,
-            };
-            self.set(name, value);
+    /// Adds name marks to every variable that some commands assign.
+    pub(super) fn taint<'n>(&mut self, bodies: impl IntoIterator<Item = &'n [Node]>, names: &str) {
+        let mut variables = BTreeSet::new();
+        bodies.into_iter().for_each(|body| assigns(body, &mut variables));
+        for name in variables.iter().filter(|_| !names.is_empty()) {
+            let variable = self.variables.get(name);
+            let text = variable.map_or(String::new(), |variable| variable.elements.values().cloned().collect());
+            // of several options only some depend on it: which, is not known
+            let options = plain(&text).trim().contains(char::is_whitespace);
+            if !options && variable.is_none_or(|variable| variable.kind == Kind::Scalar) {
+                self.set_text(name, text + names);
+            }
         }
     }
 
     /// Notes the names that a text assigns.
     pub(super) fn note_assigned(&mut self, text: &str) {
-        let mut start = None;
-        let mut previous = ' ';
-        for (at, c) in text.char_indices() {
-            if c.is_ascii_alphanumeric() || c == '_' {
-                if start.is_none() && (previous.is_whitespace() || ";({&|`".contains(previous)) {
-                    start = Some(at);
-                }
-            } else if let Some(from) = start.take()
-                && (c == '=' || c == '+' && text[at..].starts_with("+="))
-            {
-                self.assigned.insert(text[from..at].to_string());
+        for (at, _) in text.match_indices('=') {
+            let before = text[..at].strip_suffix('+').unwrap_or(&text[..at]);
+            let front = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            let starts = front.chars().next_back().is_none_or(|c| c.is_whitespace() || ";({&|`".contains(c));
+            if starts && front.len() < before.len() {
+                self.assigned.insert(before[front.len()..].to_string());
             }
-            previous = c;
         }
     }
+}
+
+/// Checks a limit that keeps hostile scripts from running on.
+fn within(found: usize, most: usize, what: &str, remedy: &str) -> Result<(), Stop> {
+    if found > most {
+        return Err(Stop::Limit(format!("expected at most {most} {what}, found more; {remedy} the script")));
+    }
+    Ok(())
 }
 
 /// A text from outside, without characters that would be marks.
@@ -275,49 +314,30 @@ pub(super) fn clean(text: &str) -> String {
     text.replace(|c| is_name(c) || super::text::is_place(c), "\u{fffd}")
 }
 
-/// The part of an assignment's names that commands assign, at any depth.
-pub(super) fn assigns(nodes: &[Node], all: &mut BTreeSet<String>) {
-    use super::syntax::Part;
+/// Adds the names that commands assign, at any depth.
+fn assigns(nodes: &[Node], all: &mut BTreeSet<String>) {
     for node in nodes {
-        match node {
-            Node::Simple(parts, _) => {
-                let only = parts.iter().all(|part| matches!(part, Part::Assign(_)));
-                let declares = matches!(parts.first(), Some(Part::Word(Raw { text, .. }))
-                    if matches!(&**text, "export" | "declare" | "local" | "readonly" | "typeset"));
-                for part in parts {
-                    if let Part::Assign(Assign { name, .. }) = part
-                        && (only || declares)
-                    {
-                        all.insert(name.clone());
-                    }
+        if let Node::Simple(parts) = node {
+            let only = parts.iter().all(|part| matches!(part, Part::Assign(_)));
+            let declares = matches!(parts.first(), Some(Part::Word(word)) if is_declaration(&word.text));
+            for part in parts.iter().filter(|_| only || declares) {
+                if let Part::Assign(Assign { name, .. }) = part {
+                    all.insert(name.clone());
                 }
             }
-            Node::Pipe(nodes) | Node::Sequence(nodes) | Node::For(_, _, nodes) | Node::Count(_, nodes) => {
-                assigns(nodes, all);
-            }
-            Node::While(_, _, nodes) => assigns(nodes, all),
-            Node::Both(left, _, right) => {
-                assigns(std::slice::from_ref(left), all);
-                assigns(std::slice::from_ref(right), all);
-            }
-            Node::If(arms) => arms.iter().for_each(|(_, nodes)| assigns(nodes, all)),
-            Node::Case(_, arms) => arms.iter().for_each(|(_, nodes)| assigns(nodes, all)),
-            Node::Redirected(node, _) | Node::Not(node) => assigns(std::slice::from_ref(node), all),
-            _ => {}
         }
+        let inner = if matches!(node, Node::Subshell(_)) { Vec::new() } else { node.inner() };
+        inner.into_iter().for_each(|nodes| assigns(nodes, all));
     }
 }
 
 /// Whether commands end the script.
 pub(super) fn exits(nodes: &[Node]) -> bool {
-    use super::syntax::Part;
     nodes.iter().any(|node| match node {
-        Node::Simple(parts, _) => {
+        Node::Simple(parts) => {
             matches!(parts.first(), Some(Part::Word(Raw { text, .. })) if text == "exit" || text == "return")
         }
-        Node::Sequence(nodes) => exits(nodes),
-        Node::Both(left, _, right) => exits(std::slice::from_ref(left)) || exits(std::slice::from_ref(right)),
-        Node::Redirected(node, _) => exits(std::slice::from_ref(node)),
+        Node::Sequence(_) | Node::Chain(..) | Node::Redirected(..) => node.inner().into_iter().any(exits),
         _ => false,
     })
 }

@@ -4,7 +4,7 @@ use super::text::{PLACES, is_place};
 use std::rc::Rc;
 
 /// Deepest nesting of quotes, substitutions and commands.
-pub(super) const DEEPEST: usize = 40;
+const DEEPEST: usize = 40;
 
 /// A word as it is written, quotes included.
 #[derive(Clone, Debug, Default)]
@@ -51,15 +51,15 @@ pub(super) enum Redirect {
 
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    Simple(Vec<Part>, Vec<Redirect>),
+    Simple(Vec<Part>),
     Pipe(Vec<Node>),
-    /// `&&` if true, else `||`.
-    Both(Box<Node>, bool, Box<Node>),
+    /// A command, and those that follow: after `&&` if true, else `||`.
+    Chain(Box<Node>, Vec<(bool, Vec<Node>)>),
     Not(Box<Node>),
     Sequence(Vec<Node>),
     Subshell(Vec<Node>),
-    /// Condition and commands of each arm; without a condition: `else`.
-    If(Vec<(Option<Vec<Node>>, Vec<Node>)>),
+    /// Condition and commands of each arm; that of `else` is empty, and true.
+    If(Vec<(Vec<Node>, Vec<Node>)>),
     /// Value; then patterns and commands of each arm.
     Case(Raw, Vec<(Vec<Raw>, Vec<Node>)>),
     For(String, Option<Vec<Raw>>, Vec<Node>),
@@ -74,6 +74,24 @@ pub(super) enum Node {
     Redirected(Box<Node>, Vec<Redirect>),
 }
 
+impl Node {
+    /// The lists of commands that it runs, except for conditions.
+    pub(super) fn inner(&self) -> Vec<&[Node]> {
+        match self {
+            Node::Pipe(nodes) | Node::Sequence(nodes) | Node::Subshell(nodes) => vec![nodes],
+            Node::For(_, _, nodes) | Node::Count(_, nodes) | Node::While(_, _, nodes) => vec![nodes],
+            Node::Chain(first, steps) => {
+                let steps = steps.iter().map(|(_, nodes)| &nodes[..]);
+                std::iter::once(std::slice::from_ref(&**first)).chain(steps).collect()
+            }
+            Node::If(arms) => arms.iter().map(|(_, nodes)| &nodes[..]).collect(),
+            Node::Case(_, arms) => arms.iter().map(|(_, nodes)| &nodes[..]).collect(),
+            Node::Redirected(node, _) | Node::Not(node) => vec![std::slice::from_ref(&**node)],
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// Reads a text, one complete command at a time.
 pub(super) struct Parser {
     pub(super) chars: Vec<char>,
@@ -83,7 +101,7 @@ pub(super) struct Parser {
     mark: Option<char>,
     pub(super) depth: usize,
     /// Lines of here-documents, which were taken out after this line.
-    taken: usize,
+    pub(super) taken: usize,
 }
 
 pub(super) type Parsed<T> = Result<T, String>;
@@ -91,7 +109,7 @@ pub(super) type Parsed<T> = Result<T, String>;
 impl Parser {
     pub(super) fn new(text: &str, line: usize) -> Parser {
         let chars: Vec<char> = text.trim_start_matches('\u{feff}').replace("\r\n", "\n").chars().collect();
-        Parser { chars, at: 0, line, mark: None, depth: 0, taken: 0 }
+        Parser { chars, at: 0, line, mark: mark_of(line), depth: 0, taken: 0 }
     }
 
     /// The line that is read, or its place mark.
@@ -177,61 +195,6 @@ impl Parser {
         Err(format!("expected {word:?}, found {:?}", found.lines().next().unwrap_or("the end")))
     }
 
-    pub(super) fn redirect(&mut self) -> Parsed<Option<Redirect>> {
-        let digits = self.chars[self.at..].iter().take_while(|c| c.is_ascii_digit()).count().min(3);
-        let named = if self.peek() == Some('{') {
-            self.chars[self.at..].iter().take(32).position(|&c| c == '}').map_or(0, |n| n + 1)
-        } else {
-            0
-        };
-        let skip = digits.max(named);
-        let operator = ["&>>", "&>", "<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">"]
-            .into_iter()
-            .find(|operator| operator.chars().enumerate().all(|(i, c)| self.peek_at(skip + i) == Some(c)));
-        let Some(operator) = operator else { return Ok(None) };
-        if matches!(operator, "<" | ">") && self.peek_at(skip + 1) == Some('(') || operator.starts_with('&') && skip > 0
-        {
-            return Ok(None);
-        }
-        let errors = digits > 0 && self.peek() != Some('1') && self.peek() != Some('0');
-        self.at += skip + operator.len();
-        self.blanks();
-        let word = self.some_word()?;
-        Ok(Some(match operator {
-            _ if errors => Redirect::Other,
-            "<" => Redirect::From(word),
-            "<<<" => Redirect::Text(word),
-            ">" | ">|" | "&>" => Redirect::To(false, word),
-            ">>" | "&>>" => Redirect::To(true, word),
-            "<<" | "<<-" => return Ok(Some(self.here(operator == "<<-", &word))),
-            _ => Redirect::Other,
-        }))
-    }
-
-    /// A here-document: its text begins on the next line, and is taken out of there.
-    pub(super) fn here(&mut self, tabs: bool, word: &Raw) -> Redirect {
-        let expands = !word.text.contains(['\'', '"', '\\']);
-        let end: String = word.text.chars().filter(|&c| !"'\"\\".contains(c) && !is_place(c)).collect();
-        let past =
-            |from: usize| self.chars[from..].iter().position(|&c| c == '\n').map_or(self.chars.len(), |n| from + n + 1);
-        let begin = past(self.at);
-        let (mut at, mut text, mut rows) = (begin, String::new(), 0);
-        while at < self.chars.len() {
-            let row: String = self.chars[at..past(at)].iter().collect();
-            at = past(at);
-            rows += 1;
-            let row = if tabs { row.trim_start_matches('\t') } else { &row };
-            if row.trim_end_matches('\n').chars().filter(|&c| !is_place(c)).eq(end.chars()) {
-                break;
-            }
-            text.push_str(row);
-        }
-        self.chars.drain(begin..at);
-        let line = self.line + 1 + self.taken;
-        self.taken += rows;
-        Redirect::Here(expands, Raw { text, line })
-    }
-
     /// Takes a word where there must be one.
     pub(super) fn some_word(&mut self) -> Parsed<Raw> {
         let at = self.at;
@@ -278,18 +241,17 @@ impl Parser {
                     self.at += 1;
                 }
             }
-            '\'' => self.skip_to('\'')?,
+            '\'' => {
+                self.at += 1;
+                self.skip_quote('\'', false)?;
+            }
             '"' => {
                 self.at += 1;
                 self.deeper(|parser| parser.skip_double())?;
             }
             '`' => {
                 self.at += 1;
-                while self.peek().is_some_and(|c| c != '`') {
-                    self.line += usize::from(self.peek() == Some('\n'));
-                    self.at += if self.peek() == Some('\\') { 2 } else { 1 };
-                }
-                self.at = (self.at + 1).min(self.chars.len());
+                self.skip_quote('`', true)?;
             }
             '$' => match self.peek_at(1) {
                 Some('(') => {
@@ -302,10 +264,7 @@ impl Parser {
                 }
                 Some('\'') => {
                     self.at += 2;
-                    while self.peek().is_some_and(|c| c != '\'') {
-                        self.at += if self.peek() == Some('\\') { 2 } else { 1 };
-                    }
-                    self.at = (self.at + 1).min(self.chars.len());
+                    self.skip_quote('\'', true)?;
                 }
                 _ => self.at += 1,
             },
@@ -320,14 +279,44 @@ impl Parser {
         Ok(())
     }
 
-    fn skip_to(&mut self, end: char) -> Parsed<()> {
+    /// Passes what stands in quotes or brackets, and returns it without those; all of the rest if they stay open.
+    pub(super) fn inside(&mut self, c: char, front: usize) -> String {
+        let start = self.at + front;
+        let closed = self.skip(c).is_ok();
+        self.at = if closed { self.at.min(self.chars.len()) } else { self.chars.len() };
+        let end = self.at - usize::from(closed && c != '\\');
+        self.chars.get(start..end).unwrap_or_default().iter().collect()
+    }
+
+    /// Returns what one pair of brackets has within it, if that is the whole text.
+    pub(super) fn enclosed(text: &str) -> Option<String> {
+        let mut parser = Parser::new(text, 0);
+        let inner = if parser.peek() == Some('(') { parser.balanced('(', ')').ok()? } else { return None };
+        parser.peek().is_none().then_some(inner)
+    }
+
+    /// Takes a name; empty if there is none.
+    pub(super) fn name(&mut self) -> String {
+        let start = self.at;
+        let first = self.peek().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+        while first && self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
+            self.at += 1;
+        }
+        self.chars[start.min(self.at)..self.at.min(self.chars.len())].iter().collect()
+    }
+
+    /// Passes a text up to a quote; `\` may hide one.
+    fn skip_quote(&mut self, end: char, escapes: bool) -> Parsed<()> {
         let line = self.line;
-        self.at += 1;
         while let Some(c) = self.peek() {
             self.at += 1;
             self.line += usize::from(c == '\n');
             if c == end {
                 return Ok(());
+            }
+            if c == '\\' && escapes {
+                self.line += usize::from(self.peek() == Some('\n'));
+                self.at += 1;
             }
         }
         self.line = line;
@@ -379,4 +368,8 @@ impl Parser {
 /// A line, or a place mark, as the mark.
 pub(super) fn mark_of(line: usize) -> Option<char> {
     char::from_u32(u32::try_from(line).ok()?).filter(|c| *c >= PLACES)
+}
+
+pub(super) fn is_declaration(word: &str) -> bool {
+    matches!(word, "export" | "declare" | "local" | "readonly" | "typeset")
 }
