@@ -74,7 +74,9 @@ pub fn standing(
     let schedule = mine.schedule.first().map_or("1f1b", String::as_str);
     let asked = Asked::new(mine, schedule, host)?;
     let mut estimate = asked.predict(&Change::Question(Box::new(mine.clone())))?;
-    calibration.iter().for_each(|calibration| drop(calibration.correct(&mut estimate)));
+    if let Some(calibration) = calibration {
+        calibration.correct(&mut estimate);
+    }
     let name = schedule.split(':').next().unwrap_or(schedule).to_string();
     let layout = asked.analytic.layout.clone();
     let plan = Plan { schedule: name, names_chunks: layout.chunks > 1, layout, estimate, is_tie: false };
@@ -153,7 +155,9 @@ impl Mine<'_> {
         let question = plan::Question { fixed: Fixed::parse(&text)?, gpus, keep: 1, ..asked.clone() };
         match Search::new(&question) {
             Ok(search) => Ok(search.plans(&Silent)?.plans.into_iter().next().map(|mut plan| {
-                self.calibration.iter().for_each(|calibration| drop(calibration.correct(&mut plan.estimate)));
+                if let Some(calibration) = self.calibration {
+                    calibration.correct(&mut plan.estimate);
+                }
                 plan
             })),
             Err(_) => Ok(None), // no layout is like that

@@ -184,7 +184,7 @@ fn pipeline(job: &mut Job, document: &Document) -> Result<u32, JobError> {
         (None, Some(each), Some(layers)) => Some((u64::from(layers) + first + last).div_ceil(each.into())),
         _ => None,
     };
-    reading.layers_per_stage = one("pipeline_parallel_layers_per_stage")?.and_then(|count| u32::try_from(count).ok());
+    reading.layers_per_stage = one("pipeline_parallel_layers_per_stage")?;
     let usual = if is_single { 1 } else { 2 };
     let vp = stages.map_or(usual, |stages| u32::try_from(stages / u64::from(pp)).unwrap_or(u32::MAX).max(1));
     reading.vp = Some(vp);
