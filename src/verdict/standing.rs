@@ -214,7 +214,7 @@ impl Standing {
                 number(self.considered as f64)
             ),
         };
-        let mut text = format!("{place}, predicted to take {:.4} s", self.iteration_s);
+        let mut text = format!("{place}, predicted to take {} s", number(self.iteration_s));
         if !self.fits {
             text += ", and does not fit into memory";
         }

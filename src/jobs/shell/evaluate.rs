@@ -1,8 +1,8 @@
 //! Reads a script command by command, as bash runs it, without running anything.
 
-use super::Command;
 use super::arithmetic::Number;
 use super::builtin::is_one_of;
+use super::command::Command;
 use super::expand::Mode;
 use super::pattern::fits;
 use super::state::{Shell, Status, Stop, exits};

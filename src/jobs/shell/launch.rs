@@ -1,7 +1,8 @@
 //! The command that starts the training program, among all that a script runs.
 
 use super::builtin::{LAUNCHERS, is_one_of, program};
-use super::{Command, Script, Word, read};
+use super::command::{Command, Word};
+use super::{Script, read};
 use crate::error::{JobError, Missing};
 use crate::launch::Launch;
 use crate::setting::{Setting, Settings};

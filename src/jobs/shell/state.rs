@@ -1,8 +1,8 @@
 //! What a shell knows while a script is read: variables, arguments, functions and files.
 
+use super::command::{Command, Word};
 use super::syntax::{Assign, Node, Part, Raw, is_declaration, mark_of};
 use super::text::{Marks, is_name, names, plain};
-use super::{Command, Word};
 use crate::error::JobError;
 use crate::source::Sources;
 use std::collections::{BTreeMap, BTreeSet};
