@@ -3,4 +3,5 @@
 mod configurations;
 mod logs;
 mod megatron;
+mod mutated;
 mod shell;
