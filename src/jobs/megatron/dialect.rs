@@ -48,6 +48,11 @@ impl Dialect {
         }
     }
 
+    /// Whether its options go to Megatron's own parser, as they are.
+    pub fn is_megatrons(self) -> bool {
+        matches!(self, Dialect::Megatron | Dialect::ZeroBubble)
+    }
+
     /// Returns the vocabularies of its options: files of jobs/.
     pub fn vocabularies(self) -> &'static [&'static str] {
         match self {
