@@ -2,6 +2,7 @@
 
 mod files;
 mod mine;
+mod ranked;
 mod watch;
 
 use crate::cli::Failure;
