@@ -78,12 +78,12 @@ fn column(name: &str) -> String {
 
 /// Reads a time: `10.4`, `10.4s` or `10400ms`.
 fn seconds(cell: &str) -> Result<f64, Error> {
-    let (number, unit) = match (cell.strip_suffix("ms"), cell.strip_suffix('s')) {
-        (Some(number), _) => (number, 1e-3),
+    let (number, per_second) = match (cell.strip_suffix("ms"), cell.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e3),
         (None, Some(number)) => (number, 1.0),
         (None, None) => (cell, 1.0),
     };
-    let time = number.trim().parse::<f64>().ok().map(|number| number * unit);
+    let time = number.trim().parse::<f64>().ok().map(|number| number / per_second);
     time.filter(|time| time.is_finite() && *time > 0.0).ok_or_else(|| {
         let found = if cell.is_empty() { "nothing".to_string() } else { format!("'{cell}'") };
         usage(format!("column '{MEASURED}': expected seconds per iteration, found {found}; write 10.4 or 10400ms"))
