@@ -72,8 +72,8 @@ def _asking(verb: str, schedules: Any, named: Mapping[str, Any], options: Mappin
 
 
 def _of_job(out: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a result with the job that it is of, if there is one."""
-    return {**one, "job": out["job"]} if "job" in out else dict(one)
+    """Returns a result with the job that it is of, and with what is said of its measured step, if there are any."""
+    return {**one, **{name: out[name] for name in ("job", "verdict") if name in out}}
 
 
 def _answered(asked: Asked, name: str, several: bool) -> dict[str, Any]:

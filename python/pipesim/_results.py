@@ -280,6 +280,9 @@ class Plan(Record):
 class Plans(_Several[Plan], _Saved):
     """The best layouts of a model, best first."""
 
+    job: Record
+    mine: Record
+
     _list, _kind = "plans", Plan
 
     def _item(self, place: int, json: Mapping[str, Any]) -> Plan:

@@ -37,7 +37,7 @@ pub struct JobOptions {
 #[command(next_help_heading = "A training job")]
 pub struct JobGpus {
     /// Number of GPUs, if the job does not say it
-    #[arg(long, value_name = "N", requires = "job", value_parser = whole::<u32>(1..=1 << 27))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 27))]
     gpus: Option<u32>,
 }
 

@@ -76,6 +76,13 @@ impl Vocabulary {
         })
     }
 
+    /// Whether a name has the dashes and underscores of the framework's own.
+    pub(crate) fn writes(&self, name: &str) -> bool {
+        let names = self.reads.iter().chain(&self.ignored).chain(self.changes.keys());
+        let fits = |known: &String| known == name || known.contains('*') && matches(known, name);
+        names.into_iter().any(fits)
+    }
+
     /// Returns what an option of the framework means; `None` if it has no such option.
     fn known(&self, name: &str, values: &[String]) -> Option<Meaning<'_>> {
         if self.reads.iter().any(|known| same_name(known, name)) {

@@ -92,6 +92,7 @@ const VALUES: &[(&str, &str)] = &[
     ("micro-batch-size", "2"),
     ("min-lr", "0.0001"),
     ("model", "small"),
+    ("mine", "tp=4"),
     ("moe-overlap", ""),
     ("need", "nvshmem"),
     ("no-memory", ""),
@@ -275,7 +276,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "plan --model gpt2 --hardware a100-sxm-80gb --gpus 4,8 --batch 16 --seq 256",
-        refused: "",
+        refused: "mine",
         same: &[QUIET],
     },
     Setting {
@@ -479,6 +480,8 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("train", "output", "elsewhere"),
     ("profile", "hardware", ""),
     ("check", "framework-version", "2.11"),
+    ("predict", "calibrate", "$D/runs.csv"),
+    ("plan", "calibrate", "$D/runs.csv"),
     ("plan", "model", "gpt2-medium"),
     ("plan", "batch", "32"),
     ("plan", "seq", "512"),
@@ -511,6 +514,7 @@ fn prepare() -> TempDir {
         write(name, &costs(block));
     }
     write("job.sh", JOB);
+    write("runs.csv", "measured\n0.5\n");
     std::fs::create_dir_all(folder.path().join("of/the/job")).unwrap();
     write("of/the/job/settings.sh", "LAYERS=16\n");
     let made = [
@@ -728,7 +732,8 @@ fn wrong(setting: &Setting, verb: &str, options: &[String], folder: &Path) -> Ve
     let of_jobs = ["job-args", "job-env", "job-file"].into_iter().chain((verb != "plan").then_some("gpus"));
     let of_jobs = of_jobs.chain((verb == "check").then_some("hardware"));
     let lacks_hardware = ["predict", "explain"].contains(&verb) && !setting.command.contains("--hardware ");
-    let of_jobs = of_jobs.chain(lacks_hardware.then_some("job")).filter(|_| !setting.command.contains("--job "));
+    let needing = ["job", "measured", "calibrate"].into_iter().filter(|_| lacks_hardware);
+    let of_jobs = of_jobs.chain(needing).filter(|_| !setting.command.contains("--job "));
     let refused: BTreeSet<&str> =
         refused.into_iter().chain(of_jobs.filter(|one| options.iter().any(|own| own == one))).collect();
     if same.remove(LOOK.0) {

@@ -357,7 +357,7 @@ const FILES: [(&str, &str, &str); 7] = [
 ];
 
 /// Every option of `plan` with another value than in the question; the last ones only change what is shown.
-const OTHER_VALUES: [(&str, &str); 21] = [
+const OTHER_VALUES: [(&str, &str); 23] = [
     ("--model", "shape.json"),
     ("--hardware", "h100-sxm"),
     ("--gpus", "4"),
@@ -374,6 +374,8 @@ const OTHER_VALUES: [(&str, &str); 21] = [
     ("--resume", "other.journal"),
     ("--top", "1"),
     ("--to", "pipesim"),
+    ("--mine", "pp=2"),
+    ("--calibrate", "runs.csv"),
     ("--format", "json"),
     ("--output", "plan.csv"),
     ("--save-question", "question.toml"),
@@ -390,6 +392,7 @@ fn a_journal_knows_every_file_and_option() {
         fs::write(folder.path().join(name), if other { changed } else { text }).unwrap();
     };
     (0..FILES.len()).for_each(|which| write(which, false));
+    fs::write(folder.path().join("runs.csv"), "dp,measured\n2,0.5\n").unwrap();
     let plan = |changes: &[(&str, &str)], journal: Option<&str>| {
         let mut options = vec![
             ("--model", "config.json"),
@@ -457,7 +460,8 @@ fn a_journal_knows_every_file_and_option() {
     let options: Vec<&str> =
         options.filter(|line| line.starts_with("--")).filter_map(|line| line.split_whitespace().next()).collect();
     assert!(options.len() >= OTHER_VALUES.len(), "{options:?}");
-    // a file of a question has values of the other options
-    let unknown = |option: &&&str| **option != "--question" && !OTHER_VALUES.iter().any(|(known, _)| known == *option);
+    // a file of a question, or a job, has values of the other options
+    let is_file = |option: &str| option == "--question" || option.starts_with("--job");
+    let unknown = |option: &&&str| !is_file(option) && !OTHER_VALUES.iter().any(|(known, _)| known == *option);
     assert_eq!(options.iter().filter(unknown).collect::<Vec<_>>(), Vec::<&&str>::new(), "no other value is listed");
 }

@@ -70,8 +70,20 @@ class Checks(unittest.TestCase):
             plans[0].to("nemo")
         for found in (model, ps.explain("zb-v", 2, 4), ps.check("zb-v", 2, 4), plans[0]):
             annotated = {field for kind in type(found).__mro__ for field in vars(kind).get("__annotations__", ())}
-            self.assertEqual(annotated, set(found.json), type(found))
+            self.assertEqual(annotated - {"job", "verdict"}, set(found.json), type(found))
         self.assertLess(set(ps.predict("zb-v", 2, 4).json), set(model.json))
+
+    def test_a_job_says_what_is_asked(self):
+        job = {"job": ROOT / "examples/job/train.sh", "hardware": "h100-sxm"}
+        step = ps.predict(**job, measured="11.9s")
+        self.assertEqual((step.job.reading.tp, step.job.reading.dp, step.verdict.outcome), (2, 4, "slower"))
+        self.assertEqual(ps.predict(**job, job_env={"NODES": 8}).job.reading.dp, 8)
+        self.assertEqual(ps.predict(**job, recompute="none").iteration_s, ps.plan(**job).mine.smallest.iteration_s)
+        self.assertEqual(ps.explain(**job).job.framework, "megatron-core")
+        self.assertEqual(ps.check(job=job["job"]).microbatches, 64)
+        self.assertTrue(step._repr_svg_().startswith("<svg"))
+        with self.assertRaisesRegex(ps.UsageError, "job"):
+            ps.predict("1f1b", 4, 8, job_env={"A": 1})
 
     def test_timelines_and_pictures(self):
         prediction = ps.predict(ps.Schedule("def device(r, p, m):\n    return m * F + m * B\n", "mine"), 2, 2)

@@ -303,6 +303,7 @@ fn faults_of_files_have_their_place() {
             "hardware,measured\nb200,3\n",
             "line 2: expected runs of the hardware 'h100-sxm' as in the command, found 'b200'",
         ),
+        ("dp,measured\n8,9000\n", "line 2: expected a time within a factor of 10 of the prediction"),
         ("dp,measured\n8,430 TFLOP/s/gpu\n", "line 2: column 'measured': expected how FLOPs are counted"),
         ("stages,schedule,measured\n2,interleaved-1f2b,3\n", "line 2: "),
     ];

@@ -33,6 +33,11 @@ const SAVED: &str = "model checkpoint blocks heads channels vocabulary max_seque
                      seed repeat_batch lr_schedule warmup_steps min_lr held_out";
 
 const RULES: &[Rule] = &[
+    (
+        "gpus",
+        |g| g.verb.get_name() == "plan" || g.is_typed("job"),
+        "is for a --job that does not say it; `pipesim plan --gpus` searches layouts",
+    ),
     ("min_lr", |g| !g.is_rate_constant(), "is for rates that fall; give --lr-schedule linear or cosine, too"),
     (
         SAVED,

@@ -36,7 +36,7 @@ pub(super) fn value(line: &str, name: &str) -> Option<f64> {
     let (number, rest) = leading(after(line, name)?)?;
     rest.chars()
         .next()
-        .is_none_or(|c| matches!(c, ' ' | '\t' | '|' | ',' | '/' | ';' | ')' | ']' | '}'))
+        .is_none_or(|c| matches!(c, ' ' | '\t' | '|' | ',' | '/' | ';' | ')' | ']' | '}' | '\''))
         .then_some(number)
 }
 

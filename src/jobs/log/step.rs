@@ -74,12 +74,15 @@ fn megatron(line: &str) -> Option<StepLine> {
         .into_iter()
         .find(|(name, _)| line.contains(name))?;
     let (head, tail) = line.split_at(line.find(name)?);
-    let iteration = progress(head, "iteration ")?;
+    let iteration = progress(head, "iteration ").or_else(|| progress(head, "iteration: "))?;
     // What follows belongs to another line if a step begins there.
     let next = tail[name.len()..].find(" iteration ").map(|at| at + name.len());
     let tail = next.filter(|at| progress(&tail[*at..], "iteration ").is_some()).map_or(tail, |at| &tail[..at]);
     Some(StepLine {
-        tflops: positive(tail, "throughput per GPU (TFLOP/s/GPU):").or_else(|| positive(tail, "TFLOPs:")),
+        tflops: ["throughput per GPU (TFLOP/s/GPU):", "TFLOPs:"]
+            .iter()
+            .find_map(|name| positive(tail, name))
+            .or_else(|| with_unit(tail, "approx flops per GPU:", "TFLOPS")),
         tokens_per_s: ["tokens per GPU (tokens/s/GPU):", "tokens/sec/GPU:", "tokens per gpu per second (tgs):"]
             .iter()
             .find_map(|name| positive(tail, name)),
@@ -127,8 +130,9 @@ fn deepspeed(line: &str) -> Option<StepLine> {
 }
 
 fn nemo(line: &str) -> Option<StepLine> {
-    let seconds = positive(line, "train_step_timing in s: ").or_else(|| positive(line, "train_step_timing in s="))?;
-    let iteration = value(line, "global_step: ").or_else(|| value(line, "global_step=")).filter(|step| *step >= 0.0)?;
+    let of = |name: &str| [": ", "=", "\": "].iter().find_map(|sign| value(line, &format!("{name}{sign}")));
+    let seconds = of("train_step_timing in s")?;
+    let iteration = of("global_step").filter(|step| *step >= 0.0)?;
     let batch = count(line, "global_batch_size: ");
     Some(StepLine { batch, ..plain(Form::Nemo, iteration as u64, Speed::Seconds(seconds)) })
 }

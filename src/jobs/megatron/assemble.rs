@@ -2,7 +2,7 @@
 
 use super::dialect::Dialect;
 use super::options::{Options, unresolved};
-use super::{further, reading, shape};
+use super::{further, parser, reading, shape};
 use crate::error::JobError;
 use crate::job::Job;
 use crate::setting::Settings;
@@ -23,5 +23,9 @@ pub(super) fn job(dialect: Dialect, program: &str, given: &Settings, world: Opti
     job.sort(&vocabulary, given, "--");
     job.not_modelled.extend(further::groups(&options, &job.reading));
     dialect.complete(&options, &mut job)?;
+    if dialect.is_megatrons() {
+        job.refused.extend(parser::refused(&vocabulary, given));
+        job.refused.extend(parser::invalid(given, &job.reading));
+    }
     Ok(job)
 }

@@ -48,6 +48,11 @@ impl Dialect {
         }
     }
 
+    /// Whether its options go to Megatron's own parser, as they are.
+    pub fn is_megatrons(self) -> bool {
+        matches!(self, Dialect::Megatron | Dialect::ZeroBubble)
+    }
+
     /// Returns the vocabularies of its options: files of jobs/.
     pub fn vocabularies(self) -> &'static [&'static str] {
         match self {
@@ -103,7 +108,9 @@ pub(super) fn sized(settings: &Settings, model: Option<&str>) -> Settings {
     let mut all = settings.clone();
     let has_own = ["num-layers", "encoder-num-layers", "model"].iter().any(|name| settings.get(name).is_some());
     if let Some((_, model)) = model.filter(|_| !has_own).and_then(named) {
-        all.0.splice(0..0, sizes(&model));
+        let name = "max-position-embeddings".to_string();
+        let positions = Setting { name, values: vec![u32::MAX.to_string()], ..Setting::default() };
+        all.0.splice(0..0, sizes(&model).into_iter().chain([positions]));
     }
     all
 }

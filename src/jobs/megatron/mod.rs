@@ -5,6 +5,7 @@ mod dialect;
 mod further;
 mod names;
 mod options;
+mod parser;
 mod pattern;
 mod primus;
 mod reading;

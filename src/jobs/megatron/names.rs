@@ -21,6 +21,22 @@ struct Names {
     derived: Vec<String>,
     /// By dialect: its own names of options.
     dialects: BTreeMap<String, Own>,
+    /// What Megatron's parser takes.
+    parser: Parser,
+}
+
+/// What Megatron's parser takes after options that are read: one value, or something else.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parser {
+    /// Options without a value.
+    pub(super) flags: Vec<String>,
+    /// Options of one value or more.
+    pub(super) lists: Vec<String>,
+    /// Options of a whole number.
+    pub(super) numbers: Vec<String>,
+    /// By option: all values that it takes, also those of older versions.
+    pub(super) choices: BTreeMap<String, Vec<String>>,
 }
 
 /// Names and defaults of a dialect.
@@ -37,6 +53,9 @@ struct Own {
 
 static NAMES: LazyLock<Names> =
     LazyLock::new(|| toml::from_str(vocabulary::text("megatron-names")).expect("a test reads every file of jobs/"));
+
+/// What Megatron's parser takes.
+pub(super) static PARSER: LazyLock<Parser> = LazyLock::new(|| NAMES.parser.clone());
 
 /// Returns printed values as options: those that are not defaults.
 pub(super) fn of_values(settings: &Settings) -> Settings {

@@ -31,9 +31,9 @@ pub(crate) const FILES: &[(&str, &str)] = &embedded!(
 
 /// Embedded training software; the first holds what most of it shares.
 pub(crate) const STACK_FILES: &[(&str, &str)] = &embedded!(
-    "stacks/": "common" "megatron-core" "megatron-core-bf16-gradients" "megatron-bridge" "megatron-lm" "megatron-zb" "megatron-deepspeed" "megatron-deepspeed-blocking"
+    "stacks/": "common" "megatron-core" "megatron-bridge" "megatron-lm" "megatron-zb" "megatron-deepspeed" "megatron-deepspeed-blocking"
     "fsdp" "torchtitan" "automodel" "nanotron" "jax" "llm.c" "pipesim" "scaling" "scaling-flash-2" "scaling-flash-1" "scaling-fused"
-    "scaling-torch"
+    "scaling-torch" "megatron-core-bf16-gradients"
 );
 
 /// Names of the embedded training software; the first is the default.

@@ -12,6 +12,8 @@ use std::io::Read;
 /// Relative difference of two counts of parameters up to which models are the same: vocabularies are padded.
 const PADDING: f64 = 0.02;
 
+/// Factor between a measured step and its prediction from which on one of them is of something else.
+const FAR: f64 = 10.0;
 /// Length of the start by which a log is known.
 const HEAD: u64 = 1 << 16;
 
@@ -62,6 +64,12 @@ pub fn measured_layout(
     let seconds = measured.seconds(&one.analytic).map_err(usage)?;
     let middle = |index: usize| seconds.get(index).copied().unwrap_or_default();
     let measured_s = (middle(seconds.len() / 2) + middle(seconds.len().saturating_sub(1) / 2)) / 2.0;
+    let ratio = measured_s / predicted.iteration();
+    if !(1.0 / FAR..FAR).contains(&ratio) {
+        let expected =
+            format!("expected a time within a factor of {FAR} of the prediction, {:.3} s", predicted.iteration());
+        return Err(usage(format!("{expected}, found {measured_s} s; correct the time or its unit, or the layout")));
+    }
     Ok(MeasuredLayout { predicted, measured_s })
 }
 

@@ -119,9 +119,9 @@ fn question(asked: &Question, settings: &BTreeMap<&str, &str>) -> Result<Questio
     }
     let mut question = Question::from_toml(&text)?;
     if question.schedule.is_empty() {
-        // what frameworks run
-        let name = if question.chunks.is_some() { "interleaved-1f1b" } else { "1f1b" };
-        question.schedule = vec![name.to_string()];
+        // what frameworks run by default
+        let usual = if question.chunks.is_some() { "interleaved-1f1b" } else { "1f1b" };
+        question.schedule = vec![usual.to_string()];
     }
     Ok(question)
 }

@@ -23,7 +23,7 @@ impl FlopCount {
     pub fn named(name: &str) -> Option<FlopCount> {
         match name {
             "model" | "megatron-full" => Some(FlopCount::Model),
-            "megatron" | "megatron-half" => Some(FlopCount::HalfScores),
+            "megatron-half" => Some(FlopCount::HalfScores),
             "hardware" => Some(FlopCount::Hardware),
             _ => None,
         }

@@ -12,7 +12,7 @@ use thiserror::Error;
 pub enum MeasuredError {
     /// A number or unit that is not known.
     #[error(
-        "expected a time, a speed or the path of a log, found '{0}'; write it as in 9.6s, 9600ms, 12.3k tokens/s, 1541 tokens/s/gpu, '430 TFLOP/s/gpu model' (or megatron, as it prints since 2025-03, or hardware) or '43% MFU bf16'"
+        "expected a time, a speed or the path of a log, found '{0}'; write it as in 9.6s, 9600ms, 12.3k tokens/s, 1541 tokens/s/gpu, '430 TFLOP/s/gpu model' or '43% MFU bf16'"
     )]
     Unknown(String),
     /// TFLOP/s without how FLOPs are counted.

@@ -1,6 +1,5 @@
 //! `--mine`: where the user's own layout stands among the plans.
 
-use super::PlanVerb;
 use crate::cli::Failure;
 use crate::cli::sandbox::Sandbox;
 use clap::Args;
@@ -27,12 +26,10 @@ impl MineOptions {
     pub(super) fn is_given(&self) -> bool {
         self.mine.is_some() || self.question.is_some()
     }
-}
 
-impl PlanVerb {
     /// Returns the question about the user's own layout, if there is one.
     fn own(&self, asked: &Question) -> Result<Option<Question>, Failure> {
-        let own = match (&self.mine.mine, &self.mine.question) {
+        let own = match (&self.mine, &self.question) {
             (Some(text), _) => of_text(text, asked)?,
             (None, Some(question)) => (**question).clone(),
             (None, None) => return Ok(None),
@@ -42,18 +39,19 @@ impl PlanVerb {
         Ok(Some(Question { model, hardware, stack, framework_version, batch, seq, precision, attention, ..own }))
     }
 
-    /// Returns where the user's own layout stands, and keeps as many plans as are shown.
+    /// Returns where the user's own layout stands, and keeps the `top` plans.
     pub(super) fn standing(
         &self,
         asked: &Question,
         search: &Search<'_>,
         plans: &mut Plans,
+        top: u32,
         calibration: Option<&StepCalibration>,
     ) -> Result<Option<Standing>, Failure> {
         let Some(own) = self.own(asked)? else { return Ok(None) };
         let report = PlanReport { search, plans, names: Names::from(asked), why: None, mine: None };
         let found = standing(&own, &report, calibration, &Sandbox)?;
-        let shown = (self.top as usize).min(plans.plans.len());
+        let shown = (top as usize).min(plans.plans.len());
         let slower = plans.plans.split_off(shown).len() as u64;
         if slower > 0 {
             *plans.ruled_out.entry(Reason::Predicted).or_default() += slower;

@@ -136,7 +136,7 @@ impl PlanVerb {
             corrected
         });
         let standing = match is_ranked && !watch.is_stopped() {
-            true => self.standing(&asked, &search, &mut plans, calibration.as_ref())?,
+            true => self.mine.standing(&asked, &search, &mut plans, self.top, calibration.as_ref())?,
             false => None,
         };
         // reasons would compare corrected times with others
