@@ -3,7 +3,7 @@
 use super::Failure;
 use super::options::output::{Format, PrintOptions};
 use super::options::values::{Numbers, whole};
-use super::question_file::words;
+use super::question_words::words;
 use clap::{ArgMatches, Args, FromArgMatches};
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::Host;

@@ -8,6 +8,7 @@ mod flags;
 mod job_file;
 mod options;
 mod question_file;
+mod question_words;
 mod sandbox;
 mod terminal;
 mod verbs;

@@ -4,6 +4,7 @@ use super::Failure;
 use super::file_kind::mistaken;
 use super::job_file;
 use super::options::output::OneFile;
+use super::question_words::words;
 use super::terminal::eprint;
 use super::terminal::progress::RemarkOptions;
 use clap::parser::ValueSource;
@@ -12,7 +13,6 @@ use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host, read_text};
 use pipesim_jobs::Job;
 use pipesim_schedule::sanitize::shell_quoted;
-use serde_json::Value;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -125,27 +125,4 @@ fn of_question(
 
 fn is_file(word: &str) -> bool {
     !word.starts_with('-') && word.ends_with(".toml")
-}
-
-/// Returns the options that a question represents, each with its name; `required` ones even if they have their default.
-pub fn words(question: &Question, required: &[&str]) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
-    let mut words = Vec::new();
-    for (name, value) in question.settings(required) {
-        let all = match &value {
-            Value::Bool(_) => vec![format!("--{name}")],
-            Value::Array(list) if list.iter().all(Value::is_number) => {
-                let separator = if name == "slice-lengths" { ":" } else { "," };
-                vec![format!("--{name}={}", joined(list, separator))]
-            }
-            Value::Array(list) => list.iter().map(|one| format!("--{name}={}", text(one))).collect(),
-            one => vec![format!("--{name}={}", text(one))],
-        };
-        words.extend(all.into_iter().map(|word| (name.clone(), word)));
-    }
-    words
-}
-
-fn joined(list: &[impl ToString], separator: &str) -> String {
-    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
 }

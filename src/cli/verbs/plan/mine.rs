@@ -1,13 +1,10 @@
 //! `--mine`: where the user's own layout stands among the plans.
 
 use crate::cli::Failure;
-use crate::cli::sandbox::Sandbox;
 use clap::Args;
-use pipesim_answer::plan::{Fixed, Names, PlanReport, Plans, Reason, Search};
+use pipesim_answer::plan::Fixed;
 use pipesim_answer::question::Question;
 use pipesim_models::layout::{Recompute, Zero};
-use pipesim_verdict::calibration::StepCalibration;
-use pipesim_verdict::standing::{Standing, standing};
 
 /// Plans that are kept in order, to find the rank of a layout.
 pub(super) const RANKED: usize = 1000;
@@ -28,7 +25,7 @@ impl MineOptions {
     }
 
     /// Returns the question about the user's own layout, if there is one.
-    fn own(&self, asked: &Question) -> Result<Option<Question>, Failure> {
+    pub(super) fn own(&self, asked: &Question) -> Result<Option<Question>, Failure> {
         let own = match (&self.mine, &self.question) {
             (Some(text), _) => of_text(text, asked)?,
             (None, Some(question)) => (**question).clone(),
@@ -37,26 +34,6 @@ impl MineOptions {
         let Question { model, hardware, stack, framework_version, batch, seq, precision, attention, .. } =
             asked.clone();
         Ok(Some(Question { model, hardware, stack, framework_version, batch, seq, precision, attention, ..own }))
-    }
-
-    /// Returns where the user's own layout stands, and keeps the `top` plans.
-    pub(super) fn standing(
-        &self,
-        asked: &Question,
-        search: &Search<'_>,
-        plans: &mut Plans,
-        top: u32,
-        calibration: Option<&StepCalibration>,
-    ) -> Result<Option<Standing>, Failure> {
-        let Some(own) = self.own(asked)? else { return Ok(None) };
-        let report = PlanReport { search, plans, names: Names::from(asked), why: None, mine: None };
-        let found = standing(&own, &report, calibration, &Sandbox)?;
-        let shown = (top as usize).min(plans.plans.len());
-        let slower = plans.plans.split_off(shown).len() as u64;
-        if slower > 0 {
-            *plans.ruled_out.entry(Reason::Predicted).or_default() += slower;
-        }
-        Ok(Some(found))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod files;
 mod mine;
+mod ranked;
 mod watch;
 
 use crate::cli::Failure;
@@ -136,7 +137,7 @@ impl PlanVerb {
             corrected
         });
         let standing = match is_ranked && !watch.is_stopped() {
-            true => self.mine.standing(&asked, &search, &mut plans, self.top, calibration.as_ref())?,
+            true => self.standing(&asked, &search, &mut plans, calibration.as_ref())?,
             false => None,
         };
         // reasons would compare corrected times with others

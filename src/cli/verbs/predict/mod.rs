@@ -1,6 +1,7 @@
 //! `pipesim predict`: simulate schedules.
 
 mod comparison;
+mod judged;
 mod layouts;
 mod measured;
 mod stream;
