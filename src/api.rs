@@ -74,7 +74,7 @@ pub mod plans {
 /// Predictions corrected by measured steps of the same cluster.
 pub mod calibration {
     pub use pipesim_verdict::calibration::{
-        Corrected, Correction, LeftOutError, MeasuredLayout, Prior, StepCalibration, measured_runs,
+        Corrected, Correction, LeftOutError, MeasuredLayout, Prior, StepCalibration, is_log, logged_run, measured_runs,
     };
 }
 

@@ -2,11 +2,13 @@
 
 use crate::calibration::StepCalibration;
 use crate::judgement::{Asked, Change};
-use pipesim_answer::plan::{self, Fixed, Plan, PlanError, PlanReport, Reason, Search, Silent, Target};
+use pipesim_answer::framework::{facts, framework};
+use pipesim_answer::plan::{self, Fixed, LayoutOutcome, Plan, PlanError, PlanReport, Reason, Search, Silent, Target};
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host};
+use pipesim_frameworks::ObjectionKind;
 use pipesim_models::layout::ParallelConfig;
-use pipesim_report::number;
+use pipesim_report::{gibibytes, number};
 use serde::Serialize;
 
 /// Share of the step from which on a change helps: half of the mean error of predictions of dense models.
@@ -32,12 +34,14 @@ pub struct SmallChange {
 pub struct Standing {
     /// All of it in a sentence.
     pub sentence: String,
-    /// Its place by predicted time; `None`: behind all that were kept.
+    /// Its place by predicted time; `None`: it does not fit, or is behind the `ranked` fastest.
     pub rank: Option<usize>,
-    /// Layouts that were kept in order of their time.
+    /// Layouts that were put in order of their time; with a calibration, only the plans that were kept.
     pub ranked: usize,
     /// Layouts that were considered.
     pub considered: u64,
+    /// What the training framework says against it.
+    pub refused: Option<String>,
     /// Its predicted step, in seconds.
     pub iteration_s: f64,
     /// Memory of its fullest device, in bytes.
@@ -80,31 +84,65 @@ pub fn standing(
     let name = schedule.split(':').next().unwrap_or(schedule).to_string();
     let layout = asked.analytic.layout.clone();
     let plan = Plan { schedule: name, names_chunks: layout.chunks > 1, layout, estimate, is_tie: false };
-    let plans = &report.plans.plans;
     let seconds = plan.estimate.iteration_s;
-    let faster = plans.iter().filter(|other| other.estimate.iteration_s < seconds).count();
-    let are_all = !report.plans.ruled_out.contains_key(&Reason::Predicted);
+    let memory_bytes = plan.memory_bytes();
+    let fits = memory_bytes <= report.search.question.bytes();
+    let (faster, ranked) = faster(report, seconds, calibration.is_some());
+    let plans = &report.plans.plans;
+    let is_last = plans.last().is_some_and(|last| last.estimate.iteration_s < seconds);
+    let left = [Reason::Slower, Reason::Unsearched, Reason::Predicted];
+    let left = if calibration.is_some() { &left[..] } else { &left[..2] };
+    let is_known = !is_last || !left.iter().any(|reason| report.plans.ruled_out.contains_key(reason));
+    let refused = refused(&asked, &plan.schedule)?;
     let best = plans.first();
     let targets = report.targets().unwrap_or_default();
     let target = targets.into_iter().next().unwrap_or(Target::Pipesim);
     let mine = Mine { report, plan, target, calibration };
     let smallest = mine.smallest()?;
     let Mine { plan, .. } = mine;
-    let memory_bytes = plan.memory_bytes();
     let mut standing = Standing {
         sentence: String::new(),
-        rank: (faster < plans.len() || are_all).then_some(faster + 1),
-        ranked: plans.len(),
+        rank: (fits && is_known).then_some(faster + 1),
+        ranked,
         considered: report.plans.considered,
+        refused,
         iteration_s: seconds,
         memory_bytes,
-        fits: memory_bytes <= report.search.question.bytes(),
+        fits,
         best_saves: best.map(|best| 1.0 - best.estimate.iteration_s / seconds),
         smallest,
         plan,
     };
-    standing.sentence = standing.said();
+    standing.sentence = standing.said(report.search.question.bytes(), calibration.is_some());
     Ok(standing)
+}
+
+/// Returns the number of layouts that fit and take less than `seconds`, and of how many. A calibration corrects kept plans alone; without
+/// one, all layouts count that were predicted, as those without a prediction are slower than all plans.
+fn faster(report: &PlanReport<'_>, seconds: f64, is_calibrated: bool) -> (usize, usize) {
+    let times: Vec<f64> = if is_calibrated {
+        report.plans.plans.iter().map(|plan| plan.estimate.iteration_s).collect()
+    } else {
+        let limit = report.search.question.bytes();
+        let time = |outcome| match outcome {
+            LayoutOutcome::Predicted { bytes, iteration_s } if bytes <= limit => Some(iteration_s),
+            _ => None,
+        };
+        report.search.outcomes().into_values().filter_map(time).collect()
+    };
+    (times.iter().filter(|time| **time < seconds).count(), times.len())
+}
+
+/// Returns what the training framework says against a layout, options that users must add aside.
+fn refused(asked: &Asked<'_>, schedule: &str) -> Result<Option<String>, Error> {
+    let Some(own) = framework(&asked.analytic.machine.stack)? else { return Ok(None) };
+    let is_built_in = !schedule.contains(['.', '/']);
+    let found = own.objections(&facts(&asked.analytic, is_built_in.then_some(schedule))).unwrap_or_default();
+    // a split of its own is taken as the job's framework makes it
+    let is_split = asked.question.layout.is_some();
+    let counts = |kind: ObjectionKind| kind == ObjectionKind::Refused || kind != ObjectionKind::Needs && !is_split;
+    let first = found.into_iter().find(|one| counts(one.kind));
+    Ok(first.map(|one| format!("{} {} refuses it ({})", own.title(), own.version(), one.error)))
 }
 
 /// Settings of a layout as a search fixes them, each with its value.
@@ -153,15 +191,14 @@ impl Mine<'_> {
         let asked = self.report.search.question;
         let gpus = u32::try_from(self.plan.layout.gpus()).into_iter().collect();
         let question = plan::Question { fixed: Fixed::parse(&text)?, gpus, keep: 1, ..asked.clone() };
-        match Search::new(&question) {
-            Ok(search) => Ok(search.plans(&Silent)?.plans.into_iter().next().map(|mut plan| {
-                if let Some(calibration) = self.calibration {
-                    calibration.correct(&mut plan.estimate);
-                }
-                plan
-            })),
-            Err(_) => Ok(None), // no layout is like that
-        }
+        // without an answer, no layout is like that, or none fits
+        let found = Search::new(&question).and_then(|search| search.plans(&Silent)).ok();
+        Ok(found.and_then(|found| found.plans.into_iter().next()).map(|mut plan| {
+            if let Some(calibration) = self.calibration {
+                calibration.correct(&mut plan.estimate);
+            }
+            plan
+        }))
     }
 
     fn saves(&self, other: &Plan) -> f64 {
@@ -204,10 +241,21 @@ impl Mine<'_> {
 }
 
 impl Standing {
-    fn said(&self) -> String {
+    /// Says all of it, for plans that may use `limit` bytes and may be corrected.
+    fn said(&self, limit: u64, is_calibrated: bool) -> String {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let place = match self.rank {
-            Some(rank) => format!("Yours is rank {rank} of {}", number(self.considered as f64)),
+            _ if !self.fits => {
+                let [needed, limit] = [self.memory_bytes, limit].map(gibibytes);
+                format!("Yours does not fit into memory (it needs {needed} of {limit})")
+            }
+            Some(rank) if is_calibrated => {
+                let [rank, of] = [rank, self.ranked].map(|count| number(count as f64));
+                format!("Yours is rank {rank} of the {of} plans that were corrected")
+            }
+            Some(rank) => {
+                format!("Yours is rank {} of {}", number(rank as f64), number(self.considered as f64))
+            }
             None => format!(
                 "Yours is behind the first {} of {}",
                 number(self.ranked as f64),
@@ -215,8 +263,8 @@ impl Standing {
             ),
         };
         let mut text = format!("{place}, predicted to take {} s", number(self.iteration_s));
-        if !self.fits {
-            text += ", and does not fit into memory";
+        if let Some(refused) = &self.refused {
+            text += &format!("; {refused}");
         }
         text += &match self.best_saves {
             Some(share) if share > 0.0 => format!("; plan 1 would save {}", percent(share)),

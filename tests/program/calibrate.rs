@@ -78,6 +78,27 @@ fn plans_are_ranked_by_corrected_times() {
     assert_eq!(found["considered"].as_u64().unwrap(), plans.len() as u64 + ruled_out);
 }
 
+/// A log corrects its own layout to its median step; given with a file of runs, both count.
+#[test]
+fn logs_are_runs() {
+    let log = format!("{}/examples/job/train.log", env!("CARGO_MANIFEST_DIR"));
+    let of = |rest: &str| {
+        let line = format!("predict --job {log} --hardware h100-sxm --format json -q --calibrate {log} {rest}");
+        let output = Command::new(PROGRAM).args(line.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let found = of("");
+    let [after, measured] = [&found["predictions"][0]["iteration_s"], &found["job"]["measured"]["median_s"]]
+        .map(|one| one.as_f64().unwrap());
+    assert!((after / measured - 1.0).abs() < 0.01, "{after} {measured}");
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs.csv");
+    std::fs::write(&runs, "recompute,measured\nnone,9s\n").unwrap();
+    let both = of(&format!("--calibrate {}", runs.display()));
+    assert_eq!(both["predictions"][0]["calibration"]["measured_layouts"], 2);
+}
+
 #[test]
 fn faults_name_the_file() {
     for (csv, message) in [("dp,measured\n8,fast\n", "runs.csv: line 2: column 'measured'"), ("", "runs.csv: expected")]

@@ -3,12 +3,20 @@
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::Files;
 use pipesim_cost::analytic::StepTime;
-use pipesim_verdict::calibration::{LeftOutError, MeasuredLayout, Prior, StepCalibration, measured_runs};
+use pipesim_verdict::calibration::{
+    LeftOutError, MeasuredLayout, Prior, StepCalibration, is_log, logged_run, measured_runs,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The repository; this test belongs to the crate and to the program, whose folders differ.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("tests/verdict").is_dir()).unwrap()
+}
 
 fn text(path: &str) -> String {
-    std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read_to_string(root().join(path)).unwrap()
 }
 
 const PARTS: [&str; 7] = [
@@ -243,9 +251,11 @@ fn asked() -> Question {
 fn runs_are_read() {
     let csv = "\u{feff}# two runs\n--tp, dp, pp,micro_batch_size,recompute,zero,measured\r\n\r\n2,4,1,1,none,,9.5\n1,4,2,1,\"mlp,layernorm\",0,10200ms\n";
     let runs = measured_runs(csv, &asked(), &Files).unwrap();
-    assert_eq!(runs.iter().map(|run| run.measured_s).collect::<Vec<_>>(), [9.5, 10.2]);
+    let [first, second] = [0, 1].map(|run| runs[run].measured_s);
+    assert!(first == 9.5 && (second - 10.2).abs() < 1e-12, "{first} {second}");
     let alone = |more: &str| {
-        let keep = |line: &&str| !more.contains(line.split(" =").next().unwrap()) || line.is_empty();
+        let key = |line: &str| line.split(" =").next().unwrap().to_string();
+        let keep = |line: &&str| !more.lines().any(|other| key(other) == key(line));
         let text = asked().to_toml().unwrap().lines().filter(keep).map(|line| format!("{line}\n")).collect::<String>();
         let question = Question::from_toml(&(text + more)).unwrap();
         pipesim_answer::question::answer(&question, &Files).unwrap().predictions[0].estimate.as_ref().unwrap().time_s
@@ -267,18 +277,76 @@ fn faults_of_files_have_their_place() {
         ("a b,measured\n1,3\n", "line 1: expected each column once, called as an option, found 'a b'"),
         ("tp,measured\n", "expected 1 to 500 runs, found 0"),
         ("tp,measured\n1\n", "line 2: expected 2 cells, found 1"),
-        ("dp,measured\n8,fast\n", "line 2: column 'measured': expected seconds per iteration, found 'fast'"),
-        ("dp,measured\n8,\n", "line 2: column 'measured': expected seconds per iteration, found nothing"),
-        ("dp,measured\n8,-3\n", "line 2: column 'measured': expected seconds per iteration, found '-3'"),
+        (
+            "dp,measured\n8,fast\n",
+            "line 2: column 'measured': expected seconds per iteration, or a speed with its unit, found 'fast'",
+        ),
+        (
+            "dp,measured\n8,\n",
+            "line 2: column 'measured': expected seconds per iteration, or a speed with its unit, found nothing",
+        ),
+        (
+            "dp,measured\n8,-3\n",
+            "line 2: column 'measured': expected seconds per iteration, or a speed with its unit, found '-3'",
+        ),
         ("dp,measured\n\n8,3\nx,3\n", "line 4: column 'dp'"),
         ("dqp,measured\n8,3\n", "line 2: column 'dqp': no setting is called 'dqp'"),
         ("precision,measured\nint2,3\n", "line 2: column 'precision'"),
         ("dp,measured\n\"8,3\n", "line 2: expected a closing quote"),
-        ("dp,measured\n\"4,8\",3\n", "line 2: expected one layout and schedule, found 2"),
+        ("dp,measured\n\"4,8\",3\n", "line 2: expected one layout of a model on hardware"),
+        ("schedule,measured\n\"1f1b,gpipe\",3\n", "line 2: "),
+        (
+            "model,measured\nllama-3-70b,3\n",
+            "line 2: expected runs of the model 'llama-3-8b' as in the command, found 'llama-3-70b'",
+        ),
+        (
+            "hardware,measured\nb200,3\n",
+            "line 2: expected runs of the hardware 'h100-sxm' as in the command, found 'b200'",
+        ),
+        ("dp,measured\n8,9000\n", "line 2: expected a time within a factor of 10 of the prediction"),
+        ("dp,measured\n8,430 TFLOP/s/gpu\n", "line 2: column 'measured': expected how FLOPs are counted"),
         ("stages,schedule,measured\n2,interleaved-1f2b,3\n", "line 2: "),
     ];
     for (csv, message) in wrong {
         let found = measured_runs(csv, &asked(), &Files).unwrap_err().to_string();
         assert!(found.contains(message), "{csv:?}: {found}");
+    }
+}
+
+/// A log is a run of its own layout: its median step, and what `predict` says of it. A speed gives the time that follows from the tokens.
+#[test]
+fn logs_and_speeds_are_runs() {
+    let log = format!("{}/examples/job/train.log", root().display());
+    assert!(is_log(&log) && !is_log("runs.csv"));
+    let asked = Question { model: Some("llama-3.1-8b".to_string()), hardware: Some("h100-sxm".to_string()), ..asked() };
+    let run = logged_run(&log, &asked, &Files).unwrap();
+    // the median of the lines without the first two and those after a checkpoint, as in the book
+    assert!((run.measured_s - 11.92).abs() < 0.01, "{run:?}");
+    let other = logged_run(&log, &Question { model: Some("llama-3-70b".to_string()), ..asked }, &Files).unwrap_err();
+    assert!(other.to_string().contains("expected runs of the model 'llama-3-70b' as in the command"), "{other}");
+    // 128 sequences of 8192 tokens on 8 GPUs
+    let runs = measured_runs("measured\n13107.2 tokens/s/gpu\n104857.6 tokens/s\n", &self::asked(), &Files).unwrap();
+    assert!(runs.iter().all(|run| (run.measured_s - 10.0).abs() < 1e-9), "{runs:?}");
+}
+
+/// The book's table has the numbers of the file.
+#[test]
+fn the_book_states_the_errors_of_the_file() {
+    let page = text("docs/src/calibration.md");
+    for (name, is_mixture) in [("dense", false), ("mixture", true)] {
+        for measured in [1, 2, 4, 8] {
+            let stated = LeftOutError::published(measured, is_mixture).unwrap();
+            let head = format!("| {name} | {measured} | {} |", stated.groups);
+            let row = page.lines().find(|line| line.starts_with(&head)).unwrap_or_else(|| panic!("{head}"));
+            let cells: Vec<f64> =
+                row.split('|').filter_map(|cell| cell.trim().strip_suffix(" %")?.parse().ok()).collect();
+            let LeftOutError { mean_before, mean, median_before, median, coverage, worse, most_worse, .. } = stated;
+            let expected = [mean_before, mean, median_before, median, coverage, worse, most_worse];
+            for ((at, expected), rounding) in
+                [0, 2, 3, 5, 6, 7, 8].iter().zip(expected).zip([0.051, 0.051, 0.051, 0.051, 0.51, 0.51, 0.051])
+            {
+                assert!((cells[*at] - 100.0 * expected).abs() < rounding, "{row}: {expected}");
+            }
+        }
     }
 }

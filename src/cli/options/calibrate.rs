@@ -6,7 +6,7 @@ use crate::cli::Failure;
 use crate::cli::sandbox::Sandbox;
 use clap::Args;
 use pipesim_answer::question::Question;
-use pipesim_verdict::calibration::{Corrected, StepCalibration, measured_runs};
+use pipesim_verdict::calibration::{Corrected, StepCalibration, is_log, logged_run, measured_runs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -15,18 +15,25 @@ const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Args, Clone, Debug)]
 pub struct CalibrateOptions {
-    /// Correct predictions by measured steps: CSV with a row per layout, a column per option and a column "measured", in seconds
-    #[arg(long, value_name = "FILE.csv", requires = "hardware", help_heading = "A model on hardware")]
-    pub calibrate: Option<PathBuf>,
+    /// Correct predictions by measured steps: CSV with a row per layout, a column per option and a column "measured", in seconds; or a job's log; repeatable
+    #[arg(long, value_name = "FILE", requires = "hardware", help_heading = "A model on hardware")]
+    pub calibrate: Vec<PathBuf>,
 }
 
 impl CalibrateOptions {
-    /// Returns the calibration by the runs of the file, if there is one; settings without a column are as `asked`.
+    /// Returns the calibration by the runs of the files, if there are any; settings without a column are as `asked`.
     pub fn calibration(&self, asked: &Question) -> Result<Option<StepCalibration>, Failure> {
-        let Some(path) = &self.calibrate else { return Ok(None) };
-        let runs = measured_runs(&read_text(path, MOST_BYTES)?, asked, &Sandbox);
-        let runs = runs.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
-        Ok(Some(StepCalibration::fit(&runs)))
+        let mut runs = Vec::new();
+        for path in &self.calibrate {
+            let name = path.to_string_lossy();
+            if is_log(&name) {
+                runs.push(logged_run(&name, asked, &Sandbox)?);
+                continue;
+            }
+            let found = measured_runs(&read_text(path, MOST_BYTES)?, asked, &Sandbox);
+            runs.extend(found.map_err(|error| Failure::Usage(format!("{name}: {error}")))?);
+        }
+        Ok((!runs.is_empty()).then(|| StepCalibration::fit(&runs)))
     }
 }
 

@@ -6,11 +6,13 @@
 
 mod cells;
 mod gaussian;
+mod layouts;
 mod plans;
 mod prior;
 mod process;
 mod runs;
 
+pub use layouts::{is_log, logged_run};
 pub use plans::{SEARCHED, corrected_plans};
 pub use prior::{LeftOutError, Prior};
 pub use process::{Corrected, Correction, MeasuredLayout, StepCalibration};

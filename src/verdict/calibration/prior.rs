@@ -49,6 +49,9 @@ pub struct LeftOutError {
     pub coverage: f64,
     /// Share of the groups whose mean error grows.
     pub worse: f64,
+    /// Growth of the mean error of the group in which it grows most.
+    #[serde(default)]
+    pub most_worse: f64,
 }
 
 impl Prior {

@@ -187,8 +187,11 @@ impl StepCalibration {
         };
         let error = corrected.first().and_then(|one| one.left_out).map_or_else(String::new, |error| {
             let LeftOutError { measured, mean_before, mean, .. } = error;
+            let change = if measured == 1 { "changes" } else { "change" };
             let (measured, [before, after]) = (counted(measured), [mean_before, mean].map(|error| 100.0 * error));
-            format!("; on published steps, {measured} change the mean error of others from {before:.1} to {after:.1} %")
+            format!(
+                "; on published steps, {measured} {change} the mean error of others from {before:.1} to {after:.1} %"
+            )
         });
         let (factor, likeness) = (span(|one| one.factor, 3), span(|one| 100.0 * one.likeness, 0));
         format!("calibrated with {layouts}: times × {factor}, likeness to the nearest layout {likeness} %{error}")

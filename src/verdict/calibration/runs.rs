@@ -1,21 +1,29 @@
 //! Measured runs from a CSV file: one row per layout, one column per setting of a prediction, and the measured time.
 
 use super::cells::{CsvRow, csv_rows};
+use super::layouts::measured_layout;
 use super::process::MeasuredLayout;
-use pipesim_answer::question::{Question, answer};
+use crate::judgement::{Measured, MeasuredError};
+use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host};
-use pipesim_cost::analytic::StepTime;
 use std::collections::BTreeMap;
 
-/// Column with the measured time of an iteration, in seconds.
+/// Column with the measured time of an iteration, or a speed.
 pub const MEASURED: &str = "measured";
 
 /// Most runs of a file.
 const MOST: usize = 500;
 
 /// Short names of columns.
-const SHORT: [(&str, &str); 5] =
-    [("pp", "stages"), ("p", "stages"), ("mbs", "micro-batch-size"), ("gbs", "batch"), ("measured-s", MEASURED)];
+const SHORT: [(&str, &str); 7] = [
+    ("pp", "stages"),
+    ("p", "stages"),
+    ("vp", "chunks"),
+    ("vpp", "chunks"),
+    ("mbs", "micro-batch-size"),
+    ("gbs", "batch"),
+    ("measured-s", MEASURED),
+];
 
 /// Settings of a question about all layouts, which one layout does not have.
 const OF_PLANS: [&str; 4] = ["gpus", "fix", "objective", "top"];
@@ -28,7 +36,7 @@ fn usage(text: String) -> Error {
 ///
 /// # Errors
 /// With line and column: no CSV with a column of measured times, an unknown setting, a value that it cannot have, or a row that is not
-/// exactly one layout on hardware.
+/// exactly one layout of the same model on the same hardware.
 pub fn measured_runs(text: &str, asked: &Question, host: &'static dyn Host) -> Result<Vec<MeasuredLayout>, Error> {
     let mut rows = csv_rows(text)?.into_iter();
     let Some(head) = rows.next() else {
@@ -63,9 +71,9 @@ pub fn measured_runs(text: &str, asked: &Question, host: &'static dyn Host) -> R
         let given = names.iter().map(String::as_str).zip(row.cells.iter().map(String::as_str));
         let settings: BTreeMap<&str, &str> =
             given.filter(|(name, cell)| *name != MEASURED && !cell.is_empty()).collect();
-        let measured_s = seconds(&row.cells[measured]).map_err(at)?;
+        let step = seconds(&row.cells[measured]).map_err(at)?;
         let question = question(asked, &settings).map_err(at)?;
-        Ok(MeasuredLayout { predicted: predicted(&question, host).map_err(at)?, measured_s })
+        measured_layout(&question, asked, &step, host).map_err(at)
     };
     rows.into_iter().map(one).collect()
 }
@@ -76,17 +84,18 @@ fn column(name: &str) -> String {
     SHORT.iter().find(|(short, _)| *short == name).map_or(name.clone(), |(_, setting)| (*setting).to_string())
 }
 
-/// Reads a time: `10.4`, `10.4s` or `10400ms`.
-fn seconds(cell: &str) -> Result<f64, Error> {
-    let (number, unit) = match (cell.strip_suffix("ms"), cell.strip_suffix('s')) {
-        (Some(number), _) => (number, 1e-3),
-        (None, Some(number)) => (number, 1.0),
-        (None, None) => (cell, 1.0),
-    };
-    let time = number.trim().parse::<f64>().ok().map(|number| number * unit);
-    time.filter(|time| time.is_finite() && *time > 0.0).ok_or_else(|| {
+/// Reads a time or a speed; a number alone is in seconds.
+fn seconds(cell: &str) -> Result<Measured, Error> {
+    let text = if cell.parse::<f64>().is_ok() { format!("{cell}s") } else { cell.to_string() };
+    Measured::parse(&text).map_err(|error| {
         let found = if cell.is_empty() { "nothing".to_string() } else { format!("'{cell}'") };
-        usage(format!("column '{MEASURED}': expected seconds per iteration, found {found}; write 10.4 or 10400ms"))
+        usage(match error {
+            MeasuredError::Unknown(_) | MeasuredError::Apart(_) => format!(
+                "column '{MEASURED}': expected seconds per iteration, or a speed with its unit, found {found}; write 10.4, 10400ms or \
+                 1541 tokens/s/gpu"
+            ),
+            error => format!("column '{MEASURED}': {error}"),
+        })
     })
 }
 
@@ -134,19 +143,5 @@ fn value(name: &str, cell: &str) -> Result<String, Error> {
             let why = why.split_once(": ").filter(|(line, _)| line.starts_with("line ")).map_or(&*why, |(_, why)| why);
             Err(usage(format!("column '{name}': {}; correct it", why.trim_end_matches('\n'))))
         }
-    }
-}
-
-/// Returns the predicted step of the only layout and schedule that is asked for.
-fn predicted(question: &Question, host: &'static dyn Host) -> Result<StepTime, Error> {
-    let found = answer(question, host)?.predictions;
-    match found.as_slice() {
-        [one] => one.estimate.as_ref().map(|estimate| estimate.time_s).ok_or_else(|| {
-            usage("expected a model on hardware, found costs of ops; give `model` and `hardware`".to_string())
-        }),
-        all => Err(usage(format!(
-            "expected one layout and schedule, found {}; give columns for schedule, stages, tp and dp",
-            all.len()
-        ))),
     }
 }

@@ -300,8 +300,8 @@ fn summary(of: &[(Prior, Vec<Sample>)], measured: usize) -> (LeftOutError, Error
     let errors = |error: fn(&Sample) -> f64, samples: &[Sample]| {
         Errors::of(&samples.iter().map(|one| (error(one), one.weight)).collect::<Vec<_>>())
     };
-    let is_worse = |(_, samples): &&(Prior, Vec<Sample>)| {
-        errors(Sample::error, samples).mean > errors(|one| error(-one.log), samples).mean
+    let growth = |(_, samples): &(Prior, Vec<Sample>)| {
+        errors(Sample::error, samples).mean - errors(|one| error(-one.log), samples).mean
     };
     let all: Vec<Sample> = groups.iter().flat_map(|(_, samples)| samples.clone()).collect();
     let inside =
@@ -315,7 +315,8 @@ fn summary(of: &[(Prior, Vec<Sample>)], measured: usize) -> (LeftOutError, Error
         median_before: before.median,
         median: after.median,
         coverage: inside.map(|one| one.weight).sum::<f64>() / before.weight,
-        worse: groups.iter().filter(is_worse).count() as f64 / groups.len() as f64,
+        worse: groups.iter().filter(|group| growth(group) > 0.0).count() as f64 / groups.len() as f64,
+        most_worse: groups.iter().map(growth).fold(0.0, f64::max),
     };
     (left, errors(|one| error(one.median - one.log), &all))
 }
@@ -331,8 +332,8 @@ pub fn calibration(root: &Path) -> Result<[String; 2]> {
     let mut coverages = BTreeMap::new();
     let Prior { fading, noise, narrowing } = selection.prior(None, &mut coverages);
     let mut file = format!("{HEAD}\n[prior]\nfading = {fading}\nnoise = {noise}\nnarrowing = {narrowing:?}\n");
-    let mut table = "| models | measured layouts | groups | mean: none | one factor | calibrated | median: none | one factor | calibrated | in the interval | groups made worse |\n".to_string();
-    table += &format!("| :--- {}|\n", "| ---: ".repeat(10));
+    let mut table = "| models | measured layouts | groups | mean: none | one factor | calibrated | median: none | one factor | calibrated | in the interval | groups made worse | by at most |\n".to_string();
+    table += &format!("| :--- {}|\n", "| ---: ".repeat(11));
     let mut chosen = BTreeSet::new();
     let nested: Vec<(bool, (Prior, Vec<Sample>))> = (0..selection.groups.len())
         .map(|number| {
@@ -346,7 +347,8 @@ pub fn calibration(root: &Path) -> Result<[String; 2]> {
         let own: Vec<_> = nested.iter().filter(|(is, _)| *is == is_mixture).map(|(_, of)| of.clone()).collect();
         for measured in MEASURED {
             let (left, factor) = summary(&own, measured);
-            let LeftOutError { groups, mean_before, mean, median_before, median, coverage, worse, .. } = left;
+            let LeftOutError { groups, mean_before, mean, median_before, median, coverage, worse, most_worse, .. } =
+                left;
             let _ = write!(file, "\n[[{name}]]\nmeasured = {measured}\ngroups = {groups}\n");
             let numbers = [
                 ("mean_before", mean_before),
@@ -355,12 +357,18 @@ pub fn calibration(root: &Path) -> Result<[String; 2]> {
                 ("median", median),
                 ("coverage", coverage),
                 ("worse", worse),
+                ("most_worse", most_worse),
             ];
             numbers.iter().for_each(|(key, number)| file += &format!("{key} = {number:.4}\n"));
             let cells = [mean_before, factor.mean, mean, median_before, factor.median, median]
                 .map(|share| format!("{:.1} %", 100.0 * share));
             let shares = [coverage, worse].map(|share| format!("{:.0} %", 100.0 * share));
-            let cells = cells.into_iter().chain(shares).collect::<Vec<_>>().join(" | ");
+            let cells = cells
+                .into_iter()
+                .chain(shares)
+                .chain([format!("{:.1} %", 100.0 * most_worse)])
+                .collect::<Vec<_>>()
+                .join(" | ");
             let _ = writeln!(table, "| {name} | {measured} | {groups} | {cells} |");
         }
     }

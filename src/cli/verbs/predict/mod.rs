@@ -256,7 +256,7 @@ impl Predict {
         let json = || {
             if let (false, Some(verdict)) = (compared, &verdict) {
                 let text = output::json(&Judged { schema_version: 1, predictions: &predictions, verdict })?;
-                return Ok(as_flags(text));
+                return Ok(as_flags(with_corrections(text, "predictions", &corrected)?));
             }
             if !compared {
                 let text = with_corrections(versioned("predictions", &predictions)?, "predictions", &corrected)?;
