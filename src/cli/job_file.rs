@@ -93,6 +93,26 @@ pub fn read(verb: &str, given: &ArgMatches, host: &'static dyn Host) -> Result<O
     Ok(Some((job, question)))
 }
 
+/// Keeps a job's number of GPUs where sizes are given beside it: the data-parallel size follows.
+pub fn on_its_gpus(question: Question, job: &mut Job, typed: impl Fn(&str) -> Option<u32>) -> Result<Question, String> {
+    let sizes = [("tp", question.tp[0]), ("stages", question.stages[0]), ("cp", question.cp)];
+    let given: Vec<(&str, u32)> = sizes.iter().filter_map(|(name, _)| Some((*name, typed(name)?))).collect();
+    let world = job.reading.world.filter(|_| !given.is_empty() && typed("dp").is_none());
+    let Some(world) = world else { return Ok(question) };
+    let size = |(name, of_job): (&str, u32)| typed(name).unwrap_or(of_job);
+    let all = sizes.into_iter().map(size).try_fold(1u32, u32::checked_mul).unwrap_or(0);
+    let named: Vec<String> = given.iter().map(|(name, size)| format!("`{name}` {size}")).collect();
+    let named = named.join(" and ");
+    if all == 0 || world % all != 0 {
+        return Err(format!(
+            "expected tp · stages · cp to divide the job's {world} GPUs, found {all} with {named}; give `dp`, too, or other sizes"
+        ));
+    }
+    let dp = world / all;
+    job.assumed.push(format!("`dp` {dp}, as {named} is given beside the job of {world} GPUs"));
+    Ok(Question { dp: vec![dp], ..question })
+}
+
 /// Prints what was understood of a job that these arguments ask nothing of.
 pub fn unanswered(job: &Job, arguments: &[OsString]) {
     let is_json = arguments.iter().any(|word| word == "--format=json")

@@ -7,6 +7,7 @@ use super::options::output::OneFile;
 use super::question_words::words;
 use super::terminal::eprint;
 use super::terminal::progress::RemarkOptions;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
 use pipesim_answer::question::Question;
@@ -59,14 +60,29 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
     {
         *file = format!("--question={}", file.to_string_lossy()).into();
     }
+    if let Some(file) = arguments.get_mut(2).filter(|word| word.to_str().is_some_and(is_job) && takes(verb, "job")) {
+        *file = format!("--job={}", file.to_string_lossy()).into();
+    }
     // options that the file makes complete are still missing here
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
     let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {
         return Ok(Expanded { arguments, job: None, question: None });
     };
     let (words, job, question) = match job_file::read(verb.get_name(), given, host)? {
-        Some((job, Ok(question))) => {
+        Some((mut job, Ok(question))) => {
+            let typed = |name: &str| {
+                let id = argument(verb, name).filter(|_| is_typed(verb, given, name))?.get_id().as_str();
+                given.get_raw(id)?.next()?.to_str()?.parse().ok()
+            };
+            let question = match verb.get_name() {
+                "predict" | "explain" => job_file::on_its_gpus(question, &mut job, typed)?,
+                _ => question,
+            };
             (job_file::options(verb.get_name(), &job, &question), Some(job), Some(Box::new(question)))
+        }
+        // a wrong option hides those after it
+        Some((_, Err(_))) if is_wrong(command, &arguments) => {
+            return Ok(Expanded { arguments, job: None, question: None });
         }
         Some((job, Err(why))) => {
             job_file::unanswered(&job, &arguments);
@@ -121,6 +137,18 @@ fn of_question(
         eprint(&format!("note: {path}: {} leaves out {left}", verb.get_name()));
     }
     Ok(words)
+}
+
+/// Whether an option or a value of a command is wrong, rather than missing.
+fn is_wrong(command: &Command, arguments: &[OsString]) -> bool {
+    let error = command.clone().try_get_matches_from(arguments).err();
+    error.is_some_and(|error| error.kind() != ErrorKind::MissingRequiredArgument)
+}
+
+/// Whether a word is the name of a launch script, a log or YAML.
+fn is_job(word: &str) -> bool {
+    let endings = [".sh", ".sbatch", ".slurm", ".log", ".yaml", ".yml"];
+    !word.starts_with('-') && endings.iter().any(|ending| word.ends_with(ending))
 }
 
 fn is_file(word: &str) -> bool {

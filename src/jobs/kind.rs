@@ -62,6 +62,10 @@ pub fn read(sources: &Sources) -> Result<Job, JobError> {
             .map(|job| named(job, sources))
             .ok_or_else(|| JobError::File { place: first.0.to_string(), why: why.to_string() });
     }
+    if first.0.ends_with(".py") {
+        let why = "expected a launch script, a configuration or a log, found a Python program; give the command that starts it after --";
+        return Err(JobError::File { place: first.0.to_string(), why: why.to_string() });
+    }
     let mut launch = shell::launch(sources)?;
     if !launch.absent.is_empty() && !sources.has_looked {
         return Err(JobError::Missing(launch.absent.into_iter().map(|path| Missing::File { path }).collect()));
@@ -69,10 +73,21 @@ pub fn read(sources: &Sources) -> Result<Job, JobError> {
     if launch.words.iter().any(|word| word.starts_with("$(yq")) {
         launch.settings.0.splice(0..0, of_yaml(&launch, sources)?.0);
     }
-    let job = match config::of_launch(&launch, sources)? {
-        Some(job) => job,
-        None => megatron::read(&launch, sources)?,
+    let absent = launch.absent.clone();
+    let with_absent = |error| match error {
+        JobError::Missing(mut missing) if missing.iter().any(|one| matches!(one, Missing::Variable { .. })) => {
+            missing.extend(absent.iter().map(|path| Missing::File { path: path.clone() }));
+            JobError::Missing(missing)
+        }
+        other => other,
     };
+    let mut job = match config::of_launch(&launch, sources)? {
+        Some(job) => job,
+        None => megatron::read(&launch, sources).map_err(with_absent)?,
+    };
+    if launch.others > 0 {
+        job.assumed.push(format!("the first of {} commands that start a training", launch.others + 1));
+    }
     Ok(named(job, sources))
 }
 

@@ -17,6 +17,8 @@ pub struct Launch {
     pub world: Option<u32>,
     /// Environment variables that the script sets.
     pub environment: BTreeMap<String, String>,
+    /// Other commands that start a training: those after the first.
+    pub others: usize,
     /// Files that the script reads and that are not there.
     pub absent: Vec<String>,
     /// What the launcher's own options take from elsewhere.

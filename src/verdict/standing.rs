@@ -7,12 +7,15 @@ use pipesim_answer::plan::{self, Fixed, LayoutOutcome, Plan, PlanError, PlanRepo
 use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host};
 use pipesim_frameworks::ObjectionKind;
-use pipesim_models::layout::ParallelConfig;
+use pipesim_models::layout::{ParallelConfig, Recompute};
 use pipesim_report::{gibibytes, number};
 use serde::Serialize;
 
 /// Share of the step from which on a change helps: half of the mean error of predictions of dense models.
 const HELPS: f64 = 0.03;
+
+/// Plans of a search that are predicted as changes of a layout.
+const TRIED: usize = 4;
 
 /// A change of a few settings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -60,6 +63,7 @@ pub struct Standing {
 /// A layout that a question asks about, among the plans of a search.
 struct Mine<'a> {
     report: &'a PlanReport<'a>,
+    asked: &'a Asked<'a>,
     plan: Plan,
     target: Target,
     calibration: Option<&'a StepCalibration>,
@@ -97,7 +101,7 @@ pub fn standing(
     let best = plans.first();
     let targets = report.targets().unwrap_or_default();
     let target = targets.into_iter().next().unwrap_or(Target::Pipesim);
-    let mine = Mine { report, plan, target, calibration };
+    let mine = Mine { report, asked: &asked, plan, target, calibration };
     let smallest = mine.smallest()?;
     let Mine { plan, .. } = mine;
     let mut standing = Standing {
@@ -145,6 +149,11 @@ fn refused(asked: &Asked<'_>, schedule: &str) -> Result<Option<String>, Error> {
     Ok(first.map(|one| format!("{} {} refuses it ({})", own.title(), own.version(), one.error)))
 }
 
+/// Returns the fastest of some plans.
+fn fastest(plans: impl Iterator<Item = Plan>) -> Option<Plan> {
+    plans.min_by(|a, b| a.estimate.iteration_s.total_cmp(&b.estimate.iteration_s))
+}
+
 /// Settings of a layout as a search fixes them, each with its value.
 fn settings(layout: &ParallelConfig) -> Vec<(&'static str, String)> {
     vec![
@@ -166,17 +175,17 @@ impl Mine<'_> {
         let all = settings(&self.plan.layout);
         let singles = (0..all.len()).map(|one| vec![one]);
         let pairs = (0..all.len()).flat_map(|one| (one + 1..all.len()).map(move |other| vec![one, other]));
-        for free in [singles.collect::<Vec<_>>(), pairs.collect()] {
-            let mut best: Option<Plan> = None;
+        for (free, tried) in [(singles.collect::<Vec<_>>(), TRIED), (pairs.collect(), 1)] {
+            let mut found: Vec<Plan> = if tried > 1 { self.near().collect() } else { Vec::new() };
             for free in free {
-                let found = self.with_free(&all, &free).map_err(|error| Error::Usage(error.to_string()))?;
-                let is_better = |found: &Plan| {
-                    best.as_ref().is_none_or(|best| found.estimate.iteration_s < best.estimate.iteration_s)
-                };
-                best = found.filter(is_better).or(best);
+                found.extend(self.with_free(&all, &free, tried).map_err(|error| Error::Usage(error.to_string()))?);
             }
-            let helps = |found: &Plan| self.saves(found) >= HELPS;
-            if let Some(found) = best.filter(helps) {
+            let changed = |plan: &Plan| settings(&plan.layout).iter().zip(&all).filter(|(a, b)| a != b).count();
+            let first = |a: &Plan, b: &Plan| {
+                changed(a).cmp(&changed(b)).then(a.estimate.iteration_s.total_cmp(&b.estimate.iteration_s))
+            };
+            let best = found.into_iter().filter(|plan| self.saves(plan) >= HELPS).min_by(first);
+            if let Some(found) = best {
                 return Ok(Some(self.change(&found)));
             }
         }
@@ -184,21 +193,74 @@ impl Mine<'_> {
     }
 
     /// Returns the best plan with the settings of the layout, those at `free` aside.
-    fn with_free(&self, all: &[(&'static str, String)], free: &[usize]) -> Result<Option<Plan>, PlanError> {
+    fn with_free(
+        &self,
+        all: &[(&'static str, String)],
+        free: &[usize],
+        keep: usize,
+    ) -> Result<Option<Plan>, PlanError> {
         let is_fixed = |at: usize| !free.contains(&at);
         let fixed = all.iter().enumerate().filter(|(at, _)| is_fixed(*at));
         let text = fixed.map(|(_, (name, value))| format!("{name}={value}")).collect::<Vec<_>>().join(",");
         let asked = self.report.search.question;
         let gpus = u32::try_from(self.plan.layout.gpus()).into_iter().collect();
-        let question = plan::Question { fixed: Fixed::parse(&text)?, gpus, keep: 1, ..asked.clone() };
+        let question = plan::Question { fixed: Fixed::parse(&text)?, gpus, keep, ..asked.clone() };
         // without an answer, no layout is like that, or none fits
         let found = Search::new(&question).and_then(|search| search.plans(&Silent)).ok();
-        Ok(found.and_then(|found| found.plans.into_iter().next()).map(|mut plan| {
-            if let Some(calibration) = self.calibration {
-                calibration.correct(&mut plan.estimate);
-            }
-            plan
-        }))
+        let plans = found.map_or_else(Vec::new, |found| found.plans);
+        Ok(fastest(plans.into_iter().filter_map(|plan| self.as_own(plan))))
+    }
+
+    /// Returns the layout with another micro-batch size or recomputation, where it fits; a search may have other experts' groups.
+    fn near(&self) -> impl Iterator<Item = Plan> {
+        let own = &self.plan.layout;
+        let sizes = [own.micro_batch_size.checked_mul(2), own.micro_batch_size.checked_div(2)];
+        let per_pipeline = u64::from(own.micro) * u64::from(own.micro_batch_size);
+        let sized = sizes.into_iter().flatten().filter(move |&size| size > 0 && per_pipeline % u64::from(size) == 0);
+        let sized = sized.filter_map(move |micro_batch_size| {
+            let micro = u32::try_from(per_pipeline / u64::from(micro_batch_size)).ok()?;
+            Some(ParallelConfig { micro_batch_size, micro, ..own.clone() })
+        });
+        let stored = [Recompute::None, Recompute::Selective].into_iter().filter(|what| *what != own.recompute);
+        let stored = stored.map(|recompute| ParallelConfig { recompute, ..own.clone() });
+        let limit = self.report.search.question.bytes();
+        let plans = sized.chain(stored).map(|layout| Plan { layout, ..self.plan.clone() });
+        plans.filter_map(|plan| self.as_own(plan)).filter(move |plan| plan.memory_bytes() <= limit)
+    }
+
+    /// Predicts a plan with what a search leaves open, such as routing, as it is.
+    fn as_own(&self, mut plan: Plan) -> Option<Plan> {
+        plan.estimate = self.asked.predict(&Change::Question(Box::new(self.with_layout(&plan)))).ok()?;
+        if let Some(calibration) = self.calibration {
+            calibration.correct(&mut plan.estimate);
+        }
+        Some(plan)
+    }
+
+    /// Returns the question with the layout of a plan.
+    fn with_layout(&self, plan: &Plan) -> Question {
+        let ParallelConfig { tp, pp, dp, cp, ep, chunks, micro_batch_size, recompute, zero, sequence_parallel, .. } =
+            plan.layout;
+        let own = &self.plan.layout;
+        let mut question = Question {
+            tp: vec![tp],
+            stages: vec![pp],
+            dp: vec![dp],
+            cp,
+            ep,
+            micro_batch_size: vec![micro_batch_size],
+            recompute,
+            zero,
+            sequence_parallel,
+            ..self.asked.question.clone()
+        };
+        if (pp, chunks) != (own.pp, own.chunks) {
+            question.layout = None;
+            question.layers = plan.layout.layers.clone().unwrap_or_default();
+            question.chunks = (chunks > 1).then_some(chunks);
+            question.schedule = vec![plan.schedule.clone()];
+        }
+        question
     }
 
     fn saves(&self, other: &Plan) -> f64 {
@@ -275,7 +337,7 @@ impl Standing {
             Some(change) => {
                 text += &format!("; the smallest change that helps saves {}: ", percent(change.saves));
                 text += &change.settings.join(", ");
-                let add = (!change.add.is_empty()).then(|| format!("add {}", change.add.join(" ")));
+                let add = (!change.add.is_empty()).then(|| format!("set {}", change.add.join(" ")));
                 let leave = (!change.leave_out.is_empty()).then(|| format!("leave out {}", change.leave_out.join(" ")));
                 let options: Vec<String> = add.into_iter().chain(leave).collect();
                 if !options.is_empty() {

@@ -22,6 +22,9 @@ pub(crate) fn read(mut document: Document, gpus: Option<u32>) -> Result<Job, Job
     let reading = &mut job.reading;
     if is_trainer {
         reading.micro_batch = reading.micro_batch.or(Some(8)); // the Trainer's default
+        // PyTorch's fused attention unless another one is asked for
+        let is_plain = document.text("attn_implementation").is_some_and(|how| how == "eager");
+        job.further.insert("attention".to_string(), if is_plain { "plain" } else { "flash" }.to_string());
     }
     reading.pp = Some(1);
     reading.cp = Some(1);

@@ -38,8 +38,9 @@ fn read_document(language: Language, document: Document, sources: &Sources) -> R
         })
     };
     let is_titan = has(&["training", "model.flavor"]) || has(&["training", "parallelism"]) || has(&["training", "job"]);
+    let is_old_titan = has(&["training"]) || has(&["model.name"]) || has(&["parallelism"]) || has(&["experimental"]);
     match () {
-        () if is_titan || language == Language::Toml => torchtitan::read(document, gpus).map(Some),
+        () if is_titan || language == Language::Toml && is_old_titan => torchtitan::read(document, gpus).map(Some),
         () if has(&["parallelism", "tokens"]) || has(&["parallelism", "model.model_config"]) => {
             nanotron::read(document, gpus).map(Some)
         }

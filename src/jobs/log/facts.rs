@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 /// Width of the names and dots of Megatron's arguments.
 const WIDTH: usize = 48;
+/// Dots that show an argument whatever the width, as logs are edited and forks have other widths.
+const LEAST_DOTS: usize = 3;
 /// Most arguments, and most ranks whose number of parameters is kept.
 const MOST: usize = 10_000;
 /// Longest values of all arguments together, in bytes.
@@ -154,7 +156,7 @@ fn argument(line: &str) -> Option<(String, String)> {
         if is_name(part)
             && let Some(dots) = dots
             && dots.bytes().all(|byte| byte == b'.')
-            && part.len() + dots.len() == WIDTH.max(part.len())
+            && (dots.len() >= LEAST_DOTS || part.len() + dots.len() == WIDTH.max(part.len()))
         {
             let value = rest[(2 + dots.len()).min(rest.len())..].trim_end();
             return Some((part.to_string(), value.to_string()));

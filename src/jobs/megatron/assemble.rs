@@ -22,6 +22,11 @@ pub(super) fn job(dialect: Dialect, program: &str, given: &Settings, world: Opti
     job.further = further::settings(&options, &job.reading);
     job.sort(&vocabulary, given, "--");
     job.not_modelled.extend(further::groups(&options, &job.reading));
+    if job.reading.dp > Some(1) && !options.flag("overlap-grad-reduce") && job.reading.zero < Some(2) {
+        let why = "gradients are exchanged next to the backward, which takes --overlap-grad-reduce; the job does not have it, so more of \
+                   the exchange is exposed";
+        job.assumed.push(why.to_string());
+    }
     dialect.complete(&options, &mut job)?;
     if dialect.is_megatrons() {
         job.refused.extend(parser::refused(&vocabulary, given));

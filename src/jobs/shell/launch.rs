@@ -7,6 +7,7 @@ use crate::error::{JobError, Missing};
 use crate::launch::Launch;
 use crate::setting::{Setting, Settings};
 use crate::source::Sources;
+use std::collections::BTreeSet;
 
 /// Programs that start one process per GPU.
 const DISTRIBUTED: &str = "torchrun deepspeed accelerate srun mpirun mpiexec jsrun megatron swift";
@@ -30,12 +31,17 @@ struct Start {
 /// There is none, or it is in a file that is not there.
 pub fn launch(sources: &Sources) -> Result<Launch, JobError> {
     let script = read(sources)?;
-    let starts = script.commands.iter().filter_map(|command| start(command).map(|start| (command, start)));
-    let best = starts.min_by_key(|(_, start)| start.rank);
+    let starts: Vec<(&Command, Start)> =
+        script.commands.iter().filter_map(|command| start(command).map(|start| (command, start))).collect();
+    let rank = starts.iter().map(|(_, start)| start.rank).min().unwrap_or_default();
+    let same_rank = || starts.iter().filter(|(_, start)| start.rank == rank);
+    let words = |command: &Command| command.words.iter().map(|word| word.text.clone()).collect::<Vec<_>>();
+    let different: BTreeSet<Vec<String>> = same_rank().map(|(command, _)| words(command)).collect();
+    let best = same_rank().next();
     match best {
         Some((command, start)) => {
-            let launch = describe(command, &start, sources);
-            Ok(Launch { absent: script.absent, ..launch })
+            let launch = describe(command, start, sources);
+            Ok(Launch { absent: script.absent.clone(), others: different.len() - 1, ..launch })
         }
         None => Err(none(script, sources)),
     }

@@ -6,6 +6,7 @@ use crate::cli::Failure;
 use crate::cli::options::output::Format;
 use crate::cli::sandbox::Sandbox;
 use pipesim_answer::question::{Predicted, Prepared, Question};
+use pipesim_jobs::Reading;
 use pipesim_verdict::judgement::{self, Measured, Verdict};
 
 impl Predict {
@@ -28,10 +29,11 @@ impl Predict {
         let printed = || {
             let log = job?.measured.clone().filter(|log| log.steps > 0)?;
             let name = job?.files.first().cloned().unwrap_or_default();
-            Some(Given { measured: Measured::of_log(&name, &log).ok()?, log: Some(log) })
+            Some(Given { measured: Measured::of_log(&name, &log).ok()?, log: Some(log), reading: Reading::default() })
         };
         let (given, is_asked) = (self.measured.given()?, self.measured.measured.is_some());
-        let Some(Given { measured, log }) = given.or_else(printed) else { return Ok(None) };
+        let Some(Given { measured, log, reading }) = given.or_else(printed) else { return Ok(None) };
+        is_of(&reading, question)?;
         match (found.cases.as_slice(), found.predictions.as_slice()) {
             ([case], [Predicted { estimate: Some(estimate), .. }]) => {
                 Ok(Some(judgement::judge(question, &case.name, estimate, &measured, log.as_ref(), &Sandbox)?))
@@ -41,5 +43,22 @@ impl Predict {
             }
             _ => Ok(None),
         }
+    }
+}
+
+/// Refuses a log whose arguments are those of another run than `question` asks about.
+fn is_of(log: &Reading, question: &Question) -> Result<(), Failure> {
+    let pairs = [
+        ("tp", log.tp, question.tp[0]),
+        ("stages", log.pp, question.stages[0]),
+        ("cp", log.cp, question.cp),
+        ("seq", log.seq, question.seq),
+    ];
+    match pairs.into_iter().find_map(|(name, own, asked)| Some((name, own.filter(|own| *own != asked)?, asked))) {
+        Some((name, own, asked)) => Err(Failure::Usage(format!(
+            "--measured: expected a log of the run that is asked about, with --{name} {asked}, found one with {own}; give its own job, or \
+             the other log"
+        ))),
+        None => Ok(()),
     }
 }

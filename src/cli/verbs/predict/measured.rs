@@ -5,7 +5,7 @@ use crate::cli::flags::as_flags;
 use crate::cli::terminal::{table, wrap};
 use clap::Args;
 use pipesim_answer::question::Question;
-use pipesim_jobs::{Measurement, log};
+use pipesim_jobs::{GivenJob, Measurement, Reading, log};
 use pipesim_report::{Report, Table};
 use pipesim_verdict::judgement::{Measured, Verdict};
 use std::fmt;
@@ -24,6 +24,8 @@ pub struct MeasuredOptions {
 pub struct Given {
     pub measured: Measured,
     pub log: Option<Measurement>,
+    /// What the arguments in the log say.
+    pub reading: Reading,
 }
 
 impl MeasuredOptions {
@@ -41,12 +43,19 @@ impl MeasuredOptions {
         let wrong = |why: String| Failure::Usage(format!("--measured: {why}"));
         if !Path::new(text).is_file() {
             let measured = Measured::parse(text).map_err(|error| wrong(error.to_string()))?;
-            return Ok(Some(Given { measured, log: None }));
+            return Ok(Some(Given { measured, log: None, reading: Reading::default() }));
         }
-        let file = File::open(text).map_err(|error| wrong(format!("{text}: {error}")))?;
-        let found = log::read(text, &mut BufReader::new(file)).map_err(|error| wrong(error.to_string()))?.measurement;
+        let job = GivenJob { file: Some(text.clone()), ..GivenJob::default() }.read().ok();
+        let (found, reading) = match job.and_then(|job| Some((job.measured?, job.reading))) {
+            Some(found) => found,
+            None => {
+                let file = File::open(text).map_err(|error| wrong(format!("{text}: {error}")))?;
+                let log = log::read(text, &mut BufReader::new(file)).map_err(|error| wrong(error.to_string()))?;
+                (log.measurement, Reading::default())
+            }
+        };
         let measured = Measured::of_log(text, &found).map_err(|error| wrong(format!("{text}: {error}")))?;
-        Ok(Some(Given { measured, log: Some(found) }))
+        Ok(Some(Given { measured, log: Some(found), reading }))
     }
 }
 
