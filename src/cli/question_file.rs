@@ -60,9 +60,6 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
     {
         *file = format!("--question={}", file.to_string_lossy()).into();
     }
-    if let Some(file) = arguments.get_mut(2).filter(|word| word.to_str().is_some_and(is_job) && takes(verb, "job")) {
-        *file = format!("--job={}", file.to_string_lossy()).into();
-    }
     // options that the file makes complete are still missing here
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
     let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {
@@ -143,12 +140,6 @@ fn of_question(
 fn is_wrong(command: &Command, arguments: &[OsString]) -> bool {
     let error = command.clone().try_get_matches_from(arguments).err();
     error.is_some_and(|error| error.kind() != ErrorKind::MissingRequiredArgument)
-}
-
-/// Whether a word is the name of a launch script, a log or YAML.
-fn is_job(word: &str) -> bool {
-    let endings = [".sh", ".sbatch", ".slurm", ".log", ".yaml", ".yml"];
-    !word.starts_with('-') && endings.iter().any(|ending| word.ends_with(ending))
 }
 
 fn is_file(word: &str) -> bool {

@@ -69,11 +69,11 @@ fn question(job: &mut Job) -> Result<Question, JobError> {
     let mut not_modelled = Vec::new();
     let read = &job.reading;
     if job.measured.is_some() && read.layers.is_none() && read.tp.is_none() && job.model.is_none() {
-        return Err(wrong(
-            "expected a log that begins with the arguments of its job, found one without; give the script with `job`, and the log with \
-             `measured`"
-                .to_string(),
-        ));
+        let found = if job.framework.starts_with("megatron") { "Megatron's training log" } else { "a log" };
+        return Err(wrong(format!(
+            "expected a log that begins with the arguments of its job, found {found} without; give the script with `job`, and the log \
+             with `measured`"
+        )));
     }
     let sizes = [read.tp, read.pp, read.cp].into_iter().flatten().try_fold(1u32, u32::checked_mul).unwrap_or(0);
     if let Some(world) = read.world.filter(|world| sizes == 0 || world % sizes != 0) {
