@@ -5,8 +5,8 @@ use serde_json::Value;
 
 /// Returns the rows that the scripts in `parsers/` wrote; `PIPESIM_ROWS` names another file of rows.
 fn rows() -> impl Iterator<Item = Value> {
-    let usual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/jobs/configurations.jsonl");
-    let file = std::env::var("PIPESIM_ROWS").unwrap_or_else(|_| usual.to_string());
+    let usual = || crate::in_repository("tests/jobs/configurations.jsonl");
+    let file = std::env::var("PIPESIM_ROWS").map_or_else(|_| usual(), Into::into);
     let text = std::fs::read_to_string(file).expect("a file of rows");
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
     rows.into_iter()
@@ -158,7 +158,8 @@ fn every_option_has_a_meaning() {
 /// Every name that a framework's fields use is one that its vocabulary reads.
 #[test]
 fn names_that_are_read_are_in_the_vocabulary() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../jobs");
+    let folder = crate::in_repository("jobs/readings");
+    let folder = folder.parent().expect("a folder").display();
     for framework in ["torchtitan", "nanotron", "deepspeed", "bridge"] {
         let table =
             |path: String| -> toml::Table { std::fs::read_to_string(&path).expect("a file").parse().expect("TOML") };

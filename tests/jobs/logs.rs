@@ -290,8 +290,8 @@ fn damaged_logs_cause_no_panic_and_no_other_number() {
 
 /// What the frameworks' own code printed, with numbers that `tests/jobs/printed/print.py` gave it.
 fn printed(name: &str) -> Log {
-    let path = format!("{}/../../tests/jobs/printed/{name}.log", env!("CARGO_MANIFEST_DIR"));
-    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let path = crate::in_repository(&format!("tests/jobs/printed/{name}.log"));
+    let file = std::fs::File::open(path).unwrap();
     log::read("run.log", &mut BufReader::new(file)).unwrap()
 }
 
