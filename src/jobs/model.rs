@@ -109,9 +109,9 @@ impl Job {
     }
 }
 
-/// Finds a built-in model by its name, also as `OWNER/NAME` or with the endings of published checkpoints.
-fn built_in(name: &str) -> Option<(String, Config)> {
-    let last = of_hub(name).unwrap_or(name);
+/// Finds a built-in model by its name, also as `OWNER/NAME` or a path, or with the endings of published checkpoints.
+pub(crate) fn built_in(name: &str) -> Option<(String, Config)> {
+    let last = of_hub(name).unwrap_or_else(|| name.rsplit('/').next().unwrap_or(name));
     let endings = ["", "-base", "-instruct", "-hf", "-chat", "-it", "-pt", "-thinking"];
     let plain = last.to_lowercase().replace("meta-", "");
     let plain = plain.trim_end_matches("-fp8").trim_end_matches("-2507");

@@ -4,9 +4,9 @@ use super::names;
 use super::options::Options;
 use crate::error::JobError;
 use crate::job::Job;
+use crate::model::built_in;
 use crate::setting::{Setting, Settings};
 use pipesim_models::model_spec::transformer::{Activation, Config};
-use pipesim_models::model_spec::{of_hub, transformer_named};
 
 /// Whose names and defaults a job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Dialect {
         };
         let mut all = names::renamed(section, given);
         if self == Dialect::Swift {
-            let of_model = all.value("model").and_then(named).map(|(_, model)| sizes(&model)).unwrap_or_default();
+            let of_model = all.value("model").and_then(built_in).map(|(_, model)| sizes(&model)).unwrap_or_default();
             all.0.splice(0..0, of_model);
         }
         all
@@ -107,21 +107,12 @@ impl Dialect {
 pub(super) fn sized(settings: &Settings, model: Option<&str>) -> Settings {
     let mut all = settings.clone();
     let has_own = ["num-layers", "encoder-num-layers", "model"].iter().any(|name| settings.get(name).is_some());
-    if let Some((_, model)) = model.filter(|_| !has_own).and_then(named) {
+    if let Some((_, model)) = model.filter(|_| !has_own).and_then(built_in) {
         let name = "max-position-embeddings".to_string();
         let positions = Setting { name, values: vec![u32::MAX.to_string()], ..Setting::default() };
         all.0.splice(0..0, sizes(&model).into_iter().chain([positions]));
     }
     all
-}
-
-/// Returns name and sizes of the built-in model that a path or a name of Hugging Face's hub means.
-fn named(name: &str) -> Option<(String, Config)> {
-    let last = of_hub(name).unwrap_or_else(|| name.rsplit('/').next().unwrap_or(name)).to_lowercase();
-    let plain = last.trim_start_matches("meta-").to_string();
-    let endings = ["", "-base", "-instruct", "-hf", "-chat", "-it", "-pt", "-2507", "-instruct-2507"];
-    let names = endings.iter().filter_map(|ending| plain.strip_suffix(ending));
-    names.filter_map(|name| Some((name.to_string(), transformer_named(name)?))).next()
 }
 
 /// Returns a built-in model's sizes as options.
@@ -161,7 +152,7 @@ fn sizes(model: &Config) -> Vec<Setting> {
 fn swift(options: &Options<'_>, job: &mut Job) {
     let model = options.text("model").or(options.text("mcore_model"));
     job.model = model.map(str::to_string);
-    if let Some((name, _)) = model.and_then(named) {
+    if let Some((name, _)) = model.and_then(built_in) {
         // the name has all sizes, and parts that options cannot say
         job.model = Some(name);
     }
