@@ -39,7 +39,7 @@ const KEYS: [(&str, &[&str]); 11] = [
     ("cp", &["context-parallel-size"]),
     ("ep", &["expert-parallel-size", "expert-model-parallel-size"]),
     ("micro-batch-size", &["mbs", "micro_batch_size", "b"]),
-    ("chunks", &["vpp", "v", "virtual-stages"]),
+    ("chunks", &["vp", "vpp", "v", "virtual-stages"]),
     ("recompute", &[]),
     ("zero", &[]),
     ("sequence-parallel", &["sp", "sequence_parallel"]),

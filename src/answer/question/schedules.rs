@@ -26,6 +26,14 @@ fn per_mille(factor: f64) -> u32 {
 }
 
 impl Question {
+    /// Names the schedule if none is named: what frameworks run unless they are told another.
+    pub fn name_schedule(&mut self) {
+        if self.schedule.is_empty() {
+            let usual = if self.chunks.is_some() { "interleaved-1f1b" } else { "1f1b" };
+            self.schedule = vec![usual.to_string()];
+        }
+    }
+
     /// Returns the names of the schedules, the default ones if none is named.
     pub fn names(&self) -> Vec<String> {
         match self.only {

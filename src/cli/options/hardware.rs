@@ -139,7 +139,7 @@ pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
     let shown = if layout.layout.is_some() { format!("Layout: {shown}. ") } else { String::new() };
     let caption = format!(
         "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. {shown}\
-         An iteration is the makespan plus the end of a step: data, optimizer, other. TFLOP/s and MFU count products and all attention scores, \
+         An iteration is the makespan plus the end of a step: data, optimizer, and what the host does after the passes. TFLOP/s and MFU count products and all attention scores, \
          without recomputation; MFU is of the dense 16-bit peak.",
         analytic.spec.parameters() as f64 / 1e9,
         parameters_beside(analytic),

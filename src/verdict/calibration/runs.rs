@@ -118,11 +118,7 @@ fn question(asked: &Question, settings: &BTreeMap<&str, &str>) -> Result<Questio
         text += &format!("{name} = {}\n", value(name, cell)?);
     }
     let mut question = Question::from_toml(&text)?;
-    if question.schedule.is_empty() {
-        // what frameworks run by default
-        let usual = if question.chunks.is_some() { "interleaved-1f1b" } else { "1f1b" };
-        question.schedule = vec![usual.to_string()];
-    }
+    question.name_schedule();
     Ok(question)
 }
 

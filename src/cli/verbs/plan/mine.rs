@@ -37,20 +37,10 @@ impl MineOptions {
     }
 }
 
-/// Returns `KEY=VALUE` with the key of `fix` in place of a short one.
-fn with_key(pair: &str) -> String {
-    match pair.trim().split_once('=') {
-        Some(("vp" | "vpp", value)) => format!("chunks={value}"),
-        Some(("mbs", value)) => format!("micro-batch-size={value}"),
-        _ => pair.to_string(),
-    }
-}
-
 /// Returns the question about a layout that is written with the keys of `fix`.
 fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
     let wrong = |why: String| Failure::Usage(format!("--mine: {why}"));
-    let named: Vec<String> = text.split(',').map(with_key).collect();
-    let fixed = Fixed::parse(&named.join(",")).map_err(|error| wrong(error.to_string()))?;
+    let fixed = Fixed::parse(text).map_err(|error| wrong(error.to_string()))?;
     let one = |all: &std::collections::BTreeSet<u32>, usual: u32| all.first().copied().unwrap_or(usual);
     let (tp, pp, cp) = (one(&fixed.tp, 1), one(&fixed.pp, 1), one(&fixed.cp, 1));
     let sizes = [pp, cp].iter().try_fold(tp, |all, &size| all.checked_mul(size));
@@ -60,8 +50,7 @@ fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
         wrong(format!("expected tp · pp · cp · dp to be the {gpus} GPUs of one plan, found '{text}'; correct it"))
     })?;
     let chunks = fixed.chunks.first().copied().filter(|&chunks| chunks > 1);
-    Ok(Question {
-        schedule: vec![if chunks.is_some() { "interleaved-1f1b" } else { "1f1b" }.to_string()],
+    let mut own = Question {
         stages: vec![pp],
         chunks,
         tp: vec![tp],
@@ -74,5 +63,7 @@ fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
         sequence_parallel: fixed.sequence_parallel.unwrap_or(false),
         layers: fixed.layers.unwrap_or_default(),
         ..Question::default()
-    })
+    };
+    own.name_schedule();
+    Ok(own)
 }

@@ -31,9 +31,8 @@ pub struct Given {
 impl MeasuredOptions {
     /// Asks for one schedule if none is named: what frameworks run by default.
     pub fn choose_schedule(&self, question: &mut Question) {
-        if self.measured.is_some() && question.schedule.is_empty() {
-            let name = if question.chunks.is_some() { "interleaved-1f1b" } else { "1f1b" };
-            question.schedule = vec![name.to_string()];
+        if self.measured.is_some() {
+            question.name_schedule();
         }
     }
 
