@@ -90,3 +90,14 @@ fn latex_has_three_rules_and_no_commands_from_texts() {
                     \\bottomrule\n  \\end{tabular}\n\\end{table}\n";
     assert!(found.ends_with(expected), "{found}\n{expected}");
 }
+
+#[test]
+fn folders_are_tried_out_by_many_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Output::named(folder.path().join("reports/latest")).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..200).for_each(|_| place.try_out().unwrap()));
+        }
+    });
+}

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufReader, ErrorKind};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 /// A file of a report: name and content.
 pub type NamedBytes = (String, Vec<u8>);
@@ -38,7 +39,7 @@ impl Output {
         match self.shape {
             OutputKind::Stdout => Ok(()),
             OutputKind::File(..) => try_file(&self.path),
-            OutputKind::Folder => placed("make the folder", &self.path, try_folder(&self.path)),
+            OutputKind::Folder => placed("make the folder", &self.path, beside_others(|| try_folder(&self.path))),
         }
     }
 
@@ -136,7 +137,7 @@ pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<P
     let mut figures = figures(report);
     figures["files"] = serde_json::json!(names);
     files.push((MANIFEST.to_string(), format!("{figures:#}\n").into_bytes()));
-    placed("make the folder", path, put(path, &files))?;
+    placed("make the folder", path, beside_others(|| put(path, &files)))?;
     Ok(files.iter().map(|(name, _)| path.join(name)).collect())
 }
 
@@ -230,6 +231,17 @@ impl Drop for MissingFolders {
     }
 }
 
+/// Makes something in a folder, again if the folder is gone: another program removes the empty folders that it made.
+fn beside_others<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..20 {
+        match make() {
+            Err(error) if error.kind() == ErrorKind::NotFound => std::thread::sleep(Duration::from_millis(1)),
+            made => return made,
+        }
+    }
+    make()
+}
+
 fn try_folder(path: &Path) -> io::Result<()> {
     let target = resolved(path);
     let _made = MissingFolders::make(&target)?;
@@ -298,6 +310,6 @@ impl ClaimedFolder {
             Unfinished::folder(&target)?;
             Ok(ClaimedFolder { _made: made, _lock: lock })
         };
-        placed("write to the folder", path, claim())
+        placed("write to the folder", path, beside_others(claim))
     }
 }
