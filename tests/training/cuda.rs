@@ -770,6 +770,7 @@ fn the_clock_is_read_while_the_compute_stream_is_held_up() {
         let now = || start.elapsed().as_nanos() as u64;
         let word = Buffer::new(gpu.context(), 8).unwrap();
         gpu.compute.clear(word.address(), 8).unwrap();
+        gpu.compute.synchronize().unwrap(); // or the word below could be written before it is cleared
         gpu.compute.wait_value(word.address(), 1).unwrap();
         let event = gpu.events().timed().unwrap();
         gpu.compute.record(&event).unwrap();
