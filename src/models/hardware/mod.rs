@@ -4,12 +4,14 @@
 //! `base = "megatron-core"` and any of [`Stack::FIELDS`]. The embedded files are in the folder `hardware`, each number with its
 //! source; `gpu` and `stacks/common` hold the common ones.
 
+mod devices;
 mod file;
 mod interval;
 mod machine;
 mod products;
 mod stack;
 
+pub use devices::{HardwareKind, SlowLink, kinds};
 pub use file::toml;
 pub use file::{Error, Files, hardware, hardware_file, hardware_with, stack, stack_file, stack_with};
 pub use interval::IntervalClass;
