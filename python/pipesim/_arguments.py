@@ -25,11 +25,11 @@ _OWN = frozenset("format help json only quiet version".split())
 #: Options of which predict takes several numbers, and the fields of its results that tell which one a result is for.
 SEVERAL = {"tp": "tp", "stages": "devices", "dp": "dp", "micro_batch_size": "micro_batch_size", "micro": "microbatches"}
 #: Options that are given once per value of a list.
-_REPEATED = frozenset("delivery fail_if fix job_env job_file link output schedules set slow straggler".split())
+_REPEATED = frozenset("delivery fail_if fix job_env job_file link output schedules set slow slow_link straggler".split())
 #: Options whose list is one text, with what separates its values.
 _JOINED = {"contention": ",", "gpus": ",", "layers": ",", "link_contention": ",", "recompute": ",", "slice_lengths": ":", "unshard_lookahead": ","}
 #: Options that take pairs of a name and a value.
-_PAIRS = frozenset("fix job_env set slow straggler".split())
+_PAIRS = frozenset("fix job_env set slow slow_link straggler".split())
 #: Most numbers of a list, as on the command line.
 _MOST = 1000
 #: Digits of a fraction: more than the program keeps.

@@ -99,7 +99,7 @@ impl StepEstimate {
             tokens_per_second,
             tokens_per_second_per_gpu: tokens_per_second / gpus as f64,
             model_tflops_per_gpu: flops / 1e12,
-            mfu: flops / (analytic.machine.hardware.bf16_tflops * 1e12),
+            mfu: flops / analytic.machine.hardware.mean_peak(analytic.layout.pp),
             gpus,
             parameters: analytic.spec.parameters(),
             active_parameters: analytic.spec.active_parameters(),

@@ -233,11 +233,11 @@ fn least_cost(analytic: &Analytic, is_whole: bool) -> Option<f64> {
     let devices = analytic.layout.pp;
     let memory = analytic.least_memory(&Placement::linear(devices))?;
     let total: u128 = memory.per_device.iter().map(|device| u128::from(device.total)).sum();
-    if is_whole && total > u128::from(memory.capacity_bytes) * u128::from(devices) {
+    if is_whole && total > memory.capacity() {
         return None;
     }
     let stages = analytic.stages(devices).ok()?;
-    let passes = stages.iter().map(|stage| analytic.passes(stage));
+    let passes = (0..).zip(&stages).map(|(device, stage)| analytic.on(device).passes(stage));
     let work: f64 = passes.map(|passes| passes.forward.total() + passes.input.total() + passes.weights.total()).sum();
     Some(work / f64::from(devices) * f64::from(analytic.layout.micro) * analytic.layout.gpus() as f64)
 }

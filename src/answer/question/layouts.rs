@@ -4,7 +4,7 @@ use super::memory_cap::MemoryCap;
 use super::observer::Observer;
 use super::remark::Remark;
 use super::settings::Question;
-use super::sources::{hardware, model, stack};
+use super::sources::{model, stack};
 use crate::framework::framework;
 use crate::resolve::{Error, Host};
 use pipesim_cost::analytic::{Analytic, Platform};
@@ -56,7 +56,8 @@ impl Question {
     pub fn layouts(&self, host: &dyn Host, observer: &dyn Observer) -> Result<Vec<Analytic>, Error> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(Vec::new()) };
         let model = model(name, self.seq, host, observer)?;
-        let mut machine = Platform { hardware: hardware(hardware_name, host)?, stack: stack(&self.stack, host)? };
+        let mut machine =
+            Platform { hardware: self.gpus_of_devices(hardware_name, host)?, stack: stack(&self.stack, host)? };
         machine.stack.framework_version.clone_from(&self.framework_version);
         framework(&machine.stack)?;
         let [sizes, micros] = [&self.micro_batch_size, &self.micro].map(|list| each(list));

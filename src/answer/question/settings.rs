@@ -62,6 +62,9 @@ pub struct Question {
     /// Factors by which devices are slower: `2=1.3`.
     #[serde(deserialize_with = "text::list")]
     pub straggler: Vec<String>,
+    /// Factors by which links of a model on hardware have less bandwidth: `1-2=4`, or `1=4` for all of a device.
+    #[serde(deserialize_with = "text::list")]
+    pub slow_link: Vec<String>,
     /// Layers of each stage, or of the whole model; empty: not given.
     #[serde(deserialize_with = "text::list")]
     pub layers: Vec<usize>,
@@ -196,6 +199,7 @@ impl Default for Question {
             costs_per: None,
             profile: None,
             straggler: Vec::new(),
+            slow_link: Vec::new(),
             layers: Vec::new(),
             layout: None,
             balance: false,

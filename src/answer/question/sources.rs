@@ -48,6 +48,11 @@ pub fn model(name: &str, sequence: u32, host: &dyn Host, observer: &dyn Observer
 /// # Errors
 /// No such hardware, or an invalid file.
 pub fn hardware(name: &str, host: &dyn Host) -> Result<Hardware, Error> {
+    if !hardware::kinds(name).map_err(usage)?.is_empty() {
+        return Err(usage(format!(
+            "`hardware`: expected one kind of GPU here, found {name}; name one: only predictions of a layout take several"
+        )));
+    }
     table(name, host, hardware::hardware, hardware::hardware_file)
 }
 
@@ -122,6 +127,31 @@ pub fn straggler(text: &str) -> Result<(u32, Decimal), String> {
 }
 
 impl Question {
+    /// Returns the GPUs of every pipeline device: their kinds, slow ones, and slow links.
+    ///
+    /// # Errors
+    /// No such hardware, or settings that cannot be read.
+    pub(super) fn gpus_of_devices(&self, name: &str, host: &dyn Host) -> Result<Hardware, Error> {
+        let kinds = hardware::kinds(name).map_err(usage)?;
+        let each = kinds.iter().map(|kind| hardware(kind.name, host)).collect::<Result<Vec<_>, _>>()?;
+        let counts: Vec<u32> = kinds.iter().map(|kind| kind.devices).collect();
+        let mut gpus = Hardware::of_kinds(name, &each, &counts).map_or_else(|| hardware(name, host), Ok)?;
+        self.slow_devices()?.into_iter().for_each(|(device, factor)| gpus.slow_device(device, factor.to_f64()));
+        for text in &self.slow_link {
+            gpus.slow_link(text.parse().map_err(|why| usage(format!("`slow-link`: {why}")))?);
+        }
+        Ok(gpus)
+    }
+
+    fn slow_devices(&self) -> Result<Slow, Error> {
+        let slow = self.straggler.iter().map(|text| straggler(text)).collect::<Result<Slow, String>>();
+        let slow = slow.map_err(|why| usage(format!("`straggler`: {why}")))?;
+        if slow.len() < self.straggler.len() {
+            return Err(usage("`straggler` names a device twice; give each once"));
+        }
+        Ok(slow)
+    }
+
     /// Returns the costs without a model on hardware: the costs in the cost file, else the given costs, else unit costs.
     ///
     /// # Errors
@@ -139,12 +169,7 @@ impl Question {
                 per.name()
             )));
         }
-        let slow = self.straggler.iter().map(|text| straggler(text)).collect::<Result<Slow, String>>();
-        let slow = slow.map_err(|why| usage(format!("`straggler`: {why}")))?;
-        if slow.len() < self.straggler.len() {
-            return Err(usage("`straggler` names a device twice; give each once"));
-        }
-        Ok(Costs::Given { costs: Box::new(given), slow })
+        Ok(Costs::Given { costs: Box::new(given), slow: self.slow_devices()? })
     }
 
     /// Returns the costs without a model on hardware, at the micro-batch size asked for.

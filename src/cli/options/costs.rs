@@ -40,7 +40,7 @@ pub struct CostOptions {
     /// Measured costs: a cost file written by `pipesim profile`
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Slow down a device by a factor: 2=1.3 (device 2 takes 1.3 times as long); repeatable
+    /// Slow down a device by a factor: 2=1.3 (device 2 takes 1.3 times as long; with --hardware its kernels do); repeatable
     #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = question::straggler, conflicts_with = "profile")]
     pub slow: Vec<(u32, Decimal)>,
     /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more

@@ -6,7 +6,7 @@ use clap::Args;
 use pipesim_answer::question::{Predicted, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
-use pipesim_models::hardware::STACKS;
+use pipesim_models::hardware::{STACKS, SlowLink};
 use pipesim_models::layout::{Attention, Precision, Recompute, Zero};
 use pipesim_report::{Table, gibibytes, number, quantity};
 
@@ -19,8 +19,8 @@ pub struct HardwareOptions {
     /// Model: a name (llama-3-70b, deepseek-v3, gpt2-xl, ...), a Hugging Face config.json or a shape file
     #[arg(long, value_name = "NAME|FILE")]
     pub model: Option<String>,
-    /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file
-    #[arg(long, value_name = "NAME|FILE", requires = "model", conflicts_with_all = ["costs", "costs_per", "profile", "slow"])]
+    /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file; of several kinds, each with its number of successive pipeline devices: h100-sxm:4,a100-sxm-80gb:4
+    #[arg(long, value_name = "NAME|FILE", requires = "model", conflicts_with_all = ["costs", "costs_per", "profile"])]
     pub hardware: Option<String>,
     /// Tensor-parallel size: GPUs that share each layer
     #[arg(long, value_name = "T", default_value = "1", aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = numbers(1..=MOST as u32))]
@@ -61,6 +61,9 @@ pub struct HardwareOptions {
     /// Version of the framework that the stack runs [default: the newest that is known]
     #[arg(long, value_name = "VERSION", requires = "hardware")]
     pub framework_version: Option<String>,
+    /// Divide the bandwidth of a link by a factor: 1-2=4 between pipeline devices 1 and 2, 1=4 all links of device 1; repeatable
+    #[arg(long, value_name = "LINK=FACTOR", value_parser = str::parse::<SlowLink>)]
+    pub slow_link: Vec<SlowLink>,
     #[command(flatten)]
     pub mixture: MixtureOptions,
 }
@@ -80,6 +83,7 @@ impl HardwareOptions {
     pub fn ask(&self, question: &mut Question) {
         question.model.clone_from(&self.model);
         question.hardware.clone_from(&self.hardware);
+        question.slow_link = self.slow_link.iter().map(ToString::to_string).collect();
         question.stack.clone_from(&self.stack);
         question.framework_version.clone_from(&self.framework_version);
         question.tp = self.tp.all().to_vec();

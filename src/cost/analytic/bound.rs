@@ -8,6 +8,7 @@ use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 
 /// Nanoseconds of one stage's ops, as [`Analytic::table`] rounds them.
+#[derive(Clone, Copy)]
 struct LeastTimes {
     forward: u64,
     /// B, or I + W if the backward is split.
@@ -22,9 +23,12 @@ impl Analytic {
     /// backwards of earlier stages follow its last one. Exchange and optimizer are as in [`Analytic::step`].
     pub fn least_iteration(&self, placement: &Placement, stages: &[Stage], split: bool, alike: &[u32]) -> f64 {
         let stack = &self.machine.stack;
-        let times: Vec<LeastTimes> = stages.iter().map(|stage| LeastTimes::new(&self.passes(stage), split)).collect();
+        let passes = self.passes_on(placement, stages);
+        let of = |stage, direction| LeastTimes::new(&passes(Op::new(Kind::F, stage, 0).in_direction(direction)), split);
+        let of = |direction| (0..placement.stages()).map(|stage| of(stage, direction)).collect::<Vec<LeastTimes>>();
+        let times: Vec<Vec<LeastTimes>> = (0..placement.directions()).map(of).collect();
         let ways: Vec<[Vec<u64>; 2]> =
-            (0..placement.directions()).map(|direction| self.ways(placement, direction, &times)).collect();
+            (0..).zip(&times).map(|(direction, times)| self.ways(placement, direction, times)).collect();
         let blocked = ns(stack.exchange_us * 1e-6);
         let overlaps = stack.step_overlaps > 0.0 && split;
         let mut after = vec![After::default(); alike.len()];
@@ -35,7 +39,8 @@ impl Analytic {
                 let (stage, [down, up]) = (chunk.stage as usize, &ways[chunk.direction as usize]);
                 let micro = u64::from(placement.microbatches_of(chunk.direction, self.layout.micro).len() as u32);
                 (head, tail) = (head.min(down[stage]), tail.min(up[stage]));
-                work += micro * (times[stage].forward + times[stage].backward);
+                let LeastTimes { forward, backward } = times[chunk.direction as usize][stage];
+                work += micro * (forward + backward);
                 let sends = [Kind::F, Kind::B].map(|kind| Op::new(kind, chunk.stage, 0).in_direction(chunk.direction));
                 leaving += micro * sends.into_iter().filter(|op| placement.leaves_device(*op)).count() as u64;
             }

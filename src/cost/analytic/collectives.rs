@@ -3,12 +3,17 @@
 use super::{Analytic, LONGEST_NS, ns};
 use crate::CollectiveCosts;
 use pipesim_models::model_spec::Stage;
+use pipesim_schedule::placement::Placement;
 
 impl Analytic {
     /// Returns the times of the collectives of each stage, in nanoseconds: one gather and one reduction per layer, one after the other.
-    pub(super) fn collectives(&self, stages: &[Stage]) -> CollectiveCosts {
+    pub(super) fn collectives(&self, placement: &Placement, stages: &[Stage]) -> CollectiveCosts {
         let stack = &self.machine.stack;
-        let all = |bytes: f64| stages.iter().map(|stage| ns(self.collective(stage, bytes)).min(LONGEST_NS)).collect();
+        let own = |stage: usize| self.on(placement.device_of_stage(stage as u32, 0));
+        let all = |bytes: f64| {
+            let times = stages.iter().enumerate().map(|(number, stage)| own(number).collective(stage, bytes));
+            times.map(|seconds| ns(seconds).min(LONGEST_NS)).collect()
+        };
         let precision = self.layout.precision;
         CollectiveCosts { gathers: all(stack.gathered(precision)), reductions: all(stack.reduced(precision)) }
     }

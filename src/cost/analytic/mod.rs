@@ -19,12 +19,14 @@ pub use step::{StepTime, TimePart};
 
 use super::{CostError, CostTable, OpTime, Summary, TickUnits};
 use part::PartCosts;
+use pipesim_models::hardware::Hardware;
 use pipesim_models::layout::{Attention, ParallelConfig};
 use pipesim_models::memory::MemoryModel;
 use pipesim_models::model_spec::transformer::{ActivationFunction, Config};
 use pipesim_models::model_spec::{ModelSpec, Stage};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
+use std::collections::BTreeMap;
 
 /// Returns the nanoseconds of a time.
 fn ns(seconds: f64) -> u64 {
@@ -46,6 +48,8 @@ pub struct Analytic {
     /// How the model is distributed.
     pub layout: ParallelConfig,
     passes: Vec<Passes>,
+    /// Costs of the pipeline devices whose GPUs differ.
+    others: BTreeMap<u32, Analytic>,
 }
 
 impl Analytic {
@@ -62,7 +66,13 @@ impl Analytic {
                 layout.precision
             )));
         }
-        let analytic = Analytic { spec: model.spec(), model, machine, layout, passes: Vec::new() };
+        machine.hardware.check_devices(layout.pp).map_err(CostError::Hardware)?;
+        let own = |(&device, hardware): (&u32, &Hardware)| {
+            let machine = Platform { hardware: hardware.clone(), stack: machine.stack.clone() };
+            Ok((device, Analytic::new(model, machine, layout.clone())?))
+        };
+        let others = machine.hardware.devices.iter().map(own).collect::<Result<_, CostError>>()?;
+        let analytic = Analytic { spec: model.spec(), model, machine, layout, passes: Vec::new(), others };
         Ok(Analytic { passes: analytic.part_passes(0), ..analytic })
     }
 
@@ -125,6 +135,20 @@ impl Analytic {
         sum
     }
 
+    /// Returns the costs of a pipeline device.
+    pub fn on(&self, device: u32) -> &Analytic {
+        self.others.get(&device).unwrap_or(self)
+    }
+
+    /// Returns the passes of each op's stage on the device that runs it.
+    fn passes_on<'a>(&'a self, placement: &'a Placement, stages: &'a [Stage]) -> impl Fn(Op) -> Passes + 'a {
+        let usual: Vec<Passes> = stages.iter().map(|stage| self.passes(stage)).collect();
+        move |op| match self.others.get(&placement.device_of(op)) {
+            Some(own) => own.passes(&stages[op.stage() as usize]),
+            None => usual[op.stage() as usize],
+        }
+    }
+
     /// Returns the passes of one repetition of the part with this name.
     pub fn part(&self, name: &str) -> Option<Passes> {
         let place = self.spec.parts.iter().position(|part| part.name == name)?;
@@ -136,14 +160,27 @@ impl Analytic {
         let (Some(to), from) = (placement.receiver(op), placement.device_of(op)) else { return 0.0 };
         let ParallelConfig { tp: tensor, precision, .. } = &self.layout;
         let bytes = self.layout.micro_tokens() as f64 * self.spec.width as f64 * f64::from(precision.bytes());
-        self.machine.transfer(bytes / f64::from(*tensor), self.crosses_nodes(from, to))
+        self.transfer(from, to, bytes / f64::from(*tensor), self.crosses_nodes(from, to))
     }
 
-    /// Returns whether two devices of a pipeline are in different nodes.
+    /// Returns the time of a message between two devices of a pipeline, over the slower of their links.
+    fn transfer(&self, from: u32, to: u32, bytes: f64, crosses: bool) -> f64 {
+        let bytes = bytes * self.machine.hardware.link_factor(from, to);
+        let [one, other] = [from, to].map(|device| self.on(device).machine.transfer(bytes, crosses));
+        one.max(other)
+    }
+
+    /// Returns whether two devices of a pipeline are in different nodes. GPUs of another kind are in nodes of their own.
     fn crosses_nodes(&self, one: u32, other: u32) -> bool {
         let ParallelConfig { tp: tensor, cp: context, dp: data, .. } = &self.layout;
         let gpus = f64::from(*tensor) * f64::from(*context) * f64::from(*data);
-        let node = |device: u32| (f64::from(device) * gpus / self.machine.hardware.gpus_per_node).floor();
+        let node = |device: u32| {
+            let own = self.machine.hardware.of_device(device);
+            let is_alike = |other: &u32| self.machine.hardware.of_device(*other).name == own.name;
+            let alike =
+                if self.others.is_empty() { device } else { (0..device).rev().take_while(is_alike).count() as u32 };
+            (device - alike, (f64::from(alike) * gpus / own.gpus_per_node).floor())
+        };
         node(one) != node(other)
     }
 
@@ -152,28 +189,30 @@ impl Analytic {
     /// # Errors
     /// An overflow of the clock.
     pub fn table(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, CostError> {
-        let passes: Vec<Passes> = stages.iter().map(|stage| self.passes(stage)).collect();
-        let of = |kind: Kind, passes: &Passes| match kind {
-            Kind::F => passes.forward.total(),
-            Kind::I => passes.input.total(),
-            Kind::W => passes.weights.total(),
-            _ => passes.backward.total(),
+        let passes = self.passes_on(placement, stages);
+        let of = |op: Op| {
+            let passes = passes(op);
+            match op.kind() {
+                Kind::F => passes.forward.total(),
+                Kind::I => passes.input.total(),
+                Kind::W => passes.weights.total(),
+                _ => passes.backward.total(),
+            }
         };
         let p = f64::from(placement.devices());
-        let mean = |kind: Kind| passes.iter().map(|passes| of(kind, passes)).sum::<f64>() / p * 1e3;
+        let mean = |kind| (0..placement.stages()).map(|stage| of(Op::new(kind, stage, 0))).sum::<f64>() / p * 1e3;
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
         let summary = Summary::new(mean, comm, self.memory_model().keep());
         let mut table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
-            let passes = &passes[op.stage() as usize];
-            let duration = ns(of(op.kind(), passes));
+            let duration = ns(of(op));
             let exchanges = placement.leaves_device(op);
             let after = if exchanges { ns(self.machine.stack.exchange_us * 1e-6) } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
-        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(stages));
+        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(placement, stages));
         table.check_clock(placement, self.layout.micro)?;
-        Ok(match self.sub_ops(stages) {
+        Ok(match self.sub_ops(placement, stages) {
             Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
             None => table,
         })

@@ -10,16 +10,17 @@ impl Analytic {
     /// Returns the costs with this memory capacity per device.
     pub fn with_memory(&self, bytes: u64) -> Analytic {
         let mut analytic = self.clone();
-        analytic.machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
+        analytic.machine.hardware.set_memory(bytes);
+        analytic.others.values_mut().for_each(|own| own.machine.hardware.set_memory(bytes));
         analytic
     }
 
     /// Returns the activation units that fit on every device, with one stage per device; `None` if the layout cannot be split
     /// that way or less than one fits.
     pub fn room(&self) -> Option<f64> {
-        let (stages, bytes) = (self.stages(self.layout.pp).ok()?, self.machine.hardware.memory_bytes());
-        let memory_model = self.memory_model();
-        let room = stages.iter().map(|stage| memory_model.room(bytes, stage)).fold(f64::INFINITY, f64::min);
+        let (stages, memory_model) = (self.stages(self.layout.pp).ok()?, self.memory_model());
+        let room = (0..).zip(&stages).map(|(device, stage)| memory_model.room(self.capacity(device), stage));
+        let room = room.fold(f64::INFINITY, f64::min);
         (room >= 1.0).then_some(room)
     }
 
@@ -36,6 +37,16 @@ impl Analytic {
         let programs = Programs::from_iter((0..placement.devices()).map(one));
         let schedule = Schedule::new("one micro-batch", placement.clone(), 1, programs);
         let stages = self.stages(placement.stages()).ok()?;
-        Some(self.memory_model().memory(self.machine.hardware.memory_bytes(), &stages, &schedule))
+        Some(self.within(self.memory_model().memory(self.capacity(0), &stages, &schedule)))
+    }
+
+    /// Returns the memory of a pipeline device, in bytes.
+    fn capacity(&self, device: u32) -> u64 {
+        self.on(device).machine.hardware.memory_bytes()
+    }
+
+    /// Returns the memory with the capacities of the devices, if they differ.
+    pub(super) fn within(&self, memory: Memory) -> Memory {
+        if self.others.is_empty() { memory } else { memory.within_each(|device| self.capacity(device)) }
     }
 }

@@ -45,7 +45,8 @@ impl Analytic {
     /// Returns the costs of one slice: the costs of shorter sequences whose tokens also attend to earlier ones.
     fn of_slice(&self, TokenSpan { before, tokens }: TokenSpan) -> Analytic {
         let layout = ParallelConfig { sequence: tokens, ..self.layout.clone() };
-        let slice = Analytic { layout, ..self.clone() };
+        let own = |(&device, own): (&u32, &Analytic)| (device, own.of_slice(TokenSpan { before, tokens }));
+        let slice = Analytic { layout, others: self.others.iter().map(own).collect(), ..self.clone() };
         Analytic { passes: slice.part_passes(before), ..slice }
     }
 
@@ -70,10 +71,15 @@ impl Analytic {
 
     /// Returns the seconds in which each stage's activation of a whole micro-batch is copied to or from the host. The GPUs of a stage that
     /// share a link take turns.
-    fn copy_seconds(&self, stages: &[Stage]) -> Vec<f64> {
-        let (hardware, memory) = (&self.machine.hardware, self.memory_model());
-        let speed = hardware.host_gbytes_per_s * 1e9 * hardware.host_efficiency / self.stage_sharers();
-        stages.iter().map(|stage| if speed > 0.0 { memory.left(stage).forward as f64 / speed } else { 0.0 }).collect()
+    fn copy_seconds(&self, placement: &Placement, stages: &[Stage]) -> Vec<f64> {
+        let memory = self.memory_model();
+        let seconds = |(number, stage): (u32, &Stage)| {
+            let own = self.on(placement.device_of_stage(number, 0));
+            let hardware = &own.machine.hardware;
+            let speed = hardware.host_gbytes_per_s * 1e9 * hardware.host_efficiency / own.stage_sharers();
+            if speed > 0.0 { memory.left(stage).forward as f64 / speed } else { 0.0 }
+        };
+        (0..).zip(stages).map(seconds).collect()
     }
 
     /// Returns the GPUs of a stage that share a link to the host.
@@ -91,7 +97,10 @@ impl Analytic {
     /// # Errors
     /// As [`Analytic::table`]; equal slices that do not divide the sequence, or a slice without tokens.
     pub fn table_of(&self, placement: &Placement, stages: &[Stage], slices: &Slices) -> Result<CostTable, CostError> {
-        let repeats = |costs: &Analytic| stages.iter().map(|stage| ns(costs.repeated(stage).total())).collect();
+        let repeats = |costs: &Analytic| {
+            let own = |number| costs.on(placement.device_of_stage(number, 0));
+            (0..).zip(stages).map(|(number, stage)| ns(own(number).repeated(stage).total())).collect()
+        };
         let of = |costs: &Analytic| {
             let mut table = costs.table(placement, stages)?;
             table.extras.repeats = repeats(costs);
@@ -103,7 +112,8 @@ impl Analytic {
             table.summary.comm = tables.iter().map(|table| table.summary.comm).fold(0.0, f64::max);
             table = CostTable::of_slices(table, tables, placement);
         } else {
-            table.extras.copies = self.copy_seconds(stages).into_iter().map(|seconds| [ns(seconds); 2]).collect();
+            table.extras.copies =
+                self.copy_seconds(placement, stages).into_iter().map(|seconds| [ns(seconds); 2]).collect();
         }
         table.check_clock(placement, self.layout.micro.saturating_mul(slices.count()))?;
         Ok(table)
@@ -131,10 +141,10 @@ impl Analytic {
     ) -> Result<Memory, CostError> {
         let (model, bytes) = (self.memory_model(), self.machine.hardware.memory_bytes());
         if !schedule.is_beyond_microbatches() {
-            return Ok(model.memory(bytes, stages, schedule));
+            return Ok(self.within(model.memory(bytes, stages, schedule)));
         }
         let spans = if schedule.slices().is_cut() { self.spans(schedule.slices())? } else { Vec::new() };
-        Ok(model.memory_beyond(bytes, stages, schedule, &spans, times))
+        Ok(self.within(model.memory_beyond(bytes, stages, schedule, &spans, times)))
     }
 
     /// Rejects what has no costs or bytes on hardware.
@@ -175,7 +185,7 @@ impl Analytic {
     pub(super) fn pass_beyond(&self, slices: &[Analytic], stages: &[Stage], schedule: &Schedule, device: u32) -> Pass {
         let (placement, counts) = (&schedule.placement, schedule.counts());
         let of = |op: Op| {
-            let (costs, stage) = (slices.get(op.slice_number())?, stages.get(op.stage() as usize)?);
+            let (costs, stage) = (slices.get(op.slice_number())?.on(device), stages.get(op.stage() as usize)?);
             let passes = costs.passes(stage);
             let pass = match op.kind() {
                 Kind::F => passes.forward,

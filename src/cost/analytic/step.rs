@@ -87,7 +87,7 @@ impl Analytic {
     fn device_pass(&self, placement: &Placement, stages: &[Stage], device: u32, split: bool) -> Pass {
         let mut sum = Pass::default();
         for chunk in placement.held_by(device) {
-            let passes = self.passes(&stages[chunk.stage as usize]);
+            let passes = self.on(device).passes(&stages[chunk.stage as usize]);
             let micro = placement.microbatches_of(chunk.direction, self.layout.micro).len() as f64;
             let backward = if split { passes.input + passes.weights } else { passes.backward };
             sum = sum + (passes.forward + backward) * micro;
@@ -99,7 +99,7 @@ impl Analytic {
     /// chunks also all but one of the last p micro-batches, whose backwards pass v - 1 chunks after the first chunk's gradients are
     /// complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
-        let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
+        let of = |stage: u32| self.on(device).passes(&stages[stage as usize]).backward.total();
         let one: f64 = placement.stages_of(device).map(of).sum();
         let later = f64::from(self.layout.micro.min(self.layout.pp)) - 1.0;
         one * (1.0 + later * (1.0 - 1.0 / self.chunks(placement)))
@@ -113,10 +113,11 @@ impl Analytic {
     }
 
     pub(super) fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
-        let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
+        let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.on(device).machine);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
         let groups = self.rank_parameters(held);
-        let exchange: f64 = groups.iter().map(|&(parameters, replicas)| self.exchange(parameters, replicas)).sum();
+        let own = self.on(device);
+        let exchange: f64 = groups.iter().map(|&(parameters, replicas)| own.exchange(parameters, replicas)).sum();
         let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
         // at least the last chunk's share is exposed
@@ -157,7 +158,8 @@ impl Analytic {
     /// Returns the exposed exchange of forwards and backwards outside of pairs on a device, in seconds: before the first pair and
     /// after the last one. Megatron's interleaved 1F1B has one more forward before the first pair.
     fn unpaired(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
-        let hidden: f64 = placement.stages_of(device).map(|stage| self.passes(&stages[stage as usize]).hidden).sum();
+        let hidden = placement.stages_of(device).map(|stage| self.on(device).passes(&stages[stage as usize]).hidden);
+        let hidden: f64 = hidden.sum();
         let (p, v) = (f64::from(self.layout.pp), f64::from(self.layout.chunks));
         let alone = if self.layout.pp == 1 { 1.0 } else { ((v - 1.0) * p + 1.0) / v };
         hidden * alone.min(f64::from(self.layout.micro))
@@ -180,7 +182,10 @@ impl Analytic {
             let bytes = self.rank_parameters(stages).iter().map(|(parameters, _)| parameters).sum::<f64>()
                 * stack.gradient(layout.precision);
             let in_node = if self.crosses_nodes(device, other) { 1.0 } else { 2.0 };
-            self.machine.reduce_in(GpuGroup { ranks: 2.0, in_node }, bytes, bytes / bucket)
+            let group = GpuGroup { ranks: 2.0, in_node };
+            let bytes = bytes * self.machine.hardware.link_factor(device, other);
+            let both = [device, other].map(|end| self.on(end).machine.reduce_in(group, bytes, bytes / bucket));
+            both[0].max(both[1])
         };
         held.into_iter().map(sum).sum()
     }
@@ -302,7 +307,7 @@ impl Analytic {
         let elements = self.spec.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tp);
         let gradient = self.machine.stack.gradient(self.layout.precision);
         let crosses = first != last && self.layout.gpus() as f64 > self.machine.hardware.gpus_per_node;
-        self.machine.transfer(2.0 * elements * gradient, crosses)
+        self.transfer(first, last, 2.0 * elements * gradient, crosses || self.crosses_nodes(first, last))
     }
 
     /// Returns the FLOPs of a step as publications count them: products of F, I and W and all scores, without recomputation.

@@ -4,6 +4,7 @@ use super::pass::Passes;
 use super::{Analytic, LONGEST_NS, ns};
 use crate::pair::{LayerOps, PassTimes, SubOps};
 use pipesim_models::model_spec::{EMBEDDING, HEAD, Stage};
+use pipesim_schedule::placement::Placement;
 
 fn times([forward, input, weights]: [f64; 3]) -> PassTimes {
     let [forward, input, weights] = [forward, input, weights].map(|seconds| ns(seconds).min(LONGEST_NS));
@@ -24,12 +25,14 @@ fn layer(passes: &Passes) -> LayerOps {
 
 impl Analytic {
     /// Returns the sub-ops of each stage, in model order; `None` for a model without experts, which has no communication to hide.
-    pub fn sub_ops(&self, stages: &[Stage]) -> Option<Vec<SubOps>> {
+    pub fn sub_ops(&self, placement: &Placement, stages: &[Stage]) -> Option<Vec<SubOps>> {
         self.model.experts?;
-        let of = |stage: &Stage| {
+        let of = |(number, stage): (usize, &Stage)| {
             let has_one_queue = self.machine.stack.has_one_queue();
             let mut ops = SubOps { delays_weights: self.layout.delay_wgrad, has_one_queue, ..SubOps::default() };
-            for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
+            for (part, passes) in
+                self.spec.parts.iter().zip(&self.on(placement.device_of_stage(number as u32, 0)).passes)
+            {
                 match (part.name, stage.count(part.name)) {
                     (_, 0) => {}
                     (EMBEDDING, _) => ops.first = whole(passes),
@@ -39,6 +42,6 @@ impl Analytic {
             }
             ops
         };
-        Some(stages.iter().map(of).collect())
+        Some(stages.iter().enumerate().map(of).collect())
     }
 }

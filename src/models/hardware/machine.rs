@@ -1,6 +1,8 @@
 //! A GPU model and the node around it.
 
+use super::devices::SlowLink;
 use crate::layout::Precision;
+use std::collections::BTreeMap;
 
 /// Description of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,7 +80,11 @@ pub(super) use numbers;
 
 numbers! {
     /// A GPU and the node around it. Peaks are nominal and dense; the achieved part of a peak is an efficiency.
-    Hardware {
+    Hardware [
+        devices: BTreeMap<u32, Hardware> = "GPUs of pipeline devices that differ"
+        device_count: u32 = "number of pipeline devices whose GPUs are named; 0: all are alike, whatever their number"
+        slow_links: Vec<SlowLink> = "links between two pipeline devices that have less bandwidth"
+    ] {
         positive bf16_tflops <= 1e6: "peak of products in bf16 and fp16, TFLOP/s, without sparsity",
         any fp32_tflops <= 1e6: "peak of products in fp32 (TF32 where the chip has it), TFLOP/s; 0: none",
         any fp8_tflops <= 1e6: "peak of products in fp8 and mxfp8, TFLOP/s; 0: the chip has none",

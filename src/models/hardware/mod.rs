@@ -4,12 +4,14 @@
 //! `base = "megatron-core"` and any of [`Stack::FIELDS`]. The embedded files are in the folder `hardware`, each number with its
 //! source; `gpu` and `stacks/common` hold the common ones.
 
+mod devices;
 mod file;
 mod interval;
 mod machine;
 mod products;
 mod stack;
 
+pub use devices::{HardwareKind, SlowLink, kinds};
 pub use file::toml;
 pub use file::{Error, Files, hardware, hardware_file, hardware_with, stack, stack_file, stack_with};
 pub use interval::IntervalClass;
@@ -26,7 +28,7 @@ macro_rules! embedded {
 /// Embedded hardware; the first holds common numbers.
 pub(crate) const FILES: &[(&str, &str)] = &embedded!(
     "": "gpu" "a100-sxm-80gb" "a100-sxm-40gb" "h100-sxm" "h100-sxm-96gb-500w" "h200-sxm" "b200" "gb200" "gb300" "h100-pcie" "h100-nvl"
-    "h800-sxm" "h20" "a800-sxm-80gb" "l40s" "rtx-4090" "b300" "mi300x" "mi325x" "mi355x" "cpu"
+    "h800-sxm" "h20" "a800-sxm-80gb" "l40s" "rtx-4090" "b300" "mi300x" "mi325x" "mi355x" "gh200" "gh200-144gb" "cpu"
 );
 
 /// Embedded training software; the first holds what most of it shares.

@@ -3,8 +3,7 @@
 use pipesim_schedule::nearest::words;
 
 /// A name's beginning, and the built-in hardware with the most similar chip; empty if none is similar.
-const PRODUCTS: [(&str, &str); 52] = [
-    ("gh200", "h200-sxm"),
+const PRODUCTS: [(&str, &str); 51] = [
     ("h200-nvl", "h200-sxm"),
     ("h800-pcie", "h800-sxm"),
     ("h20-3e", "h20"),

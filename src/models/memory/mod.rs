@@ -50,6 +50,9 @@ pub struct DeviceMemory {
     pub unsharded: u64,
     /// Sum of all.
     pub total: u64,
+    /// Its own capacity, if devices differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
     /// Breakdown of the numbers above, for mixtures of experts.
     #[serde(skip_serializing_if = "MixtureMemory::is_none")]
     pub of_which: MixtureMemory,
@@ -75,6 +78,7 @@ impl DeviceMemory {
             buffers,
             unsharded,
             total,
+            capacity_bytes: None,
             of_which,
             allocated,
         }
@@ -86,10 +90,25 @@ fn is_zero(bytes: &u64) -> bool {
 }
 
 impl Memory {
-    /// Returns the device with the highest total; the first among equals.
+    /// Returns the device with the highest total, or the one with the least room if capacities differ; the first among equals.
     pub fn fullest(&self) -> DeviceMemory {
         let devices = self.per_device.iter().rev().copied();
-        devices.max_by_key(|device| device.total).unwrap_or_default()
+        let taken = |device: &DeviceMemory| i128::from(device.total) - i128::from(device.capacity_bytes.unwrap_or(0));
+        devices.max_by_key(taken).unwrap_or_default()
+    }
+
+    /// Returns the same memory with the capacity of each device.
+    pub fn within_each(mut self, bytes: impl Fn(u32) -> u64) -> Memory {
+        self.per_device.iter_mut().for_each(|device| device.capacity_bytes = Some(bytes(device.device)));
+        let fullest = self.fullest();
+        let capacity_bytes = fullest.capacity_bytes.unwrap_or(self.capacity_bytes);
+        Memory { capacity_bytes, fits: fullest.total <= capacity_bytes, ..self }
+    }
+
+    /// Returns the capacity of all devices together.
+    pub fn capacity(&self) -> u128 {
+        let own = |device: &DeviceMemory| u128::from(device.capacity_bytes.unwrap_or(self.capacity_bytes));
+        self.per_device.iter().map(own).sum()
     }
 
     /// Returns the same memory with a limit of `bytes`.
