@@ -10,7 +10,7 @@ const SETTINGS: &str = "\
     layout link link-contention link-scope lr lr-schedule max-active-stages max-ops max-sequence max-ticks measured memory-cap micro \
     micro-batch-size min-lr model moe-overlap objective overlap overlap-slowdown pipeline precision products profile ranks recompute \
     record repeat-batch resume rounds routing sample-every sample-prompt sample-seed sample-tokens samples save-every schedule schedules \
-    seed seq sequence-parallel set sharing slice-lengths slots slow-link stack stages step steps straggler temperature time-limit timeout tokenizer \
+    seed seq sequence-parallel set shard sharing slice-lengths slots slow-link stack stages step steps straggler temperature time-limit timeout tokenizer \
     top-k tp transfer transfer-to unit-ms unshard-lookahead until validate-every validation-batches vocabulary warmup warmup-steps \
     weight-decay window zero";
 

@@ -35,6 +35,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("edp", "expert-data-parallel degree"),
     ("world", "number of GPUs"),
     ("zero", "ZeRO stage, 0 to 3"),
+    ("shard", "replicas, of dp * cp, that share what ZeRO shards"),
     ("sequence_parallel", "whether sequence parallelism is on"),
     ("precision", "of matrix products: bf16, fp16, fp32, fp8, mxfp8, nvfp4"),
     ("recompute", "none, selective, full, or parts"),
@@ -152,6 +153,7 @@ impl Facts {
         self.set("b", l.micro_batch_size).set("batch", l.batch()).set("seq", l.sequence).set("rounds", l.rounds);
         self.set("tp", l.tp).set("cp", l.cp).set("ep", l.ep).set("etp", l.etp).set("dp", l.dp).set("edp", l.edp());
         self.set("world", l.gpus()).set("zero", l.zero as u8).set("sequence_parallel", l.sequence_parallel);
+        self.set("shard", l.replicas()[0].shard);
         self.set("precision", l.precision.name()).set("recompute", recompute).set("recompute_modules", modules);
         self.set("dispatcher", l.dispatcher.name()).set("routing", l.routing.name());
         self.set("cuda_graph", l.cuda_graph.name()).set("moe_overlap", l.moe_overlap);

@@ -68,6 +68,21 @@ pub struct Job {
 }
 
 impl Job {
+    /// Sets how many replicas share what ZeRO shards, if `groups` of them do.
+    pub(crate) fn share(&mut self, groups: Option<u32>) {
+        let replicas = self.reading.dp.and_then(|dp| dp.checked_mul(self.reading.cp.unwrap_or(1)));
+        match replicas.zip(groups.filter(|&groups| groups > 1)) {
+            Some((all, groups)) if all.is_multiple_of(groups) => {
+                self.further.insert("shard".to_string(), (all / groups).to_string());
+            }
+            Some(_) => {
+                let why = "Data parallel size should be divisible by partial DistOpt shard factor";
+                self.refused.push(why.to_string());
+            }
+            None => {}
+        }
+    }
+
     /// Returns the job as JSON; in its reading, what the job does not say is null.
     pub fn to_json(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();

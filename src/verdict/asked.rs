@@ -296,6 +296,7 @@ fn refused(job: &Job, question: &Question, model: &Config, hardware: &Hardware) 
         precision: question.precision,
         recompute: question.recompute,
         zero: question.zero,
+        shard: question.shard,
         sequence_parallel: question.sequence_parallel,
         ep: question.ep,
         etp: question.etp.unwrap_or(1),

@@ -166,6 +166,7 @@ fn settings(layout: &ParallelConfig) -> Vec<(&'static str, String)> {
         ("recompute", layout.recompute.to_string()),
         ("zero", (layout.zero as u8).to_string()),
         ("sequence-parallel", layout.sequence_parallel.to_string()),
+        ("shard", layout.shard.map_or("all".to_string(), |shard| shard.to_string())),
     ]
 }
 
@@ -173,8 +174,10 @@ impl Mine<'_> {
     /// Finds the change of one setting that saves the most, or of two if one does not help.
     fn smallest(&self) -> Result<Option<SmallChange>, Error> {
         let all = settings(&self.plan.layout);
-        let singles = (0..all.len()).map(|one| vec![one]);
-        let pairs = (0..all.len()).flat_map(|one| (one + 1..all.len()).map(move |other| vec![one, other]));
+        // `shard`, the last one, follows the others
+        let count = all.len() - 1;
+        let singles = (0..count).map(|one| vec![one]);
+        let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| vec![one, other]));
         for (free, tried) in [(singles.collect::<Vec<_>>(), TRIED), (pairs.collect(), 1)] {
             let mut found: Vec<Plan> = if tried > 1 { self.near().collect() } else { Vec::new() };
             for free in free {
@@ -199,7 +202,7 @@ impl Mine<'_> {
         free: &[usize],
         keep: usize,
     ) -> Result<Option<Plan>, PlanError> {
-        let is_fixed = |at: usize| !free.contains(&at);
+        let is_fixed = |at: usize| !free.contains(&at) && at + 1 < all.len();
         let fixed = all.iter().enumerate().filter(|(at, _)| is_fixed(*at));
         let text = fixed.map(|(_, (name, value))| format!("{name}={value}")).collect::<Vec<_>>().join(",");
         let asked = self.report.search.question;
@@ -239,8 +242,20 @@ impl Mine<'_> {
 
     /// Returns the question with the layout of a plan.
     fn with_layout(&self, plan: &Plan) -> Question {
-        let ParallelConfig { tp, pp, dp, cp, ep, chunks, micro_batch_size, recompute, zero, sequence_parallel, .. } =
-            plan.layout;
+        let ParallelConfig {
+            tp,
+            pp,
+            dp,
+            cp,
+            ep,
+            chunks,
+            micro_batch_size,
+            recompute,
+            zero,
+            shard,
+            sequence_parallel,
+            ..
+        } = plan.layout;
         let own = &self.plan.layout;
         let mut question = Question {
             tp: vec![tp],
@@ -251,6 +266,7 @@ impl Mine<'_> {
             micro_batch_size: vec![micro_batch_size],
             recompute,
             zero,
+            shard,
             sequence_parallel,
             ..self.asked.question.clone()
         };

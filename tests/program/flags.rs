@@ -131,6 +131,7 @@ const VALUES: &[(&str, &str)] = &[
     ("seed", "7"),
     ("seq", "8"),
     ("sequence-parallel", ""),
+    ("shard", "2"),
     ("set", "v=4"),
     ("sharing", "fair"),
     ("gpu-slices", "2"),
@@ -211,28 +212,28 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
                   effort slice-lengths overlap layers balance sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
+                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set slice-lengths layers balance sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[
             ("layout", "both directions together are as long"),
             COLOR,
@@ -245,34 +246,34 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set slice-lengths overlap layers balance profile \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[("max-active-stages", "the collectives take no time"), COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
         refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per profile sharing link-scope link-contention samples jitter-seed \
-                  ep etp dispatcher routing moe-overlap delay-wgrad",
+                  ep etp dispatcher routing moe-overlap delay-wgrad shard",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[("max-active-stages", "the collectives take no time"), QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler \
-                  framework-version model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
+                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
         same: &[QUIET],
     },
     Setting {
@@ -344,12 +345,12 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
         same: &[("max-active-stages", "the collectives take no time")],
     },
     Setting {
@@ -432,7 +433,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
     Setting {
         command: "predict --job $D/job.sh --hardware h100-sxm",
-        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout ep etp dispatcher routing moe-overlap \
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard ep etp dispatcher routing moe-overlap \
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait sharing link-scope link-contention \
                   host-link-devices samples jitter-seed title width font-size no-memory no-waits no-notes question micro",
         same: &[QUIET, OWN, DP, BF16, VERSION, ENOUGH_SLOTS, PALETTE, THE_JOB],
@@ -444,7 +445,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "explain --job $D/job.sh --hardware h100-sxm",
-        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout ep etp dispatcher routing moe-overlap \
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard ep etp dispatcher routing moe-overlap \
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size palette no-memory no-waits \
                   no-notes window collapse question micro",
         same: &[QUIET, OWN, DP, BF16, VERSION, ("zero", "no time changes"), ("attention", "no time changes"), THE_JOB],

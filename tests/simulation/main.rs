@@ -37,6 +37,7 @@ mod questions;
 mod rationals;
 mod replicas;
 mod report;
+mod shards;
 mod shares;
 mod slice_costs;
 mod slices;

@@ -79,7 +79,14 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
                                         continue;
                                     }
                                     let same = zero != Zero::None && dp * cp == 1 || sequence_parallel && tp == 1;
-                                    all.extend((!same).then_some((layout, schedule)));
+                                    // the replicas of a node may share states, too
+                                    let (node, whole) = (question.machine.hardware.gpus_per_node as u32 / tp, dp * cp);
+                                    let groups = zero != Zero::None && node > 1 && node < whole && whole % node == 0;
+                                    let shards = [None, Some(node).filter(|_| groups && node % cp == 0)];
+                                    let shards = &shards[..if shards[1].is_some() { 2 } else { 1 }];
+                                    let of =
+                                        |&shard: &Option<u32>| (ParallelConfig { shard, ..layout.clone() }, schedule);
+                                    all.extend(shards.iter().filter(|_| !same).map(of));
                                 }
                             }
                         }
@@ -94,8 +101,15 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
 /// The best plans are those that predicting everything finds, for memory that is plenty, scarce, and very scarce.
 #[test]
 fn the_search_finds_what_predicting_every_layout_finds() {
-    for (model, gpus, gib, batch) in [("gpt2-medium", 4, 80.0, 8), ("gpt2-medium", 4, 9.0, 8), ("gpt2", 6, 4.5, 12)] {
+    let cases = [
+        ("gpt2-medium", 4, 80.0, 8, 8.0),
+        ("gpt2-medium", 4, 9.0, 8, 8.0),
+        ("gpt2", 6, 4.5, 12, 8.0),
+        ("gpt2", 8, 80.0, 8, 2.0),
+    ];
+    for (model, gpus, gib, batch, node) in cases {
         let mut question = question(model, gpus, gib, batch);
+        question.machine.hardware.gpus_per_node = node;
         question.keep = 5;
         let plans = plan(&question, BTreeMap::new(), &Silent).unwrap();
         let every = every_layout(&question).into_iter();

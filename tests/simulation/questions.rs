@@ -54,6 +54,7 @@ fn asked(layout: &ParallelConfig, schedule: &str, names_chunks: bool, model: &st
         precision: layout.precision,
         recompute: layout.recompute,
         zero: layout.zero,
+        shard: layout.shard,
         sequence_parallel: layout.sequence_parallel,
         attention: layout.attention,
         ep: layout.ep,

@@ -5,7 +5,7 @@ use pipesim::costs::{Analytic, Platform};
 use pipesim::models::{Biases, Experts, Stage, TransformerConfig, hardware, stack, transformer_named};
 use pipesim::schedules::Fsdp;
 use pipesim::{Costs, Hardware, ParallelConfig, Schedule, Selection, Stack, Zero};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// GB/s of a link, and of a GPU's network.
 const LINK: f64 = 1.0;
@@ -97,6 +97,19 @@ fn placed(weights: &[Weight], layout: &ParallelConfig, experts: usize) -> Vec<He
     held
 }
 
+/// Cuts each of the ranks that hold the same into `groups` of neighbours: first those that a rank shares states with, then those with the
+/// same share, which is that part of the elements.
+fn cut(held: &Held, rank: usize, groups: usize) -> [Held; 2] {
+    let sharing = |(elements, all, layer): &(f64, Vec<usize>, Option<usize>)| {
+        let (size, place) = (all.len() / groups, all.iter().position(|other| *other == rank).unwrap());
+        let near = all[place / size * size..][..size].to_vec();
+        let same = all.iter().copied().skip(place % size).step_by(size).collect();
+        ((*elements, near, *layer), (elements / size as f64, same, *layer))
+    };
+    let (near, same) = held.iter().map(sharing).unzip();
+    [near, same]
+}
+
 /// Seconds in which a ring over each group passes `bytes` per element `times` times, on nodes of `node` GPUs.
 fn seconds(held: &Held, rank: usize, node: usize, (times, bytes): (f64, f64)) -> f64 {
     let of = |(elements, group, _): &(f64, Vec<usize>, Option<usize>)| {
@@ -179,6 +192,7 @@ fn case(dice: &mut Dice) -> Option<(TransformerConfig, ParallelConfig)> {
         sequence: 64,
         sequence_parallel: tp > 1,
         zero,
+        shard: (zero != Zero::None && dice.below(2) == 0).then(|| pick(dice, &[1, 2, 4, 8])),
         ..ParallelConfig::default()
     };
     layout.validate(&model).is_ok().then_some((model, layout))
@@ -192,7 +206,7 @@ const BYTES: [(&str, [f64; 5]); 2] =
 #[test]
 fn memory_and_traffic_are_those_of_an_explicit_placement() {
     let mut dice = Dice(17);
-    let (mut compared, mut of_stage, mut without_dense, mut alone) = (0, [0; 4], 0, 0);
+    let (mut compared, mut of_stage, mut without_dense, mut alone, mut cut_up) = (0, [0; 4], 0, 0, [0; 4]);
     while compared < 400 {
         let Some((model, layout)) = case(&mut dice) else { continue };
         let ((name, [weight, gradient, states, reduced, gathered]), node) =
@@ -211,10 +225,17 @@ fn memory_and_traffic_are_those_of_an_explicit_placement() {
             let ends = [device == 0, device + 1 == stages.len()];
             let weights = weights(&model, layers, ends);
             let ranks = placed(&weights, &layout, model.experts.map_or(1, |experts| experts.count));
+            let groups = layout.shard.map_or(1, |shard| (layout.dp * layout.cp / shard) as usize);
+            // the links of a node and its network sum and gather at the same time
+            let both = |within: f64, across: f64| match layout.shard {
+                Some(shard) if (shard * layout.tp) as usize <= node => within.max(across),
+                _ => within + across,
+            };
             for (rank, held) in ranks.iter().enumerate() {
+                let [near, same] = cut(held, rank, groups);
                 let context = format!("{layout:?} {model:?} {name}, nodes of {node}: rank {rank} of stage {device}");
                 // memory: what is sharded is divided among the ranks that hold the same
-                let sharded: f64 = held.iter().map(|(elements, group, _)| elements / group.len() as f64).sum();
+                let sharded: f64 = near.iter().map(|(elements, group, _)| elements / group.len() as f64).sum();
                 let whole: f64 = held.iter().map(|(elements, ..)| elements).sum();
                 let of = |bytes: f64, from: Zero| bytes * if layout.zero >= from { sharded } else { whole };
                 let device = &memory.per_device[device];
@@ -227,46 +248,61 @@ fn memory_and_traffic_are_those_of_an_explicit_placement() {
                     assert!((0.0..2.0 * each).contains(&(found as f64 - expected)), "{context}: {found} {expected}");
                 }
                 // traffic: per step up to ZeRO-2, per pass with ZeRO-3
-                let time = |times, bytes| seconds(held, rank, node, (times, bytes));
+                let time = |times, bytes| seconds(&near, rank, node, (times, bytes));
+                let summed = seconds(&same, rank, node, (2.0, reduced));
                 let updated = if layout.zero == Zero::None { whole } else { sharded };
                 let exchange = match layout.zero {
                     Zero::None => time(2.0, reduced),
-                    Zero::Optimizer | Zero::Gradients => time(1.0, reduced) + time(1.0, 2.0),
+                    Zero::Optimizer | Zero::Gradients => time(1.0, reduced) + summed + time(1.0, 2.0),
                     Zero::Weights => 0.0,
                 };
                 let found = after[device.device as usize] as f64;
                 assert!((found - 1e9 * exchange - updated).abs() < 1.0, "{context}: {found} ns, {exchange} s");
                 let passes = costs.passes(stage);
-                let [forward, backward] = match layout.zero {
-                    Zero::Weights => [time(1.0, gathered), time(1.0, gathered) + time(1.0, reduced)],
-                    _ => [0.0; 2],
+                let [forward, weights, backward] = match layout.zero {
+                    Zero::Weights => {
+                        let parts: BTreeSet<Option<usize>> = near.iter().map(|(.., part)| *part).collect();
+                        let within = |bytes: f64, part: &Option<usize>| {
+                            let of = |held: &Held| held.iter().filter(|(.., own)| own == part).cloned().collect();
+                            let [near, same]: [Held; 2] = [of(&near), of(&same)];
+                            both(seconds(&near, rank, node, (1.0, bytes)), seconds(&same, rank, node, (2.0, reduced)))
+                        };
+                        let all = |bytes: f64| parts.iter().map(|part| within(bytes, part)).sum::<f64>();
+                        [time(1.0, gathered), all(reduced), all(gathered + reduced)]
+                    }
+                    _ => [0.0; 3],
                 };
                 for (found, expected) in [
                     (passes.forward.data, forward),
                     (passes.input.data, forward),
-                    (passes.weights.data, backward - forward),
+                    (passes.weights.data, weights),
                     (passes.backward.data, backward),
                 ] {
                     assert!((found - expected).abs() < 1e-9 * (1.0 + expected), "{context}: {found} s, {expected} s");
                 }
             }
             if layout.zero == Zero::Weights {
-                check_gathered(&costs, &stages, schedule, device as u32, &ranks[0]);
+                let [near, same] = cut(&ranks[0], 0, groups);
+                check_gathered(&costs, &stages, schedule, device as u32, &near);
                 // the same if whole stages are gathered between ops
                 let fsdp = Some(Fsdp::default());
                 let whole =
                     Analytic::new(model, costs.machine.clone(), ParallelConfig { fsdp, ..layout.clone() }).unwrap();
                 let found = whole.table(&schedule.placement, &stages).unwrap().extras.collectives.unwrap();
-                let time = |bytes| (1e9 * seconds(&ranks[0], 0, node, (1.0, bytes))).round() as u64;
-                assert!(found.gathers[device].abs_diff(time(gathered)) < 2, "{layout:?}");
-                assert!(found.reductions[device].abs_diff(time(reduced)) < 2, "{layout:?}");
+                let ns = |seconds: f64| (1e9 * seconds).round() as u64;
+                let time = |bytes| seconds(&near, 0, node, (1.0, bytes));
+                let summed = both(time(reduced), seconds(&same, 0, node, (2.0, reduced)));
+                assert!(found.gathers[device].abs_diff(ns(time(gathered))) < 2, "{layout:?}");
+                assert!(found.reductions[device].abs_diff(ns(summed)) < 2, "{layout:?}");
             }
         }
         compared += 1;
+        cut_up[layout.zero as usize] += usize::from(layout.shard.is_some_and(|shard| shard < layout.dp * layout.cp));
         of_stage[layout.zero as usize] += 1;
         without_dense += usize::from(layout.dp * layout.cp == 1 && model.experts.is_some() && layout.edp() > 1);
         alone += usize::from(layout.dp * layout.cp > 1 && model.experts.is_some() && layout.edp() == 1);
     }
+    assert!(cut_up[1..].iter().all(|&count| count > 10), "{cut_up:?}");
     assert!(of_stage.iter().all(|&count| count > 50), "{of_stage:?}");
     assert!(without_dense >= 10 && alone >= 10, "only experts have replicas in {without_dense}, all others in {alone}");
 }

@@ -18,8 +18,20 @@ const MORE: [u32; 4] = [2, 4, 8, 16];
 pub const MOST_GPUS: u32 = 1 << 20;
 
 /// Fixed values in the order in which leaving one out is tried.
-const RELAXED: [&str; 11] =
-    ["recompute", "zero", "sequence-parallel", "micro-batch-size", "layers", "chunks", "dp", "cp", "ep", "tp", "pp"];
+const RELAXED: [&str; 12] = [
+    "recompute",
+    "shard",
+    "zero",
+    "sequence-parallel",
+    "micro-batch-size",
+    "layers",
+    "chunks",
+    "dp",
+    "cp",
+    "ep",
+    "tp",
+    "pp",
+];
 
 fn refuse<T>(expected: impl Into<String>, found: impl ToString, remedy: impl Into<Remedy>) -> Result<T, PlanError> {
     Err(PlanError::new(expected, found, remedy))

@@ -26,13 +26,15 @@ pub struct Fixed {
     pub chunks: BTreeSet<u32>,
     pub recompute: Vec<Recompute>,
     pub zero: Vec<Zero>,
+    /// Replicas that share what ZeRO shards.
+    pub shard: BTreeSet<u32>,
     pub sequence_parallel: Option<bool>,
     /// Layers per stage.
     pub layers: Option<Vec<usize>>,
 }
 
 /// Names of the values that can be fixed, each with its aliases.
-const KEYS: [(&str, &[&str]); 11] = [
+const KEYS: [(&str, &[&str]); 12] = [
     ("tp", &["tensor-parallel-size", "tensor-model-parallel-size"]),
     ("pp", &["stages", "p", "pipeline-parallel-size", "pipeline-model-parallel-size"]),
     ("dp", &["data-parallel-size"]),
@@ -42,6 +44,7 @@ const KEYS: [(&str, &[&str]); 11] = [
     ("chunks", &["vp", "vpp", "v", "virtual-stages"]),
     ("recompute", &[]),
     ("zero", &[]),
+    ("shard", &[]),
     ("sequence-parallel", &["sp", "sequence_parallel"]),
     ("layers", &[]),
 ];
@@ -78,7 +81,7 @@ impl Fixed {
     }
 
     /// Returns the sets of numbers by key.
-    fn numbers(&mut self) -> [(&'static str, &mut BTreeSet<u32>); 7] {
+    fn numbers(&mut self) -> [(&'static str, &mut BTreeSet<u32>); 8] {
         [
             ("tp", &mut self.tp),
             ("pp", &mut self.pp),
@@ -87,6 +90,7 @@ impl Fixed {
             ("ep", &mut self.ep),
             ("micro-batch-size", &mut self.micro_batch_size),
             ("chunks", &mut self.chunks),
+            ("shard", &mut self.shard),
         ]
     }
 

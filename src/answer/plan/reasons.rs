@@ -43,6 +43,7 @@ fn difference(plan: &Plan, other: &Plan) -> String {
     add(a.micro_batch_size != b.micro_batch_size, format!("micro-batch {}", b.micro_batch_size));
     add(a.recompute != b.recompute, format!("recompute {}", b.recompute));
     add(a.zero != b.zero, format!("ZeRO {}", b.zero));
+    add(a.shard != b.shard, b.shard.map_or("shared by all".to_string(), |shard| format!("shard {shard}")));
     add(
         a.sequence_parallel != b.sequence_parallel,
         format!("sequence parallelism {}", if b.sequence_parallel { "on" } else { "off" }),

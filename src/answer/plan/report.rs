@@ -11,7 +11,7 @@ use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quanti
 use serde_json::{Map, Value, json};
 
 /// Columns of the CSV, and where each is in a plan's JSON.
-const COLUMNS: [(&str, &str); 26] = [
+const COLUMNS: [(&str, &str); 27] = [
     ("gpus", "/gpus"),
     ("schedule", "/schedule"),
     ("tp", "/tp"),
@@ -24,6 +24,7 @@ const COLUMNS: [(&str, &str); 26] = [
     ("chunks", "/chunks"),
     ("recompute", "/recompute"),
     ("zero", "/zero"),
+    ("shard", "/shard"),
     ("sequence_parallel", "/sequence_parallel"),
     ("layers", "/layers"),
     ("iteration_s", "/iteration_s"),
@@ -141,7 +142,11 @@ impl PlanReport<'_> {
             cells.push(if *pp == 1 { "–".to_string() } else { format!("{}{chunks}{split}", plan.schedule) });
             cells.push(format!("{micro_batch_size} × {}", plan.layout.micro));
             cells.push(recompute.to_string());
-            cells.push(if *zero == Zero::None { "–".to_string() } else { zero.to_string() });
+            cells.push(match plan.layout.shard {
+                Some(shard) => format!("{zero}, shard {shard}"),
+                None if *zero == Zero::None => "–".to_string(),
+                None => zero.to_string(),
+            });
             cells.push(if *sequence_parallel { "yes" } else { "–" }.to_string());
             let [low, high] = plan.estimate.iteration_interval_s.map(|seconds| number(1e3 * seconds));
             cells.push(format!("{} ({low} to {high})", quantity(1e3 * plan.estimate.iteration_s, "ms")));
@@ -224,6 +229,7 @@ impl PlanReport<'_> {
             "recompute": l.recompute.to_string(),
             "stage_layout": plan.estimate.stage_layout,
             "zero": l.zero as u8,
+            "shard": l.shard,
             "sequence_parallel": l.sequence_parallel,
             "layers": plan.estimate.layers,
             "iteration_s": plan.estimate.iteration_s,

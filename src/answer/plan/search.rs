@@ -70,8 +70,8 @@ pub struct FoundLayouts {
     pub is_stopped: bool,
 }
 
-/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, or in
-/// the parts that are recomputed, and their predictions hardly differ.
+/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, in
+/// the parts that are recomputed, or in the replicas that share states, and their predictions hardly differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanKind<'a> {
     schedule: &'a str,

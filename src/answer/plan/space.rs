@@ -29,6 +29,8 @@ pub struct PlanGroup {
     pub recompute: Recompute,
     /// The data-parallel degree if weights are sharded: they are gathered in every pass.
     pub gathered_by: Option<u32>,
+    /// How many of the replicas share weights then, if not all.
+    pub shard: Option<u32>,
 }
 
 /// One layout, in brief.
@@ -41,6 +43,8 @@ pub struct Candidate {
     pub dp: u32,
     pub micro: u32,
     pub zero: Zero,
+    /// How many replicas share what ZeRO shards, if not all.
+    pub shard: Option<u32>,
 }
 
 /// The layouts of a question, those with the lowest bounds first.
@@ -135,6 +139,7 @@ impl Listing<'_> {
                         sequence_parallel,
                         recompute: Recompute::None,
                         gathered_by: None,
+                        shard: None,
                     };
                     let stages = able.zero(pp, group.has_replicas(question, dp)).iter();
                     let stages: BTreeSet<bool> = stages.map(|&zero| zero == Zero::Weights).collect();
@@ -142,7 +147,10 @@ impl Listing<'_> {
                         able.recompute.iter().flat_map(|one| stages.iter().map(move |&w| (one, w)))
                     {
                         let group = PlanGroup { recompute, gathered_by: whole.then_some(dp), ..group };
-                        self.groups.entry(group).or_default().push((pp, dp));
+                        let shards = if whole { able.shards(&group.layout(question), question) } else { vec![None] };
+                        for shard in shards {
+                            self.groups.entry(PlanGroup { shard, ..group }).or_default().push((pp, dp));
+                        }
                     }
                 }
             }
@@ -166,6 +174,7 @@ impl PlanGroup {
             etp: self.etp,
             dp: self.gathered_by.unwrap_or(self.ep),
             zero: if self.gathered_by.is_some() { Zero::Weights } else { Zero::None },
+            shard: self.shard,
             micro_batch_size: self.micro_batch_size,
             micro: 1,
             sequence_parallel: self.sequence_parallel,
@@ -202,9 +211,19 @@ impl PlanGroup {
                     .iter()
                     .filter(|&&zero| (zero == Zero::Weights) == gathers);
                 for &zero in stages {
-                    costs.layout.zero = zero;
-                    let least = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
-                    found.push(Candidate { bound: least * price, group: number, shape: which, dp, micro, zero });
+                    (costs.layout.zero, costs.layout.shard) = (zero, None);
+                    let shards = if gathers { vec![self.shard] } else { able.shards(&costs.layout, question) };
+                    let mut whole = f64::INFINITY;
+                    for shard in shards {
+                        costs.layout.shard = shard;
+                        let least = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
+                        let bound = least * price;
+                        // smaller groups take more memory
+                        if bound < whole {
+                            found.push(Candidate { bound, group: number, shape: which, dp, micro, zero, shard });
+                            whole = if shard.is_none() { bound } else { whole };
+                        }
+                    }
                 }
             }
         }
@@ -252,13 +271,14 @@ impl Space {
 
     /// Returns the layout of a candidate.
     pub fn layout(&self, question: &Question, candidate: &Candidate) -> ParallelConfig {
-        let (Candidate { dp, micro, zero, .. }, shape) = (*candidate, self.shape(candidate));
+        let (Candidate { dp, micro, zero, shard, .. }, shape) = (*candidate, self.shape(candidate));
         ParallelConfig {
             pp: shape.pp,
             chunks: shape.chunks,
             dp,
             micro,
             zero,
+            shard,
             layers: shape.layers.clone(),
             ..self.group(candidate).layout(question)
         }

@@ -17,6 +17,8 @@ pub struct Abilities {
     pub recompute_parts: bool,
     /// ZeRO stages of a pipeline, and of data parallelism alone.
     pub zero: [Vec<Zero>; 2],
+    /// Whether groups of replicas may each share what ZeRO shards.
+    pub shard_groups: bool,
     /// Whether stages may have different numbers of layers.
     pub uneven_layers: bool,
     /// Whether tensor-parallel ranks always share experts if there is no expert parallelism: torchtitan's `apply_moe_ep_tp`, which
@@ -69,6 +71,9 @@ const STACKS: [Row; 14] = [
     ("scaling", true, false, BOTH, [OPTIMIZER, OPTIMIZER], true),
 ];
 
+/// Stacks in which groups of replicas may each share states: Megatron's `--num-distributed-optimizer-instances`, and FSDP's hybrid sharding.
+const SHARD_GROUPS: [&str; 6] = ["megatron-core", "megatron-bridge", "fsdp", "torchtitan", "automodel", "jax"];
+
 impl Abilities {
     /// Returns what `stack` supports; a stack of its own is assumed to support everything.
     pub fn of(stack: &Stack) -> Abilities {
@@ -90,6 +95,7 @@ impl Abilities {
             recompute: Recompute::ALL.to_vec(),
             recompute_parts: row.is_none_or(|(name, ..)| ["megatron-core", "megatron-bridge"].contains(name)),
             zero: zero.map(<[Zero]>::to_vec),
+            shard_groups: row.is_none_or(|(name, ..)| SHARD_GROUPS.contains(name)),
             uneven_layers,
             shares_lone_experts: row.is_some_and(|(name, ..)| ["torchtitan", "automodel"].contains(name)),
         }
@@ -144,6 +150,19 @@ impl Abilities {
     pub fn zero(&self, pp: u32, has_replicas: bool) -> &[Zero] {
         let all = &self.zero[usize::from(pp == 1)];
         if has_replicas { all } else { &all[..all.len().min(1)] }
+    }
+
+    /// Returns how many replicas may share states in `layout`, which has another number of them: all, and those of a node.
+    pub fn shards(&self, layout: &ParallelConfig, question: &Question) -> Vec<Option<u32>> {
+        let (all, fixed) = (layout.dp.saturating_mul(layout.cp), &question.fixed.shard);
+        let node = question.machine.hardware.gpus_per_node as u32 / layout.tp;
+        let is_new = self.shard_groups && (2..all).contains(&node) && node.is_multiple_of(layout.cp);
+        let named = fixed.iter().map(|&shard| Some(shard).filter(|&shard| shard != all));
+        let usual = [None, Some(node)].into_iter().take(1 + usize::from(is_new));
+        let shards: Vec<Option<u32>> = if fixed.is_empty() { usual.collect() } else { named.collect() };
+        let has_experts = question.model.experts.is_some();
+        let is_possible = |shard: &Option<u32>| layout.check_shard(*shard, has_experts).is_ok();
+        shards.into_iter().filter(is_possible).collect()
     }
 
     /// Returns the expert-tensor-parallel degree of plans.

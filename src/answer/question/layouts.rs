@@ -135,6 +135,7 @@ impl Question {
             precision: self.precision,
             recompute: self.recompute,
             zero: self.zero,
+            shard: self.shard,
             sequence_parallel: self.sequence_parallel,
             attention: self.attention,
             stack: self.stack.clone(),

@@ -105,6 +105,8 @@ pub struct Question {
     /// ZeRO stage.
     #[serde(with = "text")]
     pub zero: Zero,
+    /// Replicas that share what `zero` shards; `None`: all.
+    pub shard: Option<u32>,
     /// Whether tensor-parallel ranks also shard activations between matrix products.
     pub sequence_parallel: bool,
     /// Attention kernel; `None`: the stack's.
@@ -216,6 +218,7 @@ impl Default for Question {
             precision: Precision::Bf16,
             recompute: Recompute::None,
             zero: Zero::None,
+            shard: None,
             sequence_parallel: false,
             attention: None,
             ep: 1,

@@ -49,6 +49,9 @@ pub struct HardwareOptions {
     /// ZeRO stage, what data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also weights
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of(Zero::ALL.iter().map(|&z| (z.name(), "", z))))]
     pub zero: Zero,
+    /// Replicas, of dp x cp, that share what --zero shards; groups of them hold the same (hybrid sharding) [default: all]
+    #[arg(long, value_name = "S", alias = "mics-shard-size", value_parser = whole::<u32>(1..=MOST))]
+    pub shard: Option<u32>,
     /// Sequence parallelism: tensor-parallel ranks also shard the activations between matrix products
     #[arg(long, alias = "sp")]
     pub sequence_parallel: bool,
@@ -95,6 +98,7 @@ impl HardwareOptions {
         question.precision = self.compute_precision;
         question.recompute = self.recompute;
         question.zero = self.zero;
+        question.shard = self.shard;
         question.sequence_parallel = self.sequence_parallel;
         question.attention = self.attention;
         self.mixture.ask(question);

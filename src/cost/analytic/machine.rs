@@ -135,8 +135,14 @@ impl Platform {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
 
-    /// Returns the time in which the ranks that hold the same tensors gather or scatter `bytes` per parameter, in `pieces`: first of tensors
-    /// without experts, which data- and context-parallel ranks hold, then of experts, which their replicas hold.
+    /// Returns the time in which replicas that hold the same shards of tensors of `bytes` sum them, in `pieces`.
+    pub(super) fn reduce_copies(&self, replicas: Replicas, bytes: f64, pieces: f64) -> f64 {
+        let group = GpuGroup::of(replicas.copies(), self.hardware.gpus_per_node);
+        self.reduce_in(group, bytes / f64::from(replicas.shard), pieces)
+    }
+
+    /// Returns the time in which the ranks that share tensors gather or scatter `bytes` per parameter, in `pieces`: first of tensors
+    /// without experts, which data- and context-parallel ranks share, then of experts, which their replicas share.
     pub(super) fn gather_replicas(
         &self,
         layout: &ParallelConfig,
@@ -146,11 +152,30 @@ impl Platform {
     ) -> f64 {
         let shared = layout.together(parameters).into_iter().zip(layout.replicas()).zip(pieces);
         let seconds = |((parameters, replicas), pieces): ((f64, Replicas), f64)| {
-            let group = GpuGroup::of(replicas, self.hardware.gpus_per_node);
-            let listing = pieces * f64::from(replicas.ranks) * self.stack.gather_rank_us * 1e-6;
+            let group = GpuGroup::of(replicas.sharing(), self.hardware.gpus_per_node);
+            let listing = pieces * f64::from(replicas.shard) * self.stack.gather_rank_us * 1e-6;
             self.gather_in(group, parameters * bytes, pieces) + listing
         };
-        shared.filter(|((parameters, replicas), _)| *parameters > 0.0 && replicas.ranks > 1).map(seconds).sum()
+        shared.filter(|((parameters, replicas), _)| *parameters > 0.0 && replicas.shard > 1).map(seconds).sum()
+    }
+
+    /// Returns the time of collectives that take `within` among the ranks that share tensors, and of the sums of their gradients, `bytes` per
+    /// parameter in `pieces`, with ranks that hold the same shards. These have a stream of their own (FSDP2's `_fsdp_collectives.py`): a node's
+    /// links and the network work at the same time.
+    pub(super) fn with_copies(
+        &self,
+        layout: &ParallelConfig,
+        within: f64,
+        parameters: [f64; 2],
+        pieces: [f64; 2],
+        bytes: f64,
+    ) -> f64 {
+        let groups = layout.replicas().map(|replicas| GpuGroup::of(replicas.sharing(), self.hardware.gpus_per_node));
+        let each = layout.together(parameters).into_iter().zip(layout.replicas()).zip(pieces);
+        let each = each.filter(|((parameters, _), _)| *parameters > 0.0);
+        let across: f64 =
+            each.map(|((parameters, replicas), pieces)| self.reduce_copies(replicas, parameters * bytes, pieces)).sum();
+        if groups[0].crosses() { within + across } else { within.max(across) }
     }
 
     /// Returns the time of an all-reduce of `bytes`; within a node as measured, if the hardware file has that, and between nodes not less.

@@ -345,17 +345,16 @@ impl PartCosts<'_> {
         passes.backward.other += waits(again + host, passes.backward.total());
     }
 
-    /// Returns the seconds in which the ranks that hold the same tensors of a `part` exchange `bytes` per parameter: experts among
-    /// their replicas, all others among data- and context-parallel ranks.
-    fn exchanged(&self, part: &Part, bytes: f64) -> f64 {
+    /// Returns what the ranks that share a `part` exchange, and in how many pieces: experts among their replicas are second, all others
+    /// among data- and context-parallel ranks first.
+    fn exchanged(&self, part: &Part) -> [[f64; 2]; 2] {
         let (layout, stack) = (self.layout, &self.machine.stack);
         // software that lists every rank's share exchanges tensor by tensor
         let lists = stack.gather_rank_us > 0.0;
         let of_experts = part.tensors().filter(|tensor| tensor.is_of_experts && tensor.shape.len() == 3);
         let tensors = layout.together([part.matrices().count(), of_experts.count()]);
         let pieces = tensors.map(|tensors| if lists { tensors as f64 } else { 1.0 });
-        let elements = part.elements_under(layout.degrees()).map(|elements| elements as f64);
-        self.machine.gather_replicas(layout, elements, pieces, bytes)
+        [part.elements_under(layout.degrees()).map(|elements| elements as f64), pieces]
     }
 
     /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward, unless whole stages are
@@ -365,8 +364,11 @@ impl PartCosts<'_> {
         if layout.zero != Zero::Weights || layout.fsdp.is_some() {
             return;
         }
-        let [gather, reduce] = [stack.gathered(layout.precision), stack.reduced(layout.precision)]
-            .map(|bytes| self.exchanged(part, bytes));
+        let [elements, pieces] = self.exchanged(part);
+        let [gathered, reduced] = [stack.gathered(layout.precision), stack.reduced(layout.precision)];
+        let [gather, reduce] =
+            [gathered, reduced].map(|bytes| self.machine.gather_replicas(layout, elements, pieces, bytes));
+        let summed = |within: f64| self.machine.with_copies(layout, within, elements, pieces, reduced);
         // such software also gathers again for recomputation
         let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
         let gathers = gather * if again { 2.0 } else { 1.0 };
@@ -375,8 +377,8 @@ impl PartCosts<'_> {
         };
         passes.forward.data += exposed(passes.forward.total(), gather);
         passes.input.data += exposed(passes.input.total(), gathers);
-        passes.weights.data += exposed(passes.weights.total(), reduce);
-        passes.backward.data += exposed(passes.backward.total(), gathers + reduce);
+        passes.weights.data += exposed(passes.weights.total(), summed(reduce));
+        passes.backward.data += exposed(passes.backward.total(), summed(gathers + reduce));
         passes.ops = passes.ops.map(|ops| ops.with_data(passes));
     }
 }

@@ -124,13 +124,14 @@ impl Analytic {
         let exposed = (exchange - window).max(exchange * stack.data_exposed / self.chunks(placement));
         let updated = |(parameters, replicas): (f64, Replicas)| match layout.zero {
             Zero::None => parameters,
-            _ => parameters / f64::from(replicas.ranks),
+            _ => parameters / f64::from(replicas.shard),
         };
         let bytes = groups.into_iter().map(updated).sum::<f64>() * stack.optimizer_bytes;
         After { exchange: exposed, optimizer: machine.traffic(bytes) }
     }
 
-    /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights.
+    /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights. If groups of them hold the same shards, these
+    /// scatter gradients within, then sum shards across, in one stream (Megatron's `param_and_grad_buffer.py`), and gather within.
     fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let group = GpuGroup::of(replicas, machine.hardware.gpus_per_node);
@@ -140,8 +141,10 @@ impl Analytic {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
             Zero::Optimizer | Zero::Gradients => {
                 let weights = parameters * f64::from(layout.precision.bytes());
-                machine.gather_in(group, gradients, gradients / bucket)
-                    + machine.gather_in(group, weights, gradients / bucket)
+                let sharing = GpuGroup::of(replicas.sharing(), machine.hardware.gpus_per_node);
+                machine.gather_in(sharing, gradients, gradients / bucket)
+                    + machine.reduce_copies(replicas, gradients, gradients / bucket)
+                    + machine.gather_in(sharing, weights, gradients / bucket)
             }
             Zero::Weights => 0.0, // included in every pass
         }

@@ -49,6 +49,7 @@ pub(crate) fn read(mut document: Document, gpus: Option<u32>) -> Result<Job, Job
     let nodes = document.count("trainer.num_nodes")?.unwrap_or(1);
     let gpus = gpus.or(devices.and_then(|devices| devices.checked_mul(nodes)));
     follow(&mut job, gpus, None)?;
+    job.share(document.count("ddp.num_distributed_optimizer_instances").unwrap_or(None));
     framework.sort("bridge", &document, &mut job);
     Ok(job)
 }

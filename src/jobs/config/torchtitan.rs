@@ -93,6 +93,7 @@ fn finish(
     };
     degrees(&mut job, gpus)?;
     follow(&mut job, gpus, Some(passes))?;
+    job.share(job.reading.dp_replicate.filter(|_| job.reading.zero == Some(3)));
     let reading = &job.reading;
     if let (Some(all), Some(passes)) = (reading.num_microbatches, Some(passes).filter(|_| reading.pp > Some(1)))
         && all > passes

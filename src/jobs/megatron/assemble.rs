@@ -27,6 +27,7 @@ pub(super) fn job(dialect: Dialect, program: &str, given: &Settings, world: Opti
                    the exchange is exposed";
         job.assumed.push(why.to_string());
     }
+    job.share(options.number("num-distributed-optimizer-instances")?);
     dialect.complete(&options, &mut job)?;
     if dialect.is_megatrons() {
         job.refused.extend(parser::refused(&vocabulary, given));

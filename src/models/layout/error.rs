@@ -53,6 +53,16 @@ pub enum ParallelConfigError {
     Overlap { expected: &'static str, why: &'static str },
     #[error("`max-active-stages` gathers the weights that `zero` 3 shards, found `zero` {found}; give `zero` 3, too")]
     Fsdp { found: &'static str },
+    #[error(
+        "`shard` is the number of replicas that share what `zero` shards, found `zero` 0; give `zero` 1, 2 or 3, too"
+    )]
+    ShardWithoutZero,
+    #[error("expected `shard` to divide the {all} replicas (dp · cp), found {found}; choose another `shard`")]
+    Shard { all: u64, found: u32 },
+    #[error(
+        "expected the {edp} replicas of an expert in as many groups as there are of `shard` {found}, {groups}; choose another `shard` or `ep`"
+    )]
+    ShardOfExperts { edp: u64, groups: u64, found: u32 },
     #[error("`layout`: {0}")]
     StageLayout(#[from] LayoutError),
     #[error("`layout` and `layers` both say which stage has which layers; leave `layers` out")]

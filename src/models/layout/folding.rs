@@ -1,28 +1,66 @@
 //! Experts on the GPUs of a pipeline stage: Megatron's parallel folding (Liu et al., arXiv 2504.14960). A stage's GPUs are
 //! tp · cp · dp for attention and dense layers, and ep · etp · edp for experts.
 
-use super::{Dispatcher, ParallelConfig, ParallelConfigError, Recompute, RecomputePart, Routing};
+use super::{Dispatcher, ParallelConfig, ParallelConfigError, Recompute, RecomputePart, Routing, Zero};
 use crate::model_spec::Degrees;
 use crate::model_spec::transformer::Config;
 use std::ops::Add;
 
-/// GPUs of a stage that hold the same tensors: they add up their gradients, and ZeRO shards over them.
+/// GPUs of a stage that hold the same tensors: they add up their gradients, and ZeRO shards over groups of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
     /// Number of GPUs.
     pub ranks: u32,
     /// Distance between two of them.
     pub stride: u32,
+    /// Number of neighbours among them that share what ZeRO shards: all, unless it is replicated.
+    pub shard: u32,
+}
+
+impl Replicas {
+    /// Returns the neighbours that share what ZeRO shards.
+    pub fn sharing(self) -> Replicas {
+        Replicas { ranks: self.shard, ..self }
+    }
+
+    /// Returns the GPUs that hold the same shard, one of each group.
+    pub fn copies(self) -> Replicas {
+        Replicas { ranks: self.ranks / self.shard, stride: self.stride.saturating_mul(self.shard), shard: 1 }
+    }
 }
 
 impl ParallelConfig {
     /// Returns the replicas of tensors without experts, dp · cp GPUs, and of experts, edp GPUs.
     pub fn replicas(&self) -> [Replicas; 2] {
         let edp = u32::try_from(self.edp()).unwrap_or(u32::MAX).max(1);
-        [
-            Replicas { ranks: self.dp.saturating_mul(self.cp), stride: self.tp },
-            Replicas { ranks: edp, stride: self.ep.saturating_mul(self.etp) },
-        ]
+        let of = |ranks: u32, stride| Replicas { ranks, stride, shard: (ranks / self.shard_groups()).max(1) };
+        [of(self.dp.saturating_mul(self.cp), self.tp), of(edp, self.ep.saturating_mul(self.etp))]
+    }
+
+    /// Returns the number of groups of replicas that each shard the same states: dp · cp / shard. Experts have as many, as in
+    /// Megatron (`--num-distributed-optimizer-instances`) and torchtitan (`data_parallel_replicate_degree`).
+    pub fn shard_groups(&self) -> u32 {
+        self.shard.map_or(1, |shard| self.dp.saturating_mul(self.cp) / shard.max(1)).max(1)
+    }
+
+    /// Checks that groups of `shard` replicas share states.
+    ///
+    /// # Errors
+    /// Nothing is shared, or their number does not divide the replicas, of experts or of all others.
+    pub fn check_shard(&self, shard: Option<u32>, has_experts: bool) -> Result<(), ParallelConfigError> {
+        let Some(shard) = shard else { return Ok(()) };
+        let (all, edp) = (u64::from(self.dp) * u64::from(self.cp), self.edp());
+        let groups = (all / u64::from(shard.max(1))).max(1);
+        if self.zero == Zero::None {
+            return Err(ParallelConfigError::ShardWithoutZero);
+        }
+        if shard == 0 || !all.is_multiple_of(u64::from(shard)) {
+            return Err(ParallelConfigError::Shard { all, found: shard });
+        }
+        if has_experts && !edp.is_multiple_of(groups) {
+            return Err(ParallelConfigError::ShardOfExperts { edp, groups, found: shard });
+        }
+        Ok(())
     }
 
     /// Returns numbers without and of experts, added up if both have the same replicas, which exchange them together.

@@ -39,6 +39,9 @@ pub struct ParallelConfig {
     pub recompute: Recompute,
     /// ZeRO stage of data parallelism.
     pub zero: Zero,
+    /// Number of data- and context-parallel replicas, neighbours, that share what `zero` shards; every further group of them holds the same.
+    /// `None`: all.
+    pub shard: Option<u32>,
     /// Whether sequence parallelism is on (Korthikanti et al., arXiv 2205.05198).
     pub sequence_parallel: bool,
     /// Attention kernels; `None`: the stack's default.
@@ -84,6 +87,7 @@ impl Default for ParallelConfig {
             precision: Precision::Bf16,
             recompute: Recompute::None,
             zero: Zero::None,
+            shard: None,
             sequence_parallel: false,
             attention: None,
             stack: "megatron-core".to_string(),
@@ -329,6 +333,7 @@ impl ParallelConfig {
             return Err(ParallelConfigError::Positions { most, found });
         }
         self.check_experts(model)?;
+        self.check_shard(self.shard, model.experts.is_some())?;
         if self.fsdp.is_some() && self.zero != Zero::Weights {
             return Err(ParallelConfigError::Fsdp { found: self.zero.name() });
         }
@@ -358,6 +363,9 @@ impl fmt::Display for ParallelConfig {
         write!(f, "tp {tensor} · pp {devices} · cp {context} · dp {data}")?;
         if self.ep > 1 || self.etp > 1 {
             write!(f, " · ep {} · etp {} · edp {}", self.ep, self.etp, self.edp())?;
+        }
+        if let Some(shard) = self.shard {
+            write!(f, " · shard {shard}")?;
         }
         if *chunks > 1 {
             write!(f, " · {chunks} chunks")?;

@@ -5,7 +5,7 @@ use super::peak::{Peak, SavedActivations, peak, peak_by};
 use super::states::{self, embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Replicas, Zero};
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use pipesim_schedule::op::Kind;
@@ -230,7 +230,7 @@ impl MemoryModel {
         } else {
             self.layout.precision.bytes().into()
         };
-        let reduced = self.of_groups(elements, |elements, ranks| if ranks > 1 { elements } else { 0 });
+        let reduced = self.of_groups(elements, |elements, replicas| if replicas.ranks > 1 { elements } else { 0 });
         let buckets = (self.stack.bucket_elements as u64).min(reduced).saturating_mul(bytes);
         // activations are freed before gradients that are reduced after the last backward are copied into buckets
         let (early, late) = if self.stack.data_exposed < 1.0 { (buckets, 0) } else { (0, buckets) };
@@ -260,11 +260,10 @@ impl MemoryModel {
         (elements, states)
     }
 
-    /// Returns the sum of what `of` makes of the elements without and of experts, each with the number of ranks that hold the same
-    /// ones.
-    fn of_groups(&self, elements: [u64; 2], of: impl Fn(u64, u64) -> u64) -> u64 {
+    /// Returns the sum of what `of` makes of the elements without and of experts, each with the ranks that hold the same ones.
+    fn of_groups(&self, elements: [u64; 2], of: impl Fn(u64, Replicas) -> u64) -> u64 {
         let groups = elements.into_iter().zip(self.layout.replicas());
-        groups.map(|(elements, replicas)| of(elements, u64::from(replicas.ranks))).fold(0, u64::saturating_add)
+        groups.map(|(elements, replicas)| of(elements, replicas)).fold(0, u64::saturating_add)
     }
 
     /// Returns what F saves of attention, of the MLP or shared experts, and of router and experts.
@@ -358,9 +357,9 @@ impl MemoryModel {
 
     /// Returns the number of `elements` that the optimizer updates on one rank.
     fn shared_out(&self, elements: [u64; 2]) -> u64 {
-        self.of_groups(elements, |elements, ranks| match self.layout.zero {
+        self.of_groups(elements, |elements, replicas| match self.layout.zero {
             Zero::None => elements,
-            _ => elements.div_ceil(ranks),
+            _ => elements.div_ceil(u64::from(replicas.shard)),
         })
     }
 
@@ -373,7 +372,7 @@ impl MemoryModel {
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
             let here = held.iter().any(|stage| stage.has(part.name));
-            let is_shared = self.layout.replicas().map(|replicas| replicas.ranks > 1);
+            let is_shared = self.layout.replicas().map(|replicas| replicas.shard > 1);
             let has_original = held.iter().any(|stage| stage.has(EMBEDDING));
             let own = part.tensors().filter(|tensor| tensor.tied.is_none() || !has_original);
             let own = own.filter(|tensor| is_shared[usize::from(tensor.is_of_experts)]);

@@ -26,13 +26,13 @@ pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
     }
 }
 
-/// Returns the bytes of weights, gradients and optimizer states of `elements` parameters on one of `replicas`, sharded by the
-/// layout's ZeRO stage (Rajbhandari et al., arXiv 1910.02054, figure 1).
+/// Returns the bytes of weights, gradients and optimizer states of `elements` parameters on one of `replicas`, of which
+/// groups share them by the layout's ZeRO stage (Rajbhandari et al., arXiv 1910.02054, figure 1).
 pub(super) fn state_bytes(elements: u64, replicas: Replicas, layout: &ParallelConfig, stack: &Stack) -> [u64; 3] {
     let shared = [Zero::Weights, Zero::Gradients, Zero::Optimizer];
     let mut bytes = bytes(layout.precision, stack);
     for (bytes, from) in bytes.iter_mut().zip(shared) {
-        let here = if layout.zero >= from { elements.div_ceil(u64::from(replicas.ranks)) } else { elements };
+        let here = if layout.zero >= from { elements.div_ceil(u64::from(replicas.shard)) } else { elements };
         *bytes = bytes.saturating_mul(here);
     }
     bytes

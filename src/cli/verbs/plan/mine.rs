@@ -59,6 +59,7 @@ fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
         ep: one(&fixed.ep, 1),
         micro_batch_size: vec![one(&fixed.micro_batch_size, 1)],
         recompute: fixed.recompute.first().copied().unwrap_or(Recompute::None),
+        shard: fixed.shard.first().copied(),
         zero: fixed.zero.first().copied().unwrap_or(Zero::None),
         sequence_parallel: fixed.sequence_parallel.unwrap_or(false),
         layers: fixed.layers.unwrap_or_default(),
