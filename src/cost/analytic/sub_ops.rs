@@ -29,8 +29,8 @@ impl Analytic {
         let of = |stage: &Stage| {
             let has_one_queue = self.machine.stack.has_one_queue();
             let mut ops = SubOps { delays_weights: self.layout.delay_wgrad, has_one_queue, ..SubOps::default() };
-            for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
-                match (part.name, stage.count(part.name)) {
+            for (part, (passes, count)) in self.held(stage) {
+                match (part.name, count) {
                     (_, 0) => {}
                     (EMBEDDING, _) => ops.first = whole(passes),
                     (HEAD, _) => ops.last = whole(passes),
