@@ -6,12 +6,14 @@ use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::shapes::PlanShape;
 use super::space::{Candidate, Space};
+use super::stacks::FEWEST;
 use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_models::memory::MemoryModel;
+use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -140,7 +142,33 @@ impl<'a> Search<'a> {
     /// Returns the costs of a candidate.
     pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
         let layout = self.space.layout(self.question, candidate);
-        Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()
+        let costs = Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()?;
+        match costs.layout.recompute {
+            FEWEST => self.with_fewest(candidate, &costs),
+            _ => Some(costs),
+        }
+    }
+
+    /// Returns the costs with the fewest recomputed layers per stage with which a layout fits; `None` if it fits without, or not unless
+    /// some stage recomputes all.
+    fn with_fewest(&self, candidate: &Candidate, costs: &Analytic) -> Option<Analytic> {
+        let shape = Some(self.space.shape(candidate)).filter(|shape| !shape.is_open)?;
+        let (ordered, bytes) = (self.order(candidate, costs).ok()?, self.question.bytes());
+        let layout = |layers| ParallelConfig { recompute: Recompute::Block(layers), ..costs.layout.clone() };
+        let fits = |layers| {
+            let memory_model = MemoryModel::new(&costs.model, &layout(layers), &costs.machine.stack);
+            memory_model.memory(bytes, &shape.stages, &ordered.moments).fits
+        };
+        let most = shape.stages.iter().map(Stage::layers).max()? as u32;
+        let (mut few, mut enough) = (0, most.checked_sub(1)?);
+        if fits(few) || !fits(enough) {
+            return None;
+        }
+        while enough - few > 1 {
+            let middle = few.midpoint(enough);
+            if fits(middle) { enough = middle } else { few = middle }
+        }
+        Analytic::new(costs.model, costs.machine.clone(), layout(enough)).ok()
     }
 
     /// Returns the order of a candidate.
@@ -151,7 +179,10 @@ impl<'a> Search<'a> {
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<LayoutOutcome, NoOrder> {
         let shape = self.space.shape(candidate);
-        let layout = self.space.layout(self.question, candidate);
+        let mut layout = self.space.layout(self.question, candidate);
+        if layout.recompute == FEWEST {
+            layout.recompute = Recompute::Full;
+        }
         let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
             .least(&shape.placement, &shape.stages);
         if least > bytes {
@@ -260,7 +291,7 @@ impl<'a> Search<'a> {
             ep: group.ep,
             pp: shape.pp,
             micro: candidate.micro,
-            recomputes_layers: group.recompute == Recompute::Full,
+            recomputes_layers: group.recompute.is_of_layers(),
             zero: candidate.zero,
             sequence_parallel: group.sequence_parallel,
             moves_layers: shape.layers.is_some(),
@@ -288,7 +319,9 @@ impl<'a> Search<'a> {
             (Reason::Predicted, slower),
             (Reason::Alike, found.alike),
         ];
-        found.ruled_out.extend(counts.into_iter().filter(|(_, count)| *count > 0));
+        for (reason, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            *found.ruled_out.entry(reason).or_default() += count;
+        }
         found
     }
 
@@ -324,6 +357,9 @@ impl<'a> Search<'a> {
             let outcomes = results(self.question.host, batch.len(), outcome);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
+                    LayoutOutcome::Missing if self.space.group(&candidates[number as usize]).recompute == FEWEST => {
+                        Reason::Alike
+                    }
                     LayoutOutcome::Missing => Reason::Schedule,
                     LayoutOutcome::Refused => Reason::Framework,
                     LayoutOutcome::TooLarge(_) => Reason::Memory,
