@@ -165,7 +165,7 @@ fn zero(read: &Reading) -> Zero {
 fn recompute(read: &Reading, not_modelled: &mut Vec<NotModelled>) -> Recompute {
     let Some(what) = read.recompute.as_deref() else { return Recompute::None };
     let of_layers = match (what, read.recompute_method.as_deref(), read.recompute_layers) {
-        ("full", Some(method), Some(layers)) => format!("{method}:{layers}").parse(),
+        ("full" | "selective", Some(method), Some(layers)) => format!("{method}:{layers}").parse(),
         ("core_attn" | "selective", ..) => Ok(Recompute::Selective),
         _ => what.parse(),
     };

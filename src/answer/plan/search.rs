@@ -5,7 +5,7 @@ use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::shapes::PlanShape;
-use super::space::{Candidate, Space};
+use super::space::{Candidate, PlanGroup, Space};
 use super::stacks::FEWEST;
 use crate::framework::{facts, framework};
 use crate::resolve::results;
@@ -13,7 +13,6 @@ use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_models::memory::MemoryModel;
-use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -143,32 +142,15 @@ impl<'a> Search<'a> {
     pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
         let layout = self.space.layout(self.question, candidate);
         let costs = Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()?;
+        let shape = self.space.shape(candidate);
         match costs.layout.recompute {
-            FEWEST => self.with_fewest(candidate, &costs),
+            FEWEST if shape.is_open => None,
+            FEWEST => {
+                let ordered = self.order(candidate, &costs).ok()?;
+                costs.with_fewest(self.question.bytes(), &shape.stages, &ordered.moments)
+            }
             _ => Some(costs),
         }
-    }
-
-    /// Returns the costs with the fewest recomputed layers per stage with which a layout fits; `None` if it fits without, or not unless
-    /// some stage recomputes all.
-    fn with_fewest(&self, candidate: &Candidate, costs: &Analytic) -> Option<Analytic> {
-        let shape = Some(self.space.shape(candidate)).filter(|shape| !shape.is_open)?;
-        let (ordered, bytes) = (self.order(candidate, costs).ok()?, self.question.bytes());
-        let layout = |layers| ParallelConfig { recompute: Recompute::Block(layers), ..costs.layout.clone() };
-        let fits = |layers| {
-            let memory_model = MemoryModel::new(&costs.model, &layout(layers), &costs.machine.stack);
-            memory_model.memory(bytes, &shape.stages, &ordered.moments).fits
-        };
-        let most = shape.stages.iter().map(Stage::layers).max()? as u32;
-        let (mut few, mut enough) = (0, most.checked_sub(1)?);
-        if fits(few) || !fits(enough) {
-            return None;
-        }
-        while enough - few > 1 {
-            let middle = few.midpoint(enough);
-            if fits(middle) { enough = middle } else { few = middle }
-        }
-        Analytic::new(costs.model, costs.machine.clone(), layout(enough)).ok()
     }
 
     /// Returns the order of a candidate.
@@ -253,6 +235,20 @@ impl<'a> Search<'a> {
         self.lock().get(&number).copied()
     }
 
+    /// Returns whether a layout asks for the fewest recomputed layers and is known to fit without; their bounds are equal.
+    fn fits_without(&self, number: usize) -> bool {
+        let (candidates, groups) = (&self.space.candidates, &self.space.groups);
+        let own = candidates[number];
+        let group = groups[own.group as usize];
+        let plain = groups.binary_search(&PlanGroup { recompute: Recompute::None, ..group });
+        let Some(plain) = plain.ok().filter(|_| group.recompute == FEWEST) else { return false };
+        let plain = Candidate { group: plain as u32, ..own };
+        let same =
+            candidates[..number].iter().rev().take_while(|one| one.bound == own.bound).position(|one| *one == plain);
+        let known = same.and_then(|back| self.known((number - 1 - back) as u32));
+        matches!(known, Some(LayoutOutcome::Predicted { bytes, .. }) if bytes <= self.question.bytes())
+    }
+
     /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
     fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> LayoutOutcome {
         let outcome = match self.known(number) {
@@ -261,7 +257,10 @@ impl<'a> Search<'a> {
             known => known,
         };
         let outcome = outcome.unwrap_or_else(|| {
-            let predicted = self.predict(&self.space.candidates[number as usize], bytes);
+            let predicted = match self.fits_without(number as usize) {
+                true => Ok(LayoutOutcome::Missing),
+                false => self.predict(&self.space.candidates[number as usize], bytes),
+            };
             let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
             self.lock().insert(number, outcome);
             // another time this machine may have the memory

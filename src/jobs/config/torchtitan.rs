@@ -78,10 +78,9 @@ fn finish(
     reading.etp = reading.etp.filter(|_| reading.experts.is_some());
     reading.recompute = reading.recompute.take().filter(|mode| mode != "none");
     // a number chooses layers, `op` operations
-    let option =
-        document.text("activation_checkpoint.selective_ac_option").filter(|option| option.parse::<u32>().is_ok());
-    if let (Some("selective"), Some(step)) = (reading.recompute.as_deref(), option) {
-        reading.recompute = Some(format!("every:{step}"));
+    let option = document.text("activation_checkpoint.selective_ac_option").and_then(|option| option.parse().ok());
+    if reading.recompute.as_deref() == Some("selective") && option.is_some() {
+        (reading.recompute_method, reading.recompute_layers) = (Some("every".to_string()), option);
     }
     reading.zero = Some(if reading.dp_shard == Some(1) { 0 } else { 3 });
     reading.sequence_parallel = Some(

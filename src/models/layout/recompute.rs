@@ -114,6 +114,7 @@ impl Recompute {
             _ => false,
         };
         match self {
+            Recompute::Block(0) => 0,
             Recompute::Block(_) | Recompute::Every(_) => {
                 let layers = spec.layers_of(stage).enumerate();
                 layers.filter(|&(place, part)| part == number && is_whole(place)).count()
