@@ -24,7 +24,7 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flags::as_flags;
 use options::schedules::named_by_default;
-use options::{rules, tips};
+use options::{megatron, rules, tips};
 use std::ffi::OsString;
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
@@ -167,6 +167,9 @@ pub fn command() -> clap::Command {
 pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let verb = arguments.get(1).and_then(|verb| command.find_subcommand(verb));
+    let arguments = megatron::as_recompute(verb, arguments.clone())
+        .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, format!("{why}\n")))?;
     let question_file::Expanded { arguments, job, question } =
         question_file::expanded(&command, arguments, &sandbox::Sandbox)
             .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, flags::as_flags(format!("{why}\n"))))?;

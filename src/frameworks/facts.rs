@@ -38,7 +38,12 @@ pub const NAMES: &[(&str, &str)] = &[
     ("shard", "replicas, of dp * cp, that share what ZeRO shards"),
     ("sequence_parallel", "whether sequence parallelism is on"),
     ("precision", "of matrix products: bf16, fp16, fp32, fp8, mxfp8, nvfp4"),
-    ("recompute", "none, selective, full, or parts"),
+    ("recompute", "none, selective, full, parts, or every (k-th layer)"),
+    ("recompute_method", "of full: uniform or block; empty otherwise"),
+    (
+        "recompute_layers",
+        "layers of a group (uniform) or of a stage (block) that are recomputed, or k of every k-th; 0 otherwise",
+    ),
     ("recompute_modules", "list of recomputed parts, with Megatron's names"),
     ("attention", "flash or plain"),
     ("dispatcher", "alltoall, deepep, hybridep"),
@@ -139,12 +144,20 @@ impl Facts {
     /// Adds the facts of a layout. `schedule` is the name of a built-in schedule without its options; `None`: of a file.
     pub fn add_layout(&mut self, layout: &ParallelConfig, schedule: Option<&str>) -> &mut Facts {
         let l = layout;
-        let (recompute, modules) = match l.recompute {
+        let modules: Vec<&str> = match l.recompute {
             Recompute::Parts(parts) => {
-                let named = RecomputePart::ALL.into_iter().filter(|(_, part)| parts.has(*part));
-                ("parts".to_string(), named.map(|(name, _)| name).collect())
+                RecomputePart::ALL.into_iter().filter(|(_, part)| parts.has(*part)).map(|(name, _)| name).collect()
             }
-            other => (other.to_string(), Vec::new()),
+            _ => Vec::new(),
+        };
+        let (recompute, method, layers) = match l.recompute {
+            Recompute::None => ("none", "", 0),
+            Recompute::Selective => ("selective", "", 0),
+            Recompute::Parts(_) => ("parts", "", 0),
+            Recompute::Every(step) => ("every", "", step),
+            Recompute::Full => ("full", "uniform", 1),
+            Recompute::Uniform(layers) => ("full", "uniform", layers),
+            Recompute::Block(layers) => ("full", "block", layers),
         };
         if let Some(name) = schedule {
             self.set("schedule", if l.pp == 1 { "" } else { name });
@@ -155,6 +168,7 @@ impl Facts {
         self.set("world", l.gpus()).set("zero", l.zero as u8).set("sequence_parallel", l.sequence_parallel);
         self.set("shard", l.replicas()[0].shard);
         self.set("precision", l.precision.name()).set("recompute", recompute).set("recompute_modules", modules);
+        self.set("recompute_method", method).set("recompute_layers", layers);
         self.set("dispatcher", l.dispatcher.name()).set("routing", l.routing.name());
         self.set("cuda_graph", l.cuda_graph.name()).set("moe_overlap", l.moe_overlap);
         self.set("delay_wgrad", l.delay_wgrad)

@@ -56,9 +56,9 @@ pub struct Reading {
     pub seq: Option<u32>,
     /// What is recomputed: `full`, or parts in alphabetical order; `None`: nothing.
     pub recompute: Option<String>,
-    /// How layers are chosen for full recomputation: `uniform` or `block`.
+    /// How layers are chosen: `uniform` or `block`, or `every` k-th.
     pub recompute_method: Option<String>,
-    /// Layers per unit (`uniform`), or layers that are recomputed (`block`).
+    /// Layers per unit (`uniform`), layers that are recomputed (`block`), or k (`every`).
     pub recompute_layers: Option<u32>,
     /// Precision of matrix products: `bf16`, `fp16`, `fp32`, or `fp8-FORMAT-RECIPE`.
     pub precision: Option<String>,

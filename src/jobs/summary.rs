@@ -76,7 +76,9 @@ fn memory(read: &Reading) -> String {
         Some(3) => Some("sharded weights".to_string()),
         _ => None,
     };
-    let recompute = read.recompute.as_ref().map(|what| format!("recompute {what}"));
+    let layers = read.recompute_method.as_ref().zip(read.recompute_layers.filter(|layers| *layers > 1));
+    let layers = layers.map_or_else(String::new, |(method, layers)| format!(" ({method}, {layers} layers)"));
+    let recompute = read.recompute.as_ref().map(|what| format!("recompute {what}{layers}"));
     let sequence = read.sequence_parallel.filter(|on| *on).map(|_| "sequence parallel".to_string());
     let parts = [read.precision.clone(), sharded, sequence, recompute];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

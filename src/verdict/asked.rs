@@ -161,26 +161,19 @@ fn zero(read: &Reading) -> Zero {
     }
 }
 
-/// Returns what is recomputed. Full recomputation of some layers is taken as that of all.
+/// Returns what is recomputed.
 fn recompute(read: &Reading, not_modelled: &mut Vec<NotModelled>) -> Recompute {
     let Some(what) = read.recompute.as_deref() else { return Recompute::None };
-    let stages = read.pp.unwrap_or(1) * read.vp.unwrap_or(1);
-    let each = read.layers.map(|layers| layers.div_ceil(stages.max(1)));
-    let some = read.recompute_layers.zip(each).filter(|(some, each)| some < each);
-    if let (Some((some, each)), "full", Some("block")) = (some, what, read.recompute_method.as_deref()) {
-        not_modelled.push(NotModelled {
-            option: format!("full recomputation of {some} layers"),
-            changes: format!("recomputes {some} of {each} layers per stage; all are taken as recomputed"),
-        });
-    }
-    match what {
-        "core_attn" | "selective" => Recompute::Selective,
-        _ => what.parse().unwrap_or_else(|_| {
-            let changes = "recomputes parts that are not modelled; nothing is taken as recomputed".to_string();
-            not_modelled.push(NotModelled { option: format!("recompute {what}"), changes });
-            Recompute::None
-        }),
-    }
+    let of_layers = match (what, read.recompute_method.as_deref(), read.recompute_layers) {
+        ("full" | "selective", Some(method), Some(layers)) => format!("{method}:{layers}").parse(),
+        ("core_attn" | "selective", ..) => Ok(Recompute::Selective),
+        _ => what.parse(),
+    };
+    of_layers.unwrap_or_else(|_| {
+        let changes = "recomputes parts that are not modelled; nothing is taken as recomputed".to_string();
+        not_modelled.push(NotModelled { option: format!("recompute {what}"), changes });
+        Recompute::None
+    })
 }
 
 /// Returns what each stage holds, if the job does not split its layers evenly.

@@ -33,7 +33,9 @@ fn drawn(dice: &mut Dice) -> Facts {
             "seq" => one(&[1, 128, 4096, 4097, 8200].map(Value::from)),
             "zero" => one(&[0, 1, 2, 3].map(Value::from)),
             "precision" => one(&texts("bf16 fp16 fp32 fp8 mxfp8 nvfp4")),
-            "recompute" => one(&texts("none selective full parts")),
+            "recompute" => one(&texts("none selective full parts every")),
+            "recompute_method" => one(&[json!(""), json!("uniform"), json!("block")]),
+            "recompute_layers" => one(&[0, 1, 2, 5].map(Value::from)),
             "recompute_modules" => {
                 one(&[json!([]), json!(["core_attn"]), json!(["moe_act", "layernorm", "mla_up_proj", "mlp", "moe"])])
             }
@@ -130,6 +132,11 @@ fn facts_of(common: &Map<String, Value>, row: &Value) -> Facts {
     for (name, value) in common.iter().chain(row["facts"].as_object().unwrap()) {
         facts.set(name, value.clone());
         assert!(facts.get(name).is_some(), "{name} is no fact");
+    }
+    // the programs were asked about all layers, each by itself
+    if facts.get("recompute_method").is_none() {
+        let is_full = facts.text("recompute") == "full";
+        facts.set("recompute_method", if is_full { "uniform" } else { "" }).set("recompute_layers", u32::from(is_full));
     }
     facts
 }

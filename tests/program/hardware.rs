@@ -335,3 +335,28 @@ fn an_iteration_is_the_makespan_and_what_ends_the_step_in_the_same_digits() {
         assert_eq!(long, None, "{row}");
     }
 }
+
+/// Megatron's three options are one here: `block` with some layers takes time and memory between none and full.
+#[test]
+fn some_layers_are_recomputed_under_megatrons_names() {
+    let asked = "predict --model llama-3-70b --hardware h100-sxm --stages 8 --tp 8 --sequence-parallel --dp 2 --micro 64 --seq 8192 -s 1f1b -q --format json";
+    let of = |how: &str| {
+        let found = json(&format!("{asked} {how}"));
+        let one = &found["predictions"][0];
+        let bytes =
+            one["memory"]["per_device"].as_array().unwrap().iter().map(|device| device["total"].as_u64().unwrap());
+        (one["iteration_s"].as_f64().unwrap(), bytes.max().unwrap())
+    };
+    let block = of("--recompute-granularity full --recompute-method block --recompute-num-layers 5");
+    assert_eq!(block, of("--recompute block:5"));
+    assert_eq!(of("--recompute-granularity=selective"), of("--recompute selective"));
+    let [none, full] = ["none", "full"].map(|how| of(&format!("--recompute {how}")));
+    assert!(
+        none.0 < block.0 && block.0 < full.0 && full.1 < block.1 && block.1 < none.1,
+        "{none:?} {block:?} {full:?}"
+    );
+    let (code, _, err) = pipesim(&format!("{asked} --recompute-method block --recompute-num-layers 5"));
+    assert!(code == 2 && err.contains("--recompute-granularity selective, or full with"), "{code} {err}");
+    let (code, _, err) = pipesim(&format!("{asked} --recompute block"));
+    assert!(code == 2 && err.contains("block:5"), "{code} {err}");
+}

@@ -134,6 +134,14 @@ fn a_job_says_what_is_asked() {
     assert_eq!(json(&format!("predict {job} --format json"))["predictions"], json(same)["predictions"]);
     let nodes = json(&format!("predict {job} --format json --job-env NODES=8"));
     assert_eq!(nodes["job"]["reading"]["dp"], 8);
+    // the first layer of each of 16 stages of two
+    let job_of = std::fs::read_to_string("examples/job/train.sh").unwrap();
+    let block = of_input(
+        "predict --hardware h100-sxm",
+        &job_of.replace("--recompute-method uniform", "--recompute-method block"),
+    );
+    assert_eq!(block["job"]["not_modelled"], Value::Array(Vec::new()));
+    assert_eq!(block["predictions"], json(&same.replace("--recompute full", "--recompute block:1"))["predictions"]);
     // options that are given replace the job's
     let other = json(&format!("predict {job} --format json --recompute none --batch 512"));
     assert_eq!(other["predictions"][0]["microbatches"], 128);

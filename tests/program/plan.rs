@@ -143,6 +143,9 @@ fn flags_are_those_of_the_programs() {
     ] {
         assert!(megatron.contains(part), "{part} in {megatron}");
     }
+    let block = flags("--to megatron --fix tp=2,pp=2,cp=1,recompute=block:3");
+    let layers = "--recompute-granularity full --recompute-method block --recompute-num-layers 3";
+    assert!(block.contains(layers), "{block}");
     let bridge = flags("--to megatron-bridge --fix tp=2,pp=2,layers=19/17");
     assert!(bridge.contains("model.tensor_model_parallel_size=2") && bridge.contains("'\"Et*19|t*17L\"'"), "{bridge}");
     let titan = "--model llama-2-7b --to torchtitan --stack torchtitan --fix tp=2,pp=2,dp=2 -s zb-v";
@@ -160,6 +163,12 @@ fn flags_are_those_of_the_programs() {
     let parallelism = old["parallelism"].as_table().unwrap();
     assert_eq!(parallelism["pipeline_parallel_schedule"].as_str(), Some("ZBVZeroBubble"));
     assert_eq!(parallelism["tensor_parallel_degree"].as_integer(), Some(2));
+    let every = flags_of(&format!("{} --framework-version 0.2 --fix recompute=every:2", titan.replace("zb-v", "1f1b")));
+    let every: toml::Table = every.parse().unwrap();
+    assert_eq!(every["activation_checkpoint"]["mode"].as_str(), Some("selective"));
+    assert_eq!(every["activation_checkpoint"]["selective_ac_option"].as_integer(), Some(2));
+    let (code, _, err) = run(&format!("{SMALL} --fix recompute=every:2 --to megatron"));
+    assert!(code == 2 && err.contains("cannot train this plan"), "{code} {err}");
     let deepspeed: Value =
         serde_json::from_str(&flags("--to deepspeed --stack megatron-deepspeed --fix pp=2,zero=1")).unwrap();
     let of = |key: &str| deepspeed[key].as_u64().unwrap();

@@ -199,7 +199,7 @@ fn time_and_memory_have_one_source() {
         let expected = forecast.parameters as u64 * bytes as u64;
         assert_eq!(forecast.memory.per_device[0].gradients, expected, "{software} {precision}");
         let resolved = costs.resolve("zb-h1").unwrap();
-        let keep = costs.memory_model().keep();
+        let keep = costs.memory_model().keep(&costs.stages(1).unwrap());
         assert!((resolved.costs.keep.share() - keep).abs() < 1e-8 && (0.1..1.0).contains(&keep), "{keep}");
     }
 }

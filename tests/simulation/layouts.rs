@@ -179,7 +179,7 @@ fn invalid_layouts_are_rejected_in_one_line() {
 #[test]
 fn memory_peaks_in_the_last_forward_or_in_a_backward() {
     let ops = |text: &str| -> Vec<Op> { text.split(' ').map(|op| op.parse().unwrap()).collect() };
-    let left = [SavedActivations { forward: 10, input: 7, in_forward: 1, in_backward: 4, at_end: 30 }];
+    let left = [SavedActivations { forward: 10, input: 7, in_forward: 1, in_backward: 4, in_weights: 0, at_end: 30 }];
     assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 10, others: 10, running: 30 });
     let left = [SavedActivations { at_end: 0, ..left[0] }];
     assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 20, others: 10, running: 4 });

@@ -35,6 +35,7 @@ mod plan;
 mod plots;
 mod questions;
 mod rationals;
+mod recompute;
 mod replicas;
 mod report;
 mod shards;

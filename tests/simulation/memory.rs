@@ -318,6 +318,7 @@ fn more_sharing_never_takes_more() {
                     let saved = |stage| SavedActivations {
                         in_forward: 0,
                         in_backward: 0,
+                        in_weights: 0,
                         at_end: 0,
                         ..memory_model.left(stage)
                     };

@@ -53,8 +53,10 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
                     shapes
                         .extend(chunks.filter(|_| pp > 1 && micro.is_multiple_of(pp)).map(|v| ("interleaved-1f1b", v)));
                     for (schedule, chunks) in shapes {
-                        for recompute in ["none", "layernorm", "layernorm,mlp", "full"] {
-                            let recompute: Recompute = recompute.parse().unwrap();
+                        let parts = ["none", "layernorm", "layernorm,mlp", "full"].map(|what| what.parse().unwrap());
+                        for recompute in
+                            parts.into_iter().chain((1..(layers + 2).div_ceil(pp * chunks)).map(Recompute::Block))
+                        {
                             for zero in [Zero::None, Zero::Optimizer] {
                                 for sequence_parallel in [false, true] {
                                     let layout = ParallelConfig {
@@ -113,16 +115,26 @@ fn the_search_finds_what_predicting_every_layout_finds() {
         question.keep = 5;
         let plans = plan(&question, BTreeMap::new(), &Silent).unwrap();
         let every = every_layout(&question).into_iter();
-        let every: Vec<(ParallelConfig, &str, f64)> = every
+        let mut every: Vec<(ParallelConfig, &str, f64)> = every
             .filter_map(|(layout, name)| {
                 let time = predicted(&question, &layout, name)?;
                 Some((layout, name, time))
             })
             .collect();
+        // some layers are recomputed only where a layout does not fit without
+        let named = |layout: &ParallelConfig, name: &str| {
+            let ParallelConfig { tp, cp, pp, chunks, micro_batch_size, zero, sequence_parallel, .. } = *layout;
+            (tp, cp, pp, chunks, micro_batch_size, zero, sequence_parallel, name.to_string())
+        };
+        let fitting = every.iter().filter(|(layout, ..)| layout.recompute == Recompute::None);
+        let fitting: BTreeSet<_> = fitting.map(|(layout, name, _)| named(layout, name)).collect();
+        every.retain(|(layout, name, _)| {
+            !matches!(layout.recompute, Recompute::Block(_)) || !fitting.contains(&named(layout, name))
+        });
         // of layouts that differ only in virtual stages, in cp and the size of micro-batches, or in recomputed parts, the best is shown
         let kind = |layout: &ParallelConfig, schedule: &str| {
             let ParallelConfig { tp, pp, micro, recompute, zero, sequence_parallel, .. } = *layout;
-            (tp, pp, micro, recompute == Recompute::Full, zero, sequence_parallel, schedule.to_string())
+            (tp, pp, micro, recompute.is_of_layers(), zero, sequence_parallel, schedule.to_string())
         };
         let mut best = BTreeMap::new();
         for (layout, schedule, time) in &every {
@@ -342,15 +354,16 @@ fn recomputed_parts_are_those_of_model_and_software() {
         all.into_iter().collect::<Vec<_>>().join(" ")
     };
     let searched = |model: &str, stack_name: &str, fix: &str| searched_with(model, stack_name, fix, None);
-    assert_eq!(searched("llama-3-8b", "megatron-core", "pp=1"), "full layernorm layernorm,mlp none");
-    assert_eq!(searched("llama-3-8b", "megatron-lm", "pp=1"), "full none");
+    // block:0 stands for the fewest layers of each stage that have to be recomputed
+    assert_eq!(searched("llama-3-8b", "megatron-core", "pp=1"), "block:0 full layernorm layernorm,mlp none");
+    assert_eq!(searched("llama-3-8b", "megatron-lm", "pp=1"), "block:0 full none");
     let plain = searched_with("llama-3-8b", "megatron-lm", "pp=1", Some(Attention::Plain));
-    assert_eq!(plain, "full none selective");
+    assert_eq!(plain, "block:0 full none selective");
     assert_eq!(searched("llama-3-8b", "torchtitan", "pp=1"), "full none selective");
-    let mixture = "full layernorm,moe moe_act moe_act,layernorm none";
+    let mixture = "block:0 full layernorm,moe moe_act moe_act,layernorm none";
     assert_eq!(searched("qwen3-30b-a3b", "megatron-core", "pp=1,ep=8"), mixture);
     let latent =
-        "full mla_up_proj mla_up_proj,layernorm,mlp,moe mla_up_proj,moe_act mla_up_proj,moe_act,layernorm none";
+        "block:0 full mla_up_proj mla_up_proj,layernorm,mlp,moe mla_up_proj,moe_act mla_up_proj,moe_act,layernorm none";
     assert_eq!(searched("deepseek-v3", "megatron-core", "pp=1,ep=8"), latent);
     let given = "pp=1,recompute=moe_act,layernorm,recompute=none,recompute=none";
     assert_eq!(searched("qwen3-30b-a3b", "torchtitan", given), "moe_act,layernorm none");

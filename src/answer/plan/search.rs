@@ -5,7 +5,8 @@ use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::shapes::PlanShape;
-use super::space::{Candidate, Space};
+use super::space::{Candidate, PlanGroup, Space};
+use super::stacks::FEWEST;
 use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
@@ -140,7 +141,16 @@ impl<'a> Search<'a> {
     /// Returns the costs of a candidate.
     pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
         let layout = self.space.layout(self.question, candidate);
-        Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()
+        let costs = Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()?;
+        let shape = self.space.shape(candidate);
+        match costs.layout.recompute {
+            FEWEST if shape.is_open => None,
+            FEWEST => {
+                let ordered = self.order(candidate, &costs).ok()?;
+                costs.with_fewest(self.question.bytes(), &shape.stages, &ordered.moments)
+            }
+            _ => Some(costs),
+        }
     }
 
     /// Returns the order of a candidate.
@@ -151,7 +161,10 @@ impl<'a> Search<'a> {
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<LayoutOutcome, NoOrder> {
         let shape = self.space.shape(candidate);
-        let layout = self.space.layout(self.question, candidate);
+        let mut layout = self.space.layout(self.question, candidate);
+        if layout.recompute == FEWEST {
+            layout.recompute = Recompute::Full;
+        }
         let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
             .least(&shape.placement, &shape.stages);
         if least > bytes {
@@ -222,6 +235,20 @@ impl<'a> Search<'a> {
         self.lock().get(&number).copied()
     }
 
+    /// Returns whether a layout asks for the fewest recomputed layers and is known to fit without; their bounds are equal.
+    fn fits_without(&self, number: usize) -> bool {
+        let (candidates, groups) = (&self.space.candidates, &self.space.groups);
+        let own = candidates[number];
+        let group = groups[own.group as usize];
+        let plain = groups.binary_search(&PlanGroup { recompute: Recompute::None, ..group });
+        let Some(plain) = plain.ok().filter(|_| group.recompute == FEWEST) else { return false };
+        let plain = Candidate { group: plain as u32, ..own };
+        let same =
+            candidates[..number].iter().rev().take_while(|one| one.bound == own.bound).position(|one| *one == plain);
+        let known = same.and_then(|back| self.known((number - 1 - back) as u32));
+        matches!(known, Some(LayoutOutcome::Predicted { bytes, .. }) if bytes <= self.question.bytes())
+    }
+
     /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
     fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> LayoutOutcome {
         let outcome = match self.known(number) {
@@ -230,7 +257,10 @@ impl<'a> Search<'a> {
             known => known,
         };
         let outcome = outcome.unwrap_or_else(|| {
-            let predicted = self.predict(&self.space.candidates[number as usize], bytes);
+            let predicted = match self.fits_without(number as usize) {
+                true => Ok(LayoutOutcome::Missing),
+                false => self.predict(&self.space.candidates[number as usize], bytes),
+            };
             let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
             self.lock().insert(number, outcome);
             // another time this machine may have the memory
@@ -260,7 +290,7 @@ impl<'a> Search<'a> {
             ep: group.ep,
             pp: shape.pp,
             micro: candidate.micro,
-            recomputes_layers: group.recompute == Recompute::Full,
+            recomputes_layers: group.recompute.is_of_layers(),
             zero: candidate.zero,
             sequence_parallel: group.sequence_parallel,
             moves_layers: shape.layers.is_some(),
@@ -288,7 +318,9 @@ impl<'a> Search<'a> {
             (Reason::Predicted, slower),
             (Reason::Alike, found.alike),
         ];
-        found.ruled_out.extend(counts.into_iter().filter(|(_, count)| *count > 0));
+        for (reason, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            *found.ruled_out.entry(reason).or_default() += count;
+        }
         found
     }
 
@@ -324,6 +356,9 @@ impl<'a> Search<'a> {
             let outcomes = results(self.question.host, batch.len(), outcome);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
+                    LayoutOutcome::Missing if self.space.group(&candidates[number as usize]).recompute == FEWEST => {
+                        Reason::Alike
+                    }
                     LayoutOutcome::Missing => Reason::Schedule,
                     LayoutOutcome::Refused => Reason::Framework,
                     LayoutOutcome::TooLarge(_) => Reason::Memory,

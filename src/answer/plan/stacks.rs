@@ -4,6 +4,9 @@ use super::question::Question;
 use pipesim_models::hardware::Stack;
 use pipesim_models::layout::{Attention, ParallelConfig, Recompute, RecomputePart, RecomputeParts, Zero};
 
+/// Stands for the fewest first layers of each stage that have to be recomputed.
+pub(super) const FEWEST: Recompute = Recompute::Block(0);
+
 /// Layouts that training software supports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Abilities {
@@ -144,6 +147,8 @@ impl Abilities {
                 !own.is_empty() && own != [RecomputePart::CoreAttention] && !self.recompute.contains(&parts(&own));
             self.recompute.extend(is_new.then(|| parts(&own)));
         }
+        let is_megatron = stack.name.starts_with("megatron") && !stack.name.starts_with("megatron-deepspeed");
+        self.recompute.extend(is_megatron.then_some(FEWEST));
     }
 
     /// Returns the ZeRO stages for `pp` devices per pipeline; all are the same unless several GPUs hold the same tensors.

@@ -43,7 +43,7 @@ pub struct HardwareOptions {
     /// Precision of matrix products
     #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
     pub compute_precision: Precision,
-    /// Activations that the backward recomputes: none, selective, full, or parts, as in moe_act,layernorm
+    /// Activations that the backward recomputes: none, selective, full, layers of each stage as in block:5, uniform:2 or every:2, or parts, as in moe_act,layernorm
     #[arg(long, value_name = "WHAT", default_value = "none", value_parser = RecomputeParser)]
     pub recompute: Recompute,
     /// ZeRO stage, what data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also weights

@@ -9,6 +9,7 @@ mod foreign;
 pub mod fsdp;
 pub mod hardware;
 pub mod look;
+pub mod megatron;
 pub mod mixture;
 pub mod output;
 #[cfg(feature = "training")]

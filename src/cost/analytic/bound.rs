@@ -81,8 +81,10 @@ impl Analytic {
 
 impl LeastTimes {
     fn new(passes: &Passes, split: bool) -> LeastTimes {
-        let backward =
-            if split { ns(passes.input.total()) + ns(passes.weights.total()) } else { ns(passes.backward.total()) };
+        let backward = match split {
+            true => ns(passes.input.total()) + ns(passes.split_weights().total()),
+            false => ns(passes.backward.total()),
+        };
         LeastTimes { forward: ns(passes.forward.total()), backward }
     }
 }

@@ -120,16 +120,16 @@ impl PartCosts<'_> {
         match self.layout.recompute {
             Recompute::None => Pass::default(),
             Recompute::Selective => compute(sums.attention),
-            Recompute::Full if !stops_early => whole,
-            Recompute::Full => {
-                // the last product, or the experts' last product and the combine after it
-                let last = if sums.experts.last > 0.0 { sums.experts.last } else { sums.last };
-                Pass { compute: whole.compute - last, experts: whole.experts / 2.0, ..whole }
-            }
             Recompute::Parts(parts) => RecomputePart::ALL
                 .iter()
                 .filter(|(_, part)| parts.has(*part))
                 .fold(Pass::default(), |sum, &(_, part)| sum + self.again_of(sums, whole, part)),
+            _ if !stops_early => whole,
+            _ => {
+                // the last product, or the experts' last product and the combine after it
+                let last = if sums.experts.last > 0.0 { sums.experts.last } else { sums.last };
+                Pass { compute: whole.compute - last, experts: whole.experts / 2.0, ..whole }
+            }
         }
     }
 

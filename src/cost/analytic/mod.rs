@@ -20,10 +20,10 @@ pub use step::{StepTime, TimePart};
 use super::{CostError, CostTable, OpTime, Summary, TickUnits};
 use part::PartCosts;
 use pipesim_models::hardware::Hardware;
-use pipesim_models::layout::{Attention, ParallelConfig};
+use pipesim_models::layout::{Attention, ParallelConfig, Recompute};
 use pipesim_models::memory::MemoryModel;
 use pipesim_models::model_spec::transformer::{ActivationFunction, Config};
-use pipesim_models::model_spec::{ModelSpec, Stage};
+use pipesim_models::model_spec::{ModelSpec, Part, Stage};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use std::collections::BTreeMap;
@@ -47,9 +47,12 @@ pub struct Analytic {
     pub machine: Platform,
     /// How the model is distributed.
     pub layout: ParallelConfig,
+    /// Passes of each part; of layers that are recomputed if only some are.
     passes: Vec<Passes>,
     /// Costs of the pipeline devices whose GPUs differ.
     others: BTreeMap<u32, Analytic>,
+    /// The same of layers that are not; empty unless only some are.
+    kept: Vec<Passes>,
 }
 
 impl Analytic {
@@ -72,13 +75,21 @@ impl Analytic {
             Ok((device, Analytic::new(model, machine, layout.clone())?))
         };
         let others = machine.hardware.devices.iter().map(own).collect::<Result<_, CostError>>()?;
-        let analytic = Analytic { spec: model.spec(), model, machine, layout, passes: Vec::new(), others };
-        Ok(Analytic { passes: analytic.part_passes(0), ..analytic })
+        let (passes, kept) = (Vec::new(), Vec::new());
+        Ok(Analytic { spec: model.spec(), model, machine, layout, passes, kept, others }.with_passes(0))
     }
 
-    /// Returns the passes of every part for a slice. In each sequence, `before` tokens precede the layout's tokens.
-    fn part_passes(&self, before: u32) -> Vec<Passes> {
+    /// Returns it with the passes of every part for a slice. In each sequence, `before` tokens precede the layout's tokens.
+    fn with_passes(self, before: u32) -> Analytic {
+        let recompute = self.layout.recompute;
+        let passes = self.part_passes(before, recompute.of_layer(true));
+        let kept = if recompute.is_of_some() { self.part_passes(before, Recompute::None) } else { Vec::new() };
+        Analytic { passes, kept, ..self }
+    }
+
+    fn part_passes(&self, before: u32, recompute: Recompute) -> Vec<Passes> {
         let Analytic { model, spec, machine, layout, .. } = self;
+        let layout = &ParallelConfig { recompute, ..layout.clone() };
         let attention = machine.stack.attention(layout);
         let has_zeros = model.function == ActivationFunction::SquaredRelu;
         let zeros_speedup = if has_zeros { machine.hardware.zeros_speedup } else { 1.0 };
@@ -118,15 +129,26 @@ impl Analytic {
         MemoryModel::new(&self.model, &self.layout, &self.machine.stack)
     }
 
+    /// Returns the parts of a stage with their passes and numbers; twice if only some layers are recomputed.
+    fn held(&self, stage: &Stage) -> impl Iterator<Item = (&Part, (&Passes, usize))> {
+        self.spec.parts.iter().zip(&self.passes).enumerate().flat_map(|(number, (part, passes))| {
+            let count = stage.count(part.name);
+            let kept = self.kept.get(number);
+            let whole = if kept.is_some() { self.layout.recompute.whole(&self.spec, stage, number) } else { count };
+            [(part, (passes, whole)), (part, (kept.unwrap_or(passes), count - whole))]
+        })
+    }
+
     /// Returns the passes of a stage.
     pub fn passes(&self, stage: &Stage) -> Passes {
         let mut sum = Passes::default();
-        for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
-            let count = stage.count(part.name) as f64;
+        for (_, (passes, count)) in self.held(stage) {
+            let count = count as f64;
             sum = Passes {
                 forward: sum.forward + passes.forward * count,
                 input: sum.input + passes.input * count,
                 weights: sum.weights + passes.weights * count,
+                again: sum.again + passes.again * count,
                 backward: sum.backward + passes.backward * count,
                 hidden: sum.hidden + passes.hidden * count,
                 ops: None,
@@ -195,7 +217,7 @@ impl Analytic {
             match op.kind() {
                 Kind::F => passes.forward.total(),
                 Kind::I => passes.input.total(),
-                Kind::W => passes.weights.total(),
+                Kind::W => passes.split_weights().total(),
                 _ => passes.backward.total(),
             }
         };
@@ -203,7 +225,7 @@ impl Analytic {
         let mean = |kind| (0..placement.stages()).map(|stage| of(Op::new(kind, stage, 0))).sum::<f64>() / p * 1e3;
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
-        let summary = Summary::new(mean, comm, self.memory_model().keep());
+        let summary = Summary::new(mean, comm, self.memory_model().keep(stages));
         let mut table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
             let duration = ns(of(op));
             let exchanges = placement.leaves_device(op);

@@ -135,13 +135,24 @@ impl PartCosts<'_> {
             other: 2.0 * sums.ring,
         } + again;
         let weights = Pass { compute: sums.weights + experts.weights, ..Pass::default() };
-        let mut passes = Passes { forward, input, weights, backward: input + weights, hidden: 0.0, ops: None };
+        let mut passes = Passes { forward, input, weights, backward: input + weights, ..Passes::default() };
         match part.chosen_experts() {
             Some(_) => self.add_mixture_host(&mut passes, &sums, again),
             None => self.add_host(&mut passes, part, again != Pass::default()),
         }
         self.add_gathers(&mut passes, part);
+        if part.is_layer() && self.layout.recompute == Recompute::Full && self.machine.stack.splits_graph > 0.0 {
+            passes.again = self.again_in_weights(part, again);
+        }
         passes
+    }
+
+    /// Returns what W recomputes in PyTorch's pipelines: autograd runs once for each module with weights, and each run recomputes the layer.
+    fn again_in_weights(&self, part: &Part, again: Pass) -> Pass {
+        let stack = &self.machine.stack;
+        let host = if part.chosen_experts().is_some() { stack.mixture_layer_ms } else { stack.host_layer_ms };
+        let waits = (host * 1e-3 * self.launched() - again.total()).max(0.0);
+        (again + Pass { other: waits, ..Pass::default() }) * part.modules() as f64
     }
 
     /// Returns the relative speeds of the product at `place`. The activation's output is the input of the next product, and the

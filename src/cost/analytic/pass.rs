@@ -62,12 +62,21 @@ pub struct Passes {
     pub input: Pass,
     /// W.
     pub weights: Pass,
+    /// What W adds if software recomputes layers in it, too.
+    pub again: Pass,
     /// B, launched and awaited by the host as one op: at most I + W.
     pub backward: Pass,
     /// Time saved if F and B run next to each other, in seconds; the passes above do not include it.
     pub hidden: f64,
     /// Sub-ops of a layer with experts, with their times if F and B run next to each other.
     pub(super) ops: Option<SubOpTimes>,
+}
+
+impl Passes {
+    /// Returns the time of W apart from I.
+    pub fn split_weights(&self) -> Pass {
+        self.weights + self.again
+    }
 }
 
 /// Times of a layer's experts, per micro-batch.

@@ -1,7 +1,9 @@
 //! Memory that a layout has and needs, whatever the schedule.
 
 use super::Analytic;
-use pipesim_models::memory::Memory;
+use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_models::memory::{Memory, MemoryModel};
+use pipesim_models::model_spec::Stage;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::{Programs, Schedule};
@@ -22,6 +24,26 @@ impl Analytic {
         let room = (0..).zip(&stages).map(|(device, stage)| memory_model.room(self.capacity(device), stage));
         let room = room.fold(f64::INFINITY, f64::min);
         (room >= 1.0).then_some(room)
+    }
+
+    /// Returns the costs with the fewest recomputed layers per stage with which `schedule` fits into `bytes`; `None` if it fits without, or
+    /// not unless some stage recomputes all.
+    pub fn with_fewest(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Option<Analytic> {
+        let layout = |layers| ParallelConfig { recompute: Recompute::Block(layers), ..self.layout.clone() };
+        let fits = |layers| {
+            let memory_model = MemoryModel::new(&self.model, &layout(layers), &self.machine.stack);
+            memory_model.memory(bytes, stages, schedule).fits
+        };
+        let most = stages.iter().map(Stage::layers).max()? as u32;
+        let (mut few, mut enough) = (0, most.checked_sub(1)?);
+        if fits(few) || !fits(enough) {
+            return None;
+        }
+        while enough - few > 1 {
+            let middle = few.midpoint(enough);
+            if fits(middle) { enough = middle } else { few = middle }
+        }
+        Analytic::new(self.model, self.machine.clone(), layout(enough)).ok()
     }
 
     /// Returns a lower bound of the memory of any order on `placement`: the memory of one micro-batch at a time. `None` if the model

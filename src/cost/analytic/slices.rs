@@ -2,7 +2,7 @@
 
 use super::{Analytic, CostError, CostTable, Passes, ns};
 use crate::analytic::pass::Pass;
-use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_models::layout::ParallelConfig;
 use pipesim_models::memory::Memory;
 use pipesim_models::model_spec::Stage;
 use pipesim_schedule::op::{Kind, Op};
@@ -47,7 +47,7 @@ impl Analytic {
         let layout = ParallelConfig { sequence: tokens, ..self.layout.clone() };
         let own = |(&device, own): (&u32, &Analytic)| (device, own.of_slice(TokenSpan { before, tokens }));
         let slice = Analytic { layout, others: self.others.iter().map(own).collect(), ..self.clone() };
-        Analytic { passes: slice.part_passes(before), ..slice }
+        slice.with_passes(before)
     }
 
     /// Returns the costs of each slice; of whole micro-batches if there is one.
@@ -165,8 +165,11 @@ impl Analytic {
             () if is_cut && layout.moe_overlap => {
                 "`moe-overlap` hides the exchange of whole micro-batches, not of slices; leave it out".into()
             }
-            () if schedule.recomputes() && layout.recompute == Recompute::Full => {
-                "its R computes forwards again, and so does `recompute` full; leave `recompute` out, or take a schedule without R".into()
+            () if schedule.recomputes() && layout.recompute.is_of_layers() => {
+                format!(
+                    "its R computes forwards again, and so does `recompute` {}; leave `recompute` out, or take a schedule without R",
+                    layout.recompute
+                )
             }
             () if !schedule.has_copies() => return Ok(()),
             () if is_cut => {
@@ -190,7 +193,7 @@ impl Analytic {
             let pass = match op.kind() {
                 Kind::F => passes.forward,
                 Kind::I => passes.input,
-                Kind::W => passes.weights,
+                Kind::W => passes.split_weights(),
                 Kind::B => passes.backward,
                 Kind::R => costs.repeated(stage),
                 _ => return None,

@@ -89,7 +89,7 @@ impl Analytic {
         for chunk in placement.held_by(device) {
             let passes = self.on(device).passes(&stages[chunk.stage as usize]);
             let micro = placement.microbatches_of(chunk.direction, self.layout.micro).len() as f64;
-            let backward = if split { passes.input + passes.weights } else { passes.backward };
+            let backward = if split { passes.input + passes.split_weights() } else { passes.backward };
             sum = sum + (passes.forward + backward) * micro;
         }
         sum

@@ -30,10 +30,9 @@ impl Analytic {
         let of = |(number, stage): (usize, &Stage)| {
             let has_one_queue = self.machine.stack.has_one_queue();
             let mut ops = SubOps { delays_weights: self.layout.delay_wgrad, has_one_queue, ..SubOps::default() };
-            for (part, passes) in
-                self.spec.parts.iter().zip(&self.on(placement.device_of_stage(number as u32, 0)).passes)
-            {
-                match (part.name, stage.count(part.name)) {
+            let own = self.on(placement.device_of_stage(number as u32, 0));
+            for (part, (passes, count)) in own.held(stage) {
+                match (part.name, count) {
                     (_, 0) => {}
                     (EMBEDDING, _) => ops.first = whole(passes),
                     (HEAD, _) => ops.last = whole(passes),

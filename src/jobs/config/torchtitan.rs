@@ -77,6 +77,11 @@ fn finish(
     reading.tied = reading.layers.map(|_| job.shape.remove("tied").is_some_and(|tied| tied == Value::Bool(true)));
     reading.etp = reading.etp.filter(|_| reading.experts.is_some());
     reading.recompute = reading.recompute.take().filter(|mode| mode != "none");
+    // a number chooses layers, `op` operations
+    let option = document.text("activation_checkpoint.selective_ac_option").and_then(|option| option.parse().ok());
+    if reading.recompute.as_deref() == Some("selective") && option.is_some() {
+        (reading.recompute_method, reading.recompute_layers) = (Some("every".to_string()), option);
+    }
     reading.zero = Some(if reading.dp_shard == Some(1) { 0 } else { 3 });
     reading.sequence_parallel = Some(
         reading.tp.is_some_and(|tp| tp > 1)

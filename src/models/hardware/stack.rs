@@ -59,6 +59,7 @@ numbers! {
         flag step_overlaps <= 1.0: "the optimizer step is validated afterwards, so that successive steps overlap",
         // recomputation
         flag recompute_stops_early <= 1.0: "the recomputation of a block stops at the last tensor needed",
+        flag splits_graph <= 1.0: "a split backward is autograd's: from I until W all that F saved stays, and W recomputes a layer once for each of its modules with weights",
         flag selective_products <= 1.0: "selective recomputation saves the attention's and every second product's output, and recomputes the rest",
         // host and pipeline
         any host_layer_ms <= 1e6: "host time to launch the forward of a layer, ms; its backward takes the same",

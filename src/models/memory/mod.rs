@@ -9,6 +9,7 @@ mod experts;
 mod llm_c;
 mod model;
 mod peak;
+mod recomputed;
 mod slices;
 mod states;
 mod units;

@@ -79,25 +79,50 @@ impl MemoryModel {
     }
 
     /// Returns the fraction of what F saves that I saves for W, over the whole model: between 0 and 1.
-    pub fn keep(&self) -> f64 {
-        let [forward, input] = [Kind::F, Kind::I].map(|kind| {
-            let left = self.spec.parts.iter().map(|part| part.count as f64 * self.part_left(part, kind) as f64);
-            left.sum::<f64>()
-        });
-        (input / forward.max(1.0)).min(1.0)
+    pub fn keep(&self, stages: &[Stage]) -> f64 {
+        let sum = |kind| stages.iter().map(|stage| self.saved(stage, kind) as f64).sum::<f64>();
+        (sum(Kind::I) / sum(Kind::F).max(1.0)).min(1.0)
+    }
+
+    /// Returns the parts of a stage with their numbers and what is recomputed of each: whole layers apart from others.
+    pub(super) fn held<'a>(&'a self, stage: &'a Stage) -> impl Iterator<Item = (&'a Part, u64, Recompute)> {
+        let recompute = self.layout.recompute;
+        let of = move |(number, (part, count)): (usize, (&'a Part, usize))| {
+            let whole = recompute.whole(&self.spec, stage, number);
+            let split = [(whole, true), (count - whole, false)];
+            split.map(|(count, is_whole)| (part, count as u64, recompute.of_layer(is_whole)))
+        };
+        self.spec.held(stage).enumerate().flat_map(of).filter(|(_, count, _)| *count > 0)
+    }
+
+    /// Returns the bytes that F of a stage saves for I, or I for W.
+    fn saved(&self, stage: &Stage, kind: Kind) -> u64 {
+        let left = self.held(stage).map(|(part, count, how)| count.saturating_mul(self.part_left(part, kind, how)));
+        let left = left.fold(0, u64::saturating_add);
+        // of layers that are recomputed together only the first keeps its input
+        let inputs = match (kind, self.layout.recompute) {
+            (Kind::F, Recompute::Uniform(together)) => {
+                stage.layers() - stage.layers().div_ceil((together as usize).max(1))
+            }
+            _ => 0,
+        };
+        left.saturating_sub(self.hidden().saturating_mul(inputs as u64))
     }
 
     /// Returns the bytes that one `part` saves for a micro-batch: F for I, or I for W.
-    fn part_left(&self, part: &Part, kind: Kind) -> u64 {
+    pub(super) fn part_left(&self, part: &Part, kind: Kind, recompute: Recompute) -> u64 {
         let is_block = part.name != EMBEDDING && part.name != HEAD;
-        let left = match (kind, self.layout.recompute) {
+        let left = match (kind, recompute) {
             (Kind::F, Recompute::Full) if is_block => self.hidden() + self.attended(part),
             (Kind::F, Recompute::Parts(parts)) if is_block => {
                 let is_narrow = parts.has(RecomputePart::LatentUp);
-                self.places(part).into_iter().sum::<u64>() + if is_narrow { self.attended(part) } else { 0 }
+                self.places(part, recompute).into_iter().sum::<u64>() + if is_narrow { self.attended(part) } else { 0 }
             }
             (Kind::F, Recompute::Selective) if is_block && self.stack.selective_products == 1.0 => {
                 self.every_second(part) + self.attended(part)
+            }
+            (Kind::I, _) if is_block && self.stack.splits_graph == 1.0 => {
+                self.part_left(part, Kind::F, recompute).saturating_add(self.gradients(part))
             }
             _ => part.left(kind, self.micro, &self.storage),
         };
@@ -114,8 +139,8 @@ impl MemoryModel {
     /// Returns what F saves of a stage whose layers are computed again: their input, with slices also keys and values, and what embedding
     /// and head save.
     pub(super) fn stub(&self, stage: &Stage) -> u64 {
-        let kept = self.spec.held(stage).filter(|(part, _)| !part.is_layer());
-        let kept = kept.map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, Kind::F)));
+        let kept = self.held(stage).filter(|(part, ..)| !part.is_layer());
+        let kept = kept.map(|(part, count, how)| count.saturating_mul(self.part_left(part, Kind::F, how)));
         let attended = self.spec.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.attended(part)));
         let input = if stage.layers() > 0 { self.hidden() } else { 0 };
         kept.chain(attended).chain([input, self.sent_on(stage)]).fold(0, u64::saturating_add)
@@ -127,12 +152,12 @@ impl MemoryModel {
     }
 
     /// Returns the bytes of a micro-batch's hidden state on a rank.
-    fn hidden(&self) -> u64 {
+    pub(super) fn hidden(&self) -> u64 {
         self.rows_of(self.spec.width as u64, self.storage.activation_bytes, self.storage.sp)
     }
 
     /// Returns the bytes of a micro-batch's rows of `width` elements of `bytes`, shared by `ranks`.
-    fn rows_of(&self, width: u64, bytes: usize, ranks: usize) -> u64 {
+    pub(super) fn rows_of(&self, width: u64, bytes: usize, ranks: usize) -> u64 {
         (self.micro.rows() as u64).saturating_mul(width).saturating_mul(bytes as u64).div_ceil(ranks as u64)
     }
 
@@ -151,7 +176,7 @@ impl MemoryModel {
     }
 
     /// Returns the working memory of a `part`'s pass: recomputed activations, and gradients of its widest rows.
-    fn working(&self, part: &Part, kind: Kind) -> u64 {
+    pub(super) fn working(&self, part: &Part, kind: Kind, recompute: Recompute) -> u64 {
         let Storage { activation_bytes: bytes, tp, sp, keys, .. } = self.storage;
         let gradients = part.with_splits().map(|(operation, _)| match *operation {
             Operation::Classify { .. } => {
@@ -172,28 +197,21 @@ impl MemoryModel {
             score_bytes: score_bytes(&self.model, &self.layout, &self.stack, Recompute::None),
             ..self.storage
         };
-        let again = part.left(Kind::F, self.micro, &whole).saturating_sub(self.part_left(part, Kind::F));
+        let again = part.left(Kind::F, self.micro, &whole).saturating_sub(self.part_left(part, Kind::F, recompute));
         gradients.saturating_add(again)
     }
 
     /// Returns what the ops of `stage` save and need.
     pub fn left(&self, stage: &Stage) -> SavedActivations {
-        let sum = |kind| {
-            let left =
-                self.spec.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, kind)));
-            left.fold(0, u64::saturating_add)
-        };
-        let most = |kind| {
-            let held = self.spec.held(stage).filter(|&(_, count)| count > 0);
-            held.map(|(part, _)| self.working(part, kind)).max().unwrap_or(0)
-        };
+        let in_forward = self.held(stage).map(|(part, _, how)| self.working(part, Kind::F, how));
         let gradient =
             embedding_elements(&self.spec, self.storage.tp).saturating_mul(u64::from(self.layout.precision.bytes()));
         SavedActivations {
-            forward: sum(Kind::F).saturating_add(self.sent_on(stage)),
-            input: sum(Kind::I),
-            in_forward: most(Kind::F),
-            in_backward: most(Kind::I),
+            forward: self.saved(stage, Kind::F).saturating_add(self.sent_on(stage)),
+            input: self.saved(stage, Kind::I),
+            in_forward: in_forward.max().unwrap_or(0),
+            in_backward: self.in_backward(stage).max(self.together(stage)),
+            in_weights: self.again_in_weights(stage),
             at_end: if stage.has(EMBEDDING) { gradient } else { 0 },
         }
     }
@@ -267,8 +285,8 @@ impl MemoryModel {
     }
 
     /// Returns what F saves of attention, of the MLP or shared experts, and of router and experts.
-    fn places(&self, part: &Part) -> [u64; 3] {
-        saved(part, self.layout.recompute, self.micro, &self.storage, self.spec.width)
+    fn places(&self, part: &Part, recompute: Recompute) -> [u64; 3] {
+        saved(part, recompute, self.micro, &self.storage, self.spec.width)
     }
 
     /// Returns the breakdown of a device's memory if the model has experts; `activations` is its peak.
@@ -284,9 +302,9 @@ impl MemoryModel {
         let mut named =
             MixtureMemory { expert_weights, expert_gradients, expert_optimizer, ..MixtureMemory::default() };
         let mut all = 0_u64;
-        for (part, count) in held.iter().flat_map(|stage| self.spec.held(stage)).filter(|&(_, count)| count > 0) {
-            let bytes = (count as u64).saturating_mul(self.part_left(part, Kind::F));
-            let places = if self.layout.recompute == Recompute::Full { [0; 3] } else { self.places(part) };
+        for (part, count, how) in held.iter().flat_map(|stage| self.held(stage)) {
+            let bytes = count.saturating_mul(self.part_left(part, Kind::F, how));
+            let places = if how == Recompute::Full { [0; 3] } else { self.places(part, how) };
             named.add(part, bytes, places);
             named.dispatch_buffers = named.dispatch_buffers.max(dispatched(part, self.micro, &self.storage));
             all = all.saturating_add(bytes);
@@ -397,7 +415,7 @@ fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
         has_whole_logits: stack.has_whole_logits(),
         norm_bytes: stack.norm_saved_bytes as usize,
         keeps_gathered: stack.keeps_gathered == 1.0,
-        score_bytes: score_bytes(model, layout, stack, layout.recompute),
+        score_bytes: score_bytes(model, layout, stack, layout.recompute.of_layer(true)),
         keys: layout.sequence as usize,
         mask_bytes: usize::from(has_dropout(model, stack)),
         keeps_gate: stack.keeps_gate == 1.0,

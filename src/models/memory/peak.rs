@@ -13,6 +13,8 @@ pub struct SavedActivations {
     pub in_forward: u64,
     /// Working memory of I or B.
     pub in_backward: u64,
+    /// Working memory of W.
+    pub in_weights: u64,
     /// Working memory at the end of B or W, when the saved activations are freed.
     pub at_end: u64,
 }
@@ -48,10 +50,8 @@ pub fn peak_by<'a>(
 ) -> Peak {
     let (mut now, mut peak) = (0_u64, Peak::default());
     for op in ops {
-        let Some(&SavedActivations { forward, input, in_forward, in_backward, at_end }) = left.get(op.stage() as usize)
-        else {
-            continue;
-        };
+        let Some(saved) = left.get(op.stage() as usize) else { continue };
+        let SavedActivations { forward, input, in_forward, in_backward, in_weights, at_end } = *saved;
         let moments = match op.kind() {
             Kind::F => {
                 let others = now;
@@ -64,8 +64,9 @@ pub fn peak_by<'a>(
                 [(before, others, in_backward), (now, others, 0)]
             }
             Kind::W => {
+                let before = now;
                 now = now.saturating_sub(input);
-                [(now, now, at_end), (now, now, 0)]
+                [(before, now, in_weights), (now, now, at_end)]
             }
             Kind::B => {
                 let before = now;

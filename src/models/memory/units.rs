@@ -38,8 +38,8 @@ impl Units {
         let op = schedule.ops()[index];
         let (slice, stage) = (op.slice_number(), op.stage() as usize);
         let unit = self.by_slice.get(slice).and_then(|stages| stages.get(stage)).copied().unwrap_or_default();
-        let SavedUnit { saved: SavedActivations { forward, input, in_forward, in_backward, at_end }, stub, keys } =
-            unit;
+        let SavedUnit { saved, stub, keys } = unit;
+        let SavedActivations { forward, input, in_forward, in_backward, in_weights, at_end } = saved;
         let bytes = i128::from;
         // The last slice's backward begins the gradients of the keys and values of all earlier ones.
         let is_last = slice + 1 == self.by_slice.len();
@@ -64,7 +64,9 @@ impl Units {
             }
             Kind::I => backward(bytes(input) - bytes(forward) - bytes(ended), 0),
             Kind::B => backward(-bytes(forward) - bytes(ended), at_end),
-            Kind::W => HeldChange { end: -bytes(input), own: input, at_end, ..HeldChange::default() },
+            Kind::W => {
+                HeldChange { end: -bytes(input), own: input, running: in_weights, at_end, ..HeldChange::default() }
+            }
             Kind::O => HeldChange { end: -bytes(forward), ..HeldChange::default() },
             Kind::L => HeldChange { start: bytes(forward), ..HeldChange::default() },
             Kind::S | Kind::IF | Kind::IB => HeldChange::default(),

@@ -279,6 +279,12 @@ impl Operation {
         }
     }
 
+    /// Returns whether it has weights of its own.
+    pub fn has_weights(&self) -> bool {
+        use Operation::{Classify, Grouped, Lookup, Norm, Product, Route};
+        matches!(self, Lookup { .. } | Norm { .. } | Product { .. } | Classify { .. } | Route { .. } | Grouped { .. })
+    }
+
     /// Returns whether this is an attention.
     pub fn has_heads(&self) -> bool {
         matches!(self, Operation::Attention { .. })

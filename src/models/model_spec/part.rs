@@ -150,6 +150,22 @@ impl Part {
         self.groups.iter().flatten()
     }
 
+    /// Returns the number of modules with weights, in software where queries, keys and values have one each, and so have the halves of a
+    /// gated MLP.
+    pub fn modules(&self) -> usize {
+        let own = self.operations.iter().filter(|operation| operation.has_weights());
+        let gates = self.operations.iter().filter(|operation| match **operation {
+            Operation::Activate { inputs, outputs } | Operation::ActivateCopies { inputs, outputs, .. } => {
+                inputs != outputs
+            }
+            _ => false,
+        });
+        let before = self.operations.iter().take_while(|operation| !operation.has_heads());
+        let is_product = |operation: &&Operation| matches!(operation, Operation::Product { .. });
+        let is_joint = before.filter(is_product).count() == 1 && self.operations.iter().any(Operation::has_heads);
+        own.count() + gates.count() + if is_joint { 2 } else { 0 }
+    }
+
     /// Returns the weights of products and routers, in the order of their operations.
     pub fn matrices(&self) -> impl Iterator<Item = &Tensor> {
         self.tensors().filter(|tensor| tensor.shape.len() == 2 && !tensor.is_of_experts)

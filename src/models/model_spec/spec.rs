@@ -46,6 +46,16 @@ impl ModelSpec {
         self.outline().arranged(layout)
     }
 
+    /// Returns the index of the part of each layer of a stage, in model order, without layers that predict further tokens.
+    pub fn layers_of<'a>(&'a self, stage: &'a Stage) -> impl Iterator<Item = usize> + 'a {
+        let is_inner = |part: &Part| part.is_layer() && part.name != PREDICTION;
+        let inner = self.parts.iter().enumerate().filter(move |(_, part)| is_inner(part));
+        let first = inner.clone().map(|(_, part)| stage.run(part.name).start).sum::<usize>();
+        let ordered = self.order.iter().skip(first).take(stage.layers()).copied();
+        let alike = inner.flat_map(|(number, part)| std::iter::repeat_n(number, stage.count(part.name)));
+        ordered.chain(alike.take(if self.order.is_empty() { usize::MAX } else { 0 }))
+    }
+
     /// Returns each tensor once with its number of repetitions, in the order of checkpoints.
     pub fn tensors(&self) -> impl Iterator<Item = (usize, &Tensor)> {
         let tensors = self.parts.iter().flat_map(|part| part.tensors().map(|tensor| (part.count, tensor)));

@@ -38,7 +38,7 @@ impl FlopCount {
         whole
             + match (self, analytic.layout.recompute) {
                 (FlopCount::HalfScores, _) => -scores / 2.0,
-                (FlopCount::Hardware, Recompute::Full) => (whole - head(analytic)) / 3.0,
+                (FlopCount::Hardware, some) if some.is_of_layers() => (whole - head(analytic)) / 3.0 * share(analytic),
                 (FlopCount::Hardware, Recompute::Selective) => scores / 3.0,
                 _ => 0.0,
             }
@@ -50,6 +50,15 @@ fn head(analytic: &Analytic) -> f64 {
     let model = &analytic.model;
     let heads = 1 + model.prediction_layers;
     6.0 * (model.channels * model.vocabulary * heads) as f64 * analytic.layout.tokens() as f64
+}
+
+/// Returns the share of the layers that are recomputed.
+fn share(analytic: &Analytic) -> f64 {
+    let (spec, recompute) = (&analytic.spec, analytic.layout.recompute);
+    let stages = analytic.stages(analytic.layout.stages()).unwrap_or_default();
+    let whole = |stage| (0..spec.parts.len()).map(|part| recompute.whole(spec, stage, part)).sum::<usize>();
+    let layers = spec.parts.iter().filter(|part| part.is_layer()).map(|part| part.count).sum::<usize>();
+    stages.iter().map(whole).sum::<usize>() as f64 / layers.max(1) as f64
 }
 
 /// Returns the FLOPs of one sequence that is `times` as long.
