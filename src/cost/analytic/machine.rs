@@ -175,6 +175,16 @@ impl Platform {
             (Some(measured), false) => measured,
             (Some(measured), true) => measured.min(self.bandwidth(group)),
             (None, _) => self.bandwidth(group),
+    /// Returns the time for which a GPU's own links would be busy with what [`Platform::gather_replicas`] moves. Its copies take
+    /// multiprocessors and memory bandwidth from what is computed next to them; waiting for a slower network does not.
+    pub(super) fn moved_by_replicas(&self, layout: &ParallelConfig, parameters: [f64; 2], bytes: f64) -> f64 {
+        let links = self.hardware.link_gbytes_per_s * 1e9 * self.hardware.link_efficiency;
+        let moved = |(parameters, replicas): (f64, Replicas)| {
+            parameters * bytes * (1.0 - 1.0 / f64::from(replicas.ranks.max(1))) / links
+        };
+        layout.together(parameters).into_iter().zip(layout.replicas()).map(moved).sum()
+    }
+
         };
         self.ring(group, bytes, bandwidth) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, true)
     }

@@ -346,8 +346,8 @@ impl PartCosts<'_> {
     }
 
     /// Returns the seconds in which the ranks that hold the same tensors of a `part` exchange `bytes` per parameter: experts among
-    /// their replicas, all others among data- and context-parallel ranks.
-    fn exchanged(&self, part: &Part, bytes: f64) -> f64 {
+    /// their replicas, all others among data- and context-parallel ranks; and the seconds of it that computing next to it lasts longer.
+    fn exchanged(&self, part: &Part, bytes: f64) -> [f64; 2] {
         let (layout, stack) = (self.layout, &self.machine.stack);
         // software that lists every rank's share exchanges tensor by tensor
         let lists = stack.gather_rank_us > 0.0;
@@ -355,7 +355,12 @@ impl PartCosts<'_> {
         let tensors = layout.together([part.matrices().count(), of_experts.count()]);
         let pieces = tensors.map(|tensors| if lists { tensors as f64 } else { 1.0 });
         let elements = part.elements_under(layout.degrees()).map(|elements| elements as f64);
-        self.machine.gather_replicas(layout, elements, pieces, bytes)
+        let exchanged = self.machine.gather_replicas(layout, elements, pieces, bytes);
+        let disturbing = match stack.gather_exposed {
+            1.0.. => exchanged,
+            share => share * self.machine.moved_by_replicas(layout, elements, bytes).min(exchanged),
+        };
+        [exchanged, disturbing]
     }
 
     /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward, unless whole stages are
@@ -369,14 +374,15 @@ impl PartCosts<'_> {
             .map(|bytes| self.exchanged(part, bytes));
         // such software also gathers again for recomputation
         let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
-        let gathers = gather * if again { 2.0 } else { 1.0 };
-        let exposed = |computed: f64, exchanged: f64| {
-            computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
+        let gathers = gather.map(|seconds| seconds * if again { 2.0 } else { 1.0 });
+        let exposed = |computed: f64, [exchanged, disturbing]: [f64; 2]| {
+            (exchanged - computed).max(0.0) + disturbing * (computed / exchanged.max(1e-12)).min(1.0)
         };
         passes.forward.data += exposed(passes.forward.total(), gather);
+        let both = [0, 1].map(|place| gathers[place] + reduce[place]);
         passes.input.data += exposed(passes.input.total(), gathers);
         passes.weights.data += exposed(passes.weights.total(), reduce);
-        passes.backward.data += exposed(passes.backward.total(), gathers + reduce);
+        passes.backward.data += exposed(passes.backward.total(), both);
         passes.ops = passes.ops.map(|ops| ops.with_data(passes));
     }
 }
