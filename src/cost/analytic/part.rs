@@ -1,8 +1,8 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
-use super::machine::{GpuGroup, Platform, ProductShape};
+use super::machine::{Platform, ProductShape};
 use super::pass::{ExpertSums, Pass, Passes};
-use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Replicas, Zero};
 use pipesim_models::model_spec::{Experts, Operation, Part, Tensor, Window};
 
 /// Cost model of parts under a layout on a platform.
@@ -163,8 +163,10 @@ impl PartCosts<'_> {
         if self.layout.tp == 1 || collectives == 0.0 {
             return 0.0;
         }
-        let (node, stack) = (self.machine.hardware.gpus_per_node, &self.machine.stack);
-        let group = GpuGroup::new(self.layout.tp, 1, node);
+        let stack = &self.machine.stack;
+        let group = self.machine.tensor_group(self.layout);
+        // software that hides them copies through the memory of GPUs in one node (TransformerEngine, userbuffers-host.cpp)
+        let exposed = if group.crosses() { 1.0 } else { stack.tensor_exposed };
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
@@ -174,7 +176,7 @@ impl PartCosts<'_> {
                 gather + self.machine.gather(group, hidden)
             }
         };
-        collectives * (each + stack.collective_us * 1e-6) * stack.tensor_exposed
+        collectives * (each + stack.collective_us * 1e-6) * exposed
     }
 
     /// Returns the bytes of a micro-batch's hidden state.
@@ -236,7 +238,7 @@ impl PartCosts<'_> {
                 let seen = if stack.has_whole_logits() { vocabulary as f64 } else { logits };
                 let bytes = stack.loss_bytes * n * seen;
                 if stack.has_whole_logits() {
-                    let group = GpuGroup::new(self.layout.tp, 1, machine.hardware.gpus_per_node);
+                    let group = machine.tensor_group(self.layout);
                     sums.forward += machine.gather(group, e * n * seen);
                 }
                 sums.forward += machine.operation(bytes);
@@ -323,8 +325,7 @@ impl PartCosts<'_> {
         }
         if context > 1.0 {
             // keys and values of other ranks arrive during the attention to the previous ones
-            let node = h.gpus_per_node;
-            let group = GpuGroup::new(self.layout.cp, self.layout.tp, node);
+            let group = machine.group(self.layout, Replicas { ranks: self.layout.cp, stride: self.layout.tp });
             let ring = machine.gather(group, e * (n + earlier) * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
@@ -378,8 +379,8 @@ impl PartCosts<'_> {
         let exposed = |computed: f64, [exchanged, disturbing]: [f64; 2]| {
             (exchanged - computed).max(0.0) + disturbing * (computed / exchanged.max(1e-12)).min(1.0)
         };
-        passes.forward.data += exposed(passes.forward.total(), gather);
         let both = [0, 1].map(|place| gathers[place] + reduce[place]);
+        passes.forward.data += exposed(passes.forward.total(), gather);
         passes.input.data += exposed(passes.input.total(), gathers);
         passes.weights.data += exposed(passes.weights.total(), reduce);
         passes.backward.data += exposed(passes.backward.total(), both);

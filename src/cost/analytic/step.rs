@@ -132,7 +132,7 @@ impl Analytic {
     /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights.
     fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
-        let group = GpuGroup::of(replicas, machine.hardware.gpus_per_node);
+        let group = machine.group(layout, replicas);
         let gradients = parameters * stack.reduced(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(replicas.ranks)) * 1e6;
         match layout.zero {
