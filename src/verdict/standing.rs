@@ -87,7 +87,8 @@ pub fn standing(
     }
     let name = schedule.split(':').next().unwrap_or(schedule).to_string();
     let layout = asked.analytic.layout.clone();
-    let plan = Plan { schedule: name, names_chunks: layout.chunks > 1, layout, estimate, is_tie: false };
+    let plan =
+        Plan { schedule: name, names_chunks: layout.chunks > 1, layout, estimate, preference: None, is_tie: false };
     let seconds = plan.estimate.iteration_s;
     let memory_bytes = plan.memory_bytes();
     let fits = memory_bytes <= report.search.question.bytes();

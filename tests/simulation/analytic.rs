@@ -1,9 +1,9 @@
 //! Analytic step times: against published measurements, and properties that hold for any prediction.
 
 use crate::support::golden_list;
-use pipesim::costs::{Analytic, Estimate, Platform, StepTime};
+use pipesim::costs::{Analytic, Estimate, GpuGroup, Platform, StepTime};
 use pipesim::models::{hardware, stack, transformer_named};
-use pipesim::{Hardware, ParallelConfig, Precision, Recompute, Zero};
+use pipesim::{Hardware, ParallelConfig, Precision, Recompute, Stack, Zero};
 use pipesim_validation::{FITTED, RowPrediction, errors, is_narrow, pairs, predict, read, rule_of_thumb};
 use std::sync::LazyLock;
 
@@ -214,4 +214,69 @@ fn published_rows_with_unknown_stages_of_zero_are_refused() {
     };
     assert!(row(3).is_ok());
     assert!(row(4).unwrap_err().to_string().contains("found '4'"));
+}
+
+/// Steps that the tables do not have. Torchtitan's 405B (pytorch/torchtitan#481, 109 tokens/s per GPU): 16 FSDP ranks of each of 8 tensor-parallel
+/// slices, one per node. Primus's 70B on 64 MI325X (its article on projections, 1,174 tokens/s per GPU) recomputes 12 of 80 layers and runs four
+/// micro-batches (docs/02-user-guide/megatron-lm-training.md).
+#[test]
+fn sharded_weights_are_gathered_next_to_computation() {
+    let titan = ParallelConfig {
+        tp: 8,
+        dp: 16,
+        micro_batch_size: 2,
+        sequence: 8192,
+        sequence_parallel: true,
+        zero: Zero::Weights,
+        recompute: Recompute::Full,
+        ..ParallelConfig::default()
+    };
+    let found = step("llama-3-405b", machine("h100-sxm-96gb-500w", "torchtitan"), titan, "1f1b").iteration();
+    assert!((found / 18.8 - 1.0).abs() < 0.05, "{found}");
+    let primus = |recompute| {
+        let layout = ParallelConfig {
+            dp: 64,
+            micro: 4,
+            sequence: 8192,
+            zero: Zero::Weights,
+            recompute,
+            ..ParallelConfig::default()
+        };
+        step("llama-3-70b", machine("mi325x", "megatron-core"), layout, "1f1b").iteration()
+    };
+    let found = primus(Recompute::None) * 68.0 / 80.0 + primus(Recompute::Full) * 12.0 / 80.0;
+    assert!((found / (4.0 * 8192.0 / 1174.0) - 1.0).abs() < 0.06, "{found}");
+}
+
+/// Smallest number of GPUs that a tensor-parallel group has in a node, counted on an explicit placement.
+#[test]
+fn uneven_groups_are_as_slow_as_their_smallest_part() {
+    for (ranks, gpus, node, in_node) in
+        [(12, 96, 8, 4), (24, 4608, 8, 8), (6, 96, 8, 2), (12, 12, 8, 6), (8, 512, 72, 8), (16, 512, 72, 16)]
+    {
+        let used = (1..=node).rev().find(|used| gpus % used == 0).unwrap();
+        let smallest = (0..gpus / ranks).flat_map(|group| {
+            let members = group * ranks..(group + 1) * ranks;
+            (0..gpus / used).map(move |node| members.clone().filter(|rank| rank / used == node).count())
+        });
+        assert_eq!(smallest.filter(|count| *count > 0).min(), Some(in_node), "{ranks} of {gpus}");
+        let group = GpuGroup::tensor_parallel(ranks as u32, gpus as u64, node as f64);
+        assert_eq!((group.in_node, group.crosses()), (in_node as f64, in_node < ranks), "{ranks} of {gpus}");
+    }
+}
+
+/// User buffers, which hide tensor-parallel collectives, need NVLink between all ranks (TransformerEngine, userbuffers-host.cpp). Megatron-Bridge's
+/// performance guide confines tensor parallelism to it, and its fastest published 405B on 512 H100 has tp 8, pp 8 and cp 2.
+#[test]
+fn tensor_parallelism_across_nodes_hides_nothing() {
+    let layout = |tp, cp, dp, pp, chunks, micro| {
+        let (sequence, sequence_parallel, zero) = (8192, true, Zero::Optimizer);
+        ParallelConfig { tp, cp, dp, pp, chunks, micro, sequence, sequence_parallel, zero, ..ParallelConfig::default() }
+    };
+    let found = |layout| step("llama-3-405b", machine("h100-sxm", "megatron-core"), layout, "interleaved-1f1b");
+    let [best, wide] = [layout(8, 2, 4, 8, 8, 64), layout(16, 1, 4, 8, 8, 64)].map(found);
+    assert!(best.iteration() * 1.04 < wide.iteration(), "{} {}", best.iteration(), wide.iteration());
+    let exposed = Stack { tensor_exposed: 1.0, ..stack("megatron-core").unwrap() };
+    let shown = Platform { stack: exposed, ..machine("h100-sxm", "megatron-core") };
+    assert_eq!(step("llama-3-405b", shown, layout(16, 1, 4, 8, 8, 64), "interleaved-1f1b"), wide);
 }

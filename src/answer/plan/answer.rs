@@ -6,6 +6,7 @@ use super::reason::{PlanError, Reason};
 use super::search::{Limits, Observer, Search, Silent};
 use super::space::{Candidate, Space};
 use crate::step_estimate::StepEstimate;
+use pipesim_cost::analytic::GpuGroup;
 use pipesim_models::layout::{ParallelConfig, Recompute};
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// and the same layout differ by 1 to 6 %.
 pub const RESOLUTION: f64 = 0.04;
 
-/// Preference among layouts that predictions cannot tell apart: sequences per micro-batch, recomputation, ranks that share a layer
-/// or a sequence, devices per pipeline. Smaller is simpler.
+/// Preference among layouts that predictions cannot tell apart: tensor parallelism within a node, sequences per micro-batch,
+/// recomputation, ranks that share a layer or a sequence, devices per pipeline. Smaller is simpler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preference {
+    shares_layers_across_nodes: bool,
     micro_batch_size: u32,
     recomputes: bool,
     ranks: u32,
@@ -27,12 +29,20 @@ pub struct Preference {
 impl Preference {
     /// Returns the preference of a layout with `ranks` tensor- times context-parallel ranks.
     pub fn new(micro_batch_size: u32, recomputes: bool, ranks: u32, pp: u32) -> Preference {
-        Preference { micro_batch_size, recomputes, ranks, pp }
+        Preference { shares_layers_across_nodes: false, micro_batch_size, recomputes, ranks, pp }
     }
 
-    fn of(space: &Space, candidate: &Candidate) -> Preference {
-        let (group, shape) = (space.group(candidate), space.shape(candidate));
+    /// Returns the same preference of a layout whose tensor-parallel ranks are in different nodes, if so.
+    pub fn across_nodes(self, shares_layers_across_nodes: bool) -> Preference {
+        Preference { shares_layers_across_nodes, ..self }
+    }
+
+    fn of(search: &Search<'_>, candidate: &Candidate) -> Preference {
+        let (group, shape) = (search.space.group(candidate), search.space.shape(candidate));
+        let node = search.question.machine.hardware.gpus_per_node;
+        let ranks = GpuGroup::tensor_parallel(group.tp, group.gpus.into(), node);
         Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
+            .across_nodes(ranks.crosses())
     }
 }
 
@@ -45,6 +55,8 @@ pub struct Plan {
     pub names_chunks: bool,
     pub layout: ParallelConfig,
     pub estimate: StepEstimate,
+    /// Its rank among plans that predictions cannot tell apart; `None` for a layout that was not searched.
+    pub preference: Option<Preference>,
     /// Whether it cannot be told apart from the best plan: their intervals overlap.
     pub is_tie: bool,
 }
@@ -90,21 +102,23 @@ impl Search<'_> {
             names_chunks: shape.names_chunks,
             layout: costs.layout,
             estimate,
+            preference: Some(Preference::of(self, candidate)),
             is_tie: false,
         })
     }
 
-    /// Returns the simplest layout that predictions cannot tell from the best, which costs `best`: smaller micro-batches
-    /// before larger ones, then less recomputation, then smaller degrees; among equals the fastest.
+    /// Returns the simplest layout that predictions cannot tell from the best, which costs `best`: tensor parallelism within a node
+    /// before across nodes, smaller micro-batches before larger ones, then less recomputation, then smaller degrees; among equals the
+    /// fastest.
     fn preferred(&self, best: f64) -> Option<u32> {
         let limit = best * (1.0 + RESOLUTION);
         let is_near =
             |space: &Space, candidate: &Candidate| candidate.bound <= limit && !space.shape(candidate).is_open;
         let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
-        let keys: BTreeSet<Preference> = near.map(|candidate| Preference::of(&self.space, candidate)).collect();
+        let keys: BTreeSet<Preference> = near.map(|candidate| Preference::of(self, candidate)).collect();
         keys.into_iter().find_map(|wanted| {
             let allows = |space: &Space, candidate: &Candidate| {
-                is_near(space, candidate) && Preference::of(space, candidate) == wanted
+                is_near(space, candidate) && Preference::of(self, candidate) == wanted
             };
             let found = self.best(&Limits { keep: 1, bytes: self.question.bytes(), allows: &allows }, &Silent);
             found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)

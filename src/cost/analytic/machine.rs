@@ -47,20 +47,32 @@ pub struct GpuGroup {
 }
 
 impl GpuGroup {
-    /// Returns `ranks` GPUs with a distance of `stride`, in nodes of `node` GPUs.
+    /// Returns `ranks` GPUs with a distance of `stride`, in nodes of `node` GPUs. Of the groups that do not divide a node, some have
+    /// only the common divisor in one of their nodes: their ring is as slow as its network.
     pub fn new(ranks: u32, stride: u32, node: f64) -> GpuGroup {
-        let in_node = (node / f64::from(stride)).floor().clamp(1.0, f64::from(ranks));
-        GpuGroup { ranks: f64::from(ranks), in_node }
+        let in_node = common_divisor(ranks, (node / f64::from(stride)).max(1.0) as u32);
+        GpuGroup { ranks: f64::from(ranks), in_node: f64::from(in_node) }
     }
 
-    /// Returns the GPUs that hold the same tensors, in nodes of `node` GPUs.
-    pub(crate) fn of(replicas: Replicas, node: f64) -> GpuGroup {
-        GpuGroup::new(replicas.ranks, replicas.stride, node)
+    /// Returns the tensor-parallel ranks of a run on `gpus` GPUs, in nodes of at most `node`. All nodes have equally many GPUs of it.
+    pub fn tensor_parallel(ranks: u32, gpus: u64, node: f64) -> GpuGroup {
+        GpuGroup::new(ranks, 1, used_per_node(gpus, node))
     }
 
-    fn crosses(&self) -> bool {
+    /// Returns whether some of its GPUs are in different nodes.
+    pub fn crosses(&self) -> bool {
         self.ranks > self.in_node
     }
+}
+
+/// Returns the GPUs of a run per node of at most `node`: the most that divide `gpus`.
+fn used_per_node(gpus: u64, node: f64) -> f64 {
+    (1..=(node as u64).min(gpus)).rev().find(|used| gpus.is_multiple_of(*used)).unwrap_or(1) as f64
+}
+
+/// Returns the greatest common divisor.
+fn common_divisor(one: u32, other: u32) -> u32 {
+    if other == 0 { one } else { common_divisor(other, one % other) }
 }
 
 /// Returns how many times a member of an all-reduce sends its data.
@@ -69,6 +81,16 @@ fn ring_share(group: GpuGroup) -> f64 {
 }
 
 impl Platform {
+    /// Returns the GPUs of `replicas` in a run of this layout.
+    pub(super) fn group(&self, layout: &ParallelConfig, replicas: Replicas) -> GpuGroup {
+        GpuGroup::new(replicas.ranks, replicas.stride, used_per_node(layout.gpus(), self.hardware.gpus_per_node))
+    }
+
+    /// Returns the tensor-parallel ranks of a layout.
+    pub(super) fn tensor_group(&self, layout: &ParallelConfig) -> GpuGroup {
+        GpuGroup::tensor_parallel(layout.tp, layout.gpus(), self.hardware.gpus_per_node)
+    }
+
     /// Returns the time of a product. It is slower if the outputs do not fill all multiprocessors (with tiles of a fixed size),
     /// if the inner length is short compared with start and epilogue of a tile, if few rows use the other operand, and if widths
     /// are not aligned. It never takes less time than its memory traffic.
@@ -136,8 +158,8 @@ impl Platform {
     }
 
     /// Returns the time in which replicas that hold the same shards of tensors of `bytes` sum them, in `pieces`.
-    pub(super) fn reduce_copies(&self, replicas: Replicas, bytes: f64, pieces: f64) -> f64 {
-        let group = GpuGroup::of(replicas.copies(), self.hardware.gpus_per_node);
+    pub(super) fn reduce_copies(&self, layout: &ParallelConfig, replicas: Replicas, bytes: f64, pieces: f64) -> f64 {
+        let group = self.group(layout, replicas.copies());
         self.reduce_in(group, bytes / f64::from(replicas.shard), pieces)
     }
 
@@ -152,7 +174,7 @@ impl Platform {
     ) -> f64 {
         let shared = layout.together(parameters).into_iter().zip(layout.replicas()).zip(pieces);
         let seconds = |((parameters, replicas), pieces): ((f64, Replicas), f64)| {
-            let group = GpuGroup::of(replicas.sharing(), self.hardware.gpus_per_node);
+            let group = self.group(layout, replicas.sharing());
             let listing = pieces * f64::from(replicas.shard) * self.stack.gather_rank_us * 1e-6;
             self.gather_in(group, parameters * bytes, pieces) + listing
         };
@@ -170,12 +192,22 @@ impl Platform {
         pieces: [f64; 2],
         bytes: f64,
     ) -> f64 {
-        let groups = layout.replicas().map(|replicas| GpuGroup::of(replicas.sharing(), self.hardware.gpus_per_node));
+        let groups = layout.replicas().map(|replicas| self.group(layout, replicas.sharing()));
         let each = layout.together(parameters).into_iter().zip(layout.replicas()).zip(pieces);
         let each = each.filter(|((parameters, _), _)| *parameters > 0.0);
         let across: f64 =
-            each.map(|((parameters, replicas), pieces)| self.reduce_copies(replicas, parameters * bytes, pieces)).sum();
+            each.map(|((parameters, replicas), pieces)| self.reduce_copies(layout, replicas, parameters * bytes, pieces)).sum();
         if groups[0].crosses() { within + across } else { within.max(across) }
+    }
+
+    /// Returns the time for which a GPU's own links would be busy with what [`Platform::gather_replicas`] moves. Its copies take
+    /// multiprocessors and memory bandwidth from what is computed next to them; waiting for a slower network does not.
+    pub(super) fn moved_by_replicas(&self, layout: &ParallelConfig, parameters: [f64; 2], bytes: f64) -> f64 {
+        let links = self.hardware.link_gbytes_per_s * 1e9 * self.hardware.link_efficiency;
+        let moved = |(parameters, replicas): (f64, Replicas)| {
+            parameters * bytes * (1.0 - 1.0 / f64::from(replicas.shard.max(1))) / links
+        };
+        layout.together(parameters).into_iter().zip(layout.replicas()).map(moved).sum()
     }
 
     /// Returns the time of an all-reduce of `bytes`; within a node as measured, if the hardware file has that, and between nodes not less.

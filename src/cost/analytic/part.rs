@@ -1,8 +1,8 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
-use super::machine::{GpuGroup, Platform, ProductShape};
+use super::machine::{Platform, ProductShape};
 use super::pass::{ExpertSums, Pass, Passes};
-use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Zero};
+use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Replicas, Zero};
 use pipesim_models::model_spec::{Experts, Operation, Part, Tensor, Window};
 
 /// Cost model of parts under a layout on a platform.
@@ -174,8 +174,10 @@ impl PartCosts<'_> {
         if self.layout.tp == 1 || collectives == 0.0 {
             return 0.0;
         }
-        let (node, stack) = (self.machine.hardware.gpus_per_node, &self.machine.stack);
-        let group = GpuGroup::new(self.layout.tp, 1, node);
+        let stack = &self.machine.stack;
+        let group = self.machine.tensor_group(self.layout);
+        // software that hides them copies through the memory of GPUs in one node (TransformerEngine, userbuffers-host.cpp)
+        let exposed = if group.crosses() { 1.0 } else { stack.tensor_exposed };
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
@@ -185,7 +187,7 @@ impl PartCosts<'_> {
                 gather + self.machine.gather(group, hidden)
             }
         };
-        collectives * (each + stack.collective_us * 1e-6) * stack.tensor_exposed
+        collectives * (each + stack.collective_us * 1e-6) * exposed
     }
 
     /// Returns the bytes of a micro-batch's hidden state.
@@ -247,7 +249,7 @@ impl PartCosts<'_> {
                 let seen = if stack.has_whole_logits() { vocabulary as f64 } else { logits };
                 let bytes = stack.loss_bytes * n * seen;
                 if stack.has_whole_logits() {
-                    let group = GpuGroup::new(self.layout.tp, 1, machine.hardware.gpus_per_node);
+                    let group = machine.tensor_group(self.layout);
                     sums.forward += machine.gather(group, e * n * seen);
                 }
                 sums.forward += machine.operation(bytes);
@@ -334,8 +336,7 @@ impl PartCosts<'_> {
         }
         if context > 1.0 {
             // keys and values of other ranks arrive during the attention to the previous ones
-            let node = h.gpus_per_node;
-            let group = GpuGroup::new(self.layout.cp, self.layout.tp, node);
+            let group = machine.group(self.layout, Replicas { ranks: self.layout.cp, stride: self.layout.tp });
             let ring = machine.gather(group, e * (n + earlier) * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
@@ -377,19 +378,30 @@ impl PartCosts<'_> {
         }
         let [elements, pieces] = self.exchanged(part);
         let [gathered, reduced] = [stack.gathered(layout.precision), stack.reduced(layout.precision)];
-        let [gather, reduce] =
-            [gathered, reduced].map(|bytes| self.machine.gather_replicas(layout, elements, pieces, bytes));
-        let summed = |within: f64| self.machine.with_copies(layout, within, elements, pieces, reduced);
+        // the seconds of an exchange, and those by which it makes what is computed next to it longer
+        let disturbing = |exchanged: f64, bytes: f64| match stack.gather_exposed {
+            1.0.. => exchanged,
+            share => share * self.machine.moved_by_replicas(layout, elements, bytes).min(exchanged),
+        };
+        let [gather, reduce] = [gathered, reduced].map(|bytes| {
+            let seconds = self.machine.gather_replicas(layout, elements, pieces, bytes);
+            [seconds, disturbing(seconds, bytes)]
+        });
+        let summed = |[within, disturbs]: [f64; 2]| {
+            let all = self.machine.with_copies(layout, within, elements, pieces, reduced);
+            [all, if stack.gather_exposed < 1.0 { disturbs } else { all }]
+        };
         // such software also gathers again for recomputation
         let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
-        let gathers = gather * if again { 2.0 } else { 1.0 };
-        let exposed = |computed: f64, exchanged: f64| {
-            computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
+        let gathers = gather.map(|seconds| seconds * if again { 2.0 } else { 1.0 });
+        let exposed = |computed: f64, [exchanged, disturbing]: [f64; 2]| {
+            (exchanged - computed).max(0.0) + disturbing * (computed / exchanged.max(1e-12)).min(1.0)
         };
+        let both = [0, 1].map(|place| gathers[place] + reduce[place]);
         passes.forward.data += exposed(passes.forward.total(), gather);
         passes.input.data += exposed(passes.input.total(), gathers);
         passes.weights.data += exposed(passes.weights.total(), summed(reduce));
-        passes.backward.data += exposed(passes.backward.total(), summed(gathers + reduce));
+        passes.backward.data += exposed(passes.backward.total(), summed(both));
         passes.ops = passes.ops.map(|ops| ops.with_data(passes));
     }
 }

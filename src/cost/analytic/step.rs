@@ -1,6 +1,5 @@
 //! Time of a whole step: the simulated pipeline, the data-parallel exchange, the optimizer, and overheads.
 
-use super::machine::GpuGroup;
 use super::pass::Pass;
 use super::{Analytic, CostError};
 use pipesim_models::layout::{Replicas, Zero};
@@ -134,16 +133,16 @@ impl Analytic {
     /// scatter gradients within, then sum shards across, in one stream (Megatron's `param_and_grad_buffer.py`), and gather within.
     fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
-        let group = GpuGroup::of(replicas, machine.hardware.gpus_per_node);
+        let group = machine.group(layout, replicas);
         let gradients = parameters * stack.reduced(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(replicas.ranks)) * 1e6;
         match layout.zero {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
             Zero::Optimizer | Zero::Gradients => {
                 let weights = parameters * f64::from(layout.precision.bytes());
-                let sharing = GpuGroup::of(replicas.sharing(), machine.hardware.gpus_per_node);
+                let sharing = machine.group(layout, replicas.sharing());
                 machine.gather_in(sharing, gradients, gradients / bucket)
-                    + machine.reduce_copies(replicas, gradients, gradients / bucket)
+                    + machine.reduce_copies(layout, replicas, gradients, gradients / bucket)
                     + machine.gather_in(sharing, weights, gradients / bucket)
             }
             Zero::Weights => 0.0, // included in every pass

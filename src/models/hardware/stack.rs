@@ -48,7 +48,7 @@ numbers! {
         positive bucket_mbytes <= 1e9: "bucket size of the gradient exchange, MB",
         any bucket_rank_mbytes <= 1e9: "bucket size per data-parallel rank, if that is more, MB",
         any bucket_elements <= 1e15: "maximum number of gradients that are copied into separate buckets for the reduction",
-        any gather_exposed <= 1.0: "share of the shorter of computation and ZeRO-3's collectives that the longer one does not hide",
+        any gather_exposed <= 1.0: "how much longer computation lasts next to ZeRO-3's collectives, as a share of the time in which a GPU's own links would move the same data; 1: not overlapped",
         any gather_bytes <= 1e3: "bytes of a parameter as ZeRO-3 gathers it, in 16 bits and below",
         any gather_rank_us <= 1e6: "host time per rank and tensor that ZeRO-3 gathers, if it lists each rank's share, µs; 0: layers are gathered whole",
         // parameters and optimizer

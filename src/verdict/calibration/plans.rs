@@ -1,8 +1,7 @@
 //! Plans ranked by corrected times.
 
 use super::process::{Corrected, StepCalibration};
-use pipesim_answer::plan::{Objective, Plan, Plans, Preference, RESOLUTION, Reason, mark_ties};
-use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_answer::plan::{Objective, Plan, Plans, RESOLUTION, Reason, mark_ties};
 
 /// How many times as many plans are searched as are shown: the correction may change their order.
 pub const SEARCHED: usize = 5;
@@ -25,12 +24,8 @@ pub fn corrected_plans(
     };
     all.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
     let limit = all.first().map_or(0.0, |best| cost(best) * (1.0 + RESOLUTION));
-    let preference = |(_, plan): &(Corrected, Plan)| {
-        let ParallelConfig { micro_batch_size, tp, cp, pp, .. } = plan.layout;
-        Preference::new(micro_batch_size, plan.layout.recompute != Recompute::None, tp * cp, pp)
-    };
     let near = (0..all.len()).filter(|&number| cost(&all[number]) <= limit);
-    if let Some(simplest) = near.min_by_key(|&number| preference(&all[number])) {
+    if let Some(simplest) = near.min_by_key(|&number| all[number].1.preference) {
         all[..=simplest].rotate_right(1);
     }
     let slower = all.len().saturating_sub(keep) as u64;
