@@ -4,7 +4,7 @@ use super::dispatch::ExpertTraffic;
 use super::machine::{GpuGroup, ProductShape};
 use super::part::{PartCosts, Sums};
 use super::pass::{ExpertSums, Pass, Passes, SubOpTimes};
-use pipesim_models::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart, Routing};
+use pipesim_models::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart};
 use pipesim_models::model_spec::Operation;
 
 /// Rows to which the rows of an expert are padded: a tile of a product.
@@ -21,10 +21,7 @@ const CHECKPOINTED: f64 = 0.5;
 impl PartCosts<'_> {
     /// Returns the rows of the busiest GPU as a multiple of the mean.
     fn load(&self) -> f64 {
-        match self.layout.routing {
-            Routing::Natural => self.machine.stack.natural_load,
-            Routing::Balanced | Routing::Capacity => 1.0,
-        }
+        self.layout.routing.load(self.machine.stack.natural_load)
     }
 
     /// Returns the rows of experts on this GPU with balanced routing.

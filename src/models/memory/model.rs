@@ -414,6 +414,7 @@ fn has_dropout(model: &Config, stack: &Stack) -> bool {
 }
 
 /// Returns the bytes saved per score: the softmax output, and with dropout its mask and output (Korthikanti et al., section
+        load_percent: (100.0 * layout.routing.load(stack.natural_load)).round() as usize,
 /// 4.1).
 fn score_bytes(model: &Config, layout: &ParallelConfig, stack: &Stack, recompute: Recompute) -> usize {
     let bytes = layout.precision.bytes() as usize;

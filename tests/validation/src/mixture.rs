@@ -115,13 +115,13 @@ impl MixtureFields {
     pub fn experts(&self) -> ParallelConfig {
         let routing = match self.routing.as_deref() {
             Some("natural") => Routing::Natural,
-            Some("capacity") => Routing::Capacity,
+            Some("capacity") => Routing::CAPACITY,
             _ => Routing::Balanced,
         };
         let dispatcher = match self.dispatcher.as_deref() {
             Some("alltoall") => Dispatcher::AllToAll,
             Some("deepep") => Dispatcher::DeepEp,
-            None if routing == Routing::Capacity || self.is_from(&["skill", "pull request"]) => Dispatcher::AllToAll,
+            None if routing == Routing::CAPACITY || self.is_from(&["skill", "pull request"]) => Dispatcher::AllToAll,
             _ => Dispatcher::HybridEp,
         };
         let cuda_graph = match self.cuda_graph.as_deref() {
