@@ -369,9 +369,16 @@ impl PartCosts<'_> {
             .map(|bytes| self.exchanged(part, bytes));
         // such software also gathers again for recomputation
         let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
-        let gathers = gather * if again { 2.0 } else { 1.0 };
+        // one micro-batch of a step gathers and reduces for all of them
+        let keeps = stack.keeps_unsharded > 0.0;
+        let share = if keeps { 1.0 / (f64::from(layout.micro) * f64::from(layout.rounds)) } else { 1.0 };
+        let gathers = match (keeps, again) {
+            (true, _) => 0.0,
+            (false, true) => 2.0 * gather,
+            (false, false) => gather,
+        };
         let exposed = |computed: f64, exchanged: f64| {
-            computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
+            share * (computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed)
         };
         passes.forward.data += exposed(passes.forward.total(), gather);
         passes.input.data += exposed(passes.input.total(), gathers);

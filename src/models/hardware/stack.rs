@@ -52,6 +52,7 @@ numbers! {
         any gather_bytes <= 1e3: "bytes of a parameter as ZeRO-3 gathers it, in 16 bits and below",
         any gather_rank_us <= 1e6: "host time per rank and tensor that ZeRO-3 gathers, if it lists each rank's share, µs; 0: layers are gathered whole",
         // parameters and optimizer
+        flag keeps_unsharded <= 1.0: "with ZeRO-3, weights are gathered in a step's first forward and gradients reduced in its last backward; a rank holds both whole in between",
         positive weight_bytes <= 1e3: "bytes of a weight as products read it, in 16 bits and below",
         any master_bytes <= 1e3: "bytes of the additional fp32 copy of a weight, in 16 bits and below",
         any moment_bytes <= 1e3: "bytes of AdamW's two moments of a parameter, in 16 bits and below",
