@@ -174,7 +174,7 @@ impl PartCosts<'_> {
                 gather + self.machine.gather(group, hidden)
             }
         };
-        collectives * (each + stack.collective_us * 1e-6) * stack.tensor_exposed
+        collectives * (each + stack.collective_us * 1e-6) * stack.exposed_of_tensor(self.experts.is_some())
     }
 
     /// Returns the bytes of a micro-batch's hidden state.

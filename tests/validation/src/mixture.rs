@@ -110,8 +110,8 @@ impl MixtureFields {
     }
 
     /// Returns the layout of the experts. What is not said is assumed: all-to-all where tokens are padded to a capacity, as in
-    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing. Descriptions with the whole command
-    /// leave out Megatron-Core's defaults, all-to-all and no graphs, and verification cards list what is enabled.
+    /// older software, otherwise HybridEP; graphs of attention and router, which Automodel does not have; balanced routing. Descriptions
+    /// with the whole command leave out Megatron-Core's defaults, all-to-all and no graphs, and verification cards list what is enabled.
     pub fn experts(&self) -> ParallelConfig {
         let routing = match self.routing.as_deref() {
             Some("natural") => Routing::Natural,
@@ -127,7 +127,7 @@ impl MixtureFields {
         let cuda_graph = match self.cuda_graph.as_deref() {
             Some("none") => CudaGraph::None,
             Some("full") => CudaGraph::Full,
-            None if self.is_from(&["card", "skill", "pull request"]) => CudaGraph::None,
+            None if self.is_of_automodel() || self.is_from(&["card", "skill", "pull request"]) => CudaGraph::None,
             _ => CudaGraph::Partial,
         };
         let moe_overlap = self.ep_overlap == Some(true);
