@@ -48,6 +48,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("attention", "flash or plain"),
     ("dispatcher", "alltoall, deepep, hybridep"),
     ("routing", "balanced, natural, capacity"),
+    ("capacity_factor", "capacity of an expert as a multiple of its mean rows"),
     ("cuda_graph", "none, partial, full"),
     ("moe_overlap", "whether a forward hides the experts' communication of another micro-batch's backward"),
     ("delay_wgrad", "whether weight gradients are computed apart for that"),
@@ -170,6 +171,7 @@ impl Facts {
         self.set("precision", l.precision.name()).set("recompute", recompute).set("recompute_modules", modules);
         self.set("recompute_method", method).set("recompute_layers", layers);
         self.set("dispatcher", l.dispatcher.name()).set("routing", l.routing.name());
+        self.set("capacity_factor", l.routing.capacity_factor().unwrap_or(1.0));
         self.set("cuda_graph", l.cuda_graph.name()).set("moe_overlap", l.moe_overlap);
         self.set("delay_wgrad", l.delay_wgrad)
     }

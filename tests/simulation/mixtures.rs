@@ -376,6 +376,23 @@ fn experts_are_sharded_over_their_own_replicas() {
     assert_eq!(layout.expert_rows(2), 1024 / 4 * 2 * 2);
 }
 
+/// Megatron's capacity pads the rows that experts receive and save.
+#[test]
+fn memory_of_experts_grows_with_their_capacity() {
+    let config = TransformerConfig { layers: 4, ..preset("mixtral-8x7b") };
+    let of = |routing: &str| {
+        let routing = routing.parse().unwrap();
+        let layout = ParallelConfig { dp: 8, ep: 8, sequence: 4096, routing, ..ParallelConfig::default() };
+        memory(&config, &layout)[0].of_which
+    };
+    let (one, more) = (of("balanced"), of("capacity:1.5"));
+    assert_eq!(more.dispatch_buffers, one.dispatch_buffers * 3 / 2);
+    // the places of copies and the router's scores do not grow
+    let grown = more.expert_activations as f64 / one.expert_activations as f64;
+    assert!((1.45..=1.5).contains(&grown), "{grown}");
+    assert_eq!(more.attention_activations, one.attention_activations);
+}
+
 /// What is recomputed is not saved: the second product's input of experts, the norms' outputs, ...
 #[test]
 fn recomputed_parts_are_not_saved() {

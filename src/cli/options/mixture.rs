@@ -20,8 +20,8 @@ pub struct MixtureOptions {
     /// How tokens get to their experts: alltoall sends each once per expert, deepep and hybridep once per node
     #[arg(long, value_name = "HOW", default_value = "alltoall", aliases = ["moe-token-dispatcher-type", "moe-flex-dispatcher-backend"], value_parser = one_of(Dispatcher::ALL.iter().map(|&d| (d.name(), "", d))))]
     pub dispatcher: Dispatcher,
-    /// How tokens are spread over experts: equally, as a trained router chooses, or padded to a capacity
-    #[arg(long, value_name = "HOW", default_value = "balanced", value_parser = one_of(Routing::ALL.iter().map(|&r| (r.name(), "", r))))]
+    /// How tokens are spread over experts: balanced, natural (as a trained router chooses), capacity (padded to the mean) or capacity:1.25 (to more)
+    #[arg(long, value_name = "HOW", default_value = "balanced")]
     pub routing: Routing,
     /// What is launched as CUDA graphs: nothing, attention and router, or whole passes
     #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(CudaGraph::ALL.iter().map(|&g| (g.name(), "", g))))]

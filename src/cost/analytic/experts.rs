@@ -4,7 +4,7 @@ use super::dispatch::ExpertTraffic;
 use super::machine::{GpuGroup, ProductShape};
 use super::part::{PartCosts, Sums};
 use super::pass::{ExpertSums, Pass, Passes, SubOpTimes};
-use pipesim_models::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart, Routing};
+use pipesim_models::layout::{CudaGraph, Dispatcher, Recompute, RecomputePart};
 use pipesim_models::model_spec::Operation;
 
 /// Rows to which the rows of an expert are padded: a tile of a product.
@@ -21,10 +21,7 @@ const CHECKPOINTED: f64 = 0.5;
 impl PartCosts<'_> {
     /// Returns the rows of the busiest GPU as a multiple of the mean.
     fn load(&self) -> f64 {
-        match self.layout.routing {
-            Routing::Natural => self.machine.stack.natural_load,
-            Routing::Balanced | Routing::Capacity => 1.0,
-        }
+        self.layout.routing.load(self.machine.stack.natural_load)
     }
 
     /// Returns the rows of experts on this GPU with balanced routing.
@@ -178,23 +175,27 @@ impl PartCosts<'_> {
     /// backward next to each other. Only some parts of a layer wait for the host, so the times of host and GPU are combined as the
     /// root of the sum of squares.
     pub(super) fn add_mixture_host(&self, passes: &mut Passes, sums: &Sums, again: Pass) {
-        let stack = &self.machine.stack;
+        let (stack, layout) = (&self.machine.stack, self.layout);
         let unit = 1e-3 * self.launched();
-        let narrow = if self.layout.precision.is_narrow() { stack.narrow_host } else { 1.0 };
+        let narrow = if layout.precision.is_narrow() { stack.narrow_host } else { 1.0 };
         let host = unit * stack.mixture_layer_ms * narrow;
+        // with HybridEP, kernels read the number of rows per expert on the GPU; in pairs, the GPU has the other micro-batch meanwhile
+        let waits_for_rows = layout.ep > 1 && layout.dispatcher != Dispatcher::HybridEp && !layout.moe_overlap;
+        let rows = if waits_for_rows && unit > 0.0 { 1e-3 * stack.dispatch_wait_ms } else { 0.0 };
         // parts are launched one by one, but take no longer than the whole layer
         let host_again = host.min(match self.layout.recompute {
             Recompute::Full => host,
             _ => unit * stack.recompute_launch_ms * self.launches_again(),
         });
         let waits = |host: f64, gpu: f64| libm::hypot(gpu, host) - gpu;
+        let host_again = host_again + if again.experts > 0.0 { rows } else { 0.0 };
         // recomputation that repeats an exchange runs alone
         let alone = if again.experts > 0.0 { again } else { Pass::default() };
         let ops = self.sub_ops(passes, sums, alone);
         let kernels = self.pair(passes, &ops, alone.total());
-        let pair = kernels + waits(2.0 * host + host_again, kernels);
+        let pair = kernels + waits(2.0 * host + rows + host_again, kernels);
         passes.ops = Some(ops.scaled(pair / ops.pair().max(1e-12)));
-        passes.forward.other += waits(host, passes.forward.total());
+        passes.forward.other += waits(host + rows, passes.forward.total());
         passes.input.other += waits(host_again + host / 2.0, passes.input.total());
         passes.weights.other += waits(host / 2.0, passes.weights.total());
         passes.backward.other += waits(host_again + host, passes.backward.total());

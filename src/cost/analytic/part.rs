@@ -177,7 +177,7 @@ impl PartCosts<'_> {
         let stack = &self.machine.stack;
         let group = self.machine.tensor_group(self.layout);
         // software that hides them copies through the memory of GPUs in one node (TransformerEngine, userbuffers-host.cpp)
-        let exposed = if group.crosses() { 1.0 } else { stack.tensor_exposed };
+        let exposed = if group.crosses() { 1.0 } else { stack.exposed_of_tensor(self.experts.is_some()) };
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
@@ -393,9 +393,13 @@ impl PartCosts<'_> {
         };
         // such software also gathers again for recomputation
         let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
-        let gathers = gather.map(|seconds| seconds * if again { 2.0 } else { 1.0 });
+        // one micro-batch of a step gathers and reduces for all of them
+        let keeps = stack.keeps_unsharded > 0.0;
+        let share = if keeps { 1.0 / (f64::from(layout.micro) * f64::from(layout.rounds)) } else { 1.0 };
+        let times = if keeps { 0.0 } else { f64::from(u8::from(again)) + 1.0 };
+        let gathers = gather.map(|seconds| seconds * times);
         let exposed = |computed: f64, [exchanged, disturbing]: [f64; 2]| {
-            (exchanged - computed).max(0.0) + disturbing * (computed / exchanged.max(1e-12)).min(1.0)
+            share * ((exchanged - computed).max(0.0) + disturbing * (computed / exchanged.max(1e-12)).min(1.0))
         };
         let both = [0, 1].map(|place| gathers[place] + reduce[place]);
         passes.forward.data += exposed(passes.forward.total(), gather);

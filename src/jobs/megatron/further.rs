@@ -27,8 +27,8 @@ pub(super) fn settings(options: &Options<'_>, read: &Reading) -> BTreeMap<String
         set("dispatcher", backend.unwrap_or("deepep"));
     }
     if read.experts.is_some() {
-        if options.text("moe-expert-capacity-factor").is_some_and(|factor| !factor.starts_with('-')) {
-            set("routing", "capacity");
+        if let Some(factor) = options.text("moe-expert-capacity-factor").filter(|factor| !factor.starts_with('-')) {
+            set("routing", &format!("capacity:{factor}"));
         } else if options.flag("moe-router-force-load-balancing") {
             set("routing", "balanced");
         }

@@ -35,6 +35,7 @@ numbers! {
         any loss_bytes <= 1e3: "memory traffic of softmax and loss, in bytes per logit and direction",
         // tensor parallelism
         any tensor_exposed <= 1.0: "share of the time of tensor-parallel collectives that products do not hide; 1: not overlapped",
+        any mixture_tensor_exposed <= 1.0: "the same of models with experts",
         any collective_us <= 1e6: "overhead of a tensor-parallel collective on the host and for the slowest rank, µs",
         flag gathers_narrow <= 1.0: "below 16 bits, ranks cast before they gather: the inputs of products with sequence parallelism, and ZeRO-3's weights, are gathered in 8 bits",
         flag keeps_gathered <= 1.0: "with sequence parallelism, the gathered input of a product is saved instead of gathered again",
@@ -51,6 +52,7 @@ numbers! {
         any gather_exposed <= 1.0: "how much longer computation lasts next to ZeRO-3's collectives, as a share of the time in which a GPU's own links would move the same data; 1: not overlapped",
         any gather_bytes <= 1e3: "bytes of a parameter as ZeRO-3 gathers it, in 16 bits and below",
         any gather_rank_us <= 1e6: "host time per rank and tensor that ZeRO-3 gathers, if it lists each rank's share, µs; 0: layers are gathered whole",
+        flag keeps_unsharded <= 1.0: "with ZeRO-3, weights are gathered in a step's first forward and gradients reduced in its last backward; a rank holds both whole in between",
         // parameters and optimizer
         positive weight_bytes <= 1e3: "bytes of a weight as products read it, in 16 bits and below",
         any master_bytes <= 1e3: "bytes of the additional fp32 copy of a weight, in 16 bits and below",
@@ -72,6 +74,7 @@ numbers! {
         word expert_shares <= 1.0: "default of `etp`: experts are whole on their rank, or tensor-parallel ranks share them as they share other layers"
             ["whole" = 0.0, "tensor-parallel" = 1.0],
         any mixture_layer_ms <= 1e6: "host time to launch the forward of a layer with experts, ms; its backward takes the same",
+        any dispatch_wait_ms <= 1e6: "host time that all-to-all and DeepEP add to a forward, which waits for the number of rows per expert, ms; another micro-batch next to it hides this",
         any narrow_host <= 1e3: "multiple of that time below 16 bits, where casts are launched, too",
         any graphed_host <= 1.0: "share of that time that is left if attention and router are CUDA graphs",
         any recompute_launch_ms <= 1e6: "host time to launch an operation of a recomputed part of a layer again, ms",
@@ -108,6 +111,11 @@ impl Stack {
     /// Returns the bytes of a gradient as data-parallel ranks reduce it.
     pub fn reduced(&self, precision: Precision) -> f64 {
         if self.reduced_bytes > 0.0 { self.reduced_bytes } else { self.gradient(precision) }
+    }
+
+    /// Returns the share of the time of tensor-parallel collectives that is not hidden, in models with experts or without.
+    pub fn exposed_of_tensor(&self, has_experts: bool) -> f64 {
+        if has_experts { self.mixture_tensor_exposed } else { self.tensor_exposed }
     }
 
     /// Returns whether all streams of a GPU share one hardware queue.

@@ -3,10 +3,12 @@
 mod error;
 mod folding;
 mod recompute;
+mod routing;
 
 pub use error::ParallelConfigError;
 pub use folding::Replicas;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
+pub use routing::Routing;
 
 use crate::model_spec::StageLayout;
 use crate::model_spec::transformer::{Config, check_rows};
@@ -192,17 +194,6 @@ names! {
     DeepEp = "deepep",
     /// With HybridEP: as DeepEP, with fewer multiprocessors.
     HybridEp = "hybridep",
-}
-
-names! {
-    /// How tokens are spread over experts.
-    Routing: "the routing";
-    /// Equally.
-    Balanced = "balanced",
-    /// As the router of a trained model chooses.
-    Natural = "natural",
-    /// Padded or dropped to the capacity of each expert.
-    Capacity = "capacity",
 }
 
 names! {

@@ -110,7 +110,7 @@ pub(super) fn dispatched(part: &Part, micro: MicroBatch, storage: &Storage) -> u
         _ => 0,
     });
     let elements = copies.sum::<u64>().saturating_mul(micro.rows() as u64).saturating_mul(storage.etp as u64);
-    elements.saturating_mul(storage.activation_bytes as u64) / storage.sp as u64
+    storage.loaded(elements.saturating_mul(storage.activation_bytes as u64) / storage.sp as u64)
 }
 
 impl MixtureMemory {

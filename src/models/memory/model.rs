@@ -383,9 +383,18 @@ impl MemoryModel {
 
     /// Returns the bytes of gathered weights and unreduced gradients under ZeRO-3: the running layer, the next one's weights,
     /// and embedding and head, which stay; never more than what the rank lacks. Tensors that no other rank holds are not gathered.
+    /// Software that keeps them between micro-batches holds all of the stages.
     fn gathered(&self, held: &[&Stage], elements: [u64; 2], [weights, ..]: [u64; 3]) -> u64 {
         if self.layout.zero < Zero::Weights {
             return 0;
+        }
+        if self.stack.keeps_unsharded > 0.0 {
+            // a single micro-batch reduces each gradient at once
+            let kinds = if self.layout.micro.max(self.layout.rounds) > 1 { 2 } else { 1 };
+            return held
+                .iter()
+                .flat_map(|stage| self.whole(stage).into_iter().take(kinds))
+                .fold(0, u64::saturating_add);
         }
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
@@ -422,6 +431,7 @@ fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
         tp: tensor,
         sp: if layout.sequence_parallel { tensor } else { 1 },
         etp: layout.etp as usize,
+        load_percent: (100.0 * layout.routing.load(stack.natural_load)).round() as usize,
         ..Storage::whole(8, bytes, model.vocabulary_multiple.max(1), 0)
     }
 }

@@ -60,6 +60,8 @@ pub struct Storage {
     pub sp: usize,
     /// Expert-tensor-parallel degree: ranks that share each expert and have copies of its rows.
     pub etp: usize,
+    /// Rows of the busiest rank's experts, in percent of the mean.
+    pub load_percent: usize,
 }
 
 impl Storage {
@@ -87,7 +89,15 @@ impl Storage {
             tp: 1,
             sp: 1,
             etp: 1,
+            load_percent: 100,
         }
+    }
+}
+
+impl Storage {
+    /// Returns what the busiest rank has of `bytes` of rows of experts.
+    pub fn loaded(&self, bytes: u64) -> u64 {
+        (u128::from(bytes) * self.load_percent as u128 / 100) as u64
     }
 }
 
@@ -195,7 +205,8 @@ impl Operation {
         };
         // of the copies of rows; each expert-tensor rank has all copies
         let copies = |width: usize, bytes: usize, ranks: usize| {
-            shared(width, bytes, sp).saturating_mul(storage.etp as u64).div_ceil(ranks as u64)
+            let rows = shared(width, bytes, sp).saturating_mul(storage.etp as u64).div_ceil(ranks as u64);
+            storage.loaded(rows)
         };
         let ids = rows.saturating_mul(storage.id_bytes as u64);
         match (*self, kind) {

@@ -75,8 +75,10 @@ pub fn slower(asked: &Asked<'_>) -> Vec<Named> {
     if layout.dp > 1 && (machine.stack.data_exposed < 1.0 || machine.stack.overlaps_chunks > 0.0) {
         all.push(("data-overlap", Change::Stack(vec![("data_exposed", 1.0), ("overlaps_chunks", 0.0)])));
     }
-    if layout.tp > 1 && machine.stack.tensor_exposed < 1.0 {
-        all.push(("tensor-overlap", Change::Stack(vec![("tensor_exposed", 1.0)])));
+    let has_experts = asked.analytic.model.experts.is_some();
+    let key = if has_experts { "mixture_tensor_exposed" } else { "tensor_exposed" };
+    if layout.tp > 1 && machine.stack.exposed_of_tensor(has_experts) < 1.0 {
+        all.push(("tensor-overlap", Change::Stack(vec![(key, 1.0)])));
     }
     let half = f64::from(layout.tp / 2).min(machine.hardware.gpus_per_node / 2.0).floor();
     if half >= 1.0 {

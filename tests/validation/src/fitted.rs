@@ -55,11 +55,11 @@ pub const FITTED: &[Fitted] = &[
 
 /// Every number that is fitted to steps of mixtures of experts. Numbers of dense models stay as they are.
 pub const MIXTURE_FITTED: &[Fitted] = &[
-    uncertain("gpu", "alltoall_network_efficiency", 0.6, 0.3, [0.1, 0.95]),
     uncertain("gpu", "dispatch_interference", 0.3, 0.3, [0.0, 1.0]),
-    fitted("gpu", "grouped_efficiency", 0.95, [0.3, 1.0]),
     uncertain("common", "permute_traffic", 1.0, 0.3, [0.2, 4.0]),
     uncertain("common", "mixture_layer_ms", 2.0, 0.4, [0.1, 20.0]),
+    uncertain("automodel", "mixture_layer_ms", 1.5, 0.4, [0.1, 20.0]),
+    uncertain("common", "dispatch_wait_ms", 1.5, 0.5, [0.01, 20.0]),
     uncertain("common", "narrow_host", 1.2, 0.15, [1.0, 4.0]),
     uncertain("common", "graphed_host", 0.6, 0.3, [0.1, 1.0]),
     uncertain("common", "recompute_launch_ms", 0.4, 0.5, [0.01, 4.0]),

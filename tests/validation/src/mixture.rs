@@ -110,24 +110,24 @@ impl MixtureFields {
     }
 
     /// Returns the layout of the experts. What is not said is assumed: all-to-all where tokens are padded to a capacity, as in
-    /// older software, otherwise HybridEP; graphs of attention and router; balanced routing. Descriptions with the whole command
-    /// leave out Megatron-Core's defaults, all-to-all and no graphs, and verification cards list what is enabled.
+    /// older software, otherwise HybridEP; graphs of attention and router, which Automodel does not have; balanced routing. Descriptions
+    /// with the whole command leave out Megatron-Core's defaults, all-to-all and no graphs, and verification cards list what is enabled.
     pub fn experts(&self) -> ParallelConfig {
         let routing = match self.routing.as_deref() {
             Some("natural") => Routing::Natural,
-            Some("capacity") => Routing::Capacity,
+            Some("capacity") => Routing::CAPACITY,
             _ => Routing::Balanced,
         };
         let dispatcher = match self.dispatcher.as_deref() {
             Some("alltoall") => Dispatcher::AllToAll,
             Some("deepep") => Dispatcher::DeepEp,
-            None if routing == Routing::Capacity || self.is_from(&["skill", "pull request"]) => Dispatcher::AllToAll,
+            None if routing == Routing::CAPACITY || self.is_from(&["skill", "pull request"]) => Dispatcher::AllToAll,
             _ => Dispatcher::HybridEp,
         };
         let cuda_graph = match self.cuda_graph.as_deref() {
             Some("none") => CudaGraph::None,
             Some("full") => CudaGraph::Full,
-            None if self.is_from(&["card", "skill", "pull request"]) => CudaGraph::None,
+            None if self.is_of_automodel() || self.is_from(&["card", "skill", "pull request"]) => CudaGraph::None,
             _ => CudaGraph::Partial,
         };
         let moe_overlap = self.ep_overlap == Some(true);
