@@ -18,6 +18,8 @@ pub struct PartCosts<'a> {
     pub zeros_speedup: f64,
     /// Number of tokens of each sequence that precede the layout's tokens; 0 except for later slices.
     pub before: u32,
+    /// Whether only adapters are trained.
+    pub is_frozen: bool,
 }
 
 /// Relative speeds of a product's three passes.
@@ -38,6 +40,8 @@ pub(super) struct Sums {
     pub forward: f64,
     pub input: f64,
     pub weights: f64,
+    /// The same for the weights of adapters.
+    adapters: f64,
     /// Attention between its products, part of `forward`.
     pub attention: f64,
     /// Last product, part of `forward`.
@@ -134,7 +138,8 @@ impl PartCosts<'_> {
             data: 0.0,
             other: 2.0 * sums.ring,
         } + again;
-        let weights = Pass { compute: sums.weights + experts.weights, ..Pass::default() };
+        let trained = if self.is_frozen { sums.adapters } else { sums.weights };
+        let weights = Pass { compute: trained + experts.weights, ..Pass::default() };
         let mut passes = Passes { forward, input, weights, backward: input + weights, hidden: 0.0, ops: None };
         match part.chosen_experts() {
             Some(_) => self.add_mixture_host(&mut passes, &sums, again),
@@ -228,6 +233,9 @@ impl PartCosts<'_> {
                 sums.backward_collectives += if columns_split { (inputs / self.hidden).min(1.0) } else { 0.0 };
                 self.add_product(sums, rows, [inputs, outputs], self.layout.precision, speedups);
             }
+            Operation::Adapt { inputs, outputs, rank, has_split_inputs, .. } => {
+                self.add_adapter(sums, [inputs, outputs, rank].map(|size| size as f64), has_split_inputs);
+            }
             Operation::Classify { width, vocabulary } => {
                 let _ = weight();
                 let logits = vocabulary as f64 / t;
@@ -282,6 +290,26 @@ impl PartCosts<'_> {
         sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
     }
 
+    /// Adds an adapter: as in Megatron-Bridge, its output is scaled and added to the product's, and ranks that share its inputs gather its
+    /// outputs; ranks that do not reduce the gradient of its input.
+    fn add_adapter(&self, sums: &mut Sums, [inputs, outputs, rank]: [f64; 3], has_split_inputs: bool) {
+        let (machine, n, t, e) = (self.machine, self.tokens(), self.tensor(), self.width());
+        let precision = self.layout.precision.between_layers();
+        let product = |rows, columns, inner| machine.product(ProductShape::new(rows, columns, inner), precision);
+        let (held_in, held_rank) = if has_split_inputs { (inputs / t, rank) } else { (inputs, rank / t) };
+        let (held_out, between) = (outputs / t, if has_split_inputs { outputs / self.between() } else { outputs / t });
+        sums.forward += product(n, held_rank, held_in) + product(n, held_out, rank);
+        sums.forward += machine.operation(2.0 * e * n * held_out) + machine.operation(3.0 * e * n * between);
+        sums.input += product(n, rank, held_out) + product(n, held_in, held_rank);
+        sums.input += machine.operation(2.0 * e * n * held_out) + machine.operation(3.0 * e * n * held_in);
+        sums.adapters += product(held_out, rank, n) + product(held_rank, held_in, n);
+        if has_split_inputs {
+            sums.collectives += 0.5;
+        } else if !self.layout.sequence_parallel {
+            sums.backward_collectives += 1.0;
+        }
+    }
+
     fn add_attention(&self, sums: &mut Sums, [heads, groups, size, value]: [f64; 4], window: Option<Window>) {
         let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
@@ -292,7 +320,9 @@ impl PartCosts<'_> {
             Attention::Flash => {
                 // queries times keys and scores times values; a causal mask halves both
                 let upto = |tokens: usize| Window::scores(window, tokens);
-                let seen = (upto(before + self.layout.sequence as usize) - upto(before)) as f64 / s;
+                let packed = self.layout.per_packed_token(|tokens| upto(tokens as usize) as f64);
+                let whole = || (upto(before + self.layout.sequence as usize) - upto(before)) as f64 / s;
+                let seen = packed.unwrap_or_else(whole);
                 let flops = 2.0 * n * seen * heads * (size + value) / t / 2.0;
                 let share = match stack.flash_kernels {
                     kernels if kernels < 2.0 => h.flash1_share,
@@ -346,15 +376,16 @@ impl PartCosts<'_> {
     }
 
     /// Returns the seconds in which the ranks that hold the same tensors of a `part` exchange `bytes` per parameter: experts among
-    /// their replicas, all others among data- and context-parallel ranks.
-    fn exchanged(&self, part: &Part, bytes: f64) -> f64 {
+    /// their replicas, all others among data- and context-parallel ranks. `is_whole`: frozen tensors, too.
+    fn exchanged(&self, part: &Part, bytes: f64, is_whole: bool) -> f64 {
         let (layout, stack) = (self.layout, &self.machine.stack);
         // software that lists every rank's share exchanges tensor by tensor
         let lists = stack.gather_rank_us > 0.0;
         let of_experts = part.tensors().filter(|tensor| tensor.is_of_experts && tensor.shape.len() == 3);
         let tensors = layout.together([part.matrices().count(), of_experts.count()]);
         let pieces = tensors.map(|tensors| if lists { tensors as f64 } else { 1.0 });
-        let elements = part.elements_under(layout.degrees()).map(|elements| elements as f64);
+        let is_shared = |tensor: &Tensor| is_whole || !self.is_frozen || tensor.is_adapter;
+        let elements = part.elements_of(layout.degrees(), is_shared).map(|elements| elements as f64);
         self.machine.gather_replicas(layout, elements, pieces, bytes)
     }
 
@@ -365,8 +396,8 @@ impl PartCosts<'_> {
         if layout.zero != Zero::Weights || layout.fsdp.is_some() {
             return;
         }
-        let [gather, reduce] = [stack.gathered(layout.precision), stack.reduced(layout.precision)]
-            .map(|bytes| self.exchanged(part, bytes));
+        let gather = self.exchanged(part, stack.gathered(layout.precision), true);
+        let reduce = self.exchanged(part, stack.reduced(layout.precision), false);
         // such software also gathers again for recomputation
         let again = stack.gather_rank_us > 0.0 && part.is_layer() && layout.recompute == Recompute::Full;
         let gathers = gather * if again { 2.0 } else { 1.0 };
