@@ -27,7 +27,7 @@ SEVERAL = {"tp": "tp", "stages": "devices", "dp": "dp", "micro_batch_size": "mic
 #: Options that are given once per value of a list.
 _REPEATED = frozenset("delivery fail_if fix job_env job_file link output schedules set slow slow_link straggler".split())
 #: Options whose list is one text, with what separates its values.
-_JOINED = {"contention": ",", "gpus": ",", "layers": ",", "link_contention": ",", "recompute": ",", "slice_lengths": ":", "unshard_lookahead": ","}
+_JOINED = {"contention": ",", "gpus": ",", "layers": ",", "link_contention": ",", "packed": ",", "recompute": ",", "slice_lengths": ":", "unshard_lookahead": ","}
 #: Options that take pairs of a name and a value.
 _PAIRS = frozenset("fix job_env set slow slow_link straggler".split())
 #: Most numbers of a list, as on the command line.

@@ -122,6 +122,7 @@ class Prediction(_Step):
     parameters: int
     active_parameters: int
     prediction_parameters: int
+    adapter_parameters: int
     model_flops_per_token: float
     time_s: Record
     memory: Record

@@ -33,6 +33,9 @@ pub struct StepEstimate {
     pub active_parameters: u128,
     /// Parameters of layers for multi-token prediction, which are trained, too.
     pub prediction_parameters: u128,
+    /// Parameters of adapters, if only these are trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter_parameters: Option<u128>,
     /// FLOPs per token in forward and backward, as in `model_tflops_per_gpu`.
     pub model_flops_per_token: f64,
     /// Breakdown of the time; it sums to `iteration_s`.
@@ -104,6 +107,7 @@ impl StepEstimate {
             parameters: analytic.spec.parameters(),
             active_parameters: analytic.spec.active_parameters(),
             prediction_parameters: analytic.spec.prediction_parameters(),
+            adapter_parameters: analytic.model.lora.map(|_| analytic.spec.adapter_parameters()),
             model_flops_per_token: analytic.model_flops() / analytic.layout.tokens() as f64,
             time_s,
             memory: analytic.memory_of(&stages, schedule, times)?,

@@ -28,6 +28,33 @@ fn usual(key: &str) -> Decimal {
 /// Slowdown factors by device: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
 
+/// Reads a device and the factor by which it is slower, as in `2=1.3`.
+///
+/// # Errors
+/// Another text, or a factor that is none.
+pub fn straggler(text: &str) -> Result<(u32, Decimal), String> {
+    let (device, factor) =
+        text.split_once('=').ok_or_else(|| format!("expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3"))?;
+    let device: u32 = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
+    if factor.trim_end().ends_with('%') {
+        return Err(format!("expected a factor, found '{factor}'; 30 % slower is {device}=1.3"));
+    }
+    let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
+    if factor.to_f64() <= 0.0 {
+        return Err("the factor must be above 0".to_string());
+    }
+    Ok((device, factor))
+}
+
+/// Reads slow devices, each as [`straggler`] does.
+///
+/// # Errors
+/// The first text that is none, or a device twice.
+pub fn slow_devices(texts: &[String]) -> Result<Slow, String> {
+    let slow = texts.iter().map(|text| straggler(text)).collect::<Result<Slow, String>>()?;
+    if slow.len() < texts.len() { Err("it names a device twice; give each once".to_string()) } else { Ok(slow) }
+}
+
 /// Costs such as `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`, in any order: durations of a forward, the halves of a backward
 /// and a whole backward for a device's whole share of layers, the latency between devices, and the fraction of an activation
 /// kept from I to W. If B is given, I and W default to its halves, or to the rest of it; otherwise B is I + W, and missing ones

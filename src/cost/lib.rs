@@ -39,7 +39,7 @@ pub use contention::Contention;
 pub use decimal::Decimal;
 pub use depth::{Recut, even, recut};
 pub use error::CostError;
-pub use given::{GivenCosts, Slow, assumed_in_words};
+pub use given::{GivenCosts, Slow, assumed_in_words, slow_devices, straggler};
 pub use layer_cost::{EndCost, LayerCost};
 pub use measured::{CostFile, GroupRates, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 

@@ -80,6 +80,7 @@ const VALUES: &[(&str, &str)] = &[
     ("link", "nccl"),
     ("link-contention", "1,1.2"),
     ("link-scope", "egress"),
+    ("lora", "8"),
     ("lr", "0.1"),
     ("lr-schedule", "cosine"),
     ("max-active-stages", "2"),
@@ -103,6 +104,7 @@ const VALUES: &[(&str, &str)] = &[
     ("output", "x.html"),
     ("overlap", "serial"),
     ("overlap-slowdown", "1.5"),
+    ("packed", "64"),
     ("palette", "grey"),
     ("pipeline", "1"),
     ("port", "8080"),
@@ -212,28 +214,28 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
                   effort slice-lengths overlap layers balance sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
+                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set slice-lengths layers balance sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[
             ("layout", "both directions together are as long"),
             COLOR,
@@ -246,14 +248,14 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set slice-lengths overlap layers balance profile \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time"), COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
@@ -266,14 +268,14 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time"), QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler \
-                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link layout",
+                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[QUIET],
     },
     Setting {
@@ -345,12 +347,12 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link",
+        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time")],
     },
     Setting {

@@ -46,6 +46,7 @@ mod slow_slices;
 mod stage_layouts;
 mod steps;
 mod successive;
+mod tuning;
 mod uneven;
 mod validation;
 mod vision;

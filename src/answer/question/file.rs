@@ -141,8 +141,10 @@ impl Question {
                 Err(usage("`costs` and `profile` both say what ops cost; leave one of the two out".to_string()))
             }
             (_, Some(_), None) => Err(usage("`hardware` needs a model; give `model`, too".to_string())),
-            (_, None, _) if !self.slow_link.is_empty() => {
-                Err(usage("`slow-link` needs a model on hardware; give `model` and `hardware`, too".to_string()))
+            (_, None, _) if !self.slow_link.is_empty() || !self.packed.is_empty() || self.lora.is_some() => {
+                let text =
+                    "`slow-link`, `packed` and `lora` need a model on hardware; give `model` and `hardware`, too";
+                Err(usage(text.to_string()))
             }
             (_, None, Some(_)) => Err(usage("`model` needs hardware; give `hardware`, too".to_string())),
             (_, None, None) if self.micro.is_empty() => {

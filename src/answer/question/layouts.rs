@@ -10,6 +10,7 @@ use crate::resolve::{Error, Host};
 use pipesim_cost::analytic::{Analytic, Platform};
 use pipesim_models::hardware::Stack;
 use pipesim_models::layout::{ParallelConfig, micro_batches};
+use pipesim_models::model_spec::Lora;
 use pipesim_models::model_spec::transformer::Config;
 use pipesim_schedule::fsdp::Fsdp;
 use pipesim_schedule::schedule::Overlap;
@@ -55,7 +56,8 @@ impl Question {
     /// No such model, hardware or software, too many layouts, or none that is allowed.
     pub fn layouts(&self, host: &dyn Host, observer: &dyn Observer) -> Result<Vec<Analytic>, Error> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(Vec::new()) };
-        let model = model(name, self.seq, host, observer)?;
+        let lora = self.lora.as_ref().map(|text| text.parse::<Lora>().map_err(|why| usage(format!("`lora`: {why}"))));
+        let model = Config { lora: lora.transpose()?, ..model(name, self.seq, host, observer)? };
         let mut machine =
             Platform { hardware: self.gpus_of_devices(hardware_name, host)?, stack: stack(&self.stack, host)? };
         machine.stack.framework_version.clone_from(&self.framework_version);
@@ -132,6 +134,7 @@ impl Question {
             micro_batch_size,
             micro,
             sequence: self.seq,
+            packed: self.packed.clone(),
             precision: self.precision,
             recompute: self.recompute,
             zero: self.zero,

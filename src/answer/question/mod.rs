@@ -35,5 +35,5 @@ pub use observer::{Busy, Observer, Silent};
 pub use remark::Remark;
 pub use schedules::DEFAULT_SCHEDULES;
 pub use settings::{Question, VERSION};
-pub use sources::{cost_file, given_costs, hardware, model, stack, straggler};
+pub use sources::{cost_file, given_costs, hardware, model, stack};
 pub use stage_split::StageSplit;

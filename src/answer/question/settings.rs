@@ -96,6 +96,12 @@ pub struct Question {
     pub micro_batch_size: Vec<u32>,
     /// Tokens per sequence.
     pub seq: u32,
+    /// Lengths of the texts that are packed to a sequence; empty: one text per sequence.
+    #[serde(deserialize_with = "text::list")]
+    pub packed: Vec<u32>,
+    /// Adapters that are trained instead of the weights.
+    #[serde(with = "text::optional")]
+    pub lora: Option<String>,
     /// Precision of matrix products.
     #[serde(with = "text")]
     pub precision: Precision,
@@ -215,6 +221,8 @@ impl Default for Question {
             batch: None,
             micro_batch_size: Vec::new(),
             seq: 1024,
+            packed: Vec::new(),
+            lora: None,
             precision: Precision::Bf16,
             recompute: Recompute::None,
             zero: Zero::None,

@@ -5,7 +5,7 @@ use super::remark::Remark;
 use super::settings::Question;
 use super::stage_split::StageSplit;
 use crate::resolve::{Costs, Error, Host, read_text};
-use pipesim_cost::{CostError, CostFile, Decimal, GivenCosts, Slow, stage_times};
+use pipesim_cost::{CostFile, GivenCosts, Slow, slow_devices, stage_times};
 use pipesim_models::hardware::{self, Hardware, Stack};
 use pipesim_models::model_spec::{self, StageLayout, huggingface, huggingface::Described, shape, transformer::Config};
 use std::io;
@@ -108,24 +108,6 @@ pub fn given_costs(text: &str, host: &dyn Host) -> Result<GivenCosts, Error> {
     }
 }
 
-/// Reads a device and the factor by which it is slower, as in `2=1.3`.
-///
-/// # Errors
-/// Another text, or a factor that is none.
-pub fn straggler(text: &str) -> Result<(u32, Decimal), String> {
-    let (device, factor) =
-        text.split_once('=').ok_or_else(|| format!("expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3"))?;
-    let device: u32 = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
-    if factor.trim_end().ends_with('%') {
-        return Err(format!("expected a factor, found '{factor}'; 30 % slower is {device}=1.3"));
-    }
-    let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
-    if factor.to_f64() <= 0.0 {
-        return Err("the factor must be above 0".to_string());
-    }
-    Ok((device, factor))
-}
-
 impl Question {
     /// Returns the GPUs of every pipeline device: their kinds, slow ones, and slow links.
     ///
@@ -133,9 +115,9 @@ impl Question {
     /// No such hardware, or settings that cannot be read.
     pub(super) fn gpus_of_devices(&self, name: &str, host: &dyn Host) -> Result<Hardware, Error> {
         let kinds = hardware::kinds(name).map_err(usage)?;
-        let each = kinds.iter().map(|kind| hardware(kind.name, host)).collect::<Result<Vec<_>, _>>()?;
-        let counts: Vec<u32> = kinds.iter().map(|kind| kind.devices).collect();
-        let mut gpus = Hardware::of_kinds(name, &each, &counts).map_or_else(|| hardware(name, host), Ok)?;
+        let kinds = kinds.into_iter().map(|(kind, count)| Ok((hardware(kind, host)?, count)));
+        let kinds = kinds.collect::<Result<Vec<_>, Error>>()?;
+        let mut gpus = Hardware::of_kinds(name, &kinds).map_or_else(|| hardware(name, host), Ok)?;
         self.slow_devices()?.into_iter().for_each(|(device, factor)| gpus.slow_device(device, factor.to_f64()));
         for text in &self.slow_link {
             gpus.slow_link(text.parse().map_err(|why| usage(format!("`slow-link`: {why}")))?);
@@ -144,12 +126,7 @@ impl Question {
     }
 
     fn slow_devices(&self) -> Result<Slow, Error> {
-        let slow = self.straggler.iter().map(|text| straggler(text)).collect::<Result<Slow, String>>();
-        let slow = slow.map_err(|why| usage(format!("`straggler`: {why}")))?;
-        if slow.len() < self.straggler.len() {
-            return Err(usage("`straggler` names a device twice; give each once"));
-        }
-        Ok(slow)
+        slow_devices(&self.straggler).map_err(|why| usage(format!("`straggler`: {why}")))
     }
 
     /// Returns the costs without a model on hardware: the costs in the cost file, else the given costs, else unit costs.

@@ -7,7 +7,7 @@ use crate::cli::{Failure, file_kind};
 use clap::Args;
 use pipesim_answer::question::{self, Question, StageSplit};
 use pipesim_answer::resolve::{self, Costs, Error, Files};
-use pipesim_cost::{CostFile, Decimal, GivenCosts, Per, TimeUnit};
+use pipesim_cost::{CostFile, Decimal, GivenCosts, Per, TimeUnit, straggler};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub struct CostOptions {
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Slow down a device by a factor: 2=1.3 (device 2 takes 1.3 times as long; with --hardware its kernels do); repeatable
-    #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = question::straggler, conflicts_with = "profile")]
+    #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = straggler, conflicts_with = "profile")]
     pub slow: Vec<(u32, Decimal)>,
     /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]

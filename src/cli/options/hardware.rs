@@ -6,7 +6,7 @@ use clap::Args;
 use pipesim_answer::question::{Predicted, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
-use pipesim_models::hardware::{STACKS, SlowLink};
+use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision, Recompute, Zero};
 use pipesim_report::{Table, gibibytes, number, quantity};
 
@@ -40,6 +40,12 @@ pub struct HardwareOptions {
     /// Tokens per sequence
     #[arg(long, value_name = "S", default_value_t = 1024, aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=MOST))]
     pub seq: u32,
+    /// Lengths of the texts that are packed to a sequence of --seq tokens, as often as listed: 1024, or 256,256,4096; attention stays within a text
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<u32>(1..=MOST))]
+    pub packed: Vec<u32>,
+    /// Train adapters of this rank instead of the weights: 16, on Megatron's linear_qkv, linear_proj, linear_fc1 and linear_fc2, or with targets, as in 16:q_proj,v_proj or 16:all-linear
+    #[arg(long, value_name = "RANK[:TARGETS]")]
+    pub lora: Option<String>,
     /// Precision of matrix products
     #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
     pub compute_precision: Precision,
@@ -65,8 +71,8 @@ pub struct HardwareOptions {
     #[arg(long, value_name = "VERSION", requires = "hardware")]
     pub framework_version: Option<String>,
     /// Divide the bandwidth of a link by a factor: 1-2=4 between pipeline devices 1 and 2, 1=4 all links of device 1; repeatable
-    #[arg(long, value_name = "LINK=FACTOR", value_parser = str::parse::<SlowLink>)]
-    pub slow_link: Vec<SlowLink>,
+    #[arg(long, value_name = "LINK=FACTOR")]
+    pub slow_link: Vec<String>,
     #[command(flatten)]
     pub mixture: MixtureOptions,
 }
@@ -86,7 +92,7 @@ impl HardwareOptions {
     pub fn ask(&self, question: &mut Question) {
         question.model.clone_from(&self.model);
         question.hardware.clone_from(&self.hardware);
-        question.slow_link = self.slow_link.iter().map(ToString::to_string).collect();
+        question.slow_link.clone_from(&self.slow_link);
         question.stack.clone_from(&self.stack);
         question.framework_version.clone_from(&self.framework_version);
         question.tp = self.tp.all().to_vec();
@@ -95,6 +101,8 @@ impl HardwareOptions {
         question.batch = self.batch;
         question.micro_batch_size = self.micro_batch_size.as_ref().map_or_else(Vec::new, |sizes| sizes.all().to_vec());
         question.seq = self.seq;
+        question.packed.clone_from(&self.packed);
+        question.lora.clone_from(&self.lora);
         question.precision = self.compute_precision;
         question.recompute = self.recompute;
         question.zero = self.zero;
@@ -109,9 +117,11 @@ impl HardwareOptions {
 fn parameters_beside(analytic: &Analytic) -> String {
     let billions = |parameters: u128| format!("{:.2} G", parameters as f64 / 1e9);
     let active = analytic.model.experts.map(|_| format!("{} active", billions(analytic.spec.active_parameters())));
+    let adapters = analytic.model.lora.map(|_| analytic.spec.adapter_parameters());
+    let adapters = adapters.map(|parameters| format!("{:.2} M of adapters trained", parameters as f64 / 1e6));
     let predicting = Some(analytic.spec.prediction_parameters()).filter(|parameters| *parameters > 0);
     let predicting = predicting.map(|parameters| format!("{} more for multi-token prediction", billions(parameters)));
-    let words: Vec<String> = active.into_iter().chain(predicting).collect();
+    let words: Vec<String> = active.into_iter().chain(predicting).chain(adapters).collect();
     if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
 }
 

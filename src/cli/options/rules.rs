@@ -23,7 +23,7 @@ const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_se
 
 /// Options that describe a model on hardware.
 const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero shard sequence_parallel attention stack ep etp dispatcher \
-                           routing cuda_graph moe_overlap delay_wgrad rounds slow_link";
+                           routing cuda_graph moe_overlap delay_wgrad rounds slow_link packed lora";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
 type Rule = (&'static str, fn(&GivenOptions) -> bool, &'static str);

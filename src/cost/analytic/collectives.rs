@@ -18,12 +18,16 @@ impl Analytic {
         CollectiveCosts { gathers: all(gathered, false), reductions: all(reduced, true) }
     }
 
-    /// Returns the seconds in which the ranks that share a stage exchange `bytes` per parameter, with copies of their shards if they reduce.
+    /// Returns the seconds in which the ranks that share a stage exchange `bytes` per parameter; if they reduce, of trained parameters
+    /// only, and with copies of their shards.
     fn collective(&self, stage: &Stage, bytes: f64, reduces: bool) -> f64 {
         let mixtures = self.spec.held(stage).filter(|(part, _)| part.chosen_experts().is_some());
         let mixtures: usize = mixtures.map(|(_, count)| count).sum();
         let pieces = [stage.layers(), mixtures].map(|layers| layers.max(1) as f64);
-        let parameters = self.rank_parameters(vec![stage]).map(|(parameters, _)| parameters);
+        let parameters = match reduces {
+            true => self.rank_parameters(vec![stage]).map(|(parameters, _)| parameters),
+            false => self.spec.elements_under([stage], self.layout.degrees()).map(|elements| elements as f64),
+        };
         let within = self.machine.gather_replicas(&self.layout, parameters, pieces, bytes);
         let all = || self.machine.with_copies(&self.layout, within, parameters, pieces, bytes);
         if reduces { all() } else { within }

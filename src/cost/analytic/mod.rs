@@ -69,6 +69,10 @@ impl Analytic {
                 layout.precision
             )));
         }
+        if !layout.packed.is_empty() && machine.stack.attention(&layout) == Attention::Plain {
+            let text = "`packed`: plain attention computes the scores between texts, too; take `attention` flash or leave it out";
+            return Err(CostError::Hardware(text.to_string()));
+        }
         machine.hardware.check_devices(layout.pp).map_err(CostError::Hardware)?;
         let own = |(&device, hardware): (&u32, &Hardware)| {
             let machine = Platform { hardware: hardware.clone(), stack: machine.stack.clone() };
@@ -94,7 +98,8 @@ impl Analytic {
         let has_zeros = model.function == ActivationFunction::SquaredRelu;
         let zeros_speedup = if has_zeros { machine.hardware.zeros_speedup } else { 1.0 };
         let (experts, hidden) = (model.experts, spec.width as f64);
-        let parts = PartCosts { machine, layout, attention, experts, hidden, zeros_speedup, before };
+        let is_frozen = model.lora.is_some();
+        let parts = PartCosts { machine, layout, attention, experts, hidden, zeros_speedup, before, is_frozen };
         spec.parts.iter().map(|part| parts.passes(part)).collect()
     }
 

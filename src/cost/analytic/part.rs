@@ -18,6 +18,8 @@ pub struct PartCosts<'a> {
     pub zeros_speedup: f64,
     /// Number of tokens of each sequence that precede the layout's tokens; 0 except for later slices.
     pub before: u32,
+    /// Whether only adapters are trained.
+    pub is_frozen: bool,
 }
 
 /// Relative speeds of a product's three passes.
@@ -38,6 +40,8 @@ pub(super) struct Sums {
     pub forward: f64,
     pub input: f64,
     pub weights: f64,
+    /// The same for the weights of adapters.
+    adapters: f64,
     /// Attention between its products, part of `forward`.
     pub attention: f64,
     /// Last product, part of `forward`.
@@ -134,7 +138,8 @@ impl PartCosts<'_> {
             data: 0.0,
             other: 2.0 * sums.ring,
         } + again;
-        let weights = Pass { compute: sums.weights + experts.weights, ..Pass::default() };
+        let trained = if self.is_frozen { sums.adapters } else { sums.weights };
+        let weights = Pass { compute: trained + experts.weights, ..Pass::default() };
         let mut passes = Passes { forward, input, weights, backward: input + weights, ..Passes::default() };
         match part.chosen_experts() {
             Some(_) => self.add_mixture_host(&mut passes, &sums, again),
@@ -241,6 +246,9 @@ impl PartCosts<'_> {
                 sums.backward_collectives += if columns_split { (inputs / self.hidden).min(1.0) } else { 0.0 };
                 self.add_product(sums, rows, [inputs, outputs], self.layout.precision, speedups);
             }
+            Operation::Adapt { inputs, outputs, rank, has_split_inputs, .. } => {
+                self.add_adapter(sums, [inputs, outputs, rank].map(|size| size as f64), has_split_inputs);
+            }
             Operation::Classify { width, vocabulary } => {
                 let _ = weight();
                 let logits = vocabulary as f64 / t;
@@ -295,6 +303,26 @@ impl PartCosts<'_> {
         sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
     }
 
+    /// Adds an adapter: as in Megatron-Bridge, its output is scaled and added to the product's, and ranks that share its inputs gather its
+    /// outputs; ranks that do not reduce the gradient of its input.
+    fn add_adapter(&self, sums: &mut Sums, [inputs, outputs, rank]: [f64; 3], has_split_inputs: bool) {
+        let (machine, n, t, e) = (self.machine, self.tokens(), self.tensor(), self.width());
+        let precision = self.layout.precision.between_layers();
+        let product = |rows, columns, inner| machine.product(ProductShape::new(rows, columns, inner), precision);
+        let (held_in, held_rank) = if has_split_inputs { (inputs / t, rank) } else { (inputs, rank / t) };
+        let (held_out, between) = (outputs / t, if has_split_inputs { outputs / self.between() } else { outputs / t });
+        sums.forward += product(n, held_rank, held_in) + product(n, held_out, rank);
+        sums.forward += machine.operation(2.0 * e * n * held_out) + machine.operation(3.0 * e * n * between);
+        sums.input += product(n, rank, held_out) + product(n, held_in, held_rank);
+        sums.input += machine.operation(2.0 * e * n * held_out) + machine.operation(3.0 * e * n * held_in);
+        sums.adapters += product(held_out, rank, n) + product(held_rank, held_in, n);
+        if has_split_inputs {
+            sums.collectives += 0.5;
+        } else if !self.layout.sequence_parallel {
+            sums.backward_collectives += 1.0;
+        }
+    }
+
     fn add_attention(&self, sums: &mut Sums, [heads, groups, size, value]: [f64; 4], window: Option<Window>) {
         let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
@@ -305,7 +333,9 @@ impl PartCosts<'_> {
             Attention::Flash => {
                 // queries times keys and scores times values; a causal mask halves both
                 let upto = |tokens: usize| Window::scores(window, tokens);
-                let seen = (upto(before + self.layout.sequence as usize) - upto(before)) as f64 / s;
+                let packed = self.layout.per_packed_token(|tokens| upto(tokens as usize) as f64);
+                let whole = || (upto(before + self.layout.sequence as usize) - upto(before)) as f64 / s;
+                let seen = packed.unwrap_or_else(whole);
                 let flops = 2.0 * n * seen * heads * (size + value) / t / 2.0;
                 let share = match stack.flash_kernels {
                     kernels if kernels < 2.0 => h.flash1_share,
@@ -358,15 +388,16 @@ impl PartCosts<'_> {
     }
 
     /// Returns what the ranks that share a `part` exchange, and in how many pieces: experts among their replicas are second, all others
-    /// among data- and context-parallel ranks first.
-    fn exchanged(&self, part: &Part) -> [[f64; 2]; 2] {
+    /// among data- and context-parallel ranks first. `is_whole`: frozen tensors, too.
+    fn exchanged(&self, part: &Part, is_whole: bool) -> [[f64; 2]; 2] {
         let (layout, stack) = (self.layout, &self.machine.stack);
         // software that lists every rank's share exchanges tensor by tensor
         let lists = stack.gather_rank_us > 0.0;
         let of_experts = part.tensors().filter(|tensor| tensor.is_of_experts && tensor.shape.len() == 3);
         let tensors = layout.together([part.matrices().count(), of_experts.count()]);
         let pieces = tensors.map(|tensors| if lists { tensors as f64 } else { 1.0 });
-        [part.elements_under(layout.degrees()).map(|elements| elements as f64), pieces]
+        let is_shared = |tensor: &Tensor| is_whole || !self.is_frozen || tensor.is_adapter;
+        [part.elements_of(layout.degrees(), is_shared).map(|elements| elements as f64), pieces]
     }
 
     /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward, unless whole stages are
@@ -376,19 +407,20 @@ impl PartCosts<'_> {
         if layout.zero != Zero::Weights || layout.fsdp.is_some() {
             return;
         }
-        let [elements, pieces] = self.exchanged(part);
-        let [gathered, reduced] = [stack.gathered(layout.precision), stack.reduced(layout.precision)];
+        let [[whole, pieces], [trained, _]] = [true, false].map(|is_whole| self.exchanged(part, is_whole));
         // the seconds of an exchange, and those by which it makes what is computed next to it longer
-        let disturbing = |exchanged: f64, bytes: f64| match stack.gather_exposed {
-            1.0.. => exchanged,
-            share => share * self.machine.moved_by_replicas(layout, elements, bytes).min(exchanged),
-        };
-        let [gather, reduce] = [gathered, reduced].map(|bytes| {
+        let times = |elements: [f64; 2], bytes: f64| {
             let seconds = self.machine.gather_replicas(layout, elements, pieces, bytes);
-            [seconds, disturbing(seconds, bytes)]
-        });
+            let disturbing = match stack.gather_exposed {
+                1.0.. => seconds,
+                share => share * self.machine.moved_by_replicas(layout, elements, bytes).min(seconds),
+            };
+            [seconds, disturbing]
+        };
+        let reduced = stack.reduced(layout.precision);
+        let [gather, reduce] = [times(whole, stack.gathered(layout.precision)), times(trained, reduced)];
         let summed = |[within, disturbs]: [f64; 2]| {
-            let all = self.machine.with_copies(layout, within, elements, pieces, reduced);
+            let all = self.machine.with_copies(layout, within, trained, pieces, reduced);
             [all, if stack.gather_exposed < 1.0 { disturbs } else { all }]
         };
         // such software also gathers again for recomputation
@@ -396,8 +428,8 @@ impl PartCosts<'_> {
         // one micro-batch of a step gathers and reduces for all of them
         let keeps = stack.keeps_unsharded > 0.0;
         let share = if keeps { 1.0 / (f64::from(layout.micro) * f64::from(layout.rounds)) } else { 1.0 };
-        let times = if keeps { 0.0 } else { f64::from(u8::from(again)) + 1.0 };
-        let gathers = gather.map(|seconds| seconds * times);
+        let repeats = if keeps { 0.0 } else { f64::from(u8::from(again)) + 1.0 };
+        let gathers = gather.map(|seconds| seconds * repeats);
         let exposed = |computed: f64, [exchanged, disturbing]: [f64; 2]| {
             share * ((exchanged - computed).max(0.0) + disturbing * (computed / exchanged.max(1e-12)).min(1.0))
         };

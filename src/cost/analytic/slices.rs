@@ -162,6 +162,12 @@ impl Analytic {
             () if schedule.is_beyond_microbatches() && is_llm_c => {
                 "the stack llm.c keeps every output, without slices, recomputes and copies; take another `stack`".into()
             }
+            () if is_cut && !layout.packed.is_empty() => {
+                "slices of packed sequences are not modelled; leave `packed` out, or take a schedule without slices".into()
+            }
+            () if !self.others.is_empty() && schedule.placement.directions() > 1 && self.model.experts.is_some() => {
+                "experts on devices that differ are not modelled in both directions; take another schedule".into()
+            }
             () if is_cut && layout.moe_overlap => {
                 "`moe-overlap` hides the exchange of whole micro-batches, not of slices; leave it out".into()
             }

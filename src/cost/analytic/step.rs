@@ -149,10 +149,10 @@ impl Analytic {
         }
     }
 
-    /// Returns the parameters of a device with these stages on one rank, with the ranks that hold the same ones: first without
+    /// Returns the trained parameters of a device with these stages on one rank, with the ranks that hold the same ones: first without
     /// experts, then of experts.
     pub(super) fn rank_parameters(&self, held: Vec<&Stage>) -> [(f64, Replicas); 2] {
-        let [dense, experts] = self.spec.elements_under(held, self.layout.degrees());
+        let [dense, experts] = self.spec.trained_under(held, self.layout.degrees());
         let [of_dense, of_experts] = self.layout.replicas();
         [(dense as f64, of_dense), (experts as f64, of_experts)]
     }
@@ -305,7 +305,8 @@ impl Analytic {
 
     /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.
     pub(super) fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
-        let Some([first, last]) = self.spec.outline().exchange(placement, stages) else { return 0.0 };
+        let shared = self.spec.outline().exchange(placement, stages).filter(|_| self.model.lora.is_none());
+        let Some([first, last]) = shared else { return 0.0 };
         let elements = self.spec.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tp);
         let gradient = self.machine.stack.gradient(self.layout.precision);
         let crosses = first != last && self.layout.gpus() as f64 > self.machine.hardware.gpus_per_node;
@@ -315,8 +316,13 @@ impl Analytic {
     /// Returns the FLOPs of a step as publications count them: products of F, I and W and all scores, without recomputation.
     pub fn model_flops(&self) -> f64 {
         let layout = &self.layout;
-        let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };
-        let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.spec.flops(kind, micro)).sum();
-        flops as f64 * f64::from(layout.micro) * f64::from(self.layout.rounds) * f64::from(layout.dp)
+        let of = |sequences, tokens: u32| -> u128 {
+            let micro = MicroBatch { sequences, tokens: tokens as usize };
+            [Kind::F, Kind::B].iter().map(|&kind| self.spec.flops(kind, micro)).sum()
+        };
+        let tokens = f64::from(layout.micro_batch_size) * f64::from(layout.sequence);
+        let packed = layout.per_packed_token(|tokens| of(1, tokens) as f64).map(|flops| flops * tokens);
+        let flops = packed.unwrap_or_else(|| of(layout.micro_batch_size as usize, layout.sequence) as f64);
+        flops * f64::from(layout.micro) * f64::from(self.layout.rounds) * f64::from(layout.dp)
     }
 }

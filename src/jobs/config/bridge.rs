@@ -41,6 +41,11 @@ pub(crate) fn read(mut document: Document, gpus: Option<u32>) -> Result<Job, Job
     model(&mut job, &document)?;
     layout(&mut job, &document)?;
     optimizer(&mut job, &document);
+    if document.text("peft._target_").is_some_and(|target| target.ends_with(".LoRA")) {
+        let (rank, targets) = (document.count("peft.dim")?.unwrap_or(32), document.list("peft.target_modules"));
+        let targets = if targets.is_empty() { String::new() } else { format!(":{}", targets.join(",")) };
+        job.further.insert("lora".to_string(), format!("{rank}{targets}"));
+    }
     job.reading.precision = Some(precision(&document));
     let name = "trainer.devices";
     let devices = document

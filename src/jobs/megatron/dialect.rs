@@ -156,8 +156,19 @@ fn swift(options: &Options<'_>, job: &mut Job) {
         // the name has all sizes, and parts that options cannot say
         job.model = Some(name);
     }
-    if options.text("tuner-type").or(options.text("train-type")).is_some_and(|kind| kind != "full") {
-        job.shape.insert("lora".to_string(), true.into());
+    match options.text("tuner-type").or(options.text("train-type")) {
+        Some("lora") => {
+            // all-linear, the default, is Megatron's four products
+            let targets = options.list("target-modules").unwrap_or_default();
+            let targets = if targets.iter().any(|name| name == "all-linear") { Default::default() } else { targets };
+            let rank = options.text("lora-rank").unwrap_or("8");
+            job.further
+                .insert("lora".to_string(), [rank, &targets.join(",")].join(":").trim_end_matches(':').to_string());
+        }
+        Some("full") | None => {}
+        Some(_) => {
+            job.shape.insert("lora".to_string(), true.into());
+        }
     }
 }
 

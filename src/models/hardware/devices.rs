@@ -1,8 +1,14 @@
 //! Pipeline devices whose GPUs or links differ from the others'.
 
 use super::Hardware;
-use std::fmt;
 use std::str::FromStr;
+
+/// What kernels of a GPU are as fast as.
+const KERNELS: [&str; 6] =
+    ["bf16_tflops", "fp32_tflops", "fp8_tflops", "fp4_tflops", "power_watts", "memory_gbytes_per_s"];
+
+/// What its communication is as fast as.
+const LINKS: [&str; 4] = ["link_gbytes_per_s", "network_gbps_per_gpu", "reduce_gbytes_per_s", "exchange_gbytes_per_s"];
 
 /// A link with less bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,10 +29,8 @@ impl FromStr for SlowLink {
         let wrong = || format!("expected DEVICE-DEVICE=FACTOR or DEVICE=FACTOR, found '{text}'; write it as in 1-2=4");
         let (ends, factor) = text.split_once('=').ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
-        let (device, other) = match ends.split_once('-') {
-            Some((one, other)) => (number(one)?, Some(number(other)?)),
-            None => (number(ends)?, None),
-        };
+        let (device, other) = ends.split_once('-').map_or((ends, None), |(one, other)| (one, Some(other)));
+        let (device, other) = (number(device)?, other.map(number).transpose()?);
         let factor: f64 = factor.trim().parse().map_err(|_| wrong())?;
         match () {
             () if other == Some(device) => Err(format!("expected two devices, found {device} twice; name both ends")),
@@ -36,60 +40,39 @@ impl FromStr for SlowLink {
     }
 }
 
-impl fmt::Display for SlowLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let other = self.other.map_or_else(String::new, |other| format!("-{other}"));
-        write!(f, "{}{other}={}", self.device, self.factor)
-    }
-}
-
-/// A kind of GPU and the number of successive pipeline devices that have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HardwareKind<'a> {
-    /// Name or file.
-    pub name: &'a str,
-    /// Number of devices.
-    pub devices: u32,
-}
-
-/// Returns the kinds of a text such as `h100-sxm:4,a100-sxm-80gb:4`; none if it names one kind for all devices.
+/// Returns the kinds of a text such as `h100-sxm:4,a100-sxm-80gb:4`, each with the number of successive pipeline devices that have it; none
+/// if the text names one kind for all.
 ///
 /// # Errors
 /// A kind without its number of devices.
-pub fn kinds(text: &str) -> Result<Vec<HardwareKind<'_>>, String> {
-    let counted = |piece: &str| piece.rsplit_once(':').is_some_and(|(_, count)| count.parse::<u32>().is_ok());
-    if !text.contains(',') && !counted(text) {
+pub fn kinds(text: &str) -> Result<Vec<(&str, u32)>, String> {
+    fn kind(piece: &str) -> Option<(&str, u32)> {
+        let (name, count) = piece.rsplit_once(':')?;
+        count.parse().ok().filter(|count| (1..=1 << 16).contains(count)).map(|count| (name, count))
+    }
+    if !text.contains(',') && kind(text).is_none() {
         return Ok(Vec::new());
     }
-    let kind = |piece: &'_ str| -> Option<(usize, u32)> {
-        let (name, count) = piece.rsplit_once(':')?;
-        count.parse().ok().filter(|count| (1..=1 << 16).contains(count)).map(|count| (name.len(), count))
+    let wrong = |piece: &str| {
+        format!("expected NAME:DEVICES per kind of GPU, found '{piece}'; write it as in h100-sxm:4,a100-sxm-80gb:4")
     };
-    let kinds = text.split(',').map(|piece| match kind(piece) {
-        Some((end, devices)) => Ok(HardwareKind { name: &piece[..end], devices }),
-        None => Err(format!(
-            "expected NAME:DEVICES for each kind of GPU, found '{piece}'; write it as in h100-sxm:4,a100-sxm-80gb:4"
-        )),
-    });
-    kinds.collect()
+    text.split(',').map(|piece| kind(piece).ok_or_else(|| wrong(piece))).collect()
 }
 
 impl Hardware {
     /// Returns hardware called `name` whose pipeline devices are, in order, of these kinds, each with its number of devices.
-    pub fn of_kinds(name: &str, kinds: &[Hardware], counts: &[u32]) -> Option<Hardware> {
-        let first = kinds.first()?;
-        if kinds.iter().all(|kind| kind == first) {
-            return Some(Hardware { device_count: counts.iter().sum(), ..first.clone() });
-        }
-        let mut mixed = Hardware { name: name.to_string(), device_count: 0, ..first.clone() };
-        for (kind, &count) in kinds.iter().zip(counts) {
-            let own = mixed.device_count..mixed.device_count.saturating_add(count);
-            mixed.device_count = own.end;
+    pub fn of_kinds(name: &str, kinds: &[(Hardware, u32)]) -> Option<Hardware> {
+        let (first, _) = kinds.first()?;
+        let mut all = first.clone();
+        for (kind, count) in kinds {
+            let own = all.device_count..all.device_count.saturating_add(*count);
+            all.device_count = own.end;
             if kind != first {
-                mixed.devices.extend(own.map(|device| (device, kind.clone())));
+                all.name = name.to_string();
+                all.devices.extend(own.map(|device| (device, kind.clone())));
             }
         }
-        Some(mixed)
+        Some(all)
     }
 
     /// Returns the GPUs of a pipeline device.
@@ -100,45 +83,39 @@ impl Hardware {
     /// Makes the kernels of a pipeline device take `factor` times as long. Its host, links and network stay.
     pub fn slow_device(&mut self, device: u32, factor: f64) {
         let factor = factor.clamp(1e-6, 1e9);
-        self.change(device, |own| {
-            let speeds = [
-                &mut own.bf16_tflops,
-                &mut own.fp32_tflops,
-                &mut own.fp8_tflops,
-                &mut own.fp4_tflops,
-                &mut own.power_watts,
-            ];
-            speeds.into_iter().chain([&mut own.memory_gbytes_per_s]).for_each(|speed| *speed /= factor);
-            own.kernel_us *= factor;
-        });
+        self.divide(device, &KERNELS, factor);
+        self.divide(device, &["kernel_us"], 1.0 / factor);
     }
 
     /// Divides the bandwidth of a link between two pipeline devices, or of all links of one: to its node, and to other nodes.
     pub fn slow_link(&mut self, link: SlowLink) {
-        if link.other.is_some() {
-            return self.slow_links.push(link);
+        match link.other {
+            Some(_) => self.slow_links.push(link),
+            None => self.divide(link.device, &LINKS, link.factor),
         }
-        self.change(link.device, |own| {
-            let speeds = [&mut own.link_gbytes_per_s, &mut own.network_gbps_per_gpu];
-            let measured = [&mut own.reduce_gbytes_per_s, &mut own.exchange_gbytes_per_s];
-            speeds.into_iter().chain(measured).for_each(|speed| *speed /= link.factor);
-        });
     }
 
-    fn change(&mut self, device: u32, change: impl Fn(&mut Hardware)) {
-        let plain = Hardware { devices: Default::default(), slow_links: Vec::new(), device_count: 0, ..self.clone() };
-        let mut own = self.devices.remove(&device).unwrap_or_else(|| plain.clone());
-        change(&mut own);
-        if own != plain {
-            self.devices.insert(device, own);
+    fn divide(&mut self, device: u32, speeds: &[&str], factor: f64) {
+        if factor == 1.0 {
+            return;
         }
+        let mut own = self.devices.remove(&device).unwrap_or_else(|| Hardware {
+            devices: Default::default(),
+            slow_links: Vec::new(),
+            device_count: 0,
+            ..self.clone()
+        });
+        for name in speeds {
+            own.field_mut(name).into_iter().for_each(|speed| *speed /= factor);
+        }
+        self.devices.insert(device, own);
     }
 
     /// Returns the divisor of the bandwidth between two pipeline devices.
     pub fn link_factor(&self, one: u32, other: u32) -> f64 {
-        let is_it =
-            |link: &&SlowLink| [(one, other), (other, one)].contains(&(link.device, link.other.unwrap_or(link.device)));
-        self.slow_links.iter().filter(is_it).map(|link| link.factor).product()
+        let ends = [(one, Some(other)), (other, Some(one))];
+        let slow = self.slow_links.iter().filter(|link| ends.contains(&(link.device, link.other)));
+        slow.map(|link| link.factor).product()
     }
 
     /// Sets the memory of all devices.
@@ -152,17 +129,16 @@ impl Hardware {
     /// # Errors
     /// Another number of devices, or a device that does not exist.
     pub fn check_devices(&self, devices: u32) -> Result<(), String> {
-        if self.device_count > 0 && self.device_count != devices {
-            let found = self.device_count;
+        let (named, last) = (self.device_count, devices.saturating_sub(1));
+        if named > 0 && named != devices {
             return Err(format!(
-                "expected `hardware` to name the GPUs of the {devices} devices of `stages`, found {found}; change the numbers after the colons"
+                "expected `hardware` to name the GPUs of the {devices} devices of `stages`, found {named}; change the numbers after the colons"
             ));
         }
         let links = self.slow_links.iter().flat_map(|link| [Some(link.device), link.other]).flatten();
-        match self.devices.keys().copied().chain(links).find(|&device| device >= devices) {
+        match self.devices.keys().copied().chain(links).find(|&device| device > last) {
             Some(device) => Err(format!(
-                "`straggler` or `slow-link` names device {device}, but there are devices 0 to {}",
-                devices.saturating_sub(1)
+                "`straggler` or `slow-link` names device {device}, but there are devices 0 to {last}; correct it"
             )),
             None => Ok(()),
         }
@@ -170,11 +146,8 @@ impl Hardware {
 
     /// Returns the mean 16-bit peak of `devices` pipeline devices, in FLOP/s, of GPUs that are not slowed down.
     pub fn mean_peak(&self, devices: u32) -> f64 {
-        let of = |device| Some(self.of_device(device)).filter(|own| own.name != self.name).unwrap_or(self).bf16_tflops;
-        if self.devices.is_empty() {
-            self.bf16_tflops * 1e12
-        } else {
-            (0..devices).map(of).sum::<f64>() / f64::from(devices) * 1e12
-        }
+        let others = self.devices.values().filter(|own| own.name != self.name);
+        let more: f64 = others.map(|own| own.bf16_tflops - self.bf16_tflops).sum();
+        (self.bf16_tflops + more / f64::from(devices)) * 1e12
     }
 }

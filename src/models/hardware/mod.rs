@@ -11,7 +11,7 @@ mod machine;
 mod products;
 mod stack;
 
-pub use devices::{HardwareKind, SlowLink, kinds};
+pub use devices::{SlowLink, kinds};
 pub use file::toml;
 pub use file::{Error, Files, hardware, hardware_file, hardware_with, stack, stack_file, stack_with};
 pub use interval::IntervalClass;

@@ -32,6 +32,12 @@ pub enum ParallelConfigError {
         "expected `sequence` to be at most {most}, the positions that the model has learned, found {found}; choose a shorter one"
     )]
     Positions { most: usize, found: usize },
+    #[error("expected lengths in `packed` between 1 and the {most} tokens of `seq`, found {found}; correct it")]
+    Packed { most: u32, found: u32 },
+    #[error(
+        "`lora`: adapters of experts and of latent attention are not modelled; take a dense model, or leave it out"
+    )]
+    Lora,
     #[error(transparent)]
     TensorRanks(#[from] TensorRanksError),
     #[error("expected the {what} to be a multiple of `{setting}`, found {found}; choose another `{setting}`")]

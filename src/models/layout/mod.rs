@@ -35,6 +35,9 @@ pub struct ParallelConfig {
     pub micro: u32,
     /// Tokens per sequence, s.
     pub sequence: u32,
+    /// Lengths of the texts that are packed to a sequence, in proportion to how many there are; empty: one text per sequence. Tokens attend
+    /// to those of their own text only.
+    pub packed: Vec<u32>,
     /// Precision of matrix products.
     pub precision: Precision,
     /// Activation recomputation.
@@ -86,6 +89,7 @@ impl Default for ParallelConfig {
             micro_batch_size: 1,
             micro: 1,
             sequence: 1024,
+            packed: Vec::new(),
             precision: Precision::Bf16,
             recompute: Recompute::None,
             zero: Zero::None,
@@ -288,6 +292,12 @@ impl ParallelConfig {
         u64::from(self.micro_batch_size) * u64::from(self.sequence) / u64::from(self.cp.max(1))
     }
 
+    /// Returns the sum of `of` over the packed texts, by their lengths, per token; `None` if each sequence is one text.
+    pub fn per_packed_token(&self, of: impl Fn(u32) -> f64) -> Option<f64> {
+        let tokens: f64 = self.packed.iter().map(|&tokens| f64::from(tokens)).sum();
+        (tokens > 0.0).then(|| self.packed.iter().map(|&tokens| of(tokens)).sum::<f64>() / tokens)
+    }
+
     /// Checks that `model` supports this layout.
     ///
     /// # Errors
@@ -319,9 +329,16 @@ impl ParallelConfig {
         if self.sequence_parallel {
             check_rows("rank", self.micro_tokens() as usize, self.tp as usize)?;
         }
-        let (found, most) = (self.sequence as usize, model.positions);
+        if let Some(&found) = self.packed.iter().find(|&&tokens| tokens == 0 || tokens > self.sequence) {
+            return Err(ParallelConfigError::Packed { most: self.sequence, found });
+        }
+        let longest = self.packed.iter().max().unwrap_or(&self.sequence);
+        let (found, most) = (*longest as usize, model.positions);
         if most > 0 && found > most {
             return Err(ParallelConfigError::Positions { most, found });
+        }
+        if model.lora.is_some() && (model.experts.is_some() || model.latent.is_some()) {
+            return Err(ParallelConfigError::Lora);
         }
         self.check_experts(model)?;
         self.check_shard(self.shard, model.experts.is_some())?;

@@ -73,7 +73,7 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
         let whole = place != ExpertPlace::Attention && is_mixture && repeats(RecomputePart::Mixture);
         saved[place as usize] += match *operation {
             // the norm's input is the layer's, and stays; its output is computed again
-            Operation::Product { inputs, .. } if after_norm && inputs == width => {
+            Operation::Product { inputs, .. } | Operation::Adapt { inputs, .. } if after_norm && inputs == width => {
                 if repeats(RecomputePart::Norms) {
                     0
                 } else {
@@ -93,7 +93,11 @@ pub(super) fn saved(part: &Part, recompute: Recompute, micro: MicroBatch, storag
                     + if repeats(RecomputePart::LatentUp) { operation.output_kept(micro, storage) } else { all - sums }
             }
             _ if whole => 0,
-            Operation::Product { .. } | Operation::Activate { .. } if place == ExpertPlace::Mlp && repeats(mlp) => 0,
+            Operation::Product { .. } | Operation::Adapt { .. } | Operation::Activate { .. }
+                if place == ExpertPlace::Mlp && repeats(mlp) =>
+            {
+                0
+            }
             // the output of the activation is the input of an expert's second product
             Operation::Grouped { axis: 1, .. } if repeats(RecomputePart::ExpertActivation) => 0,
             _ => all,

@@ -212,7 +212,7 @@ impl MemoryModel {
             in_forward: in_forward.max().unwrap_or(0),
             in_backward: self.in_backward(stage).max(self.together(stage)),
             in_weights: self.again_in_weights(stage),
-            at_end: if stage.has(EMBEDDING) { gradient } else { 0 },
+            at_end: if stage.has(EMBEDDING) && !self.storage.is_frozen { gradient } else { 0 },
         }
     }
 
@@ -257,7 +257,7 @@ impl MemoryModel {
             if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
         let running = peak.total().max(copy.max(late)) - peak.held;
         let unsharded = self.unsharded(device, stages, schedule);
-        let gathered = unsharded.unwrap_or_else(|| self.gathered(&held, elements, states));
+        let gathered = unsharded.unwrap_or_else(|| self.gathered(&held, states));
         let fixed = gathered.saturating_add(edges).saturating_add(early);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
@@ -267,15 +267,22 @@ impl MemoryModel {
         DeviceMemory { of_which, unsharded, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
     }
 
-    /// Returns the elements of a device with these stages on one rank, without and of experts, and their bytes together.
+    /// Returns the trained elements of a device with these stages on one rank, without and of experts, and the bytes of all together.
     fn states(&self, held: &[&Stage]) -> ([u64; 2], [u64; 3]) {
-        let elements = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
+        let (all, trained) =
+            (self.elements(held), self.spec.trained_under(held.iter().copied(), self.layout.degrees()));
         let mut states = [0_u64; 3];
-        for (elements, replicas) in elements.into_iter().zip(self.layout.replicas()) {
-            let more = state_bytes(elements, replicas, &self.layout, &self.stack);
-            states.iter_mut().zip(more).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
+        for ((all, trained), replicas) in all.into_iter().zip(trained).zip(self.layout.replicas()) {
+            let bytes = |elements| state_bytes(elements, replicas, &self.layout, &self.stack);
+            let [frozen, ..] = bytes(all - trained);
+            states.iter_mut().zip(bytes(trained)).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
+            states[0] = states[0].saturating_add(frozen);
         }
-        (elements, states)
+        (trained, states)
+    }
+
+    fn elements(&self, held: &[&Stage]) -> [u64; 2] {
+        self.spec.elements_under(held.iter().copied(), self.layout.degrees())
     }
 
     /// Returns the sum of what `of` makes of the elements without and of experts, each with the ranks that hold the same ones.
@@ -353,12 +360,12 @@ impl MemoryModel {
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
-        let (elements, states) = self.states(&[stage]);
+        let (_, states) = self.states(&[stage]);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let running = in_forward.max(in_backward);
         let gathered = match self.layout.fsdp {
             Some(_) => self.whole(stage).into_iter().fold(0, u64::saturating_add),
-            None => self.gathered(&[stage], elements, states),
+            None => self.gathered(&[stage], states),
         };
         let fixed = gathered.saturating_add(running);
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
@@ -384,7 +391,7 @@ impl MemoryModel {
     /// Returns the bytes of gathered weights and unreduced gradients under ZeRO-3: the running layer, the next one's weights,
     /// and embedding and head, which stay; never more than what the rank lacks. Tensors that no other rank holds are not gathered.
     /// Software that keeps them between micro-batches holds all of the stages.
-    fn gathered(&self, held: &[&Stage], elements: [u64; 2], [weights, ..]: [u64; 3]) -> u64 {
+    fn gathered(&self, held: &[&Stage], [weights, ..]: [u64; 3]) -> u64 {
         if self.layout.zero < Zero::Weights {
             return 0;
         }
@@ -410,7 +417,7 @@ impl MemoryModel {
         let layer = self.spec.parts.iter().filter(|part| !is_end(part)).map(of).max().unwrap_or(0);
         let gathered = (2 * layer + ends).saturating_mul(bytes).saturating_add(layer.max(ends).saturating_mul(bytes));
         let [each, ..] = states::bytes(self.layout.precision, &self.stack);
-        let whole = self.of_groups(elements, |elements, _| elements.saturating_mul(each));
+        let whole = self.of_groups(self.elements(held), |elements, _| elements.saturating_mul(each));
         gathered.min(whole.saturating_sub(weights))
     }
 }
@@ -427,6 +434,7 @@ fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
         score_bytes: score_bytes(model, layout, stack, layout.recompute.of_layer(true)),
         keys: layout.sequence as usize,
         mask_bytes: usize::from(has_dropout(model, stack)),
+        is_frozen: model.lora.is_some(),
         keeps_gate: stack.keeps_gate == 1.0,
         tp: tensor,
         sp: if layout.sequence_parallel { tensor } else { 1 },

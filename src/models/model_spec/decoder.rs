@@ -132,7 +132,12 @@ impl Decoder<'_> {
         let Biases { qkv, projection, mlp, .. } = self.config.biases;
         let weight = Tensor::new(self.names.weights[place], shape, initial).split(axis, blocks);
         let has_bias = [qkv, projection, mlp, mlp][place];
+        let adapters = self.config.lora.map(|lora| lora.adapters(place, shape, axis, blocks)).unwrap_or_default();
+        // the activation stays next to its products
+        let (first, last) = if axis == 0 { (adapters, Vec::new()) } else { (Vec::new(), adapters) };
+        first.into_iter().for_each(|(tensors, operation)| piece.add(tensors, operation));
         self.product(piece, weight, has_bias.then_some(self.names.weight_biases[place]));
+        last.into_iter().for_each(|(tensors, operation)| piece.add(tensors, operation));
     }
 
     fn embedding(&self, token: Tensor) -> Part {

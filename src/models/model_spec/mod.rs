@@ -11,6 +11,7 @@ pub mod huggingface;
 mod json;
 mod keys;
 mod known_keys;
+mod lora;
 mod mixture;
 mod operation;
 mod part;
@@ -26,6 +27,7 @@ pub mod transformer;
 mod windows;
 
 pub use known_keys::other_values;
+pub use lora::Lora;
 pub use mixture::{Experts, Latent};
 pub use operation::{MicroBatch, Operation, Storage, Window};
 pub use part::{

@@ -51,6 +51,8 @@ pub struct Storage {
     pub mask_bytes: usize,
     /// Whether a product saves its input as gathered from sequence-parallel ranks.
     pub keeps_gathered: bool,
+    /// Whether weights are frozen, so that products do not save their inputs.
+    pub is_frozen: bool,
     /// Whether a gated activation saves the activated half in addition to its input.
     pub keeps_gate: bool,
     /// Tensor-parallel degree: ranks that share the rows between products (Shoeybi et al., arXiv 1909.08053).
@@ -85,6 +87,7 @@ impl Storage {
             keys: 0,
             mask_bytes: 0,
             keeps_gathered: false,
+            is_frozen: false,
             keeps_gate: false,
             tp: 1,
             sp: 1,
@@ -159,6 +162,9 @@ pub enum Operation {
     Grouped { experts: usize, top_k: usize, inputs: usize, outputs: usize, axis: usize },
     /// [`Operation::Activate`] on `top_k` copies of each row.
     ActivateCopies { top_k: usize, inputs: usize, outputs: usize },
+    /// An adapter next to a product with a frozen weight: two products over `rank`, added to the other's output. `has_split_inputs`:
+    /// ranks share its inputs, otherwise its outputs. `keeps_input`: no other operation saves its input.
+    Adapt { inputs: usize, outputs: usize, rank: usize, has_split_inputs: bool, keeps_input: bool },
     /// The copies sent back, weighted and added up per token.
     Combine { width: usize, top_k: usize },
 }
@@ -176,6 +182,7 @@ impl Operation {
             (Operation::Product { inputs, outputs, .. }, _) => product(inputs, outputs),
             (Operation::Classify { width, vocabulary }, _) => product(width, vocabulary),
             (Operation::Route { width, experts, .. }, _) => product(width, experts),
+            (Operation::Adapt { inputs, outputs, rank, .. }, _) => product(rank, inputs) + product(rank, outputs),
             (Operation::Grouped { top_k, inputs, outputs, .. }, _) => top_k as u128 * product(inputs, outputs),
             // queries times keys and scores times values; both operands of each need a gradient, and there are no weights
             (Operation::Attention { heads, size, value, window, .. }, Kind::F | Kind::I) => {
@@ -210,6 +217,14 @@ impl Operation {
         };
         let ids = rows.saturating_mul(storage.id_bytes as u64);
         match (*self, kind) {
+            // only the gradients of weights need these
+            (Operation::Lookup { .. } | Operation::Product { .. }, _) if storage.is_frozen => 0,
+            (Operation::Adapt { inputs, outputs, rank, has_split_inputs, keeps_input }, Kind::F | Kind::I) => {
+                let input = shared(inputs, product_bytes, if has_split_inputs { tp } else { 1 });
+                let operands = shared(rank, product_bytes, 1).saturating_add(if keeps_input { input } else { 0 });
+                let gradients = shared(rank, product_bytes, 1).saturating_add(shared(outputs, product_bytes, tp));
+                operands.saturating_add(if kind == Kind::I { gradients } else { 0 })
+            }
             (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, sp)),
             (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, sp)),
             (Operation::Norm { width, statistics, .. }, Kind::F) => {
@@ -238,7 +253,7 @@ impl Operation {
                 let logit = if kind == Kind::F { storage.logit_bytes } else { bytes };
                 let ranks = if storage.has_whole_logits { 1 } else { tp };
                 let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, ranks);
-                shared(width, bytes, sp).saturating_add(logits)
+                if storage.is_frozen { logits } else { shared(width, bytes, sp).saturating_add(logits) }
             }
             // scores and probabilities in float32
             (Operation::Route { width, experts, keeps_input, .. }, Kind::F) => {
@@ -267,9 +282,10 @@ impl Operation {
         }
     }
 
-    /// Returns the bytes of an attention's output that its backward needs, if the next product saves it in fewer bits.
+    /// Returns the bytes of an attention's output that its backward needs, if the next product saves it in fewer bits or not at all.
     pub fn output_kept(&self, micro: MicroBatch, storage: &Storage) -> u64 {
-        let bytes = if storage.product_bytes < storage.activation_bytes { storage.activation_bytes } else { 0 };
+        let is_saved = storage.product_bytes == storage.activation_bytes && !storage.is_frozen;
+        let bytes = if is_saved { 0 } else { storage.activation_bytes };
         match *self {
             Operation::Attention { heads, value, .. } => {
                 micro.wide_rows().saturating_mul((heads * value * bytes) as u64).div_ceil(storage.tp as u64)
@@ -315,7 +331,7 @@ impl Operation {
     /// Returns whether tensor-parallel ranks share the wider of its rows.
     pub fn has_split_rows(&self) -> bool {
         match *self {
-            Operation::Product { inputs, outputs, .. } => inputs != outputs,
+            Operation::Product { inputs, outputs, .. } | Operation::Adapt { inputs, outputs, .. } => inputs != outputs,
             Operation::Attention { .. } | Operation::Activate { .. } | Operation::Rotate { .. } => true,
             _ => false,
         }
@@ -329,7 +345,9 @@ impl Operation {
             | Operation::Rotate { width }
             | Operation::Add { width }
             | Operation::Classify { width, .. } => width,
-            Operation::Product { inputs, outputs, .. } | Operation::Activate { inputs, outputs } => inputs.max(outputs),
+            Operation::Product { inputs, outputs, .. }
+            | Operation::Adapt { inputs, outputs, .. }
+            | Operation::Activate { inputs, outputs } => inputs.max(outputs),
             Operation::Attention { heads, groups, size, value, .. } => heads * size + groups * (size + value),
             Operation::Route { width, experts, .. } => width.max(experts),
             Operation::Dispatch { width, top_k } | Operation::Combine { width, top_k } => top_k * width,

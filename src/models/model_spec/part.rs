@@ -32,6 +32,8 @@ pub struct Tensor {
     pub split: Option<Split>,
     /// Whether its first axis counts experts. Expert-parallel ranks share that one, and expert-tensor ranks the axis of `split`.
     pub is_of_experts: bool,
+    /// Whether it belongs to an adapter; tensors of the model itself are frozen next to these.
+    pub is_adapter: bool,
 }
 
 /// Degrees by which ranks share the tensors of a stage.
@@ -48,7 +50,16 @@ pub struct Degrees {
 impl Tensor {
     /// Returns an unshared tensor without padding or split axis.
     pub fn new(name: &'static str, shape: impl Into<Vec<usize>>, initial: Initial) -> Tensor {
-        Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None, is_of_experts: false }
+        Tensor {
+            name,
+            shape: shape.into(),
+            padding: 0,
+            initial,
+            tied: None,
+            split: None,
+            is_of_experts: false,
+            is_adapter: false,
+        }
     }
 
     /// Returns the tensor split along `axis`; `blocks` are the runs of that axis.
@@ -166,9 +177,9 @@ impl Part {
         own.count() + gates.count() + if is_joint { 2 } else { 0 }
     }
 
-    /// Returns the weights of products and routers, in the order of their operations.
+    /// Returns the weights of products and routers, in the order of their operations, without adapters.
     pub fn matrices(&self) -> impl Iterator<Item = &Tensor> {
-        self.tensors().filter(|tensor| tensor.shape.len() == 2 && !tensor.is_of_experts)
+        self.tensors().filter(|tensor| tensor.shape.len() == 2 && !tensor.is_of_experts && !tensor.is_adapter)
     }
 
     /// Returns the number of elements of the tensors, including shared ones.
@@ -178,8 +189,13 @@ impl Part {
 
     /// Returns the elements that the first rank holds of the tensors without and of experts, including shared ones.
     pub fn elements_under(&self, degrees: Degrees) -> [u64; 2] {
+        self.elements_of(degrees, |_| true)
+    }
+
+    /// Returns [`Part::elements_under`] of the tensors that `counts`.
+    pub fn elements_of(&self, degrees: Degrees, counts: impl Fn(&Tensor) -> bool) -> [u64; 2] {
         let mut elements = [0; 2];
-        for tensor in self.tensors() {
+        for tensor in self.tensors().filter(|tensor| counts(tensor)) {
             elements[usize::from(tensor.is_of_experts)] += tensor.elements_under(degrees);
         }
         elements

@@ -65,7 +65,17 @@ impl ModelSpec {
     /// Returns the number of parameters as published: without padding, and without layers that predict further tokens.
     pub fn parameters(&self) -> u128 {
         let main = self.parts.iter().filter(|part| part.name != PREDICTION);
-        main.map(|part| part.count as u128 * part.parameters(|_| true)).sum()
+        main.map(|part| part.count as u128 * part.parameters(|tensor| !tensor.is_adapter)).sum()
+    }
+
+    /// Returns whether adapters are trained instead of the weights.
+    pub fn is_frozen(&self) -> bool {
+        self.parts.iter().flat_map(Part::tensors).any(|tensor| tensor.is_adapter)
+    }
+
+    /// Returns the number of parameters of adapters.
+    pub fn adapter_parameters(&self) -> u128 {
+        self.parts.iter().map(|part| part.count as u128 * part.parameters(|tensor| tensor.is_adapter)).sum()
     }
 
     /// Returns the number of parameters of layers that predict further tokens, which are trained, too.
@@ -80,7 +90,7 @@ impl ModelSpec {
         let active = main.map(|part| {
             let routed = part.parameters(|tensor| tensor.is_of_experts);
             let (chosen, experts) = part.chosen_experts().unwrap_or((1, 1));
-            part.count as u128 * (part.parameters(|_| true) - routed + routed * chosen / experts)
+            part.count as u128 * (part.parameters(|tensor| !tensor.is_adapter) - routed + routed * chosen / experts)
         });
         active.sum()
     }
@@ -91,15 +101,31 @@ impl ModelSpec {
         stages: impl IntoIterator<Item = &'a Stage> + Clone,
         degrees: Degrees,
     ) -> [u64; 2] {
+        self.elements_of(stages, degrees, |_| true)
+    }
+
+    /// Returns [`ModelSpec::elements_under`] of what is trained.
+    pub fn trained_under<'a>(&self, stages: impl IntoIterator<Item = &'a Stage> + Clone, degrees: Degrees) -> [u64; 2] {
+        let is_frozen = self.is_frozen();
+        self.elements_of(stages, degrees, |tensor| tensor.is_adapter || !is_frozen)
+    }
+
+    fn elements_of<'a>(
+        &self,
+        stages: impl IntoIterator<Item = &'a Stage> + Clone,
+        degrees: Degrees,
+        counts: impl Fn(&Tensor) -> bool,
+    ) -> [u64; 2] {
         let mut elements = [0; 2];
         for (part, count) in stages.clone().into_iter().flat_map(|stage| self.held(stage)) {
-            for tensor in part.tensors().filter(|tensor| tensor.tied.is_none()) {
+            for tensor in part.tensors().filter(|tensor| tensor.tied.is_none() && counts(tensor)) {
                 elements[usize::from(tensor.is_of_experts)] += count as u64 * tensor.elements_under(degrees);
             }
         }
         if let Some([original, other]) = self.outline().tied {
             let has = |part: &str| stages.clone().into_iter().any(|stage| stage.has(part));
-            let tied = self.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
+            let tied =
+                self.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some() && counts(tensor));
             if has(other) && !has(original) {
                 elements[0] += tied.map(|tensor| tensor.elements_under(degrees)).sum::<u64>();
             }
@@ -112,9 +138,17 @@ impl ModelSpec {
         self.tensors().map(|(count, tensor)| count as u128 * tensor.elements()).sum()
     }
 
-    /// Returns the FLOPs of the whole model for a micro-batch, in F, I, W or B.
+    /// Returns the FLOPs of the whole model for a micro-batch, in F, I, W or B; W of what is trained.
     pub fn flops(&self, kind: Kind, micro: MicroBatch) -> u128 {
-        self.parts.iter().map(|part| part.count as u128 * part.flops(kind, micro)).sum()
+        if kind == Kind::B {
+            return self.flops(Kind::I, micro) + self.flops(Kind::W, micro);
+        }
+        let is_frozen = kind == Kind::W && self.is_frozen();
+        let counts = |operation: &&Operation| !is_frozen || matches!(operation, Operation::Adapt { .. });
+        let of = |part: &Part| -> u128 {
+            part.operations.iter().filter(counts).map(|operation| operation.flops(kind, micro)).sum()
+        };
+        self.parts.iter().map(|part| part.count as u128 * of(part)).sum()
     }
 
     /// Returns the bytes that a stage saves for a micro-batch: F for I, or I for W.

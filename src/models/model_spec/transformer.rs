@@ -1,5 +1,6 @@
 //! Sizes of decoders: GPT, Llama and their relatives, with layers of attention and an MLP or experts.
 
+use super::lora::Lora;
 use super::mixture::{Experts, Latent};
 use super::operation::Window;
 use super::sizes::validate;
@@ -188,6 +189,8 @@ pub struct Config {
     pub latent: Option<Latent>,
     /// Number of layers that predict further tokens, which `layers` does not count.
     pub prediction_layers: usize,
+    /// Adapters that are trained instead of the weights, if any.
+    pub lora: Option<Lora>,
 }
 
 impl Config {
@@ -220,6 +223,7 @@ impl Config {
             experts: None,
             latent: None,
             prediction_layers: 0,
+            lora: None,
         }
     }
 
