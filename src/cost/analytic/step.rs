@@ -1,5 +1,6 @@
 //! Time of a whole step: the simulated pipeline, the data-parallel exchange, the optimizer, and overheads.
 
+use super::machine::GpuGroup;
 use super::pass::Pass;
 use super::{Analytic, CostError};
 use pipesim_models::layout::{Replicas, Zero};
