@@ -237,6 +237,7 @@ fn with_further(question: Question, job: &Job) -> Result<Question, String> {
         let value = match settings.get(name) {
             Some(Value::Bool(_)) => Value::Bool(text == "true"),
             Some(Value::Array(_)) => Value::Array(vec![Value::from(text.as_str())]),
+            Some(Value::Number(number)) if number.is_f64() => text.parse::<f64>().map_or(Value::Null, Value::from),
             _ => text.parse::<u64>().map_or_else(|_| Value::from(text.as_str()), Value::from),
         };
         settings.insert(name.clone(), value);

@@ -125,6 +125,26 @@ fn settings_of_a_question_follow() {
     assert!(job.not_modelled.iter().any(|one| one.option == groups), "{:?}", job.not_modelled);
 }
 
+/// Megatron's `parallel_state.py` cuts the data- and context-parallel ranks into instances of the optimizer; the fraction on the host is 1 unless
+/// given (`arguments.py`).
+#[test]
+fn states_are_shared_by_instances_and_kept_on_the_host() {
+    let read = |options: &str| {
+        let options = format!("--num-layers 2 --micro-batch-size 1 --use-distributed-optimizer {options}");
+        megatron::read(&launch(&options, Some(32)), &Sources::default()).unwrap()
+    };
+    let all = read(
+        "--tensor-model-parallel-size 2 --context-parallel-size 2 --num-distributed-optimizer-instances 4 --optimizer-cpu-offload",
+    );
+    assert_eq!([&all.further["shard"], &all.further["optimizer-offload"]], ["4", "1.0"]);
+    assert!(all.not_modelled.is_empty(), "{:?}", all.not_modelled);
+    let half = read("--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d");
+    assert_eq!([&half.further["overlap-optimizer-offload"], &half.further["optimizer-offload"]], ["true", "0.5"]);
+    assert!(!half.further.contains_key("shard"));
+    let uneven = read("--num-distributed-optimizer-instances 3");
+    assert_eq!(uneven.refused, ["Data parallel size should be divisible by partial DistOpt shard factor"]);
+}
+
 #[test]
 fn a_hybrid_model_is_refused_as_a_model() {
     let job = job(

@@ -105,6 +105,8 @@ const VALUES: &[(&str, &str)] = &[
     ("overlap", "serial"),
     ("overlap-slowdown", "1.5"),
     ("packed", "64"),
+    ("optimizer-offload", "0.5"),
+    ("overlap-optimizer-offload", ""),
     ("palette", "grey"),
     ("pipeline", "1"),
     ("port", "8080"),
@@ -214,28 +216,28 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
                   effort slice-lengths overlap layers balance sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
+                  framework-version model hardware tp dp cp batch seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set slice-lengths layers balance sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[
             ("layout", "both directions together are as long"),
             COLOR,
@@ -248,34 +250,34 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set slice-lengths overlap layers balance profile \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time"), COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
         refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per profile sharing link-scope link-contention samples jitter-seed \
-                  ep etp dispatcher routing moe-overlap delay-wgrad shard",
+                  ep etp dispatcher routing moe-overlap delay-wgrad shard overlap-optimizer-offload",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+                  effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time"), QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler \
-                  framework-version model hardware tp dp cp batch seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
+                  framework-version model hardware tp dp cp batch seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[QUIET],
     },
     Setting {
@@ -347,12 +349,12 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
         refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
-                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+                  framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
-        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
+        refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time")],
     },
     Setting {
@@ -435,7 +437,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
     Setting {
         command: "predict --job $D/job.sh --hardware h100-sxm",
-        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard ep etp dispatcher routing moe-overlap \
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard overlap-optimizer-offload ep etp dispatcher routing moe-overlap \
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait sharing link-scope link-contention \
                   host-link-devices samples jitter-seed title width font-size no-memory no-waits no-notes question micro",
         same: &[QUIET, OWN, DP, BF16, VERSION, ENOUGH_SLOTS, PALETTE, THE_JOB],
@@ -447,10 +449,20 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "explain --job $D/job.sh --hardware h100-sxm",
-        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard ep etp dispatcher routing moe-overlap \
+        refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard overlap-optimizer-offload ep etp dispatcher routing moe-overlap \
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size palette no-memory no-waits \
                   no-notes window collapse question micro",
-        same: &[QUIET, OWN, DP, BF16, VERSION, ("zero", "no time changes"), ("attention", "no time changes"), THE_JOB],
+        same: &[
+            QUIET,
+            OWN,
+            DP,
+            BF16,
+            VERSION,
+            ("zero", "no time changes"),
+            ("optimizer-offload", "no time changes"),
+            ("attention", "no time changes"),
+            THE_JOB,
+        ],
     },
     Setting {
         command: "plan --job $D/job.sh --hardware h100-sxm",

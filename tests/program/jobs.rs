@@ -26,12 +26,17 @@ fn of_input(arguments: &str, job: &str) -> Value {
 /// What plans print for a framework is a job, whose step is the plan's.
 #[test]
 fn plans_printed_for_a_framework_are_read_back() {
+    let titan = "--module llama3 --config llama3_8b ";
     for (model, gpus, batch, stack, target, head) in [
         ("llama-3-8b", 32, 256, "megatron-core", "megatron", ""),
         ("mixtral-8x7b", 64, 256, "megatron-core", "megatron", ""),
         ("deepseek-v3", 256, 2048, "megatron-core", "megatron", ""),
-        ("llama-3-8b", 16, 64, "torchtitan", "torchtitan", "--module llama3 --config llama3_8b "),
+        ("llama-3-8b", 16, 64, "torchtitan", "torchtitan", titan),
         ("llama-3-70b", 64, 128, "megatron-bridge", "megatron-bridge", ""),
+        // with states that groups of replicas share
+        ("llama-3-8b", 64, 256, "megatron-core --fix shard=4", "megatron", ""),
+        ("mixtral-8x7b", 64, 256, "megatron-bridge --fix shard=8", "megatron-bridge", ""),
+        ("llama-3-8b", 64, 128, "torchtitan --fix zero=3,shard=8", "torchtitan", titan),
     ] {
         let machine = if model == "deepseek-v3" { "gb200" } else { "h100-sxm" };
         let plans = json(&format!(

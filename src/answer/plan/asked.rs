@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// Settings that say how a model is laid out on GPUs, which a search chooses.
 const LAYOUT: &str = "schedule stages micro only chunks set slice-lengths overlap max-ticks max-ops effort layers layout balance tp dp cp \
-                      micro-batch-size recompute zero shard sequence-parallel ep etp rounds max-active-stages unshard-lookahead \
+                      micro-batch-size recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel ep etp rounds max-active-stages unshard-lookahead \
                       defer-reduce-grad-wait";
 
 fn usage(text: String) -> Error {

@@ -18,20 +18,7 @@ const MORE: [u32; 4] = [2, 4, 8, 16];
 pub const MOST_GPUS: u32 = 1 << 20;
 
 /// Fixed values in the order in which leaving one out is tried.
-const RELAXED: [&str; 12] = [
-    "recompute",
-    "shard",
-    "zero",
-    "sequence-parallel",
-    "micro-batch-size",
-    "layers",
-    "chunks",
-    "dp",
-    "cp",
-    "ep",
-    "tp",
-    "pp",
-];
+const RELAXED: &str = "recompute shard zero sequence-parallel micro-batch-size layers chunks dp cp ep tp pp";
 
 fn refuse<T>(expected: impl Into<String>, found: impl ToString, remedy: impl Into<Remedy>) -> Result<T, PlanError> {
     Err(PlanError::new(expected, found, remedy))
@@ -198,7 +185,7 @@ fn products(sets: &[(&str, &BTreeSet<u32>)]) -> Vec<(u64, bool)> {
 
 /// Returns the questions with one restriction less, each with advice to leave it out.
 fn relaxed(question: &Question) -> impl Iterator<Item = (Remedy, Question)> {
-    let fixed = RELAXED.into_iter().filter_map(|key| {
+    let fixed = RELAXED.split(' ').filter_map(|key| {
         let mut other = question.clone();
         other.fixed.clear(key);
         (other.fixed != question.fixed).then_some((Remedy::Unfix(key), other))

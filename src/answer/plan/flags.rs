@@ -145,9 +145,7 @@ impl Flags<'_> {
         }
         add(l.recompute != Recompute::None, format!("--recompute {}", l.recompute));
         add(l.zero != Zero::None, format!("--zero {}", l.zero));
-        if let Some(shard) = l.shard {
-            add(true, format!("--shard {shard}"));
-        }
+        add(l.shard.is_some(), format!("--shard {}", l.shard.unwrap_or_default()));
         add(l.sequence_parallel, "--sequence-parallel".to_string());
         add(names.stack != pipesim_models::hardware::STACKS[0], format!("--stack {}", shell_quoted(&names.stack)));
         if let Some(version) = &names.framework_version {

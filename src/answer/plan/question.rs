@@ -26,7 +26,6 @@ pub struct Fixed {
     pub chunks: BTreeSet<u32>,
     pub recompute: Vec<Recompute>,
     pub zero: Vec<Zero>,
-    /// Replicas that share what ZeRO shards.
     pub shard: BTreeSet<u32>,
     pub sequence_parallel: Option<bool>,
     /// Layers per stage.

@@ -142,11 +142,8 @@ impl PlanReport<'_> {
             cells.push(if *pp == 1 { "–".to_string() } else { format!("{}{chunks}{split}", plan.schedule) });
             cells.push(format!("{micro_batch_size} × {}", plan.layout.micro));
             cells.push(recompute.to_string());
-            cells.push(match plan.layout.shard {
-                Some(shard) => format!("{zero}, shard {shard}"),
-                None if *zero == Zero::None => "–".to_string(),
-                None => zero.to_string(),
-            });
+            let shared = plan.layout.shard.map_or(zero.to_string(), |shard| format!("{zero}, shard {shard}"));
+            cells.push(if *zero == Zero::None { "–".to_string() } else { shared });
             cells.push(if *sequence_parallel { "yes" } else { "–" }.to_string());
             let [low, high] = plan.estimate.iteration_interval_s.map(|seconds| number(1e3 * seconds));
             cells.push(format!("{} ({low} to {high})", quantity(1e3 * plan.estimate.iteration_s, "ms")));

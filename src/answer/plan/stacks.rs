@@ -162,12 +162,12 @@ impl Abilities {
         let (all, fixed) = (layout.dp.saturating_mul(layout.cp), &question.fixed.shard);
         let node = question.machine.hardware.gpus_per_node as u32 / layout.tp;
         let is_new = self.shard_groups && (2..all).contains(&node) && node.is_multiple_of(layout.cp);
-        let named = fixed.iter().map(|&shard| Some(shard).filter(|&shard| shard != all));
-        let usual = [None, Some(node)].into_iter().take(1 + usize::from(is_new));
-        let shards: Vec<Option<u32>> = if fixed.is_empty() { usual.collect() } else { named.collect() };
-        let has_experts = question.model.experts.is_some();
-        let is_possible = |shard: &Option<u32>| layout.check_shard(*shard, has_experts).is_ok();
-        shards.into_iter().filter(is_possible).collect()
+        let mut shards: Vec<Option<u32>> = fixed.iter().map(|&shard| (shard != all).then_some(shard)).collect();
+        if fixed.is_empty() {
+            shards.extend([None, Some(node)].into_iter().take(1 + usize::from(is_new)));
+        }
+        shards.retain(|shard| layout.check_shard(*shard, question.model.experts.is_some()).is_ok());
+        shards
     }
 
     /// Returns the expert-tensor-parallel degree of plans.

@@ -139,6 +139,8 @@ impl Question {
             recompute: self.recompute,
             zero: self.zero,
             shard: self.shard,
+            optimizer_offload: self.optimizer_offload,
+            overlap_optimizer_offload: self.overlap_optimizer_offload,
             sequence_parallel: self.sequence_parallel,
             attention: self.attention,
             stack: self.stack.clone(),

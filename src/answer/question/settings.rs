@@ -113,6 +113,10 @@ pub struct Question {
     pub zero: Zero,
     /// Replicas that share what `zero` shards; `None`: all.
     pub shard: Option<u32>,
+    /// Share of the optimizer's states in the host's memory.
+    pub optimizer_offload: f64,
+    /// Whether the host updates while it copies.
+    pub overlap_optimizer_offload: bool,
     /// Whether tensor-parallel ranks also shard activations between matrix products.
     pub sequence_parallel: bool,
     /// Attention kernel; `None`: the stack's.
@@ -227,6 +231,8 @@ impl Default for Question {
             recompute: Recompute::None,
             zero: Zero::None,
             shard: None,
+            optimizer_offload: 0.0,
+            overlap_optimizer_offload: false,
             sequence_parallel: false,
             attention: None,
             ep: 1,

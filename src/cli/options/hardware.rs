@@ -2,7 +2,7 @@
 
 use super::mixture::MixtureOptions;
 use super::values::{Numbers, RecomputeParser, name_or_toml, numbers, one_of, whole};
-use clap::Args;
+use clap::{ArgAction, Args};
 use pipesim_answer::question::{Predicted, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
@@ -58,6 +58,12 @@ pub struct HardwareOptions {
     /// Replicas, of dp x cp, that share what --zero shards; groups of them hold the same (hybrid sharding) [default: all]
     #[arg(long, value_name = "S", alias = "mics-shard-size", value_parser = whole::<u32>(1..=MOST))]
     pub shard: Option<u32>,
+    /// Share of the optimizer's states that the host keeps and updates, 0 to 1 [without a value: 1]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "1", action = ArgAction::Append, aliases = ["optimizer-cpu-offload", "optimizer-offload-fraction"], value_parser = offloaded)]
+    pub optimizer_offload: Vec<f64>,
+    /// Copy gradients and weights while the host updates others
+    #[arg(long, alias = "overlap-cpu-optimizer-d2h-h2d")]
+    pub overlap_optimizer_offload: bool,
     /// Sequence parallelism: tensor-parallel ranks also shard the activations between matrix products
     #[arg(long, alias = "sp")]
     pub sequence_parallel: bool,
@@ -75,6 +81,12 @@ pub struct HardwareOptions {
     pub slow_link: Vec<String>,
     #[command(flatten)]
     pub mixture: MixtureOptions,
+}
+
+/// Parses a share that may be nothing or all.
+fn offloaded(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("expected a share from 0 to 1, as 0.5, found '{text}'"))
 }
 
 /// Returns a precision's name and its long forms, separated by `|`.
@@ -107,6 +119,9 @@ impl HardwareOptions {
         question.recompute = self.recompute;
         question.zero = self.zero;
         question.shard = self.shard;
+        // Megatron's switch and its fraction are both written
+        question.optimizer_offload = self.optimizer_offload.iter().copied().reduce(f64::min).unwrap_or(0.0);
+        question.overlap_optimizer_offload = self.overlap_optimizer_offload;
         question.sequence_parallel = self.sequence_parallel;
         question.attention = self.attention;
         self.mixture.ask(question);

@@ -22,7 +22,7 @@ const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_se
                         weight_decay clip seed repeat_batch baseline calibrate";
 
 /// Options that describe a model on hardware.
-const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero shard sequence_parallel attention stack ep etp dispatcher \
+const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero shard optimizer_offload overlap_optimizer_offload sequence_parallel attention stack ep etp dispatcher \
                            routing cuda_graph moe_overlap delay_wgrad rounds slow_link packed lora";
 
 /// Options, when they have an effect, and what follows the option's name in the error otherwise.
@@ -239,6 +239,11 @@ const RULES: &[Rule] = &[
         "unshard_lookahead defer_reduce_grad_wait",
         |g| g.is_typed("max_active_stages"),
         "is a setting of --max-active-stages; give that, too, or leave this out",
+    ),
+    (
+        "overlap_optimizer_offload",
+        |g| g.is_typed("optimizer_offload"),
+        "is a setting of --optimizer-offload; give that, too, or leave this out",
     ),
     (
         "exact",

@@ -126,8 +126,23 @@ impl Analytic {
             Zero::None => parameters,
             _ => parameters / f64::from(replicas.shard),
         };
-        let bytes = groups.into_iter().map(updated).sum::<f64>() * stack.optimizer_bytes;
-        After { exchange: exposed, optimizer: machine.traffic(bytes) }
+        let parameters = groups.into_iter().map(updated).sum::<f64>();
+        let here = machine.traffic(parameters * (1.0 - layout.optimizer_offload) * stack.optimizer_bytes);
+        After { exchange: exposed, optimizer: here.max(self.host_update(parameters * layout.optimizer_offload)) }
+    }
+
+    /// Returns the time in which the host updates `parameters`, as Megatron's `HybridDeviceOptimizer`: it gets gradients, and sends weights
+    /// back, one after the other or tensor by tensor while it updates others. The GPU updates its own meanwhile.
+    fn host_update(&self, parameters: f64) -> f64 {
+        let (stack, hardware) = (&self.machine.stack, &self.machine.hardware);
+        let bytes = match stack.keeps_offloaded_master > 0.0 {
+            true => 8.0,
+            false => stack.gradient(self.layout.precision) + stack.weight_bytes,
+        };
+        let link = hardware.host_gbytes_per_s * hardware.host_efficiency * 1e9;
+        let copies = if link > 0.0 { parameters * bytes / link } else { 0.0 };
+        let update = parameters * stack.host_update_ns * 1e-9;
+        if self.layout.overlap_optimizer_offload { update.max(copies) } else { update + copies }
     }
 
     /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights. If groups of them hold the same shards, these

@@ -151,6 +151,10 @@ fn optimizer(job: &mut Job, document: &Document) {
     let is_fsdp = document.is_on("ddp.use_megatron_fsdp")
         || document.is_on("ddp.use_custom_fsdp")
         || document.is_on("dist.use_torch_fsdp2");
+    if document.is_on("optimizer.optimizer_cpu_offload") {
+        let share = document.text("optimizer.optimizer_offload_fraction").unwrap_or_else(|| "0.0".to_string());
+        job.further.insert("optimizer-offload".to_string(), share);
+    }
     job.reading.distributed_optimizer = Some(is_distributed);
     job.reading.zero = Some(match (is_fsdp, strategy.as_str()) {
         (true, _) if document.is_on("dist.use_torch_fsdp2") => 3,

@@ -15,6 +15,12 @@ pub(super) fn settings(options: &Options<'_>, read: &Reading) -> BTreeMap<String
             set("delay-wgrad", "true");
         }
     }
+    if options.flag("optimizer-cpu-offload") {
+        set("optimizer-offload", options.text("optimizer-offload-fraction").unwrap_or("1.0"));
+        if options.flag("overlap-cpu-optimizer-d2h-h2d") {
+            set("overlap-optimizer-offload", "true");
+        }
+    }
     if let Some(graph) = cuda_graph(options) {
         set("cuda-graph", graph);
     }

@@ -58,6 +58,8 @@ numbers! {
         any master_bytes <= 1e3: "bytes of the additional fp32 copy of a weight, in 16 bits and below",
         any moment_bytes <= 1e3: "bytes of AdamW's two moments of a parameter, in 16 bits and below",
         any optimizer_bytes <= 1e3: "memory traffic of the optimizer, in bytes per parameter",
+        any host_update_ns <= 1e6: "time in which the host of a GPU updates a parameter whose optimizer states are in its memory, ns",
+        flag keeps_offloaded_master <= 1.0: "the fp32 copy of a weight stays on the GPU if the optimizer's other states are in the host's memory",
         flag step_overlaps <= 1.0: "the optimizer step is validated afterwards, so that successive steps overlap",
         // recomputation
         flag recompute_stops_early <= 1.0: "the recomputation of a block stops at the last tensor needed",
@@ -86,6 +88,7 @@ numbers! {
         flag keeps_outputs <= 1.0: "a stage keeps its output until the backward",
         flag outputs_kept <= 1.0: "every operation's output has its own memory that is never freed, as in llm.c",
         any fragmentation <= 1.0: "memory that the framework's allocator reserves but cannot use, as a share of what it allocates",
+        any replica_fragmentation <= 1.0: "the same, in addition, if replicas exchange gradients",
         any activation_fragmentation <= 1.0: "the same, in addition, as a share of the activations of other micro-batches than the running op's",
         any working_fragmentation <= 1.0: "the same, in addition, as a share of the running op's working memory",
         any context_gib <= 1e3: "memory of driver, libraries and collectives outside of the framework's allocator, GiB",

@@ -69,6 +69,14 @@ pub enum ParallelConfigError {
         "expected the {edp} replicas of an expert in as many groups as there are of `shard` {found}, {groups}; choose another `shard` or `ep`"
     )]
     ShardOfExperts { edp: u64, groups: u64, found: u32 },
+    #[error(
+        "expected `optimizer-offload` between 0 and 1, a share of the optimizer's states, found {found}; correct it"
+    )]
+    Offload { found: String },
+    #[error(
+        "`overlap-optimizer-offload` is about states that `optimizer-offload` moves to the host, found 0; give that, too"
+    )]
+    OffloadOverlap,
     #[error("`layout`: {0}")]
     StageLayout(#[from] LayoutError),
     #[error("`layout` and `layers` both say which stage has which layers; leave `layers` out")]

@@ -47,6 +47,10 @@ pub struct ParallelConfig {
     /// Number of data- and context-parallel replicas, neighbours, that share what `zero` shards; every further group of them holds the same.
     /// `None`: all.
     pub shard: Option<u32>,
+    /// Share of the optimizer's states that is in the host's memory, and updated there; 0 to 1.
+    pub optimizer_offload: f64,
+    /// Whether the host updates while gradients and weights are copied.
+    pub overlap_optimizer_offload: bool,
     /// Whether sequence parallelism is on (Korthikanti et al., arXiv 2205.05198).
     pub sequence_parallel: bool,
     /// Attention kernels; `None`: the stack's default.
@@ -94,6 +98,8 @@ impl Default for ParallelConfig {
             recompute: Recompute::None,
             zero: Zero::None,
             shard: None,
+            optimizer_offload: 0.0,
+            overlap_optimizer_offload: false,
             sequence_parallel: false,
             attention: None,
             stack: "megatron-core".to_string(),
@@ -342,6 +348,12 @@ impl ParallelConfig {
         }
         self.check_experts(model)?;
         self.check_shard(self.shard, model.experts.is_some())?;
+        if !(0.0..=1.0).contains(&self.optimizer_offload) {
+            return Err(ParallelConfigError::Offload { found: self.optimizer_offload.to_string() });
+        }
+        if self.overlap_optimizer_offload && self.optimizer_offload == 0.0 {
+            return Err(ParallelConfigError::OffloadOverlap);
+        }
         if self.fsdp.is_some() && self.zero != Zero::Weights {
             return Err(ParallelConfigError::Fsdp { found: self.zero.name() });
         }

@@ -66,7 +66,8 @@ impl MemoryModel {
     /// Returns the bytes used in addition to `allocated` at `peak`: driver, libraries and fragmentation.
     fn unmanaged(&self, allocated: u64, peak: Peak) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
-        let lost = (self.stack.fragmentation * allocated as f64) as u64;
+        let exchanged = if self.layout.replicas()[0].ranks > 1 { self.stack.replica_fragmentation } else { 0.0 };
+        let lost = ((self.stack.fragmentation + exchanged) * allocated as f64) as u64;
         context.saturating_add(lost).saturating_add(self.fragments(peak))
     }
 

@@ -35,5 +35,8 @@ pub(super) fn state_bytes(elements: u64, replicas: Replicas, layout: &ParallelCo
         let here = if layout.zero >= from { elements.div_ceil(u64::from(replicas.shard)) } else { elements };
         *bytes = bytes.saturating_mul(here);
     }
+    let master = stack.master_bytes * stack.keeps_offloaded_master;
+    let moved = layout.optimizer_offload * (1.0 - master / (stack.master_bytes + stack.moment_bytes).max(1.0));
+    bytes[2] = (bytes[2] as f64 * (1.0 - moved)) as u64;
     bytes
 }
