@@ -2,10 +2,12 @@
 
 mod error;
 mod folding;
+mod preference;
 mod recompute;
 
 pub use error::ParallelConfigError;
 pub use folding::Replicas;
+pub use preference::Preference;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
 
 use crate::model_spec::StageLayout;
