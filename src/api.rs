@@ -32,6 +32,7 @@ pub mod models {
         Error as HardwareError, Field, Files, Hardware, IntervalClass, STACKS, Stack, hardware, hardware_file,
         hardware_with, names as hardware_names, stack, stack_with,
     };
+    pub use pipesim_models::hull::{GROUPS as HULL_GROUPS, Hull, HullPoint};
     pub use pipesim_models::layout::{
         Attention, CudaGraph, Dispatcher, ParallelConfig, ParallelConfigError, Precision, Recompute, RecomputePart,
         RecomputeParts, Routing, Zero, micro_batches,

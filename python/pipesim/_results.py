@@ -114,6 +114,8 @@ class Prediction(_Step):
     costs: Record
     iteration_s: float
     iteration_interval_s: list[float]
+    iteration_interval_50_s: list[float]
+    outside: list[str]
     tokens_per_second: float
     tokens_per_second_per_gpu: float
     model_tflops_per_gpu: float
@@ -257,6 +259,8 @@ class Plan(Record):
     layers: list[int]
     iteration_s: float
     iteration_interval_s: list[float]
+    iteration_interval_50_s: list[float]
+    outside: list[str]
     tokens_per_second_per_gpu: float
     mfu: float
     memory_bytes: int

@@ -1,8 +1,11 @@
 //! Estimate of a step of a model on hardware under a layout, from its simulated schedule.
 
 use pipesim_cost::CostError;
-use pipesim_cost::analytic::{Analytic, StepTime};
+use pipesim_cost::analytic::{Analytic, Platform, StepTime};
+use pipesim_frameworks::Framework;
 use pipesim_models::hardware::IntervalClass;
+use pipesim_models::hull::HullPoint;
+use pipesim_models::layout::ParallelConfig;
 use pipesim_models::memory::{DeviceMemory, Memory};
 use pipesim_models::model_spec::StageLayout;
 use pipesim_schedule::metrics::Activity;
@@ -19,6 +22,14 @@ pub struct StepEstimate {
     pub iteration_s: f64,
     /// 90 % interval of the measured iteration, from errors on published steps left out of the fit, in seconds.
     pub iteration_interval_s: [f64; 2],
+    /// The same, 50 %.
+    pub iteration_interval_50_s: [f64; 2],
+    /// In what no published run is like it, one sentence each; such predictions have wider intervals.
+    pub outside: Vec<String>,
+    #[serde(skip)]
+    pub point: HullPoint,
+    #[serde(skip)]
+    pub class: IntervalClass,
     /// Tokens per second of all pipelines.
     pub tokens_per_second: f64,
     pub tokens_per_second_per_gpu: f64,
@@ -91,14 +102,16 @@ impl StepEstimate {
         let gpus = analytic.layout.gpus();
         let tokens_per_second = analytic.layout.tokens() as f64 / iteration_s;
         let flops = analytic.model_flops() / iteration_s / gpus as f64;
-        let class = IntervalClass {
-            is_narrow: analytic.layout.precision.is_narrow(),
-            is_mixture: analytic.model.experts.is_some(),
-            hardware: &analytic.machine.hardware.name,
-        };
+        let point = analytic.hull_point(schedule.placement.stages() / schedule.placement.devices().max(1));
+        let outside = point.outside(&[]);
+        let class = class(&analytic.machine, &analytic.layout, point.is_mixture, outside.len());
         Ok(StepEstimate {
             iteration_s,
             iteration_interval_s: class.factors().map(|factor| factor * iteration_s),
+            iteration_interval_50_s: class.middle().map(|factor| factor * iteration_s),
+            outside,
+            point,
+            class,
             tokens_per_second,
             tokens_per_second_per_gpu: tokens_per_second / gpus as f64,
             model_tflops_per_gpu: flops / 1e12,
@@ -117,6 +130,14 @@ impl StepEstimate {
             modules: layout.modules(),
         })
     }
+}
+
+/// Returns the class of predictions that no published run is like in so many ways. Software is early if its version is asked for.
+pub(crate) fn class(machine: &Platform, layout: &ParallelConfig, is_mixture: bool, outside: usize) -> IntervalClass {
+    let asked = machine.stack.framework.as_deref().zip(machine.stack.framework_version.as_deref());
+    let found = asked.and_then(|(name, version)| Framework::find(name, Some(version)).ok());
+    let is_early = found.is_some_and(|framework| framework.released() < IntervalClass::early_before());
+    IntervalClass { is_narrow: layout.precision.is_narrow(), is_mixture, is_early, outside }
 }
 
 impl StepEstimate {

@@ -15,6 +15,7 @@
 //! ```
 
 pub mod hardware;
+pub mod hull;
 pub mod layout;
 pub mod memory;
 pub mod model_spec;

@@ -345,6 +345,7 @@ impl Standing {
         if let Some(refused) = &self.refused {
             text += &format!("; {refused}");
         }
+        self.plan.estimate.outside.iter().for_each(|why| text += &format!("; {why}"));
         text += &match self.best_saves {
             Some(share) if share > 0.0 => format!("; plan 1 would save {}", percent(share)),
             Some(share) => format!("; plan 1 would take {} more", percent(-share)),

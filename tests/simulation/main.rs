@@ -12,6 +12,7 @@ mod experts;
 mod extremes;
 mod formats;
 mod fsdp;
+mod hull;
 mod imports;
 mod journals;
 mod judgement;

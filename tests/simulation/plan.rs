@@ -3,7 +3,7 @@
 use crate::support::Dice;
 use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::models::Attention;
-use pipesim::models::{hardware, model_names, stack, transformer_named};
+use pipesim::models::{IntervalClass, hardware, model_names, stack, transformer_named};
 use pipesim::plans::{
     Fixed, Journal, LayoutOutcome, Objective, Preference, Question, RESOLUTION, Search, Silent, fronts, heat_map, plan,
 };
@@ -155,13 +155,31 @@ fn the_search_finds_what_predicting_every_layout_finds() {
             expected.remove(at);
         }
         assert_eq!(usual, expected[..usual.len()], "{model} on {gpus} GPUs with {gib} GiB");
-        assert!(own <= all[0] * (1.0 + RESOLUTION), "{own} {}", all[0]);
         let key = |layout: &ParallelConfig| {
             let ParallelConfig { tp, cp, pp, micro_batch_size, recompute, .. } = *layout;
             Preference::new(micro_batch_size, recompute != Recompute::None, tp * cp, pp)
         };
-        let fastest = all[0].min(others.iter().map(|plan| plan.estimate.iteration_s).fold(own, f64::min));
-        let near = every.iter().filter(|(_, _, time)| *time <= fastest * (1.0 + RESOLUTION));
+        // what published steps are like comes first unless its interval ends later than that of the fastest
+        let outside = |layout: &ParallelConfig| {
+            let costs = Analytic::new(question.model, question.machine.clone(), layout.clone()).unwrap();
+            costs.hull_point(1).outside(&[]).len()
+        };
+        let asked = outside(&ParallelConfig { sequence: question.sequence, ..ParallelConfig::default() });
+        let ways = |layout: &ParallelConfig| outside(layout) - asked;
+        let end =
+            |ways: usize, time: f64| time * IntervalClass { outside: ways, ..IntervalClass::default() }.factors()[1];
+        let shown = plans.plans.iter().map(|plan| (plan.estimate.iteration_s, ways(&plan.layout)));
+        let (fastest, most) = shown.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+        assert!(fastest <= all[0]);
+        let (mut best, mut least) = (fastest, most);
+        for (layout, _, time) in &every {
+            let own = ways(layout);
+            if own < most && end(own, *time) <= end(most, fastest) && (own < least || own == least && *time < best) {
+                (best, least) = (*time, own);
+            }
+        }
+        assert!(own <= best * (1.0 + RESOLUTION) && ways(&first.layout) <= least, "{own} {best}");
+        let near = every.iter().filter(|(layout, _, time)| *time <= best * (1.0 + RESOLUTION) && ways(layout) <= least);
         let simplest = near.map(|(layout, ..)| key(layout)).min().unwrap();
         assert!(key(&first.layout) <= simplest, "{}", first.layout);
         for found in &plans.plans {

@@ -78,7 +78,7 @@ fn step([compute, tensor, expert, bubble, data, optimizer, other]: [f64; 7]) -> 
 }
 
 fn measured(layout: &Layout) -> MeasuredLayout {
-    MeasuredLayout { predicted: step(layout.shares), measured_s: layout.log.exp() }
+    MeasuredLayout { predicted: step(layout.shares), measured_s: layout.log.exp(), point: None }
 }
 
 fn likeness(a: &Layout, b: &Layout) -> f64 {
@@ -204,7 +204,7 @@ fn order_and_repetition_do_not_matter() {
         assert_eq!(StepCalibration::fit(&runs).layouts(), group.len() - 1);
         // two runs of one layout count as their mean
         let one = measured(&group[1]);
-        let scaled = |by: f64| MeasuredLayout { measured_s: one.measured_s * by, ..one };
+        let scaled = |by: f64| MeasuredLayout { measured_s: one.measured_s * by, ..one.clone() };
         let twice = factor(&[scaled(1.1), scaled(1.0 / 1.1)], &group[0]);
         assert!((twice - factor(&[one], &group[0])).abs() < 1e-12);
     }

@@ -5,9 +5,10 @@ use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::search::{Limits, Observer, Search, Silent};
 use super::space::{Candidate, Space};
-use crate::step_estimate::StepEstimate;
+use crate::step_estimate::{StepEstimate, class};
 use pipesim_cost::analytic::GpuGroup;
-use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_models::hull::HullPoint;
+use pipesim_models::layout::{ParallelConfig, Preference, Recompute};
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,35 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// and the same layout differ by 1 to 6 %.
 pub const RESOLUTION: f64 = 0.04;
 
-/// Preference among layouts that predictions cannot tell apart: tensor parallelism within a node, sequences per micro-batch,
-/// recomputation, ranks that share a layer or a sequence, devices per pipeline. Smaller is simpler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Preference {
-    shares_layers_across_nodes: bool,
-    micro_batch_size: u32,
-    recomputes: bool,
-    ranks: u32,
-    pp: u32,
-}
-
-impl Preference {
-    /// Returns the preference of a layout with `ranks` tensor- times context-parallel ranks.
-    pub fn new(micro_batch_size: u32, recomputes: bool, ranks: u32, pp: u32) -> Preference {
-        Preference { shares_layers_across_nodes: false, micro_batch_size, recomputes, ranks, pp }
-    }
-
-    /// Returns the same preference of a layout whose tensor-parallel ranks are in different nodes, if so.
-    pub fn across_nodes(self, shares_layers_across_nodes: bool) -> Preference {
-        Preference { shares_layers_across_nodes, ..self }
-    }
-
-    fn of(search: &Search<'_>, candidate: &Candidate) -> Preference {
-        let (group, shape) = (search.space.group(candidate), search.space.shape(candidate));
-        let node = search.question.machine.hardware.gpus_per_node;
-        let ranks = GpuGroup::tensor_parallel(group.tp, group.gpus.into(), node);
-        Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
-            .across_nodes(ranks.crosses())
-    }
+/// Returns the preference of a layout.
+fn preference(search: &Search<'_>, candidate: &Candidate) -> Preference {
+    let (group, shape) = (search.space.group(candidate), search.space.shape(candidate));
+    let node = search.question.machine.hardware.gpus_per_node;
+    let ranks = GpuGroup::tensor_parallel(group.tp, group.gpus.into(), node);
+    Preference::new(group.micro_batch_size, group.recompute != Recompute::None, group.tp * group.cp, shape.pp)
+        .across_nodes(ranks.crosses())
 }
 
 /// One layout of the answer.
@@ -102,23 +81,45 @@ impl Search<'_> {
             names_chunks: shape.names_chunks,
             layout: costs.layout,
             estimate,
-            preference: Some(Preference::of(self, candidate)),
+            preference: Some(preference(self, candidate)),
             is_tie: false,
         })
     }
 
-    /// Returns the simplest layout that predictions cannot tell from the best, which costs `best`: tensor parallelism within a node
-    /// before across nodes, smaller micro-batches before larger ones, then less recomputation, then smaller degrees; among equals the
-    /// fastest.
-    fn preferred(&self, best: f64) -> Option<u32> {
+    /// Returns the simplest layout that predictions cannot tell from the best: tensor parallelism within a node before across nodes,
+    /// smaller micro-batches before larger ones, then less recomputation, then smaller degrees; among equals the fastest. Among thousands of layouts, the fastest may be one whose prediction
+    /// errs: where published steps are like another in more ways, that is the best unless its interval ends later.
+    fn preferred(&self, (fastest, number): (f64, u32)) -> Option<u32> {
+        let question = self.question;
+        let (spec, machine) = (question.model.spec(), &question.machine);
+        let outside = |layout: &ParallelConfig| {
+            HullPoint::new(&question.model, &spec, &machine.hardware, &machine.stack, layout).outside(&[]).len()
+        };
+        // the question itself is the same for all
+        let asked = outside(&question.base());
+        let ways =
+            |space: &Space, candidate: &Candidate| outside(&space.layout(question, candidate)).saturating_sub(asked);
+        let is_mixture = question.model.experts.is_some();
+        let end = |ways: usize| class(machine, &question.base(), is_mixture, ways).factors()[1];
+        let most = ways(&self.space, &self.space.candidates[number as usize]);
+        let better = (0..most.min(2)).find_map(|fewer| {
+            let limit = fastest * end(most) / end(fewer);
+            let allows = |space: &Space, candidate: &Candidate| {
+                candidate.bound <= limit && !space.shape(candidate).is_open && ways(space, candidate) <= fewer
+            };
+            let found = self.best(&Limits { keep: 1, bytes: question.bytes(), allows: &allows }, &Silent);
+            found.best.first().filter(|(cost, _)| *cost <= limit).map(|(cost, _)| (*cost, fewer))
+        });
+        let (best, most) = better.unwrap_or((fastest, most));
         let limit = best * (1.0 + RESOLUTION);
-        let is_near =
-            |space: &Space, candidate: &Candidate| candidate.bound <= limit && !space.shape(candidate).is_open;
+        let is_near = |space: &Space, candidate: &Candidate| {
+            candidate.bound <= limit && !space.shape(candidate).is_open && ways(space, candidate) <= most
+        };
         let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
-        let keys: BTreeSet<Preference> = near.map(|candidate| Preference::of(self, candidate)).collect();
+        let keys: BTreeSet<Preference> = near.map(|candidate| preference(self, candidate)).collect();
         keys.into_iter().find_map(|wanted| {
             let allows = |space: &Space, candidate: &Candidate| {
-                is_near(space, candidate) && Preference::of(self, candidate) == wanted
+                preference(self, candidate) == wanted && is_near(space, candidate)
             };
             let found = self.best(&Limits { keep: 1, bytes: self.question.bytes(), allows: &allows }, &Silent);
             found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
@@ -135,7 +136,7 @@ impl Search<'_> {
         let mut ruled_out = self.space.ruled_out.clone();
         found.ruled_out.iter().for_each(|(reason, count)| *ruled_out.entry(*reason).or_default() += count);
         let mut numbers: Vec<u32> = found.best.iter().map(|&(_, number)| number).collect();
-        if let (Some(&(best, _)), false) = (found.best.first(), found.is_stopped) {
+        if let (Some(&best), false) = (found.best.first(), found.is_stopped) {
             let preferred = self.preferred(best);
             // first the plan to take, then the others by their times
             if let Some(preferred) = preferred {

@@ -58,13 +58,25 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     let most = losses(&parts).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0));
     let computes = percent(parts.compute / time);
     let gpus = best.layout.gpus();
-    let fastest = search.one(search.question.bytes(), &on_gpus(gpus)).map_or(time, |plan| plan.estimate.iteration_s);
-    let chosen = match fastest < time {
-        true => format!(
+    let faster = search.one(search.question.bytes(), &on_gpus(gpus)).filter(|plan| plan.estimate.iteration_s < time);
+    let fastest = faster.as_ref().map_or(time, |plan| plan.estimate.iteration_s);
+    let less_known = |plan: &Plan| plan.estimate.outside.len() > best.estimate.outside.len();
+    let chosen = match &faster {
+        Some(plan) if less_known(plan) => {
+            let why = plan.estimate.outside.iter().filter(|why| !best.estimate.outside.contains(*why));
+            let why = why.cloned().collect::<Vec<_>>().join(" and ");
+            let (what, change) = (difference(best, plan), changed(fastest / time - 1.0));
+            format!("the fastest ({what}) is predicted {change} in time, but {why}, so that its interval ends later; ")
+        }
+        Some(_) => format!(
             "it is the simplest layout within {:.0} % of the fastest, which predictions cannot tell from it; ",
             100.0 * RESOLUTION
         ),
-        false => String::new(),
+        None => String::new(),
+    };
+    let unlike = match best.estimate.outside.as_slice() {
+        [] => String::new(),
+        why => format!(" Its interval is wider than usual: {}.", why.join("; ")),
     };
     let start = format!(
         "{chosen}{computes} of its step is computation, and the largest loss is {}, {}",
@@ -98,7 +110,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
             }
         }
     };
-    [first, beats(search, best, fastest, nearby)]
+    [first + &unlike, beats(search, best, fastest, nearby)]
 }
 
 /// Returns the changes that would beat the best plan.

@@ -9,6 +9,7 @@ use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
 use pipesim_models::layout::{ParallelConfig, Zero};
 use pipesim_report::{Report, Table, csv_cell, gibibytes, number, percent, quantity};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// Columns of the CSV, and where each is in a plan's JSON.
 const COLUMNS: [(&str, &str); 27] = [
@@ -157,15 +158,26 @@ impl PlanReport<'_> {
         let tie = |plan: &Plan| if plan.is_tie { " tie" } else { "" };
         let rows = self.labelled(|rank, plan| format!("{rank}{}", tie(plan))).map(row).collect();
         let caption = format!(
-            "Best layouts of {} ({} G parameters) for {} sequences of {} tokens per step, with {}, within {}",
+            "Best layouts of {} ({} G parameters) for {} sequences of {} tokens per step, with {}, within {}{}",
             self.names.model,
             number(question.model.spec().parameters() as f64 / 1e9),
             question.batch,
             question.sequence,
             question.machine.stack.name,
-            gibibytes(self.search.question.bytes())
+            gibibytes(self.search.question.bytes()),
+            self.outside()
         );
         Table::new(caption, &header, rows)
+    }
+
+    /// Says in what no published run is like which plans.
+    fn outside(&self) -> String {
+        let mut plans: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (label, plan) in self.labelled(|rank, _| rank.to_string()) {
+            plan.estimate.outside.iter().for_each(|why| plans.entry(why).or_default().push(label.clone()));
+        }
+        let said = plans.iter().map(|(why, labels)| format!("{why} (plan {})", labels.join(", ")));
+        if plans.is_empty() { String::new() } else { format!("; {}", said.collect::<Vec<_>>().join("; ")) }
     }
 
     /// Returns the plans with their labels, by rank from 1, and the layout that is shown below them.
@@ -231,6 +243,8 @@ impl PlanReport<'_> {
             "layers": plan.estimate.layers,
             "iteration_s": plan.estimate.iteration_s,
             "iteration_interval_s": plan.estimate.iteration_interval_s,
+            "iteration_interval_50_s": plan.estimate.iteration_interval_50_s,
+            "outside": plan.estimate.outside,
             "tokens_per_second_per_gpu": plan.estimate.tokens_per_second_per_gpu,
             "mfu": plan.estimate.mfu,
             "memory_bytes": plan.memory_bytes(),

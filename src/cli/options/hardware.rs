@@ -9,6 +9,7 @@ use pipesim_cost::analytic::{Analytic, StepTime, TimePart};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision, Recompute, Zero};
 use pipesim_report::{Table, gibibytes, number, quantity};
+use std::collections::BTreeSet;
 
 /// Largest parallel degree and number of sequences or tokens.
 const MOST: u64 = 1 << 27;
@@ -147,16 +148,18 @@ fn steps(predictions: &[Predicted]) -> impl Iterator<Item = (&String, &StepEstim
 
 /// Makes a table of step estimates, one row per schedule, times in ms.
 pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
-    let mut header = vec!["schedule", "iteration", "90 % within", "tokens/s", "tokens/s/GPU", "TFLOP/s/GPU", "MFU"];
+    let mut header =
+        vec!["schedule", "iteration", "50 % within", "90 % within", "tokens/s", "tokens/s/GPU", "TFLOP/s/GPU", "MFU"];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
     let is_shown = |part: &TimePart| analytic.model.experts.is_some() || part.title != "experts";
     header.extend(StepTime::default().parts().into_iter().filter(is_shown).map(|part| part.title));
     let row = |(name, f): (&String, &StepEstimate)| {
-        let [low, high] = f.iteration_interval_s;
+        let within = |[low, high]: [f64; 2]| format!("{} to {}", number(low * 1e3), ms(high));
         let mut cells = vec![
             name.clone(),
             ms(f.iteration_s),
-            format!("{} to {}", number(low * 1e3), ms(high)),
+            within(f.iteration_interval_50_s),
+            within(f.iteration_interval_s),
             number(f.tokens_per_second),
             number(f.tokens_per_second_per_gpu),
             number(f.model_tflops_per_gpu),
@@ -170,8 +173,11 @@ pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
     let layers = forecasts().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
     let shown = forecasts().map(|(name, f)| format!("{name} {}", f.stage_layout)).collect::<Vec<_>>().join("; ");
     let shown = if layout.layout.is_some() { format!("Layout: {shown}. ") } else { String::new() };
+    let outside: BTreeSet<&str> = forecasts().flat_map(|(_, f)| f.outside.iter().map(String::as_str)).collect();
+    let outside = outside.into_iter().collect::<Vec<_>>().join("; ");
+    let outside = if outside.is_empty() { outside } else { format!("The intervals are wider than usual: {outside}. ") };
     let caption = format!(
-        "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. {shown}\
+        "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. {shown}{outside}\
          An iteration is the makespan plus the end of a step: data, optimizer, and what the host does after the passes. TFLOP/s and MFU count products and all attention scores, \
          without recomputation; MFU is of the dense 16-bit peak.",
         analytic.spec.parameters() as f64 / 1e9,

@@ -20,6 +20,7 @@ pub use step::{StepTime, TimePart};
 use super::{CostError, CostTable, OpTime, Summary, TickUnits};
 use part::PartCosts;
 use pipesim_models::hardware::Hardware;
+use pipesim_models::hull::HullPoint;
 use pipesim_models::layout::{Attention, ParallelConfig, Recompute};
 use pipesim_models::memory::MemoryModel;
 use pipesim_models::model_spec::transformer::{ActivationFunction, Config};
@@ -106,6 +107,12 @@ impl Analytic {
     /// Returns the attention kernels.
     pub fn attention(&self) -> Attention {
         self.machine.stack.attention(&self.layout)
+    }
+
+    /// Returns what decides whether published steps are like this one, with so many stages per device.
+    pub fn hull_point(&self, chunks: u32) -> HullPoint {
+        let layout = ParallelConfig { chunks: chunks.max(self.layout.chunks), ..self.layout.clone() };
+        HullPoint::new(&self.model, &self.spec, &self.machine.hardware, &self.machine.stack, &layout)
     }
 
     /// Splits the model into `count` stages, by the layout's string or layers, or else as evenly as Megatron does: embedding and head

@@ -2,11 +2,13 @@
 
 mod error;
 mod folding;
+mod preference;
 mod recompute;
 mod routing;
 
 pub use error::ParallelConfigError;
 pub use folding::Replicas;
+pub use preference::Preference;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
 pub use routing::Routing;
 

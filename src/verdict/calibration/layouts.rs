@@ -60,7 +60,8 @@ pub fn measured_layout(
         )));
     };
     let one = Asked::new(question, name, host)?;
-    let predicted = one.predict(&Change::Question(Box::new(question.clone())))?.time_s;
+    let estimate = one.predict(&Change::Question(Box::new(question.clone())))?;
+    let predicted = estimate.time_s;
     let seconds = measured.seconds(&one.analytic).map_err(usage)?;
     let middle = |index: usize| seconds.get(index).copied().unwrap_or_default();
     let measured_s = (middle(seconds.len() / 2) + middle(seconds.len().saturating_sub(1) / 2)) / 2.0;
@@ -70,7 +71,7 @@ pub fn measured_layout(
             format!("expected a time within a factor of {FAR} of the prediction, {:.3} s", predicted.iteration());
         return Err(usage(format!("{expected}, found {measured_s} s; correct the time or its unit, or the layout")));
     }
-    Ok(MeasuredLayout { predicted, measured_s })
+    Ok(MeasuredLayout { predicted, measured_s, point: Some(estimate.point) })
 }
 
 /// Refuses runs of another model or of other hardware: published errors say nothing about these.

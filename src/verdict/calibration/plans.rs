@@ -23,8 +23,13 @@ pub fn corrected_plans(
         Objective::TokensPerGpu | Objective::Cost => 1.0 / plan.estimate.tokens_per_second_per_gpu,
     };
     all.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
-    let limit = all.first().map_or(0.0, |best| cost(best) * (1.0 + RESOLUTION));
-    let near = (0..all.len()).filter(|&number| cost(&all[number]) <= limit);
+    // as the search: what was measured before what was not, unless its interval ends later
+    let ways = |(_, plan): &(Corrected, Plan)| plan.estimate.outside.len();
+    let end = |one: &(Corrected, Plan)| cost(one) * one.0.iteration_interval_s[1] / one.0.iteration_s;
+    let latest = all.first().map_or(0.0, end);
+    let best = all.iter().filter(|one| end(one) <= latest).min_by_key(|one| ways(one)).or(all.first());
+    let (limit, most) = best.map_or((0.0, 0), |best| (cost(best) * (1.0 + RESOLUTION), ways(best)));
+    let near = (0..all.len()).filter(|&number| cost(&all[number]) <= limit && ways(&all[number]) <= most);
     if let Some(simplest) = near.min_by_key(|&number| all[number].1.preference) {
         all[..=simplest].rotate_right(1);
     }

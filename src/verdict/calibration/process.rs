@@ -4,15 +4,19 @@ use super::gaussian::Cholesky;
 use super::prior::{LeftOutError, Prior};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::StepTime;
+use pipesim_models::hardware::IntervalClass;
+use pipesim_models::hull::HullPoint;
 use serde::Serialize;
 
 /// PartShares of a step's parts, in their order.
 type PartShares = [f64; 7];
 
 /// A layout with its predicted and its measured step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredLayout {
     pub predicted: StepTime,
+    /// Its place in the hull of published steps, which it extends.
+    pub point: Option<HullPoint>,
     /// Measured time of an iteration, in seconds.
     pub measured_s: f64,
 }
@@ -33,6 +37,8 @@ pub struct StepCalibration {
     factored: Cholesky,
     /// L⁻¹ of the logarithms.
     whitened: Vec<f64>,
+    /// Places of the measured layouts: what is like them is known.
+    known: Vec<HullPoint>,
 }
 
 /// What a calibration does to a prediction.
@@ -53,6 +59,8 @@ pub struct Corrected {
     pub iteration_s: f64,
     /// 90 % interval of the measured iteration, in seconds.
     pub iteration_interval_s: [f64; 2],
+    /// The same, 50 %.
+    pub iteration_interval_50_s: [f64; 2],
     /// The prediction without calibration, in seconds.
     pub uncalibrated_iteration_s: f64,
     /// Factor on the predicted time.
@@ -108,7 +116,8 @@ impl StepCalibration {
             if row == column { alike + prior.noise } else { alike }
         });
         let whitened = factored.forward(&observed.iter().map(|one| one.log).collect::<Vec<_>>());
-        StepCalibration { prior, observed, factored, whitened }
+        let known = runs.iter().filter_map(|(run, _)| run.point.clone()).collect();
+        StepCalibration { prior, observed, factored, whitened, known }
     }
 
     /// Returns the number of measured layouts.
@@ -136,11 +145,11 @@ impl StepCalibration {
         let Correction { factor, narrowed, likeness } = self.correction(&estimate.time_s);
         let iteration_s = estimate.iteration_s * factor;
         let is_mixture = estimate.active_parameters < estimate.parameters;
+        let class = IntervalClass { outside: estimate.point.outside(&self.known).len(), ..estimate.class };
         Corrected {
             iteration_s,
-            iteration_interval_s: estimate
-                .iteration_interval_s
-                .map(|end| iteration_s * (end / estimate.iteration_s).powf(narrowed)),
+            iteration_interval_s: class.factors().map(|end| iteration_s * end.powf(narrowed)),
+            iteration_interval_50_s: class.middle().map(|end| iteration_s * end.powf(narrowed)),
             uncalibrated_iteration_s: estimate.iteration_s,
             factor,
             measured_layouts: self.layouts(),
@@ -155,6 +164,9 @@ impl StepCalibration {
         let factor = corrected.factor;
         estimate.iteration_s = corrected.iteration_s;
         estimate.iteration_interval_s = corrected.iteration_interval_s;
+        estimate.iteration_interval_50_s = corrected.iteration_interval_50_s;
+        estimate.outside = estimate.point.outside(&self.known);
+        estimate.class.outside = estimate.outside.len();
         let speeds = [
             &mut estimate.tokens_per_second,
             &mut estimate.tokens_per_second_per_gpu,

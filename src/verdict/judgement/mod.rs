@@ -27,7 +27,6 @@ use pipesim_answer::question::Question;
 use pipesim_answer::resolve::{Error, Host};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_jobs::Measurement;
-use pipesim_models::hardware::IntervalClass;
 use pipesim_schedule::sanitize::shell_quoted;
 
 /// Least difference that is explained, relative to the prediction: one slow GPU costs about 5 %.
@@ -57,11 +56,7 @@ pub fn judge(
     let seconds = measured.seconds(&asked.analytic).map_err(usage)?;
     let middle = |index: usize| seconds.get(index).copied().unwrap_or_default();
     let measured_s = (middle(seconds.len() / 2) + middle((seconds.len() - 1) / 2)) / 2.0;
-    let class = IntervalClass {
-        is_narrow: asked.analytic.layout.precision.is_narrow(),
-        is_mixture: asked.analytic.model.experts.is_some(),
-        hardware: &asked.analytic.machine.hardware.name,
-    };
+    let class = estimate.class;
     let (ratio, [low, high]) = (measured_s / estimate.iteration_s, class.factors());
     let share_below = share_below(&class.key(), ratio);
     let outcome = match share_below.unwrap_or(0.5) {
@@ -81,6 +76,7 @@ pub fn judge(
         ratio,
         share_below,
         class: class.key(),
+        outside: estimate.outside.clone(),
         speed: Speed::new(&asked.analytic, measured_s, log.and_then(|log| log.printed_tflops)),
         log: log.cloned(),
         parts: log.map(|log| Part::all(&estimate.time_s, log)).unwrap_or_default(),

@@ -21,7 +21,7 @@ pub fn of(verdict: &Verdict) -> String {
     };
     let first = format!("{}{} is {than} the prediction of {}", time(*measured_s), spread(verdict), time(*predicted_s));
     let first = first + &among(verdict, side);
-    match outcome {
+    let said = match outcome {
         Outcome::AsExpected => format!("As expected: {first}."),
         Outcome::Slower => {
             format!("Slower than expected: {first}: something costs about {}.", time(measured_s - predicted_s))
@@ -34,6 +34,10 @@ pub fn of(verdict: &Verdict) -> String {
         Outcome::Faster => format!(
             "Faster than expected: {first}; check what was measured: tokens per step, sequence length, precision, recomputation."
         ),
+    };
+    match verdict.outside.as_slice() {
+        [] => said,
+        why => format!("{said} This says less than usual: {}.", why.join("; ")),
     }
 }
 
@@ -54,7 +58,8 @@ fn among(verdict: &Verdict, side: &str) -> String {
     let Some(below) = verdict.share_below else { return String::new() };
     let share = if verdict.ratio < 1.0 { 1.0 - below } else { below };
     let share = if share > 0.995 { "all".to_string() } else { format!("{:.0} % of", 100.0 * share) };
-    format!(" and {side} {share} published runs of this kind")
+    let kind = if verdict.outside.is_empty() { "of this kind" } else { "that were predicted without any like them" };
+    format!(" and {side} {share} published runs {kind}")
 }
 
 impl Verdict {

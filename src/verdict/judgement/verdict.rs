@@ -38,8 +38,10 @@ pub struct Verdict {
     pub predicted_s: f64,
     /// Measured / predicted.
     pub ratio: f64,
-    /// The published runs it is compared with: model, precision, whether the GPU is among them.
+    /// The published runs it is compared with: kind of model, precision, whether they are like it.
     pub class: String,
+    /// In what no published run is like it; the verdict says less then.
+    pub outside: Vec<String>,
     /// Share of those runs, left out of the fit, whose ratio is below this one.
     pub share_below: Option<f64>,
     /// How fast the measured step is.

@@ -110,7 +110,12 @@ pub fn groups(root: &Path, kind: Kind) -> Result<Vec<Group>> {
         let (Some(row), Some(ratio), Some(time)) = (rows.get(id), ratios.get(id), step(&entry["time_s"])) else {
             continue;
         };
-        let class = IntervalClass { is_narrow: row.is_narrow(), is_mixture: row.experts.is_some(), hardware: &row.gpu };
+        let class = IntervalClass {
+            is_narrow: row.is_narrow(),
+            is_mixture: row.experts.is_some(),
+            is_early: false,
+            outside: row.costs()?.hull_point(1).outside(&[]).len(),
+        };
         let layout = Layout {
             predicted: scaled(&time, ratio * row.iteration_s / time.iteration()),
             measured_s: row.iteration_s,
@@ -202,9 +207,11 @@ fn samples(group: &Group, prior: Prior) -> Vec<Sample> {
     let of_count = |measured: usize| {
         let mut found = Vec::new();
         for chosen in choices(&group.name, all.len(), measured) {
-            let runs = chosen
-                .iter()
-                .map(|&number| MeasuredLayout { predicted: all[number].predicted, measured_s: all[number].measured_s });
+            let runs = chosen.iter().map(|&number| MeasuredLayout {
+                predicted: all[number].predicted,
+                measured_s: all[number].measured_s,
+                point: None,
+            });
             let calibration = StepCalibration::with_prior(Prior { narrowing: 1.0, ..prior }, &runs.collect::<Vec<_>>());
             let logs: Vec<(f64, f64)> = chosen.iter().map(|&number| (all[number].log(), 1.0)).collect();
             let median = (quantile(&logs, 0.5)

@@ -365,6 +365,25 @@ impl CrossValidation {
         Ok(ratios)
     }
 
+    /// Returns the rows with their costs.
+    ///
+    /// # Errors
+    /// As [`Row::costs`].
+    pub fn rows(&self) -> Result<Vec<(&Row, Analytic)>> {
+        self.cases.iter().map(|case| Ok((&case.row, case.row.costs()?))).collect()
+    }
+
+    /// Returns predicted over measured times of the rows at these places by a fit without them, in their order.
+    ///
+    /// # Errors
+    /// Constants out of range.
+    pub fn without(&self, places: &BTreeSet<usize>) -> Result<Vec<f64>> {
+        let ids: BTreeSet<&str> = places.iter().map(|place| self.cases[*place].row.id.as_str()).collect();
+        let constants = Fit::of_all(&self.cases).without(&self.all, |row| ids.contains(row.id.as_str()));
+        let tables = Tables::new(self.fitted(), &constants)?;
+        Ok(places.iter().map(|place| tables.ratio(&self.cases[*place]).unwrap_or(1.0)).collect())
+    }
+
     /// Returns all rows' ratios by fits without their group, family and machine.
     ///
     /// # Errors

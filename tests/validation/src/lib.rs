@@ -11,6 +11,7 @@ mod mixture;
 pub mod originals;
 mod page;
 mod prediction;
+pub mod regions;
 pub mod regret;
 mod row;
 

@@ -148,6 +148,12 @@ impl Explain {
             let advisor = advisor.get_or_insert_with(|| Advisor::new(&selection, &costs));
             let mut explained = advisor.explain(name, &resolved, &predicted);
             self.prove(&mut explained, &resolved)?;
+            let placement = &graph.schedule().placement;
+            let point = costs.analytic().map(|one| one.hull_point(placement.stages() / placement.devices().max(1)));
+            let outside = point.map_or_else(Vec::new, |point| point.outside(&[])).join("; ");
+            explained
+                .sentences
+                .extend((!outside.is_empty()).then(|| format!("Its time is less certain than usual: {outside}.")));
             spell(&mut explained);
             let mut entry = Entry::default();
             if !self.write.output.is_empty() {
