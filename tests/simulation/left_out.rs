@@ -16,7 +16,7 @@ fn rows(kind: Kind) -> (Vec<Row>, Vec<LeftOutRatios>) {
 
 fn left_out(kind: Kind) -> Vec<LeftOutRow> {
     let (rows, ratios) = rows(kind);
-    left_out_rows(root(), &rows, &ratios, &read_regions(&root().join(kind.folder)).unwrap()).unwrap()
+    left_out_rows(&root(), &rows, &ratios, &read_regions(&root().join(kind.folder)).unwrap()).unwrap()
 }
 
 /// The intervals in the program are those of the committed ratios, one per row of the table whose order is not searched.
