@@ -86,7 +86,7 @@ impl HullPoint {
         HullPoint {
             is_mixture: model.experts.is_some(),
             names: [
-                name(&hardware.name),
+                name(&hardware.chip),
                 name(&stack.name),
                 name(precision),
                 is_beyond.then(|| stack.name.clone()),

@@ -25,7 +25,7 @@ fn drawn(dice: &mut Dice) -> Facts {
         let value = match *name {
             "p" | "v" | "b" | "tp" | "cp" | "ep" | "etp" | "dp" | "edp" | "rounds" | "expert_groups" => one(&degrees),
             "m" | "group" | "batch" | "layers" => one(&[1, 2, 3, 4, 6, 8, 12, 16, 40, 61].map(Value::from)),
-            "stages" | "world" => continue,
+            "stages" | "world" | "shard" => continue,
             "schedule" => one(&known.iter().map(|name| json!(name)).chain([json!("")]).collect::<Vec<_>>()),
             "ops" => {
                 one(&[json!([]), json!(["split-backward"]), json!(["recompute", "offload", "slices", "vocabulary"])])
@@ -64,7 +64,7 @@ fn drawn(dice: &mut Dice) -> Facts {
     }
     let number = |facts: &Facts, name: &str| facts.get(name).and_then(Value::as_u64).unwrap();
     let [p, v, tp, cp, dp] = ["p", "v", "tp", "cp", "dp"].map(|name| number(&facts, name));
-    facts.set("stages", p * v).set("world", p * tp * cp * dp);
+    facts.set("stages", p * v).set("world", p * tp * cp * dp).set("shard", dp * cp);
     facts.set("stage_layers", (0..p * v).map(|stage| stage % 3).collect::<Vec<_>>());
     facts.set("layout_stages", (0..p * v).map(|stage| if stage == 0 { "Et" } else { "tt" }).collect::<Vec<_>>());
     facts
@@ -135,7 +135,13 @@ fn facts_of(common: &Map<String, Value>, row: &Value) -> Facts {
         facts.set(name, value.clone());
         assert!(facts.get(name).is_some(), "{name} is no fact");
     }
-    // the programs were asked about all layers, each by itself
+    // the programs were asked about states that all replicas share
+    if facts.get("shard").is_none() {
+        let number = |name: &str| facts.get(name).and_then(Value::as_u64).unwrap_or(1);
+        let all = number("dp") * number("cp");
+        facts.set("shard", all);
+    }
+    // ... and about all layers, each by itself
     if facts.get("recompute_method").is_none() {
         let is_full = facts.text("recompute") == "full";
         facts.set("recompute_method", if is_full { "uniform" } else { "" }).set("recompute_layers", u32::from(is_full));

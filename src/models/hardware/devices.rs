@@ -1,7 +1,7 @@
 //! Pipeline devices whose GPUs or links differ from the others'.
 
 use super::Hardware;
-use std::str::FromStr;
+use super::slow_link::SlowLink;
 
 /// What kernels of a GPU are as fast as.
 const KERNELS: [&str; 6] =
@@ -9,36 +9,6 @@ const KERNELS: [&str; 6] =
 
 /// What its communication is as fast as.
 const LINKS: [&str; 4] = ["link_gbytes_per_s", "network_gbps_per_gpu", "reduce_gbytes_per_s", "exchange_gbytes_per_s"];
-
-/// A link with less bandwidth.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SlowLink {
-    /// A pipeline device.
-    pub device: u32,
-    /// The device at the other end; `None`: all links of `device`.
-    pub other: Option<u32>,
-    /// Divisor of the bandwidth.
-    pub factor: f64,
-}
-
-impl FromStr for SlowLink {
-    type Err = String;
-
-    /// Parses `1-2=4`, the link between the pipeline devices 1 and 2, or `1=4`, all links of device 1.
-    fn from_str(text: &str) -> Result<SlowLink, String> {
-        let wrong = || format!("expected DEVICE-DEVICE=FACTOR or DEVICE=FACTOR, found '{text}'; write it as in 1-2=4");
-        let (ends, factor) = text.split_once('=').ok_or_else(wrong)?;
-        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
-        let (device, other) = ends.split_once('-').map_or((ends, None), |(one, other)| (one, Some(other)));
-        let (device, other) = (number(device)?, other.map(number).transpose()?);
-        let factor: f64 = factor.trim().parse().map_err(|_| wrong())?;
-        match () {
-            () if other == Some(device) => Err(format!("expected two devices, found {device} twice; name both ends")),
-            () if !(1.0..=1e6).contains(&factor) => Err(format!("expected a factor from 1 to 1000000, found {factor}")),
-            () => Ok(SlowLink { device, other, factor }),
-        }
-    }
-}
 
 /// Returns the kinds of a text such as `h100-sxm:4,a100-sxm-80gb:4`, each with the number of successive pipeline devices that have it; none
 /// if the text names one kind for all.
@@ -69,6 +39,7 @@ impl Hardware {
             all.device_count = own.end;
             if kind != first {
                 all.name = name.to_string();
+                all.chip = name.to_string();
                 all.devices.extend(own.map(|device| (device, kind.clone())));
             }
         }

@@ -57,7 +57,7 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
 /// No such hardware.
 pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, Error> {
     let chain = Chain::named(&HARDWARE, name, overrides)?;
-    Hardware::from_fields(&chain.name, |key| chain.number(key))
+    hardware_of(chain)
 }
 
 /// Reads the hardware file at `path` with this `text`. `files` reads other files that it names as base.
@@ -66,7 +66,25 @@ pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, E
 /// Invalid TOML, an unknown key or base, a cycle of bases, or numbers that are missing or out of range.
 pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardware, Error> {
     let chain = Chain::of(&HARDWARE, path, parse(path, text)?, files, &|_, _| None, None)?;
-    Hardware::from_fields(&chain.name, |key| chain.number(key))
+    hardware_of(chain)
+}
+
+/// What says nothing about the GPU itself.
+const NODE: [&str; 8] = [
+    "memory_gib",
+    "gpus_per_node",
+    "network_gbps_per_gpu",
+    "network_efficiency",
+    "host_gbytes_per_s",
+    "host_efficiency",
+    "gpus_per_host_link",
+    "dollars_per_gpu_hour",
+];
+
+fn hardware_of(chain: Chain) -> Result<Hardware, Error> {
+    let mut hardware = Hardware::from_fields(&chain.name, |key| chain.number(key))?;
+    hardware.chip = chain.own.unwrap_or(chain.name);
+    Ok(hardware)
 }
 
 /// Returns the embedded training software with this name.
@@ -185,6 +203,8 @@ struct Chain {
     name: String,
     example: &'static str,
     numbers: BTreeMap<String, f64>,
+    /// Hardware: the first table with a number of the GPU itself.
+    own: Option<String>,
     /// Software: the schedules that it implements.
     schedules: Option<Vec<String>>,
     /// Software: the framework.
@@ -212,6 +232,7 @@ impl Chain {
             name: name.to_string(),
             example: tables.example,
             numbers: BTreeMap::new(),
+            own: None,
             schedules: None,
             framework: None,
         };
@@ -263,6 +284,9 @@ impl Chain {
                 continue;
             }
             let number = number(path, key, value, tables.fields)?;
+            if !NODE.contains(&key.as_str()) {
+                self.own.get_or_insert_with(|| path.to_string());
+            }
             let number = overrides(path, key).unwrap_or(number);
             self.numbers.entry(key.clone()).or_insert(number);
         }

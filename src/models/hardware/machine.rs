@@ -1,6 +1,6 @@
 //! A GPU model and the node around it.
 
-use super::devices::SlowLink;
+use super::slow_link::SlowLink;
 use crate::layout::Precision;
 use std::collections::BTreeMap;
 
@@ -81,6 +81,7 @@ pub(super) use numbers;
 numbers! {
     /// A GPU and the node around it. Peaks are nominal and dense; the achieved part of a peak is an efficiency.
     Hardware [
+        chip: String = "name of the first file among its bases that describes a GPU, and not only the node around it"
         devices: BTreeMap<u32, Hardware> = "GPUs of pipeline devices that differ"
         device_count: u32 = "number of pipeline devices whose GPUs are named; 0: all are alike, whatever their number"
         slow_links: Vec<SlowLink> = "links between two pipeline devices that have less bandwidth"

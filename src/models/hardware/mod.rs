@@ -9,13 +9,15 @@ mod file;
 mod interval;
 mod machine;
 mod products;
+mod slow_link;
 mod stack;
 
-pub use devices::{SlowLink, kinds};
+pub use devices::kinds;
 pub use file::toml;
 pub use file::{Error, Files, hardware, hardware_file, hardware_with, stack, stack_file, stack_with};
 pub use interval::IntervalClass;
 pub use machine::{Field, Hardware};
+pub use slow_link::SlowLink;
 pub use stack::Stack;
 
 /// Name and text of the embedded files in a folder.

@@ -15,9 +15,6 @@ use std::path::Path;
 /// Shares of the measured times in the intervals, and the ends of the intervals' names.
 pub const COVERAGES: [(f64, &str); 2] = [(0.9, ""), (0.5, "-50")];
 
-/// Weight of the steps of publications outside of the tables, relative to that of the regions.
-const REPORTED: f64 = 1.0 / 3.0;
-
 /// Date before which software of mixtures is early: after the last of [`EARLY`].
 pub const EARLY_BEFORE: &str = "2026-03";
 
@@ -36,9 +33,9 @@ const HEAD: &str = "\
 # Intervals of measured / predicted iteration times of published steps: 90 %, and 50 % with -50. In 16 and 8 bits: by fits without the
 # group of the same publication, model, precision and GPU, of rows that others than their group cover. Outside: by fits without a region
 # (a machine, a software, a precision, large or small values), where each region has the same weight, of rows outside of the hull of the
-# others in one way, or in two or more; steps of publications outside of the tables, which not even the form of the model has seen, have a
-# quarter of the weight. Early: with the rows of early software, which the other classes leave out. Written by
-# `cargo run -p pipesim-validation -- left-out`; the rows are in reports/published*/left_out.json and regions.json.
+# others in one way, or in two or more; a publication outside of the tables counts as a region. Early: with the rows of early software, which
+# the other classes leave out. Written by `cargo run -p pipesim-validation -- left-out`; the rows are in reports/published*/left_out.json
+# and regions.json.
 ";
 
 /// Head of the file of the hull.
@@ -181,13 +178,6 @@ pub fn left_out_rows(
         .filter(|row| row.outside > 0)
         .for_each(|row| *weights.entry(row.without.clone()).or_default() += row.weight);
     all.iter_mut().filter(|row| row.outside > 0).for_each(|row| row.weight /= weights[&row.without]);
-    for ways in 1..=2 {
-        let is_reported = |row: &LeftOutRow| row.without.starts_with("report ");
-        let mut own: Vec<&mut LeftOutRow> = all.iter_mut().filter(|row| Class::Outside(ways).includes(row)).collect();
-        let others: f64 = own.iter().filter(|row| !is_reported(row)).map(|row| row.weight).sum();
-        let reported = own.iter().filter(|row| is_reported(row)).count() as f64;
-        own.iter_mut().filter(|row| is_reported(row)).for_each(|row| row.weight = others * REPORTED / reported);
-    }
     Ok(all)
 }
 

@@ -59,6 +59,8 @@ pub const MIXTURES: [Cut; 11] = [
 pub struct ReportedStep {
     /// Identifier.
     pub id: String,
+    /// Publication.
+    pub source: String,
     /// Seconds per iteration.
     pub measured_s: f64,
     /// Lines of the question about it, with paths from the repository's root.
@@ -85,7 +87,7 @@ pub fn reported(root: &Path, is_mixture: bool, hull: &Hull) -> Result<Vec<Outsid
         let outside = hull.outside(&estimate.point, &[]).len();
         if estimate.point.is_mixture == is_mixture && outside > 0 {
             let ratio = estimate.iteration_s / step.measured_s;
-            found.push(OutsideRatio { region: format!("report {}", step.id), id: step.id, ratio, outside });
+            found.push(OutsideRatio { region: format!("report {}", step.source), id: step.id, ratio, outside });
         }
     }
     Ok(found)
