@@ -130,7 +130,9 @@ fn settings_of_a_question_follow() {
 #[test]
 fn states_are_shared_by_instances_and_kept_on_the_host() {
     let read = |options: &str| {
-        let options = format!("--num-layers 2 --micro-batch-size 1 --use-distributed-optimizer {options}");
+        let options = format!(
+            "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 --micro-batch-size 1 --use-distributed-optimizer {options}"
+        );
         megatron::read(&launch(&options, Some(32)), &Sources::default()).unwrap()
     };
     let all = read(

@@ -267,6 +267,7 @@ const INTERNALS: &[(&str, &str)] = &[
     ("tests/simulation/offload.rs", "the event engine's transfers, and a sweep that records"),
     ("tests/simulation/ordering.rs", "searches on several threads"),
     ("tests/simulation/pictures.rs", "ops that are narrower than a pixel"),
+    ("tests/simulation/tuning.rs", "texts that name adapters"),
     ("tests/simulation/steps.rs", "members of the groups that sum gradients"),
     ("tests/simulation/slices.rs", "the event engine, and a sweep that records"),
     ("tests/simulation/overlap.rs", "the event engine, and a sweep with longer ops"),

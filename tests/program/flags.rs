@@ -461,6 +461,7 @@ const SETTINGS: &[Setting] = &[
             ("zero", "no time changes"),
             ("optimizer-offload", "no time changes"),
             ("attention", "no time changes"),
+            ("packed", "no time changes"),
             THE_JOB,
         ],
     },

@@ -328,7 +328,8 @@ fn an_iteration_is_the_makespan_and_what_ends_the_step_in_the_same_digits() {
     let [data, optimizer, other] = parts[parts.len() - 3..] else { panic!("{out}") };
     assert!((makespan + data + optimizer + other - parts[0]).abs() < 1.5 && parts[0] > makespan, "{out}");
     for row in rows {
-        let long = row.split(|c: char| !c.is_ascii_digit() && c != ',').find(|number| {
+        let whole = row.split_whitespace().filter_map(|word| word.split('.').next());
+        let long = whole.flat_map(|word| word.split(|c: char| !c.is_ascii_digit() && c != ',')).find(|number| {
             number.len() > 3 && number.split(',').skip(1).any(|three| three.len() != 3)
                 || number.split(',').next().unwrap().len() > 3
         });

@@ -218,7 +218,7 @@ fn published_rows_with_unknown_stages_of_zero_are_refused() {
 
 /// Steps that the tables do not have. Torchtitan's 405B (pytorch/torchtitan#481, 109 tokens/s per GPU): 16 FSDP ranks of each of 8 tensor-parallel
 /// slices, one per node. Primus's 70B on 64 MI325X (its article on projections, 1,174 tokens/s per GPU) recomputes 12 of 80 layers and runs four
-/// micro-batches (docs/02-user-guide/megatron-lm-training.md).
+/// micro-batches (user guide, Megatron-LM training).
 #[test]
 fn sharded_weights_are_gathered_next_to_computation() {
     let titan = ParallelConfig {

@@ -170,7 +170,7 @@ fn automodel_exchanges_once_per_step_with_zero_3() {
 }
 
 /// Qwen3-235B on 256 H800: tokens per second and GPU of five layouts, measured and published by XTuner
-/// (docs/en/benchmark/megatron_moe_benchmark.md). The layout that is predicted to be the fastest is at most 8 % slower than the best.
+/// (InternLM/xtuner, its benchmark of Megatron's mixtures). The layout that is predicted to be the fastest is at most 8 % slower than the best.
 #[test]
 fn the_best_layout_of_a_measured_grid_is_chosen() {
     let (single, triple) = ("E|(t|)*94L", "Et*2|(t*3|)*30t*2L");

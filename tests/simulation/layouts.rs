@@ -113,6 +113,7 @@ fn a_written_hardware_file_reads_back() {
     let read = hardware_file("mine.toml", &text, &|path| Err(HardwareError::File(path.to_string()))).unwrap();
     let mut expected = hardware("cpu").unwrap();
     expected.name = "mine.toml".to_string();
+    expected.chip = "mine.toml".to_string();
     for (name, number) in
         [("bf16_tflops", 0.1235), ("link_latency_us", 0.0), ("gpus_per_node", 4.0), ("memory_gib", 1e-7)]
     {

@@ -99,7 +99,7 @@ fn groups_that_cannot_be_are_refused() {
 }
 
 /// Qwen3-30B-A3B on 16 H100, tp 2, pp 2 and ep 4: what a step takes longer and how much less a GPU holds if the host keeps a share of the
-/// optimizer's states, and if it updates while it copies (NVIDIA-NeMo/Megatron-Bridge, docs/training/cpu-offloading.md, and its
+/// optimizer's states, and if it updates while it copies (NVIDIA-NeMo/Megatron-Bridge, its page CPU Offloading, and its
 /// skills/nemo-mbridge-perf-cpu-offloading/card.yaml).
 #[test]
 fn states_on_the_host_take_what_megatron_bridge_measures() {

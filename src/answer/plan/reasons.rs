@@ -76,7 +76,7 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     };
     let unlike = match best.estimate.outside.as_slice() {
         [] => String::new(),
-        why => format!(" Its interval is wider than usual: {}.", why.join("; ")),
+        why => format!(" It is less certain than usual: {}.", why.join("; ")),
     };
     let start = format!(
         "{chosen}{computes} of its step is computation, and the largest loss is {}, {}",

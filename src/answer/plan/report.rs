@@ -238,7 +238,6 @@ impl PlanReport<'_> {
             "recompute": l.recompute.to_string(),
             "stage_layout": plan.estimate.stage_layout,
             "zero": l.zero as u8,
-            "shard": l.shard,
             "sequence_parallel": l.sequence_parallel,
             "layers": plan.estimate.layers,
             "iteration_s": plan.estimate.iteration_s,

@@ -175,7 +175,7 @@ pub fn table(analytic: &Analytic, predictions: &[Predicted]) -> Table {
     let shown = if layout.layout.is_some() { format!("Layout: {shown}. ") } else { String::new() };
     let outside: BTreeSet<&str> = forecasts().flat_map(|(_, f)| f.outside.iter().map(String::as_str)).collect();
     let outside = outside.into_iter().collect::<Vec<_>>().join("; ");
-    let outside = if outside.is_empty() { outside } else { format!("The intervals are wider than usual: {outside}. ") };
+    let outside = if outside.is_empty() { outside } else { format!("Less certain than usual: {outside}. ") };
     let caption = format!(
         "{:.2} G parameters{} on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. {shown}{outside}\
          An iteration is the makespan plus the end of a step: data, optimizer, and what the host does after the passes. TFLOP/s and MFU count products and all attention scores, \

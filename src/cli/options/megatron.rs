@@ -16,6 +16,11 @@ pub fn as_recompute(verb: Option<&Command>, arguments: Vec<OsString>) -> Result<
     let (mut kept, mut found): (Vec<OsString>, [Option<String>; 3]) = Default::default();
     let mut words = arguments.into_iter();
     while let Some(word) = words.next() {
+        if word == "--" {
+            kept.push(word);
+            kept.extend(words);
+            break;
+        }
         let text = word.to_string_lossy();
         let (name, value) =
             text.split_once('=').map_or((&*text, None), |(name, value)| (name, Some(value.to_string())));
@@ -26,6 +31,7 @@ pub fn as_recompute(verb: Option<&Command>, arguments: Vec<OsString>) -> Result<
             None => kept.push(word),
         }
     }
+    let commanded = kept.iter().position(|word| word == "--").unwrap_or(kept.len());
     let layers = match found.each_ref().map(Option::as_deref) {
         [None, None, None] => return Ok(kept),
         [Some("selective"), None, None] => "selective".to_string(),
@@ -41,6 +47,6 @@ pub fn as_recompute(verb: Option<&Command>, arguments: Vec<OsString>) -> Result<
             ));
         }
     };
-    kept.push(format!("--recompute={layers}").into());
+    kept.insert(commanded, format!("--recompute={layers}").into());
     Ok(kept)
 }

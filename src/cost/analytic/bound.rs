@@ -29,7 +29,7 @@ impl Analytic {
         let times: Vec<Vec<LeastTimes>> = (0..placement.directions()).map(of).collect();
         let ways: Vec<[Vec<u64>; 2]> =
             (0..).zip(&times).map(|(direction, times)| self.ways(placement, direction, times)).collect();
-        let blocked = ns(stack.exchange_us * 1e-6);
+        let blocked = self.blocked(placement);
         let overlaps = stack.step_overlaps > 0.0 && split;
         let mut after = vec![After::default(); alike.len()];
         let (mut pipeline, mut exchanged, mut optimizer) = (0, 0.0_f64, 0.0_f64);

@@ -195,8 +195,9 @@ impl Platform {
         let groups = layout.replicas().map(|replicas| self.group(layout, replicas.sharing()));
         let each = layout.together(parameters).into_iter().zip(layout.replicas()).zip(pieces);
         let each = each.filter(|((parameters, _), _)| *parameters > 0.0);
-        let across: f64 =
-            each.map(|((parameters, replicas), pieces)| self.reduce_copies(layout, replicas, parameters * bytes, pieces)).sum();
+        let across: f64 = each
+            .map(|((parameters, replicas), pieces)| self.reduce_copies(layout, replicas, parameters * bytes, pieces))
+            .sum();
         if groups[0].crosses() { within + across } else { within.max(across) }
     }
 

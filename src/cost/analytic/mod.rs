@@ -218,6 +218,18 @@ impl Analytic {
         node(one) != node(other)
     }
 
+    /// Returns for how many nanoseconds an op that sends blocks its device. Megatron-Core synchronizes the device after an exchange that it
+    /// does not overlap (`batch_p2p_sync`): as after a wait for the rows of experts, kernels of a mixture are launched anew.
+    fn blocked(&self, placement: &Placement) -> u64 {
+        let stack = &self.machine.stack;
+        let synchronizes = stack.overlaps_exchanges > 0.0;
+        if synchronizes && placement.stages() > placement.devices() {
+            return 0;
+        }
+        let launched = if synchronizes && self.model.experts.is_some() { 500.0 * stack.mixture_layer_ms } else { 0.0 };
+        ns((stack.exchange_us + launched) * 1e-6)
+    }
+
     /// Returns the costs of ops on `placement`, in nanoseconds.
     ///
     /// # Errors
@@ -238,10 +250,10 @@ impl Analytic {
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
         let summary = Summary::new(mean, comm, self.memory_model().keep(stages));
+        let blocked = self.blocked(placement);
         let mut table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
             let duration = ns(of(op));
-            let exchanges = placement.leaves_device(op);
-            let after = if exchanges { ns(self.machine.stack.exchange_us * 1e-6) } else { 0 };
+            let after = if placement.leaves_device(op) { blocked } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
         table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(placement, stages));

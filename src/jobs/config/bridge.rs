@@ -116,7 +116,8 @@ fn layout(job: &mut Job, document: &Document) -> Result<(), JobError> {
     for size in [&mut reading.tp, &mut reading.pp, &mut reading.cp, &mut reading.ep, &mut reading.vp] {
         *size = size.or(Some(1));
     }
-    reading.etp = reading.experts.and(reading.etp.or(reading.tp));
+    let is_mixture = reading.experts.is_some() || reading.ep > Some(1);
+    reading.etp = reading.etp.or(reading.tp).filter(|_| is_mixture);
     reading.sequence_parallel = Some(is_on(document, "sequence_parallel") && reading.tp > Some(1));
     reading.layout = match of_model(document, "pipeline_model_parallel_layout") {
         Some(Value::String(text)) => Some(text.clone()),

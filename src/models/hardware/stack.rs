@@ -70,6 +70,7 @@ numbers! {
         flag host_blocks <= 1.0: "each launch waits for its end, so that host and GPU never work at the same time",
         any host_step_ms <= 1e6: "host overhead per step, ms",
         any exchange_us <= 1e6: "time a device loses to synchronization after an op whose output another device needs, µs",
+        flag overlaps_exchanges <= 1.0: "with several stages per device, it loses none",
         count hardware_queues <= 1e4: "hardware queues that the streams of a GPU share (CUDA_DEVICE_MAX_CONNECTIONS); 1: kernels start in the order of their launches, so that less exchange of experts is hidden",
         any straggler_share <= 1.0: "relative slowdown of a step per doubling of GPUs beyond a node",
         // mixtures of experts

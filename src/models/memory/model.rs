@@ -325,7 +325,7 @@ impl MemoryModel {
     fn unsharded(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> Option<u64> {
         let sharding = schedule.sharding.as_deref().filter(|_| self.layout.fsdp.is_some())?;
         let held = schedule.placement.stages_of(device).filter_map(|stage| Some((stage, stages.get(stage as usize)?)));
-        let held: BTreeMap<u32, [u64; 2]> = held.map(|(number, stage)| (number, self.whole(stage))).collect();
+        let held: BTreeMap<u32, [u64; 2]> = held.map(|(number, stage)| (number, self.whole(&[stage]))).collect();
         let bytes = |stage: u32| held.get(&stage).copied().unwrap_or_default();
         let (mut now, mut most, mut number) = (0_u64, 0, 0);
         let mut has_gradients = BTreeSet::new();
@@ -352,10 +352,10 @@ impl MemoryModel {
         Some(most)
     }
 
-    /// Returns the bytes of the whole weights and gradients of a stage on one rank that its data-parallel shard does not hold.
-    fn whole(&self, stage: &Stage) -> [u64; 2] {
+    /// Returns the bytes of the whole weights and gradients of stages on one rank that its data-parallel shard does not hold.
+    fn whole(&self, held: &[&Stage]) -> [u64; 2] {
         let whole = MemoryModel { layout: ParallelConfig { zero: Zero::None, ..self.layout.clone() }, ..self.clone() };
-        let ((_, whole), (_, shard)) = (whole.states(&[stage]), self.states(&[stage]));
+        let ((_, whole), (_, shard)) = (whole.states(held), self.states(held));
         [0, 1].map(|part| whole[part].saturating_sub(shard[part]))
     }
 
@@ -365,7 +365,7 @@ impl MemoryModel {
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let running = in_forward.max(in_backward);
         let gathered = match self.layout.fsdp {
-            Some(_) => self.whole(stage).into_iter().fold(0, u64::saturating_add),
+            Some(_) => self.whole(&[stage]).into_iter().fold(0, u64::saturating_add),
             None => self.gathered(&[stage], states),
         };
         let fixed = gathered.saturating_add(running);
@@ -391,18 +391,15 @@ impl MemoryModel {
 
     /// Returns the bytes of gathered weights and unreduced gradients under ZeRO-3: the running layer, the next one's weights,
     /// and embedding and head, which stay; never more than what the rank lacks. Tensors that no other rank holds are not gathered.
-    /// Software that keeps them between micro-batches holds all of the stages.
+    /// Software that keeps them between micro-batches holds all, gradients also under ZeRO-2.
     fn gathered(&self, held: &[&Stage], [weights, ..]: [u64; 3]) -> u64 {
-        if self.layout.zero < Zero::Weights {
-            return 0;
-        }
         if self.stack.keeps_unsharded > 0.0 {
             // a single micro-batch reduces each gradient at once
             let kinds = if self.layout.micro.max(self.layout.rounds) > 1 { 2 } else { 1 };
-            return held
-                .iter()
-                .flat_map(|stage| self.whole(stage).into_iter().take(kinds))
-                .fold(0, u64::saturating_add);
+            return self.whole(held).into_iter().take(kinds).fold(0, u64::saturating_add);
+        }
+        if self.layout.zero < Zero::Weights {
+            return 0;
         }
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {

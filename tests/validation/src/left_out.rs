@@ -171,7 +171,8 @@ pub fn left_out_rows(
         let outside = hull.outside(points.get(&found.id)?, &[]).len();
         Some(one(&found.id, &known.get(found.id.as_str())?.group, found.group, outside))
     });
-    let regions = regions.iter().map(|one_of| one(&one_of.id, &one_of.region, one_of.ratio, one_of.outside));
+    let usual = regions.iter().filter(|one_of| !EARLY.contains(&one_of.id.as_str()));
+    let regions = usual.map(|one_of| one(&one_of.id, &one_of.region, one_of.ratio, one_of.outside));
     let mut all: Vec<LeftOutRow> = groups.chain(regions).collect();
     let mut weights: BTreeMap<String, f64> = BTreeMap::new();
     all.iter()
