@@ -366,7 +366,8 @@ impl PartCosts<'_> {
         }
         if context > 1.0 {
             // keys and values of other ranks arrive during the attention to the previous ones
-            let group = machine.group(self.layout, Replicas { ranks: self.layout.cp, stride: self.layout.tp, shard: 1 });
+            let group =
+                machine.group(self.layout, Replicas { ranks: self.layout.cp, stride: self.layout.tp, shard: 1 });
             let ring = machine.gather(group, e * (n + earlier) * context * groups * (size + value) / t);
             sums.ring += (ring - forward).max(0.0);
         }
