@@ -1,6 +1,6 @@
 //! What the framework of a stack says of a layout.
 
-use crate::resolve::Error;
+use crate::resolve::{Error, usage};
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind, objections};
 use pipesim_models::hardware::Stack;
@@ -28,18 +28,13 @@ pub struct FrameworkVerdict {
 pub fn framework(stack: &Stack) -> Result<Option<&'static Framework>, Error> {
     let version = stack.framework_version.as_deref();
     match &stack.framework {
-        Some(name) => Framework::find(name, version).map(Some).map_err(wrong),
-        None if version.is_some() => Err(Error::Usage(format!(
+        Some(name) => Framework::find(name, version).map(Some).map_err(usage),
+        None if version.is_some() => Err(usage(format!(
             "`framework-version`: expected a stack with rules of its framework, found {}; leave it out",
             stack.name
         ))),
         None => Ok(None),
     }
-}
-
-/// Returns the error of a framework's files.
-pub(crate) fn wrong(error: pipesim_frameworks::Error) -> Error {
-    Error::Usage(error.to_string())
 }
 
 /// Returns what is known of a layout. `schedule` is the name of a built-in schedule without its options; `None`: of a file.
@@ -70,7 +65,7 @@ impl FrameworkVerdict {
         if let Ok(stages) = analytic.stages(schedule.placement.stages()) {
             facts.add_stages(&StageLayout::of(&stages), analytic.layout.layout.is_some());
         }
-        let objections = objections(framework, &facts, schedule, built_in).map_err(wrong)?;
+        let objections = objections(framework, &facts, schedule, built_in).map_err(usage)?;
         Ok(Some(FrameworkVerdict {
             name: framework.name().to_string(),
             title: framework.title().to_string(),
@@ -88,7 +83,7 @@ impl FrameworkVerdict {
 /// A rule that cannot be evaluated.
 pub fn new_objections(own: &Analytic, changed: &Analytic, built_in: Option<&str>) -> Result<Vec<Objection>, Error> {
     let Some(framework) = framework(&changed.machine.stack)? else { return Ok(Vec::new()) };
-    let of = |analytic: &Analytic| framework.objections(&facts(analytic, built_in)).map_err(wrong);
+    let of = |analytic: &Analytic| framework.objections(&facts(analytic, built_in)).map_err(usage);
     let (known, mut found) = (of(own)?, of(changed)?);
     found.retain(|one| one.kind != ObjectionKind::Needs && !known.iter().any(|known| known.rule == one.rule));
     Ok(found)

@@ -1,7 +1,7 @@
 //! A model on hardware: the time and memory of its training step under one schedule.
 
 use crate::explanation::StepExplanation;
-use crate::resolve::{Costs, Error, Resolved, Selection};
+use crate::resolve::{Costs, Error, Resolved, Selection, usage};
 use crate::step_estimate::StepEstimate;
 use crate::suggestion::FitRequest;
 use pipesim_cost::analytic::{Analytic, Platform};
@@ -55,11 +55,10 @@ impl ModelPrediction {
 /// # Errors
 /// No such model or hardware, or a layout that does not suit them.
 pub fn model_costs(model: &str, hardware: &str, layout: ParallelConfig) -> Result<Analytic, Error> {
-    let usage = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
-    let sizes = model_spec::transformer_named(model).ok_or_else(|| Error::Usage(model_spec::unknown(model)))?;
+    let sizes = model_spec::transformer_named(model).ok_or_else(|| usage(model_spec::unknown(model)))?;
     let machine = Platform {
-        hardware: hardware::hardware(hardware).map_err(|error| usage(&error))?,
-        stack: hardware::stack(&layout.stack).map_err(|error| usage(&error))?,
+        hardware: hardware::hardware(hardware).map_err(usage)?,
+        stack: hardware::stack(&layout.stack).map_err(usage)?,
     };
     Ok(Analytic::new(sizes, machine, layout)?)
 }

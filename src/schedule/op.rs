@@ -306,11 +306,6 @@ impl Op {
         Op { bits: (self.bits & !(63 * SLICE)) | ((slice + 1) * SLICE), ..self }
     }
 
-    /// Returns the op for the whole of its micro-batch.
-    pub fn unsliced(self) -> Op {
-        Op { bits: self.bits & !(63 * SLICE), ..self }
-    }
-
     /// Returns the op in `direction` 0 or 1.
     pub fn in_direction(self, direction: u32) -> Op {
         let bits = if direction == 0 { self.bits & !DIRECTION } else { self.bits | DIRECTION };

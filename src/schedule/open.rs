@@ -93,6 +93,32 @@ impl Order {
         }
     }
 
+    /// Whether a search finds the order of a device.
+    pub fn is_searched(&self) -> bool {
+        matches!(self, Order::Open(open) if open.is_searched())
+    }
+
+    /// Whether forwards run next to backwards.
+    pub fn has_pairs(&self) -> bool {
+        match self {
+            Order::Fixed(schedule) => schedule.has_pairs(),
+            Order::Open(open) => open.programs.iter().flat_map(Program::listed).any(|op| op.opens_pair()),
+        }
+    }
+
+    /// Whether backwards are split into I and W.
+    pub fn splits_backward(&self) -> bool {
+        let splits = |program: &Program| match program {
+            Program::Greedy { priority, .. } => priority.iter().any(|kind| *kind != Kind::F && *kind != Kind::B),
+            Program::Search { split, .. } => *split,
+            _ => program.listed().iter().any(|op| matches!(op.kind(), Kind::I | Kind::W)),
+        };
+        match self {
+            Order::Fixed(schedule) => schedule.splits_backward(),
+            Order::Open(open) => open.programs.iter().any(splits),
+        }
+    }
+
     /// Stage to device.
     pub fn placement(&self) -> &Placement {
         match self {
@@ -103,6 +129,11 @@ impl Order {
 }
 
 impl OpenSchedule {
+    /// Whether a search finds the order of a device.
+    pub fn is_searched(&self) -> bool {
+        self.programs.iter().any(|program| matches!(program, Program::Search { .. }))
+    }
+
     /// Lowers all caps to at most `limit` activations.
     pub fn capped(mut self, limit: f64) -> OpenSchedule {
         fn lower(program: &mut Program, limit: f64) {

@@ -5,7 +5,7 @@ use crate::judgement::{Asked, Change};
 use pipesim_answer::framework::{facts, framework};
 use pipesim_answer::plan::{self, Fixed, LayoutOutcome, Plan, PlanError, PlanReport, Reason, Search, Silent, Target};
 use pipesim_answer::question::Question;
-use pipesim_answer::resolve::{Error, Host};
+use pipesim_answer::resolve::{Error, Host, usage};
 use pipesim_frameworks::ObjectionKind;
 use pipesim_models::layout::{ParallelConfig, Recompute};
 use pipesim_report::{gibibytes, number};
@@ -182,7 +182,7 @@ impl Mine<'_> {
         for (free, tried) in [(singles.collect::<Vec<_>>(), TRIED), (pairs.collect(), 1)] {
             let mut found: Vec<Plan> = if tried > 1 { self.near().collect() } else { Vec::new() };
             for free in free {
-                found.extend(self.with_free(&all, &free, tried).map_err(|error| Error::Usage(error.to_string()))?);
+                found.extend(self.with_free(&all, &free, tried).map_err(usage)?);
             }
             let changed = |plan: &Plan| settings(&plan.layout).iter().zip(&all).filter(|(a, b)| a != b).count();
             let first = |a: &Plan, b: &Plan| {

@@ -3,7 +3,7 @@
 use crate::resolve::{Selection, results};
 use pipesim_cost::CostTable;
 use pipesim_schedule::graph::TaskGraph;
-use pipesim_schedule::open::{OpenSchedule, Order, Program};
+use pipesim_schedule::open::{OpenSchedule, Order};
 use pipesim_sim::ordering::{Effort, order_ops_with};
 use pipesim_sim::{self as sim, CostShare, Prediction, Sensitivity, typical_step_on};
 use serde::Serialize;
@@ -26,8 +26,8 @@ pub struct Sensitivities {
 enum OrderSource {
     /// Independent of costs.
     Fixed,
-    /// Made from costs by a rule or, if `searched`, a search.
-    Open { open: OpenSchedule, searched: bool },
+    /// Made from costs by a rule or a search.
+    Open(OpenSchedule),
     /// Made from costs by a choice among schedules.
     Chosen,
 }
@@ -37,10 +37,6 @@ pub(super) struct Changed<'a> {
     graph: &'a TaskGraph,
     selection: &'a Selection,
     source: OrderSource,
-}
-
-pub(super) fn is_searched(order: &Order) -> bool {
-    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
 }
 
 /// Returns the makespan of a step in ticks; `None` if the machine cannot run it.
@@ -53,13 +49,7 @@ impl<'a> Changed<'a> {
     pub fn new(selection: &'a Selection, name: &str, graph: &'a TaskGraph) -> Changed<'a> {
         let source = match selection.order(name).map(|found| selection.capped(found.order)) {
             Ok(Order::Fixed(_)) => OrderSource::Fixed,
-            Ok(order) => {
-                let searched = is_searched(&order);
-                match order {
-                    Order::Open(open) => OrderSource::Open { open, searched },
-                    Order::Fixed(_) => OrderSource::Fixed,
-                }
-            }
+            Ok(Order::Open(open)) => OrderSource::Open(open),
             Err(_) => OrderSource::Chosen,
         };
         Changed { graph, selection, source }
@@ -72,7 +62,7 @@ impl<'a> Changed<'a> {
 
     /// Returns the makespan in ticks of the order that `costs` give.
     pub fn makespan(&self, costs: &CostTable) -> Option<u64> {
-        let OrderSource::Open { open, .. } = &self.source else { return typical_ticks(self.graph, costs) };
+        let OrderSource::Open(open) = &self.source else { return typical_ticks(self.graph, costs) };
         let effort = Effort { times: self.selection.effort, ..Effort::default() };
         let graph = TaskGraph::with_overlap(order_ops_with(open, costs, effort).ok()?, self.graph.overlap()).ok()?;
         typical_ticks(&graph, costs)
@@ -83,7 +73,7 @@ impl<'a> Changed<'a> {
     pub fn sensitivities(&self, predicted: &Prediction<'_>) -> Sensitivities {
         let (shares, costs) = (CostShare::all(self.graph), predicted.costs);
         let few = self.graph.len().saturating_mul(shares.len()) <= MOST_OPS;
-        let anew = matches!(self.source, OrderSource::Open { searched: false, .. }) && few;
+        let anew = matches!(&self.source, OrderSource::Open(open) if !open.is_searched()) && few;
         let mut list = match anew {
             true => self.again(predicted.makespan(), costs, &shares),
             false => {

@@ -9,7 +9,7 @@ mod changed;
 use crate::framework::FrameworkVerdict;
 use crate::resolve::{Costs, Resolved, Selection, Variant};
 pub use changed::Sensitivities;
-use changed::{Changed, is_searched, typical_ticks};
+use changed::{Changed, typical_ticks};
 use pipesim_cost::{CostTable, OpTime};
 use pipesim_frameworks::ObjectionKind;
 use pipesim_language as dsl;
@@ -173,12 +173,8 @@ pub struct Advisor<'a> {
     left: u64,
 }
 
-/// Returns why the framework of the costs' stack does not train `resolved`, if it does not.
-fn refusal(costs: &Costs, resolved: &Resolved, base: &str) -> Option<String> {
-    refusal_of(costs, resolved.graph.schedule(), base)
-}
-
-fn refusal_of(costs: &Costs, schedule: &Schedule, base: &str) -> Option<String> {
+/// Returns why the framework of the costs' stack does not train `schedule`, if it does not.
+fn refusal(costs: &Costs, schedule: &Schedule, base: &str) -> Option<String> {
     let verdict = FrameworkVerdict::of(costs.analytic()?, schedule, Some(base)).ok()??;
     let first = verdict.objections.into_iter().find(|one| one.kind != ObjectionKind::Needs)?;
     let error = first.error.trim_end_matches('.').to_string();
@@ -206,7 +202,7 @@ impl<'a> Advisor<'a> {
             let names = if several { CHUNKS.map(|v| format!("{name}:v={v}")).to_vec() } else { vec![name.to_string()] };
             for name in names {
                 let resolved = advisor.resolved(&plain, &name);
-                let refused = resolved.as_ref().and_then(|resolved| refusal(costs, resolved, &variant.base));
+                let refused = resolved.as_ref().and_then(|one| refusal(costs, one.graph.schedule(), &variant.base));
                 advisor.tried.extend(resolved.map(|one| Tried { refused, ..Tried::new(name, &variant.base, &one) }));
             }
         }
@@ -218,7 +214,7 @@ impl<'a> Advisor<'a> {
         let mut selection = selection.clone();
         selection.budget.ops = selection.budget.ops.min(self.left);
         selection.budget.ticks = selection.budget.ticks.min(MOST_TICKS);
-        if selection.order(name).is_ok_and(|found| is_searched(&found.order)) {
+        if selection.order(name).is_ok_and(|found| found.order.is_searched()) {
             self.untried += 1;
             return None;
         }
@@ -263,7 +259,7 @@ impl<'a> Advisor<'a> {
             changes.extend(self.more(name, &own));
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
             let split = split(graph, costs, limit, &own).map(|split| {
-                let refused = refusal_of(self.costs, &graph.schedule().clone().with_split_backwards(), &base);
+                let refused = refusal(self.costs, &graph.schedule().clone().with_split_backwards(), &base);
                 Change { refused: refused.filter(|_| own.refused.is_none()), ..split }
             });
             changes.extend(split);
@@ -310,7 +306,7 @@ impl<'a> Advisor<'a> {
             let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
             let what = What::Micro(microbatches);
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
-            let refused = refusal(self.costs, &resolved, &base).filter(|_| own.refused.is_none());
+            let refused = refusal(self.costs, resolved.graph.schedule(), &base).filter(|_| own.refused.is_none());
             changes
                 .push(Change { what, microbatches, makespan, peak_activations: peak, refused, ..own.clone() }.of(own));
         }
@@ -319,7 +315,7 @@ impl<'a> Advisor<'a> {
 
     /// Tries the optimal split of layers, if a model's parts are known.
     fn balanced(&mut self, name: &str, graph: &TaskGraph, own: &Change) -> Option<Change> {
-        let searched = self.selection.order(name).is_ok_and(|found| is_searched(&found.order));
+        let searched = self.selection.order(name).is_ok_and(|found| found.order.is_searched());
         if self.selection.balance
             || searched
             || matches!(self.costs, Costs::Given { costs, .. } if !costs.is_per_stage())

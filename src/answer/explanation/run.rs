@@ -48,15 +48,8 @@ impl ExplainedRun {
         let selection = Selection { devices, microbatches, ..selection.clone() };
         let (table, _) = costs.table(&schedule.name, &schedule.placement, microbatches)?;
         let setup = Setup { memory_cap: selection.memory_cap, ..Setup::default() };
-        let resolved = Resolved {
-            graph: step.graph.clone(),
-            costs: table,
-            setup,
-            warnings: Vec::new(),
-            balance: None,
-            chosen: None,
-        };
-        let predicted = resolved.predict().map_err(|error| resolve::Error::Usage(error.to_string()))?;
+        let resolved = Resolved::new(step.graph.clone(), table, setup);
+        let predicted = resolved.predict().map_err(resolve::usage)?;
         let mut explanation =
             Advisor::new(&selection, &costs).explain(&known_name(&step, &selection), &resolved, &predicted);
         // With free links it would have hosts without delays, too; what messages cost is replayed.

@@ -2,7 +2,7 @@
 
 use super::RunDiagnosis;
 use crate::advice::{Advice, Advisor, Change, LEAST, Sensitivities, What};
-use crate::resolve::{Costs, Error, Resolved, Selection};
+use crate::resolve::{Costs, Error, Resolved, Selection, usage};
 use pipesim_cost::CostTable;
 use pipesim_cost::pair::PairFigures;
 use pipesim_schedule::graph::TaskGraph;
@@ -215,7 +215,7 @@ impl Resolved {
     /// As [`Resolved::predict`].
     pub fn explain(&self) -> Result<StepExplanation, Error> {
         let name = &self.graph.schedule().name;
-        let predicted = self.predict().map_err(|error| Error::Usage(format!("{name}: {error}")))?;
+        let predicted = self.predict().map_err(|error| usage(format!("{name}: {error}")))?;
         let (graph, table) = (predicted.graph, predicted.costs);
         let mut list = sim::sensitivities(graph, table, predicted.durations().as_deref(), &CostShare::all(graph));
         list.sort_by(|one, other| other.percent.total_cmp(&one.percent));
@@ -239,7 +239,7 @@ impl Selection {
     /// As [`Selection::resolve`].
     pub fn explain(&self, name: &str, costs: &Costs) -> Result<StepExplanation, Error> {
         let resolved = self.resolve(name, costs)?;
-        let predicted = resolved.predict().map_err(|error| Error::Usage(format!("{name}: {error}")))?;
+        let predicted = resolved.predict().map_err(|error| usage(format!("{name}: {error}")))?;
         Ok(Advisor::new(self, costs).explain(name, &resolved, &predicted))
     }
 }

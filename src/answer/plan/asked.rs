@@ -3,7 +3,7 @@
 use super::flags::Names;
 use super::question::{Fixed, Question};
 use crate::question::{self, MemoryCap, Observer, hardware, model, stack};
-use crate::resolve::{Error, Host};
+use crate::resolve::{Error, Host, usage};
 use pipesim_cost::analytic::Platform;
 use pipesim_language as dsl;
 use std::collections::BTreeSet;
@@ -12,10 +12,6 @@ use std::collections::BTreeSet;
 const LAYOUT: &str = "schedule stages micro only chunks set slice-lengths overlap max-ticks max-ops effort layers layout balance tp dp cp \
                       micro-batch-size recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel ep etp rounds max-active-stages unshard-lookahead \
                       defer-reduce-grad-wait";
-
-fn usage(text: String) -> Error {
-    Error::Usage(text)
-}
 
 fn missing(setting: &str) -> Error {
     usage(format!("expected `{setting}` of a model to plan, found none; give `{setting}`"))
@@ -99,7 +95,7 @@ impl question::Question {
         let memory_limit = match self.memory_cap {
             None => None,
             Some(MemoryCap::Bytes(bytes)) => {
-                machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
+                machine.hardware.set_memory(bytes);
                 Some(bytes)
             }
             Some(MemoryCap::Units(units)) => {

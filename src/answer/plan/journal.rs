@@ -30,27 +30,12 @@ impl Journal {
     /// Returns the first line of a question's journal, which differs for other questions, other contents of the files that they name, and
     /// other versions of this program.
     pub fn head(question: &Question) -> String {
-        // everything that the outcomes and the numbers of the layouts depend on; `keep` changes neither
-        let Question {
-            model,
-            machine,
-            gpus,
-            batch,
-            sequence,
-            precision,
-            attention,
-            schedules,
-            fixed,
-            objective,
-            memory_limit,
-            keep: _,
-            host,
-        } = question;
-        let own: Vec<(&String, String)> = schedules.iter().map(|name| (name, text_of(*host, name))).collect();
-        let built_in: Vec<String> = dsl::names().into_iter().map(|name| text_of(*host, name)).collect();
-        let text = format!(
-            "{model:?} {machine:?} {gpus:?} {batch} {sequence} {precision:?} {attention:?} {own:?} {built_in:?} {fixed:?} {objective:?} {memory_limit:?}"
-        );
+        let text = |name: &str| text_of(question.host, name);
+        let own: Vec<String> = question.schedules.iter().map(|name| text(name)).collect();
+        let built_in: Vec<String> = dsl::names().into_iter().map(text).collect();
+        // neither the outcomes nor the numbers of the layouts depend on it
+        let asked = Question { keep: 0, ..question.clone() };
+        let text = format!("{asked:?} {own:?} {built_in:?}");
         let (version, commit) = (env!("CARGO_PKG_VERSION"), pipesim_system::commit());
         format!("pipesim plan {version} {commit} {:016x}", hash(&text))
     }

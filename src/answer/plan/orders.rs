@@ -6,11 +6,10 @@ use super::space::Candidate;
 use crate::resolve::Selection;
 use pipesim_cost::analytic::Analytic;
 use pipesim_schedule::graph::TaskGraph;
-use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::open::{OpenSchedule, Order};
-use pipesim_schedule::schedule::{Programs, Schedule};
+use pipesim_schedule::schedule::Schedule;
 use pipesim_sim::ordering::{Effort, order_ops_with};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of ops of the compiled orders that are kept.
@@ -20,13 +19,13 @@ const MOST_OPS: usize = 12_000_000;
 #[derive(Debug)]
 pub struct Ordered {
     pub graph: TaskGraph,
-    /// The same schedule without repetitions. Every device passes the same moments, so the peak of memory is the same.
+    /// See [`Schedule::moments`].
     pub moments: Schedule,
 }
 
 impl Ordered {
     pub fn new(graph: TaskGraph) -> Ordered {
-        let moments = moments(graph.schedule());
+        let moments = graph.schedule().moments();
         Ordered { graph, moments }
     }
 }
@@ -35,7 +34,6 @@ impl Ordered {
 enum CachedOrder {
     Fixed(Arc<Ordered>),
     Open(Arc<OpenSchedule>),
-    None(NoOrder),
 }
 
 /// Why there is no order.
@@ -49,11 +47,12 @@ pub enum NoOrder {
 
 /// Name of the schedule, devices, stages per device, micro-batches.
 type Key = (String, u32, u32, u32);
+type KeptOrders = BTreeMap<Key, Result<CachedOrder, NoOrder>>;
 
 /// Compiled orders.
 #[derive(Debug, Default)]
 pub struct Orders {
-    kept: Mutex<(BTreeMap<Key, CachedOrder>, usize)>,
+    kept: Mutex<(KeptOrders, usize)>,
 }
 
 impl Orders {
@@ -71,7 +70,7 @@ impl Orders {
             let made = compiled(question, shape, candidate.micro);
             let mut kept = self.lock();
             let ops = match &made {
-                CachedOrder::Fixed(ordered) => ordered.graph.len(),
+                Ok(CachedOrder::Fixed(ordered)) => ordered.graph.len(),
                 _ => 0,
             };
             if kept.1 + ops > MOST_OPS {
@@ -81,14 +80,13 @@ impl Orders {
             kept.0.insert(key, made.clone());
             made
         });
-        match kept {
+        match kept? {
             CachedOrder::Fixed(ordered) => Ok(ordered),
-            CachedOrder::None(why) => Err(why),
             CachedOrder::Open(open) => searched(&open, shape, costs).ok_or(NoOrder::Missing),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, (BTreeMap<Key, CachedOrder>, usize)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (KeptOrders, usize)> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,79 +102,19 @@ fn searched(open: &OpenSchedule, shape: &PlanShape, costs: &Analytic) -> Option<
     Some(Arc::new(Ordered::new(TaskGraph::new(schedule).ok()?)))
 }
 
-fn compiled(question: &Question, shape: &PlanShape, micro: u32) -> CachedOrder {
+fn compiled(question: &Question, shape: &PlanShape, micro: u32) -> Result<CachedOrder, NoOrder> {
     let chunks = shape.names_chunks.then_some(shape.chunks);
     let selection = Selection { chunks, host: question.host, ..Selection::new(shape.pp, micro) };
     match selection.order(&shape.schedule).map(|found| found.order) {
         // Costs on hardware are of whole micro-batches.
-        Ok(Order::Open(open)) if open.slices.is_cut() => CachedOrder::None(NoOrder::Missing),
-        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => CachedOrder::None(NoOrder::Missing),
-        Ok(Order::Open(open)) => CachedOrder::Open(Arc::new(open)),
+        Ok(Order::Open(open)) if open.slices.is_cut() => Err(NoOrder::Missing),
+        Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => Err(NoOrder::Missing),
+        Ok(Order::Open(open)) => Ok(CachedOrder::Open(Arc::new(open))),
         Ok(Order::Fixed(schedule)) => {
-            let graph = TaskGraph::new(schedule);
-            graph.map_or(CachedOrder::None(NoOrder::Missing), |graph| CachedOrder::Fixed(Arc::new(Ordered::new(graph))))
+            let graph = TaskGraph::new(schedule).map_err(|_| NoOrder::Missing)?;
+            Ok(CachedOrder::Fixed(Arc::new(Ordered::new(graph))))
         }
-        Err(error) if error.is_unavailable() => CachedOrder::None(NoOrder::Refused),
-        Err(_) => CachedOrder::None(NoOrder::Missing),
+        Err(error) if error.is_unavailable() => Err(NoOrder::Refused),
+        Err(_) => Err(NoOrder::Missing),
     }
-}
-
-/// Returns `schedule` without the repetitions of each device's program.
-fn moments(schedule: &Schedule) -> Schedule {
-    let rows = (0..schedule.devices()).map(|device| without_repetitions(schedule.program(device)));
-    let programs = Programs::from_iter(rows);
-    Schedule::new(&schedule.name, schedule.placement.clone(), schedule.microbatches, programs)
-}
-
-/// Returns a number that represents one micro-batch held by a stage, from F on or from I on; sums of these numbers represent states.
-fn weight(stage: u32, from: u64) -> u128 {
-    // two rounds of SplitMix64 (Steele et al. 2014)
-    let mix = |seed: u64| {
-        let z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let seed = 4 * u64::from(stage) + 2 * from + 1;
-    u128::from(mix(seed)) << 64 | u128::from(mix(seed ^ (1 << 40)))
-}
-
-/// Returns `ops` without runs that lead back to a state already reached and contain no moment that has not been passed before. A state is
-/// what each stage holds; a moment is a state and the op that runs in it.
-fn without_repetitions(ops: &[Op]) -> Vec<Op> {
-    let mut state = 0_u128;
-    let mut kept: Vec<Op> = Vec::new();
-    let mut new_until = 0; // no moment after this many kept ops is new
-    let mut reached: BTreeMap<u128, usize> = BTreeMap::from([(0, 0)]);
-    // the state after each kept op
-    let mut path: Vec<u128> = Vec::new();
-    let mut seen: BTreeSet<(u128, u32, Kind)> = BTreeSet::new();
-    for &op in ops {
-        let is_new = seen.insert((state, op.stage(), op.kind()));
-        let [forward, input] = [0, 1].map(|from| weight(op.stage(), from));
-        state = match op.kind() {
-            Kind::F => state.wrapping_add(forward),
-            Kind::B => state.wrapping_sub(forward),
-            Kind::I => state.wrapping_sub(forward).wrapping_add(input),
-            _ => state.wrapping_sub(input),
-        };
-        kept.push(op);
-        path.push(state);
-        if is_new {
-            new_until = kept.len();
-        }
-        match reached.get(&state).copied() {
-            // back in a known state with no new moments: drop the loop
-            Some(length) if new_until <= length => {
-                for dropped in path.drain(length..) {
-                    if dropped != state {
-                        reached.remove(&dropped);
-                    }
-                }
-                kept.truncate(length);
-            }
-            _ => drop(reached.insert(state, kept.len())),
-        }
-    }
-    kept
 }

@@ -2,7 +2,7 @@
 
 use super::answer::Plan;
 use super::flags::{PlanFlags, Target};
-use super::nearby::{Front, Variation, fronts, heat_map, sensitivities};
+use super::nearby::{Front, Variation, fronts, heat_map, on_gpus, sensitivities};
 use super::report::PlanReport;
 use super::search::Observer;
 use pipesim_report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
@@ -83,10 +83,7 @@ impl PlanReport<'_> {
     /// Returns how the fastest plan on as many GPUs as `best` changes with memory, links and network.
     fn sensitivity(&self, best: &Plan, on: &str, observer: &dyn Observer) -> Option<Plot> {
         let all = sensitivities(&self.search.question.of_size(best), &Variation::SHOWN, observer);
-        let gpus = best.layout.gpus();
-        let fastest = self.search.one(self.search.question.bytes(), &move |space, candidate| {
-            u64::from(space.group(candidate).gpus) == gpus
-        })?;
+        let fastest = self.search.one(self.search.question.bytes(), &on_gpus(best.layout.gpus()))?;
         let speed = fastest.estimate.tokens_per_second_per_gpu;
         let series = ["memory", "link", "network"].map(|name| {
             let of = |change: Variation| Some(change.parts()).filter(|(what, _)| *what == name).map(|(_, times)| times);

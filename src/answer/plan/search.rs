@@ -11,7 +11,7 @@ use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
-use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
+use pipesim_models::layout::{ParallelConfig, Recompute};
 use pipesim_models::memory::MemoryModel;
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,23 +69,6 @@ pub struct FoundLayouts {
     pub alike: u64,
     /// Whether the observer stopped it.
     pub is_stopped: bool,
-}
-
-/// What distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size, in
-/// the parts that are recomputed, or in the replicas that share states, and their predictions hardly differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PlanKind<'a> {
-    schedule: &'a str,
-    gpus: u32,
-    tp: u32,
-    ep: u32,
-    pp: u32,
-    micro: u32,
-    recomputes_layers: bool,
-    zero: Zero,
-    sequence_parallel: bool,
-    /// Whether layers are split otherwise than by default.
-    moves_layers: bool,
 }
 
 /// Fails if the framework refuses every layout of a question: for its model, machine, precision, attention or sequences.
@@ -280,21 +263,14 @@ impl<'a> Search<'a> {
         self.lock().clone()
     }
 
-    fn kind(&self, number: u32) -> PlanKind<'_> {
+    /// Returns what distinguishes the plans of an answer. Two layouts of one kind differ only in virtual stages, in cp and micro-batch size,
+    /// in the parts that are recomputed, or in the replicas that share states, and their predictions hardly differ.
+    fn kind(&self, number: u32) -> impl Ord + '_ {
         let candidate = &self.space.candidates[number as usize];
-        let (group, shape) = (self.space.group(candidate), self.space.shape(candidate));
-        PlanKind {
-            schedule: &shape.schedule,
-            gpus: group.gpus,
-            tp: group.tp,
-            ep: group.ep,
-            pp: shape.pp,
-            micro: candidate.micro,
-            recomputes_layers: group.recompute.is_of_layers(),
-            zero: candidate.zero,
-            sequence_parallel: group.sequence_parallel,
-            moves_layers: shape.layers.is_some(),
-        }
+        let PlanGroup { gpus, tp, ep, sequence_parallel, recompute, .. } = *self.space.group(candidate);
+        let shape = self.space.shape(candidate);
+        let numbers = [gpus, tp, ep, shape.pp, candidate.micro];
+        (&shape.schedule, numbers, recompute.is_of_layers(), candidate.zero, sequence_parallel, shape.layers.is_some())
     }
 
     /// Finds the best layouts within `limits`, one of each kind.

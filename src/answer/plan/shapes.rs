@@ -9,7 +9,7 @@ use pipesim_cost::analytic::default_layers;
 use pipesim_frameworks::Facts;
 use pipesim_models::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, PREDICTION, Part, Stage};
 use pipesim_schedule::op::Kind;
-use pipesim_schedule::open::{Order, Program};
+use pipesim_schedule::open::Order;
 use pipesim_schedule::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -117,7 +117,7 @@ fn pipelines(
                 pp: placement.devices(),
                 chunks: placement.chunks(),
                 names_chunks: chunks.is_some(),
-                splits: splits_backward(&order),
+                splits: order.splits_backward(),
                 is_open: matches!(order, Order::Open(_)),
                 needs_rounds: variant.base == "interleaved-1f1b" && pp > 1,
                 layers: None,
@@ -128,18 +128,6 @@ fn pipelines(
         }
     }
     Ok(found)
-}
-
-fn splits_backward(order: &Order) -> bool {
-    let split = |ops: &[pipesim_schedule::op::Op]| ops.iter().any(|op| matches!(op.kind(), Kind::I | Kind::W));
-    match order {
-        Order::Fixed(schedule) => schedule.splits_backward(),
-        Order::Open(open) => open.programs.iter().any(|program| match program {
-            Program::Fixed(ops) | Program::Fill { ops, .. } | Program::Offload { ops, .. } => split(ops),
-            Program::Greedy { priority, .. } => priority.iter().any(|kind| *kind != Kind::F && *kind != Kind::B),
-            Program::Search { split, .. } => *split,
-        }),
-    }
 }
 
 /// Returns the splits of the layers to try; `None` is the default one.

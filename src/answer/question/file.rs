@@ -1,15 +1,11 @@
 //! A question as a file: TOML with one key per setting, those with their default left out.
 
 use super::settings::{Question, VERSION};
-use crate::resolve::Error;
+use crate::resolve::{Error, usage};
 use pipesim_language::{Budget, MAX_CHUNKS};
 use pipesim_schedule::nearest::{hint, nearest};
 use pipesim_schedule::sanitize::sanitize;
 use serde_json::{Map, Value};
-
-fn usage(text: String) -> Error {
-    Error::Usage(text)
-}
 
 impl Question {
     /// Returns all settings with their values.
@@ -78,9 +74,7 @@ impl Question {
         }
         match Question::from_toml(&text) {
             Ok(read) if read == *self => Ok(text),
-            Ok(_) => {
-                Err(usage("expected a question that a file can hold, found another one after reading it".to_string()))
-            }
+            Ok(_) => Err(usage("expected a question that a file can hold, found another one after reading it")),
             Err(error) => Err(usage(format!("expected a question that a file can hold: {error}"))),
         }
     }
@@ -129,31 +123,27 @@ impl Question {
             return Err(usage(format!("expected `jitter` between 0.001 and 1, found {sigma}; correct it")));
         }
         if self.stages.is_empty() || self.tp.is_empty() || self.dp.is_empty() {
-            return Err(usage("expected a number for `stages`, `tp` and `dp`, found none; give one each".to_string()));
+            return Err(usage("expected a number for `stages`, `tp` and `dp`, found none; give one each"));
         }
-        let costs = [("costs", self.costs.is_some()), ("profile", self.profile.is_some())];
-        let given: Vec<&str> = costs.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();
-        match (given.as_slice(), &self.hardware, &self.model) {
-            ([one, ..], Some(_), _) => {
-                Err(usage(format!("`{one}` and `hardware` both say what ops cost; leave one of the two out")))
+        let given = self.costs.as_ref().map(|_| "costs").or(self.profile.as_ref().map(|_| "profile"));
+        let is_of_models = !self.slow_link.is_empty() || !self.packed.is_empty() || self.lora.is_some();
+        Err(usage(match (given, &self.hardware, &self.model) {
+            (Some(one), Some(_), _) => {
+                return Err(usage(format!("`{one}` and `hardware` both say what ops cost; leave one of the two out")));
             }
-            ([_, _], ..) => {
-                Err(usage("`costs` and `profile` both say what ops cost; leave one of the two out".to_string()))
+            _ if self.costs.is_some() && self.profile.is_some() => {
+                "`costs` and `profile` both say what ops cost; leave one of the two out"
             }
-            (_, Some(_), None) => Err(usage("`hardware` needs a model; give `model`, too".to_string())),
-            (_, None, _) if !self.slow_link.is_empty() || !self.packed.is_empty() || self.lora.is_some() => {
-                let text =
-                    "`slow-link`, `packed` and `lora` need a model on hardware; give `model` and `hardware`, too";
-                Err(usage(text.to_string()))
+            (_, Some(_), None) => "`hardware` needs a model; give `model`, too",
+            (_, None, _) if is_of_models => {
+                "`slow-link`, `packed` and `lora` need a model on hardware; give `model` and `hardware`, too"
             }
-            (_, None, Some(_)) => Err(usage("`model` needs hardware; give `hardware`, too".to_string())),
-            (_, None, None) if self.micro.is_empty() => {
-                Err(usage("expected a number of micro-batches, found none; give `micro`".to_string()))
-            }
+            (_, None, Some(_)) => "`model` needs hardware; give `hardware`, too",
+            (_, None, None) if self.micro.is_empty() => "expected a number of micro-batches, found none; give `micro`",
             (_, Some(_), _) if self.micro.is_empty() && self.batch.is_none() => {
-                Err(usage("expected `micro` or `batch`, found none; give one of them".to_string()))
+                "expected `micro` or `batch`, found none; give one of them"
             }
-            _ => Ok(()),
-        }
+            _ => return Ok(()),
+        }))
     }
 }

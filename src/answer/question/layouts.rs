@@ -6,7 +6,7 @@ use super::remark::Remark;
 use super::settings::Question;
 use super::sources::{model, stack};
 use crate::framework::framework;
-use crate::resolve::{Error, Host};
+use crate::resolve::{Error, Host, usage};
 use pipesim_cost::analytic::{Analytic, Platform};
 use pipesim_models::hardware::Stack;
 use pipesim_models::layout::{ParallelConfig, micro_batches};
@@ -28,10 +28,6 @@ struct LayoutDegrees {
     size: Option<u32>,
     /// Micro-batches, if given.
     micro: Option<u32>,
-}
-
-fn usage(error: impl ToString) -> Error {
-    Error::Usage(error.to_string())
 }
 
 /// Returns each value of a list, or `None` if it is empty.
@@ -122,7 +118,8 @@ impl Question {
         let LayoutDegrees { tp, stages: pp, dp, size, micro } = degrees;
         let batch = self.batch_of_round()?;
         let (micro_batch_size, micro) = micro_batches(batch, dp, size, micro).map_err(usage)?;
-        let layout = self.layout.as_ref().map(|layout| layout.stages(pp, self.chunks, model.layers)).transpose()?;
+        let layout = self.layout.as_ref().map(|layout| layout.stages(pp, self.chunks, model.layers)).transpose();
+        let layout = layout.map_err(|error| usage(format!("`layout`: {error}")))?;
         let own_chunks = layout.as_ref().and_then(|layout| layout.chunks(pp).ok());
         let is_mixture = model.experts.is_some();
         Ok(ParallelConfig {

@@ -24,7 +24,6 @@ mod remark;
 mod schedules;
 mod settings;
 mod sources;
-mod stage_split;
 mod text;
 
 pub use answer::{Answer, ExpertFigures, Found, LayoutFigures, Predicted, Prepared, answer};
@@ -32,8 +31,8 @@ pub use case::Case;
 pub use memory_cap::MemoryCap;
 pub use objective::Objective;
 pub use observer::{Busy, Observer, Silent};
+pub use pipesim_models::model_spec::StageSplit;
 pub use remark::Remark;
 pub use schedules::DEFAULT_SCHEDULES;
 pub use settings::{Question, VERSION};
 pub use sources::{cost_file, given_costs, hardware, model, stack};
-pub use stage_split::StageSplit;

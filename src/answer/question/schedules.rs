@@ -4,21 +4,17 @@ use super::memory_cap::MemoryCap;
 use super::observer::Observer;
 use super::remark::{self, Remark};
 use super::settings::Question;
-use crate::resolve::{Error, Host, PlatformOptions, Selection, Variant};
+use crate::resolve::{Error, Host, PlatformOptions, Selection, Variant, usage};
 use pipesim_cost::analytic::Analytic;
 use pipesim_language::{Budget, Takes};
 use pipesim_models::model_spec::StageLayout;
-use pipesim_schedule::open::{Order, Program};
+use pipesim_schedule::open::Order;
 use pipesim_schedule::schedule::Overlap;
 use pipesim_schedule::slices::Slices;
 use pipesim_sim::event::Jitter;
 
 /// The schedules that are asked for by default.
 pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
-
-fn usage(error: impl ToString) -> Error {
-    Error::Usage(error.to_string())
-}
 
 /// Returns a factor in per mille.
 fn per_mille(factor: f64) -> u32 {
@@ -175,7 +171,7 @@ impl Question {
             return Ok(());
         }
         for name in &self.schedule {
-            if !self.any(std::slice::from_ref(name), host, has_pairs)? {
+            if !self.any(std::slice::from_ref(name), host, Order::has_pairs)? {
                 return Err(usage(format!(
                     "`moe-overlap` runs forwards next to backwards, and {name} has no such pairs; take -s interleaved-overlap or leave \
                      `moe-overlap` out"
@@ -204,10 +200,10 @@ impl Question {
         if self.max_ticks.is_some() && names.iter().all(is_csv) {
             return idle("`max-ticks`", "is a list of ops and needs no evaluation");
         }
-        if self.overlap != Overlap::default() && !self.any(names, host, has_pairs)? {
+        if self.overlap != Overlap::default() && !self.any(names, host, Order::has_pairs)? {
             return idle("`overlap`", "has no overlapped pairs");
         }
-        if self.effort.is_some() && !self.any(names, host, is_searched)? {
+        if self.effort.is_some() && !self.any(names, host, Order::is_searched)? {
             let names = names.join(", ");
             return Err(usage(format!("`effort`: the order of {names} is not searched; leave it out")));
         }
@@ -281,21 +277,5 @@ impl Question {
             }
         }
         Ok(false)
-    }
-}
-
-fn is_searched(order: &Order) -> bool {
-    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
-}
-
-fn has_pairs(order: &Order) -> bool {
-    match order {
-        Order::Fixed(schedule) => schedule.has_pairs(),
-        Order::Open(open) => open.programs.iter().any(|program| match program {
-            Program::Fixed(ops) | Program::Fill { ops, .. } | Program::Offload { ops, .. } => {
-                ops.iter().any(|op| op.opens_pair())
-            }
-            Program::Greedy { .. } | Program::Search { .. } => false,
-        }),
     }
 }

@@ -2,12 +2,12 @@
 
 use super::memory_cap::MemoryCap;
 use super::objective::Objective;
-use super::stage_split::StageSplit;
 use super::text;
 use pipesim_cost::{Decimal, Per};
 use pipesim_language::Budget;
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, CudaGraph, Dispatcher, Precision, Recompute, Routing, Zero};
+use pipesim_models::model_spec::StageSplit;
 use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::fsdp::Lookahead;
 use pipesim_schedule::schedule::Overlap;

@@ -3,17 +3,14 @@
 use super::observer::Observer;
 use super::remark::Remark;
 use super::settings::Question;
-use super::stage_split::StageSplit;
-use crate::resolve::{Costs, Error, Host, read_text};
+use crate::resolve::{Costs, Error, Host, read_text, usage};
 use pipesim_cost::{CostFile, GivenCosts, Slow, slow_devices, stage_times};
 use pipesim_models::hardware::{self, Hardware, Stack};
-use pipesim_models::model_spec::{self, StageLayout, huggingface, huggingface::Described, shape, transformer::Config};
+use pipesim_models::model_spec::{
+    self, StageLayout, StageSplit, huggingface, huggingface::Described, shape, transformer::Config,
+};
 use std::io;
 use std::path::Path;
-
-fn usage(error: impl ToString) -> Error {
-    Error::Usage(error.to_string())
-}
 
 /// Finds a model by name, or reads its file or the text of a shape file, for `sequence` tokens per sequence.
 ///
@@ -174,19 +171,19 @@ impl Question {
     /// A split of a model that is not known, or that does not fit the devices.
     pub fn stage_layout(&self, host: &dyn Host) -> Result<Option<StageLayout>, Error> {
         let Some(asked) = &self.layout else { return Ok(None) };
-        let wrong = |error: String| usage(format!("`layout`: {error}"));
+        let wrong = |error: &dyn std::fmt::Display| usage(format!("`layout`: {error}"));
         let layers = match (asked, &self.profile) {
             (StageSplit::Stages(_), _) => 0,
             (StageSplit::Torchtitan(_), Some(path)) => cost_file(path, host)?.outline().layers(),
             (StageSplit::Torchtitan(_), None) => {
                 let text = "torchtitan splits a known model; give it with `model` and `hardware` or `profile`, or write the stages, as in Et*7|t*7L";
-                return Err(wrong(text.to_string()));
+                return Err(wrong(&text));
             }
         };
         let devices = self.devices();
-        let layout = asked.stages(devices, self.chunks, layers)?;
+        let layout = asked.stages(devices, self.chunks, layers).map_err(|error| wrong(&error))?;
         let [layers, predictions] = layout.layers();
-        layout.check(devices, layers, predictions).map_err(|error| wrong(error.to_string()))?;
+        layout.check(devices, layers, predictions).map_err(|error| wrong(&error))?;
         Ok(Some(layout))
     }
 }

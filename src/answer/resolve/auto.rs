@@ -5,6 +5,7 @@
 //! shortest makespan.
 
 use super::costs::Pricing;
+use super::order::OrderedGraph;
 use super::{Error, Selection, Warning};
 use crate::step_estimate::StepEstimate;
 use pipesim_cost::CostTable;
@@ -31,14 +32,6 @@ pub(super) struct CandidateStep {
     pub step: Step,
 }
 
-pub(super) struct Best {
-    /// Name that can be requested by itself.
-    pub name: String,
-    pub graph: TaskGraph,
-    /// Set if the schedule does not fit into memory.
-    pub warning: Option<Warning>,
-}
-
 struct ScheduleCandidate {
     name: String,
     order: Order,
@@ -53,7 +46,7 @@ pub(super) fn best<E: From<Error>>(
     costs: Pricing<'_, E>,
     priced: Priced<'_>,
     analytic: Option<&Analytic>,
-) -> Result<Best, E> {
+) -> Result<OrderedGraph, E> {
     let (mut candidates, mut unfit) = (Vec::new(), None);
     for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name)) {
         let Ok(found) = plain(selection).order(&name) else { continue };
@@ -129,7 +122,7 @@ struct Ranking<'a> {
 impl Ranking<'_> {
     /// Returns the best candidate, the earlier one among equals. Open orders are searched last and in parallel, and only if
     /// lower bounds of their time and memory leave them a chance.
-    fn best(&self, candidates: Vec<ScheduleCandidate>) -> Option<Best> {
+    fn best(&self, candidates: Vec<ScheduleCandidate>) -> Option<OrderedGraph> {
         let mut best: Vec<Ranked> = Vec::new();
         let mut open: Vec<(usize, String, OpenSchedule, CostTable)> = Vec::new();
         for (number, ScheduleCandidate { name, order, costs }) in candidates.into_iter().enumerate() {
@@ -157,7 +150,7 @@ impl Ranking<'_> {
         let capacity = self.analytic.map_or(0, |analytic| analytic.machine.hardware.memory_bytes());
         let warning =
             (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
-        Some(Best { name, graph, warning })
+        Some(OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() })
     }
 
     /// Returns the graph of a candidate; `None` if it cannot run as asked for.

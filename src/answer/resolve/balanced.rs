@@ -1,7 +1,7 @@
 //! `--balance`: the layers per stage with the shortest makespan of a schedule.
 
 use super::machine::refused;
-use super::{Costs, Error, Selection};
+use super::{Costs, Error, Selection, usage};
 use pipesim_cost::CostTable;
 use pipesim_cost::analytic::Analytic;
 use pipesim_models::model_spec::Stage;
@@ -78,9 +78,7 @@ fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Bal
         budget: (MOST_OPS / times / graph.len().max(1) as u64).clamp(STEPS.0 / times, STEPS.1 / times),
     };
     let found = balance(&problem).ok_or_else(|| {
-        Error::Usage(format!(
-            "{name}: expected a split of the layers that fits into memory, found none; take more `stages`"
-        ))
+        usage(format!("{name}: expected a split of the layers that fits into memory, found none; take more `stages`"))
     })?;
     let Balance { layers, before, is_optimal, steps, .. } = found;
     let makespan = step(&layers).map_or(makespan_before, |(_, makespan)| makespan);

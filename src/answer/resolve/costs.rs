@@ -1,6 +1,6 @@
 //! Sources of costs, and the table that they make for one schedule.
 
-use super::Error;
+use super::{Error, usage};
 use pipesim_cost::analytic::Analytic;
 use pipesim_cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use pipesim_models::model_spec::{MicroBatch, Stage, StageLayout};
@@ -137,7 +137,7 @@ impl Costs {
         match self {
             Costs::Analytic(analytic) => {
                 let stages = self.stages(name, placement)?;
-                let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
+                let named = |error: CostError| usage(format!("{name}: {error}"));
                 let after = analytic.after_ns(placement, &stages, slices).map_err(named)?;
                 let steps = StepCosts::new(StepEpilogue::optimizers(placement.devices()), |node| {
                     (after[node.device as usize], 0)
@@ -161,22 +161,22 @@ impl Costs {
         match self {
             Costs::Given { costs, .. } => match costs.layers_on(placement).map_err(|error| error.of(name))? {
                 Some(layers) => Ok(Stage::of_layers(&layers)),
-                None => Err(Error::Usage(
+                None => Err(usage(
                     "`balance` needs layers that it can move, and `costs` do not say how many there are; give `layers` 32, or one number \
-                     per stage as the costs were measured"
-                        .to_string(),
+                     per stage as the costs were measured",
                 )),
             },
-            Costs::Measured(Measured { file, layers: None, .. }) if file.is_staged() && file.stage_layers().is_none() => {
-                Err(Error::Usage(
+            Costs::Measured(Measured { file, layers: None, .. })
+                if file.is_staged() && file.stage_layers().is_none() =>
+            {
+                Err(usage(
                     "`balance` needs the number of layers, which the cost file does not have; write it again with profile `from` and \
-                     `layers`"
-                        .to_string(),
+                     `layers`",
                 ))
             }
             Costs::Measured(measured) => measured.stages(name, placement),
             Costs::Analytic(analytic) => {
-                let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
+                let named = |error: CostError| usage(format!("{name}: {error}"));
                 analytic.stages(placement.stages()).map_err(named)
             }
         }
@@ -284,7 +284,7 @@ impl Measured {
 
     /// Returns the stages of --layout.
     fn arranged(&self, name: &str, layout: &StageLayout, placement: &Placement) -> Result<Vec<Stage>, Error> {
-        let refused = |text: String| Err(Error::Usage(format!("{name}: {text}")));
+        let refused = |text: String| Err(usage(format!("{name}: {text}")));
         if self.file.is_staged() {
             return refused("`layout`: the cost file has the times of whole stages; leave `layout` out".to_string());
         }
@@ -315,7 +315,7 @@ impl Measured {
 
 /// Rejects a schedule whose order needs costs, if it is itself measured to find them.
 pub fn unknown_costs(name: &str, _: &Placement) -> Result<CostTable, Error> {
-    Err(Error::Usage(format!(
+    Err(usage(format!(
         "costs decide the order of {name}, but none are known before the measurement; calibrate on a schedule with a fixed order, such as 1f1b"
     )))
 }

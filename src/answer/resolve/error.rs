@@ -61,6 +61,11 @@ pub enum Error {
     TooLarge { ops: u64, needed_gib: u64, free_gib: u64 },
 }
 
+/// Returns the error of a request that is contradictory or makes no sense.
+pub fn usage(why: impl ToString) -> Error {
+    Error::Usage(why.to_string())
+}
+
 impl Error {
     /// Returns whether the request is wrong, rather than the schedule.
     pub fn is_usage(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Options of the simulated machine beyond costs, in time units, before the schedule is known.
 
-use super::Error;
+use super::{Error, usage};
 use pipesim_cost::analytic::Analytic;
 use pipesim_cost::{CostTable, Decimal};
 use pipesim_schedule::delivery::Delivery;
@@ -98,7 +98,7 @@ impl PlatformOptions {
             Some(time) => {
                 let ticks = time.to_f64() * costs.units.ticks_per_unit;
                 if ticks >= 1e15 {
-                    return Err(Error::Usage("`transfer` overflows the clock; give a smaller time".to_string()));
+                    return Err(usage("`transfer` overflows the clock; give a smaller time"));
                 }
                 ticks.round() as u64
             }
@@ -112,7 +112,7 @@ impl PlatformOptions {
         let (sharing, scope) = (self.sharing.unwrap_or(usual), self.scope);
         if !contention.is_empty() && sharing != Sharing::FairShare {
             let expected = "`link-contention` sets how fast messages are that share a link";
-            return Err(Error::Usage(format!("{expected}; leave out `sharing`, or write `sharing` fair")));
+            return Err(usage(format!("{expected}; leave out `sharing`, or write `sharing` fair")));
         }
         let shared = Processor {
             devices: (0..devices).collect(),
@@ -140,6 +140,6 @@ pub(super) fn refused(error: EventError, schedule: &Schedule) -> Error {
             microbatches: schedule.microbatches,
             cycle: *cycle,
         },
-        EventError::Config(_) | EventError::Overflow => Error::Usage(error.to_string()),
+        EventError::Config(_) | EventError::Overflow => usage(error),
     }
 }

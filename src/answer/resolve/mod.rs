@@ -18,11 +18,11 @@ mod selection;
 mod variant;
 
 pub use costs::{Costs, Measured, Pricing, unknown_costs};
-pub use error::Error;
+pub use error::{Error, usage};
 pub use host::{Files, Host, Watch, results};
 pub use layout::Estimate;
 pub use machine::PlatformOptions;
-pub use order::{Found, read_text, schedule_file};
-pub use resolved::{OrderedGraph, Resolved};
+pub use order::{Found, OrderedGraph, read_text, schedule_file};
+pub use resolved::Resolved;
 pub use selection::{Selection, Warning};
 pub use variant::{Variant, memory_cap};

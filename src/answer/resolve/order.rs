@@ -1,9 +1,10 @@
 //! The order of a schedule's name or path.
 
 use super::variant::memory_cap;
-use super::{Error, Host, Selection, Variant, Warning};
+use super::{Error, Host, Selection, Variant, Warning, usage};
 use pipesim_language::{self as dsl, Request, ScheduleFile, ScheduleSource, Takes};
 use pipesim_schedule::csv;
+use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::open::Order;
 use pipesim_schedule::schedule::Schedule;
 use std::collections::BTreeMap;
@@ -17,6 +18,15 @@ pub struct Found {
     /// Source locations of its ops.
     pub source: Option<ScheduleSource>,
     /// Deviations from the text.
+    pub warnings: Vec<Warning>,
+}
+
+#[derive(Debug)]
+pub struct OrderedGraph {
+    pub graph: TaskGraph,
+    /// Name of the schedule that `auto` chose, which can be requested by itself.
+    pub chosen: Option<String>,
+    /// Deviations from the schedule's text.
     pub warnings: Vec<Warning>,
 }
 
@@ -94,7 +104,7 @@ impl Selection {
         }
         if self.slices.is_some() && !self.takes(variant)?.options.iter().any(|option| option == "slices") {
             if !self.lenient {
-                return Err(Error::Usage(format!(
+                return Err(usage(format!(
                     "`slice-lengths` cuts sequences, and {variant} has no slices; leave it out"
                 )));
             }
@@ -108,9 +118,7 @@ impl Selection {
                 _ => None,
             };
             if let Some(flag) = both {
-                return Err(Error::Usage(format!(
-                    "{flag} and {variant} both say what {key} is; leave one of the two out"
-                )));
+                return Err(usage(format!("{flag} and {variant} both say what {key} is; leave one of the two out")));
             }
         }
         own.options.extend(variant.options.clone());
@@ -121,7 +129,7 @@ impl Selection {
         if variant.is_auto()
             && let Some(text) = own.options.remove("cap")
         {
-            let cap = memory_cap(&text).map_err(|why| Error::Usage(format!("{variant}: cap = {text}: {why}")))?;
+            let cap = memory_cap(&text).map_err(|why| usage(format!("{variant}: cap = {text}: {why}")))?;
             own.memory_cap = Some(cap);
         }
         Ok(own)
@@ -180,7 +188,7 @@ impl Selection {
         let Some(slices) = &self.slices else { return Ok(options) };
         let count = slices.count().to_string();
         match options.get("slices") {
-            Some(given) if given.trim() != count => Err(Error::Usage(format!(
+            Some(given) if given.trim() != count => Err(usage(format!(
                 "`slice-lengths` has {count} lengths, but slices = {given}; give as many lengths, or leave slices out"
             ))),
             _ => {
@@ -194,7 +202,7 @@ impl Selection {
     fn imported(&self, file: &str) -> Result<Found, Error> {
         self.no_options("a .csv file holds one order")?;
         if self.chunks.is_some() {
-            return Err(Error::Usage(format!("{file} fixes the number of stages per device; leave `chunks` out")));
+            return Err(usage(format!("{file} fixes the number of stages per device; leave `chunks` out")));
         }
         let text = read_text(self.host, file, csv::MAX_BYTES as u64)?;
         let name = Path::new(file).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());

@@ -1,10 +1,11 @@
 //! Resolution of a schedule's name to a graph with costs.
 
-use super::auto::{Best, CandidateStep, Priced};
+use super::auto::{CandidateStep, Priced};
 use super::balanced::balanced;
 use super::costs::Pricing;
 use super::machine::refused;
-use super::{Costs, Error, Found, Selection, Variant, Warning, auto};
+use super::order::OrderedGraph;
+use super::{Costs, Error, Found, Selection, Variant, Warning, auto, usage};
 use pipesim_cost::CostTable;
 use pipesim_cost::analytic::Analytic;
 use pipesim_schedule::deadlock::Deadlock;
@@ -15,15 +16,6 @@ use pipesim_sim::balance::Balanced;
 use pipesim_sim::event::EventError;
 use pipesim_sim::ordering::{Effort, order_ops_with};
 use pipesim_sim::{self as sim, Prediction, Setup, Step};
-
-#[derive(Debug)]
-pub struct OrderedGraph {
-    pub graph: TaskGraph,
-    /// Name of the schedule that `auto` chose, which can be requested by itself.
-    pub chosen: Option<String>,
-    /// Deviations from the schedule's text.
-    pub warnings: Vec<Warning>,
-}
 
 /// A graph with its costs.
 #[derive(Debug)]
@@ -41,6 +33,11 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// Takes a graph and its costs as they are.
+    pub(crate) fn new(graph: TaskGraph, costs: CostTable, setup: Setup) -> Resolved {
+        Resolved { graph, costs, setup, warnings: Vec::new(), balance: None, chosen: None }
+    }
+
     /// Predicts its step.
     ///
     /// # Errors
@@ -83,18 +80,14 @@ impl Selection {
         let unbalanced = Selection { balance: false, ..plain.clone() };
         let priced = |graph: TaskGraph, _: &CostTable| {
             let ordered = OrderedGraph { graph, chosen: None, warnings: Vec::new() };
-            let again = |_: &Costs| Err(Error::Usage("nothing is ordered again here".to_string()));
+            let again = |_: &Costs| Err(usage("nothing is ordered again here"));
             unbalanced.with_costs(ordered, costs, &again)?.tried()
         };
         let best = own.best::<Error>(&costs.of_orders(self.microbatches), &priced, costs.analytic())?;
-        let again = |costs: &Costs| plain.graph::<Error>(&best.name, &costs.of_orders(self.microbatches));
-        let warnings = best.warning.into_iter().collect();
-        let resolved = plain.with_costs(
-            OrderedGraph { graph: best.graph, chosen: Some(best.name.clone()), warnings },
-            costs,
-            &again,
-        )?;
-        let graph = resolved.graph.renamed(|_| variant.choosing(&best.name));
+        let name = best.chosen.clone().unwrap_or_default();
+        let again = |costs: &Costs| plain.graph::<Error>(&name, &costs.of_orders(self.microbatches));
+        let resolved = plain.with_costs(best, costs, &again)?;
+        let graph = resolved.graph.renamed(|_| variant.choosing(&name));
         Ok(Resolved { graph, ..resolved })
     }
 
@@ -118,9 +111,9 @@ impl Selection {
     ) -> Result<Resolved, Error> {
         let (OrderedGraph { mut graph, mut warnings, chosen }, mut balance) = (settled, None);
         if let Some(analytic) = costs.analytic() {
-            analytic.check(graph.schedule()).map_err(|error| Error::Usage(error.to_string()))?;
+            analytic.check(graph.schedule()).map_err(usage)?;
             if self.balance && graph.schedule().has_copies() {
-                return Err(Error::Usage(format!(
+                return Err(usage(format!(
                     "{}: `balance` knows no memory of copies to the host; leave it out",
                     graph.schedule().name
                 )));
@@ -141,16 +134,16 @@ impl Selection {
             file.require_copies(schedule)?;
         }
         if self.overlap == Overlap::Streams && schedule.has_pairs() && table.extras.pairs.is_none() {
-            return Err(Error::Usage(costs.without_sub_ops().to_string()));
+            return Err(usage(costs.without_sub_ops()));
         }
         if self.overlap == Overlap::Streams && schedule.has_pairs() && schedule.slices().is_cut() {
             let what =
                 "`overlap` streams knows the sub-ops of whole micro-batches, not of slices; take `overlap` atomic";
-            return Err(Error::Usage(what.to_string()));
+            return Err(usage(what));
         }
         if self.machine.devices_per_host_link.is_some() && !schedule.has_copies() {
             let what = "`host-link-devices` is about copies to the host, and there are none; give a schedule with some, such as pipeoffload";
-            return Err(Error::Usage(what.to_string()));
+            return Err(usage(what));
         }
         let platform = self.machine.beside(costs.analytic(), schedule);
         let (costs, steps) = steps.begun_early(&graph, table);
@@ -171,11 +164,11 @@ impl Selection {
             let priced = |graph: TaskGraph, table: &CostTable| {
                 let (costs, machine) = own.machine.equip(table.clone(), graph.schedule().devices())?;
                 let setup = Setup { machine, ..Setup::default() };
-                Resolved { graph, costs, setup, warnings: Vec::new(), balance: None, chosen: None }.tried()
+                Resolved::new(graph, costs, setup).tried()
             };
-            let Best { name, graph, warning } = own.best(costs, &priced, None)?;
-            let graph = graph.renamed(|_| variant.choosing(&name));
-            return Ok(OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() });
+            let best = own.best(costs, &priced, None)?;
+            let name = variant.choosing(best.chosen.as_deref().unwrap_or_default());
+            return Ok(OrderedGraph { graph: best.graph.renamed(|_| name), ..best });
         }
         own.settled(&variant.base, own.order_of(&variant)?, costs, None)
     }
@@ -185,7 +178,7 @@ impl Selection {
         costs: Pricing<'_, E>,
         priced: Priced<'_>,
         analytic: Option<&Analytic>,
-    ) -> Result<Best, E> {
+    ) -> Result<OrderedGraph, E> {
         self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
         auto::best(self, costs, priced, analytic)
     }
@@ -220,7 +213,7 @@ impl Selection {
                 .map_err(|error| Error::Ordering { name: open.name.clone(), error })?
             }
         };
-        let schedule = self.sharded(schedule).map_err(|error| Error::Usage(format!("{name}: {error}")))?;
+        let schedule = self.sharded(schedule).map_err(|error| usage(format!("{name}: {error}")))?;
         let locate = |cycle: Deadlock| {
             let written = source.as_ref().zip(cycle.place());
             let place = written.map_or_else(|| name.to_string(), |(s, (device, number))| s.location(device, number));

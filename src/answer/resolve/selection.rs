@@ -1,6 +1,6 @@
 //! A request for a schedule.
 
-use super::{Error, Files, Host, PlatformOptions};
+use super::{Error, Files, Host, PlatformOptions, usage};
 use pipesim_language::Budget;
 use pipesim_schedule::activation::Keep;
 use pipesim_schedule::fsdp::{Fsdp, FsdpError};
@@ -133,9 +133,9 @@ impl Selection {
     /// Rejects a schedule's own options if there is no schedule to use them.
     pub(super) fn no_options(&self, why: &str) -> Result<(), Error> {
         match self.options.keys().next() {
-            Some(key) => Err(Error::Usage(format!(
-                "no option '{key}' here: {why}; leave out `set`, or the options after the name"
-            ))),
+            Some(key) => {
+                Err(usage(format!("no option '{key}' here: {why}; leave out `set`, or the options after the name")))
+            }
             None => Ok(()),
         }
     }

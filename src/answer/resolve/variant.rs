@@ -1,6 +1,6 @@
 //! A schedule's name with its own options: `interleaved-1f1b:v=4`.
 
-use super::Error;
+use super::{Error, usage};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Variant {
     /// Anything else after the `:`, or a duplicate option.
     pub fn parse(text: &str) -> Result<Variant, Error> {
         let fail = |what: &str| {
-            Err(Error::Usage(format!(
+            Err(usage(format!(
                 "expected a schedule's name with options, as in interleaved-1f1b:v=4, found '{text}': {what}"
             )))
         };
@@ -119,5 +119,5 @@ pub fn memory_cap(text: &str) -> Result<f64, Error> {
         }
         _ => "expected activation units from 0.001 up, as in 8 or 2.5",
     };
-    Err(Error::Usage(expected.to_string()))
+    Err(usage(expected))
 }

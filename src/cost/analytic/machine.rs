@@ -1,5 +1,6 @@
 //! Times of elementary operations on a platform, in seconds: products by shape, memory-bound operations, collectives.
 
+use crate::gcd;
 use pipesim_models::hardware::{Hardware, Stack};
 use pipesim_models::layout::{ParallelConfig, Precision, Replicas};
 
@@ -50,8 +51,8 @@ impl GpuGroup {
     /// Returns `ranks` GPUs with a distance of `stride`, in nodes of `node` GPUs. Of the groups that do not divide a node, some have
     /// only the common divisor in one of their nodes: their ring is as slow as its network.
     pub fn new(ranks: u32, stride: u32, node: f64) -> GpuGroup {
-        let in_node = common_divisor(ranks, (node / f64::from(stride)).max(1.0) as u32);
-        GpuGroup { ranks: f64::from(ranks), in_node: f64::from(in_node) }
+        let in_node = gcd(ranks.into(), (node / f64::from(stride)).max(1.0) as u64);
+        GpuGroup { ranks: f64::from(ranks), in_node: in_node as f64 }
     }
 
     /// Returns the tensor-parallel ranks of a run on `gpus` GPUs, in nodes of at most `node`. All nodes have equally many GPUs of it.
@@ -68,11 +69,6 @@ impl GpuGroup {
 /// Returns the GPUs of a run per node of at most `node`: the most that divide `gpus`.
 fn used_per_node(gpus: u64, node: f64) -> f64 {
     (1..=(node as u64).min(gpus)).rev().find(|used| gpus.is_multiple_of(*used)).unwrap_or(1) as f64
-}
-
-/// Returns the greatest common divisor.
-fn common_divisor(one: u32, other: u32) -> u32 {
-    if other == 0 { one } else { common_divisor(other, one % other) }
 }
 
 /// Returns how many times a member of an all-reduce sends its data.

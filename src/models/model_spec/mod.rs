@@ -23,6 +23,7 @@ mod spec;
 mod split;
 mod stage;
 mod stage_layout;
+mod stage_split;
 pub mod transformer;
 mod windows;
 
@@ -40,3 +41,4 @@ pub use split::{Block, Split};
 pub use stage::layer_counts;
 pub use stage::{Outline, SplitError, Stage, TiedSides};
 pub use stage_layout::{LayoutError, StageLayout, StagePieces};
+pub use stage_split::StageSplit;

@@ -1,6 +1,6 @@
 //! Cells of a CSV file.
 
-use pipesim_answer::resolve::Error;
+use pipesim_answer::resolve::{Error, usage};
 
 /// A row with the line on which it starts, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub fn csv_rows(text: &str) -> Result<Vec<CsvRow>, Error> {
         }
     }
     match quoted_since {
-        Some(line) => Err(Error::Usage(format!("line {line}: expected a closing quote, found none; add it"))),
+        Some(line) => Err(usage(format!("line {line}: expected a closing quote, found none; add it"))),
         None => Ok(rows),
     }
 }

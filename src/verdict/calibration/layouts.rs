@@ -4,7 +4,7 @@ use super::process::MeasuredLayout;
 use crate::asked;
 use crate::judgement::{Asked, Change, Measured};
 use pipesim_answer::question::{Question, Silent, model};
-use pipesim_answer::resolve::{Error, Host};
+use pipesim_answer::resolve::{Error, Host, usage};
 use pipesim_jobs::{GivenJob, log};
 use std::fs::File;
 use std::io::Read;
@@ -16,10 +16,6 @@ const PADDING: f64 = 0.02;
 const FAR: f64 = 10.0;
 /// Length of the start by which a log is known.
 const HEAD: u64 = 1 << 16;
-
-fn usage(text: impl ToString) -> Error {
-    Error::Usage(text.to_string())
-}
 
 /// Whether a file is the log of a training job rather than CSV.
 pub fn is_log(path: &str) -> bool {

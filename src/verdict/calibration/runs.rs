@@ -5,7 +5,7 @@ use super::layouts::measured_layout;
 use super::process::MeasuredLayout;
 use crate::judgement::{Measured, MeasuredError};
 use pipesim_answer::question::Question;
-use pipesim_answer::resolve::{Error, Host};
+use pipesim_answer::resolve::{Error, Host, usage};
 use std::collections::BTreeMap;
 
 /// Column with the measured time of an iteration, or a speed.
@@ -27,10 +27,6 @@ const SHORT: [(&str, &str); 7] = [
 
 /// Settings of a question about all layouts, which one layout does not have.
 const OF_PLANS: [&str; 4] = ["gpus", "fix", "objective", "top"];
-
-fn usage(text: String) -> Error {
-    Error::Usage(text)
-}
 
 /// Reads runs and predicts each of them. Settings without a column, and empty cells, take their value from `asked`.
 ///

@@ -1,7 +1,7 @@
 //! A changed question or machine, and its prediction: what `predict` says of the command with the change.
 
 use pipesim_answer::question::{Question, Silent};
-use pipesim_answer::resolve::{Error, Host};
+use pipesim_answer::resolve::{Error, Host, usage};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::{Analytic, Platform};
 use serde_json::Value;
@@ -102,10 +102,9 @@ fn analytic(question: &Question, host: &'static dyn Host) -> Result<Analytic, Er
     let prepared = question.prepare(host, &Silent)?;
     match prepared.layouts() {
         [analytic] => Ok(analytic.clone()),
-        _ => Err(Error::Usage(
+        _ => Err(usage(
             "expected one layout of a model on hardware to judge a measured step, found none or several; give `model`, `hardware` and one \
-             layout"
-                .to_string(),
+             layout",
         )),
     }
 }

@@ -24,7 +24,7 @@ pub use speed::Speed;
 pub use verdict::{Outcome, Verdict};
 
 use pipesim_answer::question::Question;
-use pipesim_answer::resolve::{Error, Host};
+use pipesim_answer::resolve::{Error, Host, usage};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_jobs::Measurement;
 use pipesim_schedule::sanitize::shell_quoted;
@@ -48,12 +48,12 @@ pub fn judge(
     host: &'static dyn Host,
 ) -> Result<Verdict, Error> {
     let asked = Asked::new(question, name, host)?;
-    let usage = |error: MeasuredError| Error::Usage(format!("`measured`: {error}"));
+    let wrong = |error: MeasuredError| usage(format!("`measured`: {error}"));
     let expected = asked.analytic.layout.tokens() / u64::from(asked.analytic.layout.sequence.max(1));
     if let Some(found) = log.and_then(|log| log.global_batch).map(u64::from).filter(|found| *found != expected) {
-        return Err(usage(MeasuredError::OtherBatch { expected, found }));
+        return Err(wrong(MeasuredError::OtherBatch { expected, found }));
     }
-    let seconds = measured.seconds(&asked.analytic).map_err(usage)?;
+    let seconds = measured.seconds(&asked.analytic).map_err(wrong)?;
     let middle = |index: usize| seconds.get(index).copied().unwrap_or_default();
     let measured_s = (middle(seconds.len() / 2) + middle((seconds.len() - 1) / 2)) / 2.0;
     let class = estimate.class;

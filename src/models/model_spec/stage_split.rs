@@ -1,7 +1,6 @@
 //! What each pipeline stage holds, as it is asked for.
 
-use crate::resolve::Error;
-use pipesim_models::model_spec::StageLayout;
+use super::stage_layout::{LayoutError, StageLayout};
 use std::fmt;
 use std::str::FromStr;
 
@@ -47,13 +46,11 @@ impl StageSplit {
     ///
     /// # Errors
     /// Too few layers for the stages.
-    pub fn stages(&self, devices: u32, chunks: Option<u32>, layers: usize) -> Result<StageLayout, Error> {
+    pub fn stages(&self, devices: u32, chunks: Option<u32>, layers: usize) -> Result<StageLayout, LayoutError> {
         match self {
             StageSplit::Stages(layout) => Ok(layout.clone()),
             StageSplit::Torchtitan(less) => {
-                let stages = devices.saturating_mul(chunks.unwrap_or(1)) as usize;
-                StageLayout::torchtitan(stages, layers, *less)
-                    .map_err(|error| Error::Usage(format!("`layout`: {error}")))
+                StageLayout::torchtitan(devices.saturating_mul(chunks.unwrap_or(1)) as usize, layers, *less)
             }
         }
     }
