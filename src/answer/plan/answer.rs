@@ -87,8 +87,9 @@ impl Search<'_> {
     }
 
     /// Returns the simplest layout that predictions cannot tell from the best: tensor parallelism within a node before across nodes,
-    /// smaller micro-batches before larger ones, then less recomputation, then smaller degrees; among equals the fastest. Among thousands of layouts, the fastest may be one whose prediction
-    /// errs: where published steps are like another in more ways, that is the best unless its interval ends later.
+    /// smaller micro-batches before larger ones, then less recomputation, then smaller degrees; among equals the fastest. Among
+    /// thousands of layouts, the fastest may be one whose prediction errs: where published steps are like another in more ways, that
+    /// is the best unless its interval ends later.
     fn preferred(&self, (fastest, number): (f64, u32)) -> Option<u32> {
         let question = self.question;
         let (spec, machine) = (question.model.spec(), &question.machine);
