@@ -41,8 +41,7 @@ pub fn framework(stack: &Stack) -> Result<Option<&'static Framework>, Error> {
 pub fn facts(analytic: &Analytic, schedule: Option<&str>) -> Facts {
     let mut facts = Facts::default();
     facts.add_layout(&analytic.layout, schedule).add_model(&analytic.model).add_hardware(&analytic.machine.hardware);
-    let attention = analytic.machine.stack.attention(&analytic.layout);
-    facts.set("attention", attention.name());
+    facts.set("attention", analytic.attention().name());
     if let Ok(stages) = analytic.stages(analytic.layout.stages()) {
         facts.add_stages(&StageLayout::of(&stages), analytic.layout.layout.is_some());
     }

@@ -129,6 +129,18 @@ impl Order {
 }
 
 impl OpenSchedule {
+    /// Returns `schedule` with another program for each device, to find the shortest makespan.
+    pub fn of(schedule: &Schedule, program: impl Fn(u32) -> Program) -> OpenSchedule {
+        OpenSchedule {
+            name: schedule.name.clone(),
+            placement: schedule.placement.clone(),
+            microbatches: schedule.microbatches,
+            slices: schedule.slices().clone(),
+            programs: (0..schedule.devices()).map(program).collect(),
+            goal: Goal::Makespan,
+        }
+    }
+
     /// Whether a search finds the order of a device.
     pub fn is_searched(&self) -> bool {
         self.programs.iter().any(|program| matches!(program, Program::Search { .. }))

@@ -15,7 +15,7 @@ use pipesim_frameworks::ObjectionKind;
 use pipesim_language as dsl;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::op::{Kind, Op};
-use pipesim_schedule::open::{Goal, OpenSchedule, Program};
+use pipesim_schedule::open::{OpenSchedule, Program};
 use pipesim_schedule::schedule::Schedule;
 use pipesim_sim::ordering::order_ops;
 use pipesim_sim::{self as sim, Prediction};
@@ -366,18 +366,10 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
         return None;
     }
     let half = |op: &Op| if op.kind() == Kind::B { op.of_kind(Kind::I) } else { *op };
-    let program = |device| {
+    let open = OpenSchedule::of(schedule, |device| {
         let ops = schedule.program(device).iter().map(half).collect();
         Program::Fill { ops, floating: Kind::W, cap: Some(cap) }
-    };
-    let open = OpenSchedule {
-        name: schedule.name.clone(),
-        placement: schedule.placement.clone(),
-        microbatches: schedule.microbatches,
-        slices: schedule.slices().clone(),
-        programs: (0..schedule.devices()).map(program).collect(),
-        goal: Goal::Makespan,
-    };
+    });
     let settled = order_ops(&open, costs).ok()?;
     let peak_activations = settled.peak(costs.keep);
     let graph = TaskGraph::with_overlap(settled, graph.overlap()).ok()?;

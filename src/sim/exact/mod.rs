@@ -144,19 +144,11 @@ pub fn question(schedule: &Schedule, costs: &CostTable) -> OpenSchedule {
     let cap = |device: u32| Some(schedule.peak_activations(device, costs.keep));
     let apart = schedule.clone().without_pairs();
     let apart = if apart.mixes_backwards() { apart.with_split_backwards() } else { apart };
-    let program = |device: u32| Program::Search {
+    OpenSchedule::of(schedule, |device| Program::Search {
         split,
         cap: cap(device),
         start: Some(Box::new(Program::Fixed(apart.program(device).to_vec()))),
-    };
-    OpenSchedule {
-        name: schedule.name.clone(),
-        placement: schedule.placement.clone(),
-        microbatches: schedule.microbatches,
-        slices: schedule.slices().clone(),
-        programs: (0..schedule.devices()).map(program).collect(),
-        goal: Goal::Makespan,
-    }
+    })
 }
 
 /// Searches, with half of `most` states, for anything better; then bisects between the bound and the best.
