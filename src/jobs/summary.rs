@@ -7,7 +7,7 @@ impl Job {
     /// Says in one sentence what was understood: model, layout, batch, precision, and how many options have no effect.
     pub fn sentence(&self) -> String {
         let read = &self.reading;
-        let parts = [model(self), layout(read), batch(read), memory(read)];
+        let parts = [model(self), layout(read), batch(read), memory(read), further(self)];
         let mut text = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
         let count = self.ignored.len();
         if count > 0 {
@@ -67,6 +67,12 @@ fn batch(read: &Reading) -> String {
         (None, Some(size)) => format!("micro-batches of {size} x {tokens}"),
         (None, None) => tokens,
     }
+}
+
+fn further(job: &Job) -> String {
+    let said = [("shard", "shard"), ("optimizer-offload", "optimizer offload"), ("lora", "LoRA"), ("packed", "packed")];
+    let parts = said.into_iter().filter_map(|(key, name)| Some(format!("{name} {}", job.further.get(key)?)));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn memory(read: &Reading) -> String {
