@@ -224,7 +224,7 @@ impl PlanReport<'_> {
                 Err(why) => drop(refused.insert(name, Value::from(why.to_string()))),
             }
         }
-        json!({
+        let mut found = json!({
             "schedule": plan.schedule,
             "gpus": l.gpus(),
             "tp": l.tp,
@@ -253,7 +253,11 @@ impl PlanReport<'_> {
             "flags": flags,
             "notes": notes,
             "refused": refused,
-        })
+        });
+        if let Some(shard) = l.shard {
+            found["shard"] = shard.into();
+        }
+        found
     }
 
     /// Returns the plans with all their figures.
