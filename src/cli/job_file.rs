@@ -113,6 +113,18 @@ pub fn on_its_gpus(question: Question, job: &mut Job, typed: impl Fn(&str) -> Op
     Ok(Question { dp: vec![dp], ..question })
 }
 
+/// Says what plans do without; their rank means nothing if the job trains less than they do.
+pub fn with_plans(question: Question, job: &mut Job) -> Result<Question, String> {
+    let tuned = [("lora", question.lora.is_some()), ("packed", !question.packed.is_empty())];
+    if let Some((name, _)) = tuned.iter().find(|(_, is_asked)| *is_asked) {
+        return Err(format!("plans are made without `{name}`, which the job has; predict it, or plan by options"));
+    }
+    if question.optimizer_offload > 0.0 {
+        job.assumed.push("plans keep the optimizer on the GPUs, unlike the job".to_string());
+    }
+    Ok(question)
+}
+
 /// Prints what was understood of a job that these arguments ask nothing of.
 pub fn unanswered(job: &Job, arguments: &[OsString]) {
     let is_json = arguments.iter().any(|word| word == "--format=json")

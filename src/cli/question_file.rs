@@ -73,6 +73,7 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
             };
             let question = match verb.get_name() {
                 "predict" | "explain" => job_file::on_its_gpus(question, &mut job, typed)?,
+                "plan" => job_file::with_plans(question, &mut job)?,
                 _ => question,
             };
             (job_file::options(verb.get_name(), &job, &question), Some(job), Some(Box::new(question)))

@@ -9,6 +9,7 @@ use super::stacks::Abilities;
 use crate::question::Objective;
 use pipesim_cost::analytic::Analytic;
 use pipesim_cost::gcd;
+use pipesim_models::layout::Zero;
 use pipesim_schedule::nearest::either;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -129,6 +130,10 @@ impl Question {
     fn check_abilities(&self) -> Result<(), PlanError> {
         let able = Abilities::asked(self);
         let stack = &self.machine.stack.name;
+        if !self.fixed.shard.is_empty() && self.fixed.zero == [Zero::None] {
+            let found = format!("shard={} with zero=0", joined(&self.fixed.shard));
+            return refuse("states that ZeRO shards", found, "choose zero=1, 2 or 3, or leave shard out");
+        }
         let wants_pipeline = !self.fixed.pp.is_empty() && !self.fixed.pp.contains(&1);
         if able.schedules.is_empty() && wants_pipeline {
             return refuse(

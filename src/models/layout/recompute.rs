@@ -117,7 +117,9 @@ impl Recompute {
             Recompute::Block(0) => 0,
             Recompute::Block(_) | Recompute::Every(_) => {
                 let layers = spec.layers_of(stage).enumerate();
-                layers.filter(|&(place, part)| part == number && is_whole(place)).count()
+                let whole = layers.filter(|&(place, part)| part == number && is_whole(place)).count();
+                // stages that a search tries need not follow the order of layers
+                whole.min(stage.count(spec.parts[number].name))
             }
             _ if self.is_of_layers() && spec.parts[number].is_layer() => stage.count(spec.parts[number].name),
             _ => 0,
