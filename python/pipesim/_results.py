@@ -255,6 +255,7 @@ class Plan(Record):
     recompute: str
     stage_layout: str
     zero: int
+    shard: int
     sequence_parallel: bool
     layers: list[int]
     iteration_s: float
