@@ -226,7 +226,8 @@ impl Analytic {
         if synchronizes && placement.stages() > placement.devices() {
             return 0;
         }
-        let launched = if synchronizes && self.model.experts.is_some() { 500.0 * stack.mixture_layer_ms } else { 0.0 };
+        let launched =
+            if synchronizes && self.model.experts.is_some() { 1e3 * RELAUNCHED * stack.mixture_layer_ms } else { 0.0 };
         ns((stack.exchange_us + launched) * 1e-6)
     }
 
@@ -264,6 +265,9 @@ impl Analytic {
         })
     }
 }
+
+/// Share of a mixture's layer that the host launches before the GPU is busy again, after it waited for the GPU: attention.
+const RELAUNCHED: f64 = 0.5;
 
 /// Returns the default layers of each stage of `model`.
 pub fn default_layers(model: &Config, stages: usize) -> Vec<usize> {
