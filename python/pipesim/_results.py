@@ -288,6 +288,8 @@ class Plans(_Several[Plan], _Saved):
 
     job: Record
     mine: Record
+    memory_margin: Record
+    sizes: Record
 
     _list, _kind = "plans", Plan
 

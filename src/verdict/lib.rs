@@ -2,5 +2,7 @@
 
 pub mod asked;
 pub mod calibration;
+pub mod choice;
+pub mod cluster;
 pub mod judgement;
 pub mod standing;

@@ -17,7 +17,7 @@ pub type Done = (i32, String, String);
 
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.timeout(Duration::from_secs(120)).env_remove("NO_COLOR").env_remove("COLUMNS").env("RUST_BACKTRACE", "0");
+    command.timeout(Duration::from_secs(400)).env_remove("NO_COLOR").env_remove("COLUMNS").env("RUST_BACKTRACE", "0");
     command
 }
 

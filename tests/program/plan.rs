@@ -198,13 +198,13 @@ fn files_and_formats_hold_the_plans() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let names = ["plan.html", "plan.svg", "plan.png", "plan.pdf", "plan.json", "plan.csv"].map(at);
     let outputs: String = names.iter().map(|name| format!(" -o {name}")).collect();
-    let (code, table, err) = run(&format!("{SMALL}{outputs}"));
+    let (code, table, err) = run(&format!("{SMALL}{outputs} --tables"));
     assert_eq!(code, 0, "{err}");
     for part in [
         "Best layouts of gpt2-large",
         "layouts considered",
         "slower by a lower bound",
-        "Why plan 1",
+        "of its step is computation",
         "pipesim predict --model gpt2-large",
         "--tensor-model-parallel-size",
     ] {
@@ -221,6 +221,96 @@ fn files_and_formats_hold_the_plans() {
     assert!(csv.starts_with("rank,gpus,schedule,tp,pp,dp,") && csv.lines().count() == 11);
     assert_eq!(run(&format!("{SMALL} --format csv")).1, csv);
     assert!(run(&format!("{SMALL} --format md")).1.contains("| plan | tp |"));
+}
+
+/// The answer begins with at most six lines, in the figures of the JSON; tables are shown if they are asked for.
+#[test]
+fn the_answer_comes_first_and_tables_on_demand() {
+    let mixture = "plan --model qwen3-30b-a3b --hardware h100-sxm --gpus 16 --batch 64 --seq 2048 -q";
+    let tight = "plan --model llama-3-70b --hardware h100-sxm --gpus 64 --batch 128 --seq 8192 -q";
+    for question in [SMALL, mixture, tight] {
+        let (answer, text) = (json(&format!("{question} --format json")), run(question).1);
+        let first: Vec<&str> = text.split("\n\n").next().unwrap().lines().collect();
+        let words = first.iter().flat_map(|line| line.split_whitespace()).count();
+        assert!((5..=6).contains(&first.len()) && words <= 140, "{} lines, {words} words:\n{text}", first.len());
+        let plan = &answer["plans"][0];
+        for degree in ["tp", "pp", "dp"] {
+            assert!(first[1].contains(&format!("{degree} {}", plan[degree])), "{text}");
+        }
+        let tokens = plan["tokens_per_second_per_gpu"].as_f64().unwrap().round() as u64;
+        assert!(first[2].replace(',', "").contains(&tokens.to_string()), "{tokens}: {text}");
+        assert!(!text.contains("layouts considered") && text.contains("pipesim predict --model"), "{text}");
+        let margin = &answer["memory_margin"];
+        let is_tight = margin["left_bytes"].as_u64().unwrap() < margin["error_bytes"].as_u64().unwrap();
+        assert_eq!(is_tight, text.contains("less than the mean error of predicted memory"), "{text}");
+        let (code, with_tables, _) = run(&format!("{question} --tables"));
+        assert!(code == 0 && with_tables.contains("layouts considered") && with_tables.starts_with(&first.join("\n")));
+    }
+}
+
+/// `even` takes the fastest prediction, `low` leaves the mean error of predicted memory.
+#[test]
+fn a_risk_changes_which_plan_is_taken() {
+    let tight = "plan --model llama-3-70b --hardware h100-sxm --gpus 64 --batch 128 --seq 8192 -q --format json --risk";
+    let [low, usual, even] = ["low", "usual", "even"].map(|risk| json(&format!("{tight} {risk}")));
+    let seconds = |plan: &Value| plan["iteration_s"].as_f64().unwrap();
+    let limit = f64::from(1 << 30) * 80.0 / 1.056;
+    for plan in low["plans"].as_array().unwrap() {
+        assert!(plan["memory_bytes"].as_f64().unwrap() <= limit, "{plan}");
+    }
+    assert_eq!(low["memory_margin"]["sentence"], "");
+    let fastest = even["plans"].as_array().unwrap().iter().map(seconds).fold(f64::INFINITY, f64::min);
+    assert_eq!(seconds(&even["plans"][0]), fastest);
+    assert!(seconds(&usual["plans"][0]) >= fastest);
+}
+
+/// Each number of GPUs has the plan of a question about it alone; days, dollars and efficiency follow from that.
+#[test]
+fn numbers_of_gpus_are_compared_and_a_deadline_names_the_smallest() {
+    let folder = tempfile::tempdir().unwrap();
+    let priced = folder.path().join("priced.toml");
+    fs::write(&priced, "base = \"a100-sxm-80gb\"\ndollars_per_gpu_hour = 1.5\n").unwrap();
+    let question = format!("plan --model gpt2-large --hardware {} --batch 32 --seq 1024 -q", priced.display());
+    let found = json(&format!("{question} --gpus 8,1,4,3 --tokens 10B --days 1.5 --format json"));
+    let sizes = found["sizes"]["clusters"].as_array().unwrap();
+    let gpus: Vec<u64> = sizes.iter().map(|one| one["gpus"].as_u64().unwrap()).collect();
+    assert_eq!(gpus, [1, 3, 4, 8]);
+    let mut first = None;
+    let mut in_time = Vec::new();
+    for one in sizes {
+        let gpus = one["gpus"].as_f64().unwrap();
+        let alone = run(&format!("{question} --gpus {gpus} --top 1 --format json"));
+        let Ok(alone) = serde_json::from_str::<Value>(&alone.1) else {
+            assert!(alone.2.contains(one["refused"].as_str().unwrap()) && one["days"].is_null(), "{one}: {}", alone.2);
+            continue;
+        };
+        let iteration = alone["plans"][0]["iteration_s"].as_f64().unwrap();
+        assert_eq!(one["iteration_s"].as_f64().unwrap(), iteration);
+        let speed = 32.0 * 1024.0 / iteration;
+        let days = 10e9 / speed / 86_400.0;
+        let smallest = *first.get_or_insert(speed / gpus);
+        for (key, expected) in [
+            ("tokens_per_second", speed),
+            ("efficiency", speed / gpus / smallest),
+            ("days", days),
+            ("dollars", days * 24.0 * gpus * 1.5),
+        ] {
+            let value = one[key].as_f64().unwrap();
+            assert!((value / expected - 1.0).abs() < 1e-9, "{key} of {gpus} GPUs: {value}, expected {expected}");
+        }
+        in_time.extend((days <= 1.5).then_some(gpus));
+    }
+    assert!(in_time.len() < 3 && in_time.first() == found["sizes"]["smallest"].as_f64().as_ref(), "{in_time:?}");
+    let text = run(&format!("{question} --gpus 1,4,8 --tokens 10B --days 1.5")).1;
+    assert!(text.contains("The smallest that ends 10B tokens in 1.5 days"), "{text}");
+    let text = run(&format!("{question} --gpus 1,4 --tokens 10B --days 0.1")).1;
+    assert!(text.contains("No number of GPUs ends 10B tokens in 0.1 days"), "{text}");
+    let (code, _, err) = run(&format!("{question} --gpus 4 --days 3"));
+    assert!(code == 2 && err.contains("--tokens"), "{err}");
+    for (option, part) in [("--tokens 3X", "300B"), ("--tokens 1B --days -1", "above 0"), ("--tokens 0", "300B")] {
+        let (code, _, err) = run(&format!("{question} --gpus 4 {option}"));
+        assert!(code == 2 && err.contains(part), "{option}: {err}");
+    }
 }
 
 /// A journal is begun, extended, and refused by another question.
@@ -366,7 +456,7 @@ const FILES: [(&str, &str, &str); 7] = [
 ];
 
 /// Every option of `plan` with another value than in the question; the last ones only change what is shown.
-const OTHER_VALUES: [(&str, &str); 23] = [
+const OTHER_VALUES: [(&str, &str); 27] = [
     ("--model", "shape.json"),
     ("--hardware", "h100-sxm"),
     ("--gpus", "4"),
@@ -380,8 +470,12 @@ const OTHER_VALUES: [(&str, &str); 23] = [
     ("--precision", "fp32"),
     ("--attention", "plain"),
     ("--objective", "tokens-per-gpu"),
+    ("--risk", "even"),
     ("--resume", "other.journal"),
     ("--top", "1"),
+    ("--tokens", "1B"),
+    ("--days", "1"),
+    ("--tables", ""),
     ("--to", "pipesim"),
     ("--mine", "pp=2"),
     ("--calibrate", "runs.csv"),

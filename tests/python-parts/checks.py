@@ -70,7 +70,7 @@ class Checks(unittest.TestCase):
             plans[0].to("nemo")
         for found in (model, ps.explain("zb-v", 2, 4), ps.check("zb-v", 2, 4), plans[0]):
             annotated = {field for kind in type(found).__mro__ for field in vars(kind).get("__annotations__", ())}
-            self.assertEqual(annotated - {"job", "verdict", "adapter_parameters", "shard"}, set(found.json), type(found))
+            self.assertEqual(annotated - {"job", "verdict", "adapter_parameters", "shard", "sizes"}, set(found.json), type(found))
         self.assertLess(set(ps.predict("zb-v", 2, 4).json), set(model.json))
 
     def test_a_job_says_what_is_asked(self):

@@ -5,6 +5,7 @@ use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::search::{Limits, Observer, Search, Silent};
 use super::space::{Candidate, Space};
+use crate::question::Risk;
 use crate::step_estimate::{StepEstimate, class};
 use pipesim_cost::analytic::GpuGroup;
 use pipesim_models::hull::HullPoint;
@@ -138,7 +139,7 @@ impl Search<'_> {
         found.ruled_out.iter().for_each(|(reason, count)| *ruled_out.entry(*reason).or_default() += count);
         let mut numbers: Vec<u32> = found.best.iter().map(|&(_, number)| number).collect();
         if let (Some(&best), false) = (found.best.first(), found.is_stopped) {
-            let preferred = self.preferred(best);
+            let preferred = if self.question.risk == Risk::Even { None } else { self.preferred(best) };
             // first the plan to take, then the others by their times
             if let Some(preferred) = preferred {
                 numbers.retain(|number| *number != preferred);

@@ -37,7 +37,10 @@ impl question::Question {
             gpus: self.gpus.clone(),
             fix: self.fix.clone(),
             objective: self.objective,
+            risk: self.risk,
             top: self.top,
+            tokens: self.tokens,
+            days: self.days,
             ..question::Question::default()
         };
         if self.gpus.is_empty() {
@@ -55,8 +58,8 @@ impl question::Question {
 
     /// Returns the question about its layouts, without the settings of a search, whose names are second.
     pub fn of_its_layouts(&self) -> (question::Question, Vec<String>) {
-        let question::Question { gpus, fix, objective, top, .. } = question::Question::default();
-        let asked = question::Question { gpus, fix, objective, top, ..self.clone() };
+        let question::Question { gpus, fix, objective, risk, top, tokens, days, .. } = question::Question::default();
+        let asked = question::Question { gpus, fix, objective, risk, top, tokens, days, ..self.clone() };
         let left = self.beyond(&asked);
         (asked, left)
     }
@@ -109,6 +112,14 @@ impl question::Question {
         if !(1..=1000).contains(&self.top) {
             return Err(usage(format!("expected `top` between 1 and 1000, found {}; correct it", self.top)));
         }
+        if self.days.is_some() && self.tokens.is_none() {
+            return Err(missing("tokens"));
+        }
+        if self.tokens.is_some_and(|tokens| tokens == 0)
+            || self.days.is_some_and(|days| !(days > 0.0 && days.is_finite()))
+        {
+            return Err(usage("expected `tokens` and `days` above 0; correct them"));
+        }
         let model = model(&model_name, self.seq, host, observer)?;
         Ok(Question {
             gpus: self.gpus.clone(),
@@ -117,6 +128,7 @@ impl question::Question {
             schedules: self.schedules_to_plan()?,
             fixed,
             objective: self.objective,
+            risk: self.risk,
             memory_limit,
             keep: self.top as usize,
             host,

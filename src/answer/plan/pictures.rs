@@ -118,7 +118,7 @@ impl PlanReport<'_> {
             out += &format!("<p>{}</p>\n", escape(&sentence));
         }
         out += svg;
-        for table in [self.plans_table(), self.times_table(), self.ruled_out_table()] {
+        for table in self.tables() {
             out += &html_table(&table);
         }
         if let Some(best) = self.plans.plans.first() {

@@ -1,7 +1,7 @@
 //! A question: which layout of a model on some GPUs is the best.
 
 use super::reason::PlanError;
-use crate::question::Objective;
+use crate::question::{Objective, Risk};
 use crate::resolve::{Files, Host};
 use pipesim_cost::analytic::Platform;
 use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
@@ -12,6 +12,9 @@ use std::collections::BTreeSet;
 
 /// Share of the hardware's memory that plans leave free, since predictions of memory have errors.
 pub const RESERVE: f64 = 0.03;
+
+/// Mean error of predicted memory on the 134 published steps that state theirs (docs/src/memory.md), as a share.
+pub const MEMORY_ERROR: f64 = 0.056;
 
 /// Values that a search may take; an empty list allows all.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -191,6 +194,7 @@ pub struct Question {
     pub schedules: Vec<String>,
     pub fixed: Fixed,
     pub objective: Objective,
+    pub risk: Risk,
     /// Maximum bytes per GPU; `None`: the hardware's memory minus [`RESERVE`].
     pub memory_limit: Option<u64>,
     /// Number of plans to return.
@@ -213,6 +217,7 @@ impl Question {
             schedules: Vec::new(),
             fixed: Fixed::default(),
             objective: Objective::Time,
+            risk: Risk::Usual,
             memory_limit: None,
             keep: 10,
             host: &Files,
@@ -240,7 +245,14 @@ impl Question {
 
     /// Returns the bytes that a plan may take per GPU.
     pub fn bytes(&self) -> u64 {
-        self.memory_limit.unwrap_or((self.machine.hardware.memory_bytes() as f64 * (1.0 - RESERVE)) as u64)
+        let whole = self.machine.hardware.memory_bytes() as f64;
+        let bytes = self.memory_limit.unwrap_or((whole * (1.0 - RESERVE)) as u64);
+        match self.risk {
+            Risk::Low => {
+                bytes.min((self.memory_limit.map_or(whole, |bytes| bytes as f64) / (1.0 + MEMORY_ERROR)) as u64)
+            }
+            Risk::Usual | Risk::Even => bytes,
+        }
     }
 
     /// Returns what a second of `gpus` GPUs costs in the unit of the objective.

@@ -51,6 +51,8 @@ pub struct PlanReport<'a> {
     pub why: Option<[String; 2]>,
     /// A layout that is shown below the plans, as `yours`.
     pub mine: Option<Plan>,
+    /// What is shown above the plans.
+    pub first: Option<Table>,
 }
 
 /// Returns a value as a cell of the CSV.
@@ -102,16 +104,20 @@ impl PlanReport<'_> {
 
     /// Returns the plans, the parts of their time, and the layouts that were ruled out.
     pub fn report(&self) -> Report {
-        let tables = [self.plans_table(), self.times_table(), self.ruled_out_table()];
         Report {
             title: self.title(),
             verdict: self.why.as_ref().map_or_else(String::new, |[why, beats]| format!("{why} {beats}")),
-            extra_tables: tables.into(),
+            extra_tables: self.tables(),
             ..Report::default()
         }
     }
 
-    pub(super) fn plans_table(&self) -> Table {
+    /// Returns the tables, in the order in which they are shown.
+    pub(super) fn tables(&self) -> Vec<Table> {
+        self.first.iter().cloned().chain([self.plans_table(), self.times_table(), self.ruled_out_table()]).collect()
+    }
+
+    fn plans_table(&self) -> Table {
         let question = self.search.question;
         let is_priced = question.objective == Objective::Cost;
         let (several, has_experts) = (self.has_several_sizes(), question.model.experts.is_some());
@@ -186,7 +192,7 @@ impl PlanReport<'_> {
         plans.chain(self.mine.iter().map(|plan| ("yours".to_string(), plan)))
     }
 
-    pub(super) fn times_table(&self) -> Table {
+    fn times_table(&self) -> Table {
         let has_experts = self.search.question.model.experts.is_some();
         let is_shown = |part: &TimePart| has_experts || part.title != "experts";
         let ms = |seconds: f64| quantity(1e3 * seconds, "ms");
@@ -199,7 +205,7 @@ impl PlanReport<'_> {
         Table::new("Parts of an iteration", &header, self.labelled(|rank, _| rank.to_string()).map(row).collect())
     }
 
-    pub(super) fn ruled_out_table(&self) -> Table {
+    fn ruled_out_table(&self) -> Table {
         let rows = self.plans.ruled_out.iter();
         let rows = rows.map(|(reason, count)| vec![reason.text().to_string(), number(*count as f64)]).collect();
         let caption = format!(

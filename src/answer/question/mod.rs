@@ -29,7 +29,7 @@ mod text;
 pub use answer::{Answer, ExpertFigures, Found, LayoutFigures, Predicted, Prepared, answer};
 pub use case::Case;
 pub use memory_cap::MemoryCap;
-pub use objective::Objective;
+pub use objective::{Objective, Risk};
 pub use observer::{Busy, Observer, Silent};
 pub use pipesim_models::model_spec::StageSplit;
 pub use remark::Remark;

@@ -1,4 +1,4 @@
-//! What a search for layouts looks for.
+//! What a search for layouts looks for, and what it risks.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,33 @@ impl Objective {
             Objective::Time => "time",
             Objective::TokensPerGpu => "tokens-per-gpu",
             Objective::Cost => "cost",
+        }
+    }
+}
+
+/// How far a search trusts predictions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Risk {
+    /// As `Usual`, and the memory left free is at least the mean error of predicted memory.
+    Low,
+    /// The simplest layout that predictions cannot tell from the best, and what was measured before what was not.
+    #[default]
+    Usual,
+    /// The fastest prediction.
+    Even,
+}
+
+impl Risk {
+    /// All of them.
+    pub const ALL: [Risk; 3] = [Risk::Low, Risk::Usual, Risk::Even];
+
+    /// Returns the name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Risk::Low => "low",
+            Risk::Usual => "usual",
+            Risk::Even => "even",
         }
     }
 }

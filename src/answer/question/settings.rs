@@ -1,7 +1,7 @@
 //! The settings of a question.
 
 use super::memory_cap::MemoryCap;
-use super::objective::Objective;
+use super::objective::{Objective, Risk};
 use super::text;
 use pipesim_cost::{Decimal, Per};
 use pipesim_language::Budget;
@@ -186,8 +186,14 @@ pub struct Question {
     pub fix: Vec<String>,
     /// What makes a layout the best.
     pub objective: Objective,
+    /// How far the search trusts predictions.
+    pub risk: Risk,
     /// Maximum number of layouts in the answer.
     pub top: u32,
+    /// Tokens to train on, whose time is asked.
+    pub tokens: Option<u64>,
+    /// Days in which `tokens` have to be trained on.
+    pub days: Option<f64>,
 }
 
 /// One device, the default schedules, unit costs.
@@ -262,7 +268,10 @@ impl Default for Question {
             gpus: Vec::new(),
             fix: Vec::new(),
             objective: Objective::Time,
+            risk: Risk::Usual,
             top: 10,
+            tokens: None,
+            days: None,
         }
     }
 }

@@ -219,6 +219,17 @@ pub fn real<T: FromStr + Into<f64> + Copy>(text: &str) -> Result<T, String> {
     if value.into().is_finite() { Ok(value) } else { Err(format!("expected a finite number, found '{text}'")) }
 }
 
+/// Parses a number of tokens: `300B`, `15T`, `1.5e13`.
+pub fn tokens(text: &str) -> Result<u64, String> {
+    let expected = || format!("expected a number of tokens, found '{text}'; write one such as 300B or 15T");
+    let powers = [("K", 1e3), ("M", 1e6), ("B", 1e9), ("G", 1e9), ("T", 1e12)];
+    let upper = text.trim().to_ascii_uppercase();
+    let found = powers.iter().find_map(|(letter, power)| Some((upper.strip_suffix(letter)?, *power)));
+    let (number, power) = found.unwrap_or((&upper, 1.0));
+    let tokens = number.trim().parse::<f64>().map_err(|_| expected())? * power;
+    if (1.0..=1e18).contains(&tokens) { Ok(tokens.round() as u64) } else { Err(expected()) }
+}
+
 /// Parses a share above 0 and below 1: `1%` or `0.01`.
 pub fn share(text: &str) -> Result<f64, String> {
     let expected = || format!("expected a share above 0 and below 1, as 1% or 0.01, found '{text}'");

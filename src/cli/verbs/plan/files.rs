@@ -1,9 +1,10 @@
 //! Plans in files: pages, pictures and data.
 
+use super::shown::Shown;
 use crate::cli::Failure;
-use crate::cli::options::output::{OneFile, json};
+use crate::cli::options::output::OneFile;
 use crate::cli::terminal::progress::RemarkOptions;
-use pipesim_answer::plan::{Observer, PlanReport};
+use pipesim_answer::plan::Observer;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -34,12 +35,8 @@ impl Files {
     }
 
     /// Writes the files. Pictures, which take further searches, are left out once `observer` is stopped.
-    pub fn write(
-        &self,
-        answer: &PlanReport<'_>,
-        remarks: RemarkOptions,
-        observer: &dyn Observer,
-    ) -> Result<(), Failure> {
+    pub fn write(&self, shown: &Shown<'_>, remarks: RemarkOptions, observer: &dyn Observer) -> Result<(), Failure> {
+        let answer = &shown.answer;
         let is_drawn =
             |path: &Path| path.extension().is_some_and(|ending| !["json", "csv"].iter().any(|e| ending == *e));
         let draws = !observer.is_stopped() && self.0.iter().any(|(path, _)| is_drawn(path));
@@ -51,7 +48,7 @@ impl Files {
         for (path, file) in self.0.iter().filter(|(path, _)| path.as_os_str() != "-") {
             let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
             let bytes = match (ending.as_str(), &plots) {
-                ("json", _) => json(&answer.json())?.into_bytes(),
+                ("json", _) => shown.json()?.into_bytes(),
                 ("csv", _) => answer.csv().into_bytes(),
                 ("html", Some(plots)) => answer.html(&plots.svg()?).into_bytes(),
                 ("png", Some(plots)) => plots.png()?,

@@ -3,31 +3,35 @@
 mod files;
 mod mine;
 mod ranked;
+mod shown;
 mod watch;
 
 use crate::cli::Failure;
 use crate::cli::job_file::JobOptions;
-use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
+use crate::cli::options::calibrate::CalibrateOptions;
 use crate::cli::options::hardware::spellings;
-use crate::cli::options::output::{PrintOptions, json, origin};
+use crate::cli::options::output::{PrintOptions, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
-use crate::cli::options::values::{Numbers, numbers, one_of, whole};
+use crate::cli::options::values::{Numbers, numbers, one_of, real, tokens, whole};
 use crate::cli::question_file::QuestionOptions;
 use crate::cli::sandbox::Sandbox;
+use crate::cli::terminal::print;
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cli::terminal::{print, table};
 use clap::Args;
 use files::Files;
 use mine::{MineOptions, RANKED};
 use pipesim_answer::plan::{
-    Fixed, Names, Objective, Observer, PlanError, PlanFlags, PlanReport, Search, Target, Variation, sensitivities, why,
+    Fixed, Names, Objective, Observer, PlanError, PlanFlags, PlanReport, Risk, Search, Target, Variation,
+    sensitivities, why,
 };
 use pipesim_answer::question::{MemoryCap, Question};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision};
 use pipesim_report::Report;
-use pipesim_verdict::calibration::{Corrected, SEARCHED, corrected_plans};
-use pipesim_verdict::standing::Standing;
+use pipesim_verdict::calibration::{SEARCHED, corrected_plans};
+use pipesim_verdict::choice::margin;
+use pipesim_verdict::cluster::{Clusters, Training, clusters};
+use shown::Shown;
 use std::path::PathBuf;
 use watch::Watch;
 
@@ -75,9 +79,21 @@ pub struct PlanVerb {
     /// Objective: time per step, tokens per second and GPU, or cost by the hardware's dollars_per_gpu_hour
     #[arg(long, value_name = "WHAT", default_value = "time", value_parser = one_of(Objective::ALL.iter().map(|&o| (o.name(), "", o))))]
     objective: Objective,
-    /// Number of plans to show
+    /// How far predictions are trusted: low leaves the error of predicted memory free, even takes the fastest prediction
+    #[arg(long, value_name = "RISK", default_value = "usual", value_parser = one_of(Risk::ALL.iter().map(|&risk| (risk.name(), "", risk))))]
+    risk: Risk,
+    /// Number of plans to search and show
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = whole::<u32>(1..=1000))]
     top: u32,
+    /// Tokens to train on, as in 300B or 15T: says how many days that takes, and its price if the hardware has one
+    #[arg(long, value_name = "N", value_parser = tokens, conflicts_with = "to")]
+    tokens: Option<u64>,
+    /// Days in which --tokens have to be trained on: says the smallest of --gpus that ends in time
+    #[arg(long, value_name = "N", value_parser = days, requires = "tokens")]
+    days: Option<f64>,
+    /// Print the tables, too: all plans, the parts of their time, what was ruled out and why
+    #[arg(long, conflicts_with_all = ["format", "to"])]
+    tables: bool,
     /// Print only the best plan, as options of this program
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["format", "ascii"], value_parser = one_of(Target::names().into_iter().map(|name| (name, "", name))))]
     to: Option<&'static str>,
@@ -99,6 +115,13 @@ pub struct PlanVerb {
     pub job: JobOptions,
     #[command(flatten)]
     pub mine: MineOptions,
+}
+
+fn days(text: &str) -> Result<f64, String> {
+    real::<f64>(text).and_then(|days| match days > 0.0 {
+        true => Ok(days),
+        false => Err(format!("expected days above 0, found '{text}'; write one such as 60")),
+    })
 }
 
 fn fixed(text: &str) -> Result<String, String> {
@@ -145,11 +168,19 @@ impl PlanVerb {
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
         let mine = standing.as_ref().map(|standing| standing.plan.clone());
-        let answer = PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons, mine };
+        let training = Training { tokens: self.tokens, days: self.days };
+        let goes_on = self.to.is_none() && !watch.is_stopped();
+        let compares = goes_on && (self.gpus.are_several() || self.tokens.is_some());
+        let clusters = compares.then(|| clusters(&question, training, calibration.as_ref(), &watch));
+        let margin = plans.plans.first().filter(|_| goes_on).map(|best| margin(&search, best));
+        let first = clusters.as_ref().map(Clusters::table);
+        let answer =
+            PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons, mine, first };
+        let shown = Shown { answer, corrected, standing, clusters, margin };
         watch.done();
         if !(plans.is_stopped && plans.plans.is_empty()) {
-            self.show(&answer, &corrected, standing.as_ref())?;
-            files.write(&answer, self.remarks, &watch)?;
+            self.show(&shown)?;
+            files.write(&shown, self.remarks, &watch)?;
         }
         watch.ended(&plans)
     }
@@ -169,17 +200,16 @@ impl PlanVerb {
             gpus: self.gpus.all().to_vec(),
             fix: self.fix.clone(),
             objective: self.objective,
+            risk: self.risk,
             top: self.top,
+            tokens: self.tokens,
+            days: self.days,
             ..Question::default()
         }
     }
 
-    fn show(
-        &self,
-        answer: &PlanReport<'_>,
-        corrected: &[Corrected],
-        standing: Option<&Standing>,
-    ) -> Result<(), Failure> {
+    fn show(&self, shown: &Shown<'_>) -> Result<(), Failure> {
+        let answer = &shown.answer;
         if let Some(name) = self.to {
             let target = Target::named(name)?;
             let Some(best) = answer.plans.plans.first() else { return Ok(()) };
@@ -189,35 +219,6 @@ impl PlanVerb {
         }
         let mut report: Report = answer.report();
         report.provenance.extend(origin());
-        let as_json = || {
-            let mut value = answer.json();
-            if let Some(standing) = standing {
-                value["mine"] = serde_json::to_value(standing).map_err(anyhow::Error::from)?;
-            }
-            with_corrections(json(&value)?, "plans", corrected)
-        };
-        let said = standing.map_or_else(String::new, |standing| format!("{}\n\n", standing.sentence));
-        let as_table = || said + &terminal(answer, &report);
-        self.print.show(&report, as_json, as_table, || answer.csv())
+        self.print.show(&report, || shown.json(), || shown.terminal(&report, self.tables), || answer.csv())
     }
-}
-
-/// Returns the terminal's output: the reasons, the tables, and the best plan to paste.
-fn terminal(answer: &PlanReport<'_>, report: &Report) -> String {
-    let mut text = table(report);
-    if let Some([why, beats]) = &answer.why {
-        text += &format!("\nWhy plan 1: {why}\n{beats}\n");
-    }
-    if let Some(best) = answer.plans.plans.first() {
-        for target in answer.targets().unwrap_or_default() {
-            match answer.flags(best, target) {
-                Ok(PlanFlags { text: flags, notes }) => {
-                    text += &format!("\nPlan 1 for {}:\n{flags}\n", target.title());
-                    notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-                }
-                Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.title()),
-            }
-        }
-    }
-    text
 }

@@ -18,7 +18,7 @@ impl PlanVerb {
         calibration: Option<&StepCalibration>,
     ) -> Result<Option<Standing>, Failure> {
         let Some(own) = self.mine.own(asked)? else { return Ok(None) };
-        let report = PlanReport { search, plans, names: Names::from(asked), why: None, mine: None };
+        let report = PlanReport { search, plans, names: Names::from(asked), why: None, mine: None, first: None };
         let found = standing(&own, &report, calibration, &Sandbox)?;
         let shown = (self.top as usize).min(plans.plans.len());
         let slower = plans.plans.split_off(shown).len() as u64;

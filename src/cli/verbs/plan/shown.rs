@@ -1,0 +1,88 @@
+//! Everything that `pipesim plan` says.
+
+use crate::cli::Failure;
+use crate::cli::flags::as_flags;
+use crate::cli::options::calibrate::with_corrections;
+use crate::cli::options::output::json;
+use crate::cli::terminal::{table, wrap};
+use pipesim_answer::plan::{PlanFlags, PlanReport};
+use pipesim_report::Report;
+use pipesim_verdict::calibration::Corrected;
+use pipesim_verdict::choice::{MemoryMargin, lines};
+use pipesim_verdict::cluster::Clusters;
+use pipesim_verdict::standing::Standing;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The plans, and what was asked beside them.
+pub(super) struct Shown<'a> {
+    pub answer: PlanReport<'a>,
+    pub corrected: Vec<Corrected>,
+    pub standing: Option<Standing>,
+    pub clusters: Option<Clusters>,
+    pub margin: Option<MemoryMargin>,
+}
+
+impl Shown<'_> {
+    /// Returns all of it as JSON.
+    pub fn json(&self) -> Result<String, Failure> {
+        let mut value = self.answer.json();
+        let mut add = |key: &str, part: Option<Value>| part.into_iter().for_each(|part| value[key] = part);
+        add("mine", as_value(self.standing.as_ref())?);
+        add("sizes", as_value(self.clusters.as_ref())?);
+        add("memory_margin", as_value(self.margin.as_ref())?);
+        with_corrections(json(&value)?, "plans", &self.corrected)
+    }
+
+    /// Returns the answer for the terminal: a few lines, options to paste, and the tables if they are asked for.
+    pub fn terminal(&self, report: &Report, tables: bool) -> String {
+        let answer = &self.answer;
+        let standing = self.standing.iter().map(|standing| standing.sentence.clone());
+        let mut text = String::new();
+        for part in standing.map(|sentence| vec![sentence]).chain([lines(answer, self.margin.as_ref())]) {
+            text += &as_flags(wrap(&part, 0));
+            text.push('\n');
+        }
+        if let Some(clusters) = &self.clusters {
+            text += &format!("{}\n", wrap(&[clusters.sentence.clone()], 0));
+        }
+        if tables {
+            text += &table(report);
+            for sentence in answer.why.iter().flatten() {
+                text += &format!("\n{sentence}\n");
+            }
+        } else if let Some(first) = &answer.first {
+            text += &table(&Report { extra_tables: vec![first.clone()], ..Report::default() });
+        }
+        text.trim_end().to_string() + "\n" + &self.pasted(tables)
+    }
+
+    /// Returns plan 1 as options of the programs that it is written for first.
+    fn pasted(&self, tables: bool) -> String {
+        let Some(best) = self.answer.plans.plans.first() else { return String::new() };
+        let mut text = String::new();
+        for target in self.answer.targets().unwrap_or_default() {
+            match self.answer.flags(best, target) {
+                Ok(PlanFlags { text: flags, notes }) => {
+                    text += &format!("\nPlan 1 for {}:\n{flags}\n", target.title());
+                    notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+                }
+                Err(why) => text += &format!("\nPlan 1 for {}: {why}\n", target.title()),
+            }
+        }
+        if !tables {
+            let plans = self.answer.plans.plans.len();
+            text += &format!(
+                "\n--tables shows all {plans} plans, what their time goes to, what was ruled out, and what would beat plan 1.\n"
+            );
+        }
+        text
+    }
+}
+
+/// Returns a part of the JSON, its texts with flags.
+fn as_value(part: Option<&impl Serialize>) -> Result<Option<Value>, Failure> {
+    let text = |part| serde_json::to_string(part).map(as_flags);
+    let value = part.map(|part| text(part).and_then(|text| serde_json::from_str(&text)));
+    Ok(value.transpose().map_err(anyhow::Error::from)?)
+}
