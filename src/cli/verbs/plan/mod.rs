@@ -10,7 +10,7 @@ use crate::cli::Failure;
 use crate::cli::job_file::JobOptions;
 use crate::cli::options::calibrate::CalibrateOptions;
 use crate::cli::options::hardware::spellings;
-use crate::cli::options::output::{PrintOptions, origin};
+use crate::cli::options::output::{Format, PrintOptions, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
 use crate::cli::options::values::{Numbers, numbers, one_of, real, tokens, whole};
 use crate::cli::question_file::QuestionOptions;
@@ -163,8 +163,10 @@ impl PlanVerb {
             true => self.standing(&asked, &search, &mut plans, calibration.as_ref())?,
             false => None,
         };
-        // reasons would compare corrected times with others
-        let best = plans.plans.first().filter(|_| !watch.is_stopped() && calibration.is_none());
+        // reasons take further searches, and would compare corrected times with others
+        let are_shown = self.tables || self.print.format != Format::Table || !self.output.is_empty();
+        let is_explained = are_shown && self.to.is_none() && calibration.is_none();
+        let best = plans.plans.first().filter(|_| !watch.is_stopped() && is_explained);
         let nearby = best.map_or_else(Vec::new, |best| sensitivities(&question.of_size(best), &MENTIONED, &watch));
         let reasons = best.filter(|_| !watch.is_stopped()).map(|best| why(&search, best, &nearby));
         let mine = standing.as_ref().map(|standing| standing.plan.clone());
