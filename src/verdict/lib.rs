@@ -5,4 +5,5 @@ pub mod calibration;
 pub mod choice;
 pub mod cluster;
 pub mod judgement;
+pub mod prediction;
 pub mod standing;

@@ -218,28 +218,28 @@ const THE_JOB: (&str, &str) = ("job", "the one that is given");
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
                   effort slice-lengths overlap layers balance sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set slice-lengths layers balance sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[
@@ -252,21 +252,21 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set slice-lengths overlap layers balance profile \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time"), COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per profile sharing link-scope link-contention samples jitter-seed \
                   ep etp dispatcher routing moe-overlap delay-wgrad shard overlap-optimizer-offload",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
@@ -352,7 +352,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
-        refused: "host-link-devices unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[],
     },

@@ -313,8 +313,7 @@ fn auto_fits_into_memory() {
 /// The makespan of one table and the iteration of another are distinguished, with the same format.
 #[test]
 fn an_iteration_is_the_makespan_and_what_ends_the_step_in_the_same_digits() {
-    let line =
-        "predict --model llama-3-70b --hardware h100-sxm --tp 8 -p 4 -m 64 --seq 8192 --sequence-parallel -s 1f1b -q";
+    let line = "predict --model llama-3-70b --hardware h100-sxm --tp 8 -p 4 -m 64 --seq 8192 --sequence-parallel -s 1f1b -q --tables";
     let (code, out, err) = pipesim(line);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("An iteration is the makespan plus the end of a step: data, optimizer,"), "{out}");

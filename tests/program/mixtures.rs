@@ -28,7 +28,7 @@ fn deepseek_v3_is_predicted() {
     let expected = [2, 4, 12].map(|bytes| bytes * experts);
     let found = ["expert_weights", "expert_gradients", "expert_optimizer"].map(|key| of_which[key].as_u64().unwrap());
     assert_eq!(found, expected);
-    let (code, out, _) = pipesim(&format!("{V3} --layout Et*3|(tt|)*29,m|L"));
+    let (code, out, _) = pipesim(&format!("{V3} --layout Et*3|(tt|)*29,m|L --tables"));
     assert_eq!(code, 0);
     for expected in [
         "37.55 G active",

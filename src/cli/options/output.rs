@@ -120,6 +120,11 @@ pub struct DrawOptions {
 }
 
 impl DrawOptions {
+    /// Draws the timelines alone.
+    pub fn timeline(&self, report: &Report) -> String {
+        draw(report, self.print.ascii, self.color, 0)
+    }
+
     /// Returns the verdict, the timelines and the tables for the terminal.
     pub fn terminal(&self, report: &Report) -> String {
         let verdict = report::wrapped(&report.verdict, Some(width().unwrap_or(100)));

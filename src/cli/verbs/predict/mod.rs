@@ -21,14 +21,16 @@ use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
 use crate::cli::question_file::QuestionOptions;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cli::terminal::table;
+use crate::cli::terminal::{table, wrap};
 use clap::Args;
 use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
+use pipesim_cost::analytic::Analytic;
 use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
 use pipesim_sim::{Prediction, PredictionFigures};
 use pipesim_verdict::calibration::Corrected;
 use pipesim_verdict::judgement::Verdict;
+use pipesim_verdict::prediction;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -64,6 +66,9 @@ pub struct Predict {
     file: QuestionOptions,
     #[command(flatten)]
     measured: measured::MeasuredOptions,
+    /// Print the tables, too, of a model on hardware: all figures, the parts of the time, and the memory
+    #[arg(long, conflicts_with = "format")]
+    tables: bool,
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
@@ -123,9 +128,18 @@ impl Predict {
         self.file.save(&question, self.remarks)?;
         self.check_measured(&prepared)?;
         if prepared.layouts().len() > 1 {
+            if self.tables {
+                return Err(Failure::usage(
+                    "expected one layout with --tables, found several, whose table is always printed; leave it out",
+                ));
+            }
             return self.layouts(&question, &prepared);
         }
         let on_hardware = !prepared.layouts().is_empty();
+        if self.tables && !on_hardware {
+            let why = "expected --model and --hardware with --tables, found none: other tables are always printed; leave it out";
+            return Err(Failure::usage(why));
+        }
         let unit = if on_hardware { "ms" } else { self.costs.time_unit() };
         self.thresholds
             .check_scope(Scope::Predictions { unit, whole_steps: on_hardware || question.profile.is_some() })?;
@@ -149,19 +163,29 @@ impl Predict {
         let labels = found.labels(false);
         let found = Collected { verdict: self.verdict(&question, &found)?, ..found };
         let head = found.verdict.as_ref().map(measured::Head::new);
+        // what is asked for is said, if only a table has it
+        let with_tables = self.tables || question.jitter.is_some() || question.balance;
+        let first = match prepared.layouts() {
+            [analytic] if head.is_none() => first_lines(analytic, &found.predictions, with_tables),
+            _ => String::new(),
+        };
         let tables = |report: &Report| {
             if let Some(head) = &head {
                 let rest = head.rest(report);
                 return format!("{head}{}", if is_drawn(ops) { self.draw.terminal(&rest) } else { table(&rest) });
             }
+            if !first.is_empty() && !with_tables {
+                let drawn = if is_drawn(ops) { self.draw.timeline(report) } else { String::new() };
+                return format!("{first}\n{drawn}");
+            }
             if is_drawn(ops) {
-                return self.draw.terminal(report);
+                return first + &self.draw.terminal(report);
             }
             if self.write.writes_nothing() {
                 self.remarks
                     .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
             }
-            table(report)
+            first + &table(report)
         };
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
@@ -315,6 +339,18 @@ fn add_columns(report: &mut Report, predictions: &[Predicted]) {
         entry.over_steps.extend(one.estimate.iter().flat_map(StepEstimate::figures));
         entry.over_steps.extend(one.layout.iter().flat_map(|layout| layout.figures()));
     }
+}
+
+/// Returns the answer in a few lines, and an empty one.
+fn first_lines(analytic: &Analytic, predictions: &[Predicted], tables: bool) -> String {
+    let steps = predictions.iter().filter_map(|one| Some((one.figures.schedule.as_str(), one.estimate.as_ref()?)));
+    let next = match tables {
+        true => "",
+        false => "pipesim explain with the same options says what would shorten it; --tables prints all figures.",
+    };
+    let lines = prediction::lines(analytic, &steps.collect::<Vec<_>>(), next);
+    let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() { String::new() } else { as_flags(wrap(&lines, 0)) + if tables { "\n" } else { "" } }
 }
 
 /// Writes the settings of suggestions as flags.
