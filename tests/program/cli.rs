@@ -887,7 +887,7 @@ fn explain_accounts_for_every_idle_tick() {
         assert_eq!(path[0]["start"], 0.0);
         assert_eq!(path[path.len() - 1]["end"], e["makespan"]);
     }
-    let (code, out, _) = pipesim("explain -p 4 -m 8 -s gpipe");
+    let (code, out, _) = pipesim("explain -p 4 -m 8 -s gpipe --tables");
     assert_eq!(code, 0);
     // GPipe at unit costs: device r waits r for its first op and 2 r for others to end, fill and drain alone
     assert!(out.contains("Why devices idle") && out.contains("critical path"), "{out}");

@@ -89,8 +89,10 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
         "-p 40 -m 40 -s 1f1b,gpipe",
         "-p 2 -m 4 -s dualpipe-v,auto --straggler 1=2",
     ] {
-        let (code, out, err) = pipesim(&format!("explain -q {line}"));
+        let (code, out, err) = pipesim(&format!("explain -q --tables {line}"));
         assert_eq!(code, 0, "{line}: {err}");
+        let without = pipesim(&format!("explain -q {line}")).1;
+        assert!(!without.contains("Why devices idle") && without.contains("(bubble "), "{line}: {without}");
         let (sentences, tables) = out.split_once("Why devices idle").unwrap();
         for block in sentences.split("\n\n").filter(|block| block.contains("(bubble ")) {
             assert!(block.lines().count() <= 7, "a name and at most six lines: {block}");
@@ -419,7 +421,7 @@ fn sentences_agree_with_proofs_ties_and_tables() {
     let [here, any] = ["bounds_at_own_peaks", "bounds"].map(saves);
     let expected = format!("saves at most {here} if no device may hold more, and at most {any} otherwise");
     assert!(here != any && sentence(lists, "Reordering").contains(&expected), "{expected}");
-    let (_, out, _) = pipesim(&format!("explain -q {lists}"));
+    let (_, out, _) = pipesim(&format!("explain -q --tables {lists}"));
     let row =
         out.lines().skip_while(|line| !line.contains("saves at most (own")).find(|line| line.starts_with("chimera"));
     assert!(row.is_some_and(|row| row.ends_with(&here) && row.contains(&any)), "{row:?}");

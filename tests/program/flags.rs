@@ -279,7 +279,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler \
                   framework-version model hardware tp dp cp batch seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[QUIET],

@@ -360,3 +360,33 @@ fn some_layers_are_recomputed_under_megatrons_names() {
     let (code, _, err) = pipesim(&format!("{asked} --recompute block"));
     assert!(code == 2 && err.contains("block:5"), "{code} {err}");
 }
+
+/// The answer comes before the timeline, in at most six lines and in the figures of the JSON; what does not fit is said first. Tables are
+/// printed if they are asked for.
+#[test]
+fn the_answer_comes_before_the_timeline() {
+    let model = "predict --model llama-3-70b --hardware h100-sxm --dp 8 --batch 128 --seq 8192 -q --stages 2 --tp 4";
+    for (layout, fits) in [("-s 1f1b", false), ("-s naive,1f1b --zero 1 --recompute full --sequence-parallel", true)] {
+        let line = format!("{model} {layout}");
+        let (found, (code, text, err)) = (json(&format!("{line} --format json")), pipesim(&line));
+        assert_eq!(code, 0, "{err}");
+        let predictions = found["predictions"].as_array().unwrap();
+        let seconds = |one: &&Value| one["iteration_s"].as_f64().unwrap();
+        let best = predictions.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).unwrap();
+        assert_eq!(best["memory"]["fits"], fits, "{line}");
+        let first: Vec<&str> = text.split("\n\n").next().unwrap().lines().collect();
+        assert!((4..=6).contains(&first.len()), "{text}");
+        let change = best["misfit"]["remedy"]["change"].as_str().unwrap_or_default();
+        assert_eq!(first[1].contains("does not fit"), !fits, "{text}");
+        assert!(fits || !change.is_empty() && first[1].contains(change), "{change}: {text}");
+        let ms = format!("{:.0}", 1e3 * seconds(&best));
+        assert!(first.iter().any(|line| line.replace(',', "").contains(&format!("{ms} ms"))), "{ms}: {text}");
+        assert!(!text.contains("Memory of the fullest device") && text.contains("│"), "{text}");
+        let with_tables = pipesim(&format!("{line} --tables")).1;
+        assert!(
+            with_tables.contains("Memory of the fullest device") && with_tables.contains(first[0]),
+            "{with_tables}"
+        );
+    }
+    fails("predict --stages 2 --micro 4 --tables", 2, &["--model", "--tables"]);
+}

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 #[command(
     after_help = "At most six sentences per schedule say what costs most, why, and what to try. Each suggestion is simulated: other \
 schedules with 2 and 4 chunks per device, 2 and 4 times the micro-batches, split backwards, free links, equal stages, --balance. \
-Tables for all schedules follow, each below its definitions. A timeline is explained as it was measured: what made it long comes first, \
+--tables adds tables for all schedules, each below its definitions. A timeline is explained as it was measured: what made it long comes first, \
 what would help is predicted from its own costs. With --layers, how many layers to move, too."
 )]
 pub struct Explain {
@@ -49,6 +49,9 @@ pub struct Explain {
     /// Prove the best makespan for each schedule's placement within its own activation peaks, in a search of at most STATES states; for small cases [default without a number: 2000000]
     #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     exact: Option<u64>,
+    /// Print the tables, too: causes of idle time, bounds, sensitivities, critical path, activations
+    #[arg(long, conflicts_with = "format")]
+    tables: bool,
     #[command(flatten)]
     pub print: PrintOptions,
     #[command(flatten)]
@@ -197,7 +200,13 @@ impl Explain {
             };
             let sentences = sentences.map(list).collect::<String>();
             let rest = if untried.is_empty() { String::new() } else { wrap(&untried, 0) + "\n" };
-            format!("{sentences}{rest}{}", table(&report))
+            let tables = match self.tables {
+                true => table(&report),
+                false => {
+                    wrap(&["--tables says when and why each device idles, and what bounds the step.".to_string()], 0)
+                }
+            };
+            format!("{sentences}{rest}{tables}")
         };
         let printed = self.print.show(&report, json, text, || StepExplanation::csv(&explanations));
         let (p, m) = explanations.first().map_or((0, 0), |e| (e.devices, e.microbatches));
