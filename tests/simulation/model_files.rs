@@ -69,6 +69,10 @@ fn models_with_the_layers_of_another_family_are_read() {
         "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 200_064, "tie_word_embeddings": true,
         "partial_rotary_factor": 0.75, "original_max_position_embeddings": 4096});
     assert_eq!(read_huggingface(&phi.to_string()).unwrap().config.spec().parameters(), 3_836_021_760);
+    // the class of a text model is named like that of the model with an encoder
+    let gemma = json!({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 26, "hidden_size": 1152,
+        "intermediate_size": 6912, "num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 262_144, "sliding_window": 512});
+    assert_eq!(read_huggingface(&gemma.to_string()).unwrap().config.spec().parameters(), 999_885_952);
     let intern = json!({"model_type": "internlm2", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14_336,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 92_544, "bias": false, "tie_word_embeddings": false});
     let layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14_336 + 2 * 4096;

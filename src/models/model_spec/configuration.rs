@@ -80,7 +80,8 @@ impl Configuration<'_> {
             let rest = class.to_lowercase().strip_prefix(&plain(kind)).map(str::to_string);
             rest.is_some_and(|rest| ["for", "lmhead", "model"].iter().any(|next| rest.starts_with(next)))
         };
-        let named = families().types().find(|kind| is_of(kind))?;
+        let known = families().named.values().flat_map(|family| &family.types);
+        let named = known.map(String::as_str).find(|kind| is_of(kind))?;
         let own = self.family?;
         let is_own = self.types.contains(&named) || own.types.iter().chain(&own.classes).any(|kind| kind == named);
         (!is_own).then_some(class)
