@@ -40,8 +40,8 @@ pub mod models {
     pub use pipesim_models::memory::{DeviceMemory, Memory, MemoryModel, MixtureMemory, SavedActivations};
     pub use pipesim_models::model_spec::gpt2::Config as Gpt2Config;
     pub use pipesim_models::model_spec::transformer::{
-        Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
-        TensorRanksError,
+        Activation, ActivationFunction, Biases, Config as TransformerConfig, Norms, QkNorm, Rotary, RotaryScaling,
+        Style, TensorRanksError,
     };
     pub use pipesim_models::model_spec::{
         BLOCK, Block, Degrees, EMBEDDING, Experts, HEAD, Initial, InvalidSizes, Latent, LayoutError, MIXTURE,

@@ -3,7 +3,7 @@
 use pipesim_models::hardware::Hardware;
 use pipesim_models::layout::{ParallelConfig, Recompute, RecomputePart};
 use pipesim_models::model_spec::StageLayout;
-use pipesim_models::model_spec::transformer::{Activation, Config, Style};
+use pipesim_models::model_spec::transformer::{Activation, Config, QkNorm, Style};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::Schedule;
@@ -194,7 +194,9 @@ impl Facts {
         self.set("hidden", c.channels).set("ffn", c.mlp).set("heads", c.heads).set("kv_heads", c.groups);
         self.set("head_dim", c.head_size).set("vocab", c.vocabulary).set("tied", c.tied);
         self.set("gated", c.activation == Activation::Gated).set("mla", c.latent.is_some());
-        self.set("rope", c.rotary.is_some()).set("windows", c.window.is_some()).set("qk_norm", c.qk_norm);
+        self.set("rope", c.rotary.is_some())
+            .set("windows", c.window.is_some())
+            .set("qk_norm", c.qk_norm == QkNorm::Head);
         self.set("norm", if c.style == Style::Llama { "rms" } else { "layer" });
         let Some(experts) = c.experts else {
             let of_experts = ["experts", "top_k", "shared_experts", "dense_layers", "moe_ffn"];

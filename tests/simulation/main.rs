@@ -10,6 +10,7 @@ mod event;
 mod exactness;
 mod experts;
 mod extremes;
+mod families;
 mod formats;
 mod fsdp;
 mod hull;

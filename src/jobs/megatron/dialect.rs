@@ -6,7 +6,7 @@ use crate::error::JobError;
 use crate::job::Job;
 use crate::model::built_in;
 use crate::setting::{Setting, Settings};
-use pipesim_models::model_spec::transformer::{Activation, Config};
+use pipesim_models::model_spec::transformer::{Activation, Config, QkNorm};
 
 /// Whose names and defaults a job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ fn sizes(model: &Config) -> Vec<Setting> {
         [("swiglu", model.activation == Activation::Gated), ("untie-embeddings-and-output-weights", !model.tied)];
     all.extend(flags.into_iter().filter(|(_, on)| *on).map(|(name, _)| option(name, "true".to_string())));
     all.push(option("kv-channels", model.head_size.to_string()));
-    if model.qk_norm {
+    if model.qk_norm != QkNorm::None {
         all.push(option("qk-layernorm", "true".to_string()));
     }
     if let Some(experts) = model.experts {

@@ -1,71 +1,90 @@
 //! The sizes that the keys of a Hugging Face `config.json` give, by the family that its `model_type` names.
 
-use super::families::{self, FAMILIES, Family};
-use super::keys::{ConfigError, agree, divides, flag, is_set, lists, number, optional, size};
-use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
-use super::windows::windows;
+use super::families::{Family, families};
+use super::keys::{ConfigError, is_set, number, optional};
+use super::layer_lists::{mixtures, windows};
+use super::mixture::{Experts, Latent};
+use super::reader::Reader;
+use super::transformer::{Activation, ActivationFunction, Biases, Config, Norms, QkNorm, Rotary, RotaryScaling, Style};
 use pipesim_schedule::nearest::plain;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Keys that are read for GPT-2, separated by spaces.
-const GPT2: &str = "n_layer n_head n_embd n_inner vocab_size n_positions n_ctx tie_word_embeddings layer_norm_epsilon activation_function";
-/// Keys that are read for Llama and its relatives.
-const LLAMA: &str = "num_hidden_layers num_attention_heads num_key_value_heads hidden_size intermediate_size head_dim vocab_size \
-    tie_word_embeddings attention_bias mlp_bias sliding_window use_sliding_window layer_types rope_theta rope_scaling rope_parameters \
-    rms_norm_eps hidden_act";
-
-/// Values of `model_type` of GPT-2, Llama and models with the same layers; [`families`] has the others.
-pub(super) const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
+/// Keys of objects that describe a text model, of models with encoders.
+const TEXT: [&str; 3] = ["text_config", "llm_config", "language_config"];
+/// Keys of the other objects.
+const ENCODERS: [&str; 3] = ["vision_config", "audio_config", "vision_tower_config"];
 
 /// The keys of a file, with the family that reads them.
 pub(super) struct Configuration<'a> {
     /// Keys of the text model.
     pub keys: Cow<'a, Map<String, Value>>,
-    /// The `model_type`, or the one that keys reveal.
-    pub named: &'a str,
+    /// Values of `model_type`: of the file, and of the text model.
+    pub types: Vec<&'a str>,
     /// The file's other parts.
     pub beside: Vec<String>,
-    /// The type whose layers these are.
-    kind: &'a str,
-    family: Option<&'static Family>,
+    /// The family, if it is known.
+    pub family: Option<&'static Family>,
 }
 
 impl Configuration<'_> {
-    pub fn of(keys: &Map<String, Value>) -> Configuration<'_> {
-        let named = match keys.get("model_type").and_then(Value::as_str).unwrap_or_default() {
-            "" if keys.contains_key("n_embd") => "gpt2",
-            "" if keys.contains_key("hidden_size") => "llama",
-            kind => kind,
+    /// Finds the text model and its family.
+    ///
+    /// # Errors
+    /// The file does not say whether the head is tied.
+    pub fn of(keys: &Map<String, Value>) -> Result<Configuration<'_>, ConfigError> {
+        let table = families();
+        let outer = keys.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let beside = ENCODERS.into_iter().filter(|key| keys.get(*key).is_some_and(is_set));
+        let beside: Vec<String> = beside.map(|key| format!("{key} (only the text model is predicted)")).collect();
+        let text = TEXT.iter().find_map(|key| keys.get(*key)?.as_object());
+        let Some(text) = text else {
+            let family = table.of_type(outer);
+            let has_encoders = family.is_some_and(|family| family.harmless.contains("vision_config"));
+            let beside = if has_encoders { beside } else { Vec::new() };
+            return Ok(Configuration { keys: Cow::Borrowed(keys), types: vec![outer], beside, family });
         };
-        let kind = families::alias(named);
-        let family = FAMILIES.iter().find(|family| family.kinds.contains(&kind));
-        let (keys, beside) = families::text_model(keys);
-        Configuration { keys, named, beside, kind, family }
+        let composite = table.composites.get(outer);
+        let usual = composite.map_or("", |composite| composite.text.as_str());
+        let inner = text.get("model_type").and_then(Value::as_str).unwrap_or(usual);
+        let mut all = text.clone();
+        let [own, of_text] = [keys, text].map(|keys| keys.get("tie_word_embeddings").and_then(Value::as_bool));
+        let tied = match composite {
+            Some(composite) if composite.or_text => Some(own.unwrap_or(composite.tied) || of_text.unwrap_or(false)),
+            Some(composite) => Some(own.unwrap_or(composite.tied)),
+            None => own.or(of_text),
+        };
+        all.extend(tied.map(|tied| ("tie_word_embeddings".to_string(), Value::from(tied))));
+        let family = table.of_type(inner).filter(|_| !outer.is_empty());
+        if tied.is_none() && family.is_some() {
+            return Err(ConfigError(format!(
+                "expected 'tie_word_embeddings' of a model of type '{outer}', found none; add it"
+            )));
+        }
+        Ok(Configuration { keys: Cow::Owned(all), types: vec![outer, inner], beside, family })
+    }
+
+    /// Returns the type that a message names.
+    pub fn named(&self) -> &str {
+        self.types[0]
+    }
+
+    pub fn reader(&self) -> Option<Reader<'_>> {
+        Some(Reader { keys: &self.keys, family: self.family? })
     }
 
     /// Returns the class in `architectures` of another family.
     pub fn other_class(&self) -> Option<&str> {
         let class = self.keys.get("architectures")?.get(0)?.as_str()?;
-        let is_of = |kind: &&str| {
+        let is_of = |kind: &str| {
             let rest = class.to_lowercase().strip_prefix(&plain(kind)).map(str::to_string);
             rest.is_some_and(|rest| ["for", "lmhead", "model"].iter().any(|next| rest.starts_with(next)))
         };
-        let of_families = FAMILIES.iter().flat_map(|family| family.kinds).copied();
-        let named = TYPES.into_iter().chain(of_families).find(is_of)?;
-        let is_own = named == self.kind || self.family.is_some_and(|family| family.kinds.contains(&named));
+        let known = families().named.values().flat_map(|family| &family.types);
+        let named = known.map(String::as_str).find(|kind| is_of(kind))?;
+        let own = self.family?;
+        let is_own = self.types.contains(&named) || own.types.iter().chain(&own.classes).any(|kind| kind == named);
         (!is_own).then_some(class)
-    }
-
-    pub fn is_known(&self) -> bool {
-        self.family.is_some() || TYPES.contains(&self.kind)
-    }
-
-    /// Whether the family reads this key.
-    pub fn reads(&self, key: &str) -> bool {
-        let of_qwen = if self.kind.starts_with("qwen") { "max_window_layers" } else { "" };
-        let of_kind = [if self.kind == "gpt2" { GPT2 } else { LLAMA }, self.family.map_or("", |one| one.keys), of_qwen];
-        of_kind.iter().any(|known| lists(known, key))
     }
 
     /// Reads the sizes.
@@ -73,29 +92,124 @@ impl Configuration<'_> {
     /// # Errors
     /// A size is missing or out of range, or keys contradict each other.
     pub fn sizes(&self) -> Result<Config, ConfigError> {
-        let keys = &*self.keys;
-        let config = match self.family {
-            _ if self.kind == "gpt2" => gpt2(keys)?,
-            Some(Family { apply, .. }) => apply(keys, llama(keys, self.kind)?)?,
-            None => llama(keys, self.kind)?,
-        };
+        let unknown = || ConfigError(format!("expected a known model_type, found '{}'", self.named()));
+        let config = decoder(self.reader().ok_or_else(unknown)?)?;
         config.validate().map_err(|error| ConfigError(error.to_string()))?;
         Ok(config)
     }
 }
 
-/// Returns the activation function. Unknown ones cost the same, but cannot be executed.
-fn function(keys: &Map<String, Value>, key: &str, default: &str) -> ActivationFunction {
-    match keys.get(key).filter(|value| !value.is_null()).map_or(Some(default), Value::as_str) {
-        Some("gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::GeluTanh,
-        Some("silu" | "swish") => ActivationFunction::Silu,
-        Some("relu2" | "squared_relu") => ActivationFunction::SquaredRelu,
-        _ => ActivationFunction::Other,
+/// Reads a model's sizes as its family names them.
+///
+/// # Errors
+/// A size is missing, or keys contradict each other.
+pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
+    let (heads, channels, layers) = (read.needed("heads")?, read.needed("hidden")?, read.needed("layers")?);
+    let (window, full_every) = windows(read, layers)?;
+    let vocabulary = read.needed("vocab")?;
+    // as transformers checks them, with a default too small for this file
+    let padding = optional(read.keys, "pad_token_id").ok().flatten();
+    if read.given("vocab")?.is_none() && padding.is_some_and(|token| token >= vocabulary) {
+        return Err(read.missing("vocab"));
+    }
+    if read.given("heads")?.is_none() && !channels.is_multiple_of(heads) {
+        return Err(read.missing("heads"));
+    }
+    let style = if read.word("norm")? == "layer" { Style::Gpt } else { Style::Llama };
+    let positions =
+        read.size("positions")?.map_or(Ok(0), |rows| Ok(rows + read.size("more_positions")?.unwrap_or(0)))?;
+    let config = Config {
+        style,
+        biases: Biases {
+            norms: read.flag("norm_bias")?,
+            qkv: read.flag("qkv_bias")?,
+            projection: read.flag("projection_bias")?,
+            mlp: read.flag("mlp_bias")?,
+            head: read.flag("head_bias")?,
+        },
+        vocabulary_multiple: read.size("vocab_multiple")?.unwrap_or(1),
+        rotary: if read.flag("rotary")? { Some(rotary(read)?) } else { None },
+        groups: read.needed("kv_heads")?,
+        head_size: read.needed("head_dim")?,
+        mlp: read.needed("ffn")?,
+        activation: if read.flag("gated")? { Activation::Gated } else { Activation::Plain },
+        function: function(read)?,
+        norm_epsilon: read.number("eps")?.unwrap_or(1e-6),
+        tied: read.flag("tied")?,
+        window,
+        full_every,
+        qk_norm: match (read.word("qk_norm")?.as_str(), read.word("qk_norm_form")?.as_str()) {
+            ("true", "each") => QkNorm::Each,
+            ("head" | "true", _) => QkNorm::Head,
+            ("all", _) => QkNorm::All,
+            _ => QkNorm::None,
+        },
+        norms: match (read.flag("one_norm")?, read.flag("pre_norms")?, read.flag("post_norms")?) {
+            (true, ..) => Norms::One,
+            (false, true, false) => Norms::Before,
+            (false, false, _) => Norms::After,
+            (false, true, true) => Norms::Both,
+        },
+        has_sinks: read.flag("sinks")?,
+        prediction_layers: read.size("mtp")?.unwrap_or(0),
+        experts: experts(read, layers)?,
+        ..Config::gpt(vocabulary, positions, layers, heads, channels)
+    };
+    match read.size("kv_rank")? {
+        Some(key_rank) => latent(read, key_rank, config),
+        None => Ok(config),
     }
 }
 
+fn experts(read: Reader<'_>, layers: usize) -> Result<Option<Experts>, ConfigError> {
+    if !read.family.properties.contains_key("experts") || read.size("experts")? == Some(0) {
+        return Ok(None);
+    }
+    let (dense_first, every) = mixtures(read, layers)?;
+    let groups = read.size("router_groups")?.unwrap_or(1).max(1);
+    let shared_width = read.size("shared_ffn")?.unwrap_or(0);
+    Ok(Some(Experts {
+        shared_width,
+        has_shared_gate: shared_width > 0 && read.flag("shared_gate")?,
+        dense_first,
+        every,
+        router_groups: groups,
+        group_top_k: read.size("group_top_k")?.unwrap_or(groups).max(1),
+        ..Experts::new(read.needed("experts")?, read.needed("top_k")?, read.needed("moe_ffn")?)
+    }))
+}
+
+fn latent(read: Reader<'_>, key_rank: usize, config: Config) -> Result<Config, ConfigError> {
+    if config.groups != config.heads {
+        return Err(ConfigError(format!(
+            "expected as many key and value heads as heads with latent attention, found {} and {}; correct 'num_key_value_heads'",
+            config.groups, config.heads
+        )));
+    }
+    Ok(config.with_latent(Latent {
+        query_rank: read.size("q_rank")?,
+        key_rank,
+        plain_size: read.needed("nope_dim")?,
+        rotary_size: read.needed("rope_dim")?,
+        value_size: read.needed("value_dim")?,
+    }))
+}
+
+/// Returns the activation function. Unknown ones cost the same, but cannot be executed.
+fn function(read: Reader<'_>) -> Result<ActivationFunction, ConfigError> {
+    let fixed = read.word("function")?;
+    let word = if fixed.is_empty() { read.word("act")? } else { fixed };
+    Ok(match word.as_str() {
+        "gelu_new" | "gelu_pytorch_tanh" => ActivationFunction::GeluTanh,
+        "silu" | "swish" => ActivationFunction::Silu,
+        "relu2" | "squared_relu" => ActivationFunction::SquaredRelu,
+        _ => ActivationFunction::Other,
+    })
+}
+
 /// Reads the rotary positions, at the top level or under `rope_parameters`, where later versions of `transformers` write them.
-fn rotary(keys: &Map<String, Value>) -> Result<Rotary, ConfigError> {
+fn rotary(read: Reader<'_>) -> Result<Rotary, ConfigError> {
+    let keys = read.keys;
     let given = ["rope_parameters", "rope_scaling"].iter().find(|key| keys.get(**key).is_some_and(is_set));
     let nested = match given.and_then(|key| keys.get_key_value(*key)) {
         None => None,
@@ -140,57 +254,4 @@ fn rotary(keys: &Map<String, Value>) -> Result<Rotary, ConfigError> {
         },
     };
     Ok(Rotary { theta, scaling })
-}
-
-fn gpt2(keys: &Map<String, Value>) -> Result<Config, ConfigError> {
-    let size = |key| size(keys, key, GPT2);
-    let (layers, heads, channels) = (size("n_layer")?, size("n_head")?, size("n_embd")?);
-    let positions = agree(keys, "n_positions", "n_ctx")?.unwrap_or(1024);
-    divides("n_embd", channels, "n_head", heads)?;
-    let gpt = Config::gpt(size("vocab_size")?, positions, layers, heads, channels);
-    let mlp = optional(keys, "n_inner")?.unwrap_or(gpt.mlp);
-    let norm_epsilon = number(keys, "layer_norm_epsilon")?.unwrap_or(1e-5);
-    let function = function(keys, "activation_function", "gelu_new");
-    Ok(Config { mlp, function, norm_epsilon, tied: flag(keys, "tie_word_embeddings", true)?, ..gpt })
-}
-
-/// Channels per head of families whose default is not the hidden size by heads.
-const HEAD_SIZES: [(&str, usize); 3] = [("qwen3", 128), ("gemma2", 256), ("gpt_oss", 64)];
-
-fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
-    let size = |key| size(keys, key, LLAMA);
-    let (heads, channels) = (size("num_attention_heads")?, size("hidden_size")?);
-    let usual = HEAD_SIZES.iter().find(|(family, _)| *family == kind).map(|(_, size)| *size);
-    let head_size = match optional(keys, "head_dim")?.or(usual) {
-        Some(size) => size,
-        None => {
-            divides("hidden_size", channels, "num_attention_heads", heads)?;
-            channels / heads
-        }
-    };
-    let attention_bias = flag(keys, "attention_bias", kind == "gpt_oss")?;
-    let layers = size("num_hidden_layers")?;
-    let (window, full_every) = windows(keys, kind, layers)?;
-    let biases = Biases {
-        norms: false,
-        qkv: attention_bias || kind == "qwen2",
-        projection: attention_bias && kind != "qwen2", // whose biases are fixed
-        mlp: flag(keys, "mlp_bias", false)?,
-    };
-    Ok(Config {
-        style: Style::Llama,
-        biases,
-        vocabulary_multiple: 1,
-        rotary: Some(rotary(keys)?),
-        groups: optional(keys, "num_key_value_heads")?.unwrap_or(heads),
-        head_size,
-        mlp: size("intermediate_size")?,
-        activation: Activation::Gated,
-        function: function(keys, "hidden_act", "silu"),
-        norm_epsilon: number(keys, "rms_norm_eps")?.unwrap_or(1e-6),
-        tied: flag(keys, "tie_word_embeddings", false)?,
-        window,
-        full_every,
-        ..Config::gpt(size("vocab_size")?, 0, layers, heads, channels)
-    })
 }

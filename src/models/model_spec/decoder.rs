@@ -6,7 +6,7 @@ use super::part::Initial::{Normal, One, Zero};
 use super::part::{BLOCK, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor, WINDOW_BLOCK, WINDOW_MIXTURE};
 use super::spec::ModelSpec;
 use super::split::Block;
-use super::transformer::{Activation, Biases, Config, Style};
+use super::transformer::{Activation, Biases, Config, Norms, QkNorm, Style};
 
 /// Properties in which a model's layers differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,8 +99,16 @@ impl Decoder<'_> {
         self.norm(piece, [self.names.norms[place], self.names.biases[place]], self.config.channels);
     }
 
+    fn norm_before(&self, piece: &mut LayerPiece, place: usize) {
+        match self.config.norms {
+            Norms::Before | Norms::Both => self.norm_at(piece, place),
+            Norms::One if place == 0 => self.norm_at(piece, place),
+            Norms::One | Norms::After => {}
+        }
+    }
+
     fn norm_after(&self, piece: &mut LayerPiece, name: &'static str) {
-        if self.config.post_norms {
+        if matches!(self.config.norms, Norms::After | Norms::Both) {
             self.norm(piece, [name, "post_norm_bias"], self.config.channels);
         }
     }
@@ -170,7 +178,7 @@ impl Decoder<'_> {
 
     fn add_layer(&self, piece: &mut LayerPiece, kind: LayerKind) {
         let width = self.config.channels;
-        self.norm_at(piece, 0);
+        self.norm_before(piece, 0);
         let window = self.config.window.filter(|_| kind.has_window);
         match &self.config.latent {
             Some(latent) => self.add_latent(piece, latent, window),
@@ -178,7 +186,7 @@ impl Decoder<'_> {
         }
         self.norm_after(piece, "post_attention_norm");
         piece.operations.push(Operation::Add { width });
-        self.norm_at(piece, 1);
+        self.norm_before(piece, 1);
         match self.config.experts.filter(|_| kind.has_experts) {
             Some(experts) => self.add_experts(piece, &experts),
             None => self.add_mlp(piece),
@@ -192,11 +200,17 @@ impl Decoder<'_> {
         let (query, keys) = (projected.unwrap_or(heads * size), Block::copied(groups, size));
         let blocks = [Block::new(heads, size), keys, keys];
         self.weight(piece, 0, [(heads + 2 * groups) * size, c], Normal(0.02), 0, &blocks);
-        if self.config.qk_norm {
-            let norms =
-                [heads, groups].map(|heads| Operation::Norm { width: heads * size, statistics: heads, vectors: 1 });
-            piece.tensors.extend(["q_norm", "k_norm"].map(|name| Tensor::new(name, [size], One)));
-            piece.operations.extend(norms);
+        for (name, heads) in [("q_norm", heads), ("k_norm", groups)] {
+            let (width, statistics) = match self.config.qk_norm {
+                QkNorm::None => continue,
+                QkNorm::Head => (size, heads),
+                QkNorm::Each => (heads * size, heads),
+                QkNorm::All => (heads * size, 1),
+            };
+            piece.add(
+                [Tensor::new(name, [width], One)],
+                Operation::Norm { width: heads * size, statistics, vectors: 1 },
+            );
         }
         if self.config.rotary.is_some() {
             piece.operations.push(Operation::Rotate { width: (heads + groups) * size });
@@ -263,6 +277,9 @@ impl Decoder<'_> {
             piece.operations.push(Operation::Activate { inputs: gates * shared, outputs: shared });
             let down = Tensor::new("shared_w2", [c, shared], self.projection()).split(1, &halves[..1]);
             self.product(piece, down, None);
+            if experts.has_shared_gate {
+                self.product(piece, Tensor::new("shared_gate", [1, c], Normal(0.02)), None);
+            }
         }
         let has_bias = self.config.biases.mlp;
         let router = Tensor::new("router", [count, c], Normal(0.02));
@@ -313,6 +330,7 @@ impl Decoder<'_> {
         let mut piece = LayerPiece::default();
         self.norm_at(&mut piece, 2);
         piece.operations.extend(vec![Operation::Classify { width, vocabulary }; 1 + prediction_layers]);
+        piece.tensors.extend(self.config.biases.head.then(|| Tensor::new("output_bias", [vocabulary], Zero)));
         Part { name: HEAD, count: 1, groups: vec![piece.tensors, vec![output]], operations: piece.operations }
     }
 }

@@ -103,3 +103,12 @@ pub(super) fn is_set(value: &Value) -> bool {
         Value::Object(map) => !map.is_empty(),
     }
 }
+
+/// A value, unless it is long.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "a list".to_string(),
+        Value::Object(_) => "an object".to_string(),
+        value => value.to_string(),
+    }
+}

@@ -13,6 +13,8 @@ pub struct Experts {
     pub width: usize,
     /// Width of all shared experts together, which every token passes; 0 without.
     pub shared_width: usize,
+    /// Whether a gate of each token scales what the shared experts say.
+    pub has_shared_gate: bool,
     /// Number of first layers that have a dense MLP.
     pub dense_first: usize,
     /// Every n-th of the other layers has experts; 1: all.
@@ -26,7 +28,17 @@ pub struct Experts {
 impl Experts {
     /// Experts in every layer, without shared ones or groups.
     pub const fn new(count: usize, top_k: usize, width: usize) -> Experts {
-        Experts { count, top_k, width, shared_width: 0, dense_first: 0, every: 1, router_groups: 1, group_top_k: 1 }
+        Experts {
+            count,
+            top_k,
+            width,
+            shared_width: 0,
+            has_shared_gate: false,
+            dense_first: 0,
+            every: 1,
+            router_groups: 1,
+            group_top_k: 1,
+        }
     }
 
     /// Returns whether layer number `layer` has experts.

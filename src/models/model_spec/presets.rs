@@ -33,7 +33,7 @@ pub fn transformer_named(name: &str) -> Option<Config> {
     let (_, text) = FILES.iter().find(|(file, _)| plain(file) == name)?;
     let config = match shape::is_shape(text) {
         true => shape::read(text, 0),
-        false => json::object(text, "a model").and_then(|keys| Configuration::of(&keys).sizes()),
+        false => json::object(text, "a model").and_then(|keys| Configuration::of(&keys)?.sizes()),
     };
     Some(config.expect("a test reads every file"))
 }

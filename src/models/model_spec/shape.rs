@@ -4,7 +4,7 @@ use super::json;
 use super::keys::{ConfigError, agree, divides, flag, latent, lists, optional, size};
 use super::mixture::Experts;
 use super::operation::Window;
-use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, Style};
+use super::transformer::{Activation, ActivationFunction, Biases, Config, QkNorm, Rotary, Style};
 use serde_json::{Map, Value};
 
 type Keys = Map<String, Value>;
@@ -149,7 +149,7 @@ fn dense(keys: &Keys, sequence: usize) -> Result<Config, ConfigError> {
         embedding_norm: flag(keys, "embedding_norm", false)?,
         projected: optional(keys, "projected")?,
         tied: flag(keys, "tied", is_gpt)?,
-        qk_norm: flag(keys, "qk_norm", false)?,
+        qk_norm: if flag(keys, "qk_norm", false)? { QkNorm::Head } else { QkNorm::None },
         prediction_layers: optional(keys, "mtp_layers")?.unwrap_or(0),
         ..Config::gpt(
             size(keys, "vocab", NEEDED)?,

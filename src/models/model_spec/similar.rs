@@ -1,9 +1,11 @@
 //! The built-in model most similar to one that is not read: of the same kind, by parameters.
 
-use super::keys::{latent, optional};
-use super::mixture::Experts;
+use super::configuration::decoder;
+use super::families::families;
+use super::keys::optional;
 use super::presets::{names, transformer_named};
-use super::transformer::{Activation, Biases, Config, Style};
+use super::reader::Reader;
+use super::transformer::{Activation, Config, Style};
 use serde_json::{Map, Value};
 
 type Keys = Map<String, Value>;
@@ -34,55 +36,29 @@ fn parameters(config: &Config) -> [f64; 2] {
 
 /// Returns a decoder of about the sizes that `keys` name, by the names that families use.
 fn sketch(keys: &Keys) -> Option<Config> {
-    let size = |names: &str| {
-        let found = names.split(' ').find_map(|key| optional(keys, key).ok().flatten());
-        found.filter(|&size| size > 0)
-    };
-    let width = size("hidden_size n_embd d_model")?;
-    let heads = size("num_attention_heads n_head n_heads")?;
-    let mlp = size("dense_intermediate_size intermediate_size n_inner").unwrap_or(width.checked_mul(4)?);
-    let is_gated = !["mlp_hidden_act", "activation_function"].iter().any(|key| keys.contains_key(*key));
-    let config = Config {
-        style: if keys.contains_key("n_embd") { Style::Gpt } else { Style::Llama },
-        biases: Biases::NONE,
-        vocabulary_multiple: 1,
-        groups: size("num_key_value_heads").filter(|groups| heads.is_multiple_of(*groups)).unwrap_or(heads),
-        head_size: size("head_dim").unwrap_or((width / heads).max(1)),
-        mlp,
-        activation: if is_gated { Activation::Gated } else { Activation::Plain },
-        tied: keys.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
-        ..Config::gpt(size("vocab_size")?, 0, layers(keys)?, heads, width)
-    };
-    let config = match latent(keys, "") {
-        Ok(latent) => config.with_latent(latent),
-        Err(_) => config,
-    };
-    let count = size("n_routed_experts num_experts num_local_experts num_routed_experts");
-    let experts = count.map(|count| {
-        let width = size("moe_intermediate_size intermediate_size").unwrap_or(mlp);
-        let shared = size("n_shared_experts num_shared_experts").unwrap_or(0).saturating_mul(width);
-        let shared =
-            size("moe_shared_expert_intermediate_size shared_expert_intermediate_size shared_intermediate_size")
-                .unwrap_or(shared);
-        let narrow = size("moe_latent_size routed_expert_hidden_size").map_or(width, |latent| {
-            (width as u128 * latent as u128 / config.channels as u128).clamp(1, width as u128) as usize
-        });
-        Experts {
-            shared_width: shared,
-            dense_first: size("first_k_dense_replace").unwrap_or(0),
-            every: size("expert_layer_period interleave_moe_layer_step").unwrap_or(1),
-            ..Experts::new(
-                count,
-                size("num_experts_per_tok num_experts_per_token experts_per_token top_k_experts").unwrap_or(1),
-                narrow,
-            )
-        }
-    });
-    let config = Config { experts, ..config };
+    let family = families().named.get("any")?;
+    let mut keys = keys.clone();
+    keys.extend(layers(&keys).map(|layers| ("num_hidden_layers".to_string(), Value::from(layers))));
+    let read = Reader { keys: &keys, family };
+    let has_experts = read.size("experts").ok()?.is_some();
+    let mut config =
+        decoder(if has_experts { read } else { Reader { keys: &keys, family: families().named.get("any_dense")? } })
+            .ok()?;
+    let is_gpt = keys.contains_key("n_embd");
+    let is_plain = ["mlp_hidden_act", "activation_function"].iter().any(|key| keys.contains_key(*key));
+    config.style = if is_gpt { Style::Gpt } else { Style::Llama };
+    config.activation = if is_plain { Activation::Plain } else { Activation::Gated };
+    let latent = optional(&keys, "moe_latent_size")
+        .ok()
+        .flatten()
+        .or(optional(&keys, "routed_expert_hidden_size").ok().flatten());
+    if let (Some(experts), Some(latent)) = (config.experts.as_mut(), latent) {
+        experts.width = (experts.width.saturating_mul(latent) / config.channels.max(1)).max(1);
+    }
     config.validate().ok().map(|()| config)
 }
 
-/// Returns the number of layers; of layers with one part each, the ones with experts.
+/// Returns the number of layers with experts, of layers with one part each.
 fn layers(keys: &Keys) -> Option<usize> {
     let pattern = keys.get("hybrid_override_pattern").and_then(Value::as_str);
     let list = keys.get("layers_block_type").and_then(Value::as_array);
@@ -91,6 +67,5 @@ fn layers(keys: &Keys) -> Option<usize> {
         (None, Some(list)) => list.iter().filter(|kind| *kind == "moe").count(),
         (None, None) => 0,
     };
-    let all = ["num_hidden_layers", "n_layer", "n_layers"].iter().find_map(|key| optional(keys, key).ok().flatten());
-    if with_experts > 0 { Some(with_experts) } else { all }
+    (with_experts > 0).then_some(with_experts)
 }

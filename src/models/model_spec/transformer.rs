@@ -49,13 +49,41 @@ pub struct Biases {
     pub projection: bool,
     /// Both products of the MLP.
     pub mlp: bool,
+    /// The head.
+    pub head: bool,
 }
 
 impl Biases {
-    /// All of them: GPT-2.
-    pub const ALL: Biases = Biases { norms: true, qkv: true, projection: true, mlp: true };
+    /// Those of GPT-2: all but the head's.
+    pub const ALL: Biases = Biases { norms: true, qkv: true, projection: true, mlp: true, head: false };
     /// None: Llama.
-    pub const NONE: Biases = Biases { norms: false, qkv: false, projection: false, mlp: false };
+    pub const NONE: Biases = Biases { norms: false, qkv: false, projection: false, mlp: false, head: false };
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Of each head alone, with the same weights: Qwen3.
+    Head,
+    /// Of each head, with weights of its own: Command R+.
+    Each,
+    /// Of all heads together: OLMo 2.
+    All,
+}
+
+/// Norms of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norms {
+    /// Before attention and MLP.
+    Before,
+    /// After both, before their outputs are added: OLMo 2.
+    After,
+    /// Before and after: Gemma 2.
+    Both,
+    /// One, whose output attention and MLP take: Cohere.
+    One,
 }
 
 /// Shape of the MLP's activation.
@@ -177,10 +205,10 @@ pub struct Config {
     pub full_every: usize,
     /// Input width of the attention's output projection, if it differs from `heads` x `head_size`.
     pub projected: Option<usize>,
-    /// Whether queries and keys are normalized by head, as in Qwen3.
-    pub qk_norm: bool,
-    /// Whether the outputs of attention and MLP are normalized, too, as in Gemma 2.
-    pub post_norms: bool,
+    /// Norms of queries and keys.
+    pub qk_norm: QkNorm,
+    /// Where layers have norms.
+    pub norms: Norms,
     /// Whether each head has a learned score that no key has, as in gpt-oss.
     pub has_sinks: bool,
     /// Experts in place of the MLP, if any; `mlp` is the width in layers without them.
@@ -217,8 +245,8 @@ impl Config {
             window: None,
             full_every: 0,
             projected: None,
-            qk_norm: false,
-            post_norms: false,
+            qk_norm: QkNorm::None,
+            norms: Norms::Before,
             has_sinks: false,
             experts: None,
             latent: None,

@@ -4,7 +4,7 @@ use super::layers::compile;
 use crate::compute::TensorShare;
 use anyhow::{Result, bail, ensure};
 use pipesim_models::model_spec::other_values;
-use pipesim_models::model_spec::transformer::{Config, RotaryScaling};
+use pipesim_models::model_spec::transformer::{Config, Norms, QkNorm, RotaryScaling};
 use serde_json::{Map, Value};
 
 /// Checks that every operation of the model's description can be executed.
@@ -19,7 +19,7 @@ pub fn check_executable(config: &Config) -> Result<()> {
         config.prediction_layers == 0,
         "expected predictions of the next token alone, found multi-token prediction"
     );
-    let has_norms = config.qk_norm || config.post_norms || config.has_sinks;
+    let has_norms = config.qk_norm != QkNorm::None || config.norms != Norms::Before || config.has_sinks;
     ensure!(
         !has_norms,
         "expected one norm before attention and one before the MLP, found other norms or attention sinks"
