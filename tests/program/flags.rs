@@ -190,6 +190,7 @@ struct Setting {
 }
 
 const COLOR: (&str, &str) = ("color", "only what is drawn has colours, and asking for some elsewhere does no harm");
+const SENTENCES: (&str, &str) = ("ascii", "the sentences are ASCII");
 const QUIET: (&str, &str) = ("quiet", "there is nothing to say");
 const WARMUP: (&str, &str) = ("warmup", "steps that leave no trace; that they are made is tested by their time");
 const TIMEOUT: (&str, &str) = ("timeout", "nobody waits so long");
@@ -275,7 +276,7 @@ const SETTINGS: &[Setting] = &[
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
         refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
-        same: &[("max-active-stages", "the collectives take no time"), QUIET],
+        same: &[SENTENCES, ("max-active-stages", "the collectives take no time"), QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
@@ -359,7 +360,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
         refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
-        same: &[("max-active-stages", "the collectives take no time")],
+        same: &[SENTENCES, ("max-active-stages", "the collectives take no time")],
     },
     Setting {
         command: "compare $D/predicted.json --format json",
@@ -457,6 +458,7 @@ const SETTINGS: &[Setting] = &[
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size palette no-memory no-waits \
                   no-notes window collapse question micro",
         same: &[
+            SENTENCES,
             QUIET,
             OWN,
             DP,

@@ -200,7 +200,8 @@ impl Explain {
             };
             let sentences = sentences.map(list).collect::<String>();
             let rest = if untried.is_empty() { String::new() } else { wrap(&untried, 0) + "\n" };
-            let tables = match self.tables {
+            // a proof has its row
+            let tables = match self.tables || self.exact.is_some() {
                 true => table(&report),
                 false => {
                     wrap(&["--tables says when and why each device idles, and what bounds the step.".to_string()], 0)
