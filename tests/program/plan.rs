@@ -281,9 +281,10 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--fix recompute=moe_act", "which it does not have"),
     ("--fix recompute=full,moe_act", "write it alone"),
     ("--fix ep=2", "leave ep out"),
-    ("--fix layers=a/b", "layers=20/20/21/19"),
+    ("--fix layers=a/b", "layers=20,20,21,19"),
     ("--fix layers=3/4", "add up to the model's 36"),
     ("--fix layers=18/18,pp=4", "leave"),
+    ("--fix layers=9,9,9,pp=4", "add up to the model's 36"),
     ("--fix sequence-parallel=on,tp=1", "leave one of the two out"),
     // GPUs that do not divide
     ("--gpus 64 --fix tp=6", "choose tp=4 or tp=8"),
