@@ -129,7 +129,7 @@ fn flags_are_those_of_the_programs() {
         out
     };
     let megatron = flags(
-        "--to megatron --fix tp=2,pp=2,chunks=3,micro-batch-size=1,zero=1,recompute=full,sequence-parallel=on,cp=1",
+        "--to megatron --fix tp=2,pp=2,chunks=3,micro-batch-size=1,zero=1,recompute=full,sequence-parallel=on,cp=1,layers=6/6/6/6/6/6",
     );
     for part in [
         "--tensor-model-parallel-size 2",

@@ -1,7 +1,7 @@
 //! Layers that `plan` moves between stages, against every split that `predict` can price.
 
 use crate::support::Dice;
-use pipesim::costs::{Analytic, Platform};
+use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::models::{hardware, stack, transformer_named};
 use pipesim::plans::{Fixed, Question, Search, Silent, plan};
 use pipesim::schedules::Placement;
@@ -48,7 +48,7 @@ fn small_question(dice: &mut Dice) -> Question {
     }
     let gpus = [2, 4, 8][dice.below(3)];
     let mut question = Question::new(model, machine, gpus, gpus * (1 + dice.below(4) as u32), 1024);
-    question.fixed = Fixed::parse("recompute=none,cp=1,ep=1,zero=1,zero=0").unwrap();
+    question.fixed = Fixed::parse("recompute=none,cp=1,ep=1,zero=1,zero=0,pp=2,pp=4").unwrap();
     question.keep = 100;
     question
 }
@@ -170,15 +170,15 @@ fn no_split_beats_the_plans() {
     assert!(compared * 3 > number, "{compared} of {number}");
 }
 
-/// The busiest device of the lightest split is as light as that of any.
+/// The busiest device of the lightest split is as light as that of any, of models whose layers are alike.
 #[test]
 fn the_lightest_split_is_lighter_than_all_others() {
-    for name in ["llama-3-8b", "gpt2", "qwen3-30b-a3b", "deepseek-v2-lite"] {
+    for name in ["llama-3-8b", "gpt2", "qwen3-30b-a3b"] {
         for layers in 4..9 {
             let mut model = transformer_named(name).unwrap();
             model.layers = layers;
             let machine = Platform { hardware: hardware("h100-sxm").unwrap(), stack: stack("megatron-core").unwrap() };
-            let layout = ParallelConfig { pp: 2, micro: 8, sequence: 4096, ..ParallelConfig::default() };
+            let layout = ParallelConfig { pp: 2, micro: 8, sequence: 1024, ..ParallelConfig::default() };
             let costs = Analytic::new(model, machine, layout).unwrap();
             for placement in [
                 Placement::linear(2),

@@ -16,13 +16,14 @@ use pipesim_sim::sweep;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Largest number of layouts whose splits are refined at once.
-const MOST_LAYOUTS: usize = 8;
+/// Largest number of layouts whose splits are refined at once, and of these as many as take this many times the ops of one.
+const MOST_LAYOUTS: usize = 128;
+const MOST_LARGE: usize = 8;
 /// Ops that are simulated to refine the split of one layout, and the least and most steps.
 const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
 /// Layouts whose times are this much above the best one's may become the best.
-const NEAR: f64 = 0.01;
+const NEAR: f64 = 0.05;
 
 /// What tells candidates apart: group, shape, replicas, ZeRO stage and the replicas that share states.
 pub(super) type Key = (u32, u32, u32, Zero, Option<u32>);
@@ -33,6 +34,11 @@ pub(super) struct RefinedSplit {
     layers: Vec<usize>,
     recompute: Recompute,
     pub outcome: LayoutOutcome,
+}
+
+/// Returns the number of steps of `ops` ops that refine the split of a layout.
+fn steps(ops: usize) -> usize {
+    (MOST_OPS / ops.max(1)).clamp(STEPS[0], STEPS[1])
 }
 
 pub(super) fn key(candidate: &Candidate) -> Key {
@@ -166,7 +172,14 @@ impl Search<'_> {
         let all = numbers.iter().copied().chain(near.into_iter().map(|(_, number)| number)).filter_map(moved);
         let mut work: Vec<u32> = all.filter(|number| seen.insert(*number)).collect();
         work.retain(|number| !self.climbed().contains(number));
-        work.truncate(MOST_LAYOUTS);
+        let mut left = MOST_LARGE * MOST_OPS;
+        let may = |number: &u32| {
+            let candidate = &candidates[*number as usize];
+            let ops = 2 * candidate.micro as usize * self.space.shape(candidate).placement.stages() as usize;
+            left = left.saturating_sub(ops * steps(ops));
+            left > 0
+        };
+        work = work.into_iter().take_while(may).take(MOST_LAYOUTS).collect();
         self.climbed().extend(&work);
         let found = results(self.question.host, work.len(), |which| self.climb(&candidates[work[which] as usize]));
         for (number, found) in work.iter().zip(found) {
@@ -184,7 +197,7 @@ impl Search<'_> {
             return None;
         }
         let ordered = self.order(candidate, &costs).ok()?;
-        let steps = (MOST_OPS / ordered.graph.len().max(1)).clamp(STEPS[0], STEPS[1]);
+        let steps = steps(ordered.graph.len());
         let usual = default_layers(&self.question.model, shape.placement.stages() as usize);
         let mut layers = costs.layout.layers.clone().unwrap_or_else(|| usual.clone());
         let mut climb = Climb { search: self, shape, costs, ordered: &ordered, best: f64::INFINITY, bytes: 0, steps };

@@ -240,6 +240,10 @@ impl<'a> Search<'a> {
     fn fits_without(&self, number: usize) -> bool {
         let (candidates, groups) = (&self.space.candidates, &self.space.groups);
         let own = candidates[number];
+        if self.space.shape(&own).moves {
+            // layers that move fit, or are recomputed, in other splits
+            return false;
+        }
         let group = groups[own.group as usize];
         let plain = groups.binary_search(&PlanGroup { recompute: Recompute::None, ..group });
         let Some(plain) = plain.ok().filter(|_| group.recompute == FEWEST) else { return false };
