@@ -48,7 +48,7 @@ fn small_question(dice: &mut Dice) -> Question {
     }
     let gpus = [2, 4, 8][dice.below(3)];
     let mut question = Question::new(model, machine, gpus, gpus * (1 + dice.below(4) as u32), 1024);
-    question.fixed = Fixed::parse("recompute=none,cp=1,ep=1,zero=1,zero=0,pp=2,pp=4").unwrap();
+    question.fixed = Fixed::parse("recompute=none,cp=1,ep=1,zero=0,zero=1,pp=2,pp=4").unwrap();
     question.keep = 100;
     question
 }

@@ -22,6 +22,8 @@ const MOST_LARGE: usize = 8;
 /// Ops that are simulated to refine the split of one layout, and the least and most steps.
 const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
+/// Largest number of stages between which two layers move at once.
+const FEW_STAGES: usize = 8;
 /// Layouts whose times are this much above the best one's may become the best.
 const NEAR: f64 = 0.05;
 
@@ -213,30 +215,33 @@ impl Search<'_> {
 }
 
 impl Climb<'_> {
-    /// Moves single layers while that shortens the iteration.
+    /// Moves single layers, between few stages also two at once, while that shortens the iteration.
     fn run(&mut self, layers: &mut [usize]) {
         let stages = layers.len();
-        let pairs: Vec<(usize, usize)> = (0..stages)
-            .flat_map(|from| (0..stages).map(move |to| (from, to)))
-            .filter(|(from, to)| from != to)
+        // one layer may only help after another
+        let most = if stages <= FEW_STAGES { 2 } else { 1 };
+        let pairs: Vec<(usize, usize, usize)> = (1..=most)
+            .flat_map(|count| (0..stages).map(move |from| (count, from)))
+            .flat_map(|(count, from)| (0..stages).map(move |to| (from, to, count)))
+            .filter(|(from, to, _)| from != to)
             .collect();
         // until no pair helps since the last that did
         let (mut at, mut failed) = (0, 0);
         while failed < pairs.len() && self.steps > 0 {
-            let (from, to) = pairs[at];
+            let (from, to, count) = pairs[at];
             at = (at + 1) % pairs.len();
             failed += 1;
             let is_inner = from > 0 && from + 1 < stages;
-            if layers[from] <= usize::from(is_inner) {
+            if layers[from] < count + usize::from(is_inner) {
                 continue;
             }
-            layers[from] -= 1;
-            layers[to] += 1;
+            layers[from] -= count;
+            layers[to] += count;
             if self.offer(layers) {
                 failed = 0;
             } else {
-                layers[from] += 1;
-                layers[to] -= 1;
+                layers[from] += count;
+                layers[to] -= count;
             }
         }
     }
