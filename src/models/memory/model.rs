@@ -59,7 +59,7 @@ impl MemoryModel {
         let mut left: Vec<SavedActivations> = Vec::with_capacity(stages.len());
         for (number, stage) in stages.iter().enumerate() {
             let same = stages[..number].iter().rposition(|other| is_ordered && other.counts().eq(stage.counts()));
-            left.push(same.map_or_else(|| self.left(stage), |same| left[same].clone()));
+            left.push(same.map_or_else(|| self.left(stage), |same| left[same]));
         }
         left
     }
