@@ -129,7 +129,7 @@ fn flags_are_those_of_the_programs() {
         out
     };
     let megatron = flags(
-        "--to megatron --fix tp=2,pp=2,chunks=3,micro-batch-size=1,zero=1,recompute=full,sequence-parallel=on,cp=1",
+        "--to megatron --fix tp=2,pp=2,chunks=3,micro-batch-size=1,zero=1,recompute=full,sequence-parallel=on,cp=1,layers=6/6/6/6/6/6",
     );
     for part in [
         "--tensor-model-parallel-size 2",
@@ -371,9 +371,10 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("--fix recompute=moe_act", "which it does not have"),
     ("--fix recompute=full,moe_act", "write it alone"),
     ("--fix ep=2", "leave ep out"),
-    ("--fix layers=a/b", "layers=20/20/21/19"),
+    ("--fix layers=a/b", "layers=20,20,21,19"),
     ("--fix layers=3/4", "add up to the model's 36"),
     ("--fix layers=18/18,pp=4", "leave"),
+    ("--fix layers=9,9,9,pp=4", "add up to the model's 36"),
     ("--fix sequence-parallel=on,tp=1", "leave one of the two out"),
     // GPUs that do not divide
     ("--gpus 64 --fix tp=6", "choose tp=4 or tp=8"),

@@ -242,6 +242,8 @@ fn fronts_and_maps_agree_with_the_answer() {
         let plans = plan(&one, BTreeMap::new(), &Silent).unwrap().plans;
         plans.iter().map(|plan| plan.estimate.iteration_s).fold(f64::INFINITY, f64::min)
     };
+    // only the layers of the best layouts are moved one by one
+    let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 0.01, "{one} {other}");
     let front = fronts(&search, &Silent);
     let points: Vec<(u64, f64)> =
         front.memory.iter().map(|plan| (plan.memory_bytes(), plan.estimate.iteration_s)).collect();
@@ -249,17 +251,17 @@ fn fronts_and_maps_agree_with_the_answer() {
         points.len() > 1 && points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1),
         "{points:?}"
     );
-    assert_eq!(points.last().unwrap().1, best(8));
+    near(points.last().unwrap().1, best(8));
     assert_eq!(front.gpus.iter().map(|plan| plan.layout.gpus()).collect::<Vec<_>>(), [4, 8, 16]);
-    assert_eq!(front.gpus[0].estimate.iteration_s, best(4));
+    near(front.gpus[0].estimate.iteration_s, best(4));
     let cells = heat_map(&search, &Silent);
     let fastest = cells.iter().map(|plan| plan.estimate.iteration_s).fold(f64::INFINITY, f64::min);
-    assert_eq!(fastest, best(8));
+    near(fastest, best(8));
     let per_gpu = Question { objective: Objective::TokensPerGpu, ..question.clone() };
     let plans = plan(&per_gpu, BTreeMap::new(), &Silent).unwrap().plans;
     let most = plans.iter().map(|plan| plan.estimate.tokens_per_second_per_gpu).fold(0.0, f64::max);
     let each = front.gpus.iter().map(|plan| plan.estimate.tokens_per_second_per_gpu).fold(0.0, f64::max);
-    assert!((most / each - 1.0).abs() < 1e-12);
+    near(most, each);
     let fixed = Question { fixed: Fixed::parse("tp=2,pp=2,recompute=full,zero=1").unwrap(), gpus: vec![8], ..question };
     for plan in plan(&fixed, BTreeMap::new(), &Silent).unwrap().plans {
         let ParallelConfig { tp, pp, dp, cp, recompute, zero, .. } = plan.layout;

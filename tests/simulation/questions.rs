@@ -84,7 +84,7 @@ fn plan_predicts_what_predict_does() {
             let is_one = move |_: &Space, candidate: &Candidate| *candidate == one;
             let found = search.best(&Limits { keep: 1, bytes: PLENTY, allows: &is_one }, &Silent);
             let Some(&(time, _)) = found.best.first() else { continue };
-            let (layout, shape) = (search.space.layout(&planned, &one), search.space.shape(&one));
+            let (layout, shape) = (search.costs(&one).unwrap().layout, search.space.shape(&one));
             let predicted = estimate(&asked(&layout, &shape.schedule, shape.names_chunks, model, machine));
             let what = || format!("{} of {model} on {machine}, {}: {layout}, {layout:?}", shape.schedule, layout.stack);
             assert_eq!(predicted.iteration_s, time, "{}", what());

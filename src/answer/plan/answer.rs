@@ -74,7 +74,8 @@ impl Search<'_> {
         let costs = self.costs(candidate)?;
         let ordered = self.order(candidate, &costs).ok()?;
         let shape = self.space.shape(candidate);
-        let table = costs.table(&shape.placement, &shape.stages).ok()?;
+        let stages = self.stages(shape, &costs)?;
+        let table = costs.table(&shape.placement, &stages).ok()?;
         let devices = sweep(&ordered.graph, &table);
         let estimate = StepEstimate::of(&costs, ordered.graph.schedule(), &devices).ok()?;
         Some(Plan {
@@ -134,12 +135,22 @@ impl Search<'_> {
     /// No layout is allowed, or none fits.
     pub fn plans(&self, observer: &dyn Observer) -> Result<Plans, PlanError> {
         let limits = Limits { keep: self.question.keep, bytes: self.question.bytes(), allows: &|_, _| true };
-        let found = self.best(&limits, observer);
+        let mut found = self.best(&limits, observer);
+        if !found.is_stopped {
+            self.refine(&[], &|_| true);
+            found = self.best(&limits, observer);
+        }
         let mut ruled_out = self.space.ruled_out.clone();
         found.ruled_out.iter().for_each(|(reason, count)| *ruled_out.entry(*reason).or_default() += count);
         let mut numbers: Vec<u32> = found.best.iter().map(|&(_, number)| number).collect();
         if let (Some(&best), false) = (found.best.first(), found.is_stopped) {
-            let preferred = if self.question.risk == Risk::Even { None } else { self.preferred(best) };
+            let takes_fastest = self.question.risk == Risk::Even;
+            let mut preferred = if takes_fastest { None } else { self.preferred(best) };
+            // its layers move, too
+            if let Some(number) = preferred {
+                self.refine(&[number], &|_| false);
+                preferred = self.preferred(best);
+            }
             // first the plan to take, then the others by their times
             if let Some(preferred) = preferred {
                 numbers.retain(|number| *number != preferred);

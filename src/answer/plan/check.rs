@@ -143,8 +143,9 @@ impl Question {
             );
         }
         let layers = self.model.layers;
-        let sum = self.fixed.layers.as_ref().map_or(layers, |layers| layers.iter().sum());
-        if sum != layers {
+        let sums =
+            self.fixed.layers.iter().map(|layers| layers.iter().fold(0_usize, |sum, &one| sum.saturating_add(one)));
+        if let Some(sum) = sums.into_iter().find(|&sum| sum != layers) {
             return refuse(format!("layers that add up to the model's {layers}"), sum, "change one of them");
         }
         let first = |set: &BTreeSet<u32>| set.first().copied().unwrap_or(1) as usize;
@@ -154,7 +155,7 @@ impl Question {
             return refuse(expected, deepest, "choose a smaller pp or fewer chunks");
         }
         let is_alone = !self.fixed.tp.is_empty() && self.fixed.tp.iter().all(|&tp| tp == 1);
-        if self.fixed.sequence_parallel == Some(true) && is_alone {
+        if self.fixed.sequence_parallel == BTreeSet::from([true]) && is_alone {
             return refuse("tp above 1 with sequence-parallel=on", 1, "leave one of the two out");
         }
         self.check_batch()

@@ -9,6 +9,7 @@ mod asked;
 mod check;
 mod flags;
 mod journal;
+mod moved;
 mod nearby;
 mod orders;
 #[cfg(feature = "pictures")]

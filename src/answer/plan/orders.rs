@@ -97,7 +97,8 @@ fn searched(open: &OpenSchedule, shape: &PlanShape, costs: &Analytic) -> Option<
         Some(room) => open.clone().capped(room),
         None => open.clone(),
     };
-    let table = costs.table(&shape.placement, &shape.stages).ok()?;
+    let stages = if shape.moves { costs.stages(shape.placement.stages()).ok()? } else { shape.stages.clone() };
+    let table = costs.table(&shape.placement, &stages).ok()?;
     let schedule = order_ops_with(&open, &table, Effort::default()).ok()?;
     Some(Arc::new(Ordered::new(TaskGraph::new(schedule).ok()?)))
 }

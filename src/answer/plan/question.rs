@@ -30,9 +30,9 @@ pub struct Fixed {
     pub recompute: Vec<Recompute>,
     pub zero: Vec<Zero>,
     pub shard: BTreeSet<u32>,
-    pub sequence_parallel: Option<bool>,
+    pub sequence_parallel: BTreeSet<bool>,
     /// Layers per stage.
-    pub layers: Option<Vec<usize>>,
+    pub layers: Vec<Vec<usize>>,
 }
 
 /// Names of the values that can be fixed, each with its aliases.
@@ -78,8 +78,8 @@ impl Fixed {
         }
         other.recompute.into_iter().for_each(|what| include(&mut self.recompute, what));
         other.zero.into_iter().for_each(|stage| include(&mut self.zero, stage));
-        self.sequence_parallel = other.sequence_parallel.or(self.sequence_parallel);
-        self.layers = other.layers.or(self.layers.take());
+        self.sequence_parallel.append(&mut other.sequence_parallel);
+        other.layers.into_iter().for_each(|layers| include(&mut self.layers, layers));
     }
 
     /// Returns the sets of numbers by key.
@@ -117,16 +117,17 @@ impl Fixed {
             "recompute" => include(&mut self.recompute, value.parse().map_err(of)?),
             "zero" => include(&mut self.zero, value.parse().map_err(of)?),
             "sequence-parallel" => {
-                self.sequence_parallel = Some(match value {
+                self.sequence_parallel.insert(match value {
                     "true" | "on" | "yes" | "1" => true,
                     "false" | "off" | "no" | "0" => false,
                     _ => return Err(PlanError::new(format!("on or off for {known}"), quoted(), "write one of them")),
                 });
             }
             "layers" => {
-                let counts: Option<Vec<usize>> = value.split('/').map(|count| count.trim().parse().ok()).collect();
-                let what = || format!("expected layers per stage as in layers=20/20/21/19, found {}", quoted());
-                self.layers = Some(counts.ok_or_else(|| PlanError::Refused(what()))?);
+                let counts: Option<Vec<usize>> =
+                    value.split(['/', ',']).map(|count| count.trim().parse().ok()).collect();
+                let what = || format!("expected layers per stage as in layers=20,20,21,19, found {}", quoted());
+                include(&mut self.layers, counts.ok_or_else(|| PlanError::Refused(what()))?);
             }
             _ => {
                 let number = [whole()?];
@@ -142,8 +143,8 @@ impl Fixed {
         match key {
             "recompute" => self.recompute.clear(),
             "zero" => self.zero.clear(),
-            "sequence-parallel" => self.sequence_parallel = None,
-            "layers" => self.layers = None,
+            "sequence-parallel" => self.sequence_parallel.clear(),
+            "layers" => self.layers.clear(),
             _ => self.numbers().into_iter().filter(|(own, _)| *own == key).for_each(|(_, set)| set.clear()),
         }
     }
@@ -161,12 +162,12 @@ fn include<T: PartialEq>(all: &mut Vec<T>, one: T) {
     }
 }
 
-/// Splits at commas, but not between parts to recompute, as in `recompute=moe_act,layernorm`.
+/// Splits at commas, but not between parts to recompute, as in `recompute=moe_act,layernorm`, and layers of stages, as in `layers=9,8,9,6`.
 fn pieces(text: &str) -> Vec<String> {
     let mut pieces: Vec<String> = Vec::new();
     for piece in text.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
         match pieces.last_mut() {
-            Some(last) if last.starts_with("recompute") && !piece.contains('=') => {
+            Some(last) if ["recompute", "layers"].iter().any(|key| last.starts_with(key)) && !piece.contains('=') => {
                 last.push(',');
                 last.push_str(piece);
             }

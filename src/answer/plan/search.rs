@@ -1,6 +1,7 @@
 //! The search: layouts are predicted in the order of their bounds until no other can be among the best.
 
 use super::journal::LayoutOutcome;
+use super::moved::{Key, RefinedSplit, key};
 use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
 use super::reason::{PlanError, Reason};
@@ -95,6 +96,9 @@ pub struct Search<'a> {
     framework: Option<&'static Framework>,
     orders: Orders,
     known: Mutex<BTreeMap<u32, LayoutOutcome>>,
+    /// Splits that simulation improved, and the layouts for which it tried.
+    refined: Mutex<BTreeMap<Key, RefinedSplit>>,
+    climbed: Mutex<BTreeSet<u32>>,
 }
 
 impl<'a> Search<'a> {
@@ -108,7 +112,8 @@ impl<'a> Search<'a> {
             refuse_all(question, framework)?;
         }
         let space = Space::new(question)?;
-        Ok(Search { question, space, framework, orders: Orders::default(), known: Mutex::default() })
+        let (orders, known, refined, climbed) = Default::default();
+        Ok(Search { question, space, framework, orders, known, refined, climbed })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -123,17 +128,12 @@ impl<'a> Search<'a> {
 
     /// Returns the costs of a candidate.
     pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
+        if self.space.shape(candidate).moves {
+            return self.moved(candidate);
+        }
         let layout = self.space.layout(self.question, candidate);
         let costs = Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()?;
-        let shape = self.space.shape(candidate);
-        match costs.layout.recompute {
-            FEWEST if shape.is_open => None,
-            FEWEST => {
-                let ordered = self.order(candidate, &costs).ok()?;
-                costs.with_fewest(self.question.bytes(), &shape.stages, &ordered.moments)
-            }
-            _ => Some(costs),
-        }
+        self.with_fewest(candidate, costs)
     }
 
     /// Returns the order of a candidate.
@@ -148,25 +148,32 @@ impl<'a> Search<'a> {
         if layout.recompute == FEWEST {
             layout.recompute = Recompute::Full;
         }
-        let least = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
-            .least(&shape.placement, &shape.stages);
+        let memory_model = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack);
+        let least = match shape.moves {
+            true => memory_model.least_of_splits(&shape.placement),
+            false => memory_model.least(&shape.placement, &shape.stages),
+        };
         if least > bytes {
             return Ok(LayoutOutcome::TooLarge(least));
         }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
-        if self.is_refused(shape, &costs) {
+        // rules take longer than the memory of layers that have moved
+        if !shape.moves && self.is_refused(shape, &costs) {
             return Ok(LayoutOutcome::Refused);
         }
-        let ordered = self.order(candidate, &costs)?;
-        let memory = costs.memory_model().memory(bytes, &shape.stages, &ordered.moments);
+        let (ordered, stages) = (self.order(candidate, &costs)?, self.stages(shape, &costs).ok_or(NoOrder::Missing)?);
+        let memory = costs.memory_model().memory(bytes, &stages, &ordered.moments);
         let used = memory.fullest().total;
         if !memory.fits {
             return Ok(LayoutOutcome::TooLarge(used));
         }
+        if shape.moves && self.is_refused(shape, &costs) {
+            return Ok(LayoutOutcome::Refused);
+        }
         let step = || {
-            let table = costs.table(&shape.placement, &shape.stages).ok()?;
+            let table = costs.table(&shape.placement, &stages).ok()?;
             let devices = sweep(&ordered.graph, &table);
-            costs.step(&shape.placement, &shape.stages, &devices, shape.splits).ok()
+            costs.step(&shape.placement, &stages, &devices, shape.splits).ok()
         };
         let step = step().ok_or(NoOrder::Missing)?;
         Ok(LayoutOutcome::Predicted { bytes: used, iteration_s: step.iteration() })
@@ -180,7 +187,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether the framework refuses a layout, or does something else. What it cannot express is predicted if it was asked for.
-    fn is_refused(&self, shape: &PlanShape, costs: &Analytic) -> bool {
+    pub(super) fn is_refused(&self, shape: &PlanShape, costs: &Analytic) -> bool {
         let Some(framework) = self.framework else { return false };
         let fixed = &self.question.fixed;
         let asks = !self.question.schedules.is_empty() || !fixed.zero.is_empty() || !fixed.recompute.is_empty();
@@ -206,7 +213,8 @@ impl<'a> Search<'a> {
         let candidate = &self.space.candidates[number as usize];
         let costs = self.costs(candidate)?;
         let ordered = self.order(candidate, &costs).ok()?;
-        let memory = costs.memory_model().memory(0, &self.space.shape(candidate).stages, &ordered.moments);
+        let stages = self.stages(self.space.shape(candidate), &costs)?;
+        let memory = costs.memory_model().memory(0, &stages, &ordered.moments);
         Some(memory.fullest().total)
     }
 
@@ -214,14 +222,28 @@ impl<'a> Search<'a> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn refined(&self) -> MutexGuard<'_, BTreeMap<Key, RefinedSplit>> {
+        self.refined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn climbed(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.climbed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn known(&self, number: u32) -> Option<LayoutOutcome> {
-        self.lock().get(&number).copied()
+        let candidate = &self.space.candidates[number as usize];
+        let refined = self.refined().get(&key(candidate)).map(|found| found.outcome);
+        refined.or_else(|| self.lock().get(&number).copied())
     }
 
     /// Returns whether a layout asks for the fewest recomputed layers and is known to fit without; their bounds are equal.
     fn fits_without(&self, number: usize) -> bool {
         let (candidates, groups) = (&self.space.candidates, &self.space.groups);
         let own = candidates[number];
+        if self.space.shape(&own).moves {
+            // layers that move fit, or are recomputed, in other splits
+            return false;
+        }
         let group = groups[own.group as usize];
         let plain = groups.binary_search(&PlanGroup { recompute: Recompute::None, ..group });
         let Some(plain) = plain.ok().filter(|_| group.recompute == FEWEST) else { return false };
@@ -270,7 +292,8 @@ impl<'a> Search<'a> {
         let PlanGroup { gpus, tp, ep, sequence_parallel, recompute, .. } = *self.space.group(candidate);
         let shape = self.space.shape(candidate);
         let numbers = [gpus, tp, ep, shape.pp, candidate.micro];
-        (&shape.schedule, numbers, recompute.is_of_layers(), candidate.zero, sequence_parallel, shape.layers.is_some())
+        let moves = shape.moves || shape.layers.is_some();
+        (&shape.schedule, numbers, recompute.is_of_layers(), candidate.zero, sequence_parallel, moves)
     }
 
     /// Finds the best layouts within `limits`, one of each kind.
@@ -298,6 +321,11 @@ impl<'a> Search<'a> {
             *found.ruled_out.entry(reason).or_default() += count;
         }
         found
+    }
+
+    /// Returns whether a layout is missing where another is the same: with the fewest recomputed layers, or layers moved.
+    fn may_be_alike(&self, candidate: &Candidate) -> bool {
+        self.space.group(candidate).recompute == FEWEST || self.space.shape(candidate).moves
     }
 
     fn may_beat(&self, bound: f64, found: &FoundLayouts, keep: usize) -> bool {
@@ -332,9 +360,7 @@ impl<'a> Search<'a> {
             let outcomes = results(self.question.host, batch.len(), outcome);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
-                    LayoutOutcome::Missing if self.space.group(&candidates[number as usize]).recompute == FEWEST => {
-                        Reason::Alike
-                    }
+                    LayoutOutcome::Missing if self.may_be_alike(&candidates[number as usize]) => Reason::Alike,
                     LayoutOutcome::Missing => Reason::Schedule,
                     LayoutOutcome::Refused => Reason::Framework,
                     LayoutOutcome::TooLarge(_) => Reason::Memory,

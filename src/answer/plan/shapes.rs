@@ -1,17 +1,19 @@
 //! Pipelines of a plan: schedule, placement, and the layers of each stage.
 
-use super::question::{Fixed, Question, divisors};
+use super::question::{Fixed, Question};
 use super::reason::{PlanError, Reason};
 use super::stacks::Abilities;
 use crate::framework::framework;
 use crate::resolve::{Selection, Variant};
 use pipesim_cost::analytic::default_layers;
 use pipesim_frameworks::Facts;
-use pipesim_models::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, PREDICTION, Part, Stage};
-use pipesim_schedule::op::Kind;
+use pipesim_models::model_spec::{ModelSpec, Stage};
 use pipesim_schedule::open::Order;
 use pipesim_schedule::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Largest number of stages per device that is tried where the layers do not divide.
+const MOST_UNEVEN: u32 = 8;
 
 /// A schedule on `pp` devices with a split of the layers.
 #[derive(Clone, Debug)]
@@ -32,9 +34,15 @@ pub struct PlanShape {
     pub needs_rounds: bool,
     /// Layers per stage; `None` for the default split.
     pub layers: Option<Vec<usize>>,
+    /// Whether each layout gets the split of the layers that suits its costs; `stages` is any split then.
+    pub moves: bool,
+    /// Whether another shape has the default split.
+    pub has_default: bool,
     pub stages: Vec<Stage>,
     /// For each device, the first device with the same number of each part.
     pub alike: Vec<u32>,
+    /// The first shape with the same bounds.
+    pub bounded_as: u32,
 }
 
 /// Returns the pipelines of all `depths`.
@@ -50,35 +58,38 @@ pub fn shapes(
         let names = if pp == 1 { vec!["1f1b".to_string()] } else { able.schedules.clone() };
         for name in names {
             for pipeline in pipelines(question, able, &name, pp, ruled_out)? {
-                let count = pipeline.placement.stages() as usize;
-                let splits = splits(question, able, &spec, &pipeline.placement);
-                if splits.is_empty() {
+                let found = pipeline.with_splits(question, able, &spec);
+                if found.is_empty() {
                     *ruled_out.entry(Reason::Layers).or_default() += 1;
                 }
-                for layers in splits {
-                    let own = layers.clone().unwrap_or_else(|| default_layers(&question.model, count));
-                    match spec.split(count, Some(&own)) {
-                        Ok(stages) => shapes.push(pipeline.with(layers, stages)),
-                        Err(_) => *ruled_out.entry(Reason::Layers).or_default() += 1,
-                    }
-                }
+                shapes.extend(found);
             }
         }
+    }
+    for number in 0..shapes.len() {
+        let same = shapes[..number].iter().position(|other| other.has_bounds_of(&shapes[number]));
+        shapes[number].bounded_as = same.unwrap_or(number) as u32;
     }
     Ok(shapes)
 }
 
-/// Returns the numbers of stages per device that split the layers evenly, with or without embedding and head as a layer each.
+/// Returns whether `count` stages hold equal numbers of layers, with or without embedding and head as a layer each.
+fn divides(question: &Question, able: &Abilities, pp: u32, chunks: u32) -> bool {
+    let (layers, count) = (question.model.layers as u32, pp.saturating_mul(chunks));
+    layers.is_multiple_of(count)
+        || able.uneven_layers && !layers.is_multiple_of(pp) && (layers + 2).is_multiple_of(count)
+}
+
+/// Returns the numbers of stages per device to try: those that split the layers evenly, and where stages may differ all up to
+/// [`MOST_UNEVEN`].
 fn chunk_counts(question: &Question, able: &Abilities, pp: u32) -> Vec<u32> {
-    let layers = question.model.layers as u32;
-    let even = |items: u32| if items.is_multiple_of(pp) { divisors(items / pp) } else { Vec::new() };
-    let mut all: BTreeSet<u32> = even(layers).into_iter().collect();
-    if able.uneven_layers && !layers.is_multiple_of(pp) {
-        all.extend(even(layers + 2));
-    }
+    let most = (question.model.layers as u32 + 2) / pp;
     let fixed = &question.fixed.chunks;
-    let fitting = fixed.iter().copied().filter(|&v| v > 1 && pp.saturating_mul(v) <= layers + 2);
-    if fixed.is_empty() { all.into_iter().filter(|&v| v > 1).collect() } else { fitting.collect() }
+    let tried = |chunks: &u32| match fixed.is_empty() {
+        true => divides(question, able, pp, *chunks) || able.uneven_layers && *chunks <= MOST_UNEVEN,
+        false => fixed.contains(chunks),
+    };
+    (2..=most).filter(tried).collect()
 }
 
 /// Returns a schedule with each number of stages per device that it may have, without layers.
@@ -121,8 +132,11 @@ fn pipelines(
                 is_open: matches!(order, Order::Open(_)),
                 needs_rounds: variant.base == "interleaved-1f1b" && pp > 1,
                 layers: None,
+                moves: false,
+                has_default: false,
                 stages: Vec::new(),
                 alike: Vec::new(),
+                bounded_as: 0,
                 placement,
             });
         }
@@ -130,11 +144,12 @@ fn pipelines(
     Ok(found)
 }
 
-/// Returns the splits of the layers to try; `None` is the default one.
-fn splits(question: &Question, able: &Abilities, spec: &ModelSpec, placement: &Placement) -> Vec<Option<Vec<usize>>> {
+/// Returns the splits of the layers to try that are the same for all layouts; `None` is the default one.
+fn splits(question: &Question, able: &Abilities, placement: &Placement) -> Vec<Option<Vec<usize>>> {
     let (layers, count) = (question.model.layers, placement.stages() as usize);
-    if let Some(given) = &question.fixed.layers {
-        return if given.len() == count { vec![Some(given.clone())] } else { Vec::new() };
+    let given = &question.fixed.layers;
+    if !given.is_empty() {
+        return given.iter().filter(|given| given.len() == count).cloned().map(Some).collect();
     }
     let usual = default_layers(&question.model, count);
     if usual.iter().sum::<usize>() != layers || usual.iter().skip(1).take(count.saturating_sub(2)).any(|&n| n == 0) {
@@ -143,14 +158,10 @@ fn splits(question: &Question, able: &Abilities, spec: &ModelSpec, placement: &P
     if !able.uneven_layers {
         return if layers.is_multiple_of(count) { vec![None] } else { Vec::new() };
     }
-    if let Some(own) = own_split(question, placement) {
-        return vec![Some(own).filter(|own| *own != usual)];
+    match own_split(question, placement) {
+        Some(own) => vec![Some(own).filter(|own| *own != usual)],
+        None => vec![None],
     }
-    let balanced = (placement.chunks() == 1 && placement.directions() == 1 && count > 1)
-        .then(|| balanced(question, spec, count))
-        .flatten()
-        .filter(|other| *other != usual);
-    [None].into_iter().chain(balanced.map(Some)).collect()
 }
 
 /// Returns the split of a framework that takes no other.
@@ -161,32 +172,46 @@ fn own_split(question: &Question, placement: &Placement) -> Option<Vec<usize>> {
     framework.split(&facts).ok()?.filter(|own| own.iter().sum::<usize>() == question.model.layers)
 }
 
-/// Returns the split whose busiest stage computes least, by FLOPs; `None` if there are more stages than layers.
-fn balanced(question: &Question, spec: &ModelSpec, count: usize) -> Option<Vec<usize>> {
-    let micro = MicroBatch { sequences: 1, tokens: question.sequence as usize };
-    let flops = |part: &Part| part.flops(Kind::F, micro) + part.flops(Kind::B, micro);
-    let whole = |name: &str| -> u128 {
-        spec.parts.iter().filter(|part| part.name == name).map(|part| part.count as u128 * flops(part)).sum()
-    };
-    let [embedding, predictions, head] = [EMBEDDING, PREDICTION, HEAD].map(whole);
-    let layers = spec.parts.iter().filter(|part| part.is_layer() && part.name != PREDICTION && part.count > 0);
-    let block = layers.map(flops).max()?;
-    let head = head + predictions;
-    let mut left = spec.outline().layers().checked_sub(count.saturating_sub(2))?;
-    let mut layers: Vec<usize> = (0..count).map(|stage| usize::from(stage > 0 && stage + 1 < count)).collect();
-    while left > 0 {
-        let load = |stage: usize| {
-            let ends = if stage == 0 { embedding } else { 0 } + if stage + 1 == count { head } else { 0 };
-            layers[stage] as u128 * block + ends
-        };
-        let least = (0..count).min_by_key(|&stage| load(stage))?;
-        layers[least] += 1;
-        left -= 1;
-    }
-    Some(layers)
+/// Returns a split of the layers in which no inner stage is empty; `None` if there are more stages than layers.
+fn some_split(layers: usize, count: usize) -> Option<Vec<usize>> {
+    let mut counts: Vec<usize> = (0..count).map(|stage| usize::from(stage > 0 && stage + 1 < count)).collect();
+    let left = layers.checked_sub(counts.iter().sum())?;
+    (0..left).for_each(|layer| counts[layer % count] += 1);
+    Some(counts)
 }
 
 impl PlanShape {
+    /// Returns the shape with each split of the layers that is tried, and with those that suit the costs.
+    fn with_splits(&self, question: &Question, able: &Abilities, spec: &ModelSpec) -> Vec<PlanShape> {
+        let count = self.placement.stages() as usize;
+        // the room of a searched order is known with one stage per device only
+        let moves = able.uneven_layers
+            && count > 1
+            && question.fixed.layers.is_empty()
+            && !(self.is_open && self.chunks > 1)
+            && own_split(question, &self.placement).is_none();
+        let is_usual = !moves
+            || !self.names_chunks
+            || !question.fixed.chunks.is_empty()
+            || divides(question, able, self.pp, self.chunks);
+        let fixed = splits(question, able, &self.placement).into_iter().filter(|_| is_usual).filter_map(|layers| {
+            let own = layers.clone().unwrap_or_else(|| default_layers(&question.model, count));
+            Some(self.with(layers, spec.split(count, Some(&own)).ok()?))
+        });
+        let mut found: Vec<PlanShape> = fixed.collect();
+        let some = some_split(spec.outline().layers(), count).filter(|_| moves);
+        if let Some(stages) = some.and_then(|some| spec.split(count, Some(&some)).ok()) {
+            found.push(PlanShape { moves, has_default: !found.is_empty(), ..self.with(None, stages) });
+        }
+        found
+    }
+
+    /// Returns whether the bounds of both are the same in all layouts.
+    fn has_bounds_of(&self, other: &PlanShape) -> bool {
+        let of = |shape: &PlanShape| (shape.pp, shape.chunks, shape.splits, shape.moves);
+        of(self) == of(other) && self.placement == other.placement && (self.moves || self.stages == other.stages)
+    }
+
     /// Returns the shape with a split of the layers.
     fn with(&self, layers: Option<Vec<usize>>, stages: Vec<Stage>) -> PlanShape {
         let placement = &self.placement;

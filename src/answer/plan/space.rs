@@ -197,8 +197,12 @@ impl PlanGroup {
         };
         let mut found = Vec::new();
         let price = question.price(self.gpus);
+        // the times of layers are the same for all pipelines of a group
+        let times = [false, true].map(|splits| costs.split_times(splits));
         for &(pp, dp) in pipelines {
             let micro = question.batch / dp / self.micro_batch_size;
+            let mut known: BTreeMap<(u32, Zero, Option<u32>), f64> = BTreeMap::new();
+            let mut pipelines: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
             for (shape, which) in shapes.iter().zip(0..).filter(|(shape, _)| shape.pp == pp) {
                 if shape.needs_rounds && !micro.is_multiple_of(pp) {
                     continue;
@@ -212,12 +216,20 @@ impl PlanGroup {
                     .filter(|&&zero| (zero == Zero::Weights) == gathers);
                 for &zero in stages {
                     (costs.layout.zero, costs.layout.shard) = (zero, None);
-                    let shards = if gathers { vec![self.shard] } else { able.shards(&costs.layout, question) };
                     let mut whole = f64::INFINITY;
+                    let shards = if gathers { vec![self.shard] } else { able.shards(&costs.layout, question) };
                     for shard in shards {
                         costs.layout.shard = shard;
-                        let least = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
-                        let bound = least * price;
+                        let mut least = || match shape.moves {
+                            true => {
+                                let times = &times[usize::from(shape.splits)];
+                                let pipeline = || costs.least_pipeline(times, &shape.placement);
+                                let pipeline = *pipelines.entry(shape.bounded_as).or_insert_with(pipeline);
+                                costs.least_of_splits(pipeline, &shape.placement, &shape.stages)
+                            }
+                            false => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
+                        };
+                        let bound = *known.entry((shape.bounded_as, zero, shard)).or_insert_with(&mut least) * price;
                         // smaller groups take more memory
                         if bound < whole {
                             found.push(Candidate { bound, group: number, shape: which, dp, micro, zero, shard });

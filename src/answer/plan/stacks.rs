@@ -120,8 +120,8 @@ impl Abilities {
         if !fixed.zero.is_empty() {
             able.zero = [fixed.zero.clone(), fixed.zero.clone()];
         }
-        if let Some(on) = fixed.sequence_parallel {
-            able.sequence_parallel = vec![on];
+        if !fixed.sequence_parallel.is_empty() {
+            able.sequence_parallel = fixed.sequence_parallel.iter().copied().collect();
         }
         able.tensor_parallel |= !fixed.tp.is_empty();
         able.context_parallel |= !fixed.cp.is_empty();

@@ -9,12 +9,14 @@ mod part;
 mod pass;
 mod room;
 mod slices;
+mod splits;
 mod step;
 mod sub_ops;
 
 pub use dispatch::ExpertTraffic;
 pub use machine::{GpuGroup, Platform, ProductShape};
 pub use pass::{Pass, Passes};
+pub use splits::SplitTimes;
 pub use step::{StepTime, TimePart};
 
 use super::{CostError, CostTable, OpTime, Summary, TickUnits};
@@ -176,7 +178,13 @@ impl Analytic {
 
     /// Returns the passes of each op's stage on the device that runs it.
     fn passes_on<'a>(&'a self, placement: &'a Placement, stages: &'a [Stage]) -> impl Fn(Op) -> Passes + 'a {
-        let usual: Vec<Passes> = stages.iter().map(|stage| self.passes(stage)).collect();
+        // where kinds of layers alternate and some are recomputed, stages with the same numbers may differ
+        let is_counted = self.kept.is_empty() || self.spec.order.is_empty();
+        let mut usual: Vec<Passes> = Vec::with_capacity(stages.len());
+        for (number, stage) in stages.iter().enumerate() {
+            let same = stages[..number].last().is_some_and(|other| is_counted && other.counts().eq(stage.counts()));
+            usual.push(if same { usual[number - 1] } else { self.passes(stage) });
+        }
         move |op| match self.others.get(&placement.device_of(op)) {
             Some(own) => own.passes(&stages[op.stage() as usize]),
             None => usual[op.stage() as usize],

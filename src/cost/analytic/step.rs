@@ -100,20 +100,24 @@ impl Analytic {
     /// complete.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.on(device).passes(&stages[stage as usize]).backward.total();
-        let one: f64 = placement.stages_of(device).map(of).sum();
+        self.window(placement.stages_of(device).map(of).sum(), placement)
+    }
+
+    /// Returns [`Analytic::backward`] of a device whose stages take `one` second per micro-batch.
+    pub(super) fn window(&self, one: f64, placement: &Placement) -> f64 {
         let later = f64::from(self.layout.micro.min(self.layout.pp)) - 1.0;
         one * (1.0 + later * (1.0 - 1.0 / self.chunks(placement)))
     }
 
     /// Returns the number of chunks per device whose gradients are exchanged one after the other, next to backwards.
-    fn chunks(&self, placement: &Placement) -> f64 {
+    pub(super) fn chunks(&self, placement: &Placement) -> f64 {
         let chunks = placement.stages() / placement.devices().max(1);
         let overlaps = self.machine.stack.overlaps_chunks > 0.0 && placement.directions() == 1;
         if overlaps { f64::from(chunks.max(1)) } else { 1.0 }
     }
 
     pub(super) fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
-        let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.on(device).machine);
+        let (layout, stack) = (&self.layout, &self.machine.stack);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
         let groups = self.rank_parameters(held);
         let own = self.on(device);
@@ -126,9 +130,14 @@ impl Analytic {
             Zero::None => parameters,
             _ => parameters / f64::from(replicas.shard),
         };
-        let parameters = groups.into_iter().map(updated).sum::<f64>();
-        let here = machine.traffic(parameters * (1.0 - layout.optimizer_offload) * stack.optimizer_bytes);
-        After { exchange: exposed, optimizer: here.max(self.host_update(parameters * layout.optimizer_offload)) }
+        After { exchange: exposed, optimizer: self.update(own, groups.into_iter().map(updated).sum()) }
+    }
+
+    /// Returns the time in which the device with the costs `own` updates `parameters`.
+    pub(super) fn update(&self, own: &Analytic, parameters: f64) -> f64 {
+        let (offload, stack) = (self.layout.optimizer_offload, &self.machine.stack);
+        let here = own.machine.traffic(parameters * (1.0 - offload) * stack.optimizer_bytes);
+        here.max(self.host_update(parameters * offload))
     }
 
     /// Returns the time in which the host updates `parameters`, as Megatron's `HybridDeviceOptimizer`: it gets gradients, and sends weights
@@ -147,7 +156,7 @@ impl Analytic {
 
     /// Returns the time in which `replicas` exchange gradients of `parameters` each, and weights. If groups of them hold the same shards, these
     /// scatter gradients within, then sum shards across, in one stream (Megatron's `param_and_grad_buffer.py`), and gather within.
-    fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
+    pub(super) fn exchange(&self, parameters: f64, replicas: Replicas) -> f64 {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let group = machine.group(layout, replicas);
         let gradients = parameters * stack.reduced(layout.precision);

@@ -40,9 +40,28 @@ impl MemoryModel {
 
     /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
     pub fn memory(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
-        let per_device: Vec<DeviceMemory> =
-            (0..schedule.devices()).map(|device| self.device(device, stages, schedule)).collect();
+        let left = if self.stack.outputs_kept == 1.0 { Vec::new() } else { self.all_left(stages) };
+        let of = |device: u32| match left.is_empty() {
+            true => self.device(device, stages, schedule),
+            false => {
+                let peak = peak_by(schedule.program(device), &left, |peak| self.taken(peak));
+                self.device_at(device, stages, schedule, peak)
+            }
+        };
+        let per_device: Vec<DeviceMemory> = (0..schedule.devices()).map(of).collect();
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
+    }
+
+    /// Returns [`MemoryModel::left`] of each stage, calculated once for stages that hold the same.
+    fn all_left(&self, stages: &[Stage]) -> Vec<SavedActivations> {
+        // where kinds of layers alternate, stages with the same numbers may differ in their order
+        let is_ordered = self.spec.outline().order.is_empty();
+        let mut left: Vec<SavedActivations> = Vec::with_capacity(stages.len());
+        for (number, stage) in stages.iter().enumerate() {
+            let same = stages[..number].iter().rposition(|other| is_ordered && other.counts().eq(stage.counts()));
+            left.push(same.map_or_else(|| self.left(stage), |same| left[same]));
+        }
+        left
     }
 
     /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement`: its states, one micro-batch's
@@ -61,6 +80,17 @@ impl MemoryModel {
             states.into_iter().fold(saved, u64::saturating_add)
         };
         (0..placement.devices()).map(of).max().unwrap_or(0).saturating_add(context)
+    }
+
+    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement` and any split of the layers: the mean of the
+    /// devices' states.
+    pub fn least_of_splits(&self, placement: &Placement) -> u64 {
+        let Ok(whole) = self.spec.split(1, None) else { return 0 };
+        let (_, states) = self.states(&whole.iter().collect::<Vec<_>>());
+        let all = states.into_iter().fold(0, u64::saturating_add).saturating_mul(placement.directions().into());
+        let context = if self.stack.outputs_kept == 1.0 { 0 } else { self.unmanaged(0, Peak::default()) };
+        // bytes of a device are rounded down
+        (all / u64::from(placement.devices().max(1))).saturating_sub(64).saturating_add(context)
     }
 
     /// Returns the bytes used in addition to `allocated` at `peak`: driver, libraries and fragmentation.

@@ -117,10 +117,12 @@ impl ModelSpec {
         counts: impl Fn(&Tensor) -> bool,
     ) -> [u64; 2] {
         let mut elements = [0; 2];
-        for (part, count) in stages.clone().into_iter().flat_map(|stage| self.held(stage)) {
-            for tensor in part.tensors().filter(|tensor| tensor.tied.is_none() && counts(tensor)) {
+        for part in &self.parts {
+            let count: usize = stages.clone().into_iter().map(|stage| stage.count(part.name)).sum();
+            let own = part.tensors().filter(|tensor| count > 0 && tensor.tied.is_none() && counts(tensor));
+            own.for_each(|tensor| {
                 elements[usize::from(tensor.is_of_experts)] += count as u64 * tensor.elements_under(degrees);
-            }
+            });
         }
         if let Some([original, other]) = self.outline().tied {
             let has = |part: &str| stages.clone().into_iter().any(|stage| stage.has(part));

@@ -61,8 +61,8 @@ fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
         recompute: fixed.recompute.first().copied().unwrap_or(Recompute::None),
         shard: fixed.shard.first().copied(),
         zero: fixed.zero.first().copied().unwrap_or(Zero::None),
-        sequence_parallel: fixed.sequence_parallel.unwrap_or(false),
-        layers: fixed.layers.unwrap_or_default(),
+        sequence_parallel: fixed.sequence_parallel.first().copied().unwrap_or(false),
+        layers: fixed.layers.into_iter().next().unwrap_or_default(),
         ..Question::default()
     };
     own.name_schedule();

@@ -1,0 +1,270 @@
+//! Layers that are moved between stages for the costs of a layout: first so that the busiest device is as light as possible and every
+//! device fits, then, for the best layouts, step by step as the simulated iteration tells.
+
+use super::journal::LayoutOutcome;
+use super::orders::Ordered;
+use super::search::Search;
+use super::shapes::PlanShape;
+use super::space::Candidate;
+use super::stacks::FEWEST;
+use crate::resolve::results;
+use pipesim_cost::analytic::{Analytic, default_layers};
+use pipesim_models::layout::{Recompute, Zero};
+use pipesim_models::memory::Memory;
+use pipesim_models::model_spec::Stage;
+use pipesim_sim::sweep;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Largest number of layouts whose splits are refined at once, and of these as many as take this many times the ops of one.
+const MOST_LAYOUTS: usize = 128;
+const MOST_LARGE: usize = 8;
+/// Ops that are simulated to refine the split of one layout, and the least and most steps.
+const MOST_OPS: usize = 3_000_000;
+const STEPS: [usize; 2] = [64, 1500];
+/// Largest number of stages between which two layers move at once.
+const FEW_STAGES: usize = 8;
+/// Layouts whose times are this much above the best one's may become the best.
+const NEAR: f64 = 0.05;
+
+/// What tells candidates apart: group, shape, replicas, ZeRO stage and the replicas that share states.
+pub(super) type Key = (u32, u32, u32, Zero, Option<u32>);
+
+/// A split that simulation found.
+#[derive(Clone, Debug)]
+pub(super) struct RefinedSplit {
+    layers: Vec<usize>,
+    recompute: Recompute,
+    pub outcome: LayoutOutcome,
+}
+
+/// Returns the number of steps of `ops` ops that refine the split of a layout.
+fn steps(ops: usize) -> usize {
+    (MOST_OPS / ops.max(1)).clamp(STEPS[0], STEPS[1])
+}
+
+pub(super) fn key(candidate: &Candidate) -> Key {
+    (candidate.group, candidate.shape, candidate.dp, candidate.zero, candidate.shard)
+}
+
+/// A layout whose layers are moved.
+struct Climb<'a> {
+    search: &'a Search<'a>,
+    shape: &'a PlanShape,
+    costs: Analytic,
+    ordered: &'a Ordered,
+    best: f64,
+    bytes: u64,
+    steps: usize,
+}
+
+impl Search<'_> {
+    /// Returns the stages of a layout with these costs.
+    pub(super) fn stages<'s>(&self, shape: &'s PlanShape, costs: &Analytic) -> Option<Cow<'s, [Stage]>> {
+        match shape.moves {
+            true => costs.stages(shape.placement.stages()).ok().map(Cow::Owned),
+            false => Some(Cow::Borrowed(&shape.stages)),
+        }
+    }
+
+    /// Returns the costs of a layout with the layers per stage that suit them; `None` if these are the default ones, or if there is no order.
+    pub(super) fn moved(&self, candidate: &Candidate) -> Option<Analytic> {
+        let (question, shape) = (self.question, self.space.shape(candidate));
+        let mut layout = self.space.layout(question, candidate);
+        let refined = self.refined().get(&key(candidate)).cloned();
+        if let Some(found) = refined {
+            layout.layers = Some(found.layers);
+            layout.recompute = found.recompute;
+            return Analytic::new(question.model, question.machine.clone(), layout).ok();
+        }
+        let mut costs = Analytic::new(question.model, question.machine.clone(), layout).ok()?;
+        let layers = self.fitting(candidate, &mut costs)?;
+        if shape.has_default && layers == default_layers(&question.model, layers.len()) {
+            return None;
+        }
+        costs.layout.layers = Some(layers);
+        self.with_fewest(candidate, costs)
+    }
+
+    /// Returns the layers per stage whose busiest device is the lightest of those with which every device fits, or of all if none fits.
+    fn fitting(&self, candidate: &Candidate, costs: &mut Analytic) -> Option<Vec<usize>> {
+        let shape = self.space.shape(candidate);
+        let times = costs.split_times(shape.splits);
+        let mut most = vec![usize::MAX; shape.pp as usize];
+        let lightest = times.lightest(&shape.placement, &most)?;
+        if shape.is_open || costs.layout.recompute == FEWEST {
+            return Some(lightest);
+        }
+        let mut layers = lightest.clone();
+        for _ in 0..2 * shape.pp {
+            costs.layout.layers = Some(layers.clone());
+            let memory = self.memory(candidate, costs)?;
+            let each = memory.per_device.iter().map(|device| device.total);
+            if memory.fits
+                || each.clone().map(u128::from).sum::<u128>() > u128::from(shape.pp) * u128::from(memory.capacity_bytes)
+            {
+                break;
+            }
+            for (device, bytes) in (0..shape.pp).zip(each) {
+                if bytes > memory.capacity_bytes {
+                    let held: usize = shape.placement.stages_of(device).map(|stage| layers[stage as usize]).sum();
+                    most[device as usize] = held.checked_sub(1)?;
+                }
+            }
+            let Some(next) = times.lightest(&shape.placement, &most) else { return Some(lightest) };
+            layers = next;
+        }
+        let fits = |layers: &Vec<usize>, costs: &mut Analytic| {
+            costs.layout.layers = Some(layers.clone());
+            self.memory(candidate, costs).is_some_and(|memory| memory.fits)
+        };
+        Some(if layers == lightest || !fits(&layers, costs) { lightest } else { layers })
+    }
+
+    /// Returns the memory of a layout with these costs, within what the question allows.
+    fn memory(&self, candidate: &Candidate, costs: &Analytic) -> Option<Memory> {
+        let ordered = self.order(candidate, costs).ok()?;
+        let stages = self.stages(self.space.shape(candidate), costs)?;
+        Some(costs.memory_model().memory(self.question.bytes(), &stages, &ordered.moments))
+    }
+
+    /// Returns the costs with the fewest recomputed layers, if the layout asks for that.
+    pub(super) fn with_fewest(&self, candidate: &Candidate, costs: Analytic) -> Option<Analytic> {
+        let shape = self.space.shape(candidate);
+        match costs.layout.recompute {
+            FEWEST if shape.is_open => None,
+            FEWEST => {
+                let (ordered, stages) = (self.order(candidate, &costs).ok()?, self.stages(shape, &costs)?);
+                costs.with_fewest(self.question.bytes(), &stages, &ordered.moments)
+            }
+            _ => Some(costs),
+        }
+    }
+
+    /// Moves layers of the layouts that may become the best of `numbers` and of all that were predicted nearly as fast.
+    pub(super) fn refine(&self, numbers: &[u32], allows: &dyn Fn(&Candidate) -> bool) {
+        let candidates = &self.space.candidates;
+        let cost = |number: u32, outcome: &LayoutOutcome| match outcome {
+            LayoutOutcome::Predicted { bytes, iteration_s } if *bytes <= self.question.bytes() => {
+                let candidate = &candidates[number as usize];
+                Some(iteration_s * self.question.price(self.space.group(candidate).gpus)).filter(|_| allows(candidate))
+            }
+            _ => None,
+        };
+        let outcomes = self.outcomes();
+        let mut near: Vec<(f64, u32)> =
+            outcomes.iter().filter_map(|(&number, outcome)| Some((cost(number, outcome)?, number))).collect();
+        near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let limit = near.first().map_or(0.0, |(best, _)| best * (1.0 + NEAR));
+        near.retain(|(cost, _)| *cost <= limit);
+        let moving: BTreeMap<Key, u32> = (0..)
+            .zip(candidates)
+            .filter(|(_, candidate)| self.space.shape(candidate).moves)
+            .map(|(number, candidate)| (key(candidate), number))
+            .collect();
+        let shapes = &self.space.shapes;
+        let of = |shape: &PlanShape| (shape.schedule.clone(), shape.pp, shape.chunks, shape.names_chunks);
+        let moved = |number: u32| {
+            let own = key(&candidates[number as usize]);
+            let is_same = |other: &PlanShape| other.moves && of(other) == of(&shapes[own.1 as usize]);
+            let shape = shapes.iter().position(is_same)? as u32;
+            moving.get(&(own.0, shape, own.2, own.3, own.4)).copied()
+        };
+        let mut seen = BTreeSet::new();
+        let all = numbers.iter().copied().chain(near.into_iter().map(|(_, number)| number)).filter_map(moved);
+        let mut work: Vec<u32> = all.filter(|number| seen.insert(*number)).collect();
+        work.retain(|number| !self.climbed().contains(number));
+        let mut left = MOST_LARGE * MOST_OPS;
+        let may = |number: &u32| {
+            let candidate = &candidates[*number as usize];
+            let ops = 2 * candidate.micro as usize * self.space.shape(candidate).placement.stages() as usize;
+            left = left.saturating_sub(ops * steps(ops));
+            left > 0
+        };
+        work = work.into_iter().take_while(may).take(MOST_LAYOUTS).collect();
+        self.climbed().extend(&work);
+        let found = results(self.question.host, work.len(), |which| self.climb(&candidates[work[which] as usize]));
+        for (number, found) in work.iter().zip(found) {
+            found.into_iter().for_each(|found| drop(self.refined().insert(key(&candidates[*number as usize]), found)));
+        }
+    }
+
+    /// Returns a split of a layout's layers that no single layer makes faster; `None` if it is the known one.
+    fn climb(&self, candidate: &Candidate) -> Option<RefinedSplit> {
+        let shape = self.space.shape(candidate);
+        let layout = self.space.layout(self.question, candidate);
+        let default = || Analytic::new(self.question.model, self.question.machine.clone(), layout).ok();
+        let costs = self.costs(candidate).or_else(|| default().and_then(|costs| self.with_fewest(candidate, costs)))?;
+        if shape.is_open {
+            return None;
+        }
+        let ordered = self.order(candidate, &costs).ok()?;
+        let steps = steps(ordered.graph.len());
+        let usual = default_layers(&self.question.model, shape.placement.stages() as usize);
+        let mut layers = costs.layout.layers.clone().unwrap_or_else(|| usual.clone());
+        let mut climb = Climb { search: self, shape, costs, ordered: &ordered, best: f64::INFINITY, bytes: 0, steps };
+        climb.offer(&layers);
+        let before = layers.clone();
+        climb.run(&mut layers);
+        if layers == before || shape.has_default && layers == usual {
+            return None;
+        }
+        let outcome = LayoutOutcome::Predicted { bytes: climb.bytes, iteration_s: climb.best };
+        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, outcome })
+    }
+}
+
+impl Climb<'_> {
+    /// Moves single layers, between few stages also two at once, while that shortens the iteration.
+    fn run(&mut self, layers: &mut [usize]) {
+        let stages = layers.len();
+        // one layer may only help after another
+        let most = if stages <= FEW_STAGES { 2 } else { 1 };
+        let pairs: Vec<(usize, usize, usize)> = (1..=most)
+            .flat_map(|count| (0..stages).map(move |from| (count, from)))
+            .flat_map(|(count, from)| (0..stages).map(move |to| (from, to, count)))
+            .filter(|(from, to, _)| from != to)
+            .collect();
+        // until no pair helps since the last that did
+        let (mut at, mut failed) = (0, 0);
+        while failed < pairs.len() && self.steps > 0 {
+            let (from, to, count) = pairs[at];
+            at = (at + 1) % pairs.len();
+            failed += 1;
+            let is_inner = from > 0 && from + 1 < stages;
+            if layers[from] < count + usize::from(is_inner) {
+                continue;
+            }
+            layers[from] -= count;
+            layers[to] += count;
+            if self.offer(layers) {
+                failed = 0;
+            } else {
+                layers[from] += count;
+                layers[to] -= count;
+            }
+        }
+    }
+
+    /// Returns whether a split is faster than the best, fits, and is not refused; it is the best then.
+    fn offer(&mut self, layers: &[usize]) -> bool {
+        self.steps = self.steps.saturating_sub(1);
+        let (shape, search) = (self.shape, self.search);
+        self.costs.layout.layers = Some(layers.to_vec());
+        let costs = &self.costs;
+        let time = || {
+            let stages = costs.stages(shape.placement.stages()).ok()?;
+            let table = costs.table(&shape.placement, &stages).ok()?;
+            let devices = sweep(&self.ordered.graph, &table);
+            let step = costs.step(&shape.placement, &stages, &devices, shape.splits).ok()?;
+            Some((stages, step.iteration()))
+        };
+        let Some((stages, time)) = time().filter(|(_, time)| *time < self.best * (1.0 - 1e-9)) else { return false };
+        let memory = costs.memory_model().memory(search.question.bytes(), &stages, &self.ordered.moments);
+        let is_better = memory.fits && !search.is_refused(shape, costs);
+        if is_better {
+            (self.best, self.bytes) = (time, memory.fullest().total);
+        }
+        is_better
+    }
+}

@@ -1,0 +1,206 @@
+//! Layers that `plan` moves between stages, against every split that `predict` can price.
+
+use crate::support::Dice;
+use pipesim::costs::{Analytic, Estimate, Platform};
+use pipesim::models::{hardware, stack, transformer_named};
+use pipesim::plans::{Fixed, Question, Search, Silent, plan};
+use pipesim::schedules::Placement;
+use pipesim::{ParallelConfig, Zero};
+use std::collections::BTreeMap;
+
+/// All splits of `layers` layers over `stages` stages of which only the first and the last may be empty.
+fn every_split(layers: usize, stages: usize) -> Vec<Vec<usize>> {
+    fn extend(left: usize, stage: usize, stages: usize, before: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+        let least = usize::from(stage > 0 && stage + 1 < stages);
+        let range = if stage + 1 == stages { left..left + 1 } else { least..left + 1 };
+        for count in range {
+            before.push(count);
+            match stage + 1 == stages {
+                true => all.push(before.clone()),
+                false => extend(left - count, stage + 1, stages, before, all),
+            }
+            before.pop();
+        }
+    }
+    let mut all = Vec::new();
+    extend(layers, 0, stages, &mut Vec::new(), &mut all);
+    all
+}
+
+fn divisors(number: u32) -> Vec<u32> {
+    (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect()
+}
+
+/// A small model on few GPUs, whose every layout can be priced.
+fn small_question(dice: &mut Dice) -> Question {
+    let (name, hardware_name) = [
+        ("gpt2", "a100-sxm-80gb"),
+        ("llama-3-8b", "h100-sxm"),
+        ("qwen2.5-7b", "h200-sxm"),
+        ("qwen3-30b-a3b", "h100-sxm"),
+        ("deepseek-v2-lite", "h100-sxm"),
+    ][dice.below(5)];
+    let mut model = transformer_named(name).unwrap();
+    model.layers = 3 + dice.below(5);
+    let mut machine = Platform { hardware: hardware(hardware_name).unwrap(), stack: stack("megatron-core").unwrap() };
+    if dice.below(3) == 0 {
+        machine.hardware.memory_gib *= 0.25;
+    }
+    let gpus = [2, 4, 8][dice.below(3)];
+    let mut question = Question::new(model, machine, gpus, gpus * (1 + dice.below(4) as u32), 1024);
+    question.fixed = Fixed::parse("recompute=none,cp=1,ep=1,zero=0,zero=1,pp=2,pp=4").unwrap();
+    question.keep = 100;
+    question
+}
+
+/// All layouts of the question in which the layers are split in any way, with their times, if they fit.
+fn every_time(question: &Question) -> Vec<(ParallelConfig, f64)> {
+    let mut all = Vec::new();
+    let (gpus, batch) = (question.gpus[0], question.batch);
+    for tp in divisors(gpus) {
+        for pp in divisors(gpus / tp).into_iter().filter(|&pp| pp > 1) {
+            let dp = gpus / tp / pp;
+            for size in divisors(batch / dp).into_iter().filter(|_| batch.is_multiple_of(dp)) {
+                let micro = batch / dp / size;
+                for chunks in (1..=8).filter(|&chunks| chunks == 1 || micro.is_multiple_of(pp)) {
+                    let count = (pp * chunks) as usize;
+                    let splits = if count <= question.model.layers + 2 {
+                        every_split(question.model.layers, count)
+                    } else {
+                        Vec::new()
+                    };
+                    for (layers, zero) in splits
+                        .into_iter()
+                        .flat_map(|split| [Zero::None, Zero::Optimizer].map(|zero| (split.clone(), zero)))
+                    {
+                        let is_mixture = question.model.experts.is_some();
+                        for sequence_parallel in [false, true] {
+                            // tokens are routed once, and tp 1 has nothing to share
+                            if (sequence_parallel != (tp > 1) && is_mixture)
+                                || sequence_parallel && tp == 1
+                                || zero != Zero::None && dp == 1
+                            {
+                                continue;
+                            }
+                            let layout = ParallelConfig {
+                                tp,
+                                pp,
+                                dp,
+                                chunks,
+                                zero,
+                                micro,
+                                sequence_parallel,
+                                micro_batch_size: size,
+                                sequence: question.sequence,
+                                layers: Some(layers.clone()),
+                                ..ParallelConfig::default()
+                            };
+                            let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout.clone())
+                            else {
+                                continue;
+                            };
+                            let schedule = if chunks == 1 { "1f1b" } else { "interleaved-1f1b" };
+                            let Ok(estimate) = costs.estimate(schedule) else { continue };
+                            if estimate.memory.fullest().total <= question.bytes() {
+                                all.push((layout, estimate.iteration_s));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// No split and no number of chunks beats the plans, and no bound is above the time of any split. `PIPESIM_GRIDS` is the number of
+/// questions.
+#[test]
+fn no_split_beats_the_plans() {
+    let number = std::env::var("PIPESIM_GRIDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let (mut dice, mut compared, mut wrong) = (Dice(49), 0, Vec::new());
+    for _ in 0..number {
+        let question = small_question(&mut dice);
+        let every = every_time(&question);
+        let Ok(search) = Search::new(&question) else { continue };
+        let known = |layout: &ParallelConfig| {
+            let ParallelConfig { tp, pp, dp, chunks, micro, zero, sequence_parallel, .. } = *layout;
+            (tp, pp, dp, chunks, micro, zero, sequence_parallel)
+        };
+        let mut least = BTreeMap::new();
+        for (layout, time) in &every {
+            let one = least.entry(known(layout)).or_insert(*time);
+            *one = one.min(*time);
+        }
+        for candidate in search.space.candidates.iter().filter(|candidate| search.space.shape(candidate).moves) {
+            let layout = search.space.layout(&question, candidate);
+            let Some(&time) = least.get(&known(&layout)) else { continue };
+            if candidate.bound > time {
+                wrong.push(format!("{layout}: the bound {} is above {time}", candidate.bound));
+            }
+        }
+        let Ok(found) = plan(&question, BTreeMap::new(), &Silent) else {
+            assert!(every.is_empty(), "{:?}", question.model);
+            continue;
+        };
+        let fastest = |all: &mut dyn Iterator<Item = f64>| all.fold(f64::INFINITY, f64::min);
+        let best = fastest(&mut every.iter().map(|(_, time)| *time));
+        let own = fastest(&mut found.plans.iter().map(|plan| plan.estimate.iteration_s));
+        let what =
+            || format!("{} layers on {} GPUs, batch {}", question.model.layers, question.gpus[0], question.batch);
+        if own > best * 1.001 {
+            let layout = every.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(layout, _)| layout);
+            wrong.push(format!("{}: {own} instead of {best} of {layout:?}", what()));
+        }
+        // plan 1 is the simplest of those that are close: nothing of its degrees is faster
+        let first = &found.plans[0];
+        let is_like = |layout: &ParallelConfig| {
+            let of = |layout: &ParallelConfig| (layout.tp, layout.pp, layout.micro_batch_size);
+            of(layout) == of(&first.layout)
+        };
+        let like = every.iter().filter(|(layout, _)| is_like(layout)).min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((layout, time)) = like {
+            compared += 1;
+            if first.estimate.iteration_s > time * 1.001 {
+                wrong.push(format!("{}: plan 1, {:?}, instead of {time} of {layout:?}", what(), first.layout));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong of {number}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(compared * 3 > number, "{compared} of {number}");
+}
+
+/// The busiest device of the lightest split is as light as that of any, of models whose layers are alike.
+#[test]
+fn the_lightest_split_is_lighter_than_all_others() {
+    for name in ["llama-3-8b", "gpt2", "qwen3-30b-a3b"] {
+        for layers in 4..9 {
+            let mut model = transformer_named(name).unwrap();
+            model.layers = layers;
+            let machine = Platform { hardware: hardware("h100-sxm").unwrap(), stack: stack("megatron-core").unwrap() };
+            let layout = ParallelConfig { pp: 2, micro: 8, sequence: 1024, ..ParallelConfig::default() };
+            let costs = Analytic::new(model, machine, layout).unwrap();
+            for placement in [
+                Placement::linear(2),
+                Placement::linear(3),
+                Placement::looped("looped", 2, 2),
+                Placement::zigzag("v", 2, 2),
+            ] {
+                let count = placement.stages() as usize;
+                let busiest = |split: &[usize]| {
+                    let stages = costs.spec.split(count, Some(split)).unwrap();
+                    let of = |stage: u32| {
+                        let passes = costs.passes(&stages[stage as usize]);
+                        passes.forward.total() + passes.backward.total()
+                    };
+                    let device = |device: u32| placement.stages_of(device).map(of).sum::<f64>();
+                    (0..placement.devices()).map(device).fold(0.0, f64::max)
+                };
+                let most = vec![usize::MAX; placement.devices() as usize];
+                let own = costs.split_times(false).lightest(&placement, &most).unwrap();
+                let best = every_split(layers, count).iter().map(|split| busiest(split)).fold(f64::INFINITY, f64::min);
+                assert!(busiest(&own) <= best * (1.0 + 1e-9), "{name}, {layers} layers, {placement:?}: {own:?}");
+            }
+        }
+    }
+}
