@@ -5,11 +5,10 @@ use super::journal::LayoutOutcome;
 use super::orders::Ordered;
 use super::search::Search;
 use super::shapes::PlanShape;
-use super::space::Candidate;
+use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
 use pipesim_cost::analytic::{Analytic, default_layers};
-use pipesim_models::layout::{Recompute, Zero};
 use pipesim_models::memory::Memory;
 use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
@@ -27,24 +26,9 @@ const FEW_STAGES: usize = 8;
 /// Layouts whose times are this much above the best one's may become the best.
 const NEAR: f64 = 0.05;
 
-/// What tells candidates apart: group, shape, replicas, ZeRO stage and the replicas that share states.
-pub(super) type Key = (u32, u32, u32, Zero, Option<u32>);
-
-/// A split that simulation found.
-#[derive(Clone, Debug)]
-pub(super) struct RefinedSplit {
-    layers: Vec<usize>,
-    recompute: Recompute,
-    pub outcome: LayoutOutcome,
-}
-
 /// Returns the number of steps of `ops` ops that refine the split of a layout.
 fn steps(ops: usize) -> usize {
     (MOST_OPS / ops.max(1)).clamp(STEPS[0], STEPS[1])
-}
-
-pub(super) fn key(candidate: &Candidate) -> Key {
-    (candidate.group, candidate.shape, candidate.dp, candidate.zero, candidate.shard)
 }
 
 /// A layout whose layers are moved.

@@ -1,12 +1,11 @@
 //! The search: layouts are predicted in the order of their bounds until no other can be among the best.
 
 use super::journal::LayoutOutcome;
-use super::moved::{Key, RefinedSplit, key};
 use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::shapes::PlanShape;
-use super::space::{Candidate, PlanGroup, Space};
+use super::space::{Candidate, Key, PlanGroup, RefinedSplit, Space, key};
 use super::stacks::FEWEST;
 use crate::framework::{facts, framework};
 use crate::resolve::results;

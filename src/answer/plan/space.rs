@@ -1,5 +1,6 @@
 //! All layouts that a question allows, each with a lower bound of its iteration time.
 
+use super::journal::LayoutOutcome;
 use super::question::{Fixed, Question, divisors};
 use super::reason::{PlanError, Reason};
 use super::shapes::{PlanShape, shapes};
@@ -45,6 +46,22 @@ pub struct Candidate {
     pub zero: Zero,
     /// How many replicas share what ZeRO shards, if not all.
     pub shard: Option<u32>,
+}
+
+/// What tells candidates apart: group, shape, replicas, ZeRO stage and the replicas that share states.
+pub(super) type Key = (u32, u32, u32, Zero, Option<u32>);
+
+/// A split that simulation found.
+#[derive(Clone, Debug)]
+pub(super) struct RefinedSplit {
+    pub layers: Vec<usize>,
+    pub recompute: Recompute,
+    pub outcome: LayoutOutcome,
+}
+
+/// Returns the key of a candidate.
+pub(super) fn key(candidate: &Candidate) -> Key {
+    (candidate.group, candidate.shape, candidate.dp, candidate.zero, candidate.shard)
 }
 
 /// The layouts of a question, those with the lowest bounds first.
