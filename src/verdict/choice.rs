@@ -35,7 +35,7 @@ pub fn margin(search: &Search<'_>, best: &Plan) -> MemoryMargin {
     }
     let gpus = best.layout.gpus();
     let is_as_large = |space: &Space, candidate: &Candidate| u64::from(space.group(candidate).gpus) == gpus;
-    let safe = search.one((limit as f64 / (1.0 + MEMORY_ERROR)) as u64, &is_as_large);
+    let safe = search.one(question.safe_bytes(), &is_as_large);
     let instead = match &safe {
         None => "no layout leaves more".to_string(),
         Some(plan) => format!(

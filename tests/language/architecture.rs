@@ -28,7 +28,7 @@ const CRATES: [(&str, &str); 17] = [
 ];
 
 /// Most lines of a crate.
-const LINES: usize = 10_800;
+const LINES: usize = 10_900;
 
 /// The folders of all crates that the product consists of.
 fn crates() -> Vec<std::path::PathBuf> {

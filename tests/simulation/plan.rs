@@ -181,7 +181,9 @@ fn the_search_finds_what_predicting_every_layout_finds() {
         assert!(own <= best * (1.0 + RESOLUTION) && ways(&first.layout) <= least, "{own} {best}");
         let near = every.iter().filter(|(layout, _, time)| *time <= best * (1.0 + RESOLUTION) && ways(layout) <= least);
         let simplest = near.map(|(layout, ..)| key(layout)).min().unwrap();
-        assert!(key(&first.layout) <= simplest, "{}", first.layout);
+        // unless only a less simple one leaves room for what predictions of memory err by
+        let leaves_room = first.memory_bytes() <= question.safe_bytes();
+        assert!(key(&first.layout) <= simplest || leaves_room, "{}", first.layout);
         for found in &plans.plans {
             let own = predicted(&question, &found.layout, &found.schedule).expect("a plan fits");
             assert_eq!(own, found.estimate.iteration_s, "{}", found.layout);

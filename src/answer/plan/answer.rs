@@ -88,7 +88,8 @@ impl Search<'_> {
         })
     }
 
-    /// Returns the simplest layout that predictions cannot tell from the best: tensor parallelism within a node before across nodes,
+    /// Returns the simplest layout that predictions cannot tell from the best, of those that leave the mean error of predicted memory if there
+    /// are any: tensor parallelism within a node before across nodes,
     /// smaller micro-batches before larger ones, then less recomputation, then smaller degrees; among equals the fastest. Among thousands
     /// of layouts, the fastest may be one whose prediction errs: where published steps are like another in more ways, that is the best
     /// unless its interval ends later.
@@ -120,13 +121,17 @@ impl Search<'_> {
         };
         let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
         let keys: BTreeSet<Preference> = near.map(|candidate| preference(self, candidate)).collect();
-        keys.into_iter().find_map(|wanted| {
-            let allows = |space: &Space, candidate: &Candidate| {
-                preference(self, candidate) == wanted && is_near(space, candidate)
-            };
-            let found = self.best(&Limits { keep: 1, bytes: self.question.bytes(), allows: &allows }, &Silent);
-            found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
-        })
+        let simplest = |bytes: u64| {
+            keys.iter().find_map(|wanted| {
+                let allows = |space: &Space, candidate: &Candidate| {
+                    preference(self, candidate) == *wanted && is_near(space, candidate)
+                };
+                let found = self.best(&Limits { keep: 1, bytes, allows: &allows }, &Silent);
+                found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
+            })
+        };
+        // predictions of memory err, too: what leaves room for that comes first
+        [question.safe_bytes().min(question.bytes()), question.bytes()].into_iter().find_map(simplest)
     }
 
     /// Returns the best plans: first the simplest one that predictions cannot tell from the fastest, then the others by time.

@@ -246,14 +246,15 @@ impl Question {
 
     /// Returns the bytes that a plan may take per GPU.
     pub fn bytes(&self) -> u64 {
-        let whole = self.machine.hardware.memory_bytes() as f64;
-        let bytes = self.memory_limit.unwrap_or((whole * (1.0 - RESERVE)) as u64);
-        match self.risk {
-            Risk::Low => {
-                bytes.min((self.memory_limit.map_or(whole, |bytes| bytes as f64) / (1.0 + MEMORY_ERROR)) as u64)
-            }
-            Risk::Usual | Risk::Even => bytes,
-        }
+        let reserved = (self.machine.hardware.memory_bytes() as f64 * (1.0 - RESERVE)) as u64;
+        let bytes = self.memory_limit.unwrap_or(reserved);
+        if self.risk == Risk::Low { bytes.min(self.safe_bytes()) } else { bytes }
+    }
+
+    /// Returns the bytes within which a plan leaves the mean error of its predicted memory.
+    pub fn safe_bytes(&self) -> u64 {
+        let limit = self.memory_limit.unwrap_or(self.machine.hardware.memory_bytes());
+        (limit as f64 / (1.0 + MEMORY_ERROR)) as u64
     }
 
     /// Returns what a second of `gpus` GPUs costs in the unit of the objective.

@@ -6,6 +6,7 @@
 //! outside of the framework's allocator.
 
 mod experts;
+mod least;
 mod llm_c;
 mod model;
 mod peak;

@@ -9,7 +9,6 @@ use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePa
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use pipesim_schedule::op::Kind;
-use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::Schedule;
 use pipesim_schedule::sharding::{Collective, CollectiveKind, Placed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,37 +63,8 @@ impl MemoryModel {
         left
     }
 
-    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement`: its states, one micro-batch's
-    /// activations, and what is outside of the framework's allocator.
-    pub fn least(&self, placement: &Placement, stages: &[Stage]) -> u64 {
-        let context = if self.stack.outputs_kept == 1.0 { 0 } else { self.unmanaged(0, Peak::default()) };
-        let of = |device: u32| {
-            let held: Vec<&Stage> =
-                placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-            let (_, states) = self.states(&held);
-            let saved = if self.stack.outputs_kept == 1.0 {
-                0
-            } else {
-                held.iter().map(|stage| self.left(stage).forward).max().unwrap_or(0)
-            };
-            states.into_iter().fold(saved, u64::saturating_add)
-        };
-        (0..placement.devices()).map(of).max().unwrap_or(0).saturating_add(context)
-    }
-
-    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement` and any split of the layers: the mean of the
-    /// devices' states.
-    pub fn least_of_splits(&self, placement: &Placement) -> u64 {
-        let Ok(whole) = self.spec.split(1, None) else { return 0 };
-        let (_, states) = self.states(&whole.iter().collect::<Vec<_>>());
-        let all = states.into_iter().fold(0, u64::saturating_add).saturating_mul(placement.directions().into());
-        let context = if self.stack.outputs_kept == 1.0 { 0 } else { self.unmanaged(0, Peak::default()) };
-        // bytes of a device are rounded down
-        (all / u64::from(placement.devices().max(1))).saturating_sub(64).saturating_add(context)
-    }
-
     /// Returns the bytes used in addition to `allocated` at `peak`: driver, libraries and fragmentation.
-    fn unmanaged(&self, allocated: u64, peak: Peak) -> u64 {
+    pub(super) fn unmanaged(&self, allocated: u64, peak: Peak) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
         let exchanged = if self.layout.replicas()[0].ranks > 1 { self.stack.replica_fragmentation } else { 0.0 };
         let lost = ((self.stack.fragmentation + exchanged) * allocated as f64) as u64;
@@ -127,7 +97,7 @@ impl MemoryModel {
     }
 
     /// Returns the bytes that F of a stage saves for I, or I for W.
-    fn saved(&self, stage: &Stage, kind: Kind) -> u64 {
+    pub(super) fn saved(&self, stage: &Stage, kind: Kind) -> u64 {
         let left = self.held(stage).map(|(part, count, how)| count.saturating_mul(self.part_left(part, kind, how)));
         let left = left.fold(0, u64::saturating_add);
         // of layers that are recomputed together only the first keeps its input
@@ -299,7 +269,7 @@ impl MemoryModel {
     }
 
     /// Returns the trained elements of a device with these stages on one rank, without and of experts, and the bytes of all together.
-    fn states(&self, held: &[&Stage]) -> ([u64; 2], [u64; 3]) {
+    pub(super) fn states(&self, held: &[&Stage]) -> ([u64; 2], [u64; 3]) {
         let (all, trained) =
             (self.elements(held), self.spec.trained_under(held.iter().copied(), self.layout.degrees()));
         let mut states = [0_u64; 3];

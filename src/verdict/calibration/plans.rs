@@ -7,12 +7,13 @@ use pipesim_answer::plan::{Objective, Plan, Plans, RESOLUTION, Reason, mark_ties
 pub const SEARCHED: usize = 5;
 
 /// Corrects plans and ranks them again, as the search does: first the simplest layout that predictions cannot tell from the best, then
-/// the others by the objective. Keeps the first `keep` and returns the correction of each.
+/// the others by the objective; of those, layouts within `safe_bytes` come first. Keeps the first `keep` and returns the correction of each.
 pub fn corrected_plans(
     calibration: &StepCalibration,
     objective: Objective,
     plans: &mut Plans,
     keep: usize,
+    safe_bytes: u64,
 ) -> Vec<Corrected> {
     let mut all: Vec<(Corrected, Plan)> = std::mem::take(&mut plans.plans)
         .into_iter()
@@ -30,7 +31,9 @@ pub fn corrected_plans(
     let best = all.iter().filter(|one| end(one) <= latest).min_by_key(|one| ways(one)).or(all.first());
     let (limit, most) = best.map_or((0.0, 0), |best| (cost(best) * (1.0 + RESOLUTION), ways(best)));
     let near = (0..all.len()).filter(|&number| cost(&all[number]) <= limit && ways(&all[number]) <= most);
-    if let Some(simplest) = near.min_by_key(|&number| all[number].1.preference) {
+    if let Some(simplest) =
+        near.min_by_key(|&number| (all[number].1.memory_bytes() > safe_bytes, all[number].1.preference))
+    {
         all[..=simplest].rotate_right(1);
     }
     let slower = all.len().saturating_sub(keep) as u64;

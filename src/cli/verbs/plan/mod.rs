@@ -154,7 +154,8 @@ impl PlanVerb {
         let mut plans = search.plans(&watch)?;
         let corrected = calibration.as_ref().map_or_else(Vec::new, |calibration| {
             let keep = if is_ranked { RANKED } else { self.top as usize };
-            let mut corrected = corrected_plans(calibration, question.objective, &mut plans, keep);
+            let mut corrected =
+                corrected_plans(calibration, question.objective, &mut plans, keep, question.safe_bytes());
             corrected.truncate(self.top as usize);
             self.remarks.remark(&calibration.described_plans(&corrected));
             corrected
