@@ -63,7 +63,9 @@ pub fn clusters(
             break;
         }
         let plan = plan_of(question, gpus, observer).map(|mut plan| {
-            calibration.into_iter().for_each(|calibration| drop(calibration.correct(&mut plan.estimate)));
+            if let Some(calibration) = calibration {
+                calibration.correct(&mut plan.estimate);
+            }
             plan
         });
         let price = question.machine.hardware.dollars_per_gpu_hour;

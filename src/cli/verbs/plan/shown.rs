@@ -44,7 +44,7 @@ impl Shown<'_> {
             text.push('\n');
         }
         if let Some(clusters) = &self.clusters {
-            text += &format!("{}\n", wrap(&[clusters.sentence.clone()], 0));
+            text += &format!("{}\n", wrap(std::slice::from_ref(&clusters.sentence), 0));
         }
         if tables {
             text += &table(report);
