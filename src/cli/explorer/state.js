@@ -31,7 +31,7 @@ const FIELDS = {
   mine: { value: "" },
   ps: { value: "4..16*2" },
   ms: { value: "8..64*2" },
-  line: { value: "explain --stages 8 --micro 16 -s zb-v --costs comm=0.1" },
+  line: { value: "explain --stages 8 --micro 16 -s zb-v --costs comm=0.1 --tables" },
 };
 const state = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.value]));
 // Files that were dropped on the page, by name; they stay in this tab.

@@ -94,7 +94,7 @@ const views = {
     byId("said").textContent = result.code ? "" : summary(result.out);
   },
   async explain() {
-    const args = ["explain", ...choice(schedulesChosen())];
+    const args = ["explain", "--tables", ...choice(schedulesChosen())];
     const result = await runFor("text", args, files());
     if (!result) return;
     byId("text").textContent = result.out;
