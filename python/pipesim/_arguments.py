@@ -18,7 +18,7 @@ from ._errors import UsageError
 #: Options without a value, with their aliases: True or False. A check compares them with the program's help.
 SWITCHES = frozenset(
     "ascii balance baseline collapse defer_reduce_grad_wait delay_wgrad delay_wgrad_compute moe_overlap no_memory no_notes no_waits "
-    "overlap_cpu_optimizer_d2h_h2d overlap_moe_expert_parallel_comm overlap_optimizer_offload repeat_batch sequence_parallel".split()
+    "overlap_cpu_optimizer_d2h_h2d overlap_moe_expert_parallel_comm overlap_optimizer_offload repeat_batch sequence_parallel tables".split()
 )
 #: Options that the package sets itself.
 _OWN = frozenset("format help json only quiet version".split())
