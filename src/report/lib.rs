@@ -44,7 +44,7 @@ pub use file::json::timelines;
 pub use file::stream::SpanFiles;
 #[cfg(feature = "pictures")]
 pub use file::trace::trace_gz;
-pub use number::{gibibytes, number, off_by, percent, plus_minus, quantity, trimmed};
+pub use number::{changed, gibibytes, number, off_by, percent, plus_minus, quantity, trimmed};
 pub use page::{filled, inside_script};
 #[cfg(feature = "pictures")]
 pub use picture::blend::{Fill, Sliver, blend};

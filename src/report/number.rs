@@ -85,6 +85,11 @@ pub fn points(value: f64) -> String {
     format!("{} points", if text == "-0.0" || text == "+0.0" { "0.0" } else { &text })
 }
 
+/// A relative change with its sign, as a percentage: `+1.2 %`, `−33.0 %`.
+pub fn changed(share: f64) -> String {
+    format!("{:+.1} %", 100.0 * share).replace('-', "−")
+}
+
 /// A number with its unit: `33 units`, `12.35 ms`.
 pub fn quantity(value: f64, unit: &str) -> String {
     let number = number(value);

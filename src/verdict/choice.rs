@@ -2,7 +2,7 @@
 
 use pipesim_answer::plan::{Candidate, MEMORY_ERROR, Plan, PlanReport, RESOLUTION, Search, Space};
 use pipesim_models::layout::{Recompute, Zero};
-use pipesim_report::{gibibytes, number, percent, quantity};
+use pipesim_report::{changed, gibibytes, number, percent, quantity};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -50,11 +50,6 @@ pub fn margin(search: &Search<'_>, best: &Plan) -> MemoryMargin {
         percent(MEMORY_ERROR)
     );
     MemoryMargin { left_bytes, error_bytes, sentence, safe }
-}
-
-/// Formats a relative change.
-fn changed(share: f64) -> String {
-    format!("{:+.1} %", 100.0 * share).replace('-', "−")
 }
 
 /// Returns the layout of a plan in words: `tp 4, pp 4, dp 4, interleaved-1f1b, 5 chunks, micro-batch 1 × 32`.

@@ -1,7 +1,7 @@
 //! Clusters compared: the best plan of each number of GPUs, what more GPUs gain, and the smallest that ends a training in time.
 
 use crate::calibration::StepCalibration;
-use pipesim_answer::plan::{Observer, Plan, PlanError, Question, RESOLUTION, Search};
+use pipesim_answer::plan::{Observer, Plan, PlanError, Question, RESOLUTION, Search, Stops};
 use pipesim_report::{Table, gibibytes, number, percent, quantity, trimmed};
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Cluster {
     pub iteration_s: Option<f64>,
     /// Tokens per second of all GPUs.
     pub tokens_per_second: Option<f64>,
-    /// Tokens per second and GPU, over those of the smallest number of GPUs with a plan.
+    /// Tokens per second and GPU, divided by the same of the smallest cluster that has a plan.
     pub efficiency: Option<f64>,
     /// Days that the training takes, as predicted and within the 90 % interval of the iteration; without failures and evaluations.
     pub days: Option<f64>,
@@ -79,15 +79,6 @@ pub fn clusters(
     found.sentence =
         [found.said_of_training(), found.said_of_scaling()].into_iter().flatten().collect::<Vec<_>>().join(" ");
     found
-}
-
-/// Stops a search that another observer stops.
-struct Stops<'a>(&'a dyn Observer);
-
-impl Observer for Stops<'_> {
-    fn is_stopped(&self) -> bool {
-        self.0.is_stopped()
-    }
 }
 
 /// Returns plan 1 of a question about `gpus` GPUs.

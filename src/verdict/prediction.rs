@@ -2,7 +2,7 @@
 
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::Analytic;
-use pipesim_report::{gibibytes, number, percent, quantity};
+use pipesim_report::{changed, gibibytes, number, percent, quantity};
 
 /// Returns at most six lines about a step of a layout under some schedules, each with its name. `next` is what to do next.
 pub fn lines(analytic: &Analytic, steps: &[(&str, &StepEstimate)], next: &str) -> Vec<String> {
@@ -92,7 +92,7 @@ fn losses(step: &StepEstimate) -> String {
 /// Says how long the other schedules take.
 fn others(best: (&str, &StepEstimate), steps: &[(&str, &StepEstimate)]) -> Option<String> {
     let other = steps.iter().filter(|step| step.0 != best.0).map(|(name, step)| {
-        let change = format!("{:+.1} %", 100.0 * (step.iteration_s / best.1.iteration_s - 1.0)).replace('-', "−");
+        let change = changed(step.iteration_s / best.1.iteration_s - 1.0);
         let fits = if step.memory.fits { "" } else { " (does not fit)" };
         format!("{name} {change}{fits}")
     });

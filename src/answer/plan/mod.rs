@@ -27,7 +27,7 @@ pub use crate::question::{Objective, Risk};
 pub use answer::{Plan, Plans, RESOLUTION, mark_ties, plan};
 pub use flags::{Names, PlanFlags, Target, flags};
 pub use journal::{Journal, LayoutOutcome};
-pub use nearby::{Front, NearbyPlan, Variation, fronts, heat_map, sensitivities};
+pub use nearby::{Front, NearbyPlan, Stops, Variation, fronts, heat_map, sensitivities};
 pub use pipesim_models::layout::Preference;
 pub use question::{Fixed, MEMORY_ERROR, Question, RESERVE};
 pub use reason::{PlanError, Reason, Remedy};

@@ -94,7 +94,7 @@ pub struct Front {
 }
 
 /// An observer that only stops searches.
-struct Stops<'a>(&'a dyn Observer);
+pub struct Stops<'a>(pub &'a dyn Observer);
 
 impl Observer for Stops<'_> {
     fn is_stopped(&self) -> bool {

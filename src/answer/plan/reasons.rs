@@ -5,6 +5,7 @@ use super::nearby::{NearbyPlan, Variation, on_gpus};
 use super::search::Search;
 use super::space::{Candidate, Space};
 use pipesim_cost::analytic::StepTime;
+use pipesim_report::changed;
 
 /// Minimum gain that is mentioned.
 const WORTH: f64 = 0.005;
@@ -18,10 +19,6 @@ fn losses(time: &StepTime) -> impl Iterator<Item = (&'static str, f64)> + use<> 
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
-}
-
-fn changed(share: f64) -> String {
-    format!("{:+.1} %", 100.0 * share).replace('-', "−")
 }
 
 fn gib(bytes: u64) -> String {

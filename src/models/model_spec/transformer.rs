@@ -54,7 +54,7 @@ pub struct Biases {
 }
 
 impl Biases {
-    /// Those of GPT-2: all but the head's.
+    /// The biases of GPT-2: all except the head's.
     pub const ALL: Biases = Biases { norms: true, qkv: true, projection: true, mlp: true, head: false };
     /// None: Llama.
     pub const NONE: Biases = Biases { norms: false, qkv: false, projection: false, mlp: false, head: false };
