@@ -6,7 +6,7 @@ use super::message::{Message, Step};
 use super::pipeline::{Pipeline, list};
 use super::rank::{RankRun, RankStep};
 use super::run::{Count, RankClock, Run};
-use super::{doubts, spans};
+use super::{doubts, record, spans};
 use pipesim_schedule::metrics::{Activity, makespan};
 use pipesim_schedule::op::Op;
 use pipesim_schedule::timeline::{SCHEMA_VERSION, Source, StepFigures, Timeline};
@@ -138,6 +138,7 @@ fn clocks(
     for (at, messages) in messages.iter().enumerate() {
         bounds.extend(messages.iter().flat_map(|message| message.bounds(at)));
     }
+    bounds.extend(pings(pipeline, steps));
     let refuse = |contradiction: super::clock::Contradiction| {
         let (one, two) = contradiction.ranks;
         ImportError::new(format!(
@@ -184,6 +185,21 @@ fn clocks(
         )
     });
     Ok(wide)
+}
+
+/// Returns what exchanged times say of the clocks.
+fn pings(pipeline: &Pipeline, steps: &[Step<'_>]) -> Vec<Bound> {
+    let device_of = |rank: u32| pipeline.ranks.iter().position(|&found| found == rank);
+    let mut bounds = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        for (first, rank) in step.ranks.iter().enumerate() {
+            for &ping in rank.iter().flat_map(|rank| &rank.pings) {
+                let other = device_of(ping.0);
+                bounds.extend(other.into_iter().flat_map(|other| record::bounds(ping, first, other, at)));
+            }
+        }
+    }
+    bounds
 }
 
 fn rank_clocks(pipeline: &Pipeline, clocks: &[Clock], clocked: bool) -> Vec<RankClock> {

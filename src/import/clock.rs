@@ -124,12 +124,22 @@ impl Differences {
 /// # Errors
 /// No clocks satisfy the bounds.
 pub fn align(origins: &[i64], reference: usize, bounds: &[Bound], steps: usize) -> Result<Clocks, Contradiction> {
-    let mut clocks: Vec<Clock> = origins.iter().map(|&origin| Clock { origin, ..Clock::default() }).collect();
+    let clocks: Vec<Clock> = origins.iter().map(|&origin| Clock { origin, ..Clock::default() }).collect();
     let by_step = by_step(bounds, steps);
     let drifts = drifts(&clocks, reference, &by_step);
-    for (clock, drift) in clocks.iter_mut().zip(drifts) {
-        clock.drift = drift;
-    }
+    let drifting = clocks.iter().zip(drifts).map(|(clock, drift)| Clock { drift, ..*clock }).collect();
+    // Each drift fits its own clock's bounds; together they may contradict bounds that none contradicts.
+    aligned(drifting, reference, bounds, &by_step)
+        .or_else(|contradiction| aligned(clocks, reference, bounds, &by_step).map_err(|_| contradiction))
+}
+
+/// Aligns clocks whose drifts are known.
+fn aligned(
+    mut clocks: Vec<Clock>,
+    reference: usize,
+    bounds: &[Bound],
+    by_step: &[Vec<Bound>],
+) -> Result<Clocks, Contradiction> {
     let mut all = differences(&clocks, bounds.iter());
     check(&all)?;
     all.close();
@@ -143,7 +153,7 @@ pub fn align(origins: &[i64], reference: usize, bounds: &[Bound], steps: usize) 
             (clock.offset_ns, clock.is_tied) = (middle, true);
         }
     }
-    let residual_ns = residuals(&clocks, reference, &by_step);
+    let residual_ns = residuals(&clocks, reference, by_step);
     Ok(Clocks { clocks, residual_ns })
 }
 
@@ -238,9 +248,24 @@ fn drifts(clocks: &[Clock], reference: usize, by_step: &[Vec<Bound>]) -> Vec<f64
         let low = points.iter().map(|point| point.low).max()?;
         let high = points.iter().map(|point| point.high).min()?;
         let is_shown = span >= LONG_NS || low > high.saturating_add(PRECISION_NS);
-        (is_shown && slope.abs() < 0.01).then_some(slope)
+        let slope = if is_shown { possible(points, slope)? } else { 0.0 };
+        (slope.abs() < 0.01).then_some(slope)
     };
     points(clocks, reference, by_step).iter().map(|points| drift(points).unwrap_or_default()).collect()
+}
+
+/// Returns the slope nearest to `slope` of a straight line that stays within all bounds; `None` if there is no such line. Bounds of
+/// two steps limit it: the middles of wide bounds say little.
+fn possible(points: &[Point], slope: f64) -> Option<f64> {
+    let (mut least, mut most) = (f64::NEG_INFINITY, f64::INFINITY);
+    for (at, one) in points.iter().enumerate() {
+        for other in points[at + 1..].iter().filter(|other| other.time > one.time) {
+            let span = (other.time - one.time) as f64;
+            least = least.max(other.low.saturating_sub(one.high).saturating_sub(PRECISION_NS) as f64 / span);
+            most = most.min(other.high.saturating_sub(one.low).saturating_add(PRECISION_NS) as f64 / span);
+        }
+    }
+    (least <= most).then(|| slope.clamp(least, most))
 }
 
 /// Returns the slope of a straight line through `points` by least squares, and their span.

@@ -20,7 +20,7 @@ pub fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ImportError> {
                 .map_err(|error| ImportError::new(format!("cannot read the folder {shown}: {error}")))?;
             if found.is_empty() {
                 return Err(ImportError::new(format!(
-                    "expected traces (.json, .json.gz) in the folder {shown}, found none; name the files"
+                    "expected traces (.json, .json.gz, .jsonl) in the folder {shown}, found none; name the files"
                 )));
             }
             files.extend(found);
@@ -55,7 +55,7 @@ fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        let is_trace = name.ends_with(".json") || name.ends_with(".json.gz");
+        let is_trace = [".json", ".json.gz", ".jsonl"].iter().any(|end| name.ends_with(end));
         if is_trace && path.is_file() && !is_other(&path) {
             found.push(path);
         }
@@ -116,6 +116,8 @@ pub enum Content<'a> {
     Timelines(String),
     /// A table of op times.
     Table(String),
+    /// A rank's file of `pipesim.record`.
+    Record(String),
 }
 
 /// Tables and timelines are read as a whole, up to this size.
@@ -150,6 +152,7 @@ pub fn open<'a>(path: &Path, progress: &'a Progress<'a>) -> Result<Content<'a>, 
         Some(b'{' | b'[') if has("\"NvtxEvent\"") || has("\"TraceProcessEvent\"") || has("\"CudaEvent\"") => {
             Ok(Content::Nsight(reader))
         }
+        Some(b'{') if has("{\"pipesim_record\"") => Ok(Content::Record(text(reader, path)?)),
         Some(b'{') if has("\"schema_version\"") && !has("\"traceEvents\"") => {
             Ok(Content::Timelines(text(reader, path)?))
         }

@@ -28,6 +28,7 @@ mod labelled;
 mod message;
 mod pipeline;
 mod rank;
+mod record;
 mod recover;
 mod run;
 mod scalar;
@@ -90,6 +91,10 @@ pub fn import(
                 tables += 1;
                 format = "CSV";
                 runs.extend(table::read(&shown, &text)?);
+            }
+            Content::Record(text) => {
+                format = "pipesim.record";
+                runs.push(record::read(&shown, &text)?);
             }
             Content::Trace(reader) => {
                 let trace = Trace::read(reader, &rules(false));

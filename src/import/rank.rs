@@ -1,5 +1,6 @@
 //! What one rank did: its ops and messages by step, on its own clock.
 
+use super::record::Ping;
 use super::trace::Group;
 use pipesim_schedule::op::{Kind, Op};
 
@@ -36,6 +37,8 @@ pub struct RankStep {
     pub ops: Vec<RankOp>,
     /// Other work after the ops: name, start, end.
     pub others: Vec<(&'static str, i64, i64)>,
+    /// Times that were exchanged with other ranks to compare the clocks.
+    pub pings: Vec<Ping>,
 }
 
 /// How ops of a rank were recognised.

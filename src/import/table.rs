@@ -73,7 +73,8 @@ pub fn read(file: &str, text: &str) -> Result<Vec<RankRun>, ImportError> {
 }
 
 impl RankRun {
-    fn of_table(file: &str, rank: u32) -> RankRun {
+    /// Returns the run of a rank whose ops are read from `file` as they are.
+    pub(super) fn of_table(file: &str, rank: u32) -> RankRun {
         RankRun {
             file: file.to_string(),
             rank: Some(rank),
