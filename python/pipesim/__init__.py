@@ -30,11 +30,12 @@ from ._errors import EnvironmentFailure, Error, Hang, ScheduleError, UsageError
 from ._program import program
 from ._results import Check, Explanation, Plan, Plans, Prediction, Predictions, Record, Spans
 from ._schedule import Schedule, from_torch
+from .record import Recorder, record
 
 __all__ = [
-    "Check", "Error", "EnvironmentFailure", "Explanation", "Hang", "Plan", "Plans", "Prediction", "Predictions", "Record", "Schedule",
-    "ScheduleError", "Spans", "UsageError", "check", "compare", "explain", "from_torch", "plan", "predict", "predict_model", "program",
-    "run", "schedules",
+    "Check", "Error", "EnvironmentFailure", "Explanation", "Hang", "Plan", "Plans", "Prediction", "Predictions", "Record", "Recorder",
+    "Schedule", "ScheduleError", "Spans", "UsageError", "check", "compare", "explain", "from_torch", "plan", "predict",
+    "predict_model", "program", "record", "run", "schedules",
 ]  # fmt: skip
 
 #: The name of a schedule, the path of one, or its text.

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "training")]
 use verbs::{accuracy, doctor, profile, run, train};
-use verbs::{check, compare, explain, explore, export, import, plan, predict, schedules, shell, tour};
+use verbs::{check, compare, explain, explore, export, import, plan, predict, schedules, shell, tour, watch};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -77,6 +77,8 @@ enum Verb {
     Export(Box<export::Export>),
     /// Turn profiler traces of a PyTorch run into a timeline
     Import(Box<import::Import>),
+    /// Follow a job that records its pipeline with pipesim.record
+    Watch(Box<watch::Watch>),
     /// Compare saved timelines
     Compare(compare::Compare),
     /// Report how accurate predictions are
@@ -264,6 +266,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Explain(verb) => verb.run(),
         Verb::Export(verb) => verb.run(),
         Verb::Import(verb) => verb.run(),
+        Verb::Watch(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         #[cfg(feature = "training")]
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),

@@ -22,6 +22,7 @@ mod error;
 mod event;
 mod exchange;
 mod files;
+mod follow;
 mod gpu;
 mod label;
 mod labelled;
@@ -38,6 +39,7 @@ mod trace;
 mod unlabelled;
 
 pub use error::ImportError;
+pub use follow::Follower;
 pub use label::LabelRule;
 pub use run::{Count, RankClock, Run, grouped};
 
@@ -93,7 +95,7 @@ pub fn import(
                 runs.extend(table::read(&shown, &text)?);
             }
             Content::Record(text) => {
-                format = "pipesim.record";
+                format = record::FORMAT;
                 runs.push(record::read(&shown, &text)?);
             }
             Content::Trace(reader) => {

@@ -2,7 +2,7 @@
 
 use super::clock::Bound;
 use super::error::ImportError;
-use super::rank::{RankOp, RankRun, RankStep, Stages};
+use super::rank::{RankOp, RankRun, RankStep};
 use super::trace::Group;
 use pipesim_schedule::op::{Kind, Op};
 use serde::Deserialize;
@@ -52,54 +52,78 @@ pub fn bounds((_, sent, there, back, received): Ping, first: usize, other: usize
     ]
 }
 
+/// Name of the format, for people.
+pub const FORMAT: &str = "pipesim.record";
+
+/// What a line says.
+pub enum Row {
+    /// The job started: a rank without steps.
+    Header(Box<RankRun>),
+    Step(RankStep),
+}
+
 /// Reads a rank's file. A last line that is cut off, as of a job that still runs, is left out.
 ///
 /// # Errors
 /// A line is no step, or of another version; the text names it.
 pub fn read(file: &str, text: &str) -> Result<RankRun, ImportError> {
-    let fault = |line: usize, expected: &str, found: &str| {
-        ImportError::new(format!(
-            "{file}, line {}: expected {expected}, found {found}; record the run again, or remove the line",
-            line + 1
-        ))
-    };
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut lines: Vec<(usize, &str)> =
-        whole.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).collect();
-    let is_header = |line: &str| line.starts_with("{\"pipesim_record\"");
-    let start = lines.iter().rposition(|(_, line)| is_header(line));
-    let start = start.ok_or_else(|| fault(0, "a header of pipesim.record", "none"))?;
-    let earlier = lines[..start].iter().filter(|(_, line)| !is_header(line)).count();
-    lines.drain(..start);
-    let (number, header) = lines.remove(0);
-    let header: Header =
-        serde_json::from_str(header).map_err(|error| fault(number, "a header of pipesim.record", &error.to_string()))?;
-    if header.pipesim_record != VERSION {
-        let found = format!("version {}", header.pipesim_record);
-        return Err(fault(number, &format!("version {VERSION} of pipesim.record"), &found));
+    let mut run: Option<RankRun> = None;
+    let mut earlier = 0;
+    for (number, line) in whole.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match (row(file, number, line)?, &mut run) {
+            (Row::Header(header), _) => {
+                earlier += run.replace(*header).map_or(0, |run| run.steps.len());
+            }
+            (Row::Step(mut step), Some(run)) => {
+                run.warnings.extend(step.check(file, run.rank.unwrap_or_default()));
+                run.steps.push(step);
+            }
+            (Row::Step(_), None) => return Err(fault(file, number, "a header of pipesim.record", "a step")),
+        }
     }
-    let mut run = RankRun::of_table(file, header.rank);
-    run.world_size = Some(header.world_size);
-    run.groups = vec![Group { name: "mesh_pp".to_string(), ranks: header.pipeline }];
-    run.version = header.pytorch;
-    run.stages = Stages::Global;
+    let mut run = run.ok_or_else(|| fault(file, 0, "a header of pipesim.record", "no whole line"))?;
     if earlier > 0 {
-        run.warnings.push(format!("{file}: the job started again; {earlier} steps of its earlier starts are left out"));
-    }
-    for (number, line) in lines {
-        let line: StepLine =
-            serde_json::from_str(line).map_err(|error| fault(number, "a step", &error.to_string()))?;
-        let mut step = line.step(&|expected, found| fault(number, expected, found))?;
-        run.warnings.extend(step.check(file, header.rank));
-        run.steps.push(step);
+        run.warnings.push(format!("{file}: the job started again; {earlier} steps before that are left out"));
     }
     run.first = run.steps.first().and_then(|step| step.marked).map_or(0, |(start, _)| start);
     Ok(run)
 }
 
+/// Reads one line.
+///
+/// # Errors
+/// It is neither a header nor a step; the text names it.
+pub fn row(file: &str, number: usize, line: &str) -> Result<Row, ImportError> {
+    let fault = |expected: &str, found: &str| fault(file, number, expected, found);
+    if !line.starts_with("{\"pipesim_record\"") {
+        let line: StepLine = serde_json::from_str(line).map_err(|error| fault("a step", &error.to_string()))?;
+        return line.step(&fault).map(Row::Step);
+    }
+    let header: Header =
+        serde_json::from_str(line).map_err(|error| fault("a header of pipesim.record", &error.to_string()))?;
+    if header.pipesim_record != VERSION {
+        let found = format!("version {}", header.pipesim_record);
+        return Err(fault(&format!("version {VERSION} of pipesim.record"), &found));
+    }
+    let mut run = RankRun::of_table(file, header.rank);
+    run.world_size = Some(header.world_size);
+    run.groups = vec![Group { name: "mesh_pp".to_string(), ranks: header.pipeline }];
+    run.version = header.pytorch;
+    Ok(Row::Header(Box::new(run)))
+}
+
+fn fault(file: &str, number: usize, expected: &str, found: &str) -> ImportError {
+    ImportError::new(format!(
+        "{file}, line {}: expected {expected}, found {found}; record the run again, or remove the line",
+        number + 1
+    ))
+}
+
 impl StepLine {
     fn step(self, fault: &dyn Fn(&str, &str) -> ImportError) -> Result<RankStep, ImportError> {
-        let mut step = RankStep { number: self.step, marked: Some((self.start_ns, self.end_ns)), ..RankStep::default() };
+        let mut step =
+            RankStep { number: self.step, marked: Some((self.start_ns, self.end_ns)), ..RankStep::default() };
         step.pings = self.pings;
         let mut free = self.start_ns;
         for (letter, stage, microbatch, start, end) in self.ops {

@@ -39,6 +39,7 @@ mod plots;
 mod questions;
 mod rationals;
 mod recompute;
+mod records;
 mod replicas;
 mod report;
 mod shards;

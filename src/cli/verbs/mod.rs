@@ -21,3 +21,4 @@ pub mod shell;
 pub mod tour;
 #[cfg(feature = "training")]
 pub mod train;
+pub mod watch;
