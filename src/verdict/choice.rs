@@ -64,6 +64,8 @@ fn layout(plan: &Plan) -> String {
     add(own.recompute != Recompute::None, format!("recompute {}", own.recompute));
     add(own.zero != Zero::None, format!("ZeRO {}", own.zero));
     add(own.shard.is_some(), format!("shard {}", own.shard.unwrap_or_default()));
+    add(!own.options().words().is_empty(), own.options().words());
+    add(own.optimizer_offload > 0.0, format!("optimizer offload {}", own.optimizer_offload));
     words.join(", ")
 }
 

@@ -41,6 +41,8 @@ enum CachedOrder {
 pub enum NoOrder {
     /// The schedule does not exist for these numbers.
     Missing,
+    /// A bound of its cost is above what was asked for.
+    Slower,
     /// This machine lacks the memory or a thread to evaluate it now.
     Refused,
 }

@@ -4,7 +4,7 @@ use super::reason::PlanError;
 use crate::question::{Objective, Risk};
 use crate::resolve::{Files, Host};
 use pipesim_cost::analytic::Platform;
-use pipesim_models::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+use pipesim_models::layout::{Attention, CudaGraph, Dispatcher, ParallelConfig, Precision, Recompute, Zero};
 use pipesim_models::model_spec::transformer::Config;
 use pipesim_schedule::nearest::nearest;
 use pipesim_schedule::sanitize::sanitize;
@@ -31,12 +31,18 @@ pub struct Fixed {
     pub zero: Vec<Zero>,
     pub shard: BTreeSet<u32>,
     pub sequence_parallel: BTreeSet<bool>,
+    pub dispatcher: Vec<Dispatcher>,
+    pub cuda_graph: Vec<CudaGraph>,
+    pub moe_overlap: BTreeSet<bool>,
+    pub delay_wgrad: BTreeSet<bool>,
+    /// Share of the optimizer's states in the host's memory, of all layouts.
+    pub optimizer_offload: Option<f64>,
     /// Layers per stage.
     pub layers: Vec<Vec<usize>>,
 }
 
 /// Names of the values that can be fixed, each with its aliases.
-const KEYS: [(&str, &[&str]); 12] = [
+const KEYS: [(&str, &[&str]); 17] = [
     ("tp", &["tensor-parallel-size", "tensor-model-parallel-size"]),
     ("pp", &["stages", "p", "pipeline-parallel-size", "pipeline-model-parallel-size"]),
     ("dp", &["data-parallel-size"]),
@@ -48,6 +54,11 @@ const KEYS: [(&str, &[&str]); 12] = [
     ("zero", &[]),
     ("shard", &[]),
     ("sequence-parallel", &["sp", "sequence_parallel"]),
+    ("dispatcher", &[]),
+    ("cuda-graph", &[]),
+    ("moe-overlap", &[]),
+    ("delay-wgrad", &[]),
+    ("optimizer-offload", &[]),
     ("layers", &[]),
 ];
 
@@ -76,9 +87,14 @@ impl Fixed {
         for (own, more) in self.numbers().into_iter().zip(other.numbers()) {
             own.1.append(more.1);
         }
+        for (own, more) in self.switches().into_iter().zip(other.switches()) {
+            own.1.append(more.1);
+        }
         other.recompute.into_iter().for_each(|what| include(&mut self.recompute, what));
         other.zero.into_iter().for_each(|stage| include(&mut self.zero, stage));
-        self.sequence_parallel.append(&mut other.sequence_parallel);
+        other.dispatcher.into_iter().for_each(|one| include(&mut self.dispatcher, one));
+        other.cuda_graph.into_iter().for_each(|one| include(&mut self.cuda_graph, one));
+        self.optimizer_offload = other.optimizer_offload.or(self.optimizer_offload);
         other.layers.into_iter().for_each(|layers| include(&mut self.layers, layers));
     }
 
@@ -93,6 +109,15 @@ impl Fixed {
             ("micro-batch-size", &mut self.micro_batch_size),
             ("chunks", &mut self.chunks),
             ("shard", &mut self.shard),
+        ]
+    }
+
+    /// Returns the sets of switches by key.
+    fn switches(&mut self) -> [(&'static str, &mut BTreeSet<bool>); 3] {
+        [
+            ("sequence-parallel", &mut self.sequence_parallel),
+            ("moe-overlap", &mut self.moe_overlap),
+            ("delay-wgrad", &mut self.delay_wgrad),
         ]
     }
 
@@ -116,12 +141,22 @@ impl Fixed {
         match known {
             "recompute" => include(&mut self.recompute, value.parse().map_err(of)?),
             "zero" => include(&mut self.zero, value.parse().map_err(of)?),
-            "sequence-parallel" => {
-                self.sequence_parallel.insert(match value {
+            "sequence-parallel" | "moe-overlap" | "delay-wgrad" => {
+                let is_on = match value {
                     "true" | "on" | "yes" | "1" => true,
                     "false" | "off" | "no" | "0" => false,
                     _ => return Err(PlanError::new(format!("on or off for {known}"), quoted(), "write one of them")),
-                });
+                };
+                self.switches().into_iter().filter(|(key, _)| *key == known).for_each(|(_, set)| set.extend([is_on]));
+            }
+            "dispatcher" => include(&mut self.dispatcher, value.parse().map_err(of)?),
+            "cuda-graph" => include(&mut self.cuda_graph, value.parse().map_err(of)?),
+            "optimizer-offload" => {
+                let share = value.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+                let expected = "one share from 0 to 1 for optimizer-offload";
+                let share = share.filter(|share| self.optimizer_offload.is_none_or(|own| own == *share));
+                self.optimizer_offload =
+                    Some(share.ok_or_else(|| PlanError::new(expected, quoted(), "write optimizer-offload=1"))?);
             }
             "layers" => {
                 let counts: Option<Vec<usize>> =
@@ -143,9 +178,14 @@ impl Fixed {
         match key {
             "recompute" => self.recompute.clear(),
             "zero" => self.zero.clear(),
-            "sequence-parallel" => self.sequence_parallel.clear(),
             "layers" => self.layers.clear(),
-            _ => self.numbers().into_iter().filter(|(own, _)| *own == key).for_each(|(_, set)| set.clear()),
+            "dispatcher" => self.dispatcher.clear(),
+            "cuda-graph" => self.cuda_graph.clear(),
+            "optimizer-offload" => self.optimizer_offload = None,
+            _ => {
+                self.numbers().into_iter().filter(|(own, _)| *own == key).for_each(|(_, set)| set.clear());
+                self.switches().into_iter().filter(|(own, _)| *own == key).for_each(|(_, set)| set.clear());
+            }
         }
     }
 
@@ -240,6 +280,7 @@ impl Question {
             precision: self.precision,
             attention: self.attention,
             stack: self.machine.stack.name.clone(),
+            optimizer_offload: self.fixed.optimizer_offload.unwrap_or(0.0),
             ..ParallelConfig::default()
         }
     }

@@ -263,6 +263,12 @@ impl PlanReport<'_> {
         if let Some(shard) = l.shard {
             found["shard"] = shard.into();
         }
+        for (name, value) in l.options().named() {
+            found[name.replace('-', "_")] = if value.is_empty() { true.into() } else { value.into() };
+        }
+        if l.optimizer_offload > 0.0 {
+            found["optimizer_offload"] = l.optimizer_offload.into();
+        }
         found
     }
 

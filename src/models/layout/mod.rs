@@ -2,12 +2,14 @@
 
 mod error;
 mod folding;
+mod options;
 mod preference;
 mod recompute;
 mod routing;
 
 pub use error::ParallelConfigError;
 pub use folding::Replicas;
+pub use options::StepOptions;
 pub use preference::Preference;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
 pub use routing::Routing;

@@ -67,7 +67,7 @@ pub struct PlanVerb {
     /// Schedules to choose from, or all [default: those that the stack implements]
     #[arg(long, short = 's', value_name = "NAMES", visible_alias = "schedule", value_parser = names)]
     schedules: Vec<ScheduleNames>,
-    /// Fixed values, as in tp=8,pp=4: tp, pp, dp, cp, ep, micro-batch-size, chunks, recompute, zero, shard, sequence-parallel, layers; a key given twice allows both values
+    /// Fixed values, as in tp=8,pp=4: tp, pp, dp, cp, ep, micro-batch-size, chunks, recompute, zero, shard, sequence-parallel, dispatcher, cuda-graph, moe-overlap, delay-wgrad, optimizer-offload, layers; a key given twice allows both values
     #[arg(long, value_name = "KEY=VALUE,..", value_parser = fixed)]
     fix: Vec<String>,
     /// Precision of matrix products
