@@ -98,6 +98,8 @@ pub struct Search<'a> {
     /// Splits that simulation improved, and the layouts for which it tried.
     refined: Mutex<BTreeMap<Key, RefinedSplit>>,
     climbed: Mutex<BTreeSet<u32>>,
+    /// Least memory of a layout with so many stages, whatever its schedule and split.
+    least: Mutex<BTreeMap<(Key, [u32; 2]), u64>>,
 }
 
 impl<'a> Search<'a> {
@@ -111,8 +113,8 @@ impl<'a> Search<'a> {
             refuse_all(question, framework)?;
         }
         let space = Space::new(question)?;
-        let (orders, known, refined, climbed) = Default::default();
-        Ok(Search { question, space, framework, orders, known, refined, climbed })
+        let (orders, known, refined, climbed, least) = Default::default();
+        Ok(Search { question, space, framework, orders, known, refined, climbed, least })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -140,18 +142,34 @@ impl<'a> Search<'a> {
         self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
     }
 
+    /// Returns a lower bound of the memory of a layout.
+    fn least(&self, candidate: &Candidate) -> u64 {
+        let shape = self.space.shape(candidate);
+        let model = || {
+            let mut layout = self.space.layout(self.question, candidate);
+            if layout.recompute == FEWEST {
+                layout.recompute = Recompute::Full;
+            }
+            MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
+        };
+        if !shape.bounds_splits {
+            return model().least(&shape.placement, &shape.stages);
+        }
+        let (group, _, dp, zero, shard) = key(candidate);
+        let alike = ((group, shape.pp, dp, zero, shard), [shape.placement.stages(), shape.placement.directions()]);
+        let least = || self.least.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = least().get(&alike).copied();
+        known.unwrap_or_else(|| {
+            let found = model().least_of_splits(&shape.placement);
+            least().insert(alike, found);
+            found
+        })
+    }
+
     /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, or its cost is above `most` by a bound, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
         let shape = self.space.shape(candidate);
-        let mut layout = self.space.layout(self.question, candidate);
-        if layout.recompute == FEWEST {
-            layout.recompute = Recompute::Full;
-        }
-        let memory_model = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack);
-        let least = match shape.moves {
-            true => memory_model.least_of_splits(&shape.placement),
-            false => memory_model.least(&shape.placement, &shape.stages),
-        };
+        let least = self.least(candidate);
         if least > bytes {
             return Ok(LayoutOutcome::TooLarge(least));
         }

@@ -5,10 +5,10 @@ use pipesim_models::layout::{ParallelConfig, StepOptions};
 use pipesim_models::model_spec::transformer::Config;
 
 /// Share of a layer's time below which an option is not worth its use.
-const WORTH: f64 = 0.001;
+const WORTH: f64 = 0.0005;
 
 impl Analytic {
-    /// Returns the cost model with the first of `options` whose layers take no more than 0.1 % longer than with the best ones. Options change no
+    /// Returns the cost model with the first of `options` whose layers take no more than 0.05 % longer than with the best ones. Options change no
     /// memory, and speed up forward and backward alike, so the best of a micro-batch are the best of a step.
     ///
     /// # Errors

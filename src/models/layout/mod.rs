@@ -1,6 +1,7 @@
 //! Parallel layout of a training step: degrees, precision, recomputation, ZeRO.
 
 mod error;
+mod fixed;
 mod folding;
 mod options;
 mod preference;
@@ -8,6 +9,7 @@ mod recompute;
 mod routing;
 
 pub use error::ParallelConfigError;
+pub use fixed::Fixed;
 pub use folding::Replicas;
 pub use options::StepOptions;
 pub use preference::Preference;
