@@ -21,8 +21,8 @@ const MOST_LARGE: usize = 8;
 /// Ops that are simulated to refine the split of one layout, and the least and most steps.
 const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
-/// Largest number of stages between which two layers move at once.
-const FEW_STAGES: usize = 8;
+/// Largest number of stages between which two layers move at once, and between which they move from and to any stages.
+const FEW_STAGES: [usize; 2] = [8, 4];
 /// Layouts whose times are this much above the best one's may become the best.
 const NEAR: f64 = 0.05;
 
@@ -203,29 +203,35 @@ impl Climb<'_> {
     fn run(&mut self, layers: &mut [usize]) {
         let stages = layers.len();
         // one layer may only help after another
-        let most = if stages <= FEW_STAGES { 2 } else { 1 };
-        let pairs: Vec<(usize, usize, usize)> = (1..=most)
-            .flat_map(|count| (0..stages).map(move |from| (count, from)))
-            .flat_map(|(count, from)| (0..stages).map(move |to| (from, to, count)))
-            .filter(|(from, to, _)| from != to)
-            .collect();
+        let most = if stages <= FEW_STAGES[0] { 2 } else { 1 };
+        let single = |count: usize| {
+            let all = (0..stages).flat_map(|from| (0..stages).map(move |to| (from, to)));
+            all.filter(|(from, to)| from != to).map(move |(from, to)| vec![(from, to); count]).collect::<Vec<_>>()
+        };
+        let mut moves: Vec<Vec<(usize, usize)>> = (1..=most).flat_map(single).collect();
+        if stages <= FEW_STAGES[1] {
+            let ones = single(1);
+            moves.extend(ones.iter().flat_map(|one| ones.iter().map(move |other| [&one[..], other].concat())));
+        }
         // until no pair helps since the last that did
         let (mut at, mut failed) = (0, 0);
-        while failed < pairs.len() && self.steps > 0 {
-            let (from, to, count) = pairs[at];
-            at = (at + 1) % pairs.len();
-            failed += 1;
-            let is_inner = from > 0 && from + 1 < stages;
-            if layers[from] < count + usize::from(is_inner) {
-                continue;
+        while failed < moves.len() && self.steps > 0 {
+            let mut moved: Vec<isize> = layers.iter().map(|&count| count as isize).collect();
+            for &(from, to) in &moves[at] {
+                (moved[from], moved[to]) = (moved[from] - 1, moved[to] + 1);
             }
-            layers[from] -= count;
-            layers[to] += count;
-            if self.offer(layers) {
+            at = (at + 1) % moves.len();
+            failed += 1;
+            // only the first and the last stage may be empty
+            let is_split = |(stage, &count): (usize, &isize)| count >= isize::from(stage > 0 && stage + 1 < stages);
+            let moved = moved.iter().enumerate().all(is_split).then_some(moved);
+            let Some(moved) = moved.map(|moved| moved.into_iter().map(|count| count as usize).collect::<Vec<_>>())
+            else {
+                continue;
+            };
+            if self.offer(&moved) {
+                layers.copy_from_slice(&moved);
                 failed = 0;
-            } else {
-                layers[from] += count;
-                layers[to] -= count;
             }
         }
     }

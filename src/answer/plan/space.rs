@@ -234,7 +234,8 @@ impl PlanGroup {
             let mut pipelines: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
             let is_own = |(shape, _): &(&PlanShape, u32)| shape.pp == pp && shape.overlaps == self.overlaps;
             for (shape, which) in shapes.iter().zip(0..).filter(is_own) {
-                if shape.needs_rounds && !micro.is_multiple_of(pp) {
+                // a single micro-batch has no other one to run next to
+                if shape.needs_rounds && !micro.is_multiple_of(pp) || shape.overlaps && micro == 1 {
                     continue;
                 }
                 (costs.layout.pp, costs.layout.dp, costs.layout.micro) = (pp, dp, micro);
