@@ -257,7 +257,7 @@ impl PlanGroup {
                                 let pipeline =
                                     || costs.least_pipeline(times, &shapes[shape.piped_as as usize].placement);
                                 let pipeline = *pipelines.entry(shape.piped_as).or_insert_with(pipeline);
-                                costs.least_of_splits(pipeline, &shape.placement, &shape.stages)
+                                costs.least_of_splits(pipeline, times, &shape.placement, &shape.stages)
                             }
                             false => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
                         };
