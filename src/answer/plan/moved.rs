@@ -9,6 +9,7 @@ use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
 use pipesim_cost::analytic::{Analytic, default_layers};
+use pipesim_models::layout::StepOptions;
 use pipesim_models::memory::Memory;
 use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
@@ -59,6 +60,7 @@ impl Search<'_> {
         if let Some(found) = refined {
             layout.layers = Some(found.layers);
             layout.recompute = found.recompute;
+            layout = layout.with_options(found.options);
             return Analytic::new(question.model, question.machine.clone(), layout).ok();
         }
         let mut costs = Analytic::new(question.model, question.machine.clone(), layout).ok()?;
@@ -190,11 +192,13 @@ impl Search<'_> {
         climb.offer(&layers);
         let before = layers.clone();
         climb.run(&mut layers);
-        if layers == before || shape.has_default && layers == usual {
+        let options = climb.with_delay(&layers);
+        let is_same = climb.costs.layout.options() == options;
+        if is_same && (layers == before || shape.has_default && layers == usual) {
             return None;
         }
         let outcome = LayoutOutcome::Predicted { bytes: climb.bytes, iteration_s: climb.best };
-        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, outcome })
+        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, options, outcome })
     }
 }
 
@@ -234,6 +238,22 @@ impl Climb<'_> {
                 failed = 0;
             }
         }
+    }
+
+    /// Tries weight gradients apart for the overlap of experts' communication, or not; returns the better options. Which are better depends on
+    /// the stages, not only on their layers.
+    fn with_delay(&mut self, layers: &[usize]) -> StepOptions {
+        let (question, own) = (self.search.question, self.costs.layout.options());
+        if !own.moe_overlap || !question.fixed.delay_wgrad.is_empty() {
+            return own;
+        }
+        let other = StepOptions { delay_wgrad: !own.delay_wgrad, ..own };
+        let layout = self.costs.layout.clone().with_options(other);
+        let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout) else { return own };
+        let usual = std::mem::replace(&mut self.costs, costs);
+        let is_better = self.offer(layers);
+        self.costs = usual;
+        if is_better { other } else { own }
     }
 
     /// Returns whether a split is faster than the best, fits, and is not refused; it is the best then.

@@ -58,6 +58,7 @@ pub(super) type Key = (u32, u32, u32, Zero, Option<u32>);
 pub(super) struct RefinedSplit {
     pub layers: Vec<usize>,
     pub recompute: Recompute,
+    pub options: StepOptions,
     pub outcome: LayoutOutcome,
 }
 
