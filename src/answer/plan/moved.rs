@@ -24,6 +24,8 @@ const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
 /// Largest number of stages between which two layers move at once, and between which they move from and to any stages.
 const FEW_STAGES: [usize; 2] = [8, 4];
+/// Largest number of splits that are all tried.
+const FEW_SPLITS: f64 = 500.0;
 /// Layouts whose times are this much above the best one's may become the best.
 const NEAR: f64 = 0.05;
 
@@ -203,9 +205,19 @@ impl Search<'_> {
 }
 
 impl Climb<'_> {
-    /// Moves single layers, between few stages also two at once, while that shortens the iteration.
+    /// Tries every split if there are few; otherwise moves single layers, between few stages also two at once, while that shortens the
+    /// iteration.
     fn run(&mut self, layers: &mut [usize]) {
         let stages = layers.len();
+        let least: Vec<usize> = (0..stages).map(|stage| usize::from(stage > 0 && stage + 1 < stages)).collect();
+        let free = layers.iter().sum::<usize>().saturating_sub(least.iter().sum());
+        let count = (1..stages).fold(1.0, |count, stage| count * (free + stage) as f64 / stage as f64);
+        if count <= FEW_SPLITS.min(self.steps as f64) {
+            let mut best = layers.to_vec();
+            self.every(&mut least.clone(), 0, free, &mut best);
+            layers.copy_from_slice(&best);
+            return;
+        }
         // one layer may only help after another
         let most = if stages <= FEW_STAGES[0] { 2 } else { 1 };
         let single = |count: usize| {
@@ -237,6 +249,23 @@ impl Climb<'_> {
                 layers.copy_from_slice(&moved);
                 failed = 0;
             }
+        }
+    }
+
+    /// Tries every way to add `left` layers to the stages from `stage` on.
+    fn every(&mut self, layers: &mut Vec<usize>, stage: usize, left: usize, best: &mut Vec<usize>) {
+        if stage + 1 == layers.len() {
+            layers[stage] += left;
+            if self.offer(layers) {
+                best.clone_from(layers);
+            }
+            layers[stage] -= left;
+            return;
+        }
+        for more in 0..=left {
+            layers[stage] += more;
+            self.every(layers, stage + 1, left - more, best);
+            layers[stage] -= more;
         }
     }
 
