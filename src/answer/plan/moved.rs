@@ -27,7 +27,7 @@ const FEW_STAGES: [usize; 2] = [8, 4];
 /// Largest number of splits that are all tried.
 const FEW_SPLITS: f64 = 500.0;
 /// Layouts whose times are this much above the best one's may become the best.
-const NEAR: f64 = 0.05;
+const NEAR: f64 = 0.1;
 
 /// Returns the number of steps of `ops` ops that refine the split of a layout.
 fn steps(ops: usize) -> usize {

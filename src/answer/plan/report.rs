@@ -165,7 +165,6 @@ impl PlanReport<'_> {
             cells
         };
         let tie = |plan: &Plan| if plan.is_tie { " tie" } else { "" };
-        // plans of one tp, pp and dp are below the first of them
         let degrees =
             |plan: &Plan| [plan.layout.gpus(), plan.layout.tp.into(), plan.layout.pp.into(), plan.layout.dp.into()];
         let mut labelled: Vec<(usize, (String, &Plan))> = Vec::new();

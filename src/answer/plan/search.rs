@@ -174,7 +174,6 @@ impl<'a> Search<'a> {
             return Ok(LayoutOutcome::TooLarge(least));
         }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
-        // bounds of every split are weaker
         if shape.bounds_splits && !shape.moves {
             let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
             if bound * self.question.price(self.space.group(candidate).gpus) > most {

@@ -132,7 +132,6 @@ fn pipelines(
     let has_own = variant.options.contains_key("v") || !takes.chunks || pp == 1;
     let mut counts: Vec<Option<u32>> = vec![None];
     if pp == 1 && variant.base == OVERLAPPED {
-        // two micro-batches of one stage
         counts = vec![Some(1)];
     } else if !has_own {
         counts = chunk_counts(question, able, pp).into_iter().map(Some).collect();

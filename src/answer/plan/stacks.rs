@@ -92,7 +92,7 @@ fn is_accepted(question: &Question, recompute: Recompute, sends: bool, options: 
     let plain = StepOptions::default();
     let Ok(Some(framework)) = framework(&question.machine.stack) else { return true };
     let refuses = |options: StepOptions| {
-        let ep = if sends { question.expert_degrees(MOST_RANKS).into_iter().find(|&ep| ep > 1) } else { None };
+        let ep = if sends { question.expert_degrees(1 << 12).into_iter().find(|&ep| ep > 1) } else { None };
         let ep = ep.unwrap_or(1);
         let recompute = if recompute == FEWEST { Recompute::Full } else { recompute };
         let layout = ParallelConfig { ep, dp: ep, recompute, micro: 1, ..question.base() }.with_options(options);
@@ -102,9 +102,6 @@ fn is_accepted(question: &Question, recompute: Recompute, sends: bool, options: 
     };
     options == plain || !refuses(options) || !options.moe_overlap && refuses(plain)
 }
-
-/// Ranks whose divisors are tried as expert-parallel degrees where only their being above 1 matters.
-const MOST_RANKS: u32 = 1 << 12;
 
 impl Abilities {
     /// Returns what `stack` supports; a stack of its own is assumed to support everything.
