@@ -7,7 +7,7 @@ use std::fs;
 
 /// The crates of `src/`, lowest first, and the ones that each may use. The rest of `src/` is the facade and the command line, which may
 /// use all.
-const CRATES: [(&str, &str); 17] = [
+const CRATES: [(&str, &str); 18] = [
     ("nvshmem-sys", ""),
     ("gpu", "nvshmem-sys"),
     ("system", ""),
@@ -18,9 +18,10 @@ const CRATES: [(&str, &str); 17] = [
     ("jobs", "models schedule"),
     ("cost", "models schedule"),
     ("sim", "cost models schedule"),
+    ("diagnosis", "cost models schedule sim"),
     ("import", "schedule"),
     ("report", "cost schedule sim system"),
-    ("answer", "cost frameworks language models report schedule sim system"),
+    ("answer", "cost diagnosis frameworks language models report schedule sim system"),
     ("verdict", "answer cost frameworks jobs models report schedule"),
     ("train", "gpu models schedule system"),
     ("exec", "cost gpu models nvshmem-sys schedule train"),

@@ -1,6 +1,6 @@
 //! A measured step as a task graph with the times of its ops.
 
-use crate::resolve;
+use super::links::Links;
 use pipesim_cost::{CostError, CostTable, OpTime, Summary, TickUnits};
 use pipesim_schedule::activation::Keep;
 use pipesim_schedule::deadlock::Deadlock;
@@ -54,9 +54,6 @@ pub enum Error {
     /// The costs do not match its stages.
     #[error(transparent)]
     Costs(#[from] CostError),
-    /// Its step cannot be predicted.
-    #[error(transparent)]
-    Resolve(#[from] resolve::Error),
 }
 
 fn listed(devices: &[u32]) -> String {
@@ -154,15 +151,10 @@ impl MeasuredStep {
     }
 
     /// Splits the time between the moment at which an op has all it needs and its start: a message takes as long as messages
-    /// typically do, or as its send says; the rest is the host's.
+    /// typically do on its link, or as its send says; the rest is the host's.
     fn set_waits(&mut self, sends: &BTreeMap<(u32, Op), (u64, u64)>) {
         let all = 0..self.graph.len();
-        let waited = |index: usize| {
-            let needs = self.needs(index);
-            let lag = self.times.start[index].saturating_sub(needs.made);
-            (needs.is_message && needs.made > needs.free).then_some(lag as f64)
-        };
-        let typical = median(&all.clone().filter_map(waited).collect::<Vec<_>>()) as u64;
+        let links = Links::new(self);
         let sent = |index: usize| {
             let (left, arrived) = sends.get(&(self.graph.device_of(index), self.graph.op(index).in_direction(0)))?;
             let end = self.times.end[index];
@@ -171,34 +163,47 @@ impl MeasuredStep {
         let leaves: Vec<f64> = all.clone().filter_map(|index| Some(sent(index)?.left as f64)).collect();
         let usual = median(&leaves) as u64;
         let (mut delays, mut held) = (vec![Delay::default(); all.len()], vec![Held::default(); all.len()]);
-        for index in all {
+        for index in all.clone() {
             let (needs, start) = (self.needs(index), self.times.start[index]);
-            let mut after = self.graph.before(index);
+            let after = self.graph.before(index);
             let mut ready = needs.free.max(needs.made);
             if let (Some(maker), true) = (needs.maker, needs.is_message) {
-                let sent = sent(maker);
-                let delay = needs.message(start, sent, usual, typical);
+                let delay = needs.message(start, sent(maker), usual, links.typical(self.link(maker, index)));
                 delays[maker].arrival = delay.arrival;
                 if let Some(before) = after {
                     delays[before].after = delay.after;
                 }
                 ready = (needs.free + delay.after).max(needs.made + delay.arrival);
-                if self.is_late_after(maker, needs.free, start.saturating_sub(ready), sent) {
-                    after = Some(maker);
-                }
             }
             held[index] = Held { ticks: start.saturating_sub(ready), after };
+        }
+        let late: Vec<u64> = held.iter().map(|held| held.ticks).collect();
+        for index in all {
+            let needs = self.needs(index);
+            if let (Some(maker), true) = (needs.maker, needs.is_message)
+                && self.is_late_after(maker, needs.free, late[index], sent(maker), &late)
+            {
+                held[index].after = Some(maker);
+            }
         }
         (self.times.delays, self.times.held) = (delays, held);
     }
 
-    /// Whether the device of op number `maker` was late by about `late` ns, and not the receiver, which is free from `free` on: the device
-    /// sent that late, or, if sends were not recorded, it did nothing else meanwhile.
-    fn is_late_after(&self, maker: usize, free: u64, late: u64, sent: Option<Sent>) -> bool {
+    /// Whether the device of op number `maker` was late by about `ticks` ns, and not the receiver, which is free from `free` on: the device
+    /// sent that late, or, if sends were not recorded, its host was as late with the next op, for which nothing was missing.
+    fn is_late_after(&self, maker: usize, free: u64, ticks: u64, sent: Option<Sent>, late: &[u64]) -> bool {
         let end = self.times.end[maker];
-        let paused = || self.graph.after(maker).map_or(0, |next| self.times.start[next].saturating_sub(end));
+        let paused = || {
+            let next = self.graph.after(maker).filter(|&next| self.needs(next).made <= end);
+            next.map_or(0, |next| late[next])
+        };
         let left = sent.map_or_else(paused, |sent| sent.left);
-        end + left > free && 2 * left >= late && late > 0
+        end + left > free && 2 * left >= ticks && ticks > 0
+    }
+
+    /// Returns the devices between which the output of op number `maker` goes to op number `user`.
+    pub(super) fn link(&self, maker: usize, user: usize) -> (u32, u32) {
+        (self.graph.device_of(maker), self.graph.device_of(user))
     }
 
     /// Returns the end of the last op, in ns.
