@@ -8,7 +8,6 @@ mod costs;
 mod finding;
 mod findings;
 mod fit;
-mod links;
 mod measured_step;
 mod replay;
 mod slow;

@@ -24,6 +24,9 @@ pub struct Import {
     /// Number of the step to show, as in the trace [default: the step with the median makespan]
     #[arg(long, value_name = "N", conflicts_with = "all_steps")]
     step: Option<u64>,
+    /// Only steps with these numbers: 3..8, or 5; their median is shown, with the spread
+    #[arg(long, value_name = "A..B", value_parser = step_range, conflicts_with = "step")]
+    steps: Option<(u64, u64)>,
     /// Show and write all steps
     #[arg(long)]
     all_steps: bool,
@@ -53,6 +56,10 @@ impl Import {
         let costs = self.costs.as_deref().map(costs_file).transpose()?;
         let options = ImportOptions { labels: self.labels.clone(), pipeline: self.pipeline };
         let run = read_traces(&self.traces, &options, self.remarks)?;
+        let run = match self.steps {
+            Some((first, last)) => run.between(first, last).map_err(Failure::usage)?,
+            None => run,
+        };
         if let Some(file) = costs {
             let complete: Vec<&Timeline> =
                 run.timelines.iter().filter(|timeline| timeline.incomplete_devices.is_empty()).collect();
@@ -96,6 +103,16 @@ impl Import {
     }
 }
 
+/// Parses `3..8` or `5`: the first and the last step.
+fn step_range(text: &str) -> Result<(u64, u64), String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let (first, last) = (first.trim().parse::<u64>(), last.trim().parse::<u64>());
+    match (first, last) {
+        (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+        _ => Err("expected the numbers of the first and the last step, as in 3..8; correct it".to_string()),
+    }
+}
+
 /// Reads traces, shows the progress of large ones, and says what was odd.
 pub fn read_traces(traces: &[PathBuf], options: &ImportOptions, remarks: RemarkOptions) -> Result<Run, Failure> {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |data| data.len());
@@ -136,7 +153,11 @@ pub fn verdict(run: &Run, chosen: &[&Timeline]) -> String {
         None => "the order is that of no built-in schedule".to_string(),
     };
     let shown = match (chosen, run.steps().len()) {
-        ([one], count) if count > 1 => format!("; step {} is shown, one of {count}", one.step.unwrap_or_default()),
+        ([one], count) if count > 1 => {
+            let spread =
+                run.spread().map_or_else(String::new, |(least, most)| format!(" ({} to {})", ms(least), ms(most)));
+            format!("; step {} is shown, one of {count}{spread}", one.step.unwrap_or_default())
+        }
         _ => String::new(),
     };
     let aligned = match chosen.iter().map(|timeline| timeline.clock_uncertainty_ns).max() {
