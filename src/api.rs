@@ -142,11 +142,11 @@ pub mod simulation {
 
 /// Measured steps: what made them long, and costs for predictions of others.
 pub mod measured {
-    pub use pipesim_answer::diagnosis::{
+    pub use pipesim_answer::explanation::{ExplainedRun, RunDiagnosis, Unexplained};
+    pub use pipesim_diagnosis::{
         DeliveryFit, Error, Finding, Fit, MeasuredStep, Replay, StageTime, StepTrend, Trend, costs, findings,
         stage_times, trend,
     };
-    pub use pipesim_answer::explanation::{ExplainedRun, RunDiagnosis};
     pub use pipesim_report::Unlike;
 }
 

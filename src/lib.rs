@@ -167,7 +167,7 @@ pub fn import(
     options: &imports::ImportOptions,
     progress: &dyn Fn(u64, u64),
 ) -> Result<imports::Run, imports::ImportError> {
-    pipesim_import::import(paths, options, progress, &pipesim_answer::diagnosis::built_in_of)
+    pipesim_import::import(paths, options, progress, &pipesim_answer::known::built_in_of)
 }
 
 /// Predicts the training step of the model called `model` on the GPUs called `hardware` (see `pipesim hardware`): time, MFU and memory.

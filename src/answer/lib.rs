@@ -2,7 +2,7 @@
 //!
 //! In: a [`resolve::Selection`] (devices, micro-batches, options), a schedule by name or file, and [`resolve::Costs`]; or a model, hardware
 //! and a number of GPUs. Out: a prediction ([`resolve::Resolved`], [`model_prediction`]), estimates of time and memory
-//! ([`step_estimate`]), causes and changes that help ([`diagnosis`], [`advice`], [`explanation`]), and ranked layouts ([`mod@plan`]).
+//! ([`step_estimate`]), causes and changes that help ([`advice`], [`explanation`]), and ranked layouts ([`mod@plan`]).
 //!
 //! ```
 //! use pipesim_answer::resolve::{Costs, Selection};
@@ -13,9 +13,9 @@
 //! ```
 
 pub mod advice;
-pub mod diagnosis;
 pub mod explanation;
 pub mod framework;
+pub mod known;
 pub mod model_prediction;
 pub mod plan;
 pub mod question;

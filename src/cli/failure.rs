@@ -1,7 +1,7 @@
 //! Why a command failed, with its exit code.
 
 use super::flags::as_flags;
-use pipesim_answer::diagnosis;
+use pipesim_answer::explanation::Unexplained;
 use pipesim_answer::resolve;
 #[cfg(feature = "training")]
 use pipesim_exec::ranks::RanksError;
@@ -79,11 +79,11 @@ impl From<resolve::Error> for Failure {
     }
 }
 
-impl From<diagnosis::Error> for Failure {
-    fn from(error: diagnosis::Error) -> Failure {
+impl From<Unexplained> for Failure {
+    fn from(error: Unexplained) -> Failure {
         match error {
-            diagnosis::Error::Resolve(error) => error.into(),
-            error => Failure::usage(error),
+            Unexplained::Resolve(error) => error.into(),
+            Unexplained::Step(error) => Failure::usage(error),
         }
     }
 }

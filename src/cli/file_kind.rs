@@ -49,7 +49,7 @@ const QUESTION: FileKind = "a question; ask it: `pipesim predict FILE`";
 const SLOTS: [(&str, &str, &str, &[FileKind]); 16] = [
     ("", "question", "a question", &[QUESTION]),
     ("compare", "files", "timelines that -o FILE.json wrote", &[TIMELINES]),
-    ("explain", "timeline", "the timeline of a measured step", &[TIMELINES]),
+    ("explain", "timeline", "the timeline of a measured step, or traces", &[TIMELINES, TRACE, TRACE_FOLDER, OP_TABLE]),
     ("profile", "from", "the timelines of a measured run", &[TIMELINES]),
     ("import", "traces", "traces of a profiler", &[TRACE, TRACE_FOLDER, OP_TABLE, TIMELINES]),
     ("", "profile", "a cost file", &[COST_FILE]),
@@ -106,6 +106,11 @@ pub fn mistaken(verb: &str, slot: &str, file: &str) -> Option<String> {
     ))
 }
 
+/// Whether `pipesim import` reads the file or folder, and it has no timelines yet.
+pub fn is_trace(path: &Path) -> bool {
+    kind_of(path).is_some_and(|kind| [TRACE, TRACE_FOLDER, OP_TABLE].contains(&kind))
+}
+
 /// Returns the kind of a file or folder; `None` for none that is known.
 fn kind_of(path: &Path) -> Option<FileKind> {
     if path.is_dir() {
@@ -122,6 +127,9 @@ fn kind_of(path: &Path) -> Option<FileKind> {
         Some(20_240_326..=20_240_328 | 20_240_522) => return Some(CHECKPOINT),
         Some(20_240_520 | 20_240_801) => return Some(TOKENS),
         _ => {}
+    }
+    if bytes.starts_with(b"SQLite format 3") || path.extension().is_some_and(|ending| ending == "nsys-rep") {
+        return Some(TRACE);
     }
     if [&b"%PDF"[..], b"\x89PNG", b"<svg", b"<!doctype html", b"<?xml"].iter().any(|start| bytes.starts_with(start)) {
         return Some(PICTURE);

@@ -5,7 +5,7 @@ use super::error::ImportError;
 use super::message::{Message, Step};
 use super::pipeline::{Pipeline, list};
 use super::rank::{RankRun, RankStep};
-use super::run::{Count, RankClock, Run};
+use super::run::{Count, RankClock, Run, median};
 use super::{doubts, record, spans};
 use pipesim_schedule::metrics::{Activity, makespan};
 use pipesim_schedule::op::Op;
@@ -74,7 +74,7 @@ pub fn assemble(
     note_counts(ops, messages_count, clocked, &mut warnings);
     let figures = figures(&timelines, &steps, &clocks.clocks);
     let mut timelines: Vec<Timeline> = timelines.into_iter().map(|(_, timeline)| timeline).collect();
-    let median = median(&timelines, &figures);
+    let median = median(&timelines);
     let mut run = Run {
         format,
         median,
@@ -277,15 +277,6 @@ fn step_figures(timeline: &Timeline, number: u64, start_ns: u64, iteration_ns: O
     let busy_ns = activities.iter().map(|activity| activity.busy).collect();
     let incomplete_devices = timeline.incomplete_devices.clone();
     StepFigures { number, makespan_ns, bubble, iteration_ns, busy_ns, start_ns, incomplete_devices }
-}
-
-/// Returns the index of the median makespan among the steps that are most complete.
-fn median(timelines: &[Timeline], figures: &[StepFigures]) -> usize {
-    let lacking = |at: &usize| timelines[*at].incomplete_devices.len();
-    let fewest = (0..timelines.len()).map(|at| lacking(&at)).min().unwrap_or_default();
-    let mut steps: Vec<usize> = (0..timelines.len()).filter(|at| lacking(at) == fewest).collect();
-    steps.sort_by_key(|&at| (figures[at].makespan_ns, at));
-    steps[(steps.len() - 1) / 2]
 }
 
 fn provenance(run: &Run, pipeline: &Pipeline, files: &[String], version: Option<String>) -> BTreeMap<String, String> {

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Returns the files that `paths` name: those in folders, and those that match a pattern.
 ///
@@ -20,7 +21,7 @@ pub fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ImportError> {
                 .map_err(|error| ImportError::new(format!("cannot read the folder {shown}: {error}")))?;
             if found.is_empty() {
                 return Err(ImportError::new(format!(
-                    "expected traces (.json, .json.gz, .jsonl) in the folder {shown}, found none; name the files"
+                    "expected traces (.json, .json.gz, .jsonl, .sqlite, .nsys-rep) in the folder {shown}, found none; name the files"
                 )));
             }
             files.extend(found);
@@ -55,7 +56,10 @@ fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        let is_trace = [".json", ".json.gz", ".jsonl"].iter().any(|end| name.ends_with(end));
+        // a report whose export is there is read from that
+        let is_report = is_report(&path) && !path.with_extension("sqlite").exists();
+        let is_trace =
+            is_report || [".json", ".json.gz", ".jsonl", ".sqlite"].iter().any(|ending| name.ends_with(ending));
         if is_trace && path.is_file() && !is_other(&path) {
             found.push(path);
         }
@@ -67,7 +71,9 @@ fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// Whether a file of a folder is no trace: it is small enough to see, and has no events. Damaged files are traces to name.
 fn is_other(path: &Path) -> bool {
     let name = path.to_string_lossy().to_ascii_lowercase();
-    if name.ends_with(".gz") || super::pipeline::rank_of_name(&name).is_some() {
+    if [".gz", ".sqlite", "rep"].iter().any(|ending| name.ends_with(ending))
+        || super::pipeline::rank_of_name(&name).is_some()
+    {
         return false;
     }
     let Ok(file) = File::open(path) else { return false };
@@ -112,6 +118,8 @@ pub enum Content<'a> {
     Trace(Box<dyn BufRead + 'a>),
     /// Nsight Systems' JSON.
     Nsight(Box<dyn BufRead + 'a>),
+    /// Nsight Systems' SQLite database.
+    Database(PathBuf),
     /// pipesim's own timelines.
     Timelines(String),
     /// A table of op times.
@@ -132,6 +140,9 @@ pub fn open<'a>(path: &Path, progress: &'a Progress<'a>) -> Result<Content<'a>, 
     let shown = path.display();
     let failed = |error: io::Error| ImportError::new(format!("cannot read {shown}: {error}"));
     let file = File::open(path).map_err(failed)?;
+    if is_report(path) {
+        return exported(path).map(Content::Database);
+    }
     let mut raw = BufReader::with_capacity(BUFFER, Counted { file, progress });
     let is_packed = raw.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
     let mut reader: Box<dyn BufRead + 'a> =
@@ -143,9 +154,12 @@ pub fn open<'a>(path: &Path, progress: &'a Progress<'a>) -> Result<Content<'a>, 
     };
     let has = |key: &str| start.windows(key.len()).any(|part| part == key.as_bytes());
     if has("SQLite format 3") || start.starts_with(b"SQLite") {
-        return Err(ImportError::new(format!(
-            "expected JSON, found the SQLite database {shown}; write JSON with: nsys export --type json REPORT.nsys-rep"
-        )));
+        return match is_packed {
+            false => Ok(Content::Database(path.to_path_buf())),
+            true => Err(ImportError::new(format!(
+                "expected a SQLite database that is not compressed, found {shown}; run gunzip on it first"
+            ))),
+        };
     }
     let first = start.iter().find(|byte| !byte.is_ascii_whitespace() && !matches!(byte, 0xef | 0xbb | 0xbf));
     match first {
@@ -160,6 +174,32 @@ pub fn open<'a>(path: &Path, progress: &'a Progress<'a>) -> Result<Content<'a>, 
         Some(_) => Ok(Content::Table(text(reader, path)?)),
         None => Err(ImportError::new(format!("expected a trace, found the empty file {shown}; record it again"))),
     }
+}
+
+/// Whether a file is Nsight Systems' own report, which only nsys reads.
+fn is_report(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ["nsys-rep", "qdrep"].iter().any(|known| ending == *known))
+}
+
+/// Returns the SQLite database next to a report, or lets nsys write it.
+fn exported(report: &Path) -> Result<PathBuf, ImportError> {
+    let database = report.with_extension("sqlite");
+    if database.is_file() {
+        return Ok(database);
+    }
+    let run = Command::new("nsys").args(["export", "--type", "sqlite", "--output"]).arg(&database).arg(report).output();
+    let why = match run {
+        Ok(done) if done.status.success() && database.is_file() => return Ok(database),
+        Ok(done) => {
+            let text = String::from_utf8_lossy(&done.stderr);
+            format!("nsys failed ({}) {}", done.status, text.lines().next().unwrap_or_default())
+        }
+        Err(_) => "nsys is not installed here".to_string(),
+    };
+    Err(ImportError::new(format!(
+        "expected a report that nsys can export, but {why}; where it is installed, run: nsys export --type sqlite {}, and give the .sqlite file",
+        pipesim_schedule::sanitize::shell_quoted(&report.display().to_string())
+    )))
 }
 
 fn text(reader: impl Read, path: &Path) -> Result<String, ImportError> {

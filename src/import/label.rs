@@ -21,6 +21,8 @@ pub enum Label {
     Plain { kind: Kind, chunk: u32, microbatch: u32 },
     /// GPipe's range, which also has the wait and the sends.
     Whole { kind: Kind, microbatch: u32 },
+    /// A range without a number: it is counted.
+    Counted(Kind),
     /// The reduction of gradients.
     Reduce,
     /// A range of the schedule that says nothing about ops.
@@ -110,6 +112,11 @@ impl LabelRules {
         }
         if let Some(action) = name.strip_prefix("PP:") {
             return Some(pytorch(action).unwrap_or(Label::Other));
+        }
+        match name.rsplit('.').next() {
+            Some("forward_step") => return Some(Label::Counted(Kind::F)),
+            Some("backward_step") => return Some(Label::Counted(Kind::B)),
+            _ => {}
         }
         let whole = |prefix: &str, kind| {
             let microbatch = name.strip_prefix(prefix)?.parse().ok()?;

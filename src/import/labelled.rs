@@ -7,7 +7,7 @@ use super::exchange::Exchanges;
 use super::label::{Boundary, Label};
 use super::rank::{RankOp, RankStep, Stages, Window};
 use pipesim_schedule::op::{Kind, Op};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Host time between the beginning of a range, or the end of the wait in it, and the call of the op.
 const CALL_NS: i64 = 90_000;
@@ -117,6 +117,7 @@ impl<'a> LabelledRank<'a> {
     /// Returns the ops of all labelled ranges, with their ranges.
     fn ops(&self) -> Vec<(Event, RankOp)> {
         let mut ops = Vec::new();
+        let mut counted: BTreeMap<Kind, (u32, i64)> = BTreeMap::new();
         for (number, (range, label)) in self.labels.iter().enumerate() {
             match *label {
                 Label::Op(op) => ops.push((*range, self.op(op, range.start, range.end))),
@@ -135,6 +136,14 @@ impl<'a> LabelledRank<'a> {
                     let next = self.labels.get(number + 1).map_or(i64::MAX, |(next, _)| next.start);
                     let op = self.op(Op::new(kind, 0, microbatch), range.start, self.whole_end(range, kind, next));
                     ops.push((*range, op));
+                }
+                Label::Counted(kind) => {
+                    let (count, until) = counted.entry(kind).or_insert((0, i64::MIN));
+                    // a range in a range of the same kind is the same call
+                    if range.start >= *until {
+                        ops.push((*range, self.op(Op::new(kind, 0, *count), range.start, range.end)));
+                        (*count, *until) = (*count + 1, range.end);
+                    }
                 }
                 Label::Send(_) | Label::Receive(_) | Label::Reduce | Label::Other => {}
             }
@@ -241,7 +250,7 @@ impl<'a> LabelledRank<'a> {
             Label::Plain { kind, chunk, microbatch } => {
                 Boundary::of(Op::new(kind, chunk.min(Op::MAX_STAGE), microbatch))
             }
-            Label::Pair(..) | Label::Reduce | Label::Other => None,
+            Label::Pair(..) | Label::Counted(_) | Label::Reduce | Label::Other => None,
         };
         for send in &self.exchanges.sends {
             let place = place(send.posted);

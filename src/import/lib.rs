@@ -17,6 +17,7 @@
 
 mod assemble;
 mod clock;
+mod counted;
 mod doubts;
 mod error;
 mod event;
@@ -34,6 +35,7 @@ mod recover;
 mod run;
 mod scalar;
 mod spans;
+mod sqlite;
 mod table;
 mod trace;
 mod unlabelled;
@@ -104,8 +106,11 @@ pub fn import(
             }
             Content::Nsight(reader) => {
                 format = "Nsight Systems";
-                let trace = Trace::read(reader, &rules(true));
-                runs.extend(recovered(shown, trace, &mut warnings)?);
+                add_processes(Trace::read(reader, &rules(true)), &shown, &mut runs, &mut warnings)?;
+            }
+            Content::Database(path) => {
+                format = "Nsight Systems";
+                add_processes(sqlite::read(&path, &rules(true))?, &shown, &mut runs, &mut warnings)?;
             }
         }
     }
@@ -115,9 +120,30 @@ pub fn import(
             files.len()
         )));
     }
-    let mut run = assemble::assemble(runs, format, tables == 0, options.pipeline, warnings)?;
+    counted::number(&mut runs, &mut warnings)?;
+    // The processes of one report share a clock.
+    let clocked = tables == 0 && !(files.len() == 1 && runs.len() > 1);
+    let mut run = assemble::assemble(runs, format, clocked, options.pipeline, warnings)?;
     run.name_order(built_in_of);
     Ok(run)
+}
+
+/// Adds the ranks that one report of Nsight Systems has.
+fn add_processes(
+    trace: Trace,
+    file: &str,
+    runs: &mut Vec<RankRun>,
+    warnings: &mut Vec<String>,
+) -> Result<(), ImportError> {
+    let processes = trace.by_process();
+    let are_several = processes.len() > 1;
+    for trace in processes {
+        if let Some(mut run) = recovered(file.to_string(), trace, warnings)? {
+            run.rank = run.rank.or(are_several.then_some(runs.len() as u32));
+            runs.push(run);
+        }
+    }
+    Ok(())
 }
 
 /// Recovers the rank of one trace; a file without events is an error if nothing of it could be read.

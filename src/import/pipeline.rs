@@ -2,6 +2,7 @@
 
 use super::error::ImportError;
 use super::rank::{RankRun, Stages};
+use super::trace::Group;
 use pipesim_schedule::op::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,6 +176,11 @@ pub fn rank_of_name(file: &str) -> Option<u32> {
     digits[..end].parse().ok()
 }
 
+/// Whether a group has the ranks of a pipeline, by the names of torchtitan and Megatron-LM.
+pub fn is_pipeline(group: &Group) -> bool {
+    group.name.ends_with("_pp") || ["pp", "PIPELINE_MODEL_PARALLEL_GROUP"].contains(&group.name.as_str())
+}
+
 /// Most ranks of a pipeline.
 const MOST_RANKS: u32 = 1 << 16;
 /// Most devices of a pipeline.
@@ -183,7 +189,7 @@ const MOST_DEVICES: usize = 1 << 10;
 /// Returns the ranks of each pipeline, in the order of the pipeline.
 fn groups(runs: &[(u32, RankRun)]) -> Vec<Vec<u32>> {
     let of_run = |run: &RankRun| {
-        let pipelines = run.groups.iter().filter(|group| group.name.ends_with("_pp") || group.name == "pp");
+        let pipelines = run.groups.iter().filter(|group| is_pipeline(group));
         pipelines.map(|group| group.ranks.clone()).collect::<Vec<_>>()
     };
     let mut groups: BTreeSet<Vec<u32>> = runs.iter().flat_map(|(_, run)| of_run(run)).collect();

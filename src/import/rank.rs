@@ -61,6 +61,8 @@ pub struct RankRun {
     /// Whether the optimizer and collectives would be recorded: by PyTorch's profiler, not in tables and ranges.
     pub has_step_ops: bool,
     pub stages: Stages,
+    /// Whether its ranges have no numbers: ops are numbered as they came, in one step or the marked ones.
+    pub is_counted: bool,
     pub steps: Vec<RankStep>,
     /// Earliest event.
     pub first: i64,

@@ -26,8 +26,13 @@ impl RankRun {
         }
         warnings.extend(doubts::of_end(&file, &trace));
         let windows = windows(&trace.events);
-        let has_labels = trace.events.iter().any(|event| is_op_label(event.class));
-        let (stages, mut steps) = if has_labels {
+        let has_numbers = trace.events.iter().any(|event| is_op_label(event.class));
+        let counted = |event: &Event| matches!(event.class, Class::Label(Label::Counted(_)));
+        let is_counted = !has_numbers && trace.events.iter().any(counted);
+        if has_numbers {
+            trace.events.retain(|event| !counted(event));
+        }
+        let (stages, mut steps) = if has_numbers || is_counted {
             labelled::steps(&trace.events, &windows, &file, &mut warnings)
         } else {
             (Stages::OfRank, unlabelled::steps(&trace.events, &windows, &file, &mut warnings))
@@ -39,7 +44,7 @@ impl RankRun {
         let first = trace.events.iter().map(|event| event.start).min().unwrap_or_default();
         let has_step_ops = trace.is_kineto || trace.events.iter().any(|event| event.class == Class::Optimizer);
         let Trace { rank, world_size, groups, version, .. } = trace;
-        RankRun { file, rank, world_size, groups, version, has_step_ops, stages, steps, first, warnings }
+        RankRun { file, rank, world_size, groups, version, has_step_ops, stages, is_counted, steps, first, warnings }
     }
 }
 

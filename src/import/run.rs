@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::error::ImportError;
+use pipesim_schedule::metrics::makespan;
 use pipesim_schedule::timeline::{StepFigures, Timeline};
 use serde::Serialize;
 
@@ -89,10 +90,46 @@ impl Run {
         })
     }
 
+    /// Keeps the steps with the numbers `first` to `last`; their median represents the run.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn between(mut self, first: u64, last: u64) -> Result<Run, ImportError> {
+        let is_kept = |number: u64| (first..=last).contains(&number);
+        let all = self.steps().iter().map(|step| step.number);
+        if let (false, Some(low), Some(high)) = (all.clone().any(is_kept), all.clone().min(), all.max()) {
+            return Err(ImportError::new(format!(
+                "expected steps of the traces, which are {low} to {high}, found {first} to {last}; correct `steps`"
+            )));
+        }
+        self.timelines.retain(|timeline| timeline.step.is_none_or(is_kept));
+        for timeline in &mut self.timelines {
+            timeline.steps.retain(|step| is_kept(step.number));
+        }
+        self.median = median(&self.timelines);
+        Ok(self)
+    }
+
+    /// Returns the shortest and the longest makespan of the complete steps, in ns; `None` of fewer than two.
+    pub fn spread(&self) -> Option<(u64, u64)> {
+        let complete = || self.steps().iter().filter(|step| step.incomplete_devices.is_empty());
+        let makespans = || complete().map(|step| step.makespan_ns);
+        makespans().min().zip(makespans().max()).filter(|_| complete().count() > 1)
+    }
+
     /// Returns the figures of all steps.
     pub fn steps(&self) -> &[StepFigures] {
         self.timelines.first().map(|timeline| timeline.steps.as_slice()).unwrap_or_default()
     }
+}
+
+/// Returns the index of the median makespan among the steps that are most complete.
+pub(super) fn median(timelines: &[Timeline]) -> usize {
+    let lacking = |at: &usize| timelines[*at].incomplete_devices.len();
+    let fewest = (0..timelines.len()).map(|at| lacking(&at)).min().unwrap_or_default();
+    let mut steps: Vec<usize> = (0..timelines.len()).filter(|at| lacking(at) == fewest).collect();
+    steps.sort_by_key(|&at| (makespan(&timelines[at].activities()), at));
+    steps.get(steps.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }
 
 impl Run {

@@ -83,6 +83,7 @@ impl RankRun {
             version: None,
             has_step_ops: false,
             stages: Stages::Global,
+            is_counted: false,
             steps: Vec::new(),
             first: 0,
             warnings: Vec::new(),

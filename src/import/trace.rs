@@ -70,19 +70,24 @@ impl Trace {
                 break;
             }
         }
-        for event in &mut trace.events {
-            event.start = event.start.saturating_add(trace.base_ns);
-            event.end = event.end.saturating_add(trace.base_ns);
-        }
-        trace.recorded =
-            trace.recorded.map(|(start, end)| (start.saturating_add(trace.base_ns), end.saturating_add(trace.base_ns)));
-        // Differences of times must be numbers, too.
-        let before = trace.events.len();
-        trace.events.retain(|event| event.start.max(event.end) < LATEST_NS && event.start.min(event.end) > -LATEST_NS);
-        trace.malformed += (before - trace.events.len()) as u64;
-        // An outer range comes before what it contains.
-        trace.events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.end)));
+        trace.finish();
         trace
+    }
+
+    /// Makes times absolute, leaves out those out of range and sorts the events.
+    pub fn finish(&mut self) {
+        let base = self.base_ns;
+        for event in &mut self.events {
+            event.start = event.start.saturating_add(base);
+            event.end = event.end.saturating_add(base);
+        }
+        self.recorded = self.recorded.map(|(start, end)| (start.saturating_add(base), end.saturating_add(base)));
+        // Differences of times must be numbers, too.
+        let before = self.events.len();
+        self.events.retain(|event| event.start.max(event.end) < LATEST_NS && event.start.min(event.end) > -LATEST_NS);
+        self.malformed += (before - self.events.len()) as u64;
+        // An outer range comes before what it contains.
+        self.events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.end)));
     }
 
     /// Removes events that occur twice, and returns how many there were.
@@ -92,7 +97,7 @@ impl Trace {
         before - self.events.len()
     }
 
-    fn add(&mut self, class: Class, thread: Option<i64>, start: Option<i64>, end: Option<i64>) {
+    pub fn add(&mut self, class: Class, thread: Option<i64>, start: Option<i64>, end: Option<i64>) {
         match (start, end) {
             (Some(start), Some(end)) if end >= start => {
                 self.events.push(Event { start, end, thread: thread.unwrap_or_default() as u64, class });

@@ -7,7 +7,7 @@ use std::fs;
 
 /// The crates of `src/`, lowest first, and the ones that each may use. The rest of `src/` is the facade and the command line, which may
 /// use all.
-const CRATES: [(&str, &str); 17] = [
+const CRATES: [(&str, &str); 18] = [
     ("nvshmem-sys", ""),
     ("gpu", "nvshmem-sys"),
     ("system", ""),
@@ -18,9 +18,10 @@ const CRATES: [(&str, &str); 17] = [
     ("jobs", "models schedule"),
     ("cost", "models schedule"),
     ("sim", "cost models schedule"),
-    ("import", "schedule"),
+    ("diagnosis", "cost language models schedule sim"),
+    ("import", "language schedule"),
     ("report", "cost schedule sim system"),
-    ("answer", "cost frameworks language models report schedule sim system"),
+    ("answer", "cost diagnosis frameworks language models report schedule sim system"),
     ("verdict", "answer cost frameworks jobs models report schedule"),
     ("train", "gpu models schedule system"),
     ("exec", "cost gpu models nvshmem-sys schedule train"),
@@ -217,6 +218,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("src/exec/doctor/host.rs", "cargo's, Slurm's, mpirun's and Docker's"),
     ("src/exec/link/local.rs", "cargo's"),
     ("src/import/files.rs", "nsys's"),
+    ("src/import/sqlite.rs", "nsys's"),
     ("src/schedule/mesh.rs", "a mesh, as cost files and recorded steps describe it"),
     ("src/jobs/", "those of training programs"),
     ("src/answer/plan/flags.rs", "those of training programs, and whole commands"),

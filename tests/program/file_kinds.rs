@@ -42,9 +42,9 @@ fn files(folder: &Path) -> Vec<(&'static str, String, Vec<&'static str>)> {
         ("a saved plan", at("plan.json"), vec![]),
         ("a table of timelines", at("predicted.csv"), vec![]),
         ("a cost file", at("costs.json"), vec!["profile"]),
-        ("a profiler's trace", format!("{trace}/rank0_trace.json.gz"), vec!["import"]),
-        ("a folder of profilers' traces", trace, vec!["import"]),
-        ("a table of op times", text("ops.csv", ops), vec!["import"]),
+        ("a profiler's trace", format!("{trace}/rank0_trace.json.gz"), vec!["import", "explain"]),
+        ("a folder of profilers' traces", trace, vec!["import", "explain"]),
+        ("a table of op times", text("ops.csv", ops), vec!["import", "explain"]),
         ("a model's config.json", text("config.json", config), vec!["model", "run"]),
         (
             "a model's shape file",

@@ -343,7 +343,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "compare $D/predicted.json --output x.svg", refused: "", same: &[] },
     Setting {
         command: "import $G/../kineto/dp2_interleaved_p2_m4 --step 4",
-        refused: "all-steps title width font-size no-memory no-waits no-notes",
+        refused: "steps all-steps title width font-size no-memory no-waits no-notes",
         same: &[PALETTE],
     },
     Setting {

@@ -232,3 +232,31 @@ fn a_model_on_hardware_is_explained() {
     assert_eq!(found["explanations"][0]["makespan"], expected["makespan"]);
     assert_eq!(found["explanations"][0]["microbatches"], 16);
 }
+
+#[test]
+fn traces_are_imported_and_explained_in_one_step() {
+    let traces = root().join("tests/golden/kineto/slow_stage1_1f1b_p4_m8");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json").display().to_string();
+    let (code, _, err) = pipesim(&format!("import {} -q -o {file}", traces.display()));
+    assert_eq!(code, 0, "{err}");
+    let of = |what: &str| json(&format!("explain -q --format json {what}"))["explanations"][0]["sentences"].clone();
+    let expected = of(&file);
+    assert_eq!(of(&traces.display().to_string()), expected);
+    let files = (0..4).map(|rank| traces.join(format!("rank{rank}_trace.json.gz")).display().to_string());
+    assert_eq!(of(&files.collect::<Vec<_>>().join(" ")), expected);
+    assert!(refused(&format!("explain {file} {file}")).contains("import it alone"));
+}
+
+#[test]
+fn steps_are_chosen_by_number() {
+    let traces = root().join("tests/golden/kineto/slow_stage1_1f1b_p4_m8").display().to_string();
+    let shown = |steps: &str| pipesim(&format!("import {traces} --format md {steps}")).1;
+    for both in ["", "--steps 3..4", "--steps 0..99"] {
+        assert!(shown(both).contains("step 4 is shown, one of 2 (279.30 ms to 284.98 ms)"), "{}", shown(both));
+    }
+    assert_eq!(shown("--steps 3").lines().nth(4), shown("--step 3").lines().nth(4));
+    assert!(!shown("--steps 3").contains("one of"));
+    assert!(refused(&format!("import {traces} --steps 900..901")).contains("correct --steps"));
+    assert!(refused(&format!("import {traces} --steps 8..3")).contains("3..8"));
+}

@@ -540,7 +540,7 @@ fn what_is_no_trace_is_refused() {
     for (name, text, says) in [
         ("a.json", "{\"traceEvents\": []}", "expected ops of a pipeline"),
         ("a.json", "{\"x\": 1}", "expected ops of a pipeline"),
-        ("a.sqlite", "SQLite format 3\0", "nsys export --type json"),
+        ("a.sqlite", "SQLite format 3\0", "nsys profile --trace cuda,nvtx"),
         ("a.json", "{\"schema_version\": 1, \"spans\": 3}", "a.json"),
     ] {
         let (_folder, path) = file(name, text);

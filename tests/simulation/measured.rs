@@ -165,12 +165,12 @@ fn the_delayed_send_is_named() {
         let found = findings(&step);
         let pause = found.iter().find_map(|finding| match finding {
             Finding::Pause { device, after, delay, before_send, .. } => {
-                Some((*device, after.as_str(), *delay, *before_send))
+                Some((*device, after.as_deref(), *delay, *before_send))
             }
             _ => None,
         });
         let (device, after, delay, before_send) = pause.unwrap();
-        assert_eq!((device, after), (0, "0F3"), "rank 0 sleeps 20 ms before it sends the output of 0F3");
+        assert_eq!((device, after), (0, Some("0F3")), "rank 0 sleeps 20 ms before it sends the output of 0F3");
         assert!((delay - 20.0).abs() < 1.0, "{delay}");
         assert!(before_send, "its receiver waits, too");
     }

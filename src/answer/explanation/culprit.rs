@@ -2,7 +2,7 @@
 
 use super::{RunDiagnosis, StepExplanation};
 use crate::advice::{LEAST, What};
-use crate::diagnosis::Finding;
+use pipesim_diagnosis::Finding;
 use pipesim_report::{number, percent};
 
 /// Least saving of a finding that is named.
@@ -14,7 +14,7 @@ impl StepExplanation {
     /// Writes the sentences of a measured step.
     pub(super) fn write_measured(&self, measured: &RunDiagnosis) -> Vec<String> {
         let first = measured.culprit();
-        let rest = measured.findings.iter().filter(|&finding| first.is_none_or(|first| first != finding));
+        let rest = measured.findings.iter().filter(|&finding| first != Some(finding));
         let rest: Vec<String> = rest
             .filter(|finding| finding.saves() >= NAMED)
             .take(MORE)
@@ -38,10 +38,42 @@ impl StepExplanation {
                     would(*saves)
                 )
             }
-            Finding::Pause { device, after, before_send, delay, typical, saves } => {
-                let send = if *before_send { ", before it sends that op's output" } else { "" };
+            Finding::SlowDevice { device, slower, saves } => format!(
+                "Device {device} is {} slower than the others, with all its stages: if it were as fast as they are, {}.",
+                percent(*slower),
+                would(*saves)
+            ),
+            Finding::SlowNode { first_device, last_device, slower, saves } => format!(
+                "Devices {first_device} to {last_device} are {} slower than the others, all alike: if they were as fast, {}.",
+                percent(*slower),
+                would(*saves)
+            ),
+            Finding::SlowLink { devices: [one, other], typical, others, saves } => format!(
+                "Messages between devices {one} and {other} take {}, on other links {}: if they took as long as there, {}.",
+                self.time(*typical),
+                self.time(*others),
+                would(*saves)
+            ),
+            Finding::SlowHost { device, typical, others, saves } => format!(
+                "The host of device {device} starts ops {} late, other hosts {}: if it were as fast as they are, {}.",
+                self.time(*typical),
+                self.time(*others),
+                would(*saves)
+            ),
+            Finding::Imbalance { busiest, saves } => format!(
+                "Work is not spread evenly: the busiest device has {} more than the average{}. Spread evenly, {}.",
+                percent(*busiest),
+                if Self::blames_a_part(measured) { ", apart from what is slow" } else { "" },
+                would(*saves)
+            ),
+            Finding::Pause { device, before, after, before_send, delay, typical, saves } => {
+                let at = match (after, before_send) {
+                    (Some(after), true) => format!("after {after}, before it sends that op's output"),
+                    (Some(after), false) => format!("after {after}"),
+                    (None, _) => format!("before {before}, its first op"),
+                };
                 format!(
-                    "Device {device} pauses for {} after {after}{send}; hosts typically take {}. Without the pause {}.",
+                    "Device {device} pauses for {} {at}; hosts typically take {}. Without the pause {}.",
                     self.time(*delay),
                     self.time(*typical),
                     would(*saves)
@@ -73,6 +105,14 @@ impl StepExplanation {
                 )
             }
         }
+    }
+
+    /// Whether a stage, device or node is slower than the others.
+    fn blames_a_part(measured: &RunDiagnosis) -> bool {
+        let is_part = |finding: &Finding| {
+            matches!(finding, Finding::SlowStage { .. } | Finding::SlowDevice { .. } | Finding::SlowNode { .. })
+        };
+        measured.findings.iter().any(is_part)
     }
 
     /// Says that the schedule itself makes the bubble.

@@ -1,11 +1,12 @@
 //! What made a measured step long.
 
-use crate::diagnosis::{Finding, Fit, StageTime, Trend};
+use pipesim_diagnosis::{Finding, Fit, StageTime, Trend};
 use pipesim_schedule::timeline::Source;
 use serde::Serialize;
 
-/// Least saving of a finding that is named first.
-const NAMED_FIRST: f64 = 0.01;
+/// Least saving of a finding that is named first, if it is about a stage, device, link or op, and if it is about all of them: below,
+/// the schedule's own bubble comes first.
+const NAMED_FIRST: [f64; 2] = [0.01, 0.02];
 
 /// What the explanation of a measured step has in addition to the explanation of a prediction.
 #[derive(Clone, Debug, Serialize)]
@@ -30,12 +31,8 @@ pub struct RunDiagnosis {
 }
 
 impl RunDiagnosis {
-    /// Returns the finding to name first: one stage, pause or kind of op if possible; `None` if the schedule itself costs more than the
-    /// remaining findings.
+    /// Returns the finding to name first, the one that cost most; `None` if none cost enough.
     pub(super) fn culprit(&self) -> Option<&Finding> {
-        let is_overall = |finding: &Finding| matches!(finding, Finding::HostDelays { .. } | Finding::Messages { .. });
-        let named = || self.findings.iter().filter(|finding| finding.saves() >= NAMED_FIRST);
-        let overall = || named().find(|finding| finding.saves() > self.schedule_bubble);
-        named().find(|&finding| !is_overall(finding)).or_else(overall)
+        self.findings.iter().find(|finding| finding.saves() >= NAMED_FIRST[usize::from(finding.is_overall())])
     }
 }

@@ -11,5 +11,5 @@ mod step;
 mod tables;
 
 pub use measured::RunDiagnosis;
-pub use run::ExplainedRun;
+pub use run::{ExplainedRun, Unexplained};
 pub use step::{BestOrder, NamedBounds, OpSlack, StepExplanation};

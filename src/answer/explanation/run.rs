@@ -2,13 +2,30 @@
 
 use super::{RunDiagnosis, StepExplanation};
 use crate::advice::{Advisor, What};
-use crate::diagnosis::{self, Error, Fit, MeasuredStep, findings, stage_times, trend};
 use crate::resolve::{self, Costs, Resolved, Selection, Variant};
-use pipesim_cost::{OpTime, TimeUnit};
+use pipesim_cost::{CostError, OpTime, TimeUnit};
+use pipesim_diagnosis::{self as diagnosis, Error, Fit, MeasuredStep, findings, stage_times, trend};
 use pipesim_report::{self as report, Entry, Panel};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::timeline::Timeline;
 use pipesim_sim::{self as sim, Setup};
+
+/// Why a step cannot be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum Unexplained {
+    /// Its timeline cannot be diagnosed.
+    #[error(transparent)]
+    Step(#[from] Error),
+    /// It cannot be predicted from its own costs.
+    #[error(transparent)]
+    Resolve(#[from] resolve::Error),
+}
+
+impl From<CostError> for Unexplained {
+    fn from(error: CostError) -> Unexplained {
+        Unexplained::Step(error.into())
+    }
+}
 
 /// A measured step with its explanation.
 #[derive(Debug)]
@@ -26,15 +43,19 @@ impl ExplainedRun {
     ///
     /// # Errors
     /// A timeline that is not of a complete step, too long, in abstract units, or not of stages with these layers.
-    pub fn new(timeline: &Timeline, layers: Option<&[usize]>, selection: &Selection) -> Result<ExplainedRun, Error> {
+    pub fn new(
+        timeline: &Timeline,
+        layers: Option<&[usize]>,
+        selection: &Selection,
+    ) -> Result<ExplainedRun, Unexplained> {
         let ms = TimeUnit::Millisecond;
         // the unit of measured costs
         let timeline = &match TimeUnit::named(&timeline.time_unit) {
             Some(_) => Timeline { time_unit: ms.name().to_string(), unit_ns: ms.ns(), ..timeline.clone() },
-            None => return Err(Error::Abstract),
+            None => return Err(Error::Abstract.into()),
         };
         if timeline.ops().count() > StepExplanation::MAX_OPS {
-            return Err(Error::TooLong(StepExplanation::MAX_OPS));
+            return Err(Error::TooLong(StepExplanation::MAX_OPS).into());
         }
         let step = MeasuredStep::new(timeline)?;
         let mut file = diagnosis::costs(&[timeline])?;

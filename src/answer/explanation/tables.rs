@@ -1,7 +1,7 @@
 //! Explanations as tables, one of each kind for all schedules, with definitions in the captions.
 
 use super::{RunDiagnosis, StepExplanation};
-use crate::diagnosis::{DeliveryFit, StageTime};
+use pipesim_diagnosis::{DeliveryFit, StageTime};
 use pipesim_report::{self as report, Table, number, percent, quantity};
 use pipesim_sim::{Cause, CriticalSpan, IdleTime, MemoryCurve};
 

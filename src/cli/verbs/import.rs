@@ -5,8 +5,8 @@ use crate::cli::options::output::{DrawOptions, OneFile, WriteOptions, json, orig
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::import;
 use clap::Args;
-use pipesim_answer::diagnosis::{self, Fit, MeasuredStep};
 use pipesim_cost::CostFile;
+use pipesim_diagnosis::{self as diagnosis, Fit, MeasuredStep};
 use pipesim_import::{ImportOptions, LabelRule, RankClock, Run};
 use pipesim_report::{self as report, Entry, Panel, Report, Table};
 use pipesim_schedule::timeline::{StepFigures, Timeline};
@@ -24,6 +24,9 @@ pub struct Import {
     /// Number of the step to show, as in the trace [default: the step with the median makespan]
     #[arg(long, value_name = "N", conflicts_with = "all_steps")]
     step: Option<u64>,
+    /// Only steps with these numbers: 3..8, or 5; their median is shown, with the spread
+    #[arg(long, value_name = "A..B", value_parser = step_range, conflicts_with = "step")]
+    steps: Option<(u64, u64)>,
     /// Show and write all steps
     #[arg(long)]
     all_steps: bool,
@@ -51,10 +54,12 @@ impl Import {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
         let costs = self.costs.as_deref().map(costs_file).transpose()?;
-        let run = self.read()?;
-        for warning in &run.warnings {
-            self.remarks.remark(&format!("warning: {warning}"));
-        }
+        let options = ImportOptions { labels: self.labels.clone(), pipeline: self.pipeline };
+        let run = read_traces(&self.traces, &options, self.remarks)?;
+        let run = match self.steps {
+            Some((first, last)) => run.between(first, last).map_err(Failure::usage)?,
+            None => run,
+        };
         if let Some(file) = costs {
             let complete: Vec<&Timeline> =
                 run.timelines.iter().filter(|timeline| timeline.incomplete_devices.is_empty()).collect();
@@ -72,27 +77,6 @@ impl Import {
         let printed = self.draw.print.show(&report, || Ok(report.json()), table, || report::figures(&report));
         report.provenance.extend(origin());
         self.write.write(&report, &[], printed, self.remarks)
-    }
-
-    /// Reads the traces, and shows the progress of large ones.
-    fn read(&self) -> Result<Run, Failure> {
-        let options = ImportOptions { labels: self.labels.clone(), pipeline: self.pipeline };
-        let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |data| data.len());
-        let in_folder = |path: &PathBuf| {
-            let entries = std::fs::read_dir(path).ok().into_iter().flatten().flatten();
-            entries.map(|entry| size(&entry.path())).sum::<u64>()
-        };
-        let all: u64 = self.traces.iter().map(|path| if path.is_dir() { in_folder(path) } else { size(path) }).sum();
-        let of = (all > 0).then_some((all.div_ceil(MEBIBYTE), "MiB"));
-        let busy = self.remarks.busy("reading traces", of);
-        let shown = Cell::new(0);
-        let progress = |done: u64, _: u64| {
-            while shown.get() < done / MEBIBYTE {
-                busy.done();
-                shown.set(shown.get() + 1);
-            }
-        };
-        import(&self.traces, &options, &progress).map_err(Failure::usage)
     }
 
     fn report(&self, run: &Run) -> Result<Report, Failure> {
@@ -119,6 +103,38 @@ impl Import {
     }
 }
 
+/// Parses `3..8` or `5`: the first and the last step.
+fn step_range(text: &str) -> Result<(u64, u64), String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let (first, last) = (first.trim().parse::<u64>(), last.trim().parse::<u64>());
+    match (first, last) {
+        (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+        _ => Err("expected the numbers of the first and the last step, as in 3..8; correct it".to_string()),
+    }
+}
+
+/// Reads traces, shows the progress of large ones, and says what was odd.
+pub fn read_traces(traces: &[PathBuf], options: &ImportOptions, remarks: RemarkOptions) -> Result<Run, Failure> {
+    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |data| data.len());
+    let in_folder = |path: &PathBuf| {
+        let entries = std::fs::read_dir(path).ok().into_iter().flatten().flatten();
+        entries.map(|entry| size(&entry.path())).sum::<u64>()
+    };
+    let all: u64 = traces.iter().map(|path| if path.is_dir() { in_folder(path) } else { size(path) }).sum();
+    let of = (all > 0).then_some((all.div_ceil(MEBIBYTE), "MiB"));
+    let busy = remarks.busy("reading traces", of);
+    let shown = Cell::new(0);
+    let progress = |done: u64, _: u64| {
+        while shown.get() < done / MEBIBYTE {
+            busy.done();
+            shown.set(shown.get() + 1);
+        }
+    };
+    let run = import(traces, options, &progress).map_err(Failure::usage)?;
+    run.warnings.iter().for_each(|warning| remarks.remark(&format!("warning: {warning}")));
+    Ok(run)
+}
+
 /// Returns the file for costs.
 fn costs_file(path: &Path) -> Result<OneFile, Failure> {
     if path.extension().is_none_or(|ending| ending != "json") {
@@ -131,13 +147,17 @@ fn costs_file(path: &Path) -> Result<OneFile, Failure> {
 }
 
 /// Says what was recovered.
-fn verdict(run: &Run, chosen: &[&Timeline]) -> String {
+pub fn verdict(run: &Run, chosen: &[&Timeline]) -> String {
     let order = match &run.order {
         Some(name) => format!("the order is that of {name}"),
         None => "the order is that of no built-in schedule".to_string(),
     };
     let shown = match (chosen, run.steps().len()) {
-        ([one], count) if count > 1 => format!("; step {} is shown, one of {count}", one.step.unwrap_or_default()),
+        ([one], count) if count > 1 => {
+            let spread =
+                run.spread().map_or_else(String::new, |(least, most)| format!(" ({} to {})", ms(least), ms(most)));
+            format!("; step {} is shown, one of {count}{spread}", one.step.unwrap_or_default())
+        }
         _ => String::new(),
     };
     let aligned = match chosen.iter().map(|timeline| timeline.clock_uncertainty_ns).max() {

@@ -1,6 +1,7 @@
 //! `pipesim explain`: where time goes, what bounds it and what would shorten it, in sentences and tables.
 
 use crate::cli::Failure;
+use crate::cli::file_kind;
 use crate::cli::flags::{as_flags, in_report};
 use crate::cli::job_file::{JobGpus, JobOptions};
 use crate::cli::options::costs::{CostOptions, read_text};
@@ -13,12 +14,13 @@ use crate::cli::question_file::QuestionOptions;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, table, wrap};
+use crate::cli::verbs::import::{read_traces, verdict};
 use clap::Args;
 use pipesim_answer::advice::Advisor;
-use pipesim_answer::diagnosis;
-use pipesim_answer::explanation::{ExplainedRun, StepExplanation};
+use pipesim_answer::explanation::{ExplainedRun, StepExplanation, Unexplained};
 use pipesim_answer::question::{Observer, Remark};
 use pipesim_answer::resolve::{Resolved, Selection};
+use pipesim_import::ImportOptions;
 use pipesim_report::{self as report, Entry, Look, Panel, Report};
 use pipesim_schedule::timeline::{Source, Timeline};
 use pipesim_sim::exact;
@@ -29,12 +31,12 @@ use std::path::{Path, PathBuf};
     after_help = "At most six sentences per schedule say what costs most, why, and what to try. Each suggestion is simulated: other \
 schedules with 2 and 4 chunks per device, 2 and 4 times the micro-batches, split backwards, free links, equal stages, --balance. \
 --tables adds tables for all schedules, each below its definitions. A timeline is explained as it was measured: what made it long comes first, \
-what would help is predicted from its own costs. With --layers, how many layers to move, too."
+what would help is predicted from its own costs; of traces, the step with the median makespan. With --layers, how many layers to move, too."
 )]
 pub struct Explain {
-    /// Timeline of a measured step (`pipesim import`, or `run -o FILE.json`) to explain instead of a prediction
+    /// A measured step to explain instead of a prediction: its timeline (`pipesim import`, or `run -o FILE.json`), or the traces that import reads, one file per rank or their folder
     #[arg(value_name = "RUN.json")]
-    timeline: Option<PathBuf>,
+    timeline: Vec<PathBuf>,
     #[command(flatten)]
     schedules: SearchOptions,
     #[command(flatten)]
@@ -71,17 +73,26 @@ pub struct Explain {
 impl Explain {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let explained = match &self.timeline {
-            Some(path) => self.timelines(path)?,
-            None => self.predictions()?,
+        let explained = match self.timeline.as_slice() {
+            [] => self.predictions()?,
+            [path] if path.is_file() && !file_kind::is_trace(path) => {
+                let read = Timeline::list_from_json(&read_text(path, 4 << 30)?);
+                let timelines = read.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+                self.timelines(path, &timelines)?
+            }
+            paths => {
+                let run = read_traces(paths, &ImportOptions::default(), self.remarks)?;
+                let shown = run.timeline(None).map_err(Failure::usage)?;
+                self.remarks.remark(&verdict(&run, &[shown]));
+                self.timelines(&paths[0], std::slice::from_ref(shown))?
+            }
         };
         let (explanations, entries) = explained.into_iter().unzip();
         self.show(explanations, entries)
     }
 
-    /// Explains every timeline of the file at `path`.
-    fn timelines(&self, path: &Path) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
-        let text = read_text(path, 4 << 30)?;
+    /// Explains every timeline of those that are from `path`.
+    fn timelines(&self, path: &Path, timelines: &[Timeline]) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
         let at = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
         let named = |failure| match failure {
             Failure::Usage(text) => at(text),
@@ -92,7 +103,7 @@ impl Explain {
             let _busy = self.remarks.busy(&format!("explaining {}", timeline.schedule), None);
             let found = ExplainedRun::new(timeline, self.costs.layers.as_deref(), &selection);
             let ExplainedRun { mut explanation, mut entry, resolved } = found.map_err(|error| match error {
-                error @ diagnosis::Error::Abstract => Failure::from(error),
+                error @ Unexplained::Step(pipesim_diagnosis::Error::Abstract) => Failure::from(error),
                 error => named(error.into()),
             })?;
             self.prove(&mut explanation, &resolved).map_err(named)?;
@@ -100,7 +111,7 @@ impl Explain {
             entry.notes.clone_from(&explanation.sentences);
             Ok((explanation, entry))
         };
-        Timeline::list_from_json(&text).map_err(|error| at(error.to_string()))?.iter().map(explained).collect()
+        timelines.iter().map(explained).collect()
     }
 
     /// Searches for the best order, if it was asked for.

@@ -6,15 +6,17 @@
 
 mod costs;
 mod finding;
+mod findings;
 mod fit;
-mod known;
 mod measured_step;
 mod replay;
+mod slow;
 
 pub use costs::costs;
-pub use finding::{Finding, StageTime, findings, stage_times};
+pub use finding::Finding;
+pub use findings::findings;
 pub use fit::{DeliveryFit, Fit};
-pub use known::built_in_of;
 pub use measured_step::{Error, MeasuredStep};
 pub use pipesim_schedule::trend::{StepTrend, Trend, trend};
 pub use replay::Replay;
+pub use slow::{StageTime, stage_times};

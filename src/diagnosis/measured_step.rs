@@ -1,6 +1,5 @@
 //! A measured step as a task graph with the times of its ops.
 
-use crate::resolve;
 use pipesim_cost::{CostError, CostTable, OpTime, Summary, TickUnits};
 use pipesim_schedule::activation::Keep;
 use pipesim_schedule::deadlock::Deadlock;
@@ -54,9 +53,6 @@ pub enum Error {
     /// The costs do not match its stages.
     #[error(transparent)]
     Costs(#[from] CostError),
-    /// Its step cannot be predicted.
-    #[error(transparent)]
-    Resolve(#[from] resolve::Error),
 }
 
 fn listed(devices: &[u32]) -> String {
@@ -154,15 +150,10 @@ impl MeasuredStep {
     }
 
     /// Splits the time between the moment at which an op has all it needs and its start: a message takes as long as messages
-    /// typically do, or as its send says; the rest is the host's.
+    /// typically do on its link, or as its send says; the rest is the host's.
     fn set_waits(&mut self, sends: &BTreeMap<(u32, Op), (u64, u64)>) {
         let all = 0..self.graph.len();
-        let waited = |index: usize| {
-            let needs = self.needs(index);
-            let lag = self.times.start[index].saturating_sub(needs.made);
-            (needs.is_message && needs.made > needs.free).then_some(lag as f64)
-        };
-        let typical = median(&all.clone().filter_map(waited).collect::<Vec<_>>()) as u64;
+        let links = Links::new(self);
         let sent = |index: usize| {
             let (left, arrived) = sends.get(&(self.graph.device_of(index), self.graph.op(index).in_direction(0)))?;
             let end = self.times.end[index];
@@ -171,34 +162,47 @@ impl MeasuredStep {
         let leaves: Vec<f64> = all.clone().filter_map(|index| Some(sent(index)?.left as f64)).collect();
         let usual = median(&leaves) as u64;
         let (mut delays, mut held) = (vec![Delay::default(); all.len()], vec![Held::default(); all.len()]);
-        for index in all {
+        for index in all.clone() {
             let (needs, start) = (self.needs(index), self.times.start[index]);
-            let mut after = self.graph.before(index);
+            let after = self.graph.before(index);
             let mut ready = needs.free.max(needs.made);
             if let (Some(maker), true) = (needs.maker, needs.is_message) {
-                let sent = sent(maker);
-                let delay = needs.message(start, sent, usual, typical);
+                let delay = needs.message(start, sent(maker), usual, links.typical(self.link(maker, index)));
                 delays[maker].arrival = delay.arrival;
                 if let Some(before) = after {
                     delays[before].after = delay.after;
                 }
                 ready = (needs.free + delay.after).max(needs.made + delay.arrival);
-                if self.is_late_after(maker, needs.free, start.saturating_sub(ready), sent) {
-                    after = Some(maker);
-                }
             }
             held[index] = Held { ticks: start.saturating_sub(ready), after };
+        }
+        let late: Vec<u64> = held.iter().map(|held| held.ticks).collect();
+        for index in all {
+            let needs = self.needs(index);
+            if let (Some(maker), true) = (needs.maker, needs.is_message)
+                && self.is_late_after(maker, needs.free, late[index], sent(maker), &late)
+            {
+                held[index].after = Some(maker);
+            }
         }
         (self.times.delays, self.times.held) = (delays, held);
     }
 
-    /// Whether the device of op number `maker` was late by about `late` ns, and not the receiver, which is free from `free` on: the device
-    /// sent that late, or, if sends were not recorded, it did nothing else meanwhile.
-    fn is_late_after(&self, maker: usize, free: u64, late: u64, sent: Option<Sent>) -> bool {
+    /// Whether the device of op number `maker` was late by about `ticks` ns, and not the receiver, which is free from `free` on: the device
+    /// sent that late, or, if sends were not recorded, its host was as late with the next op, for which nothing was missing.
+    fn is_late_after(&self, maker: usize, free: u64, ticks: u64, sent: Option<Sent>, late: &[u64]) -> bool {
         let end = self.times.end[maker];
-        let paused = || self.graph.after(maker).map_or(0, |next| self.times.start[next].saturating_sub(end));
+        let paused = || {
+            let next = self.graph.after(maker).filter(|&next| self.needs(next).made <= end);
+            next.map_or(0, |next| late[next])
+        };
         let left = sent.map_or_else(paused, |sent| sent.left);
-        end + left > free && 2 * left >= late && late > 0
+        end + left > free && 2 * left >= ticks && ticks > 0
+    }
+
+    /// Returns the devices between which the output of op number `maker` goes to op number `user`.
+    pub(super) fn link(&self, maker: usize, user: usize) -> (u32, u32) {
+        (self.graph.device_of(maker), self.graph.device_of(user))
     }
 
     /// Returns the end of the last op, in ns.
@@ -278,4 +282,64 @@ fn means(graph: &TaskGraph, times: &OpTimes, timeline: &Timeline) -> CostTable {
     let mut table = CostTable::new(placement, units, summary, |op| OpTime { duration: mean(op), after: 0, arrival: 0 });
     table.keep = Keep::new(timeline.keep);
     table
+}
+
+/// Fewest samples whose median counts.
+const FEWEST: usize = 3;
+
+/// Samples in ns by device or link.
+type Samples<Key> = BTreeMap<Key, Vec<f64>>;
+
+/// Typical times of messages by link, in ns.
+///
+/// A start is late by its host and, if it waits for another device, by the message. What hosts take is seen where nothing else was
+/// awaited; the rest is the message's.
+struct Links {
+    directed: BTreeMap<(u32, u32), u64>,
+    either_way: BTreeMap<(u32, u32), u64>,
+    all: u64,
+}
+
+impl Links {
+    fn new(step: &MeasuredStep) -> Links {
+        let lag = |index: usize, since: u64| step.times.start[index].saturating_sub(since) as f64;
+        let all = 0..step.graph.len();
+        let waits = |index: usize| {
+            let needs = step.needs(index);
+            (needs.is_message && needs.made > needs.free).then_some(needs)
+        };
+        let longest = 2.0 * median(&all.clone().filter_map(|i| Some(lag(i, waits(i)?.made))).collect::<Vec<_>>());
+        let mut hosts: Samples<u32> = BTreeMap::new();
+        for index in all.clone().filter(|&index| step.graph.before(index).is_some()) {
+            let needs = step.needs(index);
+            if !needs.is_message || needs.made + longest as u64 <= needs.free {
+                hosts.entry(step.graph.device_of(index)).or_default().push(lag(index, needs.free));
+            }
+        }
+        let usual = median(&hosts.values().flatten().copied().collect::<Vec<_>>());
+        let host = |device: u32| {
+            let own = hosts.get(&device).filter(|samples| samples.len() >= FEWEST);
+            own.map_or(usual, |samples| median(samples))
+        };
+        let (mut directed, mut either_way): (Samples<_>, Samples<_>) = Default::default();
+        for index in all {
+            let Some((needs, maker)) = waits(index).and_then(|needs| Some((needs, needs.maker?))) else { continue };
+            let (from, to) = step.link(maker, index);
+            let message = (lag(index, needs.made) - host(to)).max(0.0);
+            directed.entry((from, to)).or_default().push(message);
+            either_way.entry((from.min(to), from.max(to))).or_default().push(message);
+        }
+        let whole = median(&either_way.values().flatten().copied().collect::<Vec<_>>()) as u64;
+        let typical = |samples: Samples<(u32, u32)>| {
+            let enough = samples.into_iter().filter(|(_, samples)| samples.len() >= FEWEST);
+            enough.map(|(link, samples)| (link, median(&samples) as u64)).collect()
+        };
+        Links { directed: typical(directed), either_way: typical(either_way), all: whole }
+    }
+
+    /// Returns the typical time of a message on a link, in ns; that of all links if the link has too few messages that were waited for.
+    fn typical(&self, (from, to): (u32, u32)) -> u64 {
+        let either_way = || self.either_way.get(&(from.min(to), from.max(to)));
+        self.directed.get(&(from, to)).or_else(either_way).copied().unwrap_or(self.all)
+    }
 }
