@@ -44,6 +44,25 @@ class Checks(unittest.TestCase):
                 self.assertEqual(caught.exception.code, found.returncode)
                 self.assertTrue(str(caught.exception).endswith(found.stderr.strip().removeprefix("error: ")), found.stderr)
 
+    def test_a_recorded_pipeline_is_read_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            recorder = ps.record(folder)
+            self.assertIs(ps.record(folder), recorder)
+            for _ in range(3):
+                with recorder:
+                    for microbatch in range(4):
+                        for kind in "FB":
+                            with recorder.op(kind, 0, microbatch):
+                                sum(range(20_000))
+            with self.assertRaises(ValueError), recorder, recorder.op("X", 0, 0):
+                pass
+            recorder.close()
+            found = native("import", folder, "-q", "--format", "json")
+            self.assertEqual(found.returncode, 0, found.stderr)
+            watched = native("watch", folder, "--steps", "3")
+            self.assertEqual([line.split()[:2] for line in watched.stdout.splitlines()], [["step", str(step)] for step in range(3)])
+        self.assertIn("24 of 24 ops", json.loads(found.stdout)["verdict"])
+
     def test_several_and_their_options(self):
         both = ps.predict(["1f1b", "zb-v"], 4, 8, delivery="buffered(2)", memory_cap=4)
         self.assertEqual([one.schedule for one in both], ["1f1b", "zb-v"])

@@ -56,7 +56,7 @@ impl Watch {
                     first.push(step_ns(&timeline));
                     first.sort_unstable();
                 }
-                let usual = first.get(first.len() / 2).copied();
+                let usual = first.get(first.len() / 2).copied().filter(|_| first.len() > 2);
                 if !print_while_read(&format!("{}\n", line(&timeline, usual)))? {
                     return Ok(());
                 }
