@@ -2,8 +2,8 @@
 
 use super::assemble::assemble;
 use super::error::ImportError;
-use super::rank::{RankRun, RankStep};
-use super::record::{self, Ping, Row};
+use super::rank::{Ping, RankRun, RankStep};
+use super::record::{self, Row};
 use pipesim_schedule::timeline::Timeline;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,8 +1,10 @@
 //! What one rank did: its ops and messages by step, on its own clock.
 
-use super::record::Ping;
 use super::trace::Group;
 use pipesim_schedule::op::{Kind, Op};
+
+/// An exchange of times with another rank: (rank, sent, received there, sent there, received), in ns.
+pub type Ping = (u32, i64, i64, i64, i64);
 
 /// One op of a rank, in ns of the rank's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

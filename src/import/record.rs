@@ -2,7 +2,7 @@
 
 use super::clock::Bound;
 use super::error::ImportError;
-use super::rank::{RankOp, RankRun, RankStep};
+use super::rank::{Ping, RankOp, RankRun, RankStep};
 use super::trace::Group;
 use pipesim_schedule::op::{Kind, Op};
 use serde::Deserialize;
@@ -38,11 +38,8 @@ struct StepLine {
     receives: Vec<(char, u32, u32, i64, Option<i64>)>,
     /// On the first rank: another rank, when a message to it was sent, received there, the answer sent there, received here.
     #[serde(default)]
-    pings: Vec<(u32, i64, i64, i64, i64)>,
+    pings: Vec<Ping>,
 }
-
-/// An exchange of times with another rank: (rank, sent, received there, sent there, received).
-pub type Ping = (u32, i64, i64, i64, i64);
 
 /// Returns what the exchange says of the clocks of devices `first` and `other`: no message arrives before it is sent.
 pub fn bounds((_, sent, there, back, received): Ping, first: usize, other: usize, step: usize) -> [Bound; 2] {

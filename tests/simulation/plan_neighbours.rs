@@ -25,7 +25,7 @@ fn changed(mut layout: ParallelConfig, batch: u32, layers: usize, dice: &mut Dic
     let stages = layout.pp * layout.chunks;
     match dice.below(10) {
         0 | 1 => {
-            let mut degrees = [&mut layout.tp, &mut layout.pp, &mut layout.dp, &mut layout.cp];
+            let degrees = [&mut layout.tp, &mut layout.pp, &mut layout.dp, &mut layout.cp];
             let (from, to) = (dice.below(4), dice.below(4));
             if from == to || !degrees[from].is_multiple_of(2) {
                 return None;
