@@ -189,13 +189,10 @@ impl MeasuredStep {
     }
 
     /// Whether the device of op number `maker` was late by about `ticks` ns, and not the receiver, which is free from `free` on: the device
-    /// sent that late, or, if sends were not recorded, its host was as late with the next op, for which nothing was missing.
+    /// sent that late, or, if sends were not recorded, its host was as late with the next op.
     fn is_late_after(&self, maker: usize, free: u64, ticks: u64, sent: Option<Sent>, late: &[u64]) -> bool {
         let end = self.times.end[maker];
-        let paused = || {
-            let next = self.graph.after(maker).filter(|&next| self.needs(next).made <= end);
-            next.map_or(0, |next| late[next])
-        };
+        let paused = || self.graph.after(maker).map_or(0, |next| late[next]);
         let left = sent.map_or_else(paused, |sent| sent.left);
         end + left > free && 2 * left >= ticks && ticks > 0
     }

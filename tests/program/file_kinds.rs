@@ -120,6 +120,10 @@ fn every_verb_says_what_a_file_of_another_kind_is_and_what_takes_it() {
     let lines: Vec<String> = cases.iter().map(|((_, path, _), (_, line))| line.replace("FILE", path)).collect();
     let mut advice: Vec<String> = Vec::new();
     for (((what, path, takers), (slot, _)), (line, (code, _, err))) in cases.iter().zip(lines.iter().zip(all(&lines))) {
+        // one rank's trace of several explains nothing
+        if *slot == "explain" && err.contains("expected the ops of every device") {
+            continue;
+        }
         assert!(!DAMAGED.iter().any(|word| err.contains(word)), "{line}: {err}");
         if takers.contains(slot) {
             assert!(!err.contains(&format!("found {what}")), "{line}: {err}");

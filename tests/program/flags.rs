@@ -436,13 +436,13 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "watch $G/../record/interleavedzb_p2_m4 --steps 4",
-        refused: "last format json pipeline",
+        refused: "last format pipeline",
         same: &[COLOR, SENTENCES, QUIET],
     },
     Setting {
         command: "watch $G/../record/interleavedzb_p2_m4 --last",
         refused: "steps pipeline",
-        same: &[COLOR, QUIET],
+        same: &[QUIET],
     },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
