@@ -439,7 +439,11 @@ const SETTINGS: &[Setting] = &[
         refused: "last format pipeline",
         same: &[COLOR, SENTENCES, QUIET],
     },
-    Setting { command: "watch $G/../record/interleavedzb_p2_m4 --last", refused: "steps pipeline", same: &[QUIET] },
+    Setting {
+        command: "watch $G/../record/interleavedzb_p2_m4 --last",
+        refused: "steps pipeline",
+        same: &[QUIET],
+    },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
     Setting { command: "man", refused: "", same: &[] },
