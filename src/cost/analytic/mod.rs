@@ -5,7 +5,6 @@ mod collectives;
 mod dispatch;
 mod experts;
 mod machine;
-mod options;
 mod part;
 mod pass;
 mod room;
