@@ -441,7 +441,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "watch $G/../record/interleavedzb_p2_m4 --last",
-        refused: "steps pipeline",
+        refused: "steps pipeline last",
         same: &[QUIET],
     },
     Setting { command: "schedules", refused: "", same: &[] },
