@@ -41,17 +41,23 @@ const CHECKPOINT: FileKind = "an llm.c checkpoint; train from it: `pipesim run -
 const TOKENS: FileKind = "an llm.c token file; train on it: `pipesim run --data FILE --stages P --micro M`";
 const PICTURE: FileKind = "a picture or a page, which no verb reads; write its data with -o FILE.json";
 const TRAINING_LOG: FileKind = "the log of a training, which no verb reads; its report is in the same folder";
-const MEGATRON_LOG: FileKind = "Megatron's training log, which no verb reads; import a profiler's trace, or compare its 'elapsed time per iteration' with what predict prints";
-const LAUNCH_FILE: FileKind = "a launch script or job, which no verb reads; give its numbers to predict, which takes Megatron's names of options, too";
+const MEGATRON_LOG: FileKind = "Megatron's training log, which predict takes as --measured FILE or --job FILE, and import if it has times of each rank (--timing-log-level 2 --timing-log-option all)";
+const TIMED_LOG: FileKind = "Megatron's training log with times of each rank; import it: `pipesim import FILE`";
+const LAUNCH_FILE: FileKind = "a launch script or job, which predict, plan and explain take as --job FILE";
 const QUESTION: FileKind = "a question; ask it: `pipesim predict FILE`";
 
 /// Options and arguments that take files, by the verb (empty: any) and their name in [`clap`]; what they expect, and the kinds.
 const SLOTS: [(&str, &str, &str, &[FileKind]); 16] = [
     ("", "question", "a question", &[QUESTION]),
     ("compare", "files", "timelines that -o FILE.json wrote", &[TIMELINES]),
-    ("explain", "timeline", "the timeline of a measured step, or traces", &[TIMELINES, TRACE, TRACE_FOLDER, OP_TABLE]),
+    (
+        "explain",
+        "timeline",
+        "the timeline of a measured step, or traces",
+        &[TIMELINES, TRACE, TRACE_FOLDER, OP_TABLE, TIMED_LOG],
+    ),
     ("profile", "from", "the timelines of a measured run", &[TIMELINES]),
-    ("import", "traces", "traces of a profiler", &[TRACE, TRACE_FOLDER, OP_TABLE, TIMELINES]),
+    ("import", "traces", "traces of a profiler", &[TRACE, TRACE_FOLDER, OP_TABLE, TIMELINES, TIMED_LOG]),
     ("", "profile", "a cost file", &[COST_FILE]),
     ("", "costs", "a file of stage times", &[STAGE_TIMES]),
     ("predict", "model", "a config.json or a shape file", &[CONFIG, SHAPE]),
@@ -108,7 +114,7 @@ pub fn mistaken(verb: &str, slot: &str, file: &str) -> Option<String> {
 
 /// Whether `pipesim import` reads the file or folder, and it has no timelines yet.
 pub fn is_trace(path: &Path) -> bool {
-    kind_of(path).is_some_and(|kind| [TRACE, TRACE_FOLDER, OP_TABLE].contains(&kind))
+    kind_of(path).is_some_and(|kind| [TRACE, TRACE_FOLDER, OP_TABLE, TIMED_LOG].contains(&kind))
 }
 
 /// Returns the kind of a file or folder; `None` for none that is known.
@@ -138,10 +144,13 @@ fn kind_of(path: &Path) -> Option<FileKind> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let ending = path.extension().and_then(OsStr::to_str).unwrap_or_default().to_lowercase();
     let start = &text[..text.floor_char_boundary(START)];
-    of_log(start).or_else(|| of_json(text)).or_else(|| match ending.as_str() {
-        "toml" => of_toml(text),
-        "star" => Some(STAR),
-        _ => of_csv(start).or_else(|| of_launch(start)),
+    let is_timed = !text.starts_with('{') && text.contains("times across ranks (ms):");
+    is_timed.then_some(TIMED_LOG).or_else(|| of_log(start)).or_else(|| of_json(text)).or_else(|| {
+        match ending.as_str() {
+            "toml" => of_toml(text),
+            "star" => Some(STAR),
+            _ => of_csv(start).or_else(|| of_launch(start)),
+        }
     })
 }
 

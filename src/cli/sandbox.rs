@@ -2,6 +2,7 @@
 
 #[cfg(unix)]
 use super::watchdog::Watchdog;
+#[cfg(unix)]
 use pipesim_answer::resolve::Watch;
 use pipesim_answer::resolve::{Error, Files, Host};
 #[cfg(unix)]

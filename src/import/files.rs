@@ -1,6 +1,7 @@
 //! Files of traces: folders, patterns, compression, and what a file is.
 
 use super::error::ImportError;
+use super::timers;
 use flate2::read::MultiGzDecoder;
 use std::cell::Cell;
 use std::fs::File;
@@ -124,6 +125,8 @@ pub enum Content<'a> {
     Timelines(String),
     /// A table of op times.
     Table(String),
+    /// Megatron-LM's log with timers.
+    Log(String),
     /// A rank's file of `pipesim.record`.
     Record(String),
 }
@@ -161,8 +164,11 @@ pub fn open<'a>(path: &Path, progress: &'a Progress<'a>) -> Result<Content<'a>, 
             ))),
         };
     }
-    let first = start.iter().find(|byte| !byte.is_ascii_whitespace() && !matches!(byte, 0xef | 0xbb | 0xbf));
-    match first {
+    let mut visible = start.iter().filter(|byte| !byte.is_ascii_whitespace() && !matches!(byte, 0xef | 0xbb | 0xbf));
+    let first = visible.next();
+    // A line of a log may begin with a time or a rank in brackets.
+    let is_line = first == Some(&b'[') && visible.next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    match first.filter(|_| !is_line) {
         Some(b'{' | b'[') if has("\"NvtxEvent\"") || has("\"TraceProcessEvent\"") || has("\"CudaEvent\"") => {
             Ok(Content::Nsight(reader))
         }
@@ -171,8 +177,13 @@ pub fn open<'a>(path: &Path, progress: &'a Progress<'a>) -> Result<Content<'a>, 
             Ok(Content::Timelines(text(reader, path)?))
         }
         Some(b'{' | b'[') => Ok(Content::Trace(reader)),
-        Some(_) => Ok(Content::Table(text(reader, path)?)),
-        None => Err(ImportError::new(format!("expected a trace, found the empty file {shown}; record it again"))),
+        None if !is_line => {
+            Err(ImportError::new(format!("expected a trace, found the empty file {shown}; record it again")))
+        }
+        _ => {
+            let text = text(reader, path)?;
+            Ok(if timers::is_log(&text) { Content::Log(text) } else { Content::Table(text) })
+        }
     }
 }
 

@@ -35,8 +35,10 @@ mod recover;
 mod run;
 mod scalar;
 mod spans;
+#[cfg_attr(target_family = "wasm", path = "no_sqlite.rs")]
 mod sqlite;
 mod table;
+mod timers;
 mod trace;
 mod unlabelled;
 
@@ -96,6 +98,11 @@ pub fn import(
                 format = "CSV";
                 runs.extend(table::read(&shown, &text)?);
             }
+            Content::Log(text) => {
+                tables += 1;
+                format = timers::FORMAT;
+                runs.extend(timers::read(&shown, &text, &mut warnings)?);
+            }
             Content::Record(text) => {
                 format = record::FORMAT;
                 runs.push(record::read(&shown, &text)?);
@@ -121,6 +128,7 @@ pub fn import(
         )));
     }
     counted::number(&mut runs, &mut warnings)?;
+    counted::divide(&mut runs, &mut warnings);
     // The processes of one report share a clock.
     let clocked = tables == 0 && !(files.len() == 1 && runs.len() > 1);
     let mut run = assemble::assemble(runs, format, clocked, options.pipeline, warnings)?;

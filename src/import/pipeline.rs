@@ -56,6 +56,12 @@ impl Pipeline {
             ));
         }
         let mut by_rank: BTreeMap<u32, RankRun> = runs.into_iter().collect();
+        if ranks.len() == 1 && by_rank.get(&ranks[0]).is_some_and(|run| run.is_alone && !run.steps.is_empty()) {
+            warnings.push(format!(
+                "rank {} neither sends nor receives: what is shown are the forwards and backwards of one device, and no pipeline",
+                ranks[0]
+            ));
+        }
         let runs: Vec<Option<RankRun>> = ranks.iter().map(|rank| by_rank.remove(rank)).collect();
         let ranks = ranks.clone();
         Pipeline {
@@ -186,7 +192,7 @@ const MOST_RANKS: u32 = 1 << 16;
 /// Most devices of a pipeline.
 const MOST_DEVICES: usize = 1 << 10;
 
-/// Returns the ranks of each pipeline, in the order of the pipeline.
+/// Returns the ranks of each pipeline, in the order of the pipeline; ranks that exchange nothing are pipelines of one device.
 fn groups(runs: &[(u32, RankRun)]) -> Vec<Vec<u32>> {
     let of_run = |run: &RankRun| {
         let pipelines = run.groups.iter().filter(|group| is_pipeline(group));
@@ -202,6 +208,9 @@ fn groups(runs: &[(u32, RankRun)]) -> Vec<Vec<u32>> {
     groups.retain(is_valid);
     if !groups.is_empty() {
         return groups.into_iter().collect();
+    }
+    if !runs.is_empty() && runs.iter().all(|(_, run)| run.is_alone) {
+        return runs.iter().map(|(rank, _)| vec![*rank]).collect();
     }
     // One pipeline: all ranks of the run, or those that are there.
     let world = runs.iter().filter_map(|(_, run)| run.world_size).filter(|&size| size <= MOST_RANKS).max();

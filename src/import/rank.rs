@@ -65,6 +65,8 @@ pub struct RankRun {
     pub stages: Stages,
     /// Whether its ranges have no numbers: ops are numbered as they came, in one step or the marked ones.
     pub is_counted: bool,
+    /// Whether no range names its ops, and it neither sends nor receives: its steps are not those of a pipeline.
+    pub is_alone: bool,
     pub steps: Vec<RankStep>,
     /// Earliest event.
     pub first: i64,

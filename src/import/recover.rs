@@ -32,6 +32,8 @@ impl RankRun {
         if has_numbers {
             trace.events.retain(|event| !counted(event));
         }
+        let posts = |event: &Event| matches!(event.class, Class::Send | Class::Receive);
+        let is_alone = !has_numbers && !is_counted && !trace.events.iter().any(posts);
         let (stages, mut steps) = if has_numbers || is_counted {
             labelled::steps(&trace.events, &windows, &file, &mut warnings)
         } else {
@@ -44,7 +46,20 @@ impl RankRun {
         let first = trace.events.iter().map(|event| event.start).min().unwrap_or_default();
         let has_step_ops = trace.is_kineto || trace.events.iter().any(|event| event.class == Class::Optimizer);
         let Trace { rank, world_size, groups, version, .. } = trace;
-        RankRun { file, rank, world_size, groups, version, has_step_ops, stages, is_counted, steps, first, warnings }
+        RankRun {
+            file,
+            rank,
+            world_size,
+            groups,
+            version,
+            has_step_ops,
+            stages,
+            is_counted,
+            is_alone,
+            steps,
+            first,
+            warnings,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Nsight Systems' SQLite export: ranges, and the GPU work that was launched within them.
 
 use super::error::ImportError;
-use super::event::{Class, Event, Fields};
+use super::event::{Class, Fields};
 use super::label::LabelRules;
 use super::trace::Trace;
 use rusqlite::{Connection, OpenFlags, Row};
@@ -78,24 +78,4 @@ fn has_columns(report: &Connection, table: &str, columns: &[&str]) -> bool {
         report.query_row(query, [table, column], |row| row.get::<_, i64>(0)).unwrap_or(0)
     };
     columns.iter().all(|column| count(column) > 0)
-}
-
-impl Trace {
-    /// Splits what several processes recorded in one report, in the order of their numbers; those without ranges are left out.
-    pub fn by_process(self) -> Vec<Trace> {
-        // The upper bits of a global thread are the process.
-        let process = |event: &Event| event.thread >> 24;
-        let labelled = |event: &&Event| matches!(event.class, Class::Label(_));
-        let mut processes: Vec<u64> = self.events.iter().filter(labelled).map(process).collect();
-        processes.sort_unstable();
-        processes.dedup();
-        if processes.len() < 2 {
-            return vec![self];
-        }
-        let of = |number: u64| {
-            let events = self.events.iter().filter(|event| process(event) == number).copied().collect();
-            Trace { events, malformed: 0, odd: 0, ..self.clone() }
-        };
-        processes.into_iter().map(of).collect()
-    }
 }

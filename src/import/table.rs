@@ -84,6 +84,7 @@ impl RankRun {
             has_step_ops: false,
             stages: Stages::Global,
             is_counted: false,
+            is_alone: false,
             steps: Vec::new(),
             first: 0,
             warnings: Vec::new(),

@@ -105,6 +105,24 @@ impl Trace {
             _ => self.malformed += 1,
         }
     }
+
+    /// Splits what several processes recorded in one report, in the order of their numbers; those without ranges are left out.
+    pub fn by_process(self) -> Vec<Trace> {
+        // The upper bits of a global thread are the process.
+        let process = |event: &Event| event.thread >> 24;
+        let labelled = |event: &&Event| matches!(event.class, Class::Label(_));
+        let mut processes: Vec<u64> = self.events.iter().filter(labelled).map(process).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        if processes.len() < 2 {
+            return vec![self];
+        }
+        let of = |number: u64| {
+            let events = self.events.iter().filter(|event| process(event) == number).copied().collect();
+            Trace { events, malformed: 0, odd: 0, ..self.clone() }
+        };
+        processes.into_iter().map(of).collect()
+    }
 }
 
 /// Reads a top-level value into a trace.

@@ -45,6 +45,12 @@ pub fn steps(events: &[Event], windows: &[Window], file: &str, warnings: &mut Ve
     let (forwards, backwards): (Vec<TracedPass>, Vec<TracedPass>) =
         passes.into_iter().partition(|pass| pass.is_forward);
     let count = backwards.len();
+    if count == 0 {
+        warnings.push(match forwards.len() {
+            0 => format!("{file} has no op of autograd: CPU activities were not recorded, or nothing was trained"),
+            _ => format!("{file} has forwards and no backward, as in inference, evaluation, or a compiled step"),
+        });
+    }
     let (pairs, lone) = matched(forwards, backwards);
     if lone > 0 {
         warnings.push(format!("{file}: {lone} of {count} backwards belong to no recorded forward"));

@@ -18,7 +18,7 @@ use starlark::eval::{BeforeStmtFunc, Evaluator};
 use starlark::syntax::AstModule;
 use starlark::values::{Value, ValueLike};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A compiled schedule and its source.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ fn on_deep_stack<T: Send>(work: impl Fn(usize) -> Result<T, Error> + Copy + Send
         for bytes in [STACK_BYTES, STACK_BYTES / 4, STACK_BYTES / 16] {
             let thread = std::thread::Builder::new().name("evaluation".to_string()).stack_size(bytes);
             match thread.spawn_scoped(scope, move || work(bytes)) {
-                Ok(thread) => return thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Ok(thread) => return thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 Err(error) => refusal = error.to_string(),
             }
         }
