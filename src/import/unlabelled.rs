@@ -112,6 +112,13 @@ fn passes(events: &[Event], windows: &[Window]) -> Vec<TracedPass> {
             Class::Forward(sequence) if event.thread == main => Some((true, sequence)),
             Class::Backward(sequence) => Some((false, sequence)),
             Class::Send | Class::Receive | Class::Step(_) | Class::Optimizer => None,
+            // What precedes a collective, and has made no node of autograd, prepares the step or logs the one before.
+            Class::Collective if event.thread == main && event.start >= until => {
+                if open.as_ref().is_some_and(|pass| pass.is_forward && pass.sequences.0 >= pass.sequences.1) {
+                    open = None;
+                }
+                continue;
+            }
             Class::Detach | Class::Host if event.thread == main => {
                 if let Some(pass) = open.as_mut().filter(|pass| event.start >= pass.end) {
                     pass.next = pass.next.min(event.start);

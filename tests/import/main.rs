@@ -1,5 +1,6 @@
 //! Runs whose ranges have no numbers, as Megatron-LM names them, and Nsight Systems' SQLite exports.
 
+mod megatron;
 mod mutated;
 
 use pipesim_import::{ImportOptions, Run, import};
