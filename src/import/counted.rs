@@ -20,7 +20,10 @@ pub fn number(runs: &mut [RankRun], warnings: &mut Vec<String>) -> Result<(), Im
         members.sort_by_key(|&at| (runs[at].rank.or_else(|| pipeline::rank_of_name(&runs[at].file)), at));
         let order = Order::of(&members.iter().map(|&at| &runs[at]).collect::<Vec<_>>(), ranks.len())?;
         said.push(format!("the ranges have no numbers; they are counted in the order of {order}"));
-        members.into_iter().for_each(|at| order.number(&mut runs[at]));
+        for (device, at) in members.into_iter().enumerate() {
+            order.number(&mut runs[at]);
+            said.extend(order.doubt(&runs[at], device));
+        }
     }
     said.dedup();
     warnings.extend(said);
@@ -194,6 +197,24 @@ impl Order {
             ops.extend((first + k < all).then(|| op(Kind::F, first + k)));
         }
         ops
+    }
+
+    /// Says in which steps a run's forwards and backwards alternate otherwise: a time may be damaged.
+    fn doubt(&self, run: &RankRun, device: usize) -> Option<String> {
+        let expected = self.ops(device);
+        let all_first = |step: &RankStep| self.chunks > 1 && step.ops.is_sorted_by_key(|op| !is_forward(op));
+        let differs = |step: &&RankStep| {
+            let as_expected = step.ops.iter().map(|op| op.op.kind()).eq(expected.iter().map(|op| op.kind()));
+            !as_expected && !all_first(step)
+        };
+        let steps: Vec<String> = run.steps.iter().filter(differs).map(|step| step.number.to_string()).take(8).collect();
+        (!steps.is_empty()).then(|| {
+            format!(
+                "{}: forwards and backwards of step {} alternate in another order than that; times may be damaged",
+                run.file,
+                steps.join(", ")
+            )
+        })
     }
 
     /// Numbers the ops of a run.

@@ -163,8 +163,8 @@ impl<'a> LabelledRank<'a> {
 
     /// Returns the end of a range, or of the epilogue after its last host op if the thread was interrupted briefly before the range ended.
     fn without_interruption(&self, begin: i64, end: i64) -> i64 {
-        let before = self.work.partition_point(|event| event.start < end);
-        let last = self.work[..before].last().map(|event| event.end).filter(|&last| last > begin);
+        // What was called last may be part of an op that ends later.
+        let last = self.work_between(begin, end).map(|event| event.end).max();
         let gap = last.map_or(0, |last| end - last);
         if (RETURN_NS..INTERRUPTION_NS).contains(&gap) { end - gap + RETURN_NS } else { end }
     }

@@ -2,6 +2,7 @@
 
 mod megatron;
 mod mutated;
+mod recorded;
 
 use pipesim_import::{ImportOptions, Run, import};
 use pipesim_language::{Budget, Request, compile, named};
