@@ -205,12 +205,12 @@ impl Order {
         let all_first = |step: &RankStep| self.chunks > 1 && step.ops.is_sorted_by_key(|op| !is_forward(op));
         let differs = |step: &&RankStep| {
             let as_expected = step.ops.iter().map(|op| op.op.kind()).eq(expected.iter().map(|op| op.kind()));
-            !as_expected && !all_first(step)
+            !as_expected && !all_first(step) || step.ops.iter().any(|op| op.end <= op.start)
         };
         let steps: Vec<String> = run.steps.iter().filter(differs).map(|step| step.number.to_string()).take(8).collect();
         (!steps.is_empty()).then(|| {
             format!(
-                "{}: forwards and backwards of step {} alternate in another order than that; times may be damaged",
+                "{}: forwards and backwards of step {} alternate in another order than that, or take no time; times may be damaged",
                 run.file,
                 steps.join(", ")
             )
