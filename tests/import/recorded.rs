@@ -11,10 +11,8 @@ fn durations_ns(run: &Run) -> BTreeMap<String, u64> {
 
 #[test]
 fn records_and_traces_of_one_step_have_the_same_op_times() {
-    let folder = Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/golden/record/interleaved_p2_m8_profiled"
-    ));
+    let folder =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/record/interleaved_p2_m8_profiled"));
     let [records, traces] = ["records", "traces"].map(|name| durations_ns(&read(&[folder.join(name)]).unwrap()));
     assert_eq!(records.len(), 64);
     assert_eq!(records.keys().collect::<Vec<_>>(), traces.keys().collect::<Vec<_>>());
