@@ -39,6 +39,8 @@ pub(super) struct Composite {
     pub tied: bool,
     /// Whether the text model's own key says so, too.
     pub or_text: bool,
+    /// Values of the text model's `model_type` that mean `text`.
+    pub types: Vec<String>,
 }
 
 /// A part of layers that no family has here.
@@ -94,7 +96,7 @@ fn table(toml: &Toml) -> Families {
     let composite = |entry: &Value| {
         let is = |key: &str| entry.get(key).and_then(Value::as_bool).unwrap_or(false);
         let text = words(entry.get("text")).concat();
-        Composite { text, tied: is("tied"), or_text: is("or_text") }
+        Composite { text, tied: is("tied"), or_text: is("or_text"), types: words(entry.get("types")) }
     };
     let part = |entry: &Value| {
         let [types, keys, layers] = ["types", "keys", "layers"].map(|key| words(entry.get(key)));

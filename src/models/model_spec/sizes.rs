@@ -38,12 +38,12 @@ pub enum InvalidSizes {
     #[error("expected a window of at least 1 token, found 0: leave it out")]
     Window,
     /// Too many parameters for any machine.
-    #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
+    #[error("expected a model of at most 2^42 parameters, found {0}: choose smaller sizes")]
     Parameters(u128),
 }
 
-/// Maximum number of parameters: 2^40, 4 TiB in float32. Known models are smaller.
-const MOST_PARAMETERS: u128 = 1 << 40;
+/// Maximum number of parameters: 2^42, 16 TiB in float32. Known models are smaller.
+const MOST_PARAMETERS: u128 = 1 << 42;
 
 /// Checks the sizes of a model. Each pair in `shared` holds the indices of two sizes; the first must be a multiple of the
 /// second.
