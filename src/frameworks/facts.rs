@@ -3,7 +3,7 @@
 use pipesim_models::hardware::Hardware;
 use pipesim_models::layout::{ParallelConfig, Recompute, RecomputePart};
 use pipesim_models::model_spec::StageLayout;
-use pipesim_models::model_spec::transformer::{Activation, Config, QkNorm, Style};
+use pipesim_models::model_spec::transformer::{Activation, Config, Norms, QkNorm, Style};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::Schedule;
@@ -195,7 +195,9 @@ impl Facts {
         self.set("head_dim", c.head_size).set("vocab", c.vocabulary).set("tied", c.tied);
         self.set("gated", c.activation == Activation::Gated).set("mla", c.latent.is_some());
         self.set("rope", c.rotary.is_some())
-            .set("windows", c.window.is_some())
+            .set("windows", (0..c.layers).any(|layer| c.kind(layer).attention.is_some_and(|own| own.window.is_some())))
+            .set("hybrid_pattern", c.pattern.and_then(|pattern| pattern.letters()).unwrap_or_default())
+            .set("post_norms", matches!(c.norms, Norms::After | Norms::Both))
             .set("qk_norm", c.qk_norm == QkNorm::Head);
         self.set("norm", if c.style == Style::Llama { "rms" } else { "layer" });
         let Some(experts) = c.experts else {
@@ -205,7 +207,7 @@ impl Facts {
             });
             return self.set("expert_groups", 1);
         };
-        let dense = (0..c.layers).filter(|layer| !experts.has(*layer)).count();
+        let dense = c.layers - c.mixtures();
         self.set("experts", experts.count).set("top_k", experts.top_k).set("moe_ffn", experts.width);
         self.set("shared_experts", experts.shared_width.div_ceil(experts.width.max(1))).set("dense_layers", dense);
         self.set("expert_groups", experts.router_groups.max(1))

@@ -8,6 +8,8 @@ mod machine;
 mod part;
 mod pass;
 mod room;
+mod scan;
+mod shares;
 mod slices;
 mod splits;
 mod step;
@@ -279,6 +281,9 @@ const RELAUNCHED: f64 = 0.5;
 
 /// Returns the default layers of each stage of `model`.
 pub fn default_layers(model: &Config, stages: usize) -> Vec<usize> {
+    if let Some(layers) = shares::balanced(model, stages) {
+        return layers;
+    }
     layers_with_predictions(model, stages).unwrap_or_else(|| layers_of_stages(model.layers, stages))
 }
 

@@ -10,9 +10,6 @@ use super::part::Tensor;
 use super::split::Block;
 use super::transformer::{Config, QkNorm};
 
-/// Bytes of the index of a chosen key.
-const INDEX_WORDS: usize = 1;
-
 impl Decoder<'_> {
     pub(super) fn add_attention(&self, piece: &mut LayerPiece, attention: &SelfAttention) {
         match &self.config.latent {
@@ -30,7 +27,10 @@ impl Decoder<'_> {
         let made = if keys_are_values { 0 } else { groups * value };
         blocks.extend((made > 0).then_some(Block::copied(groups, value)));
         blocks.extend((gates > 0).then(|| Block::new(heads, gates / heads)));
-        self.weight(piece, 0, [heads * size + groups * size + made + gates, c], Normal(0.02), 0, &blocks);
+        // queries and keys of an indexer, of which ranks have copies
+        let index = attention.sparse.filter(|sparse| !sparse.is_shared).map_or(0, |own| (own.heads + 1) * own.size);
+        blocks.extend((index > 0).then_some(Block::copied(1, index)));
+        self.weight(piece, 0, [heads * size + groups * size + made + gates + index, c], Normal(0.02), 0, &blocks);
         for (name, heads) in [("q_norm", heads), ("k_norm", groups)] {
             let (width, statistics) = match self.config.qk_norm {
                 QkNorm::None => continue,
@@ -82,13 +82,18 @@ impl Decoder<'_> {
             Tensor::new(name, [outputs, inputs], Normal(0.02)).split(0, pieces)
         };
         let shared = key_rank + rotary_size;
+        // of an indexer, keys and weights come from the hidden state, and queries from the queries' narrow rows
+        let index = attention.sparse.filter(|sparse| !sparse.is_shared);
+        let [wide, narrow] = index.map_or([0; 2], |own| [own.size + own.heads, own.heads * own.size]);
         match query_rank {
             Some(rank) => {
-                piece.product(Tensor::new("wdown", [rank + shared, c], Normal(0.02)));
+                piece.product(Tensor::new("wdown", [rank + shared + wide, c], Normal(0.02)));
                 self.norm(piece, ["q_norm", "q_norm_bias"], rank);
-                piece.product(column("wq_up", heads * size, rank, &[Block::new(heads, size)]));
+                let blocks = [Block::new(heads, size), Block::copied(1, narrow)];
+                piece.product(column("wq_up", heads * size + narrow, rank, &blocks[..1 + usize::from(narrow > 0)]));
             }
             None => {
+                let shared = shared + wide + narrow;
                 let blocks = [Block::new(heads, size), Block::copied(1, shared)];
                 piece.product(column("wq_down", heads * size + shared, c, &blocks));
             }
@@ -114,20 +119,17 @@ impl Decoder<'_> {
     /// Attention to chosen keys in the latent space, where all heads share one key, whose first channels are the value. The product that
     /// makes keys and values is absorbed by queries and outputs, with as many FLOPs.
     fn add_absorbed(&self, piece: &mut LayerPiece, latent: &Latent, sparse: &Sparse) {
-        let Config { channels: c, heads, .. } = *self.config;
-        let &Latent { query_rank, key_rank, plain_size, rotary_size, .. } = latent;
+        let heads = self.config.heads;
+        let &Latent { key_rank, plain_size, rotary_size, .. } = latent;
         if !sparse.is_shared {
             let &Sparse { heads: n, size: d, .. } = sparse;
-            piece.product(Tensor::new("index_q", [n * d, query_rank.unwrap_or(c)], Normal(0.02)));
-            let norm = [Tensor::new("index_norm", [d], One), Tensor::new("index_norm_bias", [d], Zero)];
-            piece.product(Tensor::new("index_k", [d + n, c], Normal(0.02)));
-            piece.tensors.extend(norm);
+            piece.tensors.extend([Tensor::new("index_norm", [d], One), Tensor::new("index_norm_bias", [d], Zero)]);
             piece.operations.push(Operation::Index { heads: n, size: d, has_sum: true });
         }
         // besides the attention's own: queries before they are absorbed, outputs before the values' product, and chosen indices
         let work = ScanWork {
             kept: heads * (plain_size + key_rank),
-            floats: INDEX_WORDS * sparse.chosen,
+            floats: sparse.chosen,
             moved: heads * (plain_size + 2 * key_rank),
             kernels: 2,
             ..ScanWork::default()
@@ -141,7 +143,6 @@ impl Decoder<'_> {
     /// An indexer that scores keys and chooses blocks of them: MiniMax-M3.
     fn add_block_indexer(&self, piece: &mut LayerPiece, sparse: &Sparse) {
         let &Sparse { heads: n, size: d, .. } = sparse;
-        piece.product(Tensor::new("index_qk", [(n + 1) * d, self.config.channels], Normal(0.02)));
         for (name, heads) in [("index_q_norm", n), ("index_k_norm", 1)] {
             let norm = Operation::Norm { width: heads * d, statistics: heads, vectors: 1 };
             piece.add([Tensor::new(name, [d], One)], norm);

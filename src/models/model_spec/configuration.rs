@@ -112,6 +112,11 @@ pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
     let has_pattern = read.family.properties.contains_key("mixers");
     let (window, is_full) = if has_pattern { (None, vec![true; layers]) } else { windows(read, layers)? };
     let vocabulary = read.needed("vocab")?;
+    if read.size("per_layer_inputs")?.is_some_and(|width| width > 0) {
+        return Err(ConfigError(
+            "expected 'hidden_size_per_layer_input' 0, found another: embeddings per layer are not modelled".to_string(),
+        ));
+    }
     // as transformers checks them, with a default too small for this file
     let padding = optional(read.keys, "pad_token_id").ok().flatten();
     if read.given("vocab")?.is_none() && padding.is_some_and(|token| token >= vocabulary) {

@@ -276,10 +276,10 @@ impl Operation {
                 };
                 operands.saturating_add(rest).saturating_add(self.output_kept(micro, storage))
             }
-            // queries, keys that all heads and ranks share, and weights
+            // queries, the key that all heads share, and weights; ranks have copies
             (Operation::Index { heads, size, has_sum }, Kind::F) => {
                 let weights = if has_sum { heads } else { 0 };
-                shared(heads * size + weights, bytes, tp).saturating_add(shared(size, bytes, 1))
+                shared((heads + 1) * size + weights, bytes, 1)
             }
             (Operation::Convolve { width, .. }, Kind::F) => shared(width, bytes, tp),
             (Operation::Convolve { width, .. }, Kind::I) => shared(2 * width, bytes, tp),

@@ -99,8 +99,14 @@ fn names(read: Reader<'_>, layers: usize) -> Result<Vec<String>, ConfigError> {
         let first = read.size("places_from")?.unwrap_or(0);
         return Ok((0..layers).map(|layer| named(!places.contains(&Value::from(layer + first)))).collect());
     }
+    if other.is_empty() {
+        return Err(read.missing("layer_types"));
+    }
     let every = read.size("main_every")?.unwrap_or(0);
     let offset = read.size("main_offset")?.unwrap_or(every.saturating_sub(1));
+    if every > 0 && offset >= every {
+        return wrong(format!("expected a first layer with attention among {every}, found number {offset}; correct one"));
+    }
     let from = read.size("main_from")?.unwrap_or(0);
     let too = read.size("main_at")?;
     let is_main = |layer: usize| (every > 0 && layer >= from && layer % every == offset) || Some(layer) == too;
@@ -239,6 +245,7 @@ fn mamba(read: Reader<'_>) -> Result<Mamba2, ConfigError> {
         }
         _ => {}
     }
+    let out = if read.family.properties.contains_key("mamba_out_bias") { "mamba_out_bias" } else { "mamba_bias" };
     Ok(Mamba2 {
         heads,
         head_size,
@@ -248,7 +255,7 @@ fn mamba(read: Reader<'_>) -> Result<Mamba2, ConfigError> {
         chunk: read.needed("mamba_chunk")?,
         has_norm: read.flag("mamba_norm")?,
         has_conv_bias: read.flag("mamba_conv_bias")?,
-        has_bias: read.flag("mamba_bias")?,
+        biases: [read.flag("mamba_bias")?, read.flag(out)?],
     })
 }
 

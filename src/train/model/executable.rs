@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 /// One cannot; it is named.
 pub fn check_executable(config: &Config) -> Result<()> {
     config.validate()?;
+    ensure!(config.pattern.is_none(), "expected layers that are all alike, found layers that differ");
     ensure!(config.experts.is_none(), "expected a dense model, found a mixture of experts");
     ensure!(config.latent.is_none(), "expected queries, keys and values of the hidden state, found latent attention");
     ensure!(

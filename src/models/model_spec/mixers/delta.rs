@@ -73,20 +73,19 @@ impl DeltaNet {
         let ([k, v], heads) = (self.widths(), self.value_heads);
         let (keys, values) = (Block::new(self.key_heads, self.key_size), Block::new(heads, self.value_size));
         let single = Block::new(heads, 1);
-        // queries, keys, values, gate, and beta; of delta nets also the decay
+        // queries, keys, values, gate, and beta; the decay, or the narrow rows from which it and the gate are made
         let gate = if self.gate_rank.is_none() { v } else { 0 };
         let decay = if self.is_by_channel { 0 } else { heads };
-        let rows = 2 * k + v + gate + heads + decay;
-        let rest = [(gate > 0).then_some(values), Some(single), (decay > 0).then_some(single)];
+        let ranks = [if self.is_by_channel { self.key_size } else { 0 }, self.gate_rank.unwrap_or(0)];
+        let narrow = ranks.iter().sum();
+        let rows = 2 * k + v + gate + heads + decay + narrow;
+        let narrow = (narrow > 0).then_some(Block::copied(1, narrow));
+        let rest = [(gate > 0).then_some(values), Some(single), (decay > 0).then_some(single), narrow];
         let blocks: Vec<Block> = [keys, keys, values].into_iter().chain(rest.into_iter().flatten()).collect();
         piece.product(Tensor::new("delta_in", [rows, channels], Normal(0.02)).split(0, &blocks));
-        let decay_rank = if self.is_by_channel { self.key_size } else { 0 };
-        for (names, rank, width, block) in
-            [(["decay_down", "decay_up"], decay_rank, k, keys), (["gate_down", "gate_up"], self.gate_rank.unwrap_or(0), v, values)]
-        {
+        for (name, rank, width, block) in [("decay_up", ranks[0], k, keys), ("gate_up", ranks[1], v, values)] {
             if rank > 0 {
-                piece.product(Tensor::new(names[0], [rank, channels], Normal(0.02)));
-                piece.product(Tensor::new(names[1], [width, rank], Normal(0.02)).split(0, &[block]));
+                piece.product(Tensor::new(name, [width, rank], Normal(0.02)).split(0, &[block]));
             }
         }
         let convolved = 2 * k + v;

@@ -27,8 +27,8 @@ pub struct Mamba2 {
     pub has_norm: bool,
     /// Whether the convolution has a bias.
     pub has_conv_bias: bool,
-    /// Whether both products have biases.
-    pub has_bias: bool,
+    /// Whether the first and the last product have biases.
+    pub biases: [bool; 2],
 }
 
 impl Mamba2 {
@@ -72,7 +72,7 @@ impl Mamba2 {
         let blocks = [inner, inner, shared, shared, single];
         piece.product_with(
             Tensor::new("mamba_in", [rows, channels], Normal(0.02)).split(0, &blocks),
-            self.has_bias.then_some("mamba_in_bias"),
+            self.biases[0].then_some("mamba_in_bias"),
         );
         let convolved = width + 2 * groups * state;
         let blocks = [inner, shared, shared];
@@ -84,7 +84,7 @@ impl Mamba2 {
         let tensors = [of_heads("dt_bias", Zero), of_heads("a_log", One), of_heads("mamba_d", One)];
         piece.add(tensors.into_iter().chain(norm), Operation::Scan(self.work()));
         let out = Tensor::new("mamba_out", [channels, width], Normal(0.02)).split(1, &[inner]);
-        piece.product_with(out, self.has_bias.then_some("mamba_out_bias"));
+        piece.product_with(out, self.biases[1].then_some("mamba_out_bias"));
     }
 }
 
