@@ -3,7 +3,7 @@
 use pipesim_models::hardware::Hardware;
 use pipesim_models::layout::{ParallelConfig, Recompute, RecomputePart};
 use pipesim_models::model_spec::StageLayout;
-use pipesim_models::model_spec::transformer::{Activation, Config, Norms, QkNorm, Style};
+use pipesim_models::model_spec::transformer::{Activation, Config, QkNorm, Style};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::Schedule;
@@ -75,6 +75,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("norm", "rms or layer"),
     ("qk_norm", "whether queries and keys are normalized by head, as in Qwen3"),
     ("windows", "whether some layers attend to a window"),
+    ("hybrid_pattern", "layers as Megatron's hybrid pattern, with | between stages and / before predictions; empty if a layer has several parts"),
     ("experts", "experts per layer; 0 in a dense model"),
     ("top_k", "experts per token; 0 in a dense model"),
     ("shared_experts", "width of the shared experts over an expert's; 0 without"),
@@ -181,6 +182,8 @@ impl Facts {
         let layers: Vec<usize> = stages.stages.iter().map(|stage| stage.layers).collect();
         let is_even = layers.windows(2).all(|pair| pair[0] == pair[1]);
         self.set("even", is_even && !is_given && stages.layers()[1] == 0);
+        let pattern = barred(self.text("hybrid_pattern"), &layers);
+        self.set("hybrid_pattern", pattern);
         self.set("stage_layers", layers).set("layout", stages.to_string()).set("layout_flat", stages.flat());
         self.set("layout_stages", stages.flat().split('|').collect::<Vec<_>>());
         let modules = stages.modules().unwrap_or_default();
@@ -196,8 +199,7 @@ impl Facts {
         self.set("gated", c.activation == Activation::Gated).set("mla", c.latent.is_some());
         self.set("rope", c.rotary.is_some())
             .set("windows", (0..c.layers).any(|layer| c.kind(layer).attention.is_some_and(|own| own.window.is_some())))
-            .set("hybrid_pattern", c.pattern.and_then(|pattern| pattern.letters()).unwrap_or_default())
-            .set("post_norms", matches!(c.norms, Norms::After | Norms::Both))
+            .set("hybrid_pattern", c.pattern.and_then(|own| own.letters(c.prediction_layers)).unwrap_or_default())
             .set("qk_norm", c.qk_norm == QkNorm::Head);
         self.set("norm", if c.style == Style::Llama { "rms" } else { "layer" });
         let Some(experts) = c.experts else {
@@ -218,6 +220,15 @@ impl Facts {
         self.set("hardware", hardware.name.as_str()).set("gpus_per_node", hardware.gpus_per_node as u64);
         self.set("architecture", architecture(&hardware.name))
     }
+}
+
+/// Returns a hybrid pattern with bars between stages of `layers`.
+fn barred(pattern: &str, layers: &[usize]) -> String {
+    let (main, predictions) = pattern.split_at(pattern.find('/').unwrap_or(pattern.len()));
+    let mut letters = main.chars().filter(|letter| *letter != '|');
+    let stages = layers.iter().map(|&count| letters.by_ref().take(count).collect::<String>());
+    let stages = stages.collect::<Vec<_>>().join("|");
+    if main.is_empty() { String::new() } else { stages + predictions }
 }
 
 /// Returns the generation of a chip by its name.

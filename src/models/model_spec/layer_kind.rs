@@ -191,9 +191,11 @@ impl LayerPattern {
         self.kinds[self.layers[layer]]
     }
 
-    /// Returns Megatron's letters of the layers, if each has one part.
-    pub fn letters(&self) -> Option<String> {
-        (0..self.layers.len()).map(|layer| self.kind(layer).letter()).collect()
+    /// Returns Megatron's `--hybrid-layer-pattern` with `predictions` of further tokens, if each layer has one part.
+    pub fn letters(&self, predictions: usize) -> Option<String> {
+        let main: Option<String> = (0..self.layers.len()).map(|layer| self.kind(layer).letter()).collect();
+        let each: Option<String> = self.predictions.iter().map(LayerKind::letter).collect();
+        Some(main? + &format!("/{}", each?).repeat(predictions))
     }
 }
 
