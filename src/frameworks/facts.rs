@@ -75,7 +75,10 @@ pub const NAMES: &[(&str, &str)] = &[
     ("norm", "rms or layer"),
     ("qk_norm", "whether queries and keys are normalized by head, as in Qwen3"),
     ("windows", "whether some layers attend to a window"),
-    ("hybrid_pattern", "layers as Megatron's hybrid pattern, with | between stages and / before predictions; empty if a layer has several parts"),
+    (
+        "hybrid_pattern",
+        "layers as Megatron's hybrid pattern, with | between stages and / before predictions; empty if a layer has several parts",
+    ),
     ("experts", "experts per layer; 0 in a dense model"),
     ("top_k", "experts per token; 0 in a dense model"),
     ("shared_experts", "width of the shared experts over an expert's; 0 without"),

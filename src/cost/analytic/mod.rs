@@ -140,6 +140,12 @@ impl Analytic {
         self.spec.split(count as usize, Some(layers)).map_err(|error| CostError::Hardware(error.to_string()))
     }
 
+    /// Returns whether the layers of `count` stages follow from their costs, because layers differ.
+    pub fn is_split_by_cost(&self, count: u32) -> bool {
+        let is_open = self.layout.layout.is_none() && self.layout.layers.is_none();
+        is_open && shares::balanced(&self.model, count as usize).is_some()
+    }
+
     /// Returns the memory model.
     pub fn memory_model(&self) -> MemoryModel {
         MemoryModel::new(&self.model, &self.layout, &self.machine.stack)

@@ -20,9 +20,8 @@ pub(super) fn balanced(model: &Config, stages: usize) -> Option<Vec<usize>> {
     let spec = model.spec();
     let micro = MicroBatch { sequences: 1, tokens: TOKENS };
     let storage = Storage::whole(8, 2, 1, 0);
-    let cost = |part: &Part| {
-        part.flops(Kind::F, micro) + FLOPS_PER_BYTE * u128::from(part.left(Kind::F, micro, &storage))
-    };
+    let cost =
+        |part: &Part| part.flops(Kind::F, micro) + FLOPS_PER_BYTE * u128::from(part.left(Kind::F, micro, &storage));
     let costs: Vec<u128> = spec.parts.iter().map(cost).collect();
     let is_last = |part: &Part| part.name == HEAD || part.name == PREDICTION;
     let last = spec.parts.iter().zip(&costs).filter(|(part, _)| is_last(part));

@@ -114,7 +114,8 @@ pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
     let vocabulary = read.needed("vocab")?;
     if read.size("per_layer_inputs")?.is_some_and(|width| width > 0) {
         return Err(ConfigError(
-            "expected 'hidden_size_per_layer_input' 0, found another: embeddings per layer are not modelled".to_string(),
+            "expected 'hidden_size_per_layer_input' 0, found another: embeddings per layer are not modelled"
+                .to_string(),
         ));
     }
     // as transformers checks them, with a default too small for this file

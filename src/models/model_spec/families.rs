@@ -29,6 +29,8 @@ pub(super) struct Family {
     pub harmless: BTreeSet<String>,
     /// Keys that must have this value if they are there.
     pub values: BTreeMap<String, Value>,
+    /// Keys that must be there: `transformers` has no class with defaults.
+    pub required: Vec<String>,
 }
 
 /// A model with encoders.
@@ -126,6 +128,7 @@ fn family(all: &Toml, name: &str) -> Family {
         match (key.as_str(), entry) {
             ("like" | "types" | "defaults", _) => {}
             ("classes", entry) => family.classes = words(Some(entry)),
+            ("required", entry) => family.required = words(Some(entry)),
             ("harmless", entry) => family.harmless.extend(words(Some(entry))),
             ("values", Value::Table(entry)) => family.values.extend(entry.clone()),
             (_, Value::Table(entry)) => {

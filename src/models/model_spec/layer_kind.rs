@@ -3,8 +3,7 @@
 use super::mixers::Scan;
 use super::mixture::in_range;
 use super::operation::Window;
-use super::sizes::InvalidSizes;
-use super::transformer::TensorRanksError;
+use super::sizes::{InvalidSizes, TensorRanksError};
 use std::sync::{Mutex, PoisonError};
 
 /// Softmax attention of a layer.
@@ -117,6 +116,24 @@ impl LayerKind {
             (None, None, Mlp::Dense(_)) => Some('-'),
             _ => None,
         }
+    }
+
+    /// Returns what it has besides softmax attention to all keys or a window, and an MLP or experts.
+    pub(super) fn rare_parts(&self, usual: &SelfAttention) -> Vec<&'static str> {
+        let attention = self.attention.as_ref();
+        let is_unlike =
+            |own: &SelfAttention| [own.heads, own.groups, own.size] != [usual.heads, usual.groups, usual.size];
+        let has_width = |own: &SelfAttention| !own.is_latent && own.value != own.size || own.keys_are_values;
+        [
+            self.scan.map(|scan| scan.plural()),
+            attention.and_then(|own| own.sparse).map(|_| "sparse attention"),
+            attention.filter(|own| own.gate != Gate::None).map(|_| "gated attention"),
+            attention.filter(|own| is_unlike(own) || has_width(own)).map(|_| "attention of unlike layers"),
+            matches!(self.mlp, Mlp::Both(_)).then_some("experts next to an MLP"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Returns the name of its part, without a number.

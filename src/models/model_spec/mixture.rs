@@ -83,7 +83,10 @@ impl Experts {
 }
 
 /// Checks sizes of a part of a model.
-pub(super) fn in_range<const N: usize>(of: &'static str, sizes: [(&'static str, usize); N]) -> Result<(), InvalidSizes> {
+pub(super) fn in_range<const N: usize>(
+    of: &'static str,
+    sizes: [(&'static str, usize); N],
+) -> Result<(), InvalidSizes> {
     let wrong = sizes.into_iter().find(|(_, size)| !(1..=1 << 24).contains(size));
     wrong.map_or(Ok(()), |(name, size)| Err(InvalidSizes::Part { of, name, size }))
 }

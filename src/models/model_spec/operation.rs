@@ -283,7 +283,9 @@ impl Operation {
             }
             (Operation::Convolve { width, .. }, Kind::F) => shared(width, bytes, tp),
             (Operation::Convolve { width, .. }, Kind::I) => shared(2 * width, bytes, tp),
-            (Operation::Scan(work), Kind::F) => shared(work.kept, bytes, tp).saturating_add(shared(work.floats, FLOAT, tp)),
+            (Operation::Scan(work), Kind::F) => {
+                shared(work.kept, bytes, tp).saturating_add(shared(work.floats, FLOAT, tp))
+            }
             (Operation::Gate { width, gates }, Kind::F) => shared(width + gates, bytes, tp),
             (Operation::Activate { inputs, outputs }, Kind::F) => {
                 let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
@@ -350,7 +352,16 @@ impl Operation {
     /// Returns whether it has weights of its own.
     pub fn has_weights(&self) -> bool {
         use Operation::{Classify, Convolve, Grouped, Lookup, Norm, Product, Route};
-        matches!(self, Convolve { .. } | Lookup { .. } | Norm { .. } | Product { .. } | Classify { .. } | Route { .. } | Grouped { .. })
+        matches!(
+            self,
+            Convolve { .. }
+                | Lookup { .. }
+                | Norm { .. }
+                | Product { .. }
+                | Classify { .. }
+                | Route { .. }
+                | Grouped { .. }
+        )
     }
 
     /// Returns whether this is an attention.

@@ -105,7 +105,9 @@ fn names(read: Reader<'_>, layers: usize) -> Result<Vec<String>, ConfigError> {
     let every = read.size("main_every")?.unwrap_or(0);
     let offset = read.size("main_offset")?.unwrap_or(every.saturating_sub(1));
     if every > 0 && offset >= every {
-        return wrong(format!("expected a first layer with attention among {every}, found number {offset}; correct one"));
+        return wrong(format!(
+            "expected a first layer with attention among {every}, found number {offset}; correct one"
+        ));
     }
     let from = read.size("main_from")?.unwrap_or(0);
     let too = read.size("main_at")?;
@@ -171,7 +173,9 @@ fn full(read: Reader<'_>, config: &Config) -> Result<SelfAttention, ConfigError>
     let usual = config.attention(None);
     let keys_are_values = read.flag("keys_are_values")?;
     let size = read.size("full_head_dim")?.unwrap_or(usual.size);
-    let groups = read.size("full_kv_heads")?.filter(|_| keys_are_values || !read.flag("full_kv_heads_if_values").unwrap_or(false));
+    let groups = read
+        .size("full_kv_heads")?
+        .filter(|_| keys_are_values || !read.flag("full_kv_heads_if_values").unwrap_or(false));
     Ok(SelfAttention {
         groups: groups.unwrap_or(usual.groups),
         size,
@@ -280,7 +284,9 @@ pub(super) fn blocks(read: Reader<'_>, config: &Config) -> Result<Option<&'stati
     let Some((key, list)) = read.list("blocks", config.layers)? else { return Ok(None) };
     let mut kinds = Vec::new();
     for (layer, block) in list.iter().enumerate() {
-        let missing = |what| ConfigError(format!("expected '{key}' to say {what} of layer {layer}, found another block: not modelled"));
+        let missing = |what| {
+            ConfigError(format!("expected '{key}' to say {what} of layer {layer}, found another block: not modelled"))
+        };
         let is_none = |part: &str| block[part]["no_op"] == true;
         let others = ["replace_with_linear", "sparsify", "window_length", "num_sink_tokens"];
         if ["attention", "ffn"].iter().any(|part| others.iter().any(|other| is_set(&block[*part][*other]))) {
@@ -298,7 +304,8 @@ pub(super) fn blocks(read: Reader<'_>, config: &Config) -> Result<Option<&'stati
             true => Mlp::None,
             false => {
                 let times = block["ffn"]["ffn_mult"].as_f64().filter(|times| (0.0..1e3).contains(times));
-                let whole = (2.0 * times.ok_or_else(|| missing("the width of the MLP"))? * config.channels as f64 / 3.0) as usize;
+                let whole = (2.0 * times.ok_or_else(|| missing("the width of the MLP"))? * config.channels as f64 / 3.0)
+                    as usize;
                 Mlp::Dense(whole.next_multiple_of(256))
             }
         };

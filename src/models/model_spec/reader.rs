@@ -181,8 +181,11 @@ impl<'a> Reader<'a> {
         self.family.properties.values().any(|property| property.keys.iter().any(is_own))
     }
 
-    /// Rejects keys with values that the family does not have.
+    /// Rejects keys with values that the family does not have, and files without a key that it needs.
     pub fn check_values(&self) -> Result<(), ConfigError> {
+        if let Some(key) = self.family.required.iter().find(|key| !self.keys.contains_key(*key)) {
+            return Err(ConfigError(format!("expected '{key}', found none; add it")));
+        }
         for (key, expected) in &self.family.values {
             let Some(found) = self.keys.get(key).filter(|found| !found.is_null()) else { continue };
             let (is_equal, expected) = match expected {

@@ -6,29 +6,7 @@ use super::mixture::{Experts, Latent};
 use super::operation::Window;
 use super::sizes::validate;
 
-pub use super::sizes::InvalidSizes;
-
-/// Why tensor-parallel ranks cannot share a model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // each text names its fields
-pub enum TensorRanksError {
-    #[error("expected the model's {size} {what} to be a multiple of `tp`{or}, found {ranks}; choose another `tp`")]
-    Uneven { what: &'static str, size: usize, or: &'static str, ranks: usize },
-    #[error("expected `tp` to be at most the model's vocabulary of {vocabulary}, found {ranks}; choose a smaller `tp`")]
-    Vocabulary { vocabulary: usize, ranks: usize },
-    #[error(
-        "expected a {of}'s {rows} tokens to be a multiple of `tp` {ranks} under `sequence-parallel`; choose another `sequence`"
-    )]
-    Rows { of: &'static str, rows: usize, ranks: usize },
-}
-
-/// Checks that `ranks` ranks can share the rows of a micro-batch, slice or rank, which `of` names.
-///
-/// # Errors
-/// The ranks do not divide them.
-pub fn check_rows(of: &'static str, rows: usize, ranks: usize) -> Result<(), TensorRanksError> {
-    if rows.is_multiple_of(ranks) { Ok(()) } else { Err(TensorRanksError::Rows { of, rows, ranks }) }
-}
+pub use super::sizes::{InvalidSizes, TensorRanksError, check_rows};
 
 /// Kind of norm, and naming of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,7 +267,8 @@ impl Config {
             pattern.kinds.iter().chain(&pattern.predictions).try_for_each(LayerKind::check)?;
         }
         let lacks = |experts: &Experts| layers > 0 && !experts.are_in_any_of(self.layers);
-        if let Some(Experts { dense_first, every, .. }) = self.experts.filter(lacks).filter(|_| self.pattern.is_none()) {
+        if let Some(Experts { dense_first, every, .. }) = self.experts.filter(lacks).filter(|_| self.pattern.is_none())
+        {
             return Err(InvalidSizes::NoExperts { layers: self.layers, dense_first, every });
         }
         if self.window.is_some_and(|window| window.tokens == 0) {
@@ -332,6 +311,20 @@ impl Config {
         }
     }
 
+    /// Returns what layers have besides softmax attention and an MLP or experts, each once.
+    pub fn rare_parts(&self) -> Vec<&'static str> {
+        let kinds = self.pattern.map_or(&[][..], |pattern| &pattern.kinds[..]);
+        let parts = kinds.iter().flat_map(|kind| kind.rare_parts(&self.attention(None)));
+        let latent = self.experts.and_then(|experts| experts.latent).map(|_| "latent experts");
+        let mut rare: Vec<&'static str> = Vec::new();
+        parts.chain(latent).for_each(|part| {
+            if !rare.contains(&part) {
+                rare.push(part)
+            }
+        });
+        rare
+    }
+
     /// Returns the number of layers with experts.
     pub fn mixtures(&self) -> usize {
         (0..self.layers).filter(|&layer| self.kind(layer).has_experts()).count()
@@ -355,7 +348,8 @@ impl Config {
         if let Some(pattern) = self.pattern {
             pattern.kinds.iter().chain(&pattern.predictions).try_for_each(|kind| kind.check_ranks(ranks))?;
         }
-        let has_mlp = self.pattern.is_none() && self.experts.is_none_or(|experts| !(0..self.layers).all(|layer| experts.has(layer)));
+        let has_mlp = self.pattern.is_none()
+            && self.experts.is_none_or(|experts| !(0..self.layers).all(|layer| experts.has(layer)));
         let shared = self.experts.map_or(0, |experts| experts.shared_width);
         let mlp = if has_mlp { self.mlp } else { 0 };
         let sizes = [("heads", self.heads), ("channels of the MLP", mlp), ("channels of the shared experts", shared)];

@@ -31,7 +31,13 @@ impl ShortConvolution {
         let input = Tensor::new("conv_in", [3 * width, channels], Normal(0.02)).split(0, &[block; 3]);
         piece.product_with(input, has_bias.then_some("conv_in_bias"));
         // both gates, and the convolution's output
-        piece.operations.push(Operation::Scan(ScanWork { flops: 0, kept: 3 * width, floats: 0, moved: 6 * width, kernels: 2 }));
+        piece.operations.push(Operation::Scan(ScanWork {
+            flops: 0,
+            kept: 3 * width,
+            floats: 0,
+            moved: 6 * width,
+            kernels: 2,
+        }));
         let weight = Tensor::new("conv", [width, 1, taps], Normal(0.02)).split(0, &[block]);
         let bias = has_bias.then(|| Tensor::new("conv_bias", [width], Zero).split(0, &[block]));
         piece.add([weight].into_iter().chain(bias), Operation::Convolve { width, taps });

@@ -44,7 +44,12 @@ impl Mamba2 {
         ];
         in_range("a Mamba layer", sizes)?;
         if !heads.is_multiple_of(groups) {
-            return Err(InvalidSizes::Multiple { of: "heads of Mamba layers", of_size: heads, what: "groups", size: groups });
+            return Err(InvalidSizes::Multiple {
+                of: "heads of Mamba layers",
+                of_size: heads,
+                what: "groups",
+                size: groups,
+            });
         }
         Ok(())
     }

@@ -37,6 +37,15 @@ impl Scan {
         }
     }
 
+    /// Returns the words for several layers with it.
+    pub fn plural(&self) -> &'static str {
+        match self {
+            Scan::Delta(_) => "delta nets",
+            Scan::Mamba(_) | Scan::Mamba1(_) => "Mamba layers",
+            Scan::Convolution(_) => "convolutions",
+        }
+    }
+
     /// Checks that it can exist.
     pub(super) fn check(&self) -> Result<(), InvalidSizes> {
         match self {
@@ -51,7 +60,9 @@ impl Scan {
     pub(super) fn shared(&self) -> Vec<(&'static str, usize)> {
         match self {
             Scan::Delta(delta) => vec![("key heads of delta nets", delta.key_heads)],
-            Scan::Mamba(mamba) => vec![("groups of Mamba layers", mamba.groups), ("heads of Mamba layers", mamba.heads)],
+            Scan::Mamba(mamba) => {
+                vec![("groups of Mamba layers", mamba.groups), ("heads of Mamba layers", mamba.heads)]
+            }
             Scan::Mamba1(mamba) => vec![("channels of Mamba layers", mamba.width)],
             Scan::Convolution(convolution) => vec![("channels of convolutions", convolution.width)],
         }
