@@ -57,6 +57,9 @@ pub struct StepEstimate {
     pub misfit: Option<OutOfMemory>,
     /// Layers per stage.
     pub layers: Vec<usize>,
+    /// Whether they follow from costs, because layers differ.
+    #[serde(skip)]
+    pub is_split_by_cost: bool,
     /// What each stage holds, as Megatron's `--pipeline-model-parallel-layout`.
     pub stage_layout: String,
     /// The same as torchtitan's `module_fqns_per_model_part`; absent with layers that predict further tokens.
@@ -126,6 +129,7 @@ impl StepEstimate {
             memory: analytic.memory_of(&stages, schedule, times)?,
             misfit: None,
             layers: stages.iter().map(|stage| stage.layers()).collect(),
+            is_split_by_cost: analytic.is_split_by_cost(schedule.placement.stages()),
             stage_layout: layout.to_string(),
             modules: layout.modules(),
         })

@@ -75,6 +75,10 @@ pub const NAMES: &[(&str, &str)] = &[
     ("norm", "rms or layer"),
     ("qk_norm", "whether queries and keys are normalized by head, as in Qwen3"),
     ("windows", "whether some layers attend to a window"),
+    (
+        "hybrid_pattern",
+        "layers as Megatron's hybrid pattern, with | between stages and / before predictions; empty if a layer has several parts",
+    ),
     ("experts", "experts per layer; 0 in a dense model"),
     ("top_k", "experts per token; 0 in a dense model"),
     ("shared_experts", "width of the shared experts over an expert's; 0 without"),
@@ -181,6 +185,8 @@ impl Facts {
         let layers: Vec<usize> = stages.stages.iter().map(|stage| stage.layers).collect();
         let is_even = layers.windows(2).all(|pair| pair[0] == pair[1]);
         self.set("even", is_even && !is_given && stages.layers()[1] == 0);
+        let pattern = barred(self.text("hybrid_pattern"), &layers);
+        self.set("hybrid_pattern", pattern);
         self.set("stage_layers", layers).set("layout", stages.to_string()).set("layout_flat", stages.flat());
         self.set("layout_stages", stages.flat().split('|').collect::<Vec<_>>());
         let modules = stages.modules().unwrap_or_default();
@@ -195,7 +201,8 @@ impl Facts {
         self.set("head_dim", c.head_size).set("vocab", c.vocabulary).set("tied", c.tied);
         self.set("gated", c.activation == Activation::Gated).set("mla", c.latent.is_some());
         self.set("rope", c.rotary.is_some())
-            .set("windows", c.window.is_some())
+            .set("windows", (0..c.layers).any(|layer| c.kind(layer).attention.is_some_and(|own| own.window.is_some())))
+            .set("hybrid_pattern", c.pattern.and_then(|own| own.letters(c.prediction_layers)).unwrap_or_default())
             .set("qk_norm", c.qk_norm == QkNorm::Head);
         self.set("norm", if c.style == Style::Llama { "rms" } else { "layer" });
         let Some(experts) = c.experts else {
@@ -205,7 +212,7 @@ impl Facts {
             });
             return self.set("expert_groups", 1);
         };
-        let dense = (0..c.layers).filter(|layer| !experts.has(*layer)).count();
+        let dense = c.layers - c.mixtures();
         self.set("experts", experts.count).set("top_k", experts.top_k).set("moe_ffn", experts.width);
         self.set("shared_experts", experts.shared_width.div_ceil(experts.width.max(1))).set("dense_layers", dense);
         self.set("expert_groups", experts.router_groups.max(1))
@@ -216,6 +223,15 @@ impl Facts {
         self.set("hardware", hardware.name.as_str()).set("gpus_per_node", hardware.gpus_per_node as u64);
         self.set("architecture", architecture(&hardware.name))
     }
+}
+
+/// Returns a hybrid pattern with bars between stages of `layers`.
+fn barred(pattern: &str, layers: &[usize]) -> String {
+    let (main, predictions) = pattern.split_at(pattern.find('/').unwrap_or(pattern.len()));
+    let mut letters = main.chars().filter(|letter| *letter != '|');
+    let stages = layers.iter().map(|&count| letters.by_ref().take(count).collect::<String>());
+    let stages = stages.collect::<Vec<_>>().join("|");
+    if main.is_empty() { String::new() } else { stages + predictions }
 }
 
 /// Returns the generation of a chip by its name.

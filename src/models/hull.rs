@@ -16,12 +16,13 @@ const TEXT: &str = include_str!("../../hardware/hull.toml");
 pub const GROUPS: usize = 2;
 
 /// What has a name: its key in the file, and what a run with it does.
-const NAMED: [(&str, &str); 5] = [
+const NAMED: [(&str, &str); 6] = [
     ("hardware", "is on {}"),
     ("software", "uses {}"),
     ("precision", "is in {}"),
     ("beyond-node", "has tensor parallelism beyond one node with {}"),
     ("zero-3", "shards {} with ZeRO-3"),
+    ("layers", "has {}"),
 ];
 
 /// What has a size: its key in the file, and what a run above and below a limit has; no text where a side is always known.
@@ -91,6 +92,7 @@ impl HullPoint {
                 name(precision),
                 is_beyond.then(|| stack.name.clone()),
                 (layout.zero == Zero::Weights).then(|| shards.to_string()),
+                Some(model.rare_parts().join(", ")).filter(|parts| !parts.is_empty()),
             ],
             sizes: [
                 parameters / 1e9,

@@ -208,7 +208,7 @@ fn split(read: &Reading) -> Result<Option<StageSplit>, String> {
             head: is_last,
         }
     });
-    Ok(Some(StageSplit::Stages(StageLayout { stages: pieces.collect() })))
+    Ok(Some(StageSplit::Stages(StageLayout { stages: pieces.collect(), letters: None })))
 }
 
 /// Returns the layers of each pipeline rank: those of the first and the last are given, the others share the rest.

@@ -60,6 +60,7 @@ fn layout(plan: &Plan) -> String {
     add(own.pp > 1, plan.schedule.clone());
     add(own.pp > 1 && own.chunks > 1 && plan.names_chunks, format!("{} chunks", own.chunks));
     add(own.layers.is_some(), "layers moved".to_string());
+    add(plan.estimate.is_split_by_cost, "layers split by cost".to_string());
     add(true, format!("micro-batch {} × {}", own.micro_batch_size, own.micro));
     add(own.recompute != Recompute::None, format!("recompute {}", own.recompute));
     add(own.zero != Zero::None, format!("ZeRO {}", own.zero));

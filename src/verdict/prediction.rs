@@ -86,7 +86,12 @@ fn losses(step: &StepEstimate) -> String {
     } else {
         format!("; less certain than usual: {}", step.outside.join("; "))
     };
-    format!("{} of it is computation{lost}{outside}.", share(parts[0].seconds))
+    let layers: Vec<String> = step.layers.iter().map(usize::to_string).collect();
+    let split = match step.is_split_by_cost {
+        true => format!(" Layers differ, and their costs split them: {} per stage.", layers.join(", ")),
+        false => String::new(),
+    };
+    format!("{} of it is computation{lost}{outside}.{split}", share(parts[0].seconds))
 }
 
 /// Says how long the other schedules take.

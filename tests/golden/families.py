@@ -32,17 +32,38 @@ SIZES = {
     "first_k_dense_replace": 2, "n_group": 2, "topk_group": 2, "sliding_window": 64, "n_embd": 128, "n_head": 8, "n_layer": 4, "n_inner": 96,
     "n_positions": 64, "interleave_moe_layer_step": 2, "attention_bias": True, "mlp_bias": True, "use_bias": True, "qkv_bias": True,
     "use_qkv_bias": True, "attention_out_bias": True, "lm_head_bias": True, "enable_bias": False, "word_embed_proj_dim": 128,
-    "use_qk_norm": True, "norm_topk_prob": True, "max_position_embeddings": 2048, "moe_layer_start_index": 2, "use_post_norm": True,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 20, "linear_conv_kernel_dim": 3,
+    "mamba_num_heads": 6, "mamba_head_dim": 10, "n_groups": 2, "ssm_state_size": 14, "conv_kernel": 3, "moe_shared_expert_intermediate_size": 56,
+    "moe_latent_size": 36, "mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 14, "mamba_d_conv": 3,
+    "mamba_proj_bias": True, "mamba_rms_norm": True, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+    "expert_layer_offset": 1, "mamba_dt_rank": 6, "conv_L_cache": 4, "num_dense_layers": 1, "block_multiple_of": 16, "index_topk": 32,
+    "index_head_dim": 20, "index_n_heads": 3, "dense_intermediate_size": 88, "attention_k_eq_v": True, "enable_moe_block": True,
+    "top_k_experts": 2, "hidden_size_per_layer_input": 0, "use_qk_norm": True, "norm_topk_prob": True, "max_position_embeddings": 2048, "moe_layer_start_index": 2, "use_post_norm": True,
 }
 TYPES = """llama mistral ministral ministral3 mixtral qwen2 qwen2_moe qwen3 qwen3_moe deepseek_v2 deepseek_v3 gpt_oss gemma gemma2 gemma3_text
 llama4_text phi3 smollm3 olmo2 olmo3 exaone exaone4 olmoe flex_olmo glm glm4 glm4_moe glm4_moe_lite minimax_m2 gpt_neox opt gpt2 seed_oss
 internlm3 ernie4_5 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe granite granitemoe granitemoeshared starcoder2 phimoe cohere cohere2 dots1 phi
 stablelm nemotron arcee jais2 apertus vaultgemma mistral4 minicpm3 youtu axk1 sarvam_moe sarvam_mla solar_open exaone_moe hy_v3 iquestcoder
 qwen3_vl_text qwen3_vl_moe_text qwen2_vl_text qwen2_5_vl_text glm4v_text glm4v_moe_text
-mellum cohere2_moe hyperclovax""".split()
+mellum cohere2_moe hyperclovax
+qwen3_next qwen3_5_text qwen3_5_moe_text kimi_linear nemotron_h falcon_h1 bamba granitemoehybrid jamba lfm2 lfm2_moe deepseek_v32 glm_moe_dsa
+minimax_m3_vl_text mimo_v2_flash gemma4_text""".split()
+# no field of some classes, and keys of their published files
+EXTRA = {
+    "nemotron_h": {"hybrid_override_pattern": "M-ME*EM"},
+    "bamba": {"attn_layer_indices": [2]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"]},
+    "falcon_h1": {"mamba_d_ssm": 64, "projectors_bias": True},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "glm_moe_dsa": {"index_topk_freq": 2, "index_skip_topk_offset": 1},
+    "kimi_linear": {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3, 4], "head_dim": 12, "num_heads": 6, "short_conv_kernel_size": 3}},
+    "minimax_m3_vl_text": {"moe_layer_freq": [0, 1, 1, 1], "sparse_attention_config": {
+        "sparse_attention_freq": [0, 1, 1, 1], "sparse_num_index_heads": 3, "sparse_index_dim": 20, "sparse_topk_blocks": 2, "sparse_block_size": 16}},
+    "gemma4_text": {"global_head_dim": 40, "num_global_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"] * 2},
+}
 # some biases are refused
-NO_BIAS = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "minicpm3", "youtu", "axk1", "sarvam_mla", "phi3", "internlm3", "hy_v3", "ernie4_5_moe"]
-OUTER = {"qwen3_vl_text": "qwen3_vl", "qwen3_vl_moe_text": "qwen3_vl_moe", "qwen2_vl_text": "qwen2_vl", "qwen2_5_vl_text": "qwen2_5_vl",
+NO_BIAS = ["nemotron_h", "kimi_linear", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "mimo_v2_flash", "gemma4_text", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "minicpm3", "youtu", "axk1", "sarvam_mla", "phi3", "internlm3", "hy_v3", "ernie4_5_moe"]
+OUTER = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe", "minimax_m3_vl_text": "minimax_m3_vl", "gemma4_text": "gemma4", "qwen3_vl_text": "qwen3_vl", "qwen3_vl_moe_text": "qwen3_vl_moe", "qwen2_vl_text": "qwen2_vl", "qwen2_5_vl_text": "qwen2_5_vl",
          "glm4v_text": "glm4v", "glm4v_moe_text": "glm4v_moe"}
 
 
@@ -82,7 +103,7 @@ def count(config):
         return found[0] if isinstance(found, list) else found
 
     experts = number(["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])
-    chosen = number(["num_experts_per_tok", "moe_k", "moe_topk"])
+    chosen = number(["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"])
     return [total, total - routed + routed * chosen // experts]
 
 
@@ -96,7 +117,9 @@ def small(kind):
         config.pop("head_dim", None)
     if kind in NO_BIAS:
         config = {key: value for key, value in config.items() if not key.endswith("_bias")}
-    config = {"model_type": kind, **config}
+    config = {"model_type": kind, **config, **EXTRA.get(kind, {})}
+    if kind == "nemotron_h":
+        config.pop("num_hidden_layers", None)
     return {"model_type": OUTER[kind], "tie_word_embeddings": False, "text_config": config} if kind in OUTER else config
 
 
@@ -136,7 +159,7 @@ def main():
     published = json.load(open(os.path.join(os.path.dirname(__file__), "models.json"))) if "--small" not in sys.argv else {}
     for name, model in published.items():
         # others change no size
-        of = lambda key, value: re.search(r"size|dim|head|layer|expert|bias|tie|rank|group|step|moe|norm|type|first|window", key)
+        of = lambda key, value: re.search(r"size|dim|head|layer|expert|bias|tie|rank|group|step|moe|norm|type|first|window|state|sparse|conv|expand|index|attn|linear|mamba|interval|eq_v|pattern|width|top_k", key)
         try:
             whole, less = without(model["config"], paths(model["config"], of))
         except Exception as why:

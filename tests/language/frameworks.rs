@@ -45,6 +45,7 @@ fn drawn(dice: &mut Dice) -> Facts {
             "capacity_factor" => one(&[1.0, 1.25].map(Value::from)),
             "cuda_graph" => one(&texts("none partial full")),
             "norm" => one(&texts("rms layer")),
+            "hybrid_pattern" => one(&[json!(""), json!("MEM*|E-M/*E")]),
             "csv" => one(&[json!(""), json!("compute_only"), json!("compute_comms")]),
             "placement" => one(&texts("linear loop v zigzag bidirectional")),
             "architecture" => one(&texts("ampere ada hopper blackwell cdna3 cdna4 cpu")),
@@ -130,7 +131,7 @@ fn every_rule_has_its_source_and_every_schedule_a_name() {
 
 fn facts_of(common: &Map<String, Value>, row: &Value) -> Facts {
     let mut facts = Facts::default();
-    facts.set("capacity_factor", 1.0); // of all tables
+    facts.set("capacity_factor", 1.0).set("hybrid_pattern", ""); // of all tables
     for (name, value) in common.iter().chain(row["facts"].as_object().unwrap()) {
         facts.set(name, value.clone());
         assert!(facts.get(name).is_some(), "{name} is no fact");

@@ -17,6 +17,7 @@ mod habits;
 mod hardware;
 mod hostile;
 mod jobs;
+mod kinds;
 mod limits;
 mod measured;
 mod mixtures;

@@ -64,10 +64,8 @@ fn small_models_of_each_family_have_the_parameters_that_transformers_counts() {
         }
         if let Some(full) = model["full_layers"].as_u64() {
             let read = read_huggingface(&config.to_string()).unwrap().config;
-            let found = match (read.window, read.full_every) {
-                (None, _) => read.layers,
-                (Some(_), every) => read.layers.checked_div(every).unwrap_or(0),
-            };
+            let is_full = |layer: &usize| read.kind(*layer).attention.is_some_and(|own| own.window.is_none());
+            let found = (0..read.layers).filter(is_full).count();
             assert_eq!(found as u64, full, "{name}: layers with full attention");
         }
         let (others, files) = deletions(name, config, whole, &model["without"]);

@@ -17,6 +17,7 @@ mod hull;
 mod imports;
 mod journals;
 mod judgement;
+mod kinds;
 mod layouts;
 mod left_out;
 mod machines;

@@ -10,26 +10,9 @@ fn said(config: &Value) -> String {
 }
 
 /// What the refusal of a model must name: parts that no built-in model has, or its type where all parts are known.
-const REFUSED: [(&str, &[&str]); 16] = [
-    ("LiquidAI--LFM2.5-VL-1.6B.json", &["convolutions"]),
-    ("Qwen--Qwen3-Next-80B-A3B-Instruct.json", &["linear attention"]),
-    ("Qwen--Qwen3.5-35B-A3B.json", &["linear attention", "output gate"]),
-    ("XiaomiMiMo--MiMo-V2-Flash.json", &["values of another width"]),
-    ("ai21labs--AI21-Jamba-1.5-Mini.json", &["Mamba"]),
-    (
-        "deepseek-ai--DeepSeek-V3.2.json",
-        &["sparse attention with an indexer ('index_topk': 2048)", "not modelled", "`model` deepseek-v3"],
-    ),
+const REFUSED: [(&str, &[&str]); 2] = [
     ("deepseek-ai--DeepSeek-V4-Flash.json", &["compressed attention", "hyper-connections", "sparse attention"]),
-    ("google--gemma-4-26B-A4B.json", &["keys as values", "heads that differ by layer", "experts beside a dense MLP"]),
     ("meta-llama--Llama-3.2-90B-Vision-Instruct.json", &["cross-attention"]),
-    ("moonshotai--Kimi-K3.json", &["linear attention", "latent experts", "attention residuals", "output gate"]),
-    ("nvidia--Llama-3_3-Nemotron-Super-49B-v1.json", &["layers that differ"]),
-    ("nvidia--MiniMax-M3-NVFP4.json", &["sparse attention"]),
-    ("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.json", &["Mamba", "`model` qwen3-30b-a3b"]),
-    ("nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16.json", &["Mamba", "latent experts"]),
-    ("tiiuae--Falcon-H1-0.5B-Instruct.json", &["Mamba"]),
-    ("zai-org--GLM-5.2.json", &["sparse attention"]),
 ];
 
 /// Real configurations are read with the parameters that `transformers` counts, or refused by what is not modelled. A model that is
@@ -49,8 +32,6 @@ fn real_configurations_are_read_exactly_or_refused_by_their_part() {
             continue;
         };
         let said = said(&model["config"]);
-        let has_mamba = words.contains(&"Mamba");
-        assert_eq!(said.contains("Mamba"), has_mamba, "{file}: {said}");
         assert!(words.iter().all(|word| said.contains(word)), "{file}: {said}");
         assert!(!said.contains("experts are not") && !said.contains("windows are not"), "{file}: {said}");
         let Some((_, name)) = said.split_once("`model` ") else { continue };
@@ -100,21 +81,12 @@ fn keys_that_contradict_each_other_are_refused() {
         ),
         (json!({"layer_types": vec!["chunked_attention"; 8], "sliding_window": 16}), "found \"chunked_attention\""),
         (json!({"use_sliding_window": true}), "'sliding_window' of layers with windows, found none"),
-        (
-            json!({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 3}),
-            "found 3",
-        ),
         (json!({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}), "expected one 'rope_theta'"),
         (json!({"rope_scaling": "linear"}), "'rope_scaling' to be an object"),
         (
             json!({"model_type": "qwen3_moe", "num_experts": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
             "moe_intermediate_size": 32}),
             "'num_experts' and 'num_local_experts' to be equal",
-        ),
-        (
-            json!({"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-            "mlp_only_layers": [0, 2]}),
-            "every n-th layer after the first ones, found another pattern",
         ),
         (
             json!({"model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2, "experts_per_token": 4,
@@ -158,12 +130,11 @@ fn attention_of_one(config: &TransformerConfig) -> u128 {
     4 * (config.layers * config.heads * config.head_size) as u128
 }
 
-/// 300 random lists of layers and numbers of layers without windows: if one is read, each layer has the attention that it names, by
+/// 300 random lists of layers and numbers of layers without windows: each layer has the attention that it names, by
 /// the FLOPs of a window that is longer than the sequence or not.
 #[test]
 fn windows_are_those_of_the_named_layers() {
     let mut dice = Dice(7);
-    let mut read = 0;
     for case in 0..300 {
         let layers = 1 + dice.below(8);
         let every = 1 + dice.below(4);
@@ -184,16 +155,15 @@ fn windows_are_those_of_the_named_layers() {
         };
         let mut keys = llama(&more);
         keys["num_hidden_layers"] = json!(layers);
-        let Ok(described) = read_huggingface(&keys.to_string()) else { continue };
-        read += 1;
+        let described = read_huggingface(&keys.to_string()).unwrap_or_else(|why| panic!("{keys}: {why}"));
         let tokens = 16;
         // twice the scores under a causal mask: the square, or the square without the one of the keys before the window
         let before = tokens - window.min(tokens);
         let scores = layers * tokens * tokens - (layers - expected) * before * before;
         assert_eq!(attention_flops(&described.config, tokens), (4 * 64 * scores) as u128, "{keys}");
-        assert_eq!(described.config.window.is_some(), expected < layers, "{keys}");
+        let has_window = |layer| described.config.kind(layer).attention.is_some_and(|own| own.window.is_some());
+        assert_eq!((0..layers).filter(|&layer| has_window(layer)).count(), layers - expected, "{keys}");
     }
-    assert!(read > 150, "{read}");
 }
 
 /// Python's numbers that JSON does not have are read; texts with these words stay; columns of errors stay right.

@@ -454,7 +454,7 @@ fn wrong_checkpoints_are_refused() {
     assert!(refused(&word(4, -3)).contains("-3"));
     assert!(refused(&word(5, 3)).contains("multiple of heads"));
     assert!(refused(&word(4, i32::MAX)).contains("2^31"));
-    assert!(refused(&word(4, 1 << 30)).contains("at most 2^40"));
+    assert!(refused(&word(4, 1 << 30)).contains("at most 2^42"));
     assert!(refused(&word(2, 100_000_000)).contains("cut short"));
     assert!(refused(&word(7, 257)).contains("padded"));
     assert!(refused(&|bytes| bytes.truncate(5000)).contains("cut short"));

@@ -8,6 +8,8 @@ mod machine;
 mod part;
 mod pass;
 mod room;
+mod scan;
+mod shares;
 mod slices;
 mod splits;
 mod step;
@@ -136,6 +138,12 @@ impl Analytic {
         let split = default_layers(&self.model, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.spec.split(count as usize, Some(layers)).map_err(|error| CostError::Hardware(error.to_string()))
+    }
+
+    /// Returns whether the layers of `count` stages follow from their costs, because layers differ.
+    pub fn is_split_by_cost(&self, count: u32) -> bool {
+        let is_open = self.layout.layout.is_none() && self.layout.layers.is_none();
+        is_open && shares::balanced(&self.model, count as usize).is_some()
     }
 
     /// Returns the memory model.
@@ -279,6 +287,9 @@ const RELAUNCHED: f64 = 0.5;
 
 /// Returns the default layers of each stage of `model`.
 pub fn default_layers(model: &Config, stages: usize) -> Vec<usize> {
+    if let Some(layers) = shares::balanced(model, stages) {
+        return layers;
+    }
     layers_with_predictions(model, stages).unwrap_or_else(|| layers_of_stages(model.layers, stages))
 }
 

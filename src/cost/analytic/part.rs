@@ -57,7 +57,7 @@ pub(super) struct Sums {
     collectives: f64,
     backward_collectives: f64,
     /// Exposed context-parallel exchange of the forward.
-    ring: f64,
+    pub ring: f64,
 }
 
 impl Sums {
@@ -75,6 +75,7 @@ fn part_of(operation: &Operation, hidden: f64, additions: usize, has_experts: bo
             let is_up = inputs as f64 != hidden && outputs as f64 != hidden;
             is_up.then_some(RecomputePart::LatentUp)
         }
+        Operation::Activate { .. } if additions == 0 => None,
         Operation::Product { .. } | Operation::Activate { .. } => {
             Some(if has_experts { RecomputePart::SharedExperts } else { RecomputePart::Mlp })
         }
@@ -85,7 +86,7 @@ fn part_of(operation: &Operation, hidden: f64, additions: usize, has_experts: bo
 
 impl PartCosts<'_> {
     /// Returns the tokens per micro-batch on this GPU.
-    fn tokens(&self) -> f64 {
+    pub(super) fn tokens(&self) -> f64 {
         self.layout.micro_tokens() as f64
     }
 
@@ -94,7 +95,7 @@ impl PartCosts<'_> {
         f64::from(self.layout.micro_batch_size) * f64::from(self.before) / f64::from(self.layout.cp)
     }
 
-    fn tensor(&self) -> f64 {
+    pub(super) fn tensor(&self) -> f64 {
         f64::from(self.layout.tp)
     }
 
@@ -110,7 +111,9 @@ impl PartCosts<'_> {
 
     /// Returns the passes of one repetition of the part.
     pub fn passes(&self, part: &Part) -> Passes {
-        let mut sums = Sums::default();
+        // a layer of an MLP or experts alone has no attention before it
+        let additions = usize::from(part.is_layer() && !part.operations.iter().any(Operation::mixes_tokens));
+        let mut sums = Sums { additions, ..Sums::default() };
         let mut weights = part.matrices();
         let has_experts = part.chosen_experts().is_some();
         for (number, operation) in part.operations.iter().enumerate() {
@@ -272,6 +275,9 @@ impl PartCosts<'_> {
             | Operation::Combine { .. }
             | Operation::ActivateCopies { .. }
             | Operation::Grouped { .. } => self.add_expert_operation(sums, operation),
+            Operation::Index { .. } | Operation::Convolve { .. } | Operation::Scan(_) | Operation::Gate { .. } => {
+                self.add_mixing(sums, operation);
+            }
         }
     }
 

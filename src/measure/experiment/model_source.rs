@@ -68,6 +68,9 @@ impl TrainingConfig {
         let refused = |what: String| {
             Error::Usage(format!("{}: {what}; such a model can only be predicted (predict `model`)", path.display()))
         };
+        if let Some(part) = config.rare_parts().first() {
+            return Err(refused(format!("expected softmax attention and an MLP in each layer, found {part}")));
+        }
         if let Some(key) = unknown.first() {
             return Err(refused(format!("expected keys whose meaning is known, found '{key}'")));
         }

@@ -142,7 +142,7 @@ impl ParallelConfig {
     fn check_recomputed_parts(&self, model: &Config) -> Result<(), ParallelConfigError> {
         let Recompute::Parts(parts) = self.recompute else { return Ok(()) };
         let experts = model.experts;
-        let has_dense = experts.is_none_or(|experts| !(0..model.layers.min(1 << 16)).all(|layer| experts.has(layer)));
+        let has_dense = model.mixtures() < model.layers;
         let missing = RecomputePart::ALL.into_iter().find(|&(_, part)| {
             parts.has(part)
                 && !match part {

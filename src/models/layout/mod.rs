@@ -367,6 +367,8 @@ impl ParallelConfig {
     }
 
     fn check_layout(&self, layout: &StageLayout, model: &Config) -> Result<(), ParallelConfigError> {
+        let own = model.pattern.and_then(|pattern| pattern.letters(model.prediction_layers));
+        layout.check_letters(own.as_deref())?;
         layout.check(self.pp, model.layers, model.prediction_layers)?;
         if self.layers.is_some() {
             return Err(ParallelConfigError::LayoutAndLayers);

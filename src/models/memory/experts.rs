@@ -46,9 +46,10 @@ enum ExpertPlace {
 /// Returns the operations of a part with their places and splits.
 fn places(part: &Part) -> impl Iterator<Item = (&Operation, Option<&Split>, ExpertPlace)> {
     let added = part.operations.iter().position(|operation| matches!(operation, Operation::Add { .. }));
+    let is_mixed = part.operations.iter().any(Operation::mixes_tokens);
     let routed = part.operations.iter().position(|operation| matches!(operation, Operation::Route { .. }));
     part.with_splits().enumerate().map(move |(number, (operation, split))| {
-        let place = if added.is_none_or(|added| number <= added) {
+        let place = if is_mixed && added.is_none_or(|added| number <= added) {
             ExpertPlace::Attention
         } else if routed.is_some_and(|routed| number >= routed) {
             ExpertPlace::Mixture

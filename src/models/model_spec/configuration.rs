@@ -2,8 +2,10 @@
 
 use super::families::{Family, families};
 use super::keys::{ConfigError, is_set, number, optional};
-use super::layer_lists::{mixtures, windows};
+use super::layer_kind::{LayerKind, LayerPattern, Mlp};
+use super::layer_lists::{every, mixtures, steps, windows};
 use super::mixture::{Experts, Latent};
+use super::pattern::{blocks, layers, pattern};
 use super::reader::Reader;
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Norms, QkNorm, Rotary, RotaryScaling, Style};
 use pipesim_schedule::nearest::plain;
@@ -47,6 +49,8 @@ impl Configuration<'_> {
         let composite = table.composites.get(outer);
         let usual = composite.map_or("", |composite| composite.text.as_str());
         let inner = text.get("model_type").and_then(Value::as_str).unwrap_or(usual);
+        let is_usual = composite.is_some_and(|composite| composite.types.iter().any(|kind| kind == inner));
+        let inner = if is_usual { usual } else { inner };
         let mut all = text.clone();
         let [own, of_text] = [keys, text].map(|keys| keys.get("tie_word_embeddings").and_then(Value::as_bool));
         let tied = match composite {
@@ -104,9 +108,16 @@ impl Configuration<'_> {
 /// # Errors
 /// A size is missing, or keys contradict each other.
 pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
-    let (heads, channels, layers) = (read.needed("heads")?, read.needed("hidden")?, read.needed("layers")?);
-    let (window, full_every) = windows(read, layers)?;
+    let (heads, channels, layers) = (read.needed("heads")?, read.needed("hidden")?, layers(read)?);
+    let has_pattern = read.family.properties.contains_key("mixers");
+    let (window, is_full) = if has_pattern { (None, vec![true; layers]) } else { windows(read, layers)? };
     let vocabulary = read.needed("vocab")?;
+    if read.size("per_layer_inputs")?.is_some_and(|width| width > 0) {
+        return Err(ConfigError(
+            "expected 'hidden_size_per_layer_input' 0, found another: embeddings per layer are not modelled"
+                .to_string(),
+        ));
+    }
     // as transformers checks them, with a default too small for this file
     let padding = optional(read.keys, "pad_token_id").ok().flatten();
     if read.given("vocab")?.is_none() && padding.is_some_and(|token| token >= vocabulary) {
@@ -131,13 +142,13 @@ pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
         rotary: if read.flag("rotary")? { Some(rotary(read)?) } else { None },
         groups: read.needed("kv_heads")?,
         head_size: read.needed("head_dim")?,
-        mlp: read.needed("ffn")?,
+        mlp: mlp(read)?,
+        has_residual_scores: read.size("residual_scores")?.is_some(),
         activation: if read.flag("gated")? { Activation::Gated } else { Activation::Plain },
         function: function(read)?,
         norm_epsilon: read.number("eps")?.unwrap_or(1e-6),
         tied: read.flag("tied")?,
         window,
-        full_every,
         qk_norm: match (read.word("qk_norm")?.as_str(), read.word("qk_norm_form")?.as_str()) {
             ("true", "each") => QkNorm::Each,
             ("head" | "true", _) => QkNorm::Head,
@@ -152,27 +163,58 @@ pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
         },
         has_sinks: read.flag("sinks")?,
         prediction_layers: read.size("mtp")?.unwrap_or(0),
-        experts: experts(read, layers)?,
+        experts: experts(read)?,
         ..Config::gpt(vocabulary, positions, layers, heads, channels)
     };
-    match read.size("kv_rank")? {
-        Some(key_rank) => latent(read, key_rank, config),
-        None => Ok(config),
+    let config = match read.size("kv_rank")? {
+        Some(key_rank) => latent(read, key_rank, config)?,
+        None => config,
+    };
+    let has_experts = if config.experts.is_some() { mixtures(read, layers)? } else { vec![false; layers] };
+    if let Some(pattern) = pattern(read, &config, &has_experts)?.or(blocks(read, &config)?) {
+        let experts = config.experts.filter(|_| pattern.kinds.iter().any(LayerKind::has_experts));
+        return Ok(Config { pattern: Some(pattern), experts, ..config });
     }
+    Ok(arranged(config, &is_full, &has_experts))
 }
 
-fn experts(read: Reader<'_>, layers: usize) -> Result<Option<Experts>, ConfigError> {
-    if !read.family.properties.contains_key("experts") || read.size("experts")? == Some(0) {
+/// Returns the width of the MLP: LFM2 takes two thirds, times a factor, up to a multiple.
+fn mlp(read: Reader<'_>) -> Result<usize, ConfigError> {
+    let width = read.needed("ffn")?;
+    if !read.flag("ffn_adjusts")? {
+        return Ok(width);
+    }
+    let times = read.number("ffn_times")?.unwrap_or(1.0);
+    let scaled = ((2 * width / 3) as f64 * times).min(f64::from(1 << 30)) as usize;
+    Ok(scaled.next_multiple_of(read.needed("ffn_multiple")?.max(1)))
+}
+
+/// Returns the sizes with these layers: by numbers if windows and experts are in every n-th layer, and otherwise one by one.
+fn arranged(config: Config, is_full: &[bool], has_experts: &[bool]) -> Config {
+    let windows = config.window.map_or(Some(0), |_| every(is_full));
+    let (Some(full_every), Some((dense_first, every))) = (windows, steps(has_experts)) else {
+        let window = |layer: usize| config.window.filter(|_| !is_full[layer]);
+        let mlp = |layer: usize| if has_experts[layer] { Mlp::Experts } else { Mlp::Dense(config.mlp) };
+        let kind = |layer| LayerKind { attention: Some(config.attention(window(layer))), scan: None, mlp: mlp(layer) };
+        let pattern = LayerPattern::of((0..is_full.len()).map(kind), Vec::new());
+        return Config { pattern: Some(pattern), window: None, ..config };
+    };
+    let experts = config.experts.map(|experts| Experts { dense_first, every, ..experts });
+    Config { full_every, experts, ..config }
+}
+
+fn experts(read: Reader<'_>) -> Result<Option<Experts>, ConfigError> {
+    let is_off = read.family.properties.contains_key("experts_if") && !read.flag("experts_if")?;
+    if is_off || !read.family.properties.contains_key("experts") || read.size("experts")? == Some(0) {
         return Ok(None);
     }
-    let (dense_first, every) = mixtures(read, layers)?;
     let groups = read.size("router_groups")?.unwrap_or(1).max(1);
     let shared_width = read.size("shared_ffn")?.unwrap_or(0);
     Ok(Some(Experts {
         shared_width,
         has_shared_gate: shared_width > 0 && read.flag("shared_gate")?,
-        dense_first,
-        every,
+        latent: read.size("latent_rows")?,
+        has_latent_norm: read.flag("latent_norm")?,
         router_groups: groups,
         group_top_k: read.size("group_top_k")?.unwrap_or(groups).max(1),
         ..Experts::new(read.needed("experts")?, read.needed("top_k")?, read.needed("moe_ffn")?)

@@ -1,33 +1,14 @@
 //! The parts of a decoder, from its sizes: tensors and operations of embedding, of each kind of layer, and of the head.
 
-use super::mixture::{Experts, Latent};
-use super::operation::{Operation, Window};
+use super::layer_kind::{LayerKind, Mlp, lasting};
+use super::layer_piece::LayerPiece;
+use super::mixture::Experts;
+use super::operation::Operation;
 use super::part::Initial::{Normal, One, Zero};
-use super::part::{BLOCK, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor, WINDOW_BLOCK, WINDOW_MIXTURE};
+use super::part::{BLOCK, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor};
 use super::spec::ModelSpec;
 use super::split::Block;
-use super::transformer::{Activation, Biases, Config, Norms, QkNorm, Style};
-
-/// Properties in which a model's layers differ.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct LayerKind {
-    has_experts: bool,
-    has_window: bool,
-}
-
-/// Tensors and operations, in the same order.
-#[derive(Default)]
-struct LayerPiece {
-    tensors: Vec<Tensor>,
-    operations: Vec<Operation>,
-}
-
-impl LayerPiece {
-    fn add(&mut self, tensors: impl IntoIterator<Item = Tensor>, operation: Operation) {
-        self.tensors.extend(tensors);
-        self.operations.push(operation);
-    }
-}
+use super::transformer::{Activation, Biases, Config, Norms, Style};
 
 impl Config {
     /// Returns the model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))) or the weighted sum of a
@@ -41,14 +22,18 @@ impl Config {
         let mut parts = vec![decoder.embedding(token.clone())];
         let mut order = Vec::new();
         if self.is_uniform() {
-            parts.push(decoder.layer(self.kind(0), BLOCK, self.layers));
+            let kind = self.kind(0);
+            let name = if self.pattern.is_some() { lasting(kind.name()) } else { decoder.usual_name(kind) };
+            parts.push(decoder.layer(kind, name, self.layers));
         } else {
             let mut kinds: Vec<LayerKind> = Vec::new();
             for kind in (0..self.layers).map(|layer| self.kind(layer)) {
                 let place = kinds.iter().position(|known| *known == kind).unwrap_or(kinds.len());
                 if place == kinds.len() {
+                    let alike = kinds.iter().filter(|known| known.name() == kind.name()).count();
+                    let number = if alike > 0 { format!(" {}", alike + 1) } else { String::new() };
                     kinds.push(kind);
-                    parts.push(decoder.layer(kind, if kind.has_window { WINDOW_BLOCK } else { BLOCK }, 0));
+                    parts.push(decoder.layer(kind, lasting(kind.name() + &number), 0));
                 }
                 parts[place + 1].count += 1;
                 order.push(place + 1);
@@ -60,22 +45,16 @@ impl Config {
         parts.push(decoder.head(&token));
         ModelSpec { width, parts, order }
     }
-
-    fn kind(&self, layer: usize) -> LayerKind {
-        let has_experts = self.experts.is_some_and(|experts| experts.has(layer));
-        let is_full = self.full_every > 0 && layer % self.full_every == self.full_every - 1;
-        LayerKind { has_experts, has_window: self.window.is_some() && !is_full }
-    }
 }
 
 /// Builder of a decoder's parts.
-struct Decoder<'a> {
-    config: &'a Config,
+pub(super) struct Decoder<'a> {
+    pub(super) config: &'a Config,
     names: TensorNames,
 }
 
 impl Decoder<'_> {
-    fn projection(&self) -> Initial {
+    pub(super) fn projection(&self) -> Initial {
         Normal(0.02 / (2.0 * self.config.layers as f64).sqrt())
     }
 
@@ -85,7 +64,16 @@ impl Decoder<'_> {
         table.split(0, &[Block::new(rows, 1)])
     }
 
-    fn norm(&self, piece: &mut LayerPiece, names: [&'static str; 2], width: usize) {
+    /// Adds the weighted sum of earlier outputs: a norm of each, and a vector that scores it.
+    fn residual_scores(&self, piece: &mut LayerPiece, names: [&'static str; 2]) {
+        if self.config.has_residual_scores {
+            let width = self.config.channels;
+            let tensors = names.map(|name| Tensor::new(name, [width], One));
+            piece.add(tensors, Operation::Norm { width, statistics: 1, vectors: 2 });
+        }
+    }
+
+    pub(super) fn norm(&self, piece: &mut LayerPiece, names: [&'static str; 2], width: usize) {
         let mut tensors = vec![Tensor::new(names[0], [width], One)];
         if self.config.biases.norms {
             tensors.push(Tensor::new(names[1], [width], Zero));
@@ -113,22 +101,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Adds a product with a weight (outputs, inputs) and its bias, if any; the bias is split with the outputs.
-    fn product(&self, piece: &mut LayerPiece, weight: Tensor, bias: Option<&'static str>) {
-        let (outputs, inputs) = (weight.shape[0], weight.shape[1]);
-        let bias = bias.map(|name| {
-            let bias = Tensor::new(name, [outputs], Zero);
-            match &weight.split {
-                Some(split) if split.axis == 0 => bias.split(0, &split.blocks),
-                _ => bias,
-            }
-        });
-        let has_bias = bias.is_some();
-        piece.add([weight].into_iter().chain(bias), Operation::Product { inputs, outputs, has_bias });
-    }
-
     /// Makes one of the four weights of a layer, whose bias its `place` determines.
-    fn weight(
+    pub(super) fn weight(
         &self,
         piece: &mut LayerPiece,
         place: usize,
@@ -144,7 +118,7 @@ impl Decoder<'_> {
         // the activation stays next to its products
         let (first, last) = if axis == 0 { (adapters, Vec::new()) } else { (Vec::new(), adapters) };
         first.into_iter().for_each(|(tensors, operation)| piece.add(tensors, operation));
-        self.product(piece, weight, has_bias.then_some(self.names.weight_biases[place]));
+        piece.product_with(weight, has_bias.then_some(self.names.weight_biases[place]));
         last.into_iter().for_each(|(tensors, operation)| piece.add(tensors, operation));
     }
 
@@ -164,100 +138,62 @@ impl Decoder<'_> {
         Part { name: EMBEDDING, count: 1, groups, operations }
     }
 
-    /// Makes `count` layers of this kind; `name` is the name of a dense layer.
+    /// Returns the name of layers that are all alike.
+    fn usual_name(&self, kind: LayerKind) -> &'static str {
+        if kind.has_experts() { MIXTURE } else { BLOCK }
+    }
+
+    /// Makes `count` layers of this kind.
     fn layer(&self, kind: LayerKind, name: &'static str, count: usize) -> Part {
         let mut piece = LayerPiece::default();
         self.add_layer(&mut piece, kind);
-        let name = match (kind.has_experts, name) {
-            (false, name) => name,
-            (true, WINDOW_BLOCK) => WINDOW_MIXTURE,
-            (true, _) => MIXTURE,
-        };
         Part { name, count, groups: vec![piece.tensors], operations: piece.operations }
     }
 
     fn add_layer(&self, piece: &mut LayerPiece, kind: LayerKind) {
         let width = self.config.channels;
-        self.norm_before(piece, 0);
-        let window = self.config.window.filter(|_| kind.has_window);
-        match &self.config.latent {
-            Some(latent) => self.add_latent(piece, latent, window),
-            None => self.add_attention(piece, window),
+        if kind.attention.is_some() || kind.scan.is_some() {
+            self.residual_scores(piece, ["residual_norm", "residual_query"]);
+            self.norm_before(piece, 0);
+            kind.attention.iter().for_each(|attention| self.add_attention(piece, attention));
+            kind.scan.iter().for_each(|scan| scan.add(piece, width));
+            self.norm_after(piece, "post_attention_norm");
+            piece.operations.push(Operation::Add { width });
         }
-        self.norm_after(piece, "post_attention_norm");
-        piece.operations.push(Operation::Add { width });
+        if kind.mlp == Mlp::None {
+            return;
+        }
+        self.residual_scores(piece, ["mlp_residual_norm", "mlp_residual_query"]);
         self.norm_before(piece, 1);
-        match self.config.experts.filter(|_| kind.has_experts) {
-            Some(experts) => self.add_experts(piece, &experts),
-            None => self.add_mlp(piece),
+        match (kind.mlp, &self.config.experts) {
+            (Mlp::Dense(mlp), _) => self.add_mlp(piece, mlp),
+            (Mlp::Experts, Some(experts)) => self.add_experts(piece, experts),
+            (Mlp::Both(mlp), Some(experts)) => self.add_both(piece, mlp, experts),
+            _ => {}
         }
         self.norm_after(piece, "post_ffn_norm");
         piece.operations.push(Operation::Add { width });
     }
 
-    fn add_attention(&self, piece: &mut LayerPiece, window: Option<Window>) {
-        let Config { channels: c, heads, groups, head_size: size, projected, .. } = *self.config;
-        let (query, keys) = (projected.unwrap_or(heads * size), Block::copied(groups, size));
-        let blocks = [Block::new(heads, size), keys, keys];
-        self.weight(piece, 0, [(heads + 2 * groups) * size, c], Normal(0.02), 0, &blocks);
-        for (name, heads) in [("q_norm", heads), ("k_norm", groups)] {
-            let (width, statistics) = match self.config.qk_norm {
-                QkNorm::None => continue,
-                QkNorm::Head => (size, heads),
-                QkNorm::Each => (heads * size, heads),
-                QkNorm::All => (heads * size, 1),
-            };
-            piece.add(
-                [Tensor::new(name, [width], One)],
-                Operation::Norm { width: heads * size, statistics, vectors: 1 },
-            );
-        }
-        if self.config.rotary.is_some() {
-            piece.operations.push(Operation::Rotate { width: (heads + groups) * size });
-        }
-        let sinks = self
-            .config
-            .has_sinks
-            .then(|| Tensor::new("sinks", [heads], Normal(0.02)).split(0, &[Block::new(heads, 1)]));
-        piece.add(sinks, Operation::Attention { heads, groups, size, value: size, window });
-        let heads_of_projection = projected.map_or(Block::new(heads, size), |width| Block::new(width, 1));
-        self.weight(piece, 1, [c, query], self.projection(), 1, &[heads_of_projection]);
-    }
-
-    /// Products with the same input are one: the ones that compute the narrow rows, and without a query rank also the queries.
-    fn add_latent(&self, piece: &mut LayerPiece, latent: &Latent, window: Option<Window>) {
-        let Config { channels: c, heads, .. } = *self.config;
-        let &Latent { query_rank, key_rank, plain_size, rotary_size, value_size: value } = latent;
-        let size = latent.size();
-        let column = |name, outputs, inputs, pieces: &[Block]| {
-            Tensor::new(name, [outputs, inputs], Normal(0.02)).split(0, pieces)
-        };
-        let shared = key_rank + rotary_size;
-        match query_rank {
-            Some(rank) => {
-                self.product(piece, Tensor::new("wdown", [rank + shared, c], Normal(0.02)), None);
-                self.norm(piece, ["q_norm", "q_norm_bias"], rank);
-                self.product(piece, column("wq_up", heads * size, rank, &[Block::new(heads, size)]), None);
-            }
-            None => {
-                let blocks = [Block::new(heads, size), Block::copied(1, shared)];
-                self.product(piece, column("wq_down", heads * size + shared, c, &blocks), None);
-            }
-        }
-        self.norm(piece, ["kv_norm", "kv_norm_bias"], key_rank);
-        let made = plain_size + value;
-        self.product(piece, column("wkv_up", heads * made, key_rank, &[Block::new(heads, made)]), None);
-        piece.operations.push(Operation::Rotate { width: (heads + 1) * rotary_size });
-        piece.operations.push(Operation::Attention { heads, groups: heads, size, value, window });
-        self.weight(piece, 1, [c, heads * value], self.projection(), 1, &[Block::new(heads, value)]);
+    /// An MLP and experts on the same input, each with a norm after it, and the experts with one before; the router scales its input.
+    fn add_both(&self, piece: &mut LayerPiece, mlp: usize, experts: &Experts) {
+        let c = self.config.channels;
+        self.add_mlp(piece, mlp);
+        self.norm(piece, ["post_mlp_norm", "post_mlp_norm_bias"], c);
+        self.norm(piece, ["experts_norm", "experts_norm_bias"], c);
+        let scales = [Tensor::new("router_scale", [c], One), Tensor::new("expert_scales", [experts.count], One)];
+        piece.tensors.extend(scales);
+        self.add_experts(piece, experts);
+        self.norm(piece, ["post_experts_norm", "post_experts_norm_bias"], c);
+        piece.operations.push(Operation::Add { width: c });
     }
 
     fn is_gated(&self) -> bool {
         self.config.activation == Activation::Gated
     }
 
-    fn add_mlp(&self, piece: &mut LayerPiece) {
-        let Config { channels: c, mlp, .. } = *self.config;
+    fn add_mlp(&self, piece: &mut LayerPiece, mlp: usize) {
+        let c = self.config.channels;
         let halves = [Block::new(mlp, 1); 2];
         let halves = &halves[..1 + usize::from(self.is_gated())];
         let inner = mlp * halves.len();
@@ -273,12 +209,12 @@ impl Decoder<'_> {
         if shared > 0 {
             let halves = [Block::new(shared, 1); 2];
             let up = Tensor::new("shared_w13", [gates * shared, c], Normal(0.02)).split(0, &halves[..gates]);
-            self.product(piece, up, None);
+            piece.product(up);
             piece.operations.push(Operation::Activate { inputs: gates * shared, outputs: shared });
             let down = Tensor::new("shared_w2", [c, shared], self.projection()).split(1, &halves[..1]);
-            self.product(piece, down, None);
+            piece.product(down);
             if experts.has_shared_gate {
-                self.product(piece, Tensor::new("shared_gate", [1, c], Normal(0.02)), None);
+                piece.product(Tensor::new("shared_gate", [1, c], Normal(0.02)));
             }
         }
         let has_bias = self.config.biases.mlp;
@@ -286,21 +222,31 @@ impl Decoder<'_> {
         let bias = has_bias.then(|| Tensor::new("router_bias", [count], Zero));
         let route = Operation::Route { width: c, experts: count, top_k, keeps_input: shared == 0 };
         piece.add([router].into_iter().chain(bias), route);
-        piece.operations.push(Operation::Dispatch { width: c, top_k });
+        let rows = experts.latent.unwrap_or(c);
+        if experts.latent.is_some() {
+            piece.product(Tensor::new("latent_down", [rows, c], Normal(0.02)));
+        }
+        piece.operations.push(Operation::Dispatch { width: rows, top_k });
         let halves = [Block::new(f, 1); 2];
         let bias = |name, width, blocks: &[Block]| {
             let bias = Tensor::new(name, [count, width], Zero).of_experts();
             let bias = if blocks.is_empty() { bias } else { bias.split(1, blocks) };
             has_bias.then_some(bias)
         };
-        let up = Tensor::new("experts_w13", [count, gates * f, c], Normal(0.02)).split(1, &halves[..gates]);
+        let up = Tensor::new("experts_w13", [count, gates * f, rows], Normal(0.02)).split(1, &halves[..gates]);
         let up = [up.of_experts()].into_iter().chain(bias("experts_b13", gates * f, &halves[..gates]));
-        piece.add(up, Operation::Grouped { experts: count, top_k, inputs: c, outputs: gates * f, axis: 0 });
+        piece.add(up, Operation::Grouped { experts: count, top_k, inputs: rows, outputs: gates * f, axis: 0 });
         piece.operations.push(Operation::ActivateCopies { top_k, inputs: gates * f, outputs: f });
-        let down = Tensor::new("experts_w2", [count, c, f], self.projection()).split(2, &halves[..1]);
-        let down = [down.of_experts()].into_iter().chain(bias("experts_b2", c, &[]));
-        piece.add(down, Operation::Grouped { experts: count, top_k, inputs: f, outputs: c, axis: 1 });
-        piece.operations.push(Operation::Combine { width: c, top_k });
+        let down = Tensor::new("experts_w2", [count, rows, f], self.projection()).split(2, &halves[..1]);
+        let down = [down.of_experts()].into_iter().chain(bias("experts_b2", rows, &[]));
+        piece.add(down, Operation::Grouped { experts: count, top_k, inputs: f, outputs: rows, axis: 1 });
+        piece.operations.push(Operation::Combine { width: rows, top_k });
+        if experts.has_latent_norm {
+            self.norm(piece, ["latent_norm", "latent_norm_bias"], rows);
+        }
+        if experts.latent.is_some() {
+            piece.product(Tensor::new("latent_up", [c, rows], self.projection()));
+        }
     }
 
     /// A layer like the last one, with the hidden state and the embedding of the next token as inputs; it uses the model's head.
@@ -313,8 +259,10 @@ impl Decoder<'_> {
         self.norm(&mut piece, ["embedding_norm_of_next", "embedding_norm_of_next_bias"], c);
         self.norm(&mut piece, ["hidden_norm", "hidden_norm_bias"], c);
         let joined = Tensor::new("joined", [c, 2 * c], Normal(0.02)).split(0, &[Block::new(c, 1)]);
-        self.product(&mut piece, joined, None);
-        self.add_layer(&mut piece, self.config.kind(self.config.layers.saturating_sub(1)));
+        piece.product(joined);
+        let last = [self.config.kind(self.config.layers.saturating_sub(1))];
+        let own = self.config.pattern.map_or(&[][..], |pattern| &pattern.predictions[..]);
+        (if own.is_empty() { &last[..] } else { own }).iter().for_each(|&kind| self.add_layer(&mut piece, kind));
         self.norm(&mut piece, ["prediction_norm", "prediction_norm_bias"], c);
         let groups = [piece.tensors].into_iter().chain(table.map(|table| vec![table])).collect();
         Part { name: PREDICTION, count: self.config.prediction_layers, groups, operations: piece.operations }
@@ -328,6 +276,7 @@ impl Decoder<'_> {
             false => self.table(self.names.output),
         };
         let mut piece = LayerPiece::default();
+        self.residual_scores(&mut piece, ["last_residual_norm", "last_residual_query"]);
         self.norm_at(&mut piece, 2);
         piece.operations.extend(vec![Operation::Classify { width, vocabulary }; 1 + prediction_layers]);
         piece.tensors.extend(self.config.biases.head.then(|| Tensor::new("output_bias", [vocabulary], Zero)));

@@ -29,6 +29,8 @@ pub(super) struct Family {
     pub harmless: BTreeSet<String>,
     /// Keys that must have this value if they are there.
     pub values: BTreeMap<String, Value>,
+    /// Keys that must be there: `transformers` has no class with defaults.
+    pub required: Vec<String>,
 }
 
 /// A model with encoders.
@@ -39,6 +41,8 @@ pub(super) struct Composite {
     pub tied: bool,
     /// Whether the text model's own key says so, too.
     pub or_text: bool,
+    /// Values of the text model's `model_type` that mean `text`.
+    pub types: Vec<String>,
 }
 
 /// A part of layers that no family has here.
@@ -94,7 +98,7 @@ fn table(toml: &Toml) -> Families {
     let composite = |entry: &Value| {
         let is = |key: &str| entry.get(key).and_then(Value::as_bool).unwrap_or(false);
         let text = words(entry.get("text")).concat();
-        Composite { text, tied: is("tied"), or_text: is("or_text") }
+        Composite { text, tied: is("tied"), or_text: is("or_text"), types: words(entry.get("types")) }
     };
     let part = |entry: &Value| {
         let [types, keys, layers] = ["types", "keys", "layers"].map(|key| words(entry.get(key)));
@@ -124,6 +128,7 @@ fn family(all: &Toml, name: &str) -> Family {
         match (key.as_str(), entry) {
             ("like" | "types" | "defaults", _) => {}
             ("classes", entry) => family.classes = words(Some(entry)),
+            ("required", entry) => family.required = words(Some(entry)),
             ("harmless", entry) => family.harmless.extend(words(Some(entry))),
             ("values", Value::Table(entry)) => family.values.extend(entry.clone()),
             (_, Value::Table(entry)) => {

@@ -70,7 +70,9 @@ pub(super) fn not_modelled(found: &Configuration<'_>) -> Vec<String> {
     let all: Vec<(&String, &Value)> = others(found).collect();
     let names =
         ["layer_types", "layers_block_type"].iter().filter_map(|key| found.keys.get(*key)?.as_array()).flatten();
-    let names: Vec<&str> = names.filter_map(Value::as_str).collect();
+    let mixers = found.reader().and_then(|read| read.word("mixers").ok()).unwrap_or_default();
+    let is_own = |name: &str| mixers.split(' ').any(|pair| pair.split(':').next() == Some(name));
+    let names: Vec<&str> = names.filter_map(Value::as_str).filter(|name| !is_own(name)).collect();
     let is_type = |part: &NotModelled| part.types.iter().any(|kind| found.types.contains(&kind.as_str()));
     let is_known_type = families().not_modelled.iter().any(is_type);
     let mut parts: Vec<String> = Vec::new();

@@ -14,11 +14,11 @@ fn wrong<T>(text: String) -> Result<T, ConfigError> {
     Err(ConfigError(text))
 }
 
-/// Returns the window of layers, and the n such that every n-th layer has full attention.
+/// Returns the window of layers, and which layers have full attention in spite of it.
 ///
 /// # Errors
-/// Keys contradict each other, or the pattern is another one.
-pub(super) fn windows(read: Reader<'_>, layers: usize) -> Result<(Option<Window>, usize), ConfigError> {
+/// Keys contradict each other.
+pub(super) fn windows(read: Reader<'_>, layers: usize) -> Result<(Option<Window>, Vec<bool>), ConfigError> {
     let key = read.given("window")?.map_or("sliding_window", |(key, _)| key);
     let named = named(read, layers)?;
     let has_windows = named.iter().flatten().any(|is_full| !is_full);
@@ -31,7 +31,7 @@ pub(super) fn windows(read: Reader<'_>, layers: usize) -> Result<(Option<Window>
     let Some(tokens) = read.size("window")?.filter(|&tokens| tokens > 0 && is_used) else {
         return match has_windows || given.is_some_and(|(_, value)| *value == true) {
             true => wrong(format!("expected '{key}' of layers with windows, found none; add it or leave windows out")),
-            false => Ok((None, 0)),
+            false => Ok((None, vec![true; layers])),
         };
     };
     let is_full = match named {
@@ -39,20 +39,17 @@ pub(super) fn windows(read: Reader<'_>, layers: usize) -> Result<(Option<Window>
         None => unnamed(read, layers)?,
     };
     let window = Some(Window { tokens, is_chunked: read.flag("chunked")? });
+    Ok((window.filter(|_| !is_full.iter().all(|is_full| *is_full)), is_full))
+}
+
+/// Returns the n such that every n-th layer has full attention, 0: none; `None` for other patterns.
+pub(super) fn every(is_full: &[bool]) -> Option<usize> {
     match is_full.iter().position(|is_full| *is_full) {
-        None => Ok((window, 0)),
-        Some(_) if is_full.iter().all(|is_full| *is_full) => Ok((None, 0)),
-        Some(first)
-            if is_full.iter().enumerate().all(|(layer, is_full)| (layer % (first + 1) == first) == *is_full) =>
-        {
-            Ok((window, first + 1))
+        None => Some(0),
+        Some(first) => {
+            let fits = |(layer, is_full): (usize, &bool)| (layer % (first + 1) == first) == *is_full;
+            is_full.iter().enumerate().all(fits).then_some(first + 1)
         }
-        Some(_) => match read.size("window_from")? {
-            Some(full) if read.given("layer_types")?.is_none() => wrong(format!(
-                "expected 'max_window_layers' 0 or at least {layers}, found {full}: windows in some of the layers, as these, are not modelled"
-            )),
-            _ => wrong(format!("expected {FULL} in every n-th layer, found another pattern of windows: not modelled")),
-        },
     }
 }
 
@@ -86,11 +83,11 @@ fn named(read: Reader<'_>, layers: usize) -> Result<Option<Vec<bool>>, ConfigErr
     }
 }
 
-/// Returns the number of first layers without experts, and the n such that every n-th of the others has them.
+/// Returns for each layer whether it has experts.
 ///
 /// # Errors
-/// Keys contradict each other, or the pattern is another one.
-pub(super) fn mixtures(read: Reader<'_>, layers: usize) -> Result<(usize, usize), ConfigError> {
+/// Keys contradict each other.
+pub(super) fn mixtures(read: Reader<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let (first, every) = (read.size("dense_first")?.unwrap_or(0), read.size("moe_every")?.unwrap_or(1).max(1));
     let last = match read.given("moe_last")? {
         Some((_, value)) if *value != -1 => read.size("moe_last")?.unwrap_or(layers),
@@ -111,7 +108,7 @@ pub(super) fn mixtures(read: Reader<'_>, layers: usize) -> Result<(usize, usize)
             }
             freq if *freq == 1 => {}
             freq => {
-                return wrong(format!("expected 'moe_layer_freq' 1, found {freq}: other patterns are not modelled"));
+                return wrong(format!("expected 'moe_layer_freq' 1 or a list, found {freq}; correct it"));
             }
         }
     }
@@ -119,34 +116,27 @@ pub(super) fn mixtures(read: Reader<'_>, layers: usize) -> Result<(usize, usize)
         Some((_, Value::Array(list))) => list.clone(),
         _ => Vec::new(),
     };
-    let by_number = |layer: usize| (first..=last).contains(&layer) && (layer + 1).is_multiple_of(every);
+    let offset = read.size("moe_offset")?.unwrap_or(every - 1);
+    let by_number = |layer: usize| (first..=last).contains(&layer) && layer % every == offset;
     let usual: Vec<bool> = (0..layers).map(|layer| by_number(layer) && !dense.contains(&Value::from(layer))).collect();
     let is_said = ["dense_first", "moe_every"].iter().any(|name| matches!(read.given(name), Ok(Some(_))));
     match lists.first() {
         Some((key, list)) if is_said && *list != usual => wrong(format!(
             "expected '{key}' as the file's numbers of layers with experts say, found others; correct one"
         )),
-        Some((_, list)) => pattern(list),
-        None => pattern(&usual),
+        Some((_, list)) => Ok(list.clone()),
+        None => Ok(usual),
     }
 }
 
-/// Returns the first layers without experts, and the n such that every n-th of the others has them.
-fn pattern(has: &[bool]) -> Result<(usize, usize), ConfigError> {
+/// Returns the first layers without experts, and the n such that every n-th of the others has them; `None` for other patterns.
+pub(super) fn steps(has: &[bool]) -> Option<(usize, usize)> {
     let places: Vec<usize> = (0..has.len()).filter(|&layer| has[layer]).collect();
     let every = match places[..] {
         [one, other, ..] => other - one,
         _ => 1,
     };
-    let first = places.first().map_or(Some(has.len()), |first| (first + 1).checked_sub(every));
-    let fits = |first: usize| {
-        (0..has.len()).all(|layer| has[layer] == (layer >= first && (layer - first) % every == every - 1))
-    };
-    match first.filter(|&first| fits(first)) {
-        Some(first) => Ok((first, every)),
-        None => wrong(
-            "expected experts in every n-th layer after the first ones, found another pattern: not modelled"
-                .to_string(),
-        ),
-    }
+    let first = places.first().map_or(Some(has.len()), |first| (first + 1).checked_sub(every))?;
+    let fits = |layer: usize| has[layer] == (layer >= first && (layer - first) % every == every - 1);
+    (0..has.len()).all(fits).then_some((first, every))
 }

@@ -15,6 +15,10 @@ pub struct Experts {
     pub shared_width: usize,
     /// Whether a gate of each token scales what the shared experts say.
     pub has_shared_gate: bool,
+    /// Width of the rows of the routed experts, if narrower than the hidden state: two products per token make and undo them (Nemotron-3).
+    pub latent: Option<usize>,
+    /// Whether the routed experts' narrow output has a norm.
+    pub has_latent_norm: bool,
     /// Number of first layers that have a dense MLP.
     pub dense_first: usize,
     /// Every n-th of the other layers has experts; 1: all.
@@ -34,6 +38,8 @@ impl Experts {
             width,
             shared_width: 0,
             has_shared_gate: false,
+            latent: None,
+            has_latent_norm: false,
             dense_first: 0,
             every: 1,
             router_groups: 1,
@@ -58,6 +64,7 @@ impl Experts {
         let sizes =
             [("experts", count), ("experts per token", top_k), ("expert width", width), ("router groups", groups)];
         in_range("a mixture", sizes)?;
+        in_range("latent experts", [("row width", self.latent.unwrap_or(1))])?;
         if shared_width > 1 << 24 {
             return Err(InvalidSizes::SharedExperts { found: shared_width });
         }
@@ -76,7 +83,10 @@ impl Experts {
 }
 
 /// Checks sizes of a part of a model.
-fn in_range<const N: usize>(of: &'static str, sizes: [(&'static str, usize); N]) -> Result<(), InvalidSizes> {
+pub(super) fn in_range<const N: usize>(
+    of: &'static str,
+    sizes: [(&'static str, usize); N],
+) -> Result<(), InvalidSizes> {
     let wrong = sizes.into_iter().find(|(_, size)| !(1..=1 << 24).contains(size));
     wrong.map_or(Ok(()), |(name, size)| Err(InvalidSizes::Part { of, name, size }))
 }

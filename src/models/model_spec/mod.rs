@@ -3,6 +3,7 @@
 //! `presets`, [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
 //! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
 
+mod attention;
 mod configuration;
 mod decoder;
 mod families;
@@ -11,11 +12,15 @@ pub mod huggingface;
 mod json;
 mod keys;
 mod known_keys;
+mod layer_kind;
 mod layer_lists;
+mod layer_piece;
 mod lora;
+mod mixers;
 mod mixture;
 mod operation;
 mod part;
+mod pattern;
 mod presets;
 mod reader;
 pub mod shape;
@@ -29,9 +34,11 @@ mod stage_split;
 pub mod transformer;
 
 pub use known_keys::other_values;
+pub use layer_kind::{Gate, LayerKind, LayerPattern, Mlp, SelfAttention, Sparse};
 pub use lora::Lora;
+pub use mixers::{DeltaNet, Mamba1, Mamba2, Scan, ShortConvolution};
 pub use mixture::{Experts, Latent};
-pub use operation::{MicroBatch, Operation, Storage, Window};
+pub use operation::{MicroBatch, Operation, ScanWork, Storage, Window};
 pub use part::{
     BLOCK, Degrees, EMBEDDING, HEAD, Initial, MIXTURE, PREDICTION, Part, Tensor, WINDOW_BLOCK, WINDOW_MIXTURE, is_layer,
 };

@@ -130,6 +130,21 @@ impl Window {
     }
 }
 
+/// What a fused kernel does per token: of a scan in chunks, or of what comes with a choice of keys. Ranks share all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanWork {
+    /// FLOPs of the forward; the backward takes twice as many.
+    pub flops: usize,
+    /// Elements kept for the backward, as wide as activations.
+    pub kept: usize,
+    /// Numbers of 4 bytes kept for the backward.
+    pub floats: usize,
+    /// Elements that the forward's kernels read and write.
+    pub moved: usize,
+    /// Kernels of the forward.
+    pub kernels: usize,
+}
+
 /// One operation on each of the n tokens of a micro-batch. Widths are elements per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // fields are widths and counts, as the variants say
@@ -146,6 +161,15 @@ pub enum Operation {
     /// Attention over the sequence: `heads` of queries, `groups` of keys and values; `size` channels per query and key, `value`
     /// per value.
     Attention { heads: usize, groups: usize, size: usize, value: usize, window: Option<Window> },
+    /// Scores of all keys by an indexer of `heads` heads with `size` channels, and the choice of keys; `has_sum`: the heads' scores are
+    /// weighted and added up.
+    Index { heads: usize, size: usize, has_sum: bool },
+    /// A convolution of each channel over `taps` tokens.
+    Convolve { width: usize, taps: usize },
+    /// A scan over the sequence.
+    Scan(ScanWork),
+    /// A gate of `gates` numbers that scales `width` channels.
+    Gate { width: usize, gates: usize },
     /// An elementwise function (GELU), or one of two halves of the input (SwiGLU).
     Activate { inputs: usize, outputs: usize },
     /// Addition to the residual stream.
@@ -190,6 +214,14 @@ impl Operation {
                 let products = if kind == Kind::F { 2 } else { 4 };
                 products * scores * (size as u128 + value as u128)
             }
+            // per head a product with each key, and its sum
+            (Operation::Index { heads, size, has_sum }, Kind::F | Kind::I) => {
+                let scores = micro.sequences as u128 * heads as u128 * Window::scores(None, micro.tokens);
+                (if kind == Kind::F { 2 } else { 4 }) * scores * (size as u128 + u128::from(has_sum))
+            }
+            (Operation::Convolve { width, taps }, _) => product(width, taps),
+            (Operation::Scan(work), Kind::F) => u128::from(micro.wide_rows()) * work.flops as u128,
+            (Operation::Scan(work), Kind::I) => 2 * u128::from(micro.wide_rows()) * work.flops as u128,
             _ => 0,
         }
     }
@@ -244,6 +276,17 @@ impl Operation {
                 };
                 operands.saturating_add(rest).saturating_add(self.output_kept(micro, storage))
             }
+            // queries, the key that all heads share, and weights; ranks have copies
+            (Operation::Index { heads, size, has_sum }, Kind::F) => {
+                let weights = if has_sum { heads } else { 0 };
+                shared((heads + 1) * size + weights, bytes, 1)
+            }
+            (Operation::Convolve { width, .. }, Kind::F) => shared(width, bytes, tp),
+            (Operation::Convolve { width, .. }, Kind::I) => shared(2 * width, bytes, tp),
+            (Operation::Scan(work), Kind::F) => {
+                shared(work.kept, bytes, tp).saturating_add(shared(work.floats, FLOAT, tp))
+            }
+            (Operation::Gate { width, gates }, Kind::F) => shared(width + gates, bytes, tp),
             (Operation::Activate { inputs, outputs }, Kind::F) => {
                 let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
                 shared(inputs + half, bytes, tp)
@@ -308,13 +351,27 @@ impl Operation {
 
     /// Returns whether it has weights of its own.
     pub fn has_weights(&self) -> bool {
-        use Operation::{Classify, Grouped, Lookup, Norm, Product, Route};
-        matches!(self, Lookup { .. } | Norm { .. } | Product { .. } | Classify { .. } | Route { .. } | Grouped { .. })
+        use Operation::{Classify, Convolve, Grouped, Lookup, Norm, Product, Route};
+        matches!(
+            self,
+            Convolve { .. }
+                | Lookup { .. }
+                | Norm { .. }
+                | Product { .. }
+                | Classify { .. }
+                | Route { .. }
+                | Grouped { .. }
+        )
     }
 
     /// Returns whether this is an attention.
     pub fn has_heads(&self) -> bool {
         matches!(self, Operation::Attention { .. })
+    }
+
+    /// Returns whether it mixes tokens.
+    pub fn mixes_tokens(&self) -> bool {
+        matches!(self, Operation::Attention { .. } | Operation::Convolve { .. } | Operation::Scan(_))
     }
 
     /// Returns whether it works on copies of rows, one per chosen expert.
@@ -333,6 +390,7 @@ impl Operation {
         match *self {
             Operation::Product { inputs, outputs, .. } | Operation::Adapt { inputs, outputs, .. } => inputs != outputs,
             Operation::Attention { .. } | Operation::Activate { .. } | Operation::Rotate { .. } => true,
+            Operation::Convolve { .. } | Operation::Scan(_) | Operation::Gate { .. } => true,
             _ => false,
         }
     }
@@ -344,11 +402,16 @@ impl Operation {
             | Operation::Norm { width, .. }
             | Operation::Rotate { width }
             | Operation::Add { width }
+            | Operation::Convolve { width, .. }
+            | Operation::Gate { width, .. }
             | Operation::Classify { width, .. } => width,
             Operation::Product { inputs, outputs, .. }
             | Operation::Adapt { inputs, outputs, .. }
             | Operation::Activate { inputs, outputs } => inputs.max(outputs),
             Operation::Attention { heads, groups, size, value, .. } => heads * size + groups * (size + value),
+            Operation::Index { heads, size, .. } => heads * size,
+            // of what a scan keeps, about half is one operand
+            Operation::Scan(work) => work.kept / 2,
             Operation::Route { width, experts, .. } => width.max(experts),
             Operation::Dispatch { width, top_k } | Operation::Combine { width, top_k } => top_k * width,
             Operation::Grouped { top_k, inputs, outputs, .. }

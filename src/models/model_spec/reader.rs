@@ -68,6 +68,7 @@ impl<'a> Reader<'a> {
     fn value(&self, name: &str) -> Result<Option<(&'a str, Value)>, ConfigError> {
         let Some(property) = self.property(name) else { return Ok(None) };
         let usual = match self.said(property)? {
+            Said::Value(_, Value::String(word)) if word == "auto" => &property.default,
             Said::Value(key, value) => return Ok(Some((key, alike(value).clone()))),
             Said::Null => &property.null,
             Said::Nothing => &property.default,
@@ -96,7 +97,7 @@ impl<'a> Reader<'a> {
         let own = |word: &str| self.family.properties.get_key_value(word).map(|(name, _)| name.as_str());
         match words[..] {
             [one] => own(one).map(size).transpose(),
-            [one, by, other] => {
+            [one, by @ ("/" | "*" | "+"), other] => {
                 let [first, second] = [one, other].map(|word| own(word).unwrap_or_default());
                 let first = if first.is_empty() { one.parse().unwrap_or(0) } else { size(first)? };
                 let second = size(second)?;
@@ -180,8 +181,11 @@ impl<'a> Reader<'a> {
         self.family.properties.values().any(|property| property.keys.iter().any(is_own))
     }
 
-    /// Rejects keys with values that the family does not have.
+    /// Rejects keys with values that the family does not have, and files without a key that it needs.
     pub fn check_values(&self) -> Result<(), ConfigError> {
+        if let Some(key) = self.family.required.iter().find(|key| !self.keys.contains_key(*key)) {
+            return Err(ConfigError(format!("expected '{key}', found none; add it")));
+        }
         for (key, expected) in &self.family.values {
             let Some(found) = self.keys.get(key).filter(|found| !found.is_null()) else { continue };
             let (is_equal, expected) = match expected {

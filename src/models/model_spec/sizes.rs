@@ -1,4 +1,4 @@
-//! Sizes that no model has, and the check for them.
+//! Sizes that no model has, and sizes that ranks cannot share, with checks for them.
 
 /// Sizes that no model has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,12 +38,12 @@ pub enum InvalidSizes {
     #[error("expected a window of at least 1 token, found 0: leave it out")]
     Window,
     /// Too many parameters for any machine.
-    #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
+    #[error("expected a model of at most 2^42 parameters, found {0}: choose smaller sizes")]
     Parameters(u128),
 }
 
-/// Maximum number of parameters: 2^40, 4 TiB in float32. Known models are smaller.
-const MOST_PARAMETERS: u128 = 1 << 40;
+/// Maximum number of parameters: 2^42, 16 TiB in float32. Known models are smaller.
+const MOST_PARAMETERS: u128 = 1 << 42;
 
 /// Checks the sizes of a model. Each pair in `shared` holds the indices of two sizes; the first must be a multiple of the
 /// second.
@@ -66,4 +66,26 @@ pub(super) fn validate(
         total if total > MOST_PARAMETERS => Err(InvalidSizes::Parameters(total)),
         _ => Ok(()),
     }
+}
+
+/// Why tensor-parallel ranks cannot share a model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // each text names its fields
+pub enum TensorRanksError {
+    #[error("expected the model's {size} {what} to be a multiple of `tp`{or}, found {ranks}; choose another `tp`")]
+    Uneven { what: &'static str, size: usize, or: &'static str, ranks: usize },
+    #[error("expected `tp` to be at most the model's vocabulary of {vocabulary}, found {ranks}; choose a smaller `tp`")]
+    Vocabulary { vocabulary: usize, ranks: usize },
+    #[error(
+        "expected a {of}'s {rows} tokens to be a multiple of `tp` {ranks} under `sequence-parallel`; choose another `sequence`"
+    )]
+    Rows { of: &'static str, rows: usize, ranks: usize },
+}
+
+/// Checks that `ranks` ranks can share the rows of a micro-batch, slice or rank, which `of` names.
+///
+/// # Errors
+/// The ranks do not divide them.
+pub fn check_rows(of: &'static str, rows: usize, ranks: usize) -> Result<(), TensorRanksError> {
+    if rows.is_multiple_of(ranks) { Ok(()) } else { Err(TensorRanksError::Rows { of, rows, ranks }) }
 }

@@ -213,7 +213,7 @@ impl StageLayout {
             predictions: stage.count(PREDICTION),
             head: stage.has(HEAD),
         };
-        StageLayout { stages: stages.iter().map(pieces).collect() }
+        StageLayout { stages: stages.iter().map(pieces).collect(), letters: None }
     }
 }
 

@@ -21,6 +21,8 @@ pub struct StagePieces {
 pub struct StageLayout {
     /// By stage.
     pub stages: Vec<StagePieces>,
+    /// Megatron's letters of the layers, if a hybrid pattern was read; bars are left out.
+    pub letters: Option<String>,
 }
 
 /// Why a text describes no stages.
@@ -92,13 +94,17 @@ fn append(all: &mut Vec<Letter>, letters: &[Letter], times: usize) -> Result<(),
 
 impl StageLayout {
     /// Reads Megatron's string (E embedding, t layer, m layer that predicts further tokens, L head and loss, `|` between
-    /// stages, `*k` and `(..)*k` repetitions), or a JSON list of stages with the names of Megatron or torchtitan.
+    /// stages, `*k` and `(..)*k` repetitions), its hybrid pattern (M Mamba layer, `*` attention, E experts, - MLP, `|` between stages, `/` before
+    /// each prediction), or a JSON list of stages with the names of Megatron or torchtitan.
     ///
     /// # Errors
     /// What was expected, and at which column.
     pub fn parse(text: &str) -> Result<StageLayout, LayoutError> {
+        if text.contains('M') && text.chars().all(|letter| HYBRID.contains(letter) || matches!(letter, '|' | '/')) {
+            return Ok(from_pattern(text));
+        }
         let stages = if text.trim_start().starts_with('[') { from_json(text)? } else { from_letters(text)? };
-        let layout = StageLayout { stages };
+        let layout = StageLayout { stages, letters: None };
         layout.check_ends()?;
         Ok(layout)
     }
@@ -116,7 +122,7 @@ impl StageLayout {
         let all = layers.saturating_add(first_less).saturating_add(last_less);
         if stages <= 1 {
             let whole = StagePieces { embedding: true, layers, predictions: 0, head: true };
-            return Ok(StageLayout { stages: vec![whole] });
+            return Ok(StageLayout { stages: vec![whole], letters: None });
         }
         if stages > all {
             return wrong(format!(
@@ -135,7 +141,7 @@ impl StageLayout {
             let less = if embedding { first_less } else { 0 } + if head { last_less } else { 0 };
             StagePieces { embedding, layers: each + usize::from(number < more) - less, predictions: 0, head }
         };
-        Ok(StageLayout { stages: (0..stages).map(stage).collect() })
+        Ok(StageLayout { stages: (0..stages).map(stage).collect(), letters: None })
     }
 
     /// Returns the number of layers, and of those that predict further tokens.
@@ -183,6 +189,24 @@ impl StageLayout {
             )),
             _ => wrong(format!("expected all 'm' in one stage, found them in {}; put them together", with.len())),
         }
+    }
+
+    /// Checks a hybrid pattern against the `own` one of a model, if its layers have letters.
+    ///
+    /// # Errors
+    /// Other letters, or a model whose layers have none.
+    pub fn check_letters(&self, own: Option<&str>) -> Result<(), LayoutError> {
+        let Some(found) = self.letters.as_deref().filter(|found| Some(*found) != own) else { return Ok(()) };
+        let Some(own) = own else {
+            return wrong(
+                "expected stages as in Et*7|t*7L, found a hybrid pattern, for a model whose layers have no letters"
+                    .to_string(),
+            );
+        };
+        let place = own.chars().zip(found.chars()).take_while(|(own, found)| own == found).count();
+        wrong(format!(
+            "expected the model's hybrid pattern {own}, found another letter at layer {place}, or another length; correct it"
+        ))
     }
 
     /// Checks that there is an embedding and a head.
@@ -262,6 +286,22 @@ impl StagesSoFar {
     fn has_embedding(&self) -> bool {
         self.stages.iter().any(|stage| stage.embedding)
     }
+}
+
+/// Letters of layers in Megatron's hybrid pattern.
+const HYBRID: &str = "ME*-";
+
+fn from_pattern(text: &str) -> StageLayout {
+    let (main, predictions) =
+        text.split_once('/').map_or((text, 0), |(main, rest)| (main, 1 + rest.matches('/').count()));
+    let last = main.matches('|').count();
+    let stage = |(number, layers): (usize, &str)| StagePieces {
+        embedding: number == 0,
+        layers: layers.len(),
+        predictions: if number == last { predictions } else { 0 },
+        head: number == last,
+    };
+    StageLayout { stages: main.split('|').enumerate().map(stage).collect(), letters: Some(text.replace('|', "")) }
 }
 
 fn from_letters(text: &str) -> Result<Vec<StagePieces>, LayoutError> {

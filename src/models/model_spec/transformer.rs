@@ -1,33 +1,12 @@
 //! Sizes of decoders: GPT, Llama and their relatives, with layers of attention and an MLP or experts.
 
+use super::layer_kind::{Gate, LayerKind, LayerPattern, Mlp, SelfAttention};
 use super::lora::Lora;
 use super::mixture::{Experts, Latent};
 use super::operation::Window;
 use super::sizes::validate;
 
-pub use super::sizes::InvalidSizes;
-
-/// Why tensor-parallel ranks cannot share a model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // each text names its fields
-pub enum TensorRanksError {
-    #[error("expected the model's {size} {what} to be a multiple of `tp`{or}, found {ranks}; choose another `tp`")]
-    Uneven { what: &'static str, size: usize, or: &'static str, ranks: usize },
-    #[error("expected `tp` to be at most the model's vocabulary of {vocabulary}, found {ranks}; choose a smaller `tp`")]
-    Vocabulary { vocabulary: usize, ranks: usize },
-    #[error(
-        "expected a {of}'s {rows} tokens to be a multiple of `tp` {ranks} under `sequence-parallel`; choose another `sequence`"
-    )]
-    Rows { of: &'static str, rows: usize, ranks: usize },
-}
-
-/// Checks that `ranks` ranks can share the rows of a micro-batch, slice or rank, which `of` names.
-///
-/// # Errors
-/// The ranks do not divide them.
-pub fn check_rows(of: &'static str, rows: usize, ranks: usize) -> Result<(), TensorRanksError> {
-    if rows.is_multiple_of(ranks) { Ok(()) } else { Err(TensorRanksError::Rows { of, rows, ranks }) }
-}
+pub use super::sizes::{InvalidSizes, TensorRanksError, check_rows};
 
 /// Kind of norm, and naming of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,12 +190,17 @@ pub struct Config {
     pub norms: Norms,
     /// Whether each head has a learned score that no key has, as in gpt-oss.
     pub has_sinks: bool,
+    /// Whether the input of attention and MLP is a weighted sum of earlier layers' outputs, as in Kimi-K3.
+    pub has_residual_scores: bool,
     /// Experts in place of the MLP, if any; `mlp` is the width in layers without them.
     pub experts: Option<Experts>,
     /// Latent attention, if any; then `groups` is `heads` and `head_size` the channels of a query.
     pub latent: Option<Latent>,
     /// Number of layers that predict further tokens, which `layers` does not count.
     pub prediction_layers: usize,
+    /// Kinds of layers, if they differ in more than windows and experts; attention, window, width of the MLP, and which layers have
+    /// experts follow from it.
+    pub pattern: Option<&'static LayerPattern>,
     /// Adapters that are trained instead of the weights, if any.
     pub lora: Option<Lora>,
 }
@@ -248,9 +232,11 @@ impl Config {
             qk_norm: QkNorm::None,
             norms: Norms::Before,
             has_sinks: false,
+            has_residual_scores: false,
             experts: None,
             latent: None,
             prediction_layers: 0,
+            pattern: None,
             lora: None,
         }
     }
@@ -277,8 +263,12 @@ impl Config {
         if (!self.is_uniform() || self.prediction_layers > 0) && layers > most {
             return Err(InvalidSizes::Layers { most, found: layers });
         }
+        if let Some(pattern) = self.pattern {
+            pattern.kinds.iter().chain(&pattern.predictions).try_for_each(LayerKind::check)?;
+        }
         let lacks = |experts: &Experts| layers > 0 && !experts.are_in_any_of(self.layers);
-        if let Some(Experts { dense_first, every, .. }) = self.experts.filter(lacks) {
+        if let Some(Experts { dense_first, every, .. }) = self.experts.filter(lacks).filter(|_| self.pattern.is_none())
+        {
             return Err(InvalidSizes::NoExperts { layers: self.layers, dense_first, every });
         }
         if self.window.is_some_and(|window| window.tokens == 0) {
@@ -293,8 +283,58 @@ impl Config {
         Config { latent: Some(latent), groups: self.heads, head_size, ..self }
     }
 
+    /// Returns the kind of a layer.
+    pub fn kind(&self, layer: usize) -> LayerKind {
+        if let Some(pattern) = self.pattern {
+            return pattern.kind(layer);
+        }
+        let is_full = self.full_every > 0 && layer % self.full_every == self.full_every - 1;
+        let window = self.window.filter(|_| !is_full);
+        let has_experts = self.experts.is_some_and(|experts| experts.has(layer));
+        let mlp = if has_experts { Mlp::Experts } else { Mlp::Dense(self.mlp) };
+        LayerKind { attention: Some(self.attention(window)), scan: None, mlp }
+    }
+
+    /// Returns the model's usual attention, with a window or without.
+    pub fn attention(&self, window: Option<Window>) -> SelfAttention {
+        SelfAttention {
+            heads: self.heads,
+            groups: self.groups,
+            size: self.head_size,
+            value: self.latent.map_or(self.head_size, |latent| latent.value_size),
+            window,
+            keys_are_values: false,
+            has_sinks: self.has_sinks,
+            gate: Gate::None,
+            is_latent: self.latent.is_some(),
+            sparse: None,
+        }
+    }
+
+    /// Returns what layers have besides softmax attention and an MLP or experts, each once.
+    pub fn rare_parts(&self) -> Vec<&'static str> {
+        let kinds = self.pattern.map_or(&[][..], |pattern| &pattern.kinds[..]);
+        let parts = kinds.iter().flat_map(|kind| kind.rare_parts(&self.attention(None)));
+        let latent = self.experts.and_then(|experts| experts.latent).map(|_| "latent experts");
+        let mut rare: Vec<&'static str> = Vec::new();
+        parts.chain(latent).for_each(|part| {
+            if !rare.contains(&part) {
+                rare.push(part)
+            }
+        });
+        rare
+    }
+
+    /// Returns the number of layers with experts.
+    pub fn mixtures(&self) -> usize {
+        (0..self.layers).filter(|&layer| self.kind(layer).has_experts()).count()
+    }
+
     /// Returns whether all layers are alike, apart from those that predict further tokens.
     pub fn is_uniform(&self) -> bool {
+        if let Some(pattern) = self.pattern {
+            return pattern.kinds.len() == 1;
+        }
         let experts = self.experts.is_some_and(|experts| experts.dense_first > 0 || experts.every > 1);
         !experts && (self.window.is_none() || self.full_every == 0)
     }
@@ -305,7 +345,11 @@ impl Config {
     /// # Errors
     /// What they cannot share.
     pub fn check_tensor_ranks(&self, ranks: usize) -> Result<(), TensorRanksError> {
-        let has_mlp = self.experts.is_none_or(|experts| !(0..self.layers).all(|layer| experts.has(layer)));
+        if let Some(pattern) = self.pattern {
+            pattern.kinds.iter().chain(&pattern.predictions).try_for_each(|kind| kind.check_ranks(ranks))?;
+        }
+        let has_mlp = self.pattern.is_none()
+            && self.experts.is_none_or(|experts| !(0..self.layers).all(|layer| experts.has(layer)));
         let shared = self.experts.map_or(0, |experts| experts.shared_width);
         let mlp = if has_mlp { self.mlp } else { 0 };
         let sizes = [("heads", self.heads), ("channels of the MLP", mlp), ("channels of the shared experts", shared)];

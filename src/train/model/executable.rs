@@ -13,6 +13,9 @@ use serde_json::{Map, Value};
 /// One cannot; it is named.
 pub fn check_executable(config: &Config) -> Result<()> {
     config.validate()?;
+    let rare = config.rare_parts();
+    ensure!(rare.is_empty(), "expected softmax attention and an MLP in each layer, found {}", rare.join(", "));
+    ensure!(config.pattern.is_none(), "expected layers that are all alike, found layers that differ");
     ensure!(config.experts.is_none(), "expected a dense model, found a mixture of experts");
     ensure!(config.latent.is_none(), "expected queries, keys and values of the hidden state, found latent attention");
     ensure!(

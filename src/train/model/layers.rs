@@ -114,6 +114,9 @@ pub fn compile(part: &Part, config: &Config, share: TensorShare) -> Result<Vec<L
             | Operation::Grouped { .. }
             | Operation::ActivateCopies { .. }
             | Operation::Combine { .. } => bail!("expected a dense model, found a mixture of experts"),
+            Operation::Index { .. } | Operation::Convolve { .. } | Operation::Scan(_) | Operation::Gate { .. } => {
+                bail!("expected plain softmax attention, found another mixer of tokens")
+            }
             Operation::Adapt { .. } => bail!("expected a model whose weights are trained, found adapters"),
         };
         layers.push(layer);

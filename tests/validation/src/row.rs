@@ -5,8 +5,8 @@ use anyhow::{Context, Result};
 use pipesim::costs::{Analytic, Platform};
 use pipesim::models::Attention;
 use pipesim::models::{
-    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches, read_shape,
-    stack,
+    Activation, ActivationFunction, Biases, Rotary, Style, TransformerConfig, hardware, micro_batches,
+    read_huggingface, read_shape, stack,
 };
 use pipesim::{Hardware, ParallelConfig, Stack};
 use serde::Deserialize;
@@ -154,15 +154,40 @@ pub fn read(text: &str) -> Result<(Vec<Row>, Vec<String>)> {
         if value["quality"] == "C" {
             continue; // the table says that something decisive is not known
         }
-        let is_mixture = value["model"]["moe"] == true;
-        let sizes = is_mixture.then(|| value["model"].to_string());
-        let row = serde_path_to_error::deserialize::<_, Row>(value).map_err(|error| error.to_string());
-        match row.and_then(|row| row.with_experts(sizes)).and_then(Row::checked) {
+        let row = match value["model"]["config"].is_object() {
+            true => described(value),
+            false => {
+                let is_mixture = value["model"]["moe"] == true;
+                let sizes = is_mixture.then(|| value["model"].to_string());
+                let row = serde_path_to_error::deserialize::<_, Row>(value).map_err(|error| error.to_string());
+                row.and_then(|row| row.with_experts(sizes))
+            }
+        };
+        match row.and_then(Row::checked) {
             Ok(row) => rows.push(row),
             Err(fault) => faults.push(format!("row {}{id}: {fault}", number + 1)),
         }
     }
     Ok((rows, faults))
+}
+
+/// Reads a row whose model is a Hugging Face configuration, with `mtp_layers` of its prediction layers.
+fn described(mut value: Value) -> Result<Row, String> {
+    let model = &mut value["model"];
+    let config = read_huggingface(&model["config"].to_string()).map_err(|error| format!("model: {error}"))?.config;
+    let sizes = TransformerConfig { prediction_layers: model["mtp_layers"].as_u64().unwrap_or(0) as usize, ..config };
+    let keys = [
+        ("layers", sizes.layers),
+        ("hidden", sizes.channels),
+        ("heads", sizes.heads),
+        ("kv_heads", sizes.groups),
+        ("vocab", sizes.vocabulary),
+    ];
+    keys.into_iter().for_each(|(key, size)| model[key] = Value::from(size));
+    model["arch"] = Value::from("llama");
+    let row = serde_path_to_error::deserialize::<_, Row>(value).map_err(|error| error.to_string())?;
+    let stack = row.mixture.stack().map_or(row.stack.clone(), str::to_string);
+    Ok(Row { experts: Some(sizes), stack, ..row })
 }
 
 impl Row {
