@@ -35,6 +35,7 @@ fn predicted(question: &Question, layout: &ParallelConfig, schedule: &str) -> Op
 
 /// All layouts of Megatron-Core with the default split of layers, written down without the search's own lists.
 fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
+    let cuda_graph = question.fixed.cuda_graph[0];
     let (gpus, batch) = (question.gpus[0], question.batch);
     let layers = question.model.layers as u32;
     let mut all = Vec::new();
@@ -71,6 +72,7 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
                                         zero,
                                         sequence_parallel,
                                         sequence: question.sequence,
+                                        cuda_graph,
                                         ..ParallelConfig::default()
                                     };
                                     // Megatron-LM cuts each sequence, not all tokens of a micro-batch
@@ -104,13 +106,14 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
 #[test]
 fn the_search_finds_what_predicting_every_layout_finds() {
     let cases = [
-        ("gpt2-medium", 4, 80.0, 8, 8.0),
-        ("gpt2-medium", 4, 9.0, 8, 8.0),
-        ("gpt2", 6, 4.5, 12, 8.0),
-        ("gpt2", 8, 80.0, 8, 2.0),
+        ("gpt2-medium", 4, 80.0, 8, 8.0, "none"),
+        ("gpt2-medium", 4, 9.0, 8, 8.0, "full"),
+        ("gpt2", 6, 4.5, 12, 8.0, "none"),
+        ("gpt2", 8, 80.0, 8, 2.0, "full"),
     ];
-    for (model, gpus, gib, batch, node) in cases {
+    for (model, gpus, gib, batch, node, graph) in cases {
         let mut question = question(model, gpus, gib, batch);
+        question.fixed.cuda_graph = vec![graph.parse().unwrap()];
         question.machine.hardware.gpus_per_node = node;
         question.keep = 5;
         let plans = plan(&question, BTreeMap::new(), &Silent).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::support::Dice;
 use pipesim::costs::{Analytic, Estimate, Platform};
-use pipesim::models::{hardware, stack, transformer_named};
+use pipesim::models::{CudaGraph, Dispatcher, StepOptions, hardware, stack, transformer_named};
 use pipesim::plans::{Fixed, Question, Search, Silent, plan};
 use pipesim::schedules::Placement;
 use pipesim::{ParallelConfig, Zero};
@@ -48,9 +48,38 @@ fn small_question(dice: &mut Dice) -> Question {
     }
     let gpus = [2, 4, 8][dice.below(3)];
     let mut question = Question::new(model, machine, gpus, gpus * (1 + dice.below(4) as u32), 1024);
-    question.fixed = Fixed::parse("recompute=none,cp=1,ep=1,zero=0,zero=1,pp=2,pp=4").unwrap();
+    let options = match question.model.experts {
+        None => ["ep=1,cuda-graph=none", "ep=1,cuda-graph=full", "ep=1"][dice.below(3)],
+        Some(_) => ["ep=1", "ep=2,moe-overlap=off", "ep=2,moe-overlap=on"][dice.below(3)],
+    };
+    let fixed = format!("recompute=none,cp=1,zero=0,zero=1,pp=2,pp=4,{options}");
+    question.fixed = Fixed::parse(&fixed).unwrap();
     question.keep = 100;
     question
+}
+
+/// All options that a question's layouts may have.
+fn every_option(question: &Question) -> Vec<StepOptions> {
+    let usual = StepOptions::default();
+    let fixed = &question.fixed;
+    let mut all = Vec::new();
+    for &dispatcher in Dispatcher::ALL {
+        for &cuda_graph in CudaGraph::ALL {
+            for (moe_overlap, delay_wgrad) in [(false, false), (true, false), (true, true)] {
+                let options = StepOptions { dispatcher, cuda_graph, moe_overlap, delay_wgrad };
+                let is_sent = question.model.experts.is_some() && fixed.ep.contains(&2);
+                let allowed = fixed.cuda_graph.is_empty() || fixed.cuda_graph.contains(&cuda_graph);
+                let other = if question.model.experts.is_some() { CudaGraph::Full } else { CudaGraph::Partial };
+                let is_overlap =
+                    fixed.moe_overlap.is_empty() && !moe_overlap || fixed.moe_overlap.contains(&moe_overlap);
+                let is_default = dispatcher == usual.dispatcher && !moe_overlap;
+                if allowed && cuda_graph != other && is_overlap && (is_sent || is_default) {
+                    all.push(options);
+                }
+            }
+        }
+    }
+    all
 }
 
 /// All layouts of the question in which the layers are split in any way, with their times, if they fit.
@@ -62,7 +91,9 @@ fn every_time(question: &Question) -> Vec<(ParallelConfig, f64)> {
             let dp = gpus / tp / pp;
             for size in divisors(batch / dp).into_iter().filter(|_| batch.is_multiple_of(dp)) {
                 let micro = batch / dp / size;
-                for chunks in (1..=8).filter(|&chunks| chunks == 1 || micro.is_multiple_of(pp)) {
+                let overlaps = question.fixed.moe_overlap.contains(&true);
+                let least = if overlaps { 2 } else { 1 };
+                for chunks in (least..=8).filter(|&chunks| chunks == 1 || micro.is_multiple_of(pp)) {
                     let count = (pp * chunks) as usize;
                     let splits = if count <= question.model.layers + 2 {
                         every_split(question.model.layers, count)
@@ -93,16 +124,23 @@ fn every_time(question: &Question) -> Vec<(ParallelConfig, f64)> {
                                 micro_batch_size: size,
                                 sequence: question.sequence,
                                 layers: Some(layers.clone()),
+                                ep: question.fixed.ep.first().copied().unwrap_or(1),
                                 ..ParallelConfig::default()
                             };
-                            let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout.clone())
-                            else {
-                                continue;
+                            let schedule = match (overlaps, chunks) {
+                                (true, _) => "interleaved-overlap",
+                                (false, 1) => "1f1b",
+                                (false, _) => "interleaved-1f1b",
                             };
-                            let schedule = if chunks == 1 { "1f1b" } else { "interleaved-1f1b" };
-                            let Ok(estimate) = costs.estimate(schedule) else { continue };
-                            if estimate.memory.fullest().total <= question.bytes() {
-                                all.push((layout, estimate.iteration_s));
+                            for options in every_option(question) {
+                                let layout = layout.clone().with_options(options);
+                                let costs = Analytic::new(question.model, question.machine.clone(), layout.clone());
+                                let Some(estimate) = costs.ok().and_then(|costs| costs.estimate(schedule).ok()) else {
+                                    continue;
+                                };
+                                if estimate.memory.fullest().total <= question.bytes() {
+                                    all.push((layout, estimate.iteration_s));
+                                }
                             }
                         }
                     }

@@ -9,6 +9,7 @@ use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
 use pipesim_cost::analytic::{Analytic, default_layers};
+use pipesim_models::layout::StepOptions;
 use pipesim_models::memory::Memory;
 use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
@@ -21,10 +22,12 @@ const MOST_LARGE: usize = 8;
 /// Ops that are simulated to refine the split of one layout, and the least and most steps.
 const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
-/// Largest number of stages between which two layers move at once.
-const FEW_STAGES: usize = 8;
+/// Largest number of stages between which two layers move at once, and between which they move from and to any stages.
+const FEW_STAGES: [usize; 2] = [8, 4];
+/// Largest number of splits that are all tried.
+const FEW_SPLITS: f64 = 500.0;
 /// Layouts whose times are this much above the best one's may become the best.
-const NEAR: f64 = 0.05;
+const NEAR: f64 = 0.1;
 
 /// Returns the number of steps of `ops` ops that refine the split of a layout.
 fn steps(ops: usize) -> usize {
@@ -59,6 +62,7 @@ impl Search<'_> {
         if let Some(found) = refined {
             layout.layers = Some(found.layers);
             layout.recompute = found.recompute;
+            layout = layout.with_options(found.options);
             return Analytic::new(question.model, question.machine.clone(), layout).ok();
         }
         let mut costs = Analytic::new(question.model, question.machine.clone(), layout).ok()?;
@@ -190,44 +194,95 @@ impl Search<'_> {
         climb.offer(&layers);
         let before = layers.clone();
         climb.run(&mut layers);
-        if layers == before || shape.has_default && layers == usual {
+        let options = climb.with_delay(&layers);
+        let is_same = climb.costs.layout.options() == options;
+        if is_same && (layers == before || shape.has_default && layers == usual) {
             return None;
         }
         let outcome = LayoutOutcome::Predicted { bytes: climb.bytes, iteration_s: climb.best };
-        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, outcome })
+        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, options, outcome })
     }
 }
 
 impl Climb<'_> {
-    /// Moves single layers, between few stages also two at once, while that shortens the iteration.
+    /// Tries every split if there are few; otherwise moves single layers, between few stages also two at once, while that shortens the
+    /// iteration.
     fn run(&mut self, layers: &mut [usize]) {
         let stages = layers.len();
+        let least: Vec<usize> = (0..stages).map(|stage| usize::from(stage > 0 && stage + 1 < stages)).collect();
+        let free = layers.iter().sum::<usize>().saturating_sub(least.iter().sum());
+        let count = (1..stages).fold(1.0, |count, stage| count * (free + stage) as f64 / stage as f64);
+        if count <= FEW_SPLITS.min(self.steps as f64) {
+            let mut best = layers.to_vec();
+            self.every(&mut least.clone(), 0, free, &mut best);
+            layers.copy_from_slice(&best);
+            return;
+        }
         // one layer may only help after another
-        let most = if stages <= FEW_STAGES { 2 } else { 1 };
-        let pairs: Vec<(usize, usize, usize)> = (1..=most)
-            .flat_map(|count| (0..stages).map(move |from| (count, from)))
-            .flat_map(|(count, from)| (0..stages).map(move |to| (from, to, count)))
-            .filter(|(from, to, _)| from != to)
-            .collect();
+        let most = if stages <= FEW_STAGES[0] { 2 } else { 1 };
+        let single = |count: usize| {
+            let all = (0..stages).flat_map(|from| (0..stages).map(move |to| (from, to)));
+            all.filter(|(from, to)| from != to).map(move |(from, to)| vec![(from, to); count]).collect::<Vec<_>>()
+        };
+        let mut moves: Vec<Vec<(usize, usize)>> = (1..=most).flat_map(single).collect();
+        if stages <= FEW_STAGES[1] {
+            let ones = single(1);
+            moves.extend(ones.iter().flat_map(|one| ones.iter().map(move |other| [&one[..], other].concat())));
+        }
         // until no pair helps since the last that did
         let (mut at, mut failed) = (0, 0);
-        while failed < pairs.len() && self.steps > 0 {
-            let (from, to, count) = pairs[at];
-            at = (at + 1) % pairs.len();
-            failed += 1;
-            let is_inner = from > 0 && from + 1 < stages;
-            if layers[from] < count + usize::from(is_inner) {
-                continue;
+        while failed < moves.len() && self.steps > 0 {
+            let mut moved: Vec<isize> = layers.iter().map(|&count| count as isize).collect();
+            for &(from, to) in &moves[at] {
+                (moved[from], moved[to]) = (moved[from] - 1, moved[to] + 1);
             }
-            layers[from] -= count;
-            layers[to] += count;
-            if self.offer(layers) {
+            at = (at + 1) % moves.len();
+            failed += 1;
+            // only the first and the last stage may be empty
+            let is_split = |(stage, &count): (usize, &isize)| count >= isize::from(stage > 0 && stage + 1 < stages);
+            let moved = moved.iter().enumerate().all(is_split).then_some(moved);
+            let Some(moved) = moved.map(|moved| moved.into_iter().map(|count| count as usize).collect::<Vec<_>>())
+            else {
+                continue;
+            };
+            if self.offer(&moved) {
+                layers.copy_from_slice(&moved);
                 failed = 0;
-            } else {
-                layers[from] += count;
-                layers[to] -= count;
             }
         }
+    }
+
+    /// Tries every way to add `left` layers to the stages from `stage` on.
+    fn every(&mut self, layers: &mut Vec<usize>, stage: usize, left: usize, best: &mut Vec<usize>) {
+        if stage + 1 == layers.len() {
+            layers[stage] += left;
+            if self.offer(layers) {
+                best.clone_from(layers);
+            }
+            layers[stage] -= left;
+            return;
+        }
+        for more in 0..=left {
+            layers[stage] += more;
+            self.every(layers, stage + 1, left - more, best);
+            layers[stage] -= more;
+        }
+    }
+
+    /// Tries weight gradients apart for the overlap of experts' communication, or not; returns the better options. Which are better depends on
+    /// the stages, not only on their layers.
+    fn with_delay(&mut self, layers: &[usize]) -> StepOptions {
+        let (question, own) = (self.search.question, self.costs.layout.options());
+        if !own.moe_overlap || !question.fixed.delay_wgrad.is_empty() {
+            return own;
+        }
+        let other = StepOptions { delay_wgrad: !own.delay_wgrad, ..own };
+        let layout = self.costs.layout.clone().with_options(other);
+        let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout) else { return own };
+        let usual = std::mem::replace(&mut self.costs, costs);
+        let is_better = self.offer(layers);
+        self.costs = usual;
+        if is_better { other } else { own }
     }
 
     /// Returns whether a split is faster than the best, fits, and is not refused; it is the best then.

@@ -98,6 +98,8 @@ pub struct Search<'a> {
     /// Splits that simulation improved, and the layouts for which it tried.
     refined: Mutex<BTreeMap<Key, RefinedSplit>>,
     climbed: Mutex<BTreeSet<u32>>,
+    /// Least memory of a layout with so many stages, whatever its schedule and split.
+    least: Mutex<BTreeMap<(Key, [u32; 2]), u64>>,
 }
 
 impl<'a> Search<'a> {
@@ -111,8 +113,8 @@ impl<'a> Search<'a> {
             refuse_all(question, framework)?;
         }
         let space = Space::new(question)?;
-        let (orders, known, refined, climbed) = Default::default();
-        Ok(Search { question, space, framework, orders, known, refined, climbed })
+        let (orders, known, refined, climbed, least) = Default::default();
+        Ok(Search { question, space, framework, orders, known, refined, climbed, least })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -140,22 +142,44 @@ impl<'a> Search<'a> {
         self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
     }
 
-    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
-    fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<LayoutOutcome, NoOrder> {
+    /// Returns a lower bound of the memory of a layout.
+    fn least(&self, candidate: &Candidate) -> u64 {
         let shape = self.space.shape(candidate);
-        let mut layout = self.space.layout(self.question, candidate);
-        if layout.recompute == FEWEST {
-            layout.recompute = Recompute::Full;
-        }
-        let memory_model = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack);
-        let least = match shape.moves {
-            true => memory_model.least_of_splits(&shape.placement),
-            false => memory_model.least(&shape.placement, &shape.stages),
+        let model = || {
+            let mut layout = self.space.layout(self.question, candidate);
+            if layout.recompute == FEWEST {
+                layout.recompute = Recompute::Full;
+            }
+            MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
         };
+        if !shape.bounds_splits {
+            return model().least(&shape.placement, &shape.stages);
+        }
+        let (group, _, dp, zero, shard) = key(candidate);
+        let alike = ((group, shape.pp, dp, zero, shard), [shape.placement.stages(), shape.placement.directions()]);
+        let least = || self.least.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = least().get(&alike).copied();
+        known.unwrap_or_else(|| {
+            let found = model().least_of_splits(&shape.placement);
+            least().insert(alike, found);
+            found
+        })
+    }
+
+    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, or its cost is above `most` by a bound, its time is not predicted.
+    fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
+        let shape = self.space.shape(candidate);
+        let least = self.least(candidate);
         if least > bytes {
             return Ok(LayoutOutcome::TooLarge(least));
         }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        if shape.bounds_splits && !shape.moves {
+            let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
+            if bound * self.question.price(self.space.group(candidate).gpus) > most {
+                return Err(NoOrder::Slower);
+            }
+        }
         // rules take longer than the memory of layers that have moved
         if !shape.moves && self.is_refused(shape, &costs) {
             return Ok(LayoutOutcome::Refused);
@@ -253,30 +277,33 @@ impl<'a> Search<'a> {
         matches!(known, Some(LayoutOutcome::Predicted { bytes, .. }) if bytes <= self.question.bytes())
     }
 
-    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
-    fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> LayoutOutcome {
+    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known; `None` if it costs more than `most` by a bound.
+    fn outcome(&self, number: u32, bytes: u64, most: f64, observer: &dyn Observer) -> Option<LayoutOutcome> {
         let outcome = match self.known(number) {
             // known under a smaller limit only
             Some(LayoutOutcome::TooLarge(used)) if used <= bytes => None,
             known => known,
         };
-        let outcome = outcome.unwrap_or_else(|| {
+        let outcome = outcome.or_else(|| {
             let predicted = match self.fits_without(number as usize) {
                 true => Ok(LayoutOutcome::Missing),
-                false => self.predict(&self.space.candidates[number as usize], bytes),
+                false => self.predict(&self.space.candidates[number as usize], bytes, most),
             };
+            if predicted == Err(NoOrder::Slower) {
+                return None;
+            }
             let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
             self.lock().insert(number, outcome);
             // another time this machine may have the memory
             if predicted != Err(NoOrder::Refused) {
                 observer.outcome(number, outcome);
             }
-            outcome
+            Some(outcome)
         });
-        match outcome {
+        outcome.map(|outcome| match outcome {
             LayoutOutcome::Predicted { bytes: used, .. } if used > bytes => LayoutOutcome::TooLarge(used),
             outcome => outcome,
-        }
+        })
     }
 
     /// Returns all known results.
@@ -355,20 +382,25 @@ impl<'a> Search<'a> {
                 found.is_stopped = true;
                 break;
             }
-            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, observer);
+            let worst = found.best.last().filter(|_| found.best.len() >= limits.keep);
+            let most = worst.map_or(f64::INFINITY, |(worst, _)| *worst);
+            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, most, observer);
             let outcomes = results(self.question.host, batch.len(), outcome);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
-                    LayoutOutcome::Missing if self.may_be_alike(&candidates[number as usize]) => Reason::Alike,
-                    LayoutOutcome::Missing => Reason::Schedule,
-                    LayoutOutcome::Refused => Reason::Framework,
-                    LayoutOutcome::TooLarge(_) => Reason::Memory,
-                    LayoutOutcome::Predicted { iteration_s, .. } => {
-                        found.predicted += 1;
-                        let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
-                        found.best.push((iteration_s * price, number));
-                        continue;
-                    }
+                    None => Reason::Slower,
+                    Some(outcome) => match outcome {
+                        LayoutOutcome::Missing if self.may_be_alike(&candidates[number as usize]) => Reason::Alike,
+                        LayoutOutcome::Missing => Reason::Schedule,
+                        LayoutOutcome::Refused => Reason::Framework,
+                        LayoutOutcome::TooLarge(_) => Reason::Memory,
+                        LayoutOutcome::Predicted { iteration_s, .. } => {
+                            found.predicted += 1;
+                            let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
+                            found.best.push((iteration_s * price, number));
+                            continue;
+                        }
+                    },
                 };
                 *found.ruled_out.entry(reason).or_default() += 1;
             }
