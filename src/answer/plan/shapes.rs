@@ -2,7 +2,7 @@
 
 use super::question::{Fixed, Question};
 use super::reason::{PlanError, Reason};
-use super::stacks::Abilities;
+use super::stacks::{Abilities, OVERLAPPED};
 use crate::framework::framework;
 use crate::resolve::{Selection, Variant};
 use pipesim_cost::analytic::default_layers;
@@ -12,8 +12,6 @@ use pipesim_schedule::open::Order;
 use pipesim_schedule::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The schedule of Megatron whose forwards hide the experts' communication of backwards.
-pub(super) const OVERLAPPED: &str = "interleaved-overlap";
 /// Largest number of stages per device that is tried where the layers do not divide.
 const MOST_UNEVEN: u32 = 8;
 

@@ -175,7 +175,7 @@ impl Listing<'_> {
                             [false, true].into_iter().flat_map(|overlaps| shards.iter().map(move |s| (overlaps, *s)))
                         {
                             let group = PlanGroup { overlaps, shard, ..group };
-                            if !able.options(&group).is_empty() {
+                            if !able.options(group.recompute, group.ep > 1, group.overlaps).is_empty() {
                                 self.groups.entry(group).or_default().push((pp, dp));
                             }
                         }
@@ -220,7 +220,7 @@ impl PlanGroup {
         able: &Abilities,
         shapes: &[PlanShape],
     ) -> (StepOptions, Vec<Candidate>) {
-        let (machine, options) = (question.machine.clone(), able.options(self));
+        let (machine, options) = (question.machine.clone(), able.options(self.recompute, self.ep > 1, self.overlaps));
         let Ok(mut costs) = Analytic::with_best(question.model, machine, self.layout(question), options) else {
             return Default::default();
         };

@@ -1,8 +1,6 @@
 //! Layouts that training software supports.
 
 use super::question::Question;
-use super::shapes::OVERLAPPED;
-use super::space::PlanGroup;
 use crate::framework::{facts, framework};
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::Facts;
@@ -11,6 +9,9 @@ use pipesim_models::layout::{
     Attention, CudaGraph, Dispatcher, ParallelConfig, Recompute, RecomputePart, RecomputeParts, StepOptions, Zero,
 };
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The schedule of Megatron whose forwards hide the experts' communication of backwards.
+pub(super) const OVERLAPPED: &str = "interleaved-overlap";
 
 /// Stands for the fewest first layers of each stage that have to be recomputed.
 pub(super) const FEWEST: Recompute = Recompute::Block(0);
@@ -156,9 +157,10 @@ impl Abilities {
         able
     }
 
-    /// Returns the options to try for a group of layouts, the simplest first; none if the software cannot overlap them.
-    pub fn options(&self, group: &PlanGroup) -> &[StepOptions] {
-        self.options.get(&(group.recompute, group.ep > 1, group.overlaps)).map_or(&[], Vec::as_slice)
+    /// Returns the options to try, the simplest first, by what is recomputed, whether tokens are sent to experts, and whether that is
+    /// overlapped; none if the software cannot overlap them.
+    pub fn options(&self, recompute: Recompute, sends: bool, overlaps: bool) -> &[StepOptions] {
+        self.options.get(&(recompute, sends, overlaps)).map_or(&[], Vec::as_slice)
     }
 
     /// Lists the options of Megatron-Core that its rules and the question allow; other software runs with the defaults.
