@@ -2,11 +2,13 @@
 
 use super::gaussian::Cholesky;
 use super::process::StepCalibration;
-use pipesim_answer::plan::{Objective, Plan};
+use pipesim_answer::plan::Plan;
 use serde::Serialize;
 
 /// Number of plans to measure.
 const FIRST: usize = 3;
+/// Number of plans that are chosen from: those after the first ten are slower.
+const CONSIDERED: usize = 10;
 /// Number of draws of all errors; each has a mirrored one.
 const DRAWS: usize = 2048;
 /// Standard deviations from the median to the end of a 90 % interval.
@@ -23,17 +25,19 @@ pub struct FirstTry {
     pub expected_saving: f64,
 }
 
-/// Errors of plans as logarithms: means of ln(cost), and their covariance.
+/// Errors of plans as logarithms: means of ln(time), and their covariance.
 #[derive(Clone, Debug)]
 pub struct Doubt {
-    /// Expected ln(cost) of each plan.
+    /// Expected ln(time) of each plan.
     pub means: Vec<f64>,
     /// Covariance of the logarithms, which a measurement of a plan removes of it.
     pub covariance: Vec<Vec<f64>>,
 }
 
-/// Returns at most three plans to measure, each the one whose time, together with those before it, saves most if the plan is chosen anew.
-pub fn first_tries(plans: &[Plan], objective: Objective, calibration: Option<&StepCalibration>) -> Vec<FirstTry> {
+/// Returns at most three of the first ten `plans` of one number of GPUs to measure, each the one whose time, together with those before it,
+/// saves most if the plan is chosen anew.
+pub fn first_tries(plans: &[Plan], calibration: Option<&StepCalibration>) -> Vec<FirstTry> {
+    let plans = &plans[..plans.len().min(CONSIDERED)];
     let none = StepCalibration::fit(&[]);
     let times: Vec<_> = plans.iter().map(|plan| plan.estimate.time_s).collect();
     let (mut covariance, own) = calibration.unwrap_or(&none).covariance(&times);
@@ -46,18 +50,14 @@ pub fn first_tries(plans: &[Plan], objective: Objective, calibration: Option<&St
         row.iter_mut().zip(plans).for_each(|(entry, other)| *entry *= deviation(one) * deviation(other));
     }
     let mean = |plan: &Plan| {
-        let cost = match objective {
-            Objective::Time => plan.estimate.iteration_s,
-            Objective::TokensPerGpu | Objective::Cost => 1.0 / plan.estimate.tokens_per_second_per_gpu,
-        };
         let [low, high] = ends(plan);
-        cost.ln() + (low + high) / 2.0
+        plan.estimate.iteration_s.ln() + (low + high) / 2.0
     };
     Doubt { means: plans.iter().map(mean).collect(), covariance }.first(FIRST)
 }
 
 impl Doubt {
-    /// Returns at most `count` plans to measure, greedily: the next is the one that lowers the expected least cost most.
+    /// Returns at most `count` plans to measure, greedily: the next is the one that lowers the expected least time most.
     pub fn first(&self, count: usize) -> Vec<FirstTry> {
         let plans = self.means.len();
         let whole = Cholesky::of(plans, |row, column| self.covariance[row][column]);
@@ -80,7 +80,7 @@ impl Doubt {
         tries
     }
 
-    /// Returns the expected least ln(cost) by what is known after `measured` plans were.
+    /// Returns the expected least ln(time) by what is known after `measured` plans were.
     fn expected_least(&self, measured: &[usize], draws: &[Vec<f64>]) -> f64 {
         let of = |row: usize, column: usize| self.covariance[measured[row]][measured[column]];
         let known = Cholesky::of(measured.len(), of);

@@ -178,7 +178,7 @@ impl PlanVerb {
         let margin = plans.plans.first().filter(|_| goes_on).map(|best| margin(&search, best));
         let first = clusters.as_ref().map(Clusters::table);
         let tries = match goes_on && !self.gpus.are_several() {
-            true => first_tries(&plans.plans, question.objective, calibration.as_ref()),
+            true => first_tries(&plans.plans, calibration.as_ref()),
             false => Vec::new(),
         };
         let answer =
