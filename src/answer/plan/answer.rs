@@ -101,8 +101,9 @@ impl Search<'_> {
         };
         // the question itself is the same for all
         let asked = outside(&question.base());
-        let ways =
-            |space: &Space, candidate: &Candidate| outside(&space.layout(question, candidate)).saturating_sub(asked);
+        let ways = |space: &Space, candidate: &Candidate| {
+            self.unlike(candidate, || outside(&space.layout(question, candidate))).saturating_sub(asked)
+        };
         let is_mixture = question.model.experts.is_some();
         let end = |ways: usize| class(machine, &question.base(), is_mixture, ways).factors()[1];
         let most = ways(&self.space, &self.space.candidates[number as usize]);

@@ -145,21 +145,25 @@ impl Search<'_> {
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let limit = near.first().map_or(0.0, |(best, _)| best * (1.0 + NEAR));
         near.retain(|(cost, _)| *cost <= limit);
+        let shapes = &self.space.shapes;
+        let of = |shape: &PlanShape| (shape.schedule.clone(), shape.pp, shape.chunks, shape.names_chunks);
+        let moved = |number: u32| -> Option<Key> {
+            let own = key(&candidates[number as usize]);
+            let is_same = |other: &PlanShape| other.moves && of(other) == of(&shapes[own.1 as usize]);
+            let shape = shapes.iter().position(is_same)? as u32;
+            Some((own.0, shape, own.2, own.3, own.4))
+        };
+        let all: Vec<Key> =
+            numbers.iter().copied().chain(near.into_iter().map(|(_, number)| number)).filter_map(moved).collect();
+        let known: BTreeSet<&Key> = all.iter().collect();
         let moving: BTreeMap<Key, u32> = (0..)
             .zip(candidates)
             .filter(|(_, candidate)| self.space.shape(candidate).moves)
             .map(|(number, candidate)| (key(candidate), number))
+            .filter(|(own, _)| known.contains(own))
             .collect();
-        let shapes = &self.space.shapes;
-        let of = |shape: &PlanShape| (shape.schedule.clone(), shape.pp, shape.chunks, shape.names_chunks);
-        let moved = |number: u32| {
-            let own = key(&candidates[number as usize]);
-            let is_same = |other: &PlanShape| other.moves && of(other) == of(&shapes[own.1 as usize]);
-            let shape = shapes.iter().position(is_same)? as u32;
-            moving.get(&(own.0, shape, own.2, own.3, own.4)).copied()
-        };
         let mut seen = BTreeSet::new();
-        let all = numbers.iter().copied().chain(near.into_iter().map(|(_, number)| number)).filter_map(moved);
+        let all = all.iter().filter_map(|own| moving.get(own).copied());
         let mut work: Vec<u32> = all.filter(|number| seen.insert(*number)).collect();
         work.retain(|number| !self.climbed().contains(number));
         let mut left = MOST_LARGE * MOST_OPS;

@@ -100,6 +100,10 @@ pub struct Search<'a> {
     climbed: Mutex<BTreeSet<u32>>,
     /// Least memory of a layout with so many stages, whatever its schedule and split.
     least: Mutex<BTreeMap<(Key, [u32; 2]), u64>>,
+    /// Lower bounds of costs with the default split, of layouts whose listed bounds are those of every split.
+    bounds: Mutex<BTreeMap<Key, f64>>,
+    /// In how many ways published steps are unlike a layout.
+    unlike: Mutex<BTreeMap<Key, usize>>,
 }
 
 impl<'a> Search<'a> {
@@ -114,7 +118,8 @@ impl<'a> Search<'a> {
         }
         let space = Space::new(question)?;
         let (orders, known, refined, climbed, least) = Default::default();
-        Ok(Search { question, space, framework, orders, known, refined, climbed, least })
+        let (bounds, unlike) = Default::default();
+        Ok(Search { question, space, framework, orders, known, refined, climbed, least, bounds, unlike })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -173,10 +178,16 @@ impl<'a> Search<'a> {
         if least > bytes {
             return Ok(LayoutOutcome::TooLarge(least));
         }
+        let bounds = || self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if bounds().get(&key(candidate)).is_some_and(|bound| *bound > most) {
+            return Err(NoOrder::Slower);
+        }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
         if shape.bounds_splits && !shape.moves {
             let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
-            if bound * self.question.price(self.space.group(candidate).gpus) > most {
+            let bound = bound * self.question.price(self.space.group(candidate).gpus);
+            if bound > most {
+                bounds().insert(key(candidate), bound);
                 return Err(NoOrder::Slower);
             }
         }
@@ -200,6 +211,17 @@ impl<'a> Search<'a> {
         };
         let step = step().ok_or(NoOrder::Missing)?;
         Ok(LayoutOutcome::Predicted { bytes: used, iteration_s: step.iteration() })
+    }
+
+    /// Returns in how many ways published steps are unlike a layout, calculated once by `of`.
+    pub(super) fn unlike(&self, candidate: &Candidate, of: impl FnOnce() -> usize) -> usize {
+        let known = || self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().get(&key(candidate)).copied();
+        found.unwrap_or_else(|| {
+            let found = of();
+            known().insert(key(candidate), found);
+            found
+        })
     }
 
     /// Returns what is known of a layout for the framework's rules.

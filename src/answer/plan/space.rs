@@ -228,7 +228,10 @@ impl PlanGroup {
         let mut found = Vec::new();
         let price = question.price(self.gpus);
         // the times of layers are the same for all pipelines of a group
-        let times = [false, true].map(|splits| costs.split_times(splits));
+        let times = [false, true].map(|splits| {
+            let is_used = shapes.iter().any(|shape| shape.bounds_splits && shape.splits == splits);
+            is_used.then(|| costs.split_times(splits))
+        });
         for &(pp, dp) in pipelines {
             let micro = question.batch / dp / self.micro_batch_size;
             let mut known: BTreeMap<(u32, Zero, Option<u32>), f64> = BTreeMap::new();
@@ -252,15 +255,14 @@ impl PlanGroup {
                     let shards = if gathers { vec![self.shard] } else { able.shards(&costs.layout, question) };
                     for shard in shards {
                         costs.layout.shard = shard;
-                        let mut least = || match shape.bounds_splits {
-                            true => {
-                                let times = &times[usize::from(shape.splits)];
+                        let mut least = || match &times[usize::from(shape.splits)] {
+                            Some(times) if shape.bounds_splits => {
                                 let pipeline =
                                     || costs.least_pipeline(times, &shapes[shape.piped_as as usize].placement);
                                 let pipeline = *pipelines.entry(shape.piped_as).or_insert_with(pipeline);
                                 costs.least_of_splits(pipeline, times, &shape.placement, &shape.stages)
                             }
-                            false => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
+                            _ => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
                         };
                         let bound = *known.entry((shape.bounded_as, zero, shard)).or_insert_with(&mut least) * price;
                         // smaller groups take more memory
