@@ -282,7 +282,7 @@ fn plans_of_a_thousand_layouts_are_their_predictions() {
     for (model, hardware_name, stack_name, gpus, batch, sequence) in [
         ("llama-3-8b", "h100-sxm", "megatron-core", 16, 64, 4096),
         ("llama-3-8b", "gb200", "torchtitan", 8, 24, 8192),
-        ("gpt-3-175b", "a100-sxm-80gb", "megatron-lm", 64, 64, 2048),
+        ("gpt-3-175b", "a100-sxm-80gb", "megatron-lm", 32, 32, 2048),
         ("gpt2-xl", "a100-sxm-80gb", "megatron-deepspeed", 12, 48, 1024),
         ("qwen3-30b-a3b", "h100-sxm", "megatron-core", 16, 32, 2048),
         ("mixtral-8x7b", "h100-sxm", "torchtitan", 16, 32, 4096),
@@ -357,7 +357,7 @@ fn models_have_an_answer_or_a_reason() {
     // one in four, with models of every family
     for name in model_names().step_by(4) {
         let sizes = transformer_named(&name).unwrap();
-        let question = Question::new(sizes, machine("h100-sxm", 80.0, STACK), 16, 16, 256);
+        let question = Question::new(sizes, machine("h100-sxm", 160.0, STACK), 8, 8, 256);
         match plan(&question, BTreeMap::new(), &Silent) {
             Ok(plans) => assert!(!plans.plans.is_empty(), "{name}"),
             Err(error) => assert!(error.to_string().contains("found"), "{name}: {error}"),

@@ -132,8 +132,8 @@ fn every_layout(question: &Question) -> Vec<ParallelConfig> {
     all
 }
 
-/// The least time of each layout with any split of the layers and any options, of those that fit.
-fn every_time(question: &Question) -> BTreeMap<Known, (f64, ParallelConfig)> {
+/// The least time of each layout with any split of the layers and any options, of those that fit into `bytes`.
+fn every_time(question: &Question, bytes: u64) -> BTreeMap<Known, (f64, ParallelConfig)> {
     let mut least = BTreeMap::new();
     for layout in every_layout(question) {
         let schedule = match (question.fixed.moe_overlap.contains(&true), layout.chunks) {
@@ -150,7 +150,7 @@ fn every_time(question: &Question) -> BTreeMap<Known, (f64, ParallelConfig)> {
                 let Ok(estimate) = costs.estimate(schedule) else { continue };
                 let time = estimate.iteration_s;
                 let known = least.entry(known(&costs.layout)).or_insert((f64::INFINITY, costs.layout.clone()));
-                if time < known.0 && estimate.memory.fullest().total <= question.bytes() {
+                if time < known.0 && estimate.memory.fullest().total <= bytes {
                     *known = (time, costs.layout.clone());
                 }
             }
@@ -164,11 +164,11 @@ fn every_time(question: &Question) -> BTreeMap<Known, (f64, ParallelConfig)> {
 /// questions.
 #[test]
 fn no_split_beats_the_plans() {
-    let number = std::env::var("PIPESIM_PLANS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let number = std::env::var("PIPESIM_PLANS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let (mut dice, mut compared, mut wrong) = (Dice(49), [0; 2], Vec::new());
     for _ in 0..number {
         let question = small_question(&mut dice);
-        let every = every_time(&question);
+        let every = every_time(&question, question.bytes());
         let Ok(search) = Search::new(&question) else { continue };
         for candidate in search.space.candidates.iter().filter(|candidate| search.space.shape(candidate).moves) {
             let layout = search.space.layout(&question, candidate);
@@ -197,12 +197,19 @@ fn no_split_beats_the_plans() {
             let of = |layout: &ParallelConfig| (layout.tp, layout.pp, layout.micro_batch_size);
             of(layout) == of(&first.layout)
         };
-        let like = every.values().filter(|(_, layout)| is_like(layout)).min_by(|a, b| a.0.total_cmp(&b.0));
-        if let Some((time, layout)) = like {
-            compared[1] += 1;
-            if first.estimate.iteration_s > time * 1.001 {
-                wrong.push(format!("{}: plan 1, {:?}, instead of {time} of {layout:?}", what(), first.layout));
-            }
+        let fastest_like = |bytes: u64| {
+            let every = if bytes == question.bytes() { every.clone() } else { every_time(&question, bytes) };
+            every.into_values().filter(|(_, layout)| is_like(layout)).min_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        let is_slower = |other: &(f64, ParallelConfig)| first.estimate.iteration_s > other.0 * 1.001;
+        let mut like = fastest_like(question.bytes());
+        compared[1] += usize::from(like.is_some());
+        // plan 1 leaves the mean error of predicted memory if it can
+        if like.as_ref().is_some_and(is_slower) && first.memory_bytes() <= question.safe_bytes() {
+            like = fastest_like(question.safe_bytes());
+        }
+        if let Some((time, layout)) = like.filter(is_slower) {
+            wrong.push(format!("{}: plan 1, {:?}, instead of {time} of {layout:?}", what(), first.layout));
         }
     }
     assert!(wrong.is_empty(), "{} wrong of {number}:\n{}", wrong.len(), wrong.join("\n"));

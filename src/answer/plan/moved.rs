@@ -1,6 +1,7 @@
 //! Layers that are moved between stages for the costs of a layout: first so that the busiest device is as light as possible and every
 //! device fits, then, for the best layouts, step by step as the simulated iteration tells.
 
+use super::answer::RESOLUTION;
 use super::journal::LayoutOutcome;
 use super::orders::Ordered;
 use super::search::Search;
@@ -17,8 +18,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest number of layouts whose splits are refined at once, and of these as many as take this many times the ops of one.
-const MOST_LAYOUTS: usize = 128;
+const MOST_LAYOUTS: usize = 256;
 const MOST_LARGE: usize = 8;
+/// Ops that are simulated to find splits of layouts that do not fit with theirs.
+const MOST_UNFIT: usize = 750_000;
 /// Ops that are simulated to refine the split of one layout, and the least and most steps.
 const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
@@ -28,6 +31,17 @@ const FEW_STAGES: [usize; 2] = [8, 4];
 const FEW_SPLITS: f64 = 500.0;
 /// Layouts whose times are this much above the best one's may become the best.
 const NEAR: f64 = 0.1;
+
+/// Returns the fewest layers of a stage: only the first and the last may be empty.
+fn least(stage: usize, stages: usize) -> usize {
+    usize::from(stage > 0 && stage + 1 < stages)
+}
+
+/// Returns the number of splits of `layers` layers over `stages` stages.
+fn splits(layers: usize, stages: usize) -> f64 {
+    let free = layers.saturating_sub((0..stages).map(|stage| least(stage, stages)).sum());
+    (1..stages).fold(1.0, |count, stage| count * (free + stage) as f64 / stage as f64)
+}
 
 /// Returns the number of steps of `ops` ops that refine the split of a layout.
 fn steps(ops: usize) -> usize {
@@ -143,8 +157,15 @@ impl Search<'_> {
         let mut near: Vec<(f64, u32)> =
             outcomes.iter().filter_map(|(&number, outcome)| Some((cost(number, outcome)?, number))).collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let limit = near.first().map_or(0.0, |(best, _)| best * (1.0 + NEAR));
-        near.retain(|(cost, _)| *cost <= limit);
+        let best = near.first().map_or(0.0, |(best, _)| *best);
+        // another of few splits may be much faster, or fit
+        let count = |candidate: &Candidate| {
+            splits(self.question.model.layers, self.space.shape(candidate).placement.stages() as usize)
+        };
+        let may = |candidate: &Candidate| {
+            candidate.bound <= best * (1.0 + RESOLUTION) && count(candidate) <= FEW_SPLITS && allows(candidate)
+        };
+        near.retain(|(cost, number)| *cost <= best * (1.0 + NEAR) || may(&candidates[*number as usize]));
         let shapes = &self.space.shapes;
         let of = |shape: &PlanShape| (shape.schedule.clone(), shape.pp, shape.chunks, shape.names_chunks);
         let moved = |number: u32| -> Option<Key> {
@@ -167,13 +188,30 @@ impl Search<'_> {
         let mut work: Vec<u32> = all.filter(|number| seen.insert(*number)).collect();
         work.retain(|number| !self.climbed().contains(number));
         let mut left = MOST_LARGE * MOST_OPS;
-        let may = |number: &u32| {
+        let within = |number: &u32| {
             let candidate = &candidates[*number as usize];
             let ops = 2 * candidate.micro as usize * self.space.shape(candidate).placement.stages() as usize;
             left = left.saturating_sub(ops * steps(ops));
             left > 0
         };
-        work = work.into_iter().take_while(may).take(MOST_LAYOUTS).collect();
+        work = work.into_iter().take_while(within).take(MOST_LAYOUTS).collect();
+        let mut left = MOST_UNFIT as f64;
+        let is_unfit = |number: u32, outcome: &LayoutOutcome| {
+            let candidate = &candidates[number as usize];
+            matches!(outcome, LayoutOutcome::TooLarge(_) | LayoutOutcome::Missing)
+                && self.space.shape(candidate).moves
+                && may(candidate)
+                && self.least(candidate) <= self.question.bytes()
+        };
+        let unfit = outcomes.iter().filter(|(number, outcome)| is_unfit(**number, outcome)).map(|(number, _)| *number);
+        let unfit = unfit.filter(|number| !work.contains(number) && !self.climbed().contains(number));
+        let unfit = unfit.take_while(|number| {
+            let candidate = &candidates[*number as usize];
+            left -= count(candidate) * f64::from(2 * candidate.micro * self.space.shape(candidate).placement.stages());
+            left >= 0.0
+        });
+        let unfit: Vec<u32> = unfit.collect();
+        work.extend(unfit);
         self.climbed().extend(&work);
         let found = results(self.question.host, work.len(), |which| self.climb(&candidates[work[which] as usize]));
         for (number, found) in work.iter().zip(found) {
@@ -198,7 +236,7 @@ impl Search<'_> {
         climb.offer(&layers);
         let before = layers.clone();
         climb.run(&mut layers);
-        let options = climb.with_delay(&layers);
+        let options = climb.with_delay(&mut layers);
         let is_same = climb.costs.layout.options() == options;
         if is_same && (layers == before || shape.has_default && layers == usual) {
             return None;
@@ -213,12 +251,11 @@ impl Climb<'_> {
     /// iteration.
     fn run(&mut self, layers: &mut [usize]) {
         let stages = layers.len();
-        let least: Vec<usize> = (0..stages).map(|stage| usize::from(stage > 0 && stage + 1 < stages)).collect();
-        let free = layers.iter().sum::<usize>().saturating_sub(least.iter().sum());
-        let count = (1..stages).fold(1.0, |count, stage| count * (free + stage) as f64 / stage as f64);
-        if count <= FEW_SPLITS.min(self.steps as f64) {
-            let mut best = layers.to_vec();
-            self.every(&mut least.clone(), 0, free, &mut best);
+        let all = layers.iter().sum::<usize>();
+        if splits(all, stages) <= FEW_SPLITS.min(self.steps as f64) {
+            let mut first: Vec<usize> = (0..stages).map(|stage| least(stage, stages)).collect();
+            let (left, mut best) = (all.saturating_sub(first.iter().sum()), layers.to_vec());
+            self.every(&mut first, 0, left, &mut best);
             layers.copy_from_slice(&best);
             return;
         }
@@ -243,7 +280,7 @@ impl Climb<'_> {
             at = (at + 1) % moves.len();
             failed += 1;
             // only the first and the last stage may be empty
-            let is_split = |(stage, &count): (usize, &isize)| count >= isize::from(stage > 0 && stage + 1 < stages);
+            let is_split = |(stage, &count): (usize, &isize)| count >= least(stage, stages) as isize;
             let moved = moved.iter().enumerate().all(is_split).then_some(moved);
             let Some(moved) = moved.map(|moved| moved.into_iter().map(|count| count as usize).collect::<Vec<_>>())
             else {
@@ -273,9 +310,9 @@ impl Climb<'_> {
         }
     }
 
-    /// Tries weight gradients apart for the overlap of experts' communication, or not; returns the better options. Which are better depends on
-    /// the stages, not only on their layers.
-    fn with_delay(&mut self, layers: &[usize]) -> StepOptions {
+    /// Tries splits with weight gradients apart for the overlap of experts' communication, or not; returns the better options. Which are better
+    /// depends on the stages, not only on their layers.
+    fn with_delay(&mut self, layers: &mut [usize]) -> StepOptions {
         let (question, own) = (self.search.question, self.costs.layout.options());
         if !own.moe_overlap || !question.fixed.delay_wgrad.is_empty() {
             return own;
@@ -283,10 +320,12 @@ impl Climb<'_> {
         let other = StepOptions { delay_wgrad: !own.delay_wgrad, ..own };
         let layout = self.costs.layout.clone().with_options(other);
         let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout) else { return own };
-        let usual = std::mem::replace(&mut self.costs, costs);
-        let is_better = self.offer(layers);
+        let (usual, before) = (std::mem::replace(&mut self.costs, costs), self.best);
+        self.steps = steps(self.ordered.graph.len());
+        self.offer(layers);
+        self.run(layers);
         self.costs = usual;
-        if is_better { other } else { own }
+        if self.best < before { other } else { own }
     }
 
     /// Returns whether a split is faster than the best, fits, and is not refused; it is the best then.

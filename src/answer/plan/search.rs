@@ -148,7 +148,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns a lower bound of the memory of a layout.
-    fn least(&self, candidate: &Candidate) -> u64 {
+    pub(super) fn least(&self, candidate: &Candidate) -> u64 {
         let shape = self.space.shape(candidate);
         let model = || {
             let mut layout = self.space.layout(self.question, candidate);
