@@ -35,7 +35,7 @@ pub mod models {
     pub use pipesim_models::hull::{GROUPS as HULL_GROUPS, Hull, HullPoint};
     pub use pipesim_models::layout::{
         Attention, CudaGraph, Dispatcher, ParallelConfig, ParallelConfigError, Precision, Recompute, RecomputePart,
-        RecomputeParts, Routing, Zero, micro_batches,
+        RecomputeParts, Routing, StepOptions, Zero, micro_batches,
     };
     pub use pipesim_models::memory::{DeviceMemory, Memory, MemoryModel, MixtureMemory, SavedActivations};
     pub use pipesim_models::model_spec::gpt2::Config as Gpt2Config;
@@ -68,7 +68,7 @@ pub mod plans {
     pub use pipesim_answer::plan::{
         Candidate, Fixed, FoundLayouts, Front, Journal, LayoutOutcome, Limits, Names, NearbyPlan, Objective, Observer,
         Plan, PlanError, PlanGroup, PlanReport, PlanShape, Plans, Preference, Question, RESERVE, RESOLUTION, Reason,
-        Remedy, Search, Silent, Space, Target, Variation, flags, fronts, heat_map, plan, sensitivities, why,
+        Remedy, Risk, Search, Silent, Space, Target, Variation, flags, fronts, heat_map, plan, sensitivities, why,
     };
 }
 

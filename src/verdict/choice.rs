@@ -1,5 +1,6 @@
 //! The plan to take in a few lines: its figures, why it is the one, what it leaves of the memory, and what else may be as good.
 
+use crate::calibration::FirstTry;
 use pipesim_answer::plan::{Candidate, MEMORY_ERROR, Plan, PlanReport, RESOLUTION, Search, Space};
 use pipesim_models::layout::{Recompute, Zero};
 use pipesim_report::{changed, gibibytes, number, percent, quantity};
@@ -65,11 +66,13 @@ fn layout(plan: &Plan) -> String {
     add(own.recompute != Recompute::None, format!("recompute {}", own.recompute));
     add(own.zero != Zero::None, format!("ZeRO {}", own.zero));
     add(own.shard.is_some(), format!("shard {}", own.shard.unwrap_or_default()));
+    add(!own.options().words().is_empty(), own.options().words());
+    add(own.optimizer_offload > 0.0, format!("optimizer offload {}", own.optimizer_offload));
     words.join(", ")
 }
 
 /// Returns the answer in at most six lines: what was asked, plan 1, why, what it leaves of the memory, and plans of other degrees.
-pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>) -> Vec<String> {
+pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>, tries: &[FirstTry]) -> Vec<String> {
     let question = report.search.question;
     let Some(best) = report.plans.plans.first() else { return Vec::new() };
     let estimate = &best.estimate;
@@ -98,7 +101,7 @@ pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>) -> Vec<Stri
     ];
     lines.push(why(report, best));
     lines.extend(margin.filter(|margin| !margin.sentence.is_empty()).map(|margin| margin.sentence.clone()));
-    lines.push(others(report, best));
+    lines.push(others(report, best) + &measured_first(tries));
     lines
 }
 
@@ -119,6 +122,16 @@ fn why(report: &PlanReport<'_>, best: &Plan) -> String {
     let outside =
         if estimate.outside.is_empty() { String::new() } else { format!("; {}", estimate.outside.join("; ")) };
     format!("{} of it is computation{loss}{near}{outside}.", percent(parts[0].seconds / estimate.iteration_s))
+}
+
+/// Says which plans to measure first.
+fn measured_first(tries: &[FirstTry]) -> String {
+    let plans: Vec<String> = tries.iter().map(|one| one.plan.to_string()).collect();
+    match plans.split_last() {
+        None => String::new(),
+        Some((last, [])) => format!(" Measure plan {last} first (`calibrate`)."),
+        Some((last, others)) => format!(" Measure plans {} and {last} first (`calibrate`).", others.join(", ")),
+    }
 }
 
 /// Returns the degrees of a plan in words.

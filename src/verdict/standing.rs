@@ -205,10 +205,16 @@ impl Mine<'_> {
     ) -> Result<Option<Plan>, PlanError> {
         let is_fixed = |at: usize| !free.contains(&at) && at + 1 < all.len();
         let fixed = all.iter().enumerate().filter(|(at, _)| is_fixed(*at));
-        let text = fixed.map(|(_, (name, value))| format!("{name}={value}")).collect::<Vec<_>>().join(",");
+        let options = self.plan.layout.options();
+        let text: String = fixed.map(|(_, (name, value))| format!("{name}={value},")).collect();
+        let text = format!(
+            "{text}dispatcher={},cuda-graph={},moe-overlap={},delay-wgrad={}",
+            options.dispatcher, options.cuda_graph, options.moe_overlap, options.delay_wgrad
+        );
         let asked = self.report.search.question;
         let gpus = u32::try_from(self.plan.layout.gpus()).into_iter().collect();
-        let question = plan::Question { fixed: Fixed::parse(&text)?, gpus, keep, ..asked.clone() };
+        let question =
+            plan::Question { fixed: Fixed::parse(&text).map_err(PlanError::Refused)?, gpus, keep, ..asked.clone() };
         // without an answer, no layout is like that, or none fits
         let found = Search::new(&question).and_then(|search| search.plans(&Silent)).ok();
         let plans = found.map_or_else(Vec::new, |found| found.plans);

@@ -30,7 +30,7 @@ fn plans_printed_for_a_framework_are_read_back() {
     for (model, gpus, batch, stack, target, head) in [
         ("llama-3-8b", 32, 256, "megatron-core", "megatron", ""),
         ("mixtral-8x7b", 64, 256, "megatron-core", "megatron", ""),
-        ("deepseek-v3", 256, 2048, "megatron-core", "megatron", ""),
+        ("deepseek-v3", 128, 256, "megatron-core --fix cp=1,tp=1", "megatron", ""),
         ("llama-3-8b", 16, 64, "torchtitan", "torchtitan", titan),
         ("llama-3-70b", 64, 128, "megatron-bridge", "megatron-bridge", ""),
         // with states that groups of replicas share

@@ -227,7 +227,7 @@ fn files_and_formats_hold_the_plans() {
 #[test]
 fn the_answer_comes_first_and_tables_on_demand() {
     let mixture = "plan --model qwen3-30b-a3b --hardware h100-sxm --gpus 16 --batch 64 --seq 2048 -q";
-    let tight = "plan --model llama-3-70b --hardware h100-sxm --gpus 64 --batch 128 --seq 8192 -q";
+    let tight = &format!("{SMALL} --memory-cap 8GiB");
     for question in [SMALL, mixture, tight] {
         let (answer, text) = (json(&format!("{question} --format json")), run(question).1);
         let first: Vec<&str> = text.split("\n\n").next().unwrap().lines().collect();
@@ -251,10 +251,10 @@ fn the_answer_comes_first_and_tables_on_demand() {
 /// `even` takes the fastest prediction, `low` leaves the mean error of predicted memory.
 #[test]
 fn a_risk_changes_which_plan_is_taken() {
-    let tight = "plan --model llama-3-70b --hardware h100-sxm --gpus 64 --batch 128 --seq 8192 -q --format json --risk";
+    let tight = format!("{SMALL} --memory-cap 8GiB --format json --risk");
     let [low, usual, even] = ["low", "usual", "even"].map(|risk| json(&format!("{tight} {risk}")));
     let seconds = |plan: &Value| plan["iteration_s"].as_f64().unwrap();
-    let limit = f64::from(1 << 30) * 80.0 / 1.056;
+    let limit = f64::from(1 << 30) * 8.0 / 1.056;
     for plan in low["plans"].as_array().unwrap() {
         assert!(plan["memory_bytes"].as_f64().unwrap() <= limit, "{plan}");
     }

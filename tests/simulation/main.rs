@@ -35,6 +35,7 @@ mod overlap;
 mod papers;
 mod pictures;
 mod plan;
+mod plan_neighbours;
 mod plan_splits;
 mod plots;
 mod questions;

@@ -35,6 +35,7 @@ fn predicted(question: &Question, layout: &ParallelConfig, schedule: &str) -> Op
 
 /// All layouts of Megatron-Core with the default split of layers, written down without the search's own lists.
 fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
+    let cuda_graph = question.fixed.cuda_graph[0];
     let (gpus, batch) = (question.gpus[0], question.batch);
     let layers = question.model.layers as u32;
     let mut all = Vec::new();
@@ -71,6 +72,7 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
                                         zero,
                                         sequence_parallel,
                                         sequence: question.sequence,
+                                        cuda_graph,
                                         ..ParallelConfig::default()
                                     };
                                     // Megatron-LM cuts each sequence, not all tokens of a micro-batch
@@ -104,13 +106,14 @@ fn every_layout(question: &Question) -> Vec<(ParallelConfig, &'static str)> {
 #[test]
 fn the_search_finds_what_predicting_every_layout_finds() {
     let cases = [
-        ("gpt2-medium", 4, 80.0, 8, 8.0),
-        ("gpt2-medium", 4, 9.0, 8, 8.0),
-        ("gpt2", 6, 4.5, 12, 8.0),
-        ("gpt2", 8, 80.0, 8, 2.0),
+        ("gpt2-medium", 4, 80.0, 8, 8.0, "none"),
+        ("gpt2-medium", 4, 9.0, 8, 8.0, "full"),
+        ("gpt2", 6, 4.5, 12, 8.0, "none"),
+        ("gpt2", 8, 80.0, 8, 2.0, "full"),
     ];
-    for (model, gpus, gib, batch, node) in cases {
+    for (model, gpus, gib, batch, node, graph) in cases {
         let mut question = question(model, gpus, gib, batch);
+        question.fixed.cuda_graph = vec![graph.parse().unwrap()];
         question.machine.hardware.gpus_per_node = node;
         question.keep = 5;
         let plans = plan(&question, BTreeMap::new(), &Silent).unwrap();
@@ -279,7 +282,7 @@ fn plans_of_a_thousand_layouts_are_their_predictions() {
     for (model, hardware_name, stack_name, gpus, batch, sequence) in [
         ("llama-3-8b", "h100-sxm", "megatron-core", 16, 64, 4096),
         ("llama-3-8b", "gb200", "torchtitan", 8, 24, 8192),
-        ("gpt-3-175b", "a100-sxm-80gb", "megatron-lm", 64, 64, 2048),
+        ("gpt-3-175b", "a100-sxm-80gb", "megatron-lm", 32, 32, 2048),
         ("gpt2-xl", "a100-sxm-80gb", "megatron-deepspeed", 12, 48, 1024),
         ("qwen3-30b-a3b", "h100-sxm", "megatron-core", 16, 32, 2048),
         ("mixtral-8x7b", "h100-sxm", "torchtitan", 16, 32, 4096),
@@ -354,7 +357,7 @@ fn models_have_an_answer_or_a_reason() {
     // one in four, with models of every family
     for name in model_names().step_by(4) {
         let sizes = transformer_named(&name).unwrap();
-        let question = Question::new(sizes, machine("h100-sxm", 80.0, STACK), 16, 16, 256);
+        let question = Question::new(sizes, machine("h100-sxm", 160.0, STACK), 8, 8, 256);
         match plan(&question, BTreeMap::new(), &Silent) {
             Ok(plans) => assert!(!plans.plans.is_empty(), "{name}"),
             Err(error) => assert!(error.to_string().contains("found"), "{name}: {error}"),

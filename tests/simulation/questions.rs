@@ -35,7 +35,7 @@ fn random_question(dice: &mut Dice) -> (plans::Question, &'static str, &'static 
 }
 
 /// The question of `predict` about a layout.
-fn asked(layout: &ParallelConfig, schedule: &str, names_chunks: bool, model: &str, machine: &str) -> Question {
+pub fn asked(layout: &ParallelConfig, schedule: &str, names_chunks: bool, model: &str, machine: &str) -> Question {
     Question {
         schedule: vec![schedule.to_string()],
         stages: vec![layout.pp],
@@ -59,6 +59,10 @@ fn asked(layout: &ParallelConfig, schedule: &str, names_chunks: bool, model: &st
         attention: layout.attention,
         ep: layout.ep,
         etp: Some(layout.etp),
+        dispatcher: layout.dispatcher,
+        cuda_graph: layout.cuda_graph,
+        moe_overlap: layout.moe_overlap,
+        delay_wgrad: layout.delay_wgrad,
         ..Question::default()
     }
 }

@@ -4,7 +4,7 @@ use pipesim_answer::question::Question;
 use pipesim_answer::resolve::Files;
 use pipesim_cost::analytic::StepTime;
 use pipesim_verdict::calibration::{
-    LeftOutError, MeasuredLayout, Prior, StepCalibration, is_log, logged_run, measured_runs,
+    Doubt, LeftOutError, MeasuredLayout, Prior, StepCalibration, is_log, logged_run, measured_runs,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -349,4 +349,30 @@ fn the_book_states_the_errors_of_the_file() {
             }
         }
     }
+}
+
+/// What measuring one of two plans saves is known in closed form (Clark, Operations Research 9, 1961): with logarithms d apart and a standard
+/// deviation s of the measured one, min(0, d + s z) is lower by s φ(d / s) - d (1 - Φ(d / s)). Of two plans whose errors are the same, only
+/// one is measured.
+#[test]
+fn the_first_plans_to_measure_are_those_that_tell_most() {
+    let normal = |x: f64| (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    let above = |x: f64| {
+        let steps = 20_000;
+        let width = 8.0 / f64::from(steps);
+        (0..steps).map(|step| normal(x + (f64::from(step) + 0.5) * width) * width).sum::<f64>()
+    };
+    for (distance, deviation) in [(0.0, 0.1), (0.05, 0.1), (0.1, 0.05)] {
+        let square = deviation * deviation;
+        let doubt = Doubt { means: vec![0.0, distance], covariance: vec![vec![1e-9, 0.0], vec![0.0, square]] };
+        let first = doubt.first(1);
+        let saved = deviation * normal(distance / deviation) - distance * above(distance / deviation);
+        let own = first.first().map_or(0.0, |one| -(1.0 - one.expected_saving).ln());
+        assert!((own - saved).abs() < 0.03 * deviation, "{distance}, {deviation}: {own}, not {saved}");
+        assert!(first.iter().all(|one| one.plan == 2));
+    }
+    // the second plan's error is the first one's; the third plan's is its own
+    let covariance = vec![vec![0.01, 0.01, 0.0], vec![0.01, 0.01, 0.0], vec![0.0, 0.0, 0.01]];
+    let first = Doubt { means: vec![0.0, 0.001, 0.002], covariance }.first(3);
+    assert!(first.len() == 2 && first.iter().any(|one| one.plan == 3), "{first:?}");
 }

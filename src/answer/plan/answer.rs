@@ -4,7 +4,7 @@ use super::journal::LayoutOutcome;
 use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::search::{Limits, Observer, Search, Silent};
-use super::space::{Candidate, Space};
+use super::space::{Candidate, Key, Space, key};
 use crate::question::Risk;
 use crate::step_estimate::{StepEstimate, class};
 use pipesim_cost::analytic::GpuGroup;
@@ -101,8 +101,9 @@ impl Search<'_> {
         };
         // the question itself is the same for all
         let asked = outside(&question.base());
-        let ways =
-            |space: &Space, candidate: &Candidate| outside(&space.layout(question, candidate)).saturating_sub(asked);
+        let ways = |space: &Space, candidate: &Candidate| {
+            self.unlike(candidate, || outside(&space.layout(question, candidate))).saturating_sub(asked)
+        };
         let is_mixture = question.model.experts.is_some();
         let end = |ways: usize| class(machine, &question.base(), is_mixture, ways).factors()[1];
         let most = ways(&self.space, &self.space.candidates[number as usize]);
@@ -120,11 +121,13 @@ impl Search<'_> {
             candidate.bound <= limit && !space.shape(candidate).is_open && ways(space, candidate) <= most
         };
         let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
-        let keys: BTreeSet<Preference> = near.map(|candidate| preference(self, candidate)).collect();
+        let near: BTreeMap<Key, Preference> =
+            near.map(|candidate| (key(candidate), preference(self, candidate))).collect();
+        let keys: BTreeSet<Preference> = near.values().copied().collect();
         let simplest = |bytes: u64| {
             keys.iter().find_map(|wanted| {
-                let allows = |space: &Space, candidate: &Candidate| {
-                    preference(self, candidate) == *wanted && is_near(space, candidate)
+                let allows = |_: &Space, candidate: &Candidate| {
+                    candidate.bound <= limit && near.get(&key(candidate)) == Some(wanted)
                 };
                 let found = self.best(&Limits { keep: 1, bytes, allows: &allows }, &Silent);
                 found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// Settings that say how a model is laid out on GPUs, which a search chooses.
 const LAYOUT: &str = "schedule stages micro only chunks set slice-lengths overlap max-ticks max-ops effort layers layout balance tp dp cp \
                       micro-batch-size recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel ep etp rounds \
-                      max-active-stages unshard-lookahead defer-reduce-grad-wait";
+                      max-active-stages unshard-lookahead dispatcher cuda-graph moe-overlap delay-wgrad defer-reduce-grad-wait";
 
 fn missing(setting: &str) -> Error {
     usage(format!("expected `{setting}` of a model to plan, found none; give `{setting}`"))

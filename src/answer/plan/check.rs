@@ -19,7 +19,7 @@ const MORE: [u32; 4] = [2, 4, 8, 16];
 pub const MOST_GPUS: u32 = 1 << 20;
 
 /// Fixed values in the order in which leaving one out is tried.
-const RELAXED: &str = "recompute shard zero sequence-parallel micro-batch-size layers chunks dp cp ep tp pp";
+const RELAXED: &str = "recompute shard zero sequence-parallel dispatcher cuda-graph moe-overlap delay-wgrad optimizer-offload micro-batch-size layers chunks dp cp ep tp pp";
 
 fn refuse<T>(expected: impl Into<String>, found: impl ToString, remedy: impl Into<Remedy>) -> Result<T, PlanError> {
     Err(PlanError::new(expected, found, remedy))
@@ -197,8 +197,12 @@ fn relaxed(question: &Question) -> impl Iterator<Item = (Remedy, Question)> {
         (other.fixed != question.fixed).then_some((Remedy::Unfix(key), other))
     });
     let any = Question { schedules: Vec::new(), ..question.clone() };
+    let mut offloaded = question.clone();
+    offloaded.fixed.optimizer_offload = Some(1.0);
+    let offloads = Abilities::of(&question.machine.stack).recompute_parts && question.fixed.optimizer_offload.is_none();
+    let offloaded = offloads.then_some(("give `fix` optimizer-offload=1".into(), offloaded));
     let schedules = (!question.schedules.is_empty()).then_some(("leave `schedules` out".into(), any));
-    fixed.chain(schedules)
+    fixed.chain(schedules).chain(offloaded)
 }
 
 fn fits(question: &Question) -> bool {

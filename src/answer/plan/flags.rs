@@ -147,6 +147,10 @@ impl Flags<'_> {
         add(l.zero != Zero::None, format!("--zero {}", l.zero));
         add(l.shard.is_some(), format!("--shard {}", l.shard.unwrap_or_default()));
         add(l.sequence_parallel, "--sequence-parallel".to_string());
+        for (name, value) in l.options().named() {
+            add(true, format!("--{name} {value}").trim_end().to_string());
+        }
+        add(l.optimizer_offload > 0.0, format!("--optimizer-offload {}", l.optimizer_offload));
         add(names.stack != pipesim_models::hardware::STACKS[0], format!("--stack {}", shell_quoted(&names.stack)));
         if let Some(version) = &names.framework_version {
             add(true, format!("--framework-version {}", shell_quoted(version)));

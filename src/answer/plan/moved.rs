@@ -1,6 +1,7 @@
 //! Layers that are moved between stages for the costs of a layout: first so that the busiest device is as light as possible and every
 //! device fits, then, for the best layouts, step by step as the simulated iteration tells.
 
+use super::answer::RESOLUTION;
 use super::journal::LayoutOutcome;
 use super::orders::Ordered;
 use super::search::Search;
@@ -9,6 +10,7 @@ use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
 use pipesim_cost::analytic::{Analytic, default_layers};
+use pipesim_models::layout::StepOptions;
 use pipesim_models::memory::Memory;
 use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
@@ -16,15 +18,30 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest number of layouts whose splits are refined at once, and of these as many as take this many times the ops of one.
-const MOST_LAYOUTS: usize = 128;
+const MOST_LAYOUTS: usize = 256;
 const MOST_LARGE: usize = 8;
+/// Ops that are simulated to find splits of layouts that do not fit with theirs.
+const MOST_UNFIT: usize = 750_000;
 /// Ops that are simulated to refine the split of one layout, and the least and most steps.
 const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
-/// Largest number of stages between which two layers move at once.
-const FEW_STAGES: usize = 8;
+/// Largest number of stages between which two layers move at once, and between which they move from and to any stages.
+const FEW_STAGES: [usize; 2] = [8, 4];
+/// Largest number of splits that are all tried.
+const FEW_SPLITS: f64 = 500.0;
 /// Layouts whose times are this much above the best one's may become the best.
-const NEAR: f64 = 0.05;
+const NEAR: f64 = 0.1;
+
+/// Returns the fewest layers of a stage: only the first and the last may be empty.
+fn least(stage: usize, stages: usize) -> usize {
+    usize::from(stage > 0 && stage + 1 < stages)
+}
+
+/// Returns the number of splits of `layers` layers over `stages` stages.
+fn splits(layers: usize, stages: usize) -> f64 {
+    let free = layers.saturating_sub((0..stages).map(|stage| least(stage, stages)).sum());
+    (1..stages).fold(1.0, |count, stage| count * (free + stage) as f64 / stage as f64)
+}
 
 /// Returns the number of steps of `ops` ops that refine the split of a layout.
 fn steps(ops: usize) -> usize {
@@ -59,6 +76,7 @@ impl Search<'_> {
         if let Some(found) = refined {
             layout.layers = Some(found.layers);
             layout.recompute = found.recompute;
+            layout = layout.with_options(found.options);
             return Analytic::new(question.model, question.machine.clone(), layout).ok();
         }
         let mut costs = Analytic::new(question.model, question.machine.clone(), layout).ok()?;
@@ -139,33 +157,61 @@ impl Search<'_> {
         let mut near: Vec<(f64, u32)> =
             outcomes.iter().filter_map(|(&number, outcome)| Some((cost(number, outcome)?, number))).collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let limit = near.first().map_or(0.0, |(best, _)| best * (1.0 + NEAR));
-        near.retain(|(cost, _)| *cost <= limit);
+        let best = near.first().map_or(0.0, |(best, _)| *best);
+        // another of few splits may be much faster, or fit
+        let count = |candidate: &Candidate| {
+            splits(self.question.model.layers, self.space.shape(candidate).placement.stages() as usize)
+        };
+        let may = |candidate: &Candidate| {
+            candidate.bound <= best * (1.0 + RESOLUTION) && count(candidate) <= FEW_SPLITS && allows(candidate)
+        };
+        near.retain(|(cost, number)| *cost <= best * (1.0 + NEAR) || may(&candidates[*number as usize]));
+        let shapes = &self.space.shapes;
+        let of = |shape: &PlanShape| (shape.schedule.clone(), shape.pp, shape.chunks, shape.names_chunks);
+        let moved = |number: u32| -> Option<Key> {
+            let own = key(&candidates[number as usize]);
+            let is_same = |other: &PlanShape| other.moves && of(other) == of(&shapes[own.1 as usize]);
+            let shape = shapes.iter().position(is_same)? as u32;
+            Some((own.0, shape, own.2, own.3, own.4))
+        };
+        let all: Vec<Key> =
+            numbers.iter().copied().chain(near.into_iter().map(|(_, number)| number)).filter_map(moved).collect();
+        let known: BTreeSet<&Key> = all.iter().collect();
         let moving: BTreeMap<Key, u32> = (0..)
             .zip(candidates)
             .filter(|(_, candidate)| self.space.shape(candidate).moves)
             .map(|(number, candidate)| (key(candidate), number))
+            .filter(|(own, _)| known.contains(own))
             .collect();
-        let shapes = &self.space.shapes;
-        let of = |shape: &PlanShape| (shape.schedule.clone(), shape.pp, shape.chunks, shape.names_chunks);
-        let moved = |number: u32| {
-            let own = key(&candidates[number as usize]);
-            let is_same = |other: &PlanShape| other.moves && of(other) == of(&shapes[own.1 as usize]);
-            let shape = shapes.iter().position(is_same)? as u32;
-            moving.get(&(own.0, shape, own.2, own.3, own.4)).copied()
-        };
         let mut seen = BTreeSet::new();
-        let all = numbers.iter().copied().chain(near.into_iter().map(|(_, number)| number)).filter_map(moved);
+        let all = all.iter().filter_map(|own| moving.get(own).copied());
         let mut work: Vec<u32> = all.filter(|number| seen.insert(*number)).collect();
         work.retain(|number| !self.climbed().contains(number));
         let mut left = MOST_LARGE * MOST_OPS;
-        let may = |number: &u32| {
+        let within = |number: &u32| {
             let candidate = &candidates[*number as usize];
             let ops = 2 * candidate.micro as usize * self.space.shape(candidate).placement.stages() as usize;
             left = left.saturating_sub(ops * steps(ops));
             left > 0
         };
-        work = work.into_iter().take_while(may).take(MOST_LAYOUTS).collect();
+        work = work.into_iter().take_while(within).take(MOST_LAYOUTS).collect();
+        let mut left = MOST_UNFIT as f64;
+        let is_unfit = |number: u32, outcome: &LayoutOutcome| {
+            let candidate = &candidates[number as usize];
+            matches!(outcome, LayoutOutcome::TooLarge(_) | LayoutOutcome::Missing)
+                && self.space.shape(candidate).moves
+                && may(candidate)
+                && self.least(candidate) <= self.question.bytes()
+        };
+        let unfit = outcomes.iter().filter(|(number, outcome)| is_unfit(**number, outcome)).map(|(number, _)| *number);
+        let unfit = unfit.filter(|number| !work.contains(number) && !self.climbed().contains(number));
+        let unfit = unfit.take_while(|number| {
+            let candidate = &candidates[*number as usize];
+            left -= count(candidate) * f64::from(2 * candidate.micro * self.space.shape(candidate).placement.stages());
+            left >= 0.0
+        });
+        let unfit: Vec<u32> = unfit.collect();
+        work.extend(unfit);
         self.climbed().extend(&work);
         let found = results(self.question.host, work.len(), |which| self.climb(&candidates[work[which] as usize]));
         for (number, found) in work.iter().zip(found) {
@@ -190,44 +236,96 @@ impl Search<'_> {
         climb.offer(&layers);
         let before = layers.clone();
         climb.run(&mut layers);
-        if layers == before || shape.has_default && layers == usual {
+        let options = climb.with_delay(&mut layers);
+        let is_same = climb.costs.layout.options() == options;
+        if is_same && (layers == before || shape.has_default && layers == usual) {
             return None;
         }
         let outcome = LayoutOutcome::Predicted { bytes: climb.bytes, iteration_s: climb.best };
-        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, outcome })
+        Some(RefinedSplit { layers, recompute: climb.costs.layout.recompute, options, outcome })
     }
 }
 
 impl Climb<'_> {
-    /// Moves single layers, between few stages also two at once, while that shortens the iteration.
+    /// Tries every split if there are few; otherwise moves single layers, between few stages also two at once, while that shortens the
+    /// iteration.
     fn run(&mut self, layers: &mut [usize]) {
         let stages = layers.len();
+        let all = layers.iter().sum::<usize>();
+        if splits(all, stages) <= FEW_SPLITS.min(self.steps as f64) {
+            let mut first: Vec<usize> = (0..stages).map(|stage| least(stage, stages)).collect();
+            let (left, mut best) = (all.saturating_sub(first.iter().sum()), layers.to_vec());
+            self.every(&mut first, 0, left, &mut best);
+            layers.copy_from_slice(&best);
+            return;
+        }
         // one layer may only help after another
-        let most = if stages <= FEW_STAGES { 2 } else { 1 };
-        let pairs: Vec<(usize, usize, usize)> = (1..=most)
-            .flat_map(|count| (0..stages).map(move |from| (count, from)))
-            .flat_map(|(count, from)| (0..stages).map(move |to| (from, to, count)))
-            .filter(|(from, to, _)| from != to)
-            .collect();
+        let most = if stages <= FEW_STAGES[0] { 2 } else { 1 };
+        let single = |count: usize| {
+            let all = (0..stages).flat_map(|from| (0..stages).map(move |to| (from, to)));
+            all.filter(|(from, to)| from != to).map(move |(from, to)| vec![(from, to); count]).collect::<Vec<_>>()
+        };
+        let mut moves: Vec<Vec<(usize, usize)>> = (1..=most).flat_map(single).collect();
+        if stages <= FEW_STAGES[1] {
+            let ones = single(1);
+            moves.extend(ones.iter().flat_map(|one| ones.iter().map(move |other| [&one[..], other].concat())));
+        }
         // until no pair helps since the last that did
         let (mut at, mut failed) = (0, 0);
-        while failed < pairs.len() && self.steps > 0 {
-            let (from, to, count) = pairs[at];
-            at = (at + 1) % pairs.len();
-            failed += 1;
-            let is_inner = from > 0 && from + 1 < stages;
-            if layers[from] < count + usize::from(is_inner) {
-                continue;
+        while failed < moves.len() && self.steps > 0 {
+            let mut moved: Vec<isize> = layers.iter().map(|&count| count as isize).collect();
+            for &(from, to) in &moves[at] {
+                (moved[from], moved[to]) = (moved[from] - 1, moved[to] + 1);
             }
-            layers[from] -= count;
-            layers[to] += count;
-            if self.offer(layers) {
+            at = (at + 1) % moves.len();
+            failed += 1;
+            // only the first and the last stage may be empty
+            let is_split = |(stage, &count): (usize, &isize)| count >= least(stage, stages) as isize;
+            let moved = moved.iter().enumerate().all(is_split).then_some(moved);
+            let Some(moved) = moved.map(|moved| moved.into_iter().map(|count| count as usize).collect::<Vec<_>>())
+            else {
+                continue;
+            };
+            if self.offer(&moved) {
+                layers.copy_from_slice(&moved);
                 failed = 0;
-            } else {
-                layers[from] += count;
-                layers[to] -= count;
             }
         }
+    }
+
+    /// Tries every way to add `left` layers to the stages from `stage` on.
+    fn every(&mut self, layers: &mut Vec<usize>, stage: usize, left: usize, best: &mut Vec<usize>) {
+        if stage + 1 == layers.len() {
+            layers[stage] += left;
+            if self.offer(layers) {
+                best.clone_from(layers);
+            }
+            layers[stage] -= left;
+            return;
+        }
+        for more in 0..=left {
+            layers[stage] += more;
+            self.every(layers, stage + 1, left - more, best);
+            layers[stage] -= more;
+        }
+    }
+
+    /// Tries splits with weight gradients apart for the overlap of experts' communication, or not; returns the better options. Which are better
+    /// depends on the stages, not only on their layers.
+    fn with_delay(&mut self, layers: &mut [usize]) -> StepOptions {
+        let (question, own) = (self.search.question, self.costs.layout.options());
+        if !own.moe_overlap || !question.fixed.delay_wgrad.is_empty() {
+            return own;
+        }
+        let other = StepOptions { delay_wgrad: !own.delay_wgrad, ..own };
+        let layout = self.costs.layout.clone().with_options(other);
+        let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout) else { return own };
+        let (usual, before) = (std::mem::replace(&mut self.costs, costs), self.best);
+        self.steps = steps(self.ordered.graph.len());
+        self.offer(layers);
+        self.run(layers);
+        self.costs = usual;
+        if self.best < before { other } else { own }
     }
 
     /// Returns whether a split is faster than the best, fits, and is not refused; it is the best then.

@@ -7,7 +7,7 @@ use crate::resolve::Selection;
 use pipesim_cost::analytic::Analytic;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::open::{OpenSchedule, Order};
-use pipesim_schedule::schedule::Schedule;
+use pipesim_schedule::schedule::{Overlap, Schedule};
 use pipesim_sim::ordering::{Effort, order_ops_with};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +41,8 @@ enum CachedOrder {
 pub enum NoOrder {
     /// The schedule does not exist for these numbers.
     Missing,
+    /// A bound of its cost is above what was asked for.
+    Slower,
     /// This machine lacks the memory or a thread to evaluate it now.
     Refused,
 }
@@ -112,7 +114,8 @@ fn compiled(question: &Question, shape: &PlanShape, micro: u32) -> Result<Cached
         Ok(Order::Fixed(schedule)) if schedule.is_beyond_microbatches() => Err(NoOrder::Missing),
         Ok(Order::Open(open)) => Ok(CachedOrder::Open(Arc::new(open))),
         Ok(Order::Fixed(schedule)) => {
-            let graph = TaskGraph::new(schedule).map_err(|_| NoOrder::Missing)?;
+            let overlap = if shape.overlaps { Overlap::Streams } else { Overlap::default() };
+            let graph = TaskGraph::with_overlap(schedule, overlap).map_err(|_| NoOrder::Missing)?;
             Ok(CachedOrder::Fixed(Arc::new(Ordered::new(graph))))
         }
         Err(error) if error.is_unavailable() => Err(NoOrder::Refused),

@@ -45,6 +45,8 @@ fn difference(plan: &Plan, other: &Plan) -> String {
         a.sequence_parallel != b.sequence_parallel,
         format!("sequence parallelism {}", if b.sequence_parallel { "on" } else { "off" }),
     );
+    let options = if b.options().words().is_empty() { "default options".to_string() } else { b.options().words() };
+    add(a.options() != b.options(), options);
     if words.is_empty() { "the same layout".to_string() } else { words.join(", ") }
 }
 
@@ -110,17 +112,6 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
     [first + &unlike, beats(search, best, fastest, nearby)]
 }
 
-/// What is not searched for mixtures of experts.
-const UNSEARCHED: &str = " Not searched: dispatchers, overlap of experts' communication and CUDA graphs; compare them with the options dispatcher, \
-                          moe-overlap and cuda-graph of predict.";
-
-/// Returns whether the software has options for mixtures of experts that plans do not choose.
-fn has_options_of_mixtures(search: &Search<'_>) -> bool {
-    let stack = &search.question.machine.stack.name;
-    search.question.model.experts.is_some()
-        && ["megatron-core", "megatron-bridge"].iter().any(|name| stack.starts_with(name))
-}
-
 /// Returns the changes that would beat the best plan.
 fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) -> String {
     let speed = best.estimate.tokens_per_second_per_gpu * best.estimate.iteration_s / fastest;
@@ -146,9 +137,8 @@ fn beats(search: &Search<'_>, best: &Plan, fastest: f64, nearby: &[NearbyPlan]) 
             ways.push(format!("{what} ({}, {} tokens/s)", difference(best, plan), changed(gain)));
         }
     }
-    let said = match ways.len() {
+    match ways.len() {
         0 => "More memory, faster links or a larger batch would gain less than 0.5 %.".to_string(),
         _ => format!("What would beat it: {}.", ways.join("; ")),
-    };
-    said + if has_options_of_mixtures(search) { UNSEARCHED } else { "" }
+    }
 }

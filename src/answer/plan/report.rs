@@ -42,6 +42,9 @@ const COLUMNS: [(&str, &str); 27] = [
     ("tie", "/tie"),
 ];
 
+/// Label of the user's own layout.
+const YOURS: &str = "yours";
+
 /// The best plans with everything that is shown of them.
 pub struct PlanReport<'a> {
     pub search: &'a Search<'a>,
@@ -162,7 +165,20 @@ impl PlanReport<'_> {
             cells
         };
         let tie = |plan: &Plan| if plan.is_tie { " tie" } else { "" };
-        let rows = self.labelled(|rank, plan| format!("{rank}{}", tie(plan))).map(row).collect();
+        let degrees =
+            |plan: &Plan| [plan.layout.gpus(), plan.layout.tp.into(), plan.layout.pp.into(), plan.layout.dp.into()];
+        let mut labelled: Vec<(usize, (String, &Plan))> = Vec::new();
+        for (label, plan) in self.labelled(|rank, plan| format!("{rank}{}", tie(plan))) {
+            let same = labelled.iter().find(|(_, (_, other))| degrees(other) == degrees(plan)).map(|(row, _)| *row);
+            let (row, label) = match (label.as_str(), same) {
+                (YOURS, _) => (usize::MAX, label),
+                (_, Some(row)) => (row, format!("  {label}")),
+                _ => (labelled.len(), label),
+            };
+            labelled.push((row, (label, plan)));
+        }
+        labelled.sort_by_key(|(row, _)| *row);
+        let rows = labelled.into_iter().map(|(_, labelled)| row(labelled)).collect();
         let caption = format!(
             "Best layouts of {} ({} G parameters) for {} sequences of {} tokens per step, with {}, within {}{}",
             self.names.model,
@@ -189,7 +205,7 @@ impl PlanReport<'_> {
     /// Returns the plans with their labels, by rank from 1, and the layout that is shown below them.
     fn labelled(&self, label: impl Fn(usize, &Plan) -> String) -> impl Iterator<Item = (String, &Plan)> {
         let plans = (1..).zip(&self.plans.plans).map(move |(rank, plan)| (label(rank, plan), plan));
-        plans.chain(self.mine.iter().map(|plan| ("yours".to_string(), plan)))
+        plans.chain(self.mine.iter().map(|plan| (YOURS.to_string(), plan)))
     }
 
     fn times_table(&self) -> Table {
@@ -262,6 +278,12 @@ impl PlanReport<'_> {
         });
         if let Some(shard) = l.shard {
             found["shard"] = shard.into();
+        }
+        for (name, value) in l.options().named() {
+            found[name.replace('-', "_")] = if value.is_empty() { true.into() } else { value.into() };
+        }
+        if l.optimizer_offload > 0.0 {
+            found["optimizer_offload"] = l.optimizer_offload.into();
         }
         found
     }

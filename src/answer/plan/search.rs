@@ -98,6 +98,12 @@ pub struct Search<'a> {
     /// Splits that simulation improved, and the layouts for which it tried.
     refined: Mutex<BTreeMap<Key, RefinedSplit>>,
     climbed: Mutex<BTreeSet<u32>>,
+    /// Least memory of a layout with so many stages, whatever its schedule and split.
+    least: Mutex<BTreeMap<(Key, [u32; 2]), u64>>,
+    /// Lower bounds of costs with the default split, of layouts whose listed bounds are those of every split.
+    bounds: Mutex<BTreeMap<Key, f64>>,
+    /// In how many ways published steps are unlike a layout.
+    unlike: Mutex<BTreeMap<Key, usize>>,
 }
 
 impl<'a> Search<'a> {
@@ -111,8 +117,9 @@ impl<'a> Search<'a> {
             refuse_all(question, framework)?;
         }
         let space = Space::new(question)?;
-        let (orders, known, refined, climbed) = Default::default();
-        Ok(Search { question, space, framework, orders, known, refined, climbed })
+        let (orders, known, refined, climbed, least) = Default::default();
+        let (bounds, unlike) = Default::default();
+        Ok(Search { question, space, framework, orders, known, refined, climbed, least, bounds, unlike })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -140,22 +147,50 @@ impl<'a> Search<'a> {
         self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
     }
 
-    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, its time is not predicted.
-    fn predict(&self, candidate: &Candidate, bytes: u64) -> Result<LayoutOutcome, NoOrder> {
+    /// Returns a lower bound of the memory of a layout.
+    pub(super) fn least(&self, candidate: &Candidate) -> u64 {
         let shape = self.space.shape(candidate);
-        let mut layout = self.space.layout(self.question, candidate);
-        if layout.recompute == FEWEST {
-            layout.recompute = Recompute::Full;
-        }
-        let memory_model = MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack);
-        let least = match shape.moves {
-            true => memory_model.least_of_splits(&shape.placement),
-            false => memory_model.least(&shape.placement, &shape.stages),
+        let model = || {
+            let mut layout = self.space.layout(self.question, candidate);
+            if layout.recompute == FEWEST {
+                layout.recompute = Recompute::Full;
+            }
+            MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
         };
+        if !shape.bounds_splits {
+            return model().least(&shape.placement, &shape.stages);
+        }
+        let (group, _, dp, zero, shard) = key(candidate);
+        let alike = ((group, shape.pp, dp, zero, shard), [shape.placement.stages(), shape.placement.directions()]);
+        let least = || self.least.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = least().get(&alike).copied();
+        known.unwrap_or_else(|| {
+            let found = model().least_of_splits(&shape.placement);
+            least().insert(alike, found);
+            found
+        })
+    }
+
+    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, or its cost is above `most` by a bound, its time is not predicted.
+    fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
+        let shape = self.space.shape(candidate);
+        let least = self.least(candidate);
         if least > bytes {
             return Ok(LayoutOutcome::TooLarge(least));
         }
+        let bounds = || self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if bounds().get(&key(candidate)).is_some_and(|bound| *bound > most) {
+            return Err(NoOrder::Slower);
+        }
         let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        if shape.bounds_splits && !shape.moves {
+            let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
+            let bound = bound * self.question.price(self.space.group(candidate).gpus);
+            if bound > most {
+                bounds().insert(key(candidate), bound);
+                return Err(NoOrder::Slower);
+            }
+        }
         // rules take longer than the memory of layers that have moved
         if !shape.moves && self.is_refused(shape, &costs) {
             return Ok(LayoutOutcome::Refused);
@@ -176,6 +211,17 @@ impl<'a> Search<'a> {
         };
         let step = step().ok_or(NoOrder::Missing)?;
         Ok(LayoutOutcome::Predicted { bytes: used, iteration_s: step.iteration() })
+    }
+
+    /// Returns in how many ways published steps are unlike a layout, calculated once by `of`.
+    pub(super) fn unlike(&self, candidate: &Candidate, of: impl FnOnce() -> usize) -> usize {
+        let known = || self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().get(&key(candidate)).copied();
+        found.unwrap_or_else(|| {
+            let found = of();
+            known().insert(key(candidate), found);
+            found
+        })
     }
 
     /// Returns what is known of a layout for the framework's rules.
@@ -253,30 +299,33 @@ impl<'a> Search<'a> {
         matches!(known, Some(LayoutOutcome::Predicted { bytes, .. }) if bytes <= self.question.bytes())
     }
 
-    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known.
-    fn outcome(&self, number: u32, bytes: u64, observer: &dyn Observer) -> LayoutOutcome {
+    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known; `None` if it costs more than `most` by a bound.
+    fn outcome(&self, number: u32, bytes: u64, most: f64, observer: &dyn Observer) -> Option<LayoutOutcome> {
         let outcome = match self.known(number) {
             // known under a smaller limit only
             Some(LayoutOutcome::TooLarge(used)) if used <= bytes => None,
             known => known,
         };
-        let outcome = outcome.unwrap_or_else(|| {
+        let outcome = outcome.or_else(|| {
             let predicted = match self.fits_without(number as usize) {
                 true => Ok(LayoutOutcome::Missing),
-                false => self.predict(&self.space.candidates[number as usize], bytes),
+                false => self.predict(&self.space.candidates[number as usize], bytes, most),
             };
+            if predicted == Err(NoOrder::Slower) {
+                return None;
+            }
             let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
             self.lock().insert(number, outcome);
             // another time this machine may have the memory
             if predicted != Err(NoOrder::Refused) {
                 observer.outcome(number, outcome);
             }
-            outcome
+            Some(outcome)
         });
-        match outcome {
+        outcome.map(|outcome| match outcome {
             LayoutOutcome::Predicted { bytes: used, .. } if used > bytes => LayoutOutcome::TooLarge(used),
             outcome => outcome,
-        }
+        })
     }
 
     /// Returns all known results.
@@ -355,20 +404,25 @@ impl<'a> Search<'a> {
                 found.is_stopped = true;
                 break;
             }
-            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, observer);
+            let worst = found.best.last().filter(|_| found.best.len() >= limits.keep);
+            let most = worst.map_or(f64::INFINITY, |(worst, _)| *worst);
+            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, most, observer);
             let outcomes = results(self.question.host, batch.len(), outcome);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
-                    LayoutOutcome::Missing if self.may_be_alike(&candidates[number as usize]) => Reason::Alike,
-                    LayoutOutcome::Missing => Reason::Schedule,
-                    LayoutOutcome::Refused => Reason::Framework,
-                    LayoutOutcome::TooLarge(_) => Reason::Memory,
-                    LayoutOutcome::Predicted { iteration_s, .. } => {
-                        found.predicted += 1;
-                        let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
-                        found.best.push((iteration_s * price, number));
-                        continue;
-                    }
+                    None => Reason::Slower,
+                    Some(outcome) => match outcome {
+                        LayoutOutcome::Missing if self.may_be_alike(&candidates[number as usize]) => Reason::Alike,
+                        LayoutOutcome::Missing => Reason::Schedule,
+                        LayoutOutcome::Refused => Reason::Framework,
+                        LayoutOutcome::TooLarge(_) => Reason::Memory,
+                        LayoutOutcome::Predicted { iteration_s, .. } => {
+                            found.predicted += 1;
+                            let price = self.question.price(self.space.group(&candidates[number as usize]).gpus);
+                            found.best.push((iteration_s * price, number));
+                            continue;
+                        }
+                    },
                 };
                 *found.ruled_out.entry(reason).or_default() += 1;
             }

@@ -2,7 +2,7 @@
 
 use super::question::{Fixed, Question};
 use super::reason::{PlanError, Reason};
-use super::stacks::Abilities;
+use super::stacks::{Abilities, OVERLAPPED};
 use crate::framework::framework;
 use crate::resolve::{Selection, Variant};
 use pipesim_cost::analytic::default_layers;
@@ -43,6 +43,12 @@ pub struct PlanShape {
     pub alike: Vec<u32>,
     /// The first shape with the same bounds.
     pub bounded_as: u32,
+    /// Whether its bounds are those of every split of its layers, since another shape moves them.
+    pub bounds_splits: bool,
+    /// The shape whose bound of the pipeline is its own, too.
+    pub piped_as: u32,
+    /// Whether forwards hide the experts' communication of backwards.
+    pub overlaps: bool,
 }
 
 /// Returns the pipelines of all `depths`.
@@ -55,7 +61,11 @@ pub fn shapes(
     let spec = question.model.spec();
     let mut shapes = Vec::new();
     for &pp in depths {
-        let names = if pp == 1 { vec!["1f1b".to_string()] } else { able.schedules.clone() };
+        let mut names = able.schedules.clone();
+        if pp == 1 {
+            names.retain(|name| name == OVERLAPPED);
+            names.insert(0, "1f1b".to_string());
+        }
         for name in names {
             for pipeline in pipelines(question, able, &name, pp, ruled_out)? {
                 let found = pipeline.with_splits(question, able, &spec);
@@ -69,6 +79,20 @@ pub fn shapes(
     for number in 0..shapes.len() {
         let same = shapes[..number].iter().position(|other| other.has_bounds_of(&shapes[number]));
         shapes[number].bounded_as = same.unwrap_or(number) as u32;
+    }
+    // with several stages per device in a loop, further stages only add layers that cannot move
+    let key = |shape: &PlanShape| (shape.bounds_splits && shape.is_looped()).then_some((shape.pp, shape.splits));
+    let mut fewest: BTreeMap<(u32, bool), usize> = BTreeMap::new();
+    for number in 0..shapes.len() {
+        let Some(own) = key(&shapes[number]) else { continue };
+        let known = fewest.entry(own).or_insert(number);
+        if shapes[number].chunks < shapes[*known].chunks {
+            *known = number;
+        }
+    }
+    for shape in &mut shapes {
+        let same = key(shape).and_then(|own| fewest.get(&own).copied());
+        shape.piped_as = same.map_or(shape.bounded_as, |same| same as u32);
     }
     Ok(shapes)
 }
@@ -105,7 +129,9 @@ fn pipelines(
     let takes = selection.takes(&variant).map_err(PlanError::refused)?;
     let has_own = variant.options.contains_key("v") || !takes.chunks || pp == 1;
     let mut counts: Vec<Option<u32>> = vec![None];
-    if !has_own {
+    if pp == 1 && variant.base == OVERLAPPED {
+        counts = vec![Some(1)];
+    } else if !has_own {
         counts = chunk_counts(question, able, pp).into_iter().map(Some).collect();
         // a schedule that leaves the number open has one stage per device by default
         let default = selection.order(name).ok().map(|found| found.order.placement().chunks());
@@ -130,13 +156,16 @@ fn pipelines(
                 names_chunks: chunks.is_some(),
                 splits: order.splits_backward(),
                 is_open: matches!(order, Order::Open(_)),
-                needs_rounds: variant.base == "interleaved-1f1b" && pp > 1,
+                needs_rounds: ["interleaved-1f1b", OVERLAPPED].contains(&variant.base.as_str()) && pp > 1,
                 layers: None,
                 moves: false,
                 has_default: false,
                 stages: Vec::new(),
                 alike: Vec::new(),
                 bounded_as: 0,
+                bounds_splits: false,
+                piped_as: 0,
+                overlaps: variant.base == OVERLAPPED && question.model.experts.is_some(),
                 placement,
             });
         }
@@ -202,14 +231,24 @@ impl PlanShape {
         let some = some_split(spec.outline().layers(), count).filter(|_| moves);
         if let Some(stages) = some.and_then(|some| spec.split(count, Some(&some)).ok()) {
             found.push(PlanShape { moves, has_default: !found.is_empty(), ..self.with(None, stages) });
+            found.iter_mut().for_each(|shape| shape.bounds_splits = true);
         }
         found
     }
 
     /// Returns whether the bounds of both are the same in all layouts.
     fn has_bounds_of(&self, other: &PlanShape) -> bool {
-        let of = |shape: &PlanShape| (shape.pp, shape.chunks, shape.splits, shape.moves);
-        of(self) == of(other) && self.placement == other.placement && (self.moves || self.stages == other.stages)
+        let of = |shape: &PlanShape| (shape.pp, shape.chunks, shape.splits, shape.bounds_splits);
+        of(self) == of(other)
+            && self.placement == other.placement
+            && (self.bounds_splits || self.stages == other.stages)
+    }
+
+    /// Returns whether device r has the stages r, r + p, r + 2 p, ..., at least two of them.
+    fn is_looped(&self) -> bool {
+        let (placement, p) = (&self.placement, self.placement.devices());
+        let is_own = |stage: u32| placement.device_of_stage(stage, 0) == stage % p;
+        self.chunks > 1 && placement.directions() == 1 && (0..placement.stages()).all(is_own)
     }
 
     /// Returns the shape with a split of the layers.

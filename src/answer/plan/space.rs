@@ -7,7 +7,7 @@ use super::shapes::{PlanShape, shapes};
 use super::stacks::Abilities;
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
-use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
+use pipesim_models::layout::{ParallelConfig, Recompute, StepOptions, Zero};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of layouts of a question.
@@ -28,6 +28,8 @@ pub struct PlanGroup {
     pub micro_batch_size: u32,
     pub sequence_parallel: bool,
     pub recompute: Recompute,
+    /// Whether forwards hide the experts' communication of backwards.
+    pub overlaps: bool,
     /// The data-parallel degree if weights are sharded: they are gathered in every pass.
     pub gathered_by: Option<u32>,
     /// How many of the replicas share weights then, if not all.
@@ -56,6 +58,7 @@ pub(super) type Key = (u32, u32, u32, Zero, Option<u32>);
 pub(super) struct RefinedSplit {
     pub layers: Vec<usize>,
     pub recompute: Recompute,
+    pub options: StepOptions,
     pub outcome: LayoutOutcome,
 }
 
@@ -68,6 +71,8 @@ pub(super) fn key(candidate: &Candidate) -> Key {
 #[derive(Debug)]
 pub struct Space {
     pub groups: Vec<PlanGroup>,
+    /// By group, the options that make its layers fastest.
+    pub options: Vec<StepOptions>,
     pub shapes: Vec<PlanShape>,
     pub candidates: Vec<Candidate>,
     /// Layouts that cannot exist.
@@ -155,6 +160,7 @@ impl Listing<'_> {
                         micro_batch_size: size,
                         sequence_parallel,
                         recompute: Recompute::None,
+                        overlaps: false,
                         gathered_by: None,
                         shard: None,
                     };
@@ -165,8 +171,13 @@ impl Listing<'_> {
                     {
                         let group = PlanGroup { recompute, gathered_by: whole.then_some(dp), ..group };
                         let shards = if whole { able.shards(&group.layout(question), question) } else { vec![None] };
-                        for shard in shards {
-                            self.groups.entry(PlanGroup { shard, ..group }).or_default().push((pp, dp));
+                        for (overlaps, shard) in
+                            [false, true].into_iter().flat_map(|overlaps| shards.iter().map(move |s| (overlaps, *s)))
+                        {
+                            let group = PlanGroup { overlaps, shard, ..group };
+                            if !able.options(group.recompute, group.ep > 1, group.overlaps).is_empty() {
+                                self.groups.entry(group).or_default().push((pp, dp));
+                            }
                         }
                     }
                 }
@@ -208,20 +219,27 @@ impl PlanGroup {
         question: &Question,
         able: &Abilities,
         shapes: &[PlanShape],
-    ) -> Vec<Candidate> {
-        let Ok(mut costs) = Analytic::new(question.model, question.machine.clone(), self.layout(question)) else {
-            return Vec::new();
+    ) -> (StepOptions, Vec<Candidate>) {
+        let (machine, options) = (question.machine.clone(), able.options(self.recompute, self.ep > 1, self.overlaps));
+        let Ok(mut costs) = Analytic::with_best(question.model, machine, self.layout(question), options) else {
+            return Default::default();
         };
+        let options = costs.layout.options();
         let mut found = Vec::new();
         let price = question.price(self.gpus);
         // the times of layers are the same for all pipelines of a group
-        let times = [false, true].map(|splits| costs.split_times(splits));
+        let times = [false, true].map(|splits| {
+            let is_used = shapes.iter().any(|shape| shape.bounds_splits && shape.splits == splits);
+            is_used.then(|| costs.split_times(splits))
+        });
         for &(pp, dp) in pipelines {
             let micro = question.batch / dp / self.micro_batch_size;
             let mut known: BTreeMap<(u32, Zero, Option<u32>), f64> = BTreeMap::new();
             let mut pipelines: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
-            for (shape, which) in shapes.iter().zip(0..).filter(|(shape, _)| shape.pp == pp) {
-                if shape.needs_rounds && !micro.is_multiple_of(pp) {
+            let is_own = |(shape, _): &(&PlanShape, u32)| shape.pp == pp && shape.overlaps == self.overlaps;
+            for (shape, which) in shapes.iter().zip(0..).filter(is_own) {
+                // a single micro-batch has no other one to run next to
+                if shape.needs_rounds && !micro.is_multiple_of(pp) || shape.overlaps && micro == 1 {
                     continue;
                 }
                 (costs.layout.pp, costs.layout.dp, costs.layout.micro) = (pp, dp, micro);
@@ -237,14 +255,14 @@ impl PlanGroup {
                     let shards = if gathers { vec![self.shard] } else { able.shards(&costs.layout, question) };
                     for shard in shards {
                         costs.layout.shard = shard;
-                        let mut least = || match shape.moves {
-                            true => {
-                                let times = &times[usize::from(shape.splits)];
-                                let pipeline = || costs.least_pipeline(times, &shape.placement);
-                                let pipeline = *pipelines.entry(shape.bounded_as).or_insert_with(pipeline);
-                                costs.least_of_splits(pipeline, &shape.placement, &shape.stages)
+                        let mut least = || match &times[usize::from(shape.splits)] {
+                            Some(times) if shape.bounds_splits => {
+                                let pipeline =
+                                    || costs.least_pipeline(times, &shapes[shape.piped_as as usize].placement);
+                                let pipeline = *pipelines.entry(shape.piped_as).or_insert_with(pipeline);
+                                costs.least_of_splits(pipeline, times, &shape.placement, &shape.stages)
                             }
-                            false => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
+                            _ => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
                         };
                         let bound = *known.entry((shape.bounded_as, zero, shard)).or_insert_with(&mut least) * price;
                         // smaller groups take more memory
@@ -256,7 +274,7 @@ impl PlanGroup {
                 }
             }
         }
-        found
+        (options, found)
     }
 }
 
@@ -282,10 +300,11 @@ impl Space {
             let (group, pipelines) = &works[number];
             group.candidates(number as u32, pipelines, question, &able, &shapes)
         });
+        let (options, found): (Vec<StepOptions>, Vec<Vec<Candidate>>) = found.into_iter().unzip();
         let mut candidates: Vec<Candidate> = found.into_iter().flatten().collect();
         candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound));
         let groups = works.into_iter().map(|(group, _)| group).collect();
-        Ok(Space { groups, shapes, candidates, ruled_out })
+        Ok(Space { groups, options, shapes, candidates, ruled_out })
     }
 
     /// Returns the group of a candidate.
@@ -311,5 +330,6 @@ impl Space {
             layers: shape.layers.clone(),
             ..self.group(candidate).layout(question)
         }
+        .with_options(self.options[candidate.group as usize])
     }
 }

@@ -1,8 +1,17 @@
 //! Layouts that training software supports.
 
 use super::question::Question;
+use crate::framework::{facts, framework};
+use pipesim_cost::analytic::Analytic;
+use pipesim_frameworks::Facts;
 use pipesim_models::hardware::Stack;
-use pipesim_models::layout::{Attention, ParallelConfig, Recompute, RecomputePart, RecomputeParts, Zero};
+use pipesim_models::layout::{
+    Attention, CudaGraph, Dispatcher, ParallelConfig, Recompute, RecomputePart, RecomputeParts, StepOptions, Zero,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The schedule of Megatron whose forwards hide the experts' communication of backwards.
+pub(super) const OVERLAPPED: &str = "interleaved-overlap";
 
 /// Stands for the fewest first layers of each stage that have to be recomputed.
 pub(super) const FEWEST: Recompute = Recompute::Block(0);
@@ -27,6 +36,8 @@ pub struct Abilities {
     /// Whether tensor-parallel ranks always share experts if there is no expert parallelism: torchtitan's `apply_moe_ep_tp`, which
     /// ignores `expert_tensor_parallel_degree` then.
     pub shares_lone_experts: bool,
+    /// Options to try, the simplest first, by what is recomputed, whether tokens are sent to experts, and whether that is overlapped.
+    options: BTreeMap<(Recompute, bool, bool), Vec<StepOptions>>,
 }
 
 /// Name, tensor parallelism, context parallelism, sequence parallelism (off, on), ZeRO stages with a pipeline and without, uneven
@@ -77,6 +88,22 @@ const STACKS: [Row; 14] = [
 /// Stacks in which groups of replicas may each share states: Megatron's `--num-distributed-optimizer-instances`, and FSDP's hybrid sharding.
 const SHARD_GROUPS: [&str; 6] = ["megatron-core", "megatron-bridge", "fsdp", "torchtitan", "automodel", "jax"];
 
+/// Returns whether the framework accepts options as it accepts none; what it cannot express was asked for if it is tried.
+fn is_accepted(question: &Question, recompute: Recompute, sends: bool, options: StepOptions) -> bool {
+    let plain = StepOptions::default();
+    let Ok(Some(framework)) = framework(&question.machine.stack) else { return true };
+    let refuses = |options: StepOptions| {
+        let ep = if sends { question.expert_degrees(1 << 12).into_iter().find(|&ep| ep > 1) } else { None };
+        let ep = ep.unwrap_or(1);
+        let recompute = if recompute == FEWEST { Recompute::Full } else { recompute };
+        let layout = ParallelConfig { ep, dp: ep, recompute, micro: 1, ..question.base() }.with_options(options);
+        let costs = Analytic::new(question.model, question.machine.clone(), layout);
+        let schedule = if options.moe_overlap { OVERLAPPED } else { "1f1b" };
+        costs.map_or(true, |costs| framework.refuses(&facts(&costs, Some(schedule)), false).unwrap_or(false))
+    };
+    options == plain || !refuses(options) || !options.moe_overlap && refuses(plain)
+}
+
 impl Abilities {
     /// Returns what `stack` supports; a stack of its own is assumed to support everything.
     pub fn of(stack: &Stack) -> Abilities {
@@ -87,11 +114,8 @@ impl Abilities {
         let unknown: Row = ("", true, true, BOTH, [ALL, ALL], true);
         let &(_, tensor_parallel, context_parallel, sequence_parallel, zero, uneven_layers) = row.unwrap_or(&unknown);
         let usual = || ["1f1b", "interleaved-1f1b"].map(str::to_string).to_vec();
-        let mut schedules = stack.schedules.clone().unwrap_or_else(usual);
-        // plans hide no communication of experts
-        schedules.retain(|name| name != "interleaved-overlap");
         Abilities {
-            schedules,
+            schedules: stack.schedules.clone().unwrap_or_else(usual),
             tensor_parallel,
             context_parallel,
             sequence_parallel: sequence_parallel.to_vec(),
@@ -101,6 +125,7 @@ impl Abilities {
             shard_groups: row.is_none_or(|(name, ..)| SHARD_GROUPS.contains(name)),
             uneven_layers,
             shares_lone_experts: row.is_some_and(|(name, ..)| ["torchtitan", "automodel"].contains(name)),
+            options: BTreeMap::new(),
         }
     }
 
@@ -125,7 +150,61 @@ impl Abilities {
         }
         able.tensor_parallel |= !fixed.tp.is_empty();
         able.context_parallel |= !fixed.cp.is_empty();
+        if question.model.experts.is_none() && question.schedules.is_empty() {
+            able.schedules.retain(|name| name != OVERLAPPED);
+        }
+        able.choose_options(question);
         able
+    }
+
+    /// Returns the options to try, the simplest first, by what is recomputed, whether tokens are sent to experts, and whether that is
+    /// overlapped; none if the software cannot overlap them.
+    pub fn options(&self, recompute: Recompute, sends: bool, overlaps: bool) -> &[StepOptions] {
+        self.options.get(&(recompute, sends, overlaps)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Lists the options of Megatron-Core that its rules and the question allow; other software runs with the defaults.
+    fn choose_options(&mut self, question: &Question) {
+        let (fixed, is_mixture) = (&question.fixed, question.model.experts.is_some());
+        let has_options = self.recompute_parts && question.machine.stack.name.starts_with("megatron");
+        let mut chip = Facts::default();
+        let architecture = chip.add_hardware(&question.machine.hardware).text("architecture");
+        let has_flex = has_options && is_mixture && ["ampere", "hopper", "blackwell"].contains(&architecture);
+        let sends: &[bool] = if is_mixture { &[false, true] } else { &[false] };
+        let can_overlap = is_mixture && self.schedules.iter().any(|name| name.split(':').next() == Some(OVERLAPPED));
+        let allows = |set: &BTreeSet<bool>, value: bool| set.is_empty() || set.contains(&value);
+        let choose = |given: &[Dispatcher], sends: bool| match given {
+            [] if has_flex && sends => Dispatcher::ALL.to_vec(),
+            [] => vec![Dispatcher::AllToAll],
+            given => given.to_vec(),
+        };
+        // the host cannot launch a graph of a mixture's experts before it knows their rows
+        let graphs = match fixed.cuda_graph.as_slice() {
+            [] if !has_options => vec![CudaGraph::None],
+            [] if is_mixture => vec![CudaGraph::None, CudaGraph::Partial],
+            [] => vec![CudaGraph::None, CudaGraph::Full],
+            given => given.to_vec(),
+        };
+        for (&recompute, &sends) in self.recompute.iter().flat_map(|one| sends.iter().map(move |s| (one, s))) {
+            let overlap = if can_overlap && sends { vec![false, true] } else { vec![false] };
+            for moe_overlap in overlap.into_iter().filter(|&value| allows(&fixed.moe_overlap, value)) {
+                let delays: &[bool] = if moe_overlap { &[false, true] } else { &[false] };
+                let mut all = Vec::new();
+                for &delay_wgrad in delays.iter().filter(|&&value| allows(&fixed.delay_wgrad, value)) {
+                    for dispatcher in choose(&fixed.dispatcher, sends) {
+                        let of = |&cuda_graph| StepOptions { dispatcher, cuda_graph, moe_overlap, delay_wgrad };
+                        all.extend(graphs.iter().map(of));
+                    }
+                }
+                let mut accepted: Vec<StepOptions> =
+                    all.into_iter().filter(|one| is_accepted(question, recompute, sends, *one)).collect();
+                // DeepEP is never faster than HybridEP
+                if fixed.dispatcher.is_empty() && accepted.iter().any(|one| one.dispatcher == Dispatcher::HybridEp) {
+                    accepted.retain(|one| one.dispatcher != Dispatcher::DeepEp);
+                }
+                self.options.insert((recompute, sends, moe_overlap), accepted);
+            }
+        }
     }
 
     /// Lists what to recompute: nothing, parts, or whole layers. Flash attention has no scores to recompute.

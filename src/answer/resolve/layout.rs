@@ -4,6 +4,7 @@ use super::machine::refused;
 use super::{Costs, Error, Resolved, Selection};
 use crate::step_estimate::StepEstimate;
 use pipesim_cost::analytic::Analytic;
+use pipesim_schedule::schedule::Overlap;
 use pipesim_sim::Prediction;
 
 impl Selection {
@@ -70,7 +71,8 @@ impl Estimate for Analytic {
     fn selection(&self) -> Selection {
         let chunks = (self.layout.chunks > 1).then_some(self.layout.chunks);
         let fsdp = self.layout.fsdp.clone();
-        Selection { chunks, fsdp, ..Selection::new(self.layout.pp, self.layout.micro) }
+        let overlap = if self.layout.moe_overlap { Overlap::Streams } else { Overlap::default() };
+        Selection { chunks, fsdp, overlap, ..Selection::new(self.layout.pp, self.layout.micro) }
     }
 
     fn resolve(&self, schedule: &str) -> Result<Resolved, Error> {

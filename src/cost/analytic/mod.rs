@@ -5,6 +5,7 @@ mod collectives;
 mod dispatch;
 mod experts;
 mod machine;
+mod options;
 mod part;
 mod pass;
 mod room;

@@ -36,6 +36,10 @@ pub struct SplitTimes {
     is_even: bool,
     /// Whether the backward is split.
     splits: bool,
+    /// Trained parameters of the model on one rank, without and of experts.
+    parameters: [f64; 2],
+    /// Seconds of the backward of a micro-batch in the whole model.
+    backward: f64,
 }
 
 fn total([forward, backward]: Times) -> f64 {
@@ -197,7 +201,11 @@ impl Analytic {
         let usual = self.item_times(splits);
         let others = self.others.iter().map(|(&device, own)| (device, own.item_times(splits))).collect();
         let is_even = usual.layers.windows(2).all(|pair| pair[0] == pair[1]);
-        SplitTimes { usual, others, is_even, splits }
+        let whole = self.spec.split(1, None).unwrap_or_default();
+        let parameters = self.rank_parameters(whole.iter().collect()).map(|(parameters, _)| parameters);
+        let parts = self.spec.parts.iter().zip(self.kept_passes());
+        let backward = parts.map(|(part, passes)| part.count as f64 * passes.backward.total()).sum();
+        SplitTimes { usual, others, is_even, splits, parameters, backward }
     }
 
     /// Returns the passes of each part, of layers that are not recomputed if only some are.
@@ -258,10 +266,16 @@ impl Analytic {
 
     /// Returns a lower bound, in seconds, of the iteration time of every order on `placement` and every split of the layers, as
     /// [`Analytic::least_iteration`] of one. `pipeline` is [`Analytic::least_pipeline`], and `stages` any split.
-    pub fn least_of_splits(&self, [pipeline, mean]: [f64; 2], placement: &Placement, stages: &[Stage]) -> f64 {
+    pub fn least_of_splits(
+        &self,
+        [pipeline, mean]: [f64; 2],
+        times: &SplitTimes,
+        placement: &Placement,
+        stages: &[Stage],
+    ) -> f64 {
         let stack = &self.machine.stack;
         // the mean device bounds the longest
-        let [exchange, optimizer] = self.least_after(placement);
+        let [exchange, optimizer] = self.least_after(times, placement);
         // every op is rounded to nanoseconds
         let rounding = f64::from(2 * (self.layout.micro + 1)) * f64::from(placement.stages() + placement.devices());
         let lasted = pipeline.max(mean + 1e9 * exchange) - rounding;
@@ -321,21 +335,20 @@ impl Analytic {
     }
 
     /// Returns lower bounds of the devices' mean exposed exchange and of the longest optimizer step, in seconds.
-    fn least_after(&self, placement: &Placement) -> [f64; 2] {
-        let Ok(whole) = self.spec.split(1, None) else { return [0.0; 2] };
+    fn least_after(&self, times: &SplitTimes, placement: &Placement) -> [f64; 2] {
         if !self.others.is_empty() {
             return [0.0; 2];
         }
         let share = f64::from(placement.directions()) / f64::from(placement.devices());
-        let groups = self.rank_parameters(whole.iter().collect());
+        let [dense, experts] = times.parameters;
+        let [of_dense, of_experts] = self.layout.replicas();
+        let groups = [(dense, of_dense), (experts, of_experts)];
         // what one parameter takes is latency, at least that of the pieces that the mean does not fill
         let exchange =
             |(parameters, replicas)| self.exchange(parameters * share, replicas) - self.exchange(1.0, replicas);
         let exchange = groups.iter().map(|&group| exchange(group).max(0.0)).sum::<f64>();
         let chunks = self.chunks(placement);
-        let parts = self.spec.parts.iter().zip(self.kept_passes());
-        let backward: f64 = parts.map(|(part, passes)| part.count as f64 * passes.backward.total()).sum();
-        let window = self.window(backward * share, placement);
+        let window = self.window(times.backward * share, placement);
         let exposed = (exchange - window).max(exchange * self.machine.stack.data_exposed / chunks);
         let updated = groups.map(|(parameters, replicas)| {
             let parameters = parameters * share;

@@ -41,6 +41,7 @@ pub(crate) fn read(mut document: Document, gpus: Option<u32>) -> Result<Job, Job
     model(&mut job, &document)?;
     layout(&mut job, &document)?;
     optimizer(&mut job, &document);
+    options(&mut job, &document);
     if document.text("peft._target_").is_some_and(|target| target.ends_with(".LoRA")) {
         let (rank, targets) = (document.count("peft.dim")?.unwrap_or(32), document.list("peft.target_modules"));
         let targets = if targets.is_empty() { String::new() } else { format!(":{}", targets.join(",")) };
@@ -141,6 +142,29 @@ fn layout(job: &mut Job, document: &Document) -> Result<(), JobError> {
         _ => (reading.recompute, reading.recompute_method, reading.recompute_layers) = (None, None, None),
     }
     Ok(())
+}
+
+/// Reads what changes the time of a step and not its layout: dispatcher, overlap of the experts' communication, and CUDA graphs.
+fn options(job: &mut Job, document: &Document) {
+    let further = &mut job.further;
+    let mut set = |name: &str, value: &str| further.insert(name.to_string(), value.to_string());
+    let is_on = |name: &str| ["model", "comm_overlap"].iter().any(|part| document.is_on(&format!("{part}.{name}")));
+    if is_on("overlap_moe_expert_parallel_comm") {
+        set("moe-overlap", "true");
+        if is_on("delay_wgrad_compute") {
+            set("delay-wgrad", "true");
+        }
+    }
+    let text = |name: &str| of_model(document, name).and_then(Value::as_str);
+    if text("cuda_graph_impl").is_some_and(|name| !["none", "None"].contains(&name)) {
+        set("cuda-graph", if text("cuda_graph_impl") == Some("full_iteration") { "full" } else { "partial" });
+    }
+    // the model itself may be named elsewhere
+    let is_mixture = job.reading.experts.is_some() || job.reading.ep > Some(1);
+    if is_mixture && text("moe_token_dispatcher_type") == Some("flex") {
+        let is_hybrid = text("moe_flex_dispatcher_backend") == Some("hybridep");
+        set("dispatcher", if is_hybrid { "hybridep" } else { "deepep" });
+    }
 }
 
 fn optimizer(job: &mut Job, document: &Document) {

@@ -1,13 +1,17 @@
 //! Parallel layout of a training step: degrees, precision, recomputation, ZeRO.
 
 mod error;
+mod fixed;
 mod folding;
+mod options;
 mod preference;
 mod recompute;
 mod routing;
 
 pub use error::ParallelConfigError;
+pub use fixed::Fixed;
 pub use folding::Replicas;
+pub use options::StepOptions;
 pub use preference::Preference;
 pub use recompute::{Recompute, RecomputePart, RecomputeParts};
 pub use routing::Routing;

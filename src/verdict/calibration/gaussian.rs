@@ -21,6 +21,11 @@ impl Cholesky {
         Cholesky(lower)
     }
 
+    /// Returns L `right`.
+    pub fn times(&self, right: &[f64]) -> Vec<f64> {
+        self.0.iter().map(|row| row.iter().zip(right).map(|(a, b)| a * b).sum()).collect()
+    }
+
     /// Returns L⁻¹ `right`.
     pub fn forward(&self, right: &[f64]) -> Vec<f64> {
         let mut solved: Vec<f64> = Vec::with_capacity(right.len());

@@ -5,6 +5,7 @@
 //! them keeps its prediction. The [`Prior`] says how fast likeness fades; it was chosen on published steps.
 
 mod cells;
+mod first;
 mod gaussian;
 mod layouts;
 mod plans;
@@ -12,6 +13,7 @@ mod prior;
 mod process;
 mod runs;
 
+pub use first::{Doubt, FirstTry, first_tries};
 pub use layouts::{is_log, logged_run};
 pub use plans::{SEARCHED, corrected_plans};
 pub use prior::{LeftOutError, Prior};

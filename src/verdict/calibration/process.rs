@@ -140,6 +140,24 @@ impl StepCalibration {
         }
     }
 
+    /// Returns the covariance of ln(measured / predicted) of layouts that are predicted to take `times`, after what was measured, in a unit in
+    /// which that of a layout alone, before anything was, is second.
+    pub fn covariance(&self, times: &[StepTime]) -> (Vec<Vec<f64>>, f64) {
+        let all: Vec<PartShares> = times.iter().map(shares).collect();
+        let known = |own: &PartShares| {
+            let alike: Vec<f64> = self.observed.iter().map(|one| likeness(&self.prior, own, &one.shares)).collect();
+            self.factored.forward(&alike)
+        };
+        let known: Vec<Vec<f64>> = all.iter().map(known).collect();
+        let entry = |row: usize, column: usize| {
+            let seen: f64 = known[row].iter().zip(&known[column]).map(|(a, b)| a * b).sum();
+            let own = if row == column { self.prior.noise } else { 0.0 };
+            likeness(&self.prior, &all[row], &all[column]) + own - seen
+        };
+        let rows = (0..all.len()).map(|row| (0..all.len()).map(|column| entry(row, column)).collect());
+        (rows.collect(), 1.0 + self.prior.noise)
+    }
+
     /// Returns the corrected prediction of a step.
     pub fn corrected(&self, estimate: &StepEstimate) -> Corrected {
         let Correction { factor, narrowed, likeness } = self.correction(&estimate.time_s);

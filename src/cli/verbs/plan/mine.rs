@@ -4,7 +4,7 @@ use crate::cli::Failure;
 use clap::Args;
 use pipesim_answer::plan::Fixed;
 use pipesim_answer::question::Question;
-use pipesim_models::layout::{Recompute, Zero};
+use pipesim_models::layout::{CudaGraph, Dispatcher, Recompute, Zero};
 
 /// Plans that are kept in order, to find the rank of a layout.
 pub(super) const RANKED: usize = 1000;
@@ -62,6 +62,11 @@ fn of_text(text: &str, asked: &Question) -> Result<Question, Failure> {
         shard: fixed.shard.first().copied(),
         zero: fixed.zero.first().copied().unwrap_or(Zero::None),
         sequence_parallel: fixed.sequence_parallel.first().copied().unwrap_or(false),
+        dispatcher: fixed.dispatcher.first().copied().unwrap_or(Dispatcher::AllToAll),
+        cuda_graph: fixed.cuda_graph.first().copied().unwrap_or(CudaGraph::None),
+        moe_overlap: fixed.moe_overlap.first().copied().unwrap_or(false),
+        delay_wgrad: fixed.delay_wgrad.first().copied().unwrap_or(false),
+        optimizer_offload: fixed.optimizer_offload.unwrap_or(0.0),
         layers: fixed.layers.into_iter().next().unwrap_or_default(),
         ..Question::default()
     };

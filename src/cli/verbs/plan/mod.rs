@@ -28,7 +28,7 @@ use pipesim_answer::question::{MemoryCap, Question};
 use pipesim_models::hardware::STACKS;
 use pipesim_models::layout::{Attention, Precision};
 use pipesim_report::Report;
-use pipesim_verdict::calibration::{SEARCHED, corrected_plans};
+use pipesim_verdict::calibration::{SEARCHED, corrected_plans, first_tries};
 use pipesim_verdict::choice::margin;
 use pipesim_verdict::cluster::{Clusters, Training, clusters};
 use shown::Shown;
@@ -67,7 +67,7 @@ pub struct PlanVerb {
     /// Schedules to choose from, or all [default: those that the stack implements]
     #[arg(long, short = 's', value_name = "NAMES", visible_alias = "schedule", value_parser = names)]
     schedules: Vec<ScheduleNames>,
-    /// Fixed values, as in tp=8,pp=4: tp, pp, dp, cp, ep, micro-batch-size, chunks, recompute, zero, shard, sequence-parallel, layers; a key given twice allows both values
+    /// Fixed values, as in tp=8,pp=4: tp, pp, dp, cp, ep, micro-batch-size, chunks, recompute, zero, shard, sequence-parallel, dispatcher, cuda-graph, moe-overlap, delay-wgrad, optimizer-offload, layers; a key given twice allows both values
     #[arg(long, value_name = "KEY=VALUE,..", value_parser = fixed)]
     fix: Vec<String>,
     /// Precision of matrix products
@@ -177,9 +177,13 @@ impl PlanVerb {
         let clusters = compares.then(|| clusters(&question, training, calibration.as_ref(), &watch));
         let margin = plans.plans.first().filter(|_| goes_on).map(|best| margin(&search, best));
         let first = clusters.as_ref().map(Clusters::table);
+        let tries = match goes_on && !self.gpus.are_several() {
+            true => first_tries(&plans.plans, calibration.as_ref()),
+            false => Vec::new(),
+        };
         let answer =
             PlanReport { search: &search, plans: &plans, names: Names::from(&asked), why: reasons, mine, first };
-        let shown = Shown { answer, corrected, standing, clusters, margin };
+        let shown = Shown { answer, corrected, standing, clusters, margin, tries };
         watch.done();
         if !(plans.is_stopped && plans.plans.is_empty()) {
             self.show(&shown)?;

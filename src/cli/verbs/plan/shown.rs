@@ -7,7 +7,7 @@ use crate::cli::options::output::json;
 use crate::cli::terminal::{table, wrap};
 use pipesim_answer::plan::{PlanFlags, PlanReport};
 use pipesim_report::Report;
-use pipesim_verdict::calibration::Corrected;
+use pipesim_verdict::calibration::{Corrected, FirstTry};
 use pipesim_verdict::choice::{MemoryMargin, lines};
 use pipesim_verdict::cluster::Clusters;
 use pipesim_verdict::standing::Standing;
@@ -21,6 +21,8 @@ pub(super) struct Shown<'a> {
     pub standing: Option<Standing>,
     pub clusters: Option<Clusters>,
     pub margin: Option<MemoryMargin>,
+    /// Plans to measure first.
+    pub tries: Vec<FirstTry>,
 }
 
 impl Shown<'_> {
@@ -31,6 +33,9 @@ impl Shown<'_> {
         add("mine", as_value(self.standing.as_ref())?);
         add("sizes", as_value(self.clusters.as_ref())?);
         add("memory_margin", as_value(self.margin.as_ref())?);
+        if !self.tries.is_empty() {
+            value["measure_first"] = serde_json::to_value(&self.tries).map_err(anyhow::Error::from)?;
+        }
         with_corrections(json(&value)?, "plans", &self.corrected)
     }
 
@@ -39,7 +44,7 @@ impl Shown<'_> {
         let answer = &self.answer;
         let standing = self.standing.iter().map(|standing| standing.sentence.clone());
         let mut text = String::new();
-        for part in standing.map(|sentence| vec![sentence]).chain([lines(answer, self.margin.as_ref())]) {
+        for part in standing.map(|sentence| vec![sentence]).chain([lines(answer, self.margin.as_ref(), &self.tries)]) {
             text += &as_flags(wrap(&part, 0));
             text.push('\n');
         }
@@ -51,10 +56,27 @@ impl Shown<'_> {
             for sentence in answer.why.iter().flatten() {
                 text += &format!("\n{sentence}\n");
             }
+            text += &self.to_measure();
         } else if let Some(first) = &answer.first {
             text += &table(&Report { extra_tables: vec![first.clone()], ..Report::default() });
         }
         text.trim_end().to_string() + "\n" + &self.pasted(tables)
+    }
+
+    /// Returns the plans to measure first with their commands.
+    fn to_measure(&self) -> String {
+        let Some(last) = self.tries.last() else { return String::new() };
+        let saving = format!("{:.1} %", 100.0 * last.expected_saving);
+        let mut text = format!(
+            "\nTo measure first: choosing again after these (`--calibrate runs.csv`) is expected to save {saving} of the step.\n"
+        );
+        let target = self.answer.targets().unwrap_or_default().into_iter().next();
+        for FirstTry { plan, .. } in &self.tries {
+            let found =
+                target.and_then(|target| self.answer.flags(self.answer.plans.plans.get(plan - 1)?, target).ok());
+            text += &found.map_or_else(String::new, |flags| format!("plan {plan}: {}\n", flags.text));
+        }
+        text
     }
 
     /// Returns plan 1 as options of the programs that it is written for first.
