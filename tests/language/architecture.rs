@@ -219,6 +219,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("src/exec/link/local.rs", "cargo's"),
     ("src/import/files.rs", "nsys's"),
     ("src/import/sqlite.rs", "nsys's"),
+    ("src/import/timers.rs", "Megatron-LM's"),
     ("src/schedule/mesh.rs", "a mesh, as cost files and recorded steps describe it"),
     ("src/jobs/", "those of training programs"),
     ("src/answer/plan/flags.rs", "those of training programs, and whole commands"),
