@@ -177,9 +177,7 @@ fn prints(text: &str) -> Vec<Print> {
             let time =
                 rest.split_once(':').and_then(|(rank, ms)| Some((rank.trim().parse().ok()?, ms.trim().parse().ok()?)));
             if let (Some(print), Some(name), Some((rank, ms))) = (prints.last_mut(), &name, time)
-                && f64::is_finite(ms)
-                && ms >= 0.0
-                && ms < 1e9
+                && (0.0..1e9).contains(&ms)
             {
                 print.ms.entry(name.clone()).or_default().insert(rank, ms);
             }
