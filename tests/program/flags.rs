@@ -155,7 +155,7 @@ const VALUES: &[(&str, &str)] = &[
     ("tables", ""),
     ("temperature", "0.01"),
     ("time-limit", "20"),
-    ("timeout", "1"),
+    ("timeout", "25"),
     ("title", "Mine"),
     ("to", "dot"),
     ("tokenizer", "gpt2"),
