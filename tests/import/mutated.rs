@@ -47,7 +47,7 @@ fn mutate(draw: &mut Draw, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Mutates `file` of the run at `folder` and reads all; `is_same` says whether a result without any warning is right.
+/// Mutates `file` of the run at `folder` and reads all: an error, a warning that was not there before, or the same order.
 fn survive(folder: &Path, file: &str, seed: u64) {
     let whole = read(&[folder.to_path_buf()]).unwrap();
     let expected = (orders(&whole), whole.warnings);
