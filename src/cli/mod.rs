@@ -5,11 +5,14 @@ mod explorer;
 mod failure;
 mod file_kind;
 mod flags;
+mod glossary;
 mod job_file;
 mod options;
+mod palettes;
 mod question_file;
 mod question_words;
 mod sandbox;
+mod settings;
 mod terminal;
 mod verbs;
 #[cfg(unix)]
@@ -53,6 +56,16 @@ const VERSION: &str =
 
 const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadlocking schedule, 4 threshold not met, \
 5 environment, 6 time-out or hang, 128 + N ended by signal N (130: Ctrl-C).";
+
+/// What the program says without arguments.
+const FIRST: &str = "\
+pipesim says which pipeline schedule and layout to train with, and what a step costs.
+Is my job fast enough?  pipesim predict --job train.sh --hardware h100-sxm --measured 11.9s
+Which layout is best?   pipesim plan --model llama-3-8b --hardware h100-sxm --gpus 32 --batch 256 --seq 8192
+Which schedule, why?    pipesim predict --stages 4 --micro 8; pipesim explain --stages 4 --micro 8
+To learn: pipesim tour. To train here: pipesim run --stages 2 --micro 8. In a browser: pipesim explore.
+All verbs: pipesim --help. A word: pipesim help bubble.
+";
 
 #[derive(Subcommand)]
 enum Verb {
@@ -172,6 +185,8 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     let verb = arguments.get(1).and_then(|verb| command.find_subcommand(verb));
     let arguments = megatron::as_recompute(verb, arguments.clone())
         .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, format!("{why}\n")))?;
+    let arguments = settings::completed(&command, arguments)
+        .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, format!("{why}\n")))?;
     let question_file::Expanded { arguments, job, question } =
         question_file::expanded(&command, arguments, &sandbox::Sandbox)
             .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, flags::as_flags(format!("{why}\n"))))?;
@@ -206,12 +221,30 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
     Ok(cli)
 }
 
+/// Says what the program is for if no arguments are given, or what a word of the glossary means.
+fn helped(arguments: &[OsString]) -> Option<ExitCode> {
+    if arguments.len() <= 1 {
+        eprint(FIRST.trim_end());
+        return Some(ExitCode::from(2));
+    }
+    Some(match glossary::asked(&command(), arguments)? {
+        Ok(meaning) => print(&meaning).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Err(why) => {
+            eprint(&format!("error: {why}"));
+            ExitCode::from(2)
+        }
+    })
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     pipesim_system::set_commit(env!("PIPESIM_COMMIT"));
     shell::complete(command);
     #[cfg(feature = "training")]
     pipesim_gpu::prepare();
+    if let Some(code) = helped(&std::env::args_os().collect::<Vec<_>>()) {
+        return code;
+    }
     let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) if refused.use_stderr() => {

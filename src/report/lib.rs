@@ -154,6 +154,14 @@ impl Entry {
         self.point.as_ref()?.left_out.as_ref()
     }
 
+    /// Returns the whole predicted iteration in the unit of the predicted timeline, if it is known: the pipeline's makespan, and what
+    /// precedes and follows it.
+    pub fn predicted_iteration(&self) -> Option<f64> {
+        let unit_ns = self.predicted.as_ref()?.timeline.unit_ns.max(1) as f64;
+        let known = |name: &str| self.over_steps.iter().find(|(own, _)| *own == name).map(|&(_, value)| value);
+        known("iteration_s").map(|seconds| seconds * 1e9 / unit_ns).or_else(|| known("iteration"))
+    }
+
     /// Returns the existing panels, the predicted one first.
     pub fn panels(&self) -> impl Iterator<Item = &Panel> + Clone {
         self.predicted.iter().chain(&self.measured)

@@ -22,7 +22,7 @@ pub fn lines(analytic: &Analytic, steps: &[(&str, &StepEstimate)], next: &str) -
 }
 
 /// Says what was asked.
-fn asked(analytic: &Analytic) -> String {
+pub fn asked(analytic: &Analytic) -> String {
     let Analytic { machine, layout, .. } = analytic;
     let billions = |parameters: u128| number(parameters as f64 / 1e9);
     let active = analytic.model.experts.map(|_| format!(" ({} G active)", billions(analytic.spec.active_parameters())));
@@ -57,6 +57,16 @@ fn misfit(&(name, step): &(&str, &StepEstimate)) -> String {
     format!("{name} does not fit: {total} of {limit}, most of it {} ({}){remedy}.", most.0, gibibytes(most.1))
 }
 
+/// Adds to the sentences about a step's pipeline how long the whole iteration takes, and by how much it does not fit.
+pub fn complete(sentences: &mut Vec<String>, name: &str, step: &StepEstimate) {
+    if let Some(first) = sentences.first_mut() {
+        *first = format!("{} an iteration, of which the pipeline {first}", quantity(1e3 * step.iteration_s, "ms"));
+    }
+    if !step.memory.fits {
+        sentences.insert(1.min(sentences.len()), misfit(&(name, step)));
+    }
+}
+
 /// Says how long a step takes.
 fn time((name, step): (&str, &StepEstimate), is_too_large: bool) -> String {
     let [low, high] = step.iteration_interval_s.map(|seconds| number(1e3 * seconds));
@@ -79,7 +89,21 @@ fn losses(step: &StepEstimate) -> String {
     let share = |seconds: f64| percent(seconds / step.iteration_s);
     let mut lost: Vec<_> = parts[1..].iter().filter(|part| part.seconds > 0.005 * step.iteration_s).collect();
     lost.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let lost: Vec<String> = lost.iter().take(3).map(|part| format!("{} {}", part.cause, share(part.seconds))).collect();
+    let [average, busiest] = step.time_s.work().map(|seconds| 1e3 * seconds);
+    let lost: Vec<String> = lost
+        .iter()
+        .take(3)
+        .map(|part| match part.column {
+            "imbalance_s" => format!(
+                "{} {} (the busiest device works {}, an average one {})",
+                part.cause,
+                share(part.seconds),
+                quantity(busiest, "ms"),
+                quantity(average, "ms")
+            ),
+            _ => format!("{} {}", part.cause, share(part.seconds)),
+        })
+        .collect();
     let lost = if lost.is_empty() { String::new() } else { format!("; lost to {}", lost.join(", ")) };
     let outside = if step.outside.is_empty() {
         String::new()

@@ -93,6 +93,10 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
         assert_eq!(code, 0, "{line}: {err}");
         let without = pipesim(&format!("explain -q {line}")).1;
         assert!(!without.contains("Why devices idle") && without.contains("(bubble "), "{line}: {without}");
+        let schedules =
+            line.split_once("-s ").map_or(4, |(_, names)| names.split(' ').next().unwrap().split(',').count());
+        assert!(without.lines().count() <= 14 + 4 * schedules, "{line}: {without}");
+        assert_eq!(without.contains(" is the shortest"), schedules > 1, "{line}: {without}");
         let (sentences, tables) = out.split_once("Why devices idle").unwrap();
         for block in sentences.split("\n\n").filter(|block| block.contains("(bubble ")) {
             assert!(block.lines().count() <= 7, "a name and at most six lines: {block}");
@@ -114,7 +118,7 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
     }
     let (_, markdown, _) = pipesim("explain -q -p 4 -m 8 -s 1f1b --format md");
     assert!(markdown.starts_with("**1f1b**\n\n- 33 units: an average device works 24 and idles 9"), "{markdown}");
-    let (_, out, _) = pipesim("explain -q -p 4 -m 8 -s 1f1b,zb-v --costs F=1,I=1,W=1,comm=0.1");
+    let (_, out, _) = pipesim("explain -q -p 4 -m 8 -s 1f1b,zb-v --costs F=1,I=1,W=1,comm=0.1 --tables");
     for part in [
         "1 % faster devices 1 and 2 save 0.26 % each",
         "Holding more than 4 activations makes no tried schedule shorter",

@@ -140,3 +140,67 @@ fn the_systems_own_description_of_a_terminal_counts() {
         assert!(!coded || deep == (colours >= 256), "{term}: {colours} colours");
     }
 }
+
+/// Words of the glossary are explained, and what is none gets a hint; verbs keep their help.
+#[test]
+fn help_explains_words() {
+    let (code, out, err) = pipesim("help bubble");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("bubble: 1 - sum of busy / (p makespan)"), "{out}");
+    let (_, out, _) = pipesim("help imbalance");
+    assert_eq!(out.matches("imbalance").count(), 3, "both senses: {out}");
+    let (code, out, _) = pipesim("help predict");
+    assert!(code == 0 && out.contains("Usage: pipesim predict"), "{out}");
+    let (code, out, err) = pipesim("help bubbel");
+    assert!(code == 2 && out.is_empty() && err.contains("did you mean bubble?"), "{err}");
+    let (code, _, err) = pipesim("");
+    assert_eq!(code, 2);
+    assert!(err.lines().count() == 6 && err.lines().all(|line| line.chars().count() <= 110), "{err}");
+}
+
+/// A project's file adds a model and hardware where a verb asks for them; what is typed wins, and costs need neither.
+#[test]
+fn a_project_has_options_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().join("a/b");
+    std::fs::create_dir_all(&below).unwrap();
+    let file = folder.path().join("pipesim.toml");
+    std::fs::write(&file, "model = \"llama-3-8b\"\nhardware = \"h200\"\npalette = \"grey\"\n").unwrap();
+    let asked = |line: &str, variables: &[(&str, &str)]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(line.split_whitespace()).current_dir(&below).envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let line = "predict -p 4 -m 8 -s 1f1b --format json";
+    let typed = asked(&format!("{line} --model llama-3-8b --hardware h200-sxm"), &[("PIPESIM_CONFIG", "")]);
+    let (code, out, err) = asked(line, &[]);
+    assert_eq!((code, out), (0, typed.1.clone()), "{err}");
+    assert!(err.contains("pipesim.toml adds --model=llama-3-8b --hardware=h200"), "{err}");
+    let other = asked(&format!("{line} --hardware h100-sxm"), &[]).1;
+    let both = asked(&format!("{line} --model llama-3-8b --hardware h100-sxm"), &[("PIPESIM_CONFIG", "")]).1;
+    assert_eq!(other, both, "what is typed wins");
+    let units = asked(&format!("{line} --costs F=1"), &[]);
+    assert!(units.1.contains("\"unit\"") && !units.2.contains("adds"), "{}", units.2);
+    assert!(asked("schedules", &[]).2.is_empty());
+    let picture = "predict -p 2 -m 2 -s 1f1b --costs F=1 -q -o p.svg";
+    let drawn = |variables: &[(&str, &str)]| {
+        let (code, _, err) = asked(picture, variables);
+        assert_eq!(code, 0, "{err}");
+        std::fs::read_to_string(below.join("p.svg")).unwrap()
+    };
+    let (grey, plain) = (drawn(&[]), drawn(&[("PIPESIM_CONFIG", "")]));
+    assert_ne!(grey, plain);
+    assert_eq!(grey, drawn(&[("PIPESIM_CONFIG", ""), ("PIPESIM_PALETTE", "grey")]));
+    for (text, said) in [
+        ("modl = \"x\"", "found modl (did you mean model?)"),
+        ("model = 1", "expected model to be a text in quotes"),
+        ("palette = \"gry\"", "expected palette to be one of default, colour-blind, grey, found gry"),
+        ("model", "expected TOML"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let (code, out, err) = asked(line, &[]);
+        assert!(code == 2 && out.is_empty() && err.contains(said), "{text}: {err}");
+    }
+}

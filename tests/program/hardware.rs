@@ -83,8 +83,10 @@ fn iterations_hold_their_pipelines_under_every_engine() {
             assert!(parts.clone().all(|part| part >= 0.0), "{options}: {one}");
             assert!((parts.sum::<f64>() / number("iteration_s") - 1.0).abs() < 1e-9, "{options}: {one}");
             assert!(number("iteration_s") * 1e3 >= number("makespan"), "{options}: {one}");
-            let busy =
-                one["time_s"]["compute"].as_f64().unwrap() + one["time_s"]["tensor_parallel_exposed"].as_f64().unwrap();
+            let busy: f64 = ["compute", "tensor_parallel_exposed", "imbalance"]
+                .map(|part| one["time_s"][part].as_f64().unwrap())
+                .iter()
+                .sum();
             assert!((busy * 1e3 / number("ideal") - 1.0).abs() < 1e-6, "{options}: {one}");
         }
     }

@@ -22,6 +22,7 @@ fn schedules() -> Vec<String> {
 
 fn sum(time: &StepTime) -> f64 {
     let StepTime { compute, tensor_parallel_exposed, expert_parallel_exposed, pipeline_bubble, .. } = *time;
+    let compute = compute + time.imbalance;
     let exposed = [tensor_parallel_exposed, expert_parallel_exposed, time.data_parallel_exposed];
     let parts = [[compute, pipeline_bubble, time.optimizer, time.other].as_slice(), &exposed].concat();
     assert!(parts.iter().all(|&part| part >= 0.0), "{time:?}");
@@ -52,8 +53,13 @@ fn iterations_are_sums_that_hold_their_pipelines() {
         assert!((sum(time) / forecast.iteration_s - 1.0).abs() < 1e-12, "{said}");
         assert!(forecast.iteration_s >= metrics.makespan / 1e3, "{said}");
         // one pipeline without tensor parallelism: its kernels are all that keeps a device busy
-        assert!((time.compute * 1e3 / metrics.ideal - 1.0).abs() < 1e-9, "{said}");
-        let pipeline = time.compute + time.pipeline_bubble;
+        let [average, busiest] = time.work();
+        assert!((busiest * 1e3 / metrics.ideal - 1.0).abs() < 1e-9, "{said}");
+        let pipeline = busiest + time.pipeline_bubble;
+        // the bubble is an average device's idle time: imbalance and waiting
+        let idle = time.imbalance + time.pipeline_bubble;
+        assert!((idle * 1e3 - metrics.bubble * metrics.makespan).abs() < 1e-9 * metrics.makespan, "{said}");
+        assert!((average * 1e3 / (metrics.efficiency * metrics.makespan) - 1.0).abs() < 1e-9, "{said}");
         assert!((pipeline * 1e3 / metrics.makespan - 1.0).abs() < 1e-9, "{said}");
         assert!(forecast.mfu < 0.655, "{said}");
         tried += 1;

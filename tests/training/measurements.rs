@@ -2,7 +2,7 @@
 
 use pipesim::internals::cost::{CostTable, OpTime, Summary, TickUnits};
 use pipesim::internals::exec::{DeviceRecord, OpRecord, StepRecord};
-use pipesim::internals::experiment::{Judged, MOST_NOISE, Neighbours, Verdict, judge, noise};
+use pipesim::internals::experiment::{Finding, Judged, MOST_NOISE, Neighbours, Verdict, judge, noise};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::model::{PRODUCT_TOKENS, PRODUCT_WIDTH, fit_product};
 use pipesim::internals::op::{Kind, Op};
@@ -69,14 +69,33 @@ fn errors_beyond_noise_and_limit_are_said_to_differ() {
     assert!(verdict.steady);
     assert_eq!(
         verdict.text,
-        "Predictions differ from the measurement: mean error 10.0 %, largest a 20.0 % too long, noise ± 0.2 %. Predicted order: \
-         b < a; measured: a < b."
+        "Predictions of b agree with the measurement: largest error b 0.0 %. a differs from the measurement: 20.0 % too \
+         long, noise ± 0.5 %. Predicted order: b < a; measured: a < b."
     );
-    // 6 % within a noise of 10 %: nothing can be said against it, as long as the others are quiet
+    // 6 % within a noise of 10 %: nothing can be said about it, though the others are quiet
     let noisy = one("c", 106.0, &[91.0, 100.0, 110.0]);
     let all = [noisy, one("d", 10.0, &[10.0; 3]), one("e", 30.0, &[30.0; 3])];
     let verdict = judge(&all);
-    assert!(verdict.steady && verdict.text.starts_with("Predictions agree"), "{}", verdict.text);
+    assert!(!verdict.steady, "{}", verdict.text);
+    assert!(
+        verdict.text.starts_with(
+            "Predictions of d, e agree with the measurement: largest error e 0.0 %. It was too unsteady to judge c: 3 steps of c \
+             took 91 ms to 110 ms (noise ± 9.5 %, error 6.0 %)."
+        ),
+        "{}",
+        verdict.text
+    );
+}
+
+/// A large error is one, however quiet the others are; a small one beyond the limit of noise is none.
+#[test]
+fn each_schedule_is_judged_by_its_own_noise() {
+    let far = one("zb-v", 121.7, &[99.0, 100.0, 101.0]);
+    let near = one("1f1b", 103.5, &[94.0, 100.0, 106.0]);
+    let verdict = judge(&[far, near]);
+    let found: Vec<Option<Finding>> = verdict.schedules.iter().map(|one| one.finding).collect();
+    assert_eq!(found, [Some(Finding::Differs), Some(Finding::Agrees)], "{}", verdict.text);
+    assert!(verdict.steady && verdict.noise.unwrap() < MOST_NOISE);
 }
 
 #[test]
@@ -86,8 +105,8 @@ fn an_unsteady_machine_is_not_judged() {
     assert!(!verdict.steady && verdict.noise.unwrap() > MOST_NOISE);
     assert!(
         verdict.text.starts_with(
-            "This machine was too unsteady to judge: 3 steps of 1f1b took 1,900 ms to 3,100 ms (noise of all \
-         schedules ± 19 %, at most ± 5.0 % can be judged). Predicted order: 1f1b < naive; measured: "
+            "This machine was too unsteady to judge: 3 steps of 1f1b took 1,900 ms to 3,100 ms (noise ± 25 %, error 0.0 %). \
+             Predicted order: 1f1b < naive; measured: "
         ),
         "{}",
         verdict.text

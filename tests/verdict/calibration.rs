@@ -70,6 +70,7 @@ fn step([compute, tensor, expert, bubble, data, optimizer, other]: [f64; 7]) -> 
         compute,
         tensor_parallel_exposed: tensor,
         expert_parallel_exposed: expert,
+        imbalance: 0.0,
         pipeline_bubble: bubble,
         data_parallel_exposed: data,
         optimizer,

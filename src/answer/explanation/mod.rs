@@ -5,6 +5,7 @@
 
 mod culprit;
 mod measured;
+mod opening;
 mod run;
 mod sentences;
 mod step;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Columns of the CSV, and where each is in a plan's JSON.
-const COLUMNS: [(&str, &str); 27] = [
+const COLUMNS: [(&str, &str); 28] = [
     ("gpus", "/gpus"),
     ("schedule", "/schedule"),
     ("tp", "/tp"),
@@ -37,6 +37,7 @@ const COLUMNS: [(&str, &str); 27] = [
     ("compute_s", "/time_s/compute"),
     ("tensor_parallel_exposed_s", "/time_s/tensor_parallel_exposed"),
     ("expert_parallel_exposed_s", "/time_s/expert_parallel_exposed"),
+    ("imbalance_s", "/time_s/imbalance"),
     ("pipeline_bubble_s", "/time_s/pipeline_bubble"),
     ("data_parallel_exposed_s", "/time_s/data_parallel_exposed"),
     ("tie", "/tie"),

@@ -2,6 +2,8 @@
 
 use super::values::one_of;
 use crate::cli::flags::{as_flags, in_report};
+use crate::cli::palettes::PALETTES;
+use crate::cli::settings;
 use clap::Args;
 use pipesim_report::{Look, Palette, Report, quantity};
 use std::ops::RangeInclusive;
@@ -9,12 +11,6 @@ use std::ops::RangeInclusive;
 /// Units of length in CSS pixels, 96 per inch.
 const LENGTHS: [(&str, f64); 5] =
     [("px", 1.0), ("pt", 96.0 / 72.0), ("in", 96.0), ("mm", 96.0 / 25.4), ("cm", 96.0 / 2.54)];
-
-const PALETTES: [(&str, &str, Palette); 3] = [
-    ("default", "Blue, teal, green and orange, as in papers", Palette::Default),
-    ("colour-blind|color-blind", "Safe for red-green colour blindness", Palette::ColourBlind),
-    ("grey|gray", "For black-and-white print", Palette::Grey),
-];
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Look of pictures")]
@@ -88,7 +84,7 @@ impl LookOptions {
             title: self.title.clone(),
             width: self.width,
             font_size: self.font_size,
-            palette: self.palette.unwrap_or_default(),
+            palette: self.palette.or_else(settings::palette).unwrap_or_default(),
             memory: !self.no_memory,
             waits: !self.no_waits,
             notes: !self.no_notes,

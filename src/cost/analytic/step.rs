@@ -16,12 +16,14 @@ use std::collections::BTreeMap;
 /// Breakdown of the time of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepTime {
-    /// Kernels of the busiest device.
+    /// Kernels of an average device.
     pub compute: f64,
-    /// Exposed tensor-parallel collectives of the busiest device.
+    /// Exposed tensor-parallel collectives of an average device.
     pub tensor_parallel_exposed: f64,
-    /// Exposed dispatch and combine of experts of the busiest device.
+    /// Exposed dispatch and combine of experts of an average device.
     pub expert_parallel_exposed: f64,
+    /// For how much longer the busiest device works than an average one.
+    pub imbalance: f64,
     /// Time for which the busiest device waits for others.
     pub pipeline_bubble: f64,
     /// Exposed exchange of gradients and weights between data-parallel ranks.
@@ -47,7 +49,7 @@ pub struct TimePart {
 
 impl StepTime {
     /// Returns the parts, compute first; a model without experts has no time in `experts`.
-    pub fn parts(&self) -> [TimePart; 7] {
+    pub fn parts(&self) -> [TimePart; 8] {
         let part = |column, title, cause, seconds| TimePart { column, title, cause, seconds };
         [
             part("compute_s", "compute", "computation", self.compute),
@@ -58,11 +60,28 @@ impl StepTime {
                 "dispatch and combine of experts",
                 self.expert_parallel_exposed,
             ),
-            part("pipeline_bubble_s", "bubble", "the pipeline bubble", self.pipeline_bubble),
+            part("imbalance_s", "imbalance", "imbalance", self.imbalance),
+            part("pipeline_bubble_s", "waiting", "waiting for other stages", self.pipeline_bubble),
             part("data_parallel_exposed_s", "data", "data-parallel exchange", self.data_parallel_exposed),
             part("optimizer_s", "optimizer", "the optimizer", self.optimizer),
             part("other_s", "other", "other overheads", self.other),
         ]
+    }
+
+    /// Returns how long an average device works and the busiest one, with exposed collectives, in seconds.
+    pub fn work(&self) -> [f64; 2] {
+        let average = self.compute + self.tensor_parallel_exposed + self.expert_parallel_exposed;
+        [average, average + self.imbalance]
+    }
+
+    /// Returns the parts of the busiest device: its work has the imbalance.
+    pub fn of_busiest(&self) -> [f64; 7] {
+        let [average, busiest] = self.work();
+        let factor = if average > 0.0 { busiest / average } else { 1.0 };
+        let own = [self.compute, self.tensor_parallel_exposed, self.expert_parallel_exposed].map(|part| part * factor);
+        let idle = if average > 0.0 { 0.0 } else { self.imbalance };
+        let waiting = self.pipeline_bubble + idle;
+        [own[0], own[1], own[2], waiting, self.data_parallel_exposed, self.optimizer, self.other]
     }
 
     /// Returns the time of the iteration, the sum of all parts.
@@ -271,7 +290,8 @@ impl Analytic {
         let pass = pass(number);
         // overlapped pairs may take less than the sum of their ops, and ops more if devices share a processor
         let lasted_busy = busy(&number) as f64 * 1e-9;
-        let busiest = pass * if pass.total() > 0.0 { lasted_busy / pass.total() } else { 0.0 };
+        let average_busy = devices.iter().map(|device| device.busy as f64).sum::<f64>() * 1e-9 / devices.len() as f64;
+        let average = pass * if pass.total() > 0.0 { average_busy / pass.total() } else { 0.0 };
         let after: Vec<After> = (0..placement.devices()).map(|device| last.after(placement, stages, device)).collect();
         // if the optimizer step is validated afterwards, a device starts the next step as soon as its own ends
         let overlaps = stack.step_overlaps > 0.0 && split;
@@ -295,13 +315,14 @@ impl Analytic {
         let rounds = f64::from(self.layout.rounds);
         let host = stack.host_step_ms + if self.model.experts.is_some() { stack.mixture_step_ms } else { 0.0 };
         let time = StepTime {
-            compute: busiest.compute * rounds,
-            tensor_parallel_exposed: busiest.tensor * rounds,
-            expert_parallel_exposed: (busiest.experts + self.unpaired(placement, stages, number)) * rounds,
+            compute: average.compute * rounds,
+            tensor_parallel_exposed: average.tensor * rounds,
+            expert_parallel_exposed: (average.experts + self.unpaired(placement, stages, number)) * rounds,
+            imbalance: (lasted_busy - average_busy) * rounds,
             pipeline_bubble: (pipeline - lasted_busy - gated).max(0.0) * rounds,
-            data_parallel_exposed: (busiest.data + gated) * rounds + (exchanged - pipeline) + tied,
+            data_parallel_exposed: (average.data + gated) * rounds + (exchanged - pipeline) + tied,
             optimizer,
-            other: busiest.other * rounds + host * 1e-3,
+            other: average.other * rounds + host * 1e-3,
         };
         let stragglers = time.iteration() * stack.straggler_share * self.doublings();
         Ok(StepTime { other: time.other + stragglers, ..time })

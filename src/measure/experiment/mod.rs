@@ -45,7 +45,7 @@ pub use results::{Calibration, Results, report_of};
 pub use saved_activations::{most_saved, saved_changes};
 pub use steps::{Role, Steps};
 pub use training::Training;
-pub use verdict::{Judged, MOST_NOISE, Verdict, judge, noise};
+pub use verdict::{Finding, Judged, MOST_NOISE, ScheduleVerdict, Verdict, judge, noise};
 
 use pipesim_answer::resolve::{Costs, Selection};
 use pipesim_exec::ranks::Ranks;

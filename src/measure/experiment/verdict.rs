@@ -1,4 +1,4 @@
-//! The verdict on a run: whether the machine was steady enough to judge predictions, and whether they agree with the measurement.
+//! The verdict on a run: which of its schedules were steady enough to judge, and whether their predictions agree with the measurement.
 
 use super::Outcome;
 use pipesim_report::{off_by, percent, plus_minus, quantity};
@@ -7,6 +7,9 @@ use serde::Serialize;
 
 /// Largest noise, as a share, at which predictions are judged: schedules of interest differ by 5 to 10 %.
 pub const MOST_NOISE: f64 = 0.05;
+
+/// Largest noise, as a share, at which a small error counts as agreement.
+const MOST_NOISE_OF_AGREEMENT: f64 = 2.0 * MOST_NOISE;
 
 /// Times within this share of each other count as equal, however steady the machine is.
 const TIE: f64 = 0.01;
@@ -17,7 +20,7 @@ const FEWEST: usize = 3;
 /// The verdict on a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Whether the machine was steady enough to judge: `noise` is known and at most `most_noise`.
+    /// Whether the machine was steady enough to judge every schedule by its own noise.
     pub steady: bool,
     /// The verdict as text.
     pub text: String,
@@ -25,12 +28,38 @@ pub struct Verdict {
     pub noise: Option<f64>,
     /// Most noise with which the machine counts as steady, as a share.
     pub most_noise: f64,
+    /// What is found of each schedule.
+    pub schedules: Vec<ScheduleVerdict>,
     /// The schedules by predicted time, as in `a < b ≈ c`; `None` for a single schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_order: Option<String>,
     /// The same by measured time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_order: Option<String>,
+}
+
+/// What is found of a schedule's prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Finding {
+    /// The error is at most [`MOST_NOISE`], and the noise at most twice that.
+    Agrees,
+    /// The error is above the noise and [`MOST_NOISE`].
+    Differs,
+    /// The noise hides whether it agrees.
+    Unclear,
+}
+
+/// The verdict on one schedule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScheduleVerdict {
+    pub name: String,
+    /// Predicted / measured - 1, of the medians.
+    pub error: f64,
+    /// Its own noise, as a share; `None` below three steps.
+    pub noise: Option<f64>,
+    /// `None` below three steps.
+    pub finding: Option<Finding>,
 }
 
 /// The figures of one schedule that are judged.
@@ -88,11 +117,12 @@ pub fn judge(all: &[Judged]) -> Verdict {
             noise.map(|_| order(all, |one| median(&one.measured().collect::<Vec<_>>()), measured_tie)),
         ],
     };
-    let steady = noise.is_some_and(|noise| noise <= MOST_NOISE);
+    let schedules: Vec<ScheduleVerdict> = all.iter().map(Judged::verdict).collect();
+    let steady =
+        !all.is_empty() && schedules.iter().all(|one| one.finding.is_some_and(|found| found != Finding::Unclear));
     let judgement = match noise {
         None => "Too few steps to judge: the noise shows from 3 steps of each schedule on.".to_string(),
-        Some(noise) if steady => agreement(all, noise),
-        Some(noise) => unsteady(all, noise),
+        Some(noise) => agreement(&schedules, noise) + &unsteady(all, &schedules),
     };
     let orders = predicted_order.as_ref().map(|predicted| match &measured_order {
         Some(measured) if measured == predicted => format!(" Predicted order: {predicted}; measured: the same."),
@@ -106,43 +136,94 @@ pub fn judge(all: &[Judged]) -> Verdict {
         Some(_) => format!(" Try an idle machine or {} steps.", 4 * steps),
     };
     let text = [judgement, orders.unwrap_or_default(), advice].concat();
-    Verdict { steady, text, noise, most_noise: MOST_NOISE, predicted_order, measured_order }
+    Verdict { steady, text, noise, most_noise: MOST_NOISE, schedules, predicted_order, measured_order }
 }
 
 impl Judged {
+    /// Judges the schedule by its own noise.
+    fn verdict(&self) -> ScheduleVerdict {
+        let (error, noise) = (self.error.abs(), noise(&self.steps));
+        let finding = noise.map(|noise| match () {
+            () if error <= MOST_NOISE && noise <= MOST_NOISE_OF_AGREEMENT => Finding::Agrees,
+            () if error > noise.max(MOST_NOISE) => Finding::Differs,
+            () => Finding::Unclear,
+        });
+        ScheduleVerdict { name: self.name.clone(), error: self.error, noise, finding }
+    }
+
     fn measured(&self) -> impl Iterator<Item = f64> {
         self.steps.iter().map(|[_, measured]| *measured)
     }
 }
 
-/// The text for a steady machine: predictions agree if none is off by more than both its noise and [`MOST_NOISE`].
-fn agreement(all: &[Judged], noise_of_all: f64) -> String {
-    let agrees = |one: &Judged| one.error.abs() <= noise(&one.steps).unwrap_or(0.0).max(MOST_NOISE);
-    let noise = plus_minus(noise_of_all);
-    let worst = all.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
-    let Some(worst) = worst else { return String::new() };
-    let off = off_by(worst.error);
+/// The text about the schedules that can be judged; empty if there are none.
+fn agreement(all: &[ScheduleVerdict], noise_of_all: f64) -> String {
+    let found = |finding| all.iter().filter(move |one| one.finding == Some(finding)).collect::<Vec<_>>();
+    let (agreeing, differing) = (found(Finding::Agrees), found(Finding::Differs));
+    let size = |one: &&&ScheduleVerdict| one.error.abs();
+    let largest = |some: &[&ScheduleVerdict]| {
+        let worst = some.iter().max_by(|a, b| size(a).total_cmp(&size(b)));
+        worst.map_or_else(String::new, |worst| format!("{} {}", worst.name, off_by(worst.error)))
+    };
+    let named = |some: &[&ScheduleVerdict]| some.iter().map(|one| one.name.clone()).collect::<Vec<_>>().join(", ");
     if let [one] = all {
-        let verb = if agrees(one) { "agrees with" } else { "differs from" };
-        return format!("The prediction {verb} the measurement: {off}, noise {noise}.");
+        let verb = match one.finding {
+            Some(Finding::Agrees) => "agrees with",
+            Some(Finding::Differs) => "differs from",
+            _ => return String::new(),
+        };
+        return format!(
+            "The prediction {verb} the measurement: {}, noise {}.",
+            off_by(one.error),
+            plus_minus(noise_of_all)
+        );
     }
-    let mean = all.iter().map(|one| one.error.abs()).sum::<f64>() / all.len() as f64;
-    let verb = if all.iter().all(agrees) { "agree with" } else { "differ from" };
-    let (mean, name) = (percent(mean), &worst.name);
-    format!("Predictions {verb} the measurement: mean error {mean}, largest {name} {off}, noise {noise}.")
+    let mean = |some: &[&ScheduleVerdict]| {
+        percent(some.iter().map(|one| one.error.abs()).sum::<f64>() / some.len().max(1) as f64)
+    };
+    let errors = |some: &[&ScheduleVerdict]| {
+        format!("mean error {}, largest {}, noise {}", mean(some), largest(some), plus_minus(noise_of_all))
+    };
+    if agreeing.len() == all.len() || differing.len() == all.len() {
+        let verb = if differing.is_empty() { "agree with" } else { "differ from" };
+        return format!("Predictions {verb} the measurement: {}.", errors(&[agreeing, differing].concat()));
+    }
+    let mut sentences = Vec::new();
+    if !agreeing.is_empty() {
+        let largest = largest(&agreeing);
+        sentences
+            .push(format!("Predictions of {} agree with the measurement: largest error {largest}.", named(&agreeing)));
+    }
+    let each = |one: &&ScheduleVerdict| {
+        let noise = plus_minus(one.noise.unwrap_or_default());
+        format!("{} differs from the measurement: {}, noise {noise}.", one.name, off_by(one.error))
+    };
+    sentences.extend(differing.iter().map(each));
+    sentences.join(" ")
 }
 
-/// The text for an unsteady machine, with the noisiest schedule as an example.
-fn unsteady(all: &[Judged], noise_of_all: f64) -> String {
-    let by_noise = |a: &&Judged, b: &&Judged| noise(&a.steps).unwrap_or(0.0).total_cmp(&noise(&b.steps).unwrap_or(0.0));
-    let Some(worst) = all.iter().max_by(by_noise) else { return String::new() };
+/// The text about the schedules that cannot be judged, with the noisiest one as an example.
+fn unsteady(all: &[Judged], verdicts: &[ScheduleVerdict]) -> String {
+    let unclear = all.iter().zip(verdicts).filter(|(_, verdict)| verdict.finding == Some(Finding::Unclear));
+    let mut unclear: Vec<(&Judged, &ScheduleVerdict)> = unclear.collect();
+    unclear.sort_by(|a, b| b.1.noise.unwrap_or_default().total_cmp(&a.1.noise.unwrap_or_default()));
+    let Some((worst, verdict)) = unclear.first() else { return String::new() };
     let (low, high) = worst.measured().fold((f64::INFINITY, 0.0_f64), |(low, high), ms| (low.min(ms), high.max(ms)));
-    let (name, steps, found, most) = (&worst.name, worst.steps.len(), plus_minus(noise_of_all), plus_minus(MOST_NOISE));
-    let (low, high) = (quantity(low, "ms"), quantity(high, "ms"));
-    format!(
-        "This machine was too unsteady to judge: {steps} steps of {name} took {low} to {high} (noise of all schedules \
-         {found}, at most {most} can be judged)."
-    )
+    let example = format!(
+        "{} steps of {} took {} to {} (noise {}, error {})",
+        worst.steps.len(),
+        worst.name,
+        quantity(low, "ms"),
+        quantity(high, "ms"),
+        plus_minus(verdict.noise.unwrap_or_default()),
+        percent(worst.error.abs())
+    );
+    if unclear.len() == all.len() {
+        return format!("This machine was too unsteady to judge: {example}.");
+    }
+    let names: Vec<&str> = unclear.iter().map(|(one, _)| one.name.as_str()).collect();
+    let space = if unclear.len() < all.len() { " " } else { "" };
+    format!("{space}It was too unsteady to judge {}: {example}.", names.join(", "))
 }
 
 /// Least relative difference of two schedules' measured times that counts: 1 %, or the noise between their steps, which were taken

@@ -170,6 +170,19 @@ impl EmbeddedTables {
         (self.parsed)().get(place)
     }
 
+    /// Returns the only table whose name begins with a chip's name and a hyphen: h200-sxm of h200.
+    fn begun(&self, name: &str) -> Option<&'static str> {
+        let is_chip = name.contains(|c: char| c.is_ascii_digit()) && self.embedded(name).is_none();
+        let begins = |known: &&str| {
+            known.len() > name.len() && known.is_char_boundary(name.len()) && {
+                let (start, rest) = known.split_at(name.len());
+                start.eq_ignore_ascii_case(name) && rest.starts_with('-')
+            }
+        };
+        let mut found = self.names().filter(begins);
+        found.next().filter(|_| is_chip && found.next().is_none())
+    }
+
     fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.names().collect();
         let wrong = |instead| Error::Name { kind: self.kind, name: name.to_string(), instead };
@@ -214,6 +227,7 @@ struct Chain {
 impl Chain {
     fn named(tables: &'static EmbeddedTables, name: &str, overrides: Overrides<'_>) -> Result<Chain, Error> {
         let name = tables.names().find(|known| plain(known) == plain(name)).unwrap_or(name);
+        let name = tables.begun(name).unwrap_or(name);
         let table = tables.embedded(name).filter(|_| name != tables.files[0].0).ok_or_else(|| tables.unknown(name))?;
         Chain::of(tables, name, table.clone()?, &|name| Err(tables.unknown(name)), overrides, None)
     }

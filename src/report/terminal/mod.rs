@@ -15,6 +15,7 @@ use crate::terminal::cells::{Cell, TerminalAbilities, cells};
 use crate::text::{columns, fit, plain};
 use crate::{Panel, Report};
 use pipesim_cost::pair::Stream;
+use pipesim_schedule::timeline::Source;
 use std::fmt::Write;
 
 /// Beyond this many devices, only every n-th is drawn.
@@ -158,7 +159,11 @@ fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, se
             _ => String::new(),
         };
         let makespan = quantity(m.makespan, &panel.timeline.time_unit);
-        facts.push(format!("{which}{makespan}, bubble {}", percent(m.bubble)));
+        let iteration = entry.predicted_iteration().filter(|_| panel.timeline.source == Source::Predicted);
+        let whole = iteration.map_or_else(String::new, |iteration| {
+            format!("{}, of which pipeline ", quantity(iteration, &panel.timeline.time_unit))
+        });
+        facts.push(format!("{which}{whole}{makespan}, bubble {}", percent(m.bubble)));
     }
     let facts = shortened(&facts.join(separator), width.saturating_sub(10), look);
     let name = shortened(&entry.name, width.saturating_sub(columns(&facts) + 2), look);

@@ -75,7 +75,7 @@ pub struct Corrected {
 
 fn shares(time: &StepTime) -> PartShares {
     let all = time.iteration();
-    time.parts().map(|part| part.seconds / all)
+    time.of_busiest().map(|part| part / all)
 }
 
 fn likeness(prior: &Prior, a: &PartShares, b: &PartShares) -> f64 {
@@ -197,6 +197,7 @@ impl StepCalibration {
             &mut time.compute,
             &mut time.tensor_parallel_exposed,
             &mut time.expert_parallel_exposed,
+            &mut time.imbalance,
             &mut time.pipeline_bubble,
             &mut time.data_parallel_exposed,
             &mut time.optimizer,

@@ -35,6 +35,7 @@ impl Part {
         let passes = predicted.compute
             + predicted.tensor_parallel_exposed
             + predicted.expert_parallel_exposed
+            + predicted.imbalance
             + predicted.pipeline_bubble;
         let seconds = [passes, predicted.data_parallel_exposed, predicted.optimizer];
         let mut rest = Part { name: REST, measured_s: log.median_s, predicted_s: predicted.iteration() };

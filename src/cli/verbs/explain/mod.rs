@@ -20,10 +20,12 @@ use pipesim_answer::advice::Advisor;
 use pipesim_answer::explanation::{ExplainedRun, StepExplanation, Unexplained};
 use pipesim_answer::question::{Observer, Remark};
 use pipesim_answer::resolve::{Resolved, Selection};
+use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_import::ImportOptions;
 use pipesim_report::{self as report, Entry, Look, Panel, Report};
 use pipesim_schedule::timeline::{Source, Timeline};
 use pipesim_sim::exact;
+use pipesim_verdict::prediction;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -73,8 +75,9 @@ pub struct Explain {
 impl Explain {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
+        let mut asked = None;
         let explained = match self.timeline.as_slice() {
-            [] => self.predictions()?,
+            [] => self.predictions(&mut asked)?,
             [path] if path.is_file() && !file_kind::is_trace(path) => {
                 let read = Timeline::list_from_json(&read_text(path, 4 << 30)?);
                 let timelines = read.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
@@ -88,7 +91,7 @@ impl Explain {
             }
         };
         let (explanations, entries) = explained.into_iter().unzip();
-        self.show(explanations, entries)
+        self.show(asked, explanations, entries)
     }
 
     /// Explains every timeline of those that are from `path`.
@@ -123,8 +126,8 @@ impl Explain {
         explanation.prove(&resolved.graph, &resolved.costs, states).map_err(refused)
     }
 
-    /// Explains predicted steps, each with its timelines if they are written.
-    fn predictions(&self) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
+    /// Explains predicted steps, each with its timelines if they are written; `said` is what was asked of a model.
+    fn predictions(&self, said: &mut Option<String>) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
         let mut question = self.schedules.question();
         self.costs.ask(&mut question);
         self.hardware.ask(&mut question);
@@ -138,6 +141,7 @@ impl Explain {
         self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
         let mut all_explained = Vec::new();
         let Some((asked, costs)) = prepared.questions(&Sandbox)?.into_iter().next() else { return Ok(all_explained) };
+        *said = costs.analytic().map(prediction::asked);
         let mut advisor = None;
         let (all, selection) =
             (asked.resolved(&costs, &Sandbox, &self.remarks)?, asked.selection_of(&costs, &Sandbox)?);
@@ -168,6 +172,10 @@ impl Explain {
             explained
                 .sentences
                 .extend((!outside.is_empty()).then(|| format!("Its time is less certain than usual: {outside}.")));
+            if let Some(analytic) = costs.analytic() {
+                let step = StepEstimate::new(analytic, &predicted).map_err(Failure::usage)?;
+                prediction::complete(&mut explained.sentences, &explained.schedule, &step);
+            }
             spell(&mut explained);
             let mut entry = Entry::default();
             if !self.write.output.is_empty() {
@@ -181,7 +189,12 @@ impl Explain {
     }
 
     /// Prints and writes the explanations.
-    fn show(&self, explanations: Vec<StepExplanation>, mut entries: Vec<Entry>) -> Result<(), Failure> {
+    fn show(
+        &self,
+        asked: Option<String>,
+        explanations: Vec<StepExplanation>,
+        mut entries: Vec<Entry>,
+    ) -> Result<(), Failure> {
         if self.write.output.is_empty() {
             entries.clear();
         }
@@ -206,16 +219,21 @@ impl Explain {
         });
         let untried: Vec<String> = balance.into_iter().chain(untried).collect();
         let text = || {
-            let list = |(name, sentences): (&str, &[String])| {
-                format!("{}{}\n", wrap(&[name.to_string()], 0), wrap(sentences, 2))
+            let list = |e: &StepExplanation| {
+                let sentences = if self.tables { &e.sentences } else { e.shown(&explanations) };
+                format!("{}{}\n", wrap(&[e.schedule.clone()], 0), wrap(sentences, 2))
             };
-            let sentences = sentences.map(list).collect::<String>();
+            let opening = asked.iter().cloned().chain(StepExplanation::opening(&explanations)).map(as_flags);
+            let opening: Vec<String> = opening.collect();
+            let opening = if opening.is_empty() { String::new() } else { wrap(&opening, 0) + "\n" };
+            let sentences = opening + &explanations.iter().map(list).collect::<String>();
             let rest = if untried.is_empty() { String::new() } else { wrap(&untried, 0) + "\n" };
             // a proof has its row
             let tables = match self.tables || self.exact.is_some() {
                 true => table(&report),
                 false => {
-                    wrap(&["--tables says when and why each device idles, and what bounds the step.".to_string()], 0)
+                    let all = if explanations.len() > 1 { "says all of each schedule, and " } else { "says " };
+                    wrap(&[format!("--tables {all}when and why each device idles, and what bounds the step.")], 0)
                 }
             };
             format!("{sentences}{rest}{tables}")
