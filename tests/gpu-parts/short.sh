@@ -117,7 +117,8 @@ part_headline() {
 part_throughput() {
     local code=0 options=()
     [ "$quick" = 1 ] && options=(--sequences 1 --micro 2 --seq 64 --steps 2)
-    tell python3 "$root/tests/benches/pytorch_gpu.py" --pipesim "$bin/pipesim" --seconds 90 --output throughput.json \
+    # ends before the part does: what was measured by then is told
+    tell timeout --foreground -k 2 118 python3 "$root/tests/benches/pytorch_gpu.py" --pipesim "$bin/pipesim" --seconds 90 --output throughput.json \
         ${options[@]+"${options[@]}"} 2>errors || code=$?
     cat errors
     [ $code = 5 ] && skip "$(tail -n 1 errors)"
@@ -134,31 +135,35 @@ part_times() {
     found "$(cat words)"
 }
 
+# In a sandbox without CUDA's virtual memory management NVSHMEM may work without it, too.
 part_ranks() {
-    local link code outcomes=() failed=0 ran=0 steps=3 names=1f1b,zb-v,gpipe wait=3
+    local name link code outcomes=() working=() failed=0 is_broken=0 steps=3 names=1f1b,zb-v,gpipe wait=3 words
     [ "$quick" = 1 ] && names=1f1b steps=2 wait=2
+    local rank=(--device cuda --gpu-slices 2 --stages 2 -n 2 --timeout $((12 * ${PIPESIM_GPU_PATIENCE:-1})))
     rm -f lines
-    for link in copy nvshmem; do
-        code=0
-        "${golden_losses[@]}" 1e-4 $names "ranks-$link" "${golden[@]}" --device cuda --gpu-slices 2 --stages 2 -n 2 \
-            --link $link --steps $steps --timeout 60 || code=$?
+    for name in copy nvshmem nvshmem-without-vmm; do
+        link=${name%%-*} code=0
+        if [ $name = nvshmem-without-vmm ]; then
+            [ $is_broken = 1 ] || continue
+            export NVSHMEM_DISABLE_CUDA_VMM=1
+        fi
+        "${golden_losses[@]}" 1e-4 $names "ranks-$name" "${golden[@]}" "${rank[@]}" --link $link --steps $steps || code=$?
         case $code in
-            0) outcomes+=("$link: losses are PyTorch's"); ran=1 ;;
-            5) outcomes+=("$link refused: $(last_error "ranks-$link.err")") ;;
-            *) outcomes+=("$link failed ($code): $(last_error "ranks-$link.err")"); failed=1 ;;
+            0) outcomes+=("$name: losses are PyTorch's"); working+=("$link") ;;
+            5) outcomes+=("$name refused: $(last_error "ranks-$name.err")") ;;
+            *) outcomes+=("$name failed ($code): $(last_error "ranks-$name.err")"); failed=1 ;;
         esac
+        [ $name,$code = nvshmem,0 ] || [ $name = copy ] || is_broken=1
         found "$(listed "${outcomes[@]}")" # what is known if the next one hangs
     done
-    for link in copy nvshmem; do
-        [ -s "ranks-$link.json" ] || continue
-        local words
-        words=$(figures killed $wait "$bin/pipesim" run "${golden[@]}" --device cuda --gpu-slices 2 --stages 2 -n 2 --link $link --schedule 1f1b \
-            --steps 100000 --timeout 60 --output "$PWD/.unused/") || failed=1
+    for link in ${working[@]+"${working[@]}"}; do
+        words=$(figures killed $wait "$bin/pipesim" run "${golden[@]}" "${rank[@]}" --link $link --schedule 1f1b \
+            --steps 100000 --output "$PWD/.unused/") || failed=1
         outcomes+=("$link with rank 1 killed: $words")
+        found "$(listed "${outcomes[@]}")"
     done
-    found "$(listed "${outcomes[@]}")"
     [ $failed = 0 ] || return 1
-    [ $ran = 1 ] || exit $SKIPPED
+    [ ${#working[@]} -gt 0 ] || exit $SKIPPED
 }
 
 part_products() {

@@ -53,7 +53,8 @@ impl Machine {
     /// What has come back: few, small and whole files. Returns the lines of status.txt by part: outcome, and what was found.
     fn kept(&self, suffix: &str) -> BTreeMap<String, [String; 2]> {
         let kept = self.path(&format!("kept{suffix}"));
-        let files: Vec<PathBuf> = fs::read_dir(&kept).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+        let files: Vec<PathBuf> =
+            fs::read_dir(&kept).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
         assert!(files.len() <= FILES, "{files:?}");
         for file in &files {
             let about = fs::symlink_metadata(file).unwrap();
@@ -112,7 +113,8 @@ fn the_parts_of_a_call_fit_its_time() {
     let help = Command::new(root().join("tests/gpu")).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let lines = help.split("\nParts, ").nth(1).unwrap().lines().skip(1).take_while(|line| line.starts_with("    "));
-    let listed: Vec<&str> = lines.filter(|line| !line.starts_with("     ")).map(|line| line.split_whitespace().next().unwrap()).collect();
+    let listed: Vec<&str> =
+        lines.filter(|line| !line.starts_with("     ")).map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!(listed, planned("all").iter().map(|(part, _)| part.as_str()).collect::<Vec<_>>());
 }
 
@@ -149,9 +151,15 @@ fn its_parts_run_through_on_the_stand_ins() {
     }
     let holds = |part: &str, words: &[&str]| words.iter().all(|word| found[part][1].contains(word));
     assert_eq!(found.len(), 11, "{found:?}");
-    assert!(holds("doctor", &["compute mode", "MPS: no"]) && holds("ceilings", &["copy ", "product ", "enqueue "]), "{found:?}");
+    assert!(
+        holds("doctor", &["compute mode", "MPS: no"]) && holds("ceilings", &["copy ", "product ", "enqueue "]),
+        "{found:?}"
+    );
     assert!(holds("times", &["products ", "(40.8), attention forward ", "rest "]), "{found:?}");
-    assert!(holds("headline", &["copy: over naive gpipe ", "copy-from-naive: ", "predicted from naive", "local: ", "1f1b F "]));
+    assert!(holds(
+        "headline",
+        &["copy: over naive gpipe ", "copy-from-naive: ", "predicted from naive", "local: ", "1f1b F "]
+    ));
     let ranks = &found["ranks"][1];
     let counts = ["losses are PyTorch's", "exit code 6 after"].map(|words| ranks.matches(words).count());
     assert_eq!(counts, [2, 2], "{ranks}");
@@ -175,10 +183,15 @@ fn its_parts_run_through_on_the_stand_ins() {
         let expected = if part == "sanitizer" { "skipped" } else { "ok" };
         assert!(told.contains(&format!("{part}\t{expected}\t")), "{part}: {told}");
     }
-    for words in ["8 queues: 1f1b ", "32 queues: 1f1b ", "2 sequences: 1f1b ", "4 steps in a row: 1f1b ", "taking turns: 1f1b "] {
+    for words in
+        ["8 queues: 1f1b ", "32 queues: 1f1b ", "2 sequences: 1f1b ", "4 steps in a row: 1f1b ", "taking turns: 1f1b "]
+    {
         assert!(told.contains(words), "{words}: {told}");
     }
-    assert!(["LayerNorm backward in one pass ", "CUDA graphs at B = 2 "].iter().all(|name| told.contains(name)), "{told}");
+    assert!(
+        ["LayerNorm backward in one pass ", "CUDA graphs at B = 2 "].iter().all(|name| told.contains(name)),
+        "{told}"
+    );
 }
 
 /// Programs that do what $FAULTS says of a part (a line `PART FAULT`), or print what the part expects.
@@ -252,7 +265,8 @@ fn a_part_that_hangs_or_fails_leaves_the_others_and_whole_archives() {
         fs::write(&faults, lines.collect::<String>()).unwrap();
         let begin = Instant::now();
         let suffix = turn.to_string();
-        let output = machine.call("short b", &suffix).env("FAULTS", faults).env("PIPESIM_GPU_LIMIT", "6").output().unwrap();
+        let output =
+            machine.call("short b", &suffix).env("FAULTS", faults).env("PIPESIM_GPU_LIMIT", "6").output().unwrap();
         let (found, told) = (machine.kept(&suffix), told(&output));
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(begin.elapsed() < Duration::from_secs(120), "{told}");
@@ -313,12 +327,15 @@ fn a_call_that_is_killed_leaves_whole_archives_and_the_next_one_goes_on() {
         let after = machine.kept(&suffix);
         assert!(output.status.success(), "killed after {moment:?}: {}", told(&output));
         assert_eq!(after.len(), planned(&call[6..]).len(), "killed after {moment:?}");
-        assert!(before.iter().all(|(part, result)| after[part] == *result), "killed after {moment:?}: {before:?} {after:?}");
+        assert!(
+            before.iter().all(|(part, result)| after[part] == *result),
+            "killed after {moment:?}: {before:?} {after:?}"
+        );
     };
-    let (even, odd): (Vec<_>, Vec<_>) = moments.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
     std::thread::scope(|scope| {
-        for some in [even, odd] {
-            scope.spawn(move || some.into_iter().for_each(|(number, moment)| kill(number, moment)));
+        for (turn, pair) in moments.chunks(2).enumerate() {
+            let kill = &kill;
+            scope.spawn(move || pair.iter().enumerate().for_each(|(i, moment)| kill(2 * turn + i, *moment)));
         }
     });
 }
