@@ -48,7 +48,7 @@ ceilings=$out/ceilings/ceilings.txt
 # Ops of about a millisecond: 100 M parameters, micro-batches of 1536 tokens. A dozen such models share 80 GB.
 large=(--blocks 8 --heads 8 --channels 1024 --vocabulary 257 --max-sequence 1536 --seq 1536 --precision bfloat16)
 [ "$quick" = 1 ] &&
-    large=(--blocks 8 --heads 2 --channels 32 --vocabulary 257 --max-sequence 32 --seq 32 --precision bfloat16)
+    large=(--blocks 4 --heads 1 --channels 16 --vocabulary 257 --max-sequence 16 --seq 16 --precision bfloat16 --warmup 0)
 
 # The golden model: 4 blocks, so at most 4 stages; 8 sequences per step in 8 micro-batches.
 golden=(--micro 8 --seq 32 --lr 1e-3 --warmup 1 --format json
@@ -85,9 +85,9 @@ part_ten-losses() {
 
 # headline_run STEPS NAME ARGUMENTS...: the schedules on two slices, predicted and measured; the report is in NAME/
 headline_run() {
-    local steps=$1 name=$2; shift 2
-    [ "$quick" = 1 ] && steps=2
-    if pipesim run --device cuda --gpu-slices 2 --stages 2 --micro 8 --schedule naive,gpipe,1f1b,zb-v "${large[@]}" --steps $steps \
+    local steps=$1 name=$2 micro=8; shift 2
+    [ "$quick" = 1 ] && steps=1 micro=4
+    if pipesim run --device cuda --gpu-slices 2 --stages 2 --micro $micro --schedule naive,gpipe,1f1b,zb-v "${large[@]}" --steps $steps \
         --timeout 30 --format json --quiet --output "$PWD/$name/" "$@" >"$name.json" 2>"$name.err"; then
         runs+=("$name")
         outcomes+=("$name: $(figures headline "${runs[@]}" 2>&1 | tail -n 1)") || code=1

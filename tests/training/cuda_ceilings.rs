@@ -64,7 +64,7 @@ fn the_cards_rates_are_measured() {
         let enqueue = begin.elapsed().as_secs_f64() / 500.0;
         gpu.compute.synchronize().unwrap();
 
-        println!(); // a harness puts its own words in front of the first line
+        println!("\nceiling rates of the card"); // a harness puts its own words in front of the first line
         println!("ceiling copy {:.1} GB/s", 2.0 * bytes as f64 / copy / 1e9);
         println!("ceiling product {:.3} TFLOP/s", 2.0 * (width as f64).powi(3) / product / 1e12);
         println!("ceiling enqueue {:.2} us", enqueue * 1e6);
