@@ -8,11 +8,11 @@ Used by tests/gpu; needs nothing but Python.
     figures.py losses RUN.json EXPECTED KEY TOLERANCE NAMES
     figures.py accuracy FOLDER...                           mean absolute error over schedules not calibrated on
     figures.py headline NAME...                             predictions and op times of the runs NAME.json with reports NAME/;
-                                                            writes table.md
+                                                            writes table.txt
     figures.py iterations RUN.json                          median iteration of each schedule
     figures.py killed SECONDS PROGRAM ARGUMENTS...          runs it, kills rank 1 after so long: exit code, seconds to its end
     figures.py throughput THROUGHPUT.json CEILINGS
-    figures.py times LINES CEILINGS                         groups of kernels as shares of the card's rates; writes table.md
+    figures.py times LINES CEILINGS                         groups of kernels as shares of the card's rates; writes table.txt
     figures.py dram DRAM.csv CEILINGS                       bytes per second of each kernel, likewise
     figures.py words PROBE                                  what a probe's line of JSON says
     figures.py doctor DOCTOR.json
@@ -153,7 +153,7 @@ def headline(*names):
                 f"| {name} | {calibrated} | {schedule} | {predicted:.2f} | {measured:.2f} | {100 * run['error']['makespan']:+.2f} % "
                 f"| {ratio:.3f} | {ops[schedule][0]:.3f} | {ops[schedule][1]:.3f} |"
             )
-    with open("table.md", "w", encoding="utf-8") as file:
+    with open("table.txt", "w", encoding="utf-8") as file:
         file.write("\n".join(table) + "\n")
     errors = {schedule: 100 * run["error"]["makespan"] for schedule, run in runs.items() if schedule != calibrated}
     ratios = ", ".join(f"{s} {ratio_over_naive(runs, s):.3f}" for s in runs if s != "naive")
@@ -200,7 +200,7 @@ def times(path, ceilings):
         share = f"{work / rates[kind] / (float(ms) / 1e3):.2f} of {kind}" if kind in rates and float(ms) > 0 and not quick else ""
         table.append(f"| {group} | {ms} | {expected} | {share} |")
         words.append(f"{group} {ms} ({share or expected})")
-    with open("table.md", "w", encoding="utf-8") as file:
+    with open("table.txt", "w", encoding="utf-8") as file:
         file.write("\n".join(table) + "\n")
     print(f"{', '.join(words)} ms; in brackets the share of the card's rate, or what is expected of an H200")
     return 0 if groups else 1
@@ -229,7 +229,7 @@ def dram(path, ceilings):
         speed = moved / seconds if seconds else 0.0
         share = f"{speed / rate:.2f}" if rate else ""
         table.append(f"| {name} | {count} | {seconds * 1e6:.1f} | {moved / 1e6:.1f} | {speed / 1e9:.0f} | {share} |")
-    with open("table.md", "w", encoding="utf-8") as file:
+    with open("table.txt", "w", encoding="utf-8") as file:
         file.write("\n".join(table) + "\n")
     print(f"{len(rows) - 2} launches of {len(kernels)} kernels")
     return 0
@@ -378,7 +378,7 @@ def summary(out, commit, *parts):
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in status.split("\t")) + " |")
     lines += ["", f"Not run: {', '.join(part for part in parts if not statuses[part])}"]
     for part in parts:
-        table = optional(lambda: read_text(inside(part, "table.md")), "")
+        table = optional(lambda: read_text(inside(part, "table.txt")), "")
         lines += ["", f"## {part}", "", table] if table else []
     with open(inside("summary.md"), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")

@@ -59,7 +59,7 @@ part_choices() {
         echo '| choice | ms | launches | ms before | launches before | ratio |'
         echo '|---|---|---|---|---|---|'
         sed -nE 's/^choice (.*): ([0-9.]+) ms in ([0-9]+) launches, before ([0-9.]+) ms in ([0-9]+), ([0-9.]+) times$/| \1 | \2 | \3 | \4 | \5 | \6 |/p' choices.txt
-    } >table.md
+    } >table.txt
     found "$(sed -nE 's/^choice (.*): ([0-9.]+) ms in .*, before ([0-9.]+) ms.*/\1 \2 (\3)/p' choices.txt | paste -sd, | sed 's/,/, /g') ms, before in brackets"
     [ "$code" = 0 ] || fail "$(why choices.txt)"
 }

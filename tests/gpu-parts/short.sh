@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2086,SC2154,SC2329
 # The parts of the two short calls of tests/gpu, which sources this file, and what all parts share.
-# Each runs in OUT_DIR/PART, prints to its log, and writes a one-line result to OUT_DIR/PART/found and tables to OUT_DIR/PART/table.md.
+# Each runs in OUT_DIR/PART, prints to its log, and writes a one-line result to OUT_DIR/PART/found and tables to OUT_DIR/PART/table.txt.
 # A part runs in one process group, which ends with it; so `timeout` inside a part has --foreground.
 
 found() { echo "$*" | tee found; }

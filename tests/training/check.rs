@@ -282,7 +282,21 @@ fn a_part_that_hangs_or_fails_leaves_the_others_and_whole_archives() {
             assert!(!words.is_empty(), "{part}: {told}");
         }
     };
-    std::thread::scope(|scope| (0..4).for_each(|turn| drop(scope.spawn(move || check(turn)))));
+    // where everything hangs, the call still ends in time
+    let no_end = || {
+        let faults = machine.path("faults");
+        fs::write(&faults, parts.iter().map(|(part, _)| format!("{part} hang\n")).collect::<String>()).unwrap();
+        let begin = Instant::now();
+        let output = machine.call("short b", "-late").env("FAULTS", faults).env("PIPESIM_GPU_SECONDS", "16").output();
+        let told = told(&output.unwrap());
+        assert!(begin.elapsed() < Duration::from_secs(16), "{:?}: {told}", begin.elapsed());
+        assert!(told.contains("ceilings\tfailed") && told.contains("ncu\tskipped\t0 s\tno time left"), "{told}");
+        assert_eq!(machine.kept("-late").len(), parts.len(), "{told}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(no_end);
+        (0..4).for_each(|turn| drop(scope.spawn(move || check(turn))));
+    });
 }
 
 /// Kills all processes of a session.
