@@ -164,67 +164,6 @@ part_connections() {
     return $code
 }
 
-# sharing_run NAME: two runs of one device at the same time; prints the iterations of both
-sharing_run() {
-    local name=$1 number code=0
-    shift
-    for number in 1 2; do
-        "$@" "$bin/pipesim" run --device cuda --stages 1 --micro 4 --schedule 1f1b --steps 5 "${large[@]}" --format json --quiet \
-            --output "$PWD/report-$name-$number/" >"$name-$number.json" 2>"$name-$number.err" &
-    done
-    for number in $(jobs -p); do wait "$number" || code=1; done
-    [ $code = 0 ] || { echo "$name failed: $(cat "$name-1.err" "$name-2.err" | tail -n 1 | cut -c -300)"; return 1; }
-    echo "$name: $(figures iterations "$name-1.json"), $(figures iterations "$name-2.json")"
-}
-
-part_sharing() {
-    local code=0 outcomes=() words
-    words=$(sharing_run "taking turns" env) || code=1
-    outcomes+=("$words")
-    if ! command -v nvidia-cuda-mps-control >/dev/null; then
-        outcomes+=("no MPS on this machine")
-    else
-        export CUDA_MPS_PIPE_DIRECTORY=$PWD/.mps CUDA_MPS_LOG_DIRECTORY=$PWD/.mps
-        mkdir -p .mps
-        if nvidia-cuda-mps-control -d >mps.txt 2>&1; then
-            words=$(sharing_run "MPS at 50 %" env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50) || code=1
-            outcomes+=("$words")
-            echo quit | timeout --foreground 20 nvidia-cuda-mps-control >>mps.txt 2>&1 || true
-        else
-            outcomes+=("MPS could not be started: $(last_error mps.txt)")
-        fi
-        rm -rf .mps
-    fi
-    found "$(listed "${outcomes[@]}")"
-    return $code
-}
-
-part_cpu() {
-    local p cores outcomes=() code=0 blocks steps=10
-    cores=$(nproc)
-    [ "$quick" = 1 ] && steps=2
-    for p in 4 8; do
-        if [ "$cores" -lt "$p" ] && [ "$quick" != 1 ]; then
-            outcomes+=("$p devices left out: $cores cores")
-            continue
-        fi
-        blocks=$((2 * p))
-        local sizes=(--blocks $blocks --heads 6 --channels 192 --seq 128)
-        [ "$quick" = 1 ] && sizes=(--blocks $blocks --heads 1 --channels 16 --max-sequence 16 --seq 16)
-        if pipesim report accuracy --device cpu --stages $p --micro $((2 * p)) --calibrate-micro $((2 * p)) --steps $steps "${sizes[@]}" \
-            --quiet --output "$PWD/p$p" >p$p.txt 2>p$p.err; then
-            outcomes+=("$p devices: $(figures accuracy p$p/)")
-        else
-            cat p$p.err
-            outcomes+=("$p devices failed: $(last_error p$p.err)")
-            code=1
-        fi
-    done
-    [ -d p4 ] || [ -d p8 ] || [ $code = 1 ] || skip "$cores cores: too few for 4 devices"
-    found "$(listed "${outcomes[@]}")"
-    return $code
-}
-
 part_sanitizer() {
     local program tool code outcomes=() failed=0 ran=0 summary options
     local site
