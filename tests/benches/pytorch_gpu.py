@@ -283,6 +283,7 @@ def attention_alone(torch, sequences, length):
         times = []
         with sdpa_kernel([backend]):
             for _ in range(8):
+                q.grad = k.grad = v.grad = None
                 marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
                 marks[0].record()
                 out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)

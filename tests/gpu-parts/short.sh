@@ -118,7 +118,7 @@ part_throughput() {
     local code=0 options=()
     [ "$quick" = 1 ] && options=(--sequences 1 --micro 2 --seq 64 --steps 2)
     # ends before the part does: what was measured by then is told
-    tell timeout --foreground -k 2 118 python3 "$root/tests/benches/pytorch_gpu.py" --pipesim "$bin/pipesim" --seconds 90 --output throughput.json \
+    tell timeout --foreground -k 2 113 python3 "$root/tests/benches/pytorch_gpu.py" --pipesim "$bin/pipesim" --seconds 85 --output throughput.json \
         ${options[@]+"${options[@]}"} 2>errors || code=$?
     cat errors
     [ $code = 5 ] && skip "$(tail -n 1 errors)"
