@@ -403,23 +403,24 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Time limit for python3 to list its site-packages.
-const PYTHON_LIMIT: Duration = Duration::from_secs(5);
+/// Time limit for python3 to list its site-packages; from a cold disk it starts slowly.
+const PYTHON_LIMIT: Duration = Duration::from_secs(30);
 
 const PYTHON_SITES: &str = "import site, sys
 print('\\n'.join(p for p in sys.path + [site.getusersitepackages()] if p))";
 
-/// Returns the module folders of the `python3` on the PATH, which is run once.
-fn python_sites() -> Result<&'static [PathBuf], &'static str> {
-    static SITES: OnceLock<Result<Vec<PathBuf>, String>> = OnceLock::new();
-    let sites = SITES.get_or_init(|| {
-        let mut python = Command::new("python3");
-        python.args(["-c", PYTHON_SITES]).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
-        let child = python.spawn().map_err(|_| "no python3 on the PATH".to_string())?;
-        let text = output(child, PYTHON_LIMIT)?;
-        Ok(text.lines().map(PathBuf::from).collect())
-    });
-    sites.as_deref().map_err(String::as_str)
+/// Returns the module folders of the `python3` on the PATH. Only an answer is remembered: after a failure the next library asks again,
+/// when the disk may be warm.
+fn python_sites() -> Result<&'static [PathBuf], String> {
+    static SITES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    if let Some(sites) = SITES.get() {
+        return Ok(sites);
+    }
+    let mut python = Command::new("python3");
+    python.args(["-c", PYTHON_SITES]).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    let child = python.spawn().map_err(|_| "no python3 on the PATH".to_string())?;
+    let text = output(child, PYTHON_LIMIT)?;
+    Ok(SITES.get_or_init(|| text.lines().map(PathBuf::from).collect()))
 }
 
 /// Waits for a child process; returns `None` if it exceeded `limit` and was killed.

@@ -8,11 +8,12 @@ the residual stream are asked of PyTorch and written down. pipesim (if --pipesim
 tokens with bfloat16 activations, the residual stream among them, and float32 parameters, gradients and moments, on the whole
 GPU.
 
-A round takes one measurement of each program, so that all see the same machine. Every measurement is of whole training
-steps of the same batch: micro-batches with accumulated gradients, then the update. All are timed by the host's clock, from
-the tokens in its memory to the loss back there. TFLOP/s are by llm.c's arithmetic: 6 N + 6 L C T operations a token.
-Both programs get every size and report the work of a step (see same_work.py); unless it is the same, no ratio is written.
-Prints a table, and writes JSON after every micro-batch size. Exit code 5: no PyTorch or no GPU here.
+First eager PyTorch and pipesim are measured in rounds of alternate order, then compiled PyTorch and pipesim; nothing is
+profiled before all is timed. Every measurement is of whole training steps of the same batch: micro-batches with accumulated
+gradients, then the update. All are timed by the host's clock, from the tokens in its memory to the loss back there. TFLOP/s
+are by llm.c's arithmetic: 6 N + 6 L C T operations a token. Both programs get every size and report the work of a step (see
+same_work.py); unless it is the same, no ratio is written. PyTorch's attention alone is timed at the end.
+Prints a table, and writes JSON after every measurement. Exit code 5: no PyTorch or no GPU here.
 """
 
 import argparse
@@ -170,75 +171,139 @@ def run_pipesim(arguments, sequences, folder, tokens_file):
     return run["tokens_per_second"], run["wall_ms"]["median"], run["work"]
 
 
-def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_file, ids):
-    """All programs at one micro-batch size."""
-    length = arguments.seq
-    count = arguments.micro * sequences
-    step_tokens = count * length
-    work = torch_work(model, len(model.blocks), model.blocks[0].heads, length, count, VOCABULARY)
-    rows = [ids[row * length : (row + 1) * length + 1] for row in range(count)]
-    batch = torch.tensor(rows).pin_memory()
-    ways = {"eager": PyTorch(torch, model, optimizer, model, arguments.micro)}
-    result = {"sequences": sequences, "microbatches": arguments.micro, "step_tokens": step_tokens, "work": work, "notes": []}
-    if not arguments.no_compile:
-        compiled = PyTorch(torch, model, optimizer, torch.compile(model, dynamic=False), arguments.micro)
+class Comparison:
+    """All programs at one micro-batch size; `result` has what is known so far, and `save` writes it."""
+
+    def __init__(self, torch, arguments, model, optimizer, sequences, files, save):
+        self.torch, self.arguments, self.model, self.optimizer = torch, arguments, model, optimizer
+        self.folder, self.tokens_file, ids = files
+        self.save, length = save, arguments.seq
+        count = arguments.micro * sequences
+        self.step_tokens = count * length
+        work = torch_work(model, len(model.blocks), model.blocks[0].heads, length, count, VOCABULARY)
+        self.batch = torch.tensor([ids[row * length : (row + 1) * length + 1] for row in range(count)]).pin_memory()
+        self.ways = {"eager": PyTorch(torch, model, optimizer, model, arguments.micro)}
+        self.seconds, self.speeds = {}, []
+        self.result = {
+            "sequences": sequences,
+            "microbatches": arguments.micro,
+            "step_tokens": self.step_tokens,
+            "work": work,
+            "pipesim_residual": "bfloat16",
+            "notes": [],
+        }
+
+    def compile(self):
+        """Adds the compiled model to the ways; a compiler that fails is a result, not the end."""
+        compiled = PyTorch(
+            self.torch, self.model, self.optimizer, self.torch.compile(self.model, dynamic=False), self.arguments.micro
+        )
         start = time.perf_counter()
         try:
-            compiled.step(batch)
-            result["compile_seconds"] = round(time.perf_counter() - start, 1)
-            ways["compiled"] = compiled
-        except Exception as error:  # a compiler that fails is a result, not the end
-            words = " ".join(str(error).split())
-            result["notes"].append(f"torch.compile failed: {type(error).__name__}: {words[:400]}")
-    for name, way in ways.items():
-        result[f"{name}_attention"] = way.attention(batch)
-    result["pytorch_residual"] = residual_type(torch, model, batch)
-    result["pipesim_residual"] = "bfloat16"
-    seconds = {name: [] for name in ways}
-    speeds = []
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            seconds[name] += way.measure(batch, arguments.steps)
-        if arguments.pipesim:
-            torch.cuda.empty_cache()
+            compiled.step(self.batch)
+            self.result["compile_seconds"] = round(time.perf_counter() - start, 1)
+            self.ways["compiled"] = compiled
+        except Exception as error:
+            self.note(f"torch.compile failed: {type(error).__name__}", error)
+
+    def note(self, what, error):
+        self.result["notes"].append(f"{what}: {' '.join(str(error).split())[:600]}")
+        self.save()
+
+    def rounds(self, name, is_late):
+        """Measures a way and pipesim in alternate order; after the first round, only unless it is late."""
+        for number in range(ROUNDS if name in self.ways else 0):
+            if number > 0 and is_late():
+                self.result["notes"].append(f"{name}: {number} of {ROUNDS} rounds, no time for more")
+                break
+            for program in [name, "pipesim"][:: -1 if number % 2 else 1]:
+                self.measure(program)
+
+    def measure(self, program):
+        if program != "pipesim":
+            self.seconds.setdefault(program, []).extend(self.ways[program].measure(self.batch, self.arguments.steps))
+        elif self.arguments.pipesim:
+            self.torch.cuda.empty_cache()
             try:
-                *speed, own = run_pipesim(arguments, sequences, folder, tokens_file)
+                speed, ms, work = run_pipesim(self.arguments, self.result["sequences"], self.folder, self.tokens_file)
             except RuntimeError as error:
-                result["notes"].append(str(error))
-                continue
-            require_same_work(own, work)
-            speeds.append(speed)
-    for name, values in seconds.items():
-        median = statistics.median(values)
-        result[name] = {
-            "tokens_per_second": round(step_tokens / median, 1),
-            "step_ms": round(median * 1e3, 3),
-            "step_ms_quartiles": [round(q * 1e3, 3) for q in statistics.quantiles(values, n=4)[::2]],
-        }
-    if speeds:
-        result["pipesim"] = {
-            "tokens_per_second": round(statistics.median(speed for speed, _ in speeds), 1),
-            "step_ms": round(statistics.median(ms for _, ms in speeds), 3),
-            "rounds": [round(speed, 1) for speed, _ in speeds],
-        }
-        for name in ways:
-            result[f"pipesim_over_{name}"] = round(
-                result["pipesim"]["tokens_per_second"] / result[name]["tokens_per_second"], 4
-            )
-    for name in [*ways, "pipesim"]:
-        if name in result:
-            result[name]["tflops"] = round(result[name]["tokens_per_second"] * token_flops(length) / 1e12, 1)
-    return result
+                return self.note("pipesim", error)
+            require_same_work(work, self.result["work"])
+            self.speeds.append((speed, ms))
+        self.summarise()
+        return self.save()
+
+    def summarise(self):
+        result = self.result
+        for name, values in self.seconds.items():
+            median = statistics.median(values)
+            result[name] = {
+                "tokens_per_second": round(self.step_tokens / median, 1),
+                "step_ms": round(median * 1e3, 3),
+                "step_ms_quartiles": [round(q * 1e3, 3) for q in statistics.quantiles(values, n=4)[::2]],
+            }
+        if self.speeds:
+            result["pipesim"] = {
+                "tokens_per_second": round(statistics.median(speed for speed, _ in self.speeds), 1),
+                "step_ms": round(statistics.median(ms for _, ms in self.speeds), 3),
+                "rounds": [round(speed, 1) for speed, _ in self.speeds],
+            }
+            for name in self.seconds:
+                ratio = result["pipesim"]["tokens_per_second"] / result[name]["tokens_per_second"]
+                result[f"pipesim_over_{name}"] = round(ratio, 4)
+        for name in [*self.seconds, "pipesim"]:
+            if name in result:
+                flops = result[name]["tokens_per_second"] * token_flops(self.arguments.seq)
+                result[name]["tflops"] = round(flops / 1e12, 1)
+
+    def look(self):
+        """Asks PyTorch what it did, once everything is timed."""
+        for name, way in self.ways.items():
+            self.result[f"{name}_attention"] = way.attention(self.batch)
+        self.result["pytorch_residual"] = residual_type(self.torch, self.model, self.batch)
+        self.save()
+        try:
+            self.result["attention_ms"] = attention_alone(self.torch, self.result["sequences"], self.arguments.seq)
+        except Exception as error:  # a backend that this version lacks
+            self.note("PyTorch's attention alone", error)
+        self.save()
+
+
+def attention_alone(torch, sequences, length):
+    """Milliseconds of causal attention, forward and backward, of one layer by each of PyTorch's fast backends."""
+    from torch.nn import functional
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    shape = (sequences, HEADS, length, CHANNELS // HEADS)
+    q, k, v, slope = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    for operand in (q, k, v):
+        operand.requires_grad_()
+    found = {}
+    for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION)):
+        times = []
+        with sdpa_kernel([backend]):
+            for _ in range(8):
+                q.grad = k.grad = v.grad = None
+                marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+                marks[0].record()
+                out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                marks[1].record()
+                out.backward(slope)
+                marks[2].record()
+                torch.cuda.synchronize()
+                times.append([marks[i].elapsed_time(marks[i + 1]) for i in range(2)])
+        found[name] = [round(statistics.median(column), 4) for column in zip(*times[3:])]
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipesim", help="the program to compare with")
-    parser.add_argument("--sequences", default="16,32,8", help="sequences a micro-batch, sizes parted by commas")
+    parser.add_argument("--sequences", default="32", help="sequences per micro-batch, sizes separated by commas")
     parser.add_argument("--micro", type=int, default=4, help="micro-batches a step")
     parser.add_argument("--seq", type=int, default=1024, help="tokens a sequence")
     parser.add_argument("--steps", type=int, default=10, help="measured steps of each program in each round")
-    parser.add_argument("--seconds", type=float, default=140.0, help="no further size is begun after so long")
+    parser.add_argument("--seconds", type=float, default=140.0, help="no further size or round begins after so long")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--output", default="throughput.json", help="where the JSON goes")
     arguments = parser.parse_args()
@@ -273,14 +338,30 @@ def main():
         tokens_file = os.path.join(folder, "tokens.bin")
         write_tokens(tokens_file, ids)
         slowest = 0.0
+
+        def is_late():
+            return time.perf_counter() - begun > arguments.seconds
+
+        def save():
+            with open(f"{arguments.output}.new", "w", encoding="utf-8") as file:
+                json.dump(report, file, indent=1)
+            os.replace(f"{arguments.output}.new", arguments.output)
+
         for sequences in sizes:
             start = time.perf_counter()
             if report["sizes"] and start - begun + slowest > arguments.seconds:
                 print(f"micro-batches of {sequences} sequences: left out, no time", flush=True)
                 continue
-            result = measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_file, ids)
-            slowest = max(slowest, time.perf_counter() - start)
+            files = (folder, tokens_file, ids)
+            comparison = Comparison(torch, arguments, model, optimizer, sequences, files, save)
+            result = comparison.result
             report["sizes"].append(result)
+            comparison.rounds("eager", is_late)
+            if not arguments.no_compile and not is_late():
+                comparison.compile()
+                comparison.rounds("compiled", is_late)
+            comparison.look()
+            slowest = max(slowest, time.perf_counter() - start)
             names = [name for name in ("eager", "compiled", "pipesim") if name in result]
             speeds = ", ".join(f"{name} {result[name]['tokens_per_second']:,.0f}" for name in names)
             print(f"micro-batches of {sequences} x {arguments.seq}: {speeds} tokens/s", flush=True)
@@ -289,8 +370,6 @@ def main():
             print(f"  attention: {attention}; residual: PyTorch {result['pytorch_residual']}, pipesim bfloat16", flush=True)
             for note in result["notes"]:
                 print(f"  {note}", flush=True)
-            with open(arguments.output, "w", encoding="utf-8") as file:
-                json.dump(report, file, indent=1)
     return 0
 
 

@@ -7,21 +7,25 @@ Used by tests/gpu; needs nothing but Python.
                                                             and blocks of the model; why not the others, on stderr
     figures.py losses RUN.json EXPECTED KEY TOLERANCE NAMES
     figures.py accuracy FOLDER...                           mean absolute error over schedules not calibrated on
-    figures.py speed RUN.json                               speed-up over naive
+    figures.py headline NAME...                             predictions and op times of the runs NAME.json with reports NAME/;
+                                                            writes table.txt
     figures.py iterations RUN.json                          median iteration of each schedule
-    figures.py exits TIMES PROGRAM ARGUMENTS...             runs it so often: exit codes, seconds to its end
     figures.py killed SECONDS PROGRAM ARGUMENTS...          runs it, kills rank 1 after so long: exit code, seconds to its end
-    figures.py throughput THROUGHPUT.json
+    figures.py throughput THROUGHPUT.json CEILINGS
+    figures.py times LINES CEILINGS                         groups of kernels as shares of the card's rates; writes table.txt
+    figures.py dram DRAM.csv CEILINGS                       bytes per second of each kernel, likewise
     figures.py words PROBE                                  what a probe's line of JSON says
     figures.py doctor DOCTOR.json
     figures.py summary OUT_DIR COMMIT PART...
 """
 
 import concurrent.futures
+import csv
 import datetime
 import json
 import os
-import select
+import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -116,11 +120,118 @@ def accuracy(*folders):
     return 0
 
 
-def speed(run):
-    medians = {entry["schedule"]: entry["iteration_ms"]["median"] for entry in read(run)["runs"]}
-    naive = medians["naive"]
-    found = [f"{name} {naive / ms:.3f} x" for name, ms in medians.items() if name != "naive"]
-    print(f"over naive ({naive:.1f} ms a step): {', '.join(found)}")
+def op_times(folder, schedule):
+    """Median milliseconds of F and of a whole backward of each device with all its chunks, then their means over the devices."""
+    measured, ops = read(os.path.join(folder, f"{schedule}-measured.json")), {}
+    for span in measured["spans"]:
+        op = re.fullmatch(r"\d+([FBIW])\d+", span["op"])
+        if op and span["queue"] == "compute":
+            ops.setdefault((op[1], span["device"]), []).append((span["end_ns"] - span["start_ns"]) / 1e6)
+    medians = {}
+    for (kind, _), times in ops.items():
+        medians.setdefault(kind, []).append(statistics.median(times))
+    means = {kind: measured["chunks"] * sum(times) / len(times) for kind, times in medians.items()}
+    return means.get("F", 0.0), means.get("B", means.get("I", 0.0) + means.get("W", 0.0))
+
+
+def headline(*names):
+    """Writes a table of all runs; says what the last one gave."""
+    table = [
+        "Op times are medians, of all chunks of a device; B is the whole backward. Costs of one schedule may not fit another, as slices share memory and power.",
+        "",
+        "| run | calibrated on | schedule | predicted ms | measured ms | error | over naive | F ms | B ms |",
+        "| :--- | :--- | :--- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in names:
+        runs = {run["schedule"]: run for run in read(f"{name}.json")["runs"]}
+        calibrated = read(f"{name}.json")["calibrated_on"]["schedule"]
+        ops = {schedule: op_times(name, schedule) for schedule in runs}
+        for schedule, run in runs.items():
+            predicted, measured = run["predicted"]["makespan"], run["measured"]["makespan"]
+            ratio = ratio_over_naive(runs, schedule)
+            table.append(
+                f"| {name} | {calibrated} | {schedule} | {predicted:.2f} | {measured:.2f} | {100 * run['error']['makespan']:+.2f} % "
+                f"| {ratio:.3f} | {ops[schedule][0]:.3f} | {ops[schedule][1]:.3f} |"
+            )
+    with open("table.txt", "w", encoding="utf-8") as file:
+        file.write("\n".join(table) + "\n")
+    errors = {schedule: 100 * run["error"]["makespan"] for schedule, run in runs.items() if schedule != calibrated}
+    ratios = ", ".join(f"{s} {ratio_over_naive(runs, s):.3f}" for s in runs if s != "naive")
+    (f, b), (other_f, other_b) = ops["naive"], ops["1f1b"]
+    print(
+        f"over naive {ratios}; predicted from {calibrated} with errors "
+        f"{', '.join(f'{schedule} {error:+.2f} %' for schedule, error in errors.items())}; "
+        f"naive F {f:.3f} B {b:.3f} ms, 1f1b F {other_f:.3f} B {other_b:.3f} ms"
+    )
+    return 0
+
+
+def ratio_over_naive(runs, schedule):
+    return runs["naive"]["iteration_ms"]["median"] / runs[schedule]["iteration_ms"]["median"]
+
+
+def card(path):
+    """The card's ceilings by name: bytes, operations per second and seconds of a launch; nothing if they were not measured."""
+    unit = {"GB/s": 1e9, "TFLOP/s": 1e12, "us": 1e-6}
+    lines = [line.split() for line in optional(lambda: read_text(path), "").splitlines()]
+    return {name: float(value) * unit[suffix] for _, name, value, suffix in lines}
+
+
+# What GPT-2 124M needs at 32 sequences of 1024 tokens, by the arithmetic of docs/src/gpus.md: operations or bytes of a micro-batch.
+# Attention's are causal: 2 products forward, 5 backward. Of the classifier's 9.9 GB a third is in L2.
+WORK = {
+    "products": ("product", 24.3e12),
+    "attention forward": ("product", 0.62e12),
+    "attention backward": ("product", 1.55e12),
+    "LayerNorm forward": ("copy", 2.6e9),
+    "LayerNorm backward": ("copy", 5.2e9),
+    "biases": ("copy", 5.4e9),
+    "classifier": ("copy", 6.6e9),
+}
+
+
+def times(path, ceilings):
+    """Milliseconds of each group of kernels, and what the card's rates allow at best."""
+    rates, quick = card(ceilings), os.environ.get("PIPESIM_GPU_QUICK") == "1"
+    groups = re.findall(r"^group ([^:]*): ([0-9.]+) ms, expected ([0-9.]+) ms", read_text(path), re.MULTILINE)
+    table, words = ["| kernels | ms | expected ms on an H200 | share of the card's rate |", "| :--- | ---: | ---: | ---: |"], []
+    for group, ms, expected in groups:
+        kind, work = WORK.get(group, ("", 0.0))
+        share = f"{work / rates[kind] / (float(ms) / 1e3):.2f} of {kind}" if kind in rates and float(ms) > 0 and not quick else ""
+        table.append(f"| {group} | {ms} | {expected} | {share} |")
+        words.append(f"{group} {ms} ({share or expected})")
+    with open("table.txt", "w", encoding="utf-8") as file:
+        file.write("\n".join(table) + "\n")
+    print(f"{', '.join(words)} ms; in brackets the share of the card's rate, or what is expected of an H200")
+    return 0 if groups else 1
+
+
+def dram(path, ceilings):
+    """Sums of ncu's launches by kernel, as rates."""
+    unit = {"nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3, "ms": 1e-3, "second": 1.0, "s": 1.0}
+    unit |= {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+    with open(path, encoding="utf-8") as file:
+        rows = list(csv.reader(line for line in file if line.startswith('"')))
+    if len(rows) < 3:
+        print("ncu wrote no launches")
+        return 1
+    columns = [rows[0].index(name) for name in ("Kernel Name", "gpu__time_duration.sum", "dram__bytes.sum")]
+    factors = [unit[rows[1][column]] for column in columns[1:]]
+    kernels = {}
+    for row in rows[2:]:
+        name, *values = (row[column] for column in columns)
+        entry = kernels.setdefault(name.split("(")[0][:60], [0, 0.0, 0.0])
+        values = [float(value.replace(",", "")) * factor for value, factor in zip(values, factors)]
+        entry[:] = [entry[0] + 1, entry[1] + values[0], entry[2] + values[1]]
+    rate = card(ceilings).get("copy")
+    table = ["| kernel | launches | us | MB of DRAM | GB/s | share of the copy's rate |", "| :--- | ---: | ---: | ---: | ---: | ---: |"]
+    for name, (count, seconds, moved) in sorted(kernels.items(), key=lambda kernel: -kernel[1][1]):
+        speed = moved / seconds if seconds else 0.0
+        share = f"{speed / rate:.2f}" if rate else ""
+        table.append(f"| {name} | {count} | {seconds * 1e6:.1f} | {moved / 1e6:.1f} | {speed / 1e9:.0f} | {share} |")
+    with open("table.txt", "w", encoding="utf-8") as file:
+        file.write("\n".join(table) + "\n")
+    print(f"{len(rows) - 2} launches of {len(kernels)} kernels")
     return 0
 
 
@@ -128,26 +239,6 @@ def iterations(run):
     found = [f"{entry['schedule']} {entry['iteration_ms']['median']:.2f} ms" for entry in read(run)["runs"]]
     print(", ".join(found))
     return 0
-
-
-def exits(times, *call):
-    """Runs a program several times; the end of what it prints is the beginning of its way out."""
-    codes, ways = [], []
-    for _ in range(int(times)):
-        child = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        last = time.monotonic()
-        while select.select([child.stdout], [], [], 60)[0] and os.read(child.stdout.fileno(), 1 << 16):
-            last = time.monotonic()
-        try:
-            codes.append(child.wait(1))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            codes.append("none after 60 s")
-        ways.append(time.monotonic() - last)
-    wrong = [code for code in codes if code != 0]
-    words = f"exit codes other than 0: {wrong}: failed" if wrong else "exit code 0 each time"
-    print(f"{len(codes)} runs, {words}; from the last word to the end {max(ways):.2f} s at most, {sum(ways) / len(ways):.2f} s in the mean")
-    return 1 if wrong else 0
 
 
 def rank_of(launcher, number):
@@ -192,17 +283,18 @@ def killed(seconds, *call):
     return 0 if good else 1
 
 
-def throughput(path):
-    """What each size gave; wrong where pipesim's own run failed."""
-    sizes = read(path)["sizes"]
+def throughput(path, ceilings):
+    """What each size gave, with the share of the card's rate of products; wrong where pipesim's own run failed."""
+    sizes, rate = read(path)["sizes"], card(ceilings).get("product")
     words = []
     for size in sizes:
         names = [name for name in ("pipesim", "compiled", "eager") if name in size]
-        speeds = ", ".join(f"{name} {size[name]['tokens_per_second']:,.0f}" for name in names)
+        share = {name: f" ({size[name]['tflops'] * 1e12 / rate:.2f} of products)" if rate else "" for name in names}
+        speeds = ", ".join(f"{name} {size[name]['tokens_per_second']:,.0f}{share[name]}" for name in names)
         ratio = size.get("pipesim_over_compiled") or size.get("pipesim_over_eager")
         against = "compiled" if "pipesim_over_compiled" in size else "eager"
         attention = size.get(f"{against}_attention")
-        asked = f" ({attention} attention, residual {size['pytorch_residual']})" if attention else ""
+        asked = f" ({attention} attention, residual {size.get('pytorch_residual')})" if attention else ""
         ratio = f", {ratio:.2f} of {against}{asked}" if ratio else ""
         words.append(f"{size['sequences']} sequences: {speeds} tokens/s{ratio}")
     print("; ".join(words))
@@ -252,9 +344,10 @@ def summary(out, commit, *parts):
         return [os.path.join(part, name) for name in names if name.startswith(prefix)]
 
     def speedup():
-        medians = {e["schedule"]: e["iteration_ms"]["median"] for e in read(inside("speed-up", "run.json"))["runs"]}
-        best = min((name for name in medians if name != "naive"), key=medians.get)
-        return f"{medians['naive'] / medians[best]:.3f} x ({best})"
+        runs = {run["schedule"]: run for run in read(inside("headline", "copy.json"))["runs"]}
+        best = min((name for name in runs if name != "naive"), key=lambda name: runs[name]["iteration_ms"]["median"])
+        error = 100 * runs[best]["error"]["makespan"]
+        return f"{ratio_over_naive(runs, best):.3f} x ({best}, step predicted with {error:+.1f} %)"
 
     def tokens():
         sizes = read(inside("throughput", "throughput.json"))["sizes"]
@@ -280,10 +373,13 @@ def summary(out, commit, *parts):
     lines.append(f"| speed-up over naive, 2 slices | {optional(speedup)} |")
     lines.append(f"| GPT-2 124M in bfloat16, whole GPU | {optional(tokens)} |")
     lines += ["", "| part | outcome | seconds | found |", "| :--- | :--- | ---: | :--- |"]
+    statuses = {part: optional(lambda: read_text(inside(part, "status")), "") for part in parts}
+    for status in filter(None, statuses.values()):
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in status.split("\t")) + " |")
+    lines += ["", f"Not run: {', '.join(part for part in parts if not statuses[part])}"]
     for part in parts:
-        status = optional(lambda: read_text(inside(part, "status")), "")
-        cells = status.split("\t") if status else [part, "not run", "", ""]
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+        table = optional(lambda: read_text(inside(part, "table.txt")), "")
+        lines += ["", f"## {part}", "", table] if table else []
     with open(inside("summary.md"), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     return 0
@@ -291,7 +387,7 @@ def summary(out, commit, *parts):
 
 COMMANDS = {
     command.__name__: command
-    for command in (schedules, losses, accuracy, speed, iterations, exits, killed, throughput, doctor, words, summary)
+    for command in (schedules, losses, accuracy, headline, iterations, killed, throughput, times, dram, doctor, words, summary)
 }
 
 

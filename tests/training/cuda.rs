@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 #[path = "cuda_attention.rs"]
 mod attention;
+#[path = "cuda_ceilings.rs"]
+mod ceilings;
 #[path = "cuda_choices.rs"]
 mod choices;
 #[path = "cuda_graphs.rs"]
@@ -50,7 +52,7 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     let words = String::from_utf8_lossy(&words);
     assert!(output.status.success(), "the child failed: {}\n{words}", output.status);
     assert!(words.contains("1 passed"), "the child ran no test:\n{words}");
-    let prefixes = ["skipped on a GPU", "epilogue ", "kernel ", "group ", "choice "];
+    let prefixes = ["skipped on a GPU", "epilogue ", "kernel ", "group ", "choice ", "ceiling "];
     let told = words.lines().filter(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)));
     told.for_each(|line| println!("{line}"));
 }

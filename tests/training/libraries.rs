@@ -1,6 +1,9 @@
 //! Where the CUDA libraries are looked for, and what is reported if one is missing.
 
+use crate::support::{PROGRAM, emulator, skipped_on_gpu};
 use pipesim_gpu::library;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -63,4 +66,24 @@ fn a_child_that_gives_no_answer_is_ended() {
     let begin = Instant::now();
     assert_eq!(library::ended(&mut child, Duration::from_millis(30)), None);
     assert!(begin.elapsed() < Duration::from_secs(30));
+}
+
+/// From a cold disk python3 takes seconds to start; its libraries are not missing.
+#[test]
+fn libraries_of_a_slow_python3_are_found() {
+    if skipped_on_gpu("NVRTC may be in the loader's paths") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [site, python] = ["site", "python3"].map(|name| folder.path().join(name));
+    let wheel = site.join("nvidia/cu13/lib");
+    fs::create_dir_all(&wheel).unwrap();
+    symlink(emulator().join("libnvrtc.so.13"), wheel.join("libnvrtc.so.13")).unwrap();
+    fs::write(&python, format!("#!/bin/sh\nsleep 5.2\necho {}\n", site.display())).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    let mut probe = Command::new(PROGRAM);
+    let output = probe.args(["doctor", "--probe", "nvrtc"]).env_clear().env("PATH", path).output().unwrap();
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert!(found.contains(r#""status":"ok""#) && found.contains("site/nvidia/cu13/lib/libnvrtc.so.13"), "{found}");
 }
