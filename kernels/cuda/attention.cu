@@ -56,12 +56,11 @@ KERNEL(attention_backward_mean, 128, 8)
         const act* const left = gradient + index * HS;
         const act* const right = output + index * HS;
         for (size_t start = threadIdx.x % 8 * ELEMENTS; start < HS; start += 8 * ELEMENTS) {
-            float x[ELEMENTS], y[ELEMENTS];
-            load_elements(x, left, start, HS);
-            load_elements(y, right, start, HS);
+            float x[2][ELEMENTS];
+            load_together(x, {left, right}, start, HS);
 #pragma unroll
             for (int i = 0; i < ELEMENTS; i++) {
-                sum += x[i] * y[i];
+                sum += x[0][i] * x[1][i];
             }
         }
     }
@@ -147,6 +146,34 @@ KERNEL(attention_backward_queries_wide, TILE_THREADS, WIDE_BLOCKS)
     const Head head = head_of_block(T, 0, NH, HS, true, WIDE_BANDS * TILE);
     const AttentionOperands operands = {gradient, qkv, log_sums, means};
 #define TENSOR(SIZE) tensor_backward_queries<SIZE, WIDE_BANDS>(qkv_gradient, operands, head, shared)
+    WIDE(HS, TENSOR)
+#undef TENSOR
+}
+
+// The same bits by five products instead of seven: the first also stores slopes[B, NH, pairs, 64, 64], of which the second
+// computes the gradients of queries by one product. There are tiles (tiles + 1) / 2 pairs, tiles = ceil(T / 64).
+// launch: grid as attention_backward_keys_wide, block (128), shared bytes: src/cuda/kernel.rs
+KERNEL(attention_backward_keys_stored, TILE_THREADS, WIDE_BLOCKS)
+(act* qkv_gradient, act* slopes, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B,
+ int T, int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, 0, NH, HS, false, WIDE_BANDS * TILE);
+    const AttentionOperands operands = {gradient, qkv, log_sums, means};
+#ifdef PIPESIM_BF16
+    SHARED(float4, numbers, TILE);
+#endif
+#define TENSOR(SIZE) \
+    tensor_backward_keys<SIZE, WIDE_BANDS, true>(qkv_gradient, operands, head, shared, (float2*)numbers, slopes)
+    WIDE(HS, TENSOR)
+#undef TENSOR
+}
+
+// launch: grid (ceil(T / 64) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
+KERNEL(attention_backward_queries_stored, TILE_THREADS, 4)
+(act* qkv_gradient, const act* slopes, const act* qkv, int B, int T, int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, 0, NH, HS, true);
+#define TENSOR(SIZE) tensor_backward_stored<SIZE>(qkv_gradient, slopes, qkv, head, shared)
     WIDE(HS, TENSOR)
 #undef TENSOR
 }

@@ -161,10 +161,18 @@ __device__ inline void copy_queries(bf16* target, float2* pairs, const Attention
     }
 }
 
-// Rows are keys, columns queries, as in scalar_backward_keys.
-template <int SIZE, int BANDS>
+// Where the slopes of a head's pairs of tiles begin: for each tile of queries, those of the tiles of keys up to it, each
+// (64 keys, 64 queries).
+template <typename Slopes> __device__ inline Slopes* slopes_of(Slopes* slopes, const Head& head, int queries, int keys) {
+    const size_t tiles = tiles_of(head), of_head = head.row / head.T * (tiles * (tiles + 1) / 2);
+    return slopes + (of_head + size_t(queries) * (queries + 1) / 2 + keys) * (TILE * TILE);
+}
+
+// Rows are keys, columns queries, as in scalar_backward_keys. Unless `stored` is null, it receives the slopes of each pair
+// of tiles that sees any.
+template <int SIZE, int BANDS, bool STORED = false>
 __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionOperands& operands, const Head& head,
-                                            unsigned char* shared, float2* numbers) {
+                                            unsigned char* shared, float2* numbers, bf16* stored = nullptr) {
     constexpr int ALL = TensorTile<SIZE>::AREA;
     constexpr int COUNT = SIZE > 64 || BANDS > 1 ? TILE_COLUMNS / 2 : TILE_COLUMNS; // what leaves all sums in registers
     bf16* const keys = (bf16*)shared;
@@ -177,6 +185,10 @@ __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionO
     copy_tile<SIZE, BANDS>(values, source + 2 * head.C, 3 * head.C, first, head.T, head.size);
     copy_queries<SIZE>(pairs + begin % 2 * 2 * ALL, numbers + begin % 2 * TILE, operands, begin, head);
     copy_commit();
+    if (STORED) {
+        stored = slopes_of(stored, head, begin, first / TILE + band_start<BANDS>(0) / TILE) +
+                 product_row<BANDS>(0, 0) % TILE * TILE + product_column(0, 0);
+    }
     float key_sums[BANDS][TensorTile<SIZE>::COLUMNS][4], value_sums[BANDS][TensorTile<SIZE>::COLUMNS][4];
     clear(key_sums);
     clear(value_sums);
@@ -236,7 +248,24 @@ __device__ inline void tensor_backward_keys(bf16* qkv_gradient, const AttentionO
                     }
                 }
             }
+            if (STORED) {
+                bf16* const target = stored + part;
+#pragma unroll
+                for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+                    for (int n = 0; n < COUNT; n++) {
+#pragma unroll
+                        for (int i = 0; i < 4; i += 2) {
+                            *(uint1*)(target + (band * 16 + i / 2 * 8) * TILE + 8 * n) =
+                                uint1{pack(slopes[band][n][i], slopes[band][n][i + 1])};
+                        }
+                    }
+                }
+            }
             accumulate_rows<SIZE>(key_sums, slopes, queries, part);
+        }
+        if (STORED) {
+            stored += (tile + 1) * (TILE * TILE);
         }
         __syncthreads(); // before these queries are overwritten
     }
@@ -317,5 +346,54 @@ __device__ inline void tensor_backward_queries(bf16* qkv_gradient, const Attenti
         __syncthreads(); // before these keys and values are overwritten
     }
     store_scaled<SIZE>(qkv_gradient + head.projection, stride, sums, head.scale, first, head);
+}
+
+// The left operand of a product whose rows are columns first.. (16) of a tile, summed over rows 16 step.. of it.
+template <int SIZE> __device__ inline void load_left_columns(unsigned (&a)[4], const bf16* tile, int first, int step) {
+    const int lane = threadIdx.x % WARP;
+    const int row = 16 * step + lane / 16 * 8 + lane % 8, column = first + lane / 8 % 2 * 8;
+    load_matrices<true>(a, tile + row * TensorTile<SIZE>::STRIDE + column);
+}
+
+// The same from the slopes that tensor_backward_keys has stored: one product instead of three.
+template <int SIZE>
+__device__ inline void tensor_backward_stored(bf16* qkv_gradient, const bf16* stored, const bf16* qkv, const Head& head,
+                                              unsigned char* shared) {
+    constexpr int SLOPES = TensorTile<TILE>::AREA, ALL = SLOPES + TensorTile<SIZE>::AREA;
+    bf16* const pairs = (bf16*)shared; // two times slopes and keys
+    const bf16* const source = qkv + head.projection + head.C;
+    const size_t stride = 3 * head.C;
+    const auto copy = [&](int tile) {
+        bf16* const target = pairs + tile % 2 * ALL;
+        copy_tile<TILE>(target, slopes_of(stored, head, head.tile, tile), TILE, 0, TILE, TILE);
+        copy_tile<SIZE>(target + SLOPES, source, stride, tile * TILE, head.T, head.size);
+    };
+    float sums[1][TensorTile<SIZE>::COLUMNS][4];
+    clear(sums);
+    copy(0);
+    copy_commit();
+    for (int tile = 0; tile <= head.tile; tile++) {
+        if (tile < head.tile) {
+            copy(tile + 1);
+        }
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        const bf16* const slopes = pairs + tile % 2 * ALL;
+#pragma unroll
+        for (int step = 0; step < TILE / 16; step++) {
+            unsigned a[4];
+            load_left_columns<TILE>(a, slopes, band_start<1>(0), step);
+#pragma unroll
+            for (int n = 0; n < TensorTile<SIZE>::COLUMNS; n += 2) {
+                unsigned b[4];
+                load_right_columns<SIZE>(b, slopes + SLOPES, 8 * n, step);
+                multiply_tile(sums[0][n], a, b[0], b[1]);
+                multiply_tile(sums[0][n + 1], a, b[2], b[3]);
+            }
+        }
+        __syncthreads(); // before these slopes and keys are overwritten
+    }
+    store_scaled<SIZE>(qkv_gradient + head.projection, stride, sums, head.scale, head.tile * TILE, head);
 }
 #endif

@@ -25,19 +25,23 @@ __device__ inline SoftmaxSum warp_combine(SoftmaxSum value) {
     return value;
 }
 
-constexpr int CLASSIFIER_AT_ONCE = 2; // reads of a thread that are under way together
+constexpr int CLASSIFIER_AT_ONCE = 2; // groups that a thread reads together
 
-// Calls body(start, x) with the row's elements start..start+8, AT_ONCE groups read before the first is worked on.
-template <int AT_ONCE, typename Body> __device__ inline void for_each_of_row(const act* row, int count, Body body) {
+// Calls body(start, x) with the row's elements start..start+8.
+template <typename Body> __device__ inline void for_each_of_row(const act* row, int count, Body body) {
     const size_t step = size_t(blockDim.x) * ELEMENTS;
-    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < count; start += AT_ONCE * step) {
-        float x[AT_ONCE][ELEMENTS];
+    for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < count; start += CLASSIFIER_AT_ONCE * step) {
+        const act* sources[CLASSIFIER_AT_ONCE];
+        size_t counts[CLASSIFIER_AT_ONCE];
 #pragma unroll
-        for (int r = 0; r < AT_ONCE; r++) {
-            load_elements(x[r], row, start + r * step, count);
+        for (int r = 0; r < CLASSIFIER_AT_ONCE; r++) {
+            sources[r] = row + r * step;
+            counts[r] = r * step < count ? count - r * step : 0;
         }
+        float x[CLASSIFIER_AT_ONCE][ELEMENTS];
+        load_together(x, sources, start, counts);
 #pragma unroll
-        for (int r = 0; r < AT_ONCE; r++) {
+        for (int r = 0; r < CLASSIFIER_AT_ONCE; r++) {
             if (start + r * step < count) {
                 body(start + r * step, x[r]);
             }
@@ -46,9 +50,9 @@ template <int AT_ONCE, typename Body> __device__ inline void for_each_of_row(con
 }
 
 // The sum over one row, read once: each thread keeps its largest value so far and rescales its sum when that grows.
-template <int AT_ONCE> __device__ inline SoftmaxSum row_sum(const act* row, int V) {
+__device__ inline SoftmaxSum row_sum(const act* row, int V) {
     SoftmaxSum total = {-INFINITE, 0.0f};
-    for_each_of_row<AT_ONCE>(row, V, [&](size_t start, float(&x)[ELEMENTS]) {
+    for_each_of_row(row, V, [&](size_t start, float(&x)[ELEMENTS]) {
         SoftmaxSum part = {-INFINITE, 0.0f};
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
@@ -67,11 +71,11 @@ template <int AT_ONCE> __device__ inline SoftmaxSum row_sum(const act* row, int 
 
 // Returns the sum over one row to every thread of the block. Call it once per kernel: it may overwrite shared memory that
 // was read before.
-template <int AT_ONCE> __device__ inline SoftmaxSum whole_row_sum(const act* row, int V) {
+__device__ inline SoftmaxSum whole_row_sum(const act* row, int V) {
     SHARED(float, largest, WARP);
     SHARED(float, sums, WARP);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
-    const SoftmaxSum total = warp_combine(row_sum<AT_ONCE>(row, V));
+    const SoftmaxSum total = warp_combine(row_sum(row, V));
     if (lane == 0) {
         largest[warp] = total.largest;
         sums[warp] = total.sum;
@@ -80,17 +84,20 @@ template <int AT_ONCE> __device__ inline SoftmaxSum whole_row_sum(const act* row
     return warp_combine(lane < warps ? SoftmaxSum{largest[lane], sums[lane]} : SoftmaxSum{-INFINITE, 0.0f});
 }
 
-template <int AT_ONCE>
-__device__ inline void classify_row(act* logits, float* losses, const unsigned* targets, float weight, int V, int Vp) {
+// logits[n, Vp] become the gradient of the loss: (softmax over V - 1 at the target) * weight, and 0 in columns V..Vp.
+// losses[n] = -log p(target). One row a block.
+// launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
+KERNEL(classifier_forward, 512, 2)
+(act* logits, float* losses, const unsigned* targets, float weight, int n, int V, int Vp) {
     act* row = logits + size_t(blockIdx.x) * Vp;
     const unsigned target = targets[blockIdx.x];
     const float target_logit = to_float(row[target]);
-    const SoftmaxSum total = whole_row_sum<AT_ONCE>(row, V);
+    const SoftmaxSum total = whole_row_sum(row, V);
     if (threadIdx.x == 0) {
         losses[blockIdx.x] = logf(total.sum) + total.largest - target_logit;
     }
     const float factor = weight / total.sum, shift = total.largest * LOG2_E;
-    for_each_of_row<AT_ONCE>(row, Vp, [&](size_t start, float(&x)[ELEMENTS]) {
+    for_each_of_row(row, Vp, [&](size_t start, float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;
@@ -98,20 +105,6 @@ __device__ inline void classify_row(act* logits, float* losses, const unsigned* 
         }
         store_elements(row, x, start, Vp);
     });
-}
-
-// logits[n, Vp] become the gradient of the loss: (softmax over V - 1 at the target) * weight, and 0 in columns V..Vp.
-// losses[n] = -log p(target). One row a block.
-// launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
-KERNEL(classifier_forward, 512, 2)
-(act* logits, float* losses, const unsigned* targets, float weight, int n, int V, int Vp) {
-    classify_row<CLASSIFIER_AT_ONCE>(logits, losses, targets, weight, V, Vp);
-}
-
-// The same with one read of a thread under way at a time, which it replaced, to compare times: same bits.
-KERNEL(classifier_forward_single, 512, 2)
-(act* logits, float* losses, const unsigned* targets, float weight, int n, int V, int Vp) {
-    classify_row<1>(logits, losses, targets, weight, V, Vp);
 }
 
 // For tensor-parallel ranks that share the vocabulary: logits[n, Vp] has V ids from `first`. Computes for each row the
@@ -123,7 +116,7 @@ KERNEL(classifier_share, 512, 2)
 (float* largest, float* local, const act* logits, const unsigned* targets, int first, int n, int V, int Vp) {
     const size_t at = blockIdx.x;
     const act* row = logits + at * Vp;
-    const SoftmaxSum total = whole_row_sum<CLASSIFIER_AT_ONCE>(row, V);
+    const SoftmaxSum total = whole_row_sum(row, V);
     if (threadIdx.x == 0) {
         const unsigned target = targets[at] - unsigned(first);
         largest[at] = local[at] = total.largest;
@@ -158,7 +151,7 @@ KERNEL(classifier_gradient, 512, 2)
     if (threadIdx.x == 0) {
         losses[at] = logf(sums[at]) - sums[n + at];
     }
-    for_each_of_row<CLASSIFIER_AT_ONCE>(row, Vp, [&](size_t start, float(&x)[ELEMENTS]) {
+    for_each_of_row(row, Vp, [&](size_t start, float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;

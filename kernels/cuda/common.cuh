@@ -85,26 +85,57 @@ __device__ inline float power_of_two(float value) {
 // ---- access to memory, eight elements at a time ---------------------------------------------------------------------
 
 constexpr int ELEMENTS = 8;
+constexpr int AT_ONCE = 64 / (ELEMENTS * sizeof(act)); // groups of eight that a thread reads together: 64 bytes
 
 __device__ inline bool is_aligned(const void* pointer) { return (size_t(pointer) & 15) == 0; }
 
+// Eight elements as they are in memory. They are converted after the branch that read them: a conversion inside would make
+// the thread wait there, and its next read would begin after this one has ended.
+template <typename T> struct Raw;
+template <> struct Raw<float> {
+    float4 low, high;
+};
+template <> struct Raw<bf16> {
+    uint4 all;
+};
+
 // Reads eight elements from an address that is a multiple of 16.
-__device__ inline void load_vector(float* values, const float* source) {
+__device__ inline Raw<float> fetch_vector(const float* source) {
     CHECK_ALIGNED(source);
-    const float4 low = ((const float4*)source)[0], high = ((const float4*)source)[1];
-    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+    return Raw<float>{((const float4*)source)[0], ((const float4*)source)[1]};
 }
 
-__device__ inline void load_vector(float* values, const bf16* source) {
+__device__ inline Raw<bf16> fetch_vector(const bf16* source) {
     CHECK_ALIGNED(source);
-    const uint4 all = *(const uint4*)source;
-    const unsigned words[4] = {all.x, all.y, all.z, all.w};
+    return Raw<bf16>{*(const uint4*)source};
+}
+
+// Eight elements of any address, of which `read(i)` returns element i.
+template <typename Read> __device__ inline Raw<float> gather(const float*, Read read) {
+    return Raw<float>{float4{read(0), read(1), read(2), read(3)}, float4{read(4), read(5), read(6), read(7)}};
+}
+
+template <typename Read> __device__ inline Raw<bf16> gather(const bf16*, Read read) {
+    const auto pair = [&](int i) { return unsigned(read(i).bits) | unsigned(read(i + 1).bits) << 16; };
+    return Raw<bf16>{uint4{pair(0), pair(2), pair(4), pair(6)}};
+}
+
+__device__ inline void expand(float* values, const Raw<float>& raw) {
+    values[0] = raw.low.x, values[1] = raw.low.y, values[2] = raw.low.z, values[3] = raw.low.w;
+    values[4] = raw.high.x, values[5] = raw.high.y, values[6] = raw.high.z, values[7] = raw.high.w;
+}
+
+__device__ inline void expand(float* values, const Raw<bf16>& raw) {
+    const unsigned words[4] = {raw.all.x, raw.all.y, raw.all.z, raw.all.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         values[2 * i] = __uint_as_float(words[i] << 16);
         values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
+}
+
+template <typename T> __device__ inline void load_vector(float* values, const T* source) {
+    expand(values, fetch_vector(source));
 }
 
 // Writes eight elements to an address that is a multiple of 16.
@@ -120,15 +151,57 @@ __device__ inline void store_vector(bf16* target, const float* values) {
                             pack(values[6], values[7])};
 }
 
-// Reads elements start.. of an array of `count`, up to eight, zeros beyond its end. `start` is a multiple of eight.
-template <typename T> __device__ inline void load_elements(float* values, const T* source, size_t start, size_t count) {
-    if (start + ELEMENTS <= count && is_aligned(source)) {
-        load_vector(values, source + start);
+// Reads elements start.. of arrays of counts[r] elements, up to eight each, zeros beyond their ends. `start` is a multiple
+// of eight. All reads of a thread are under way together: they are in one branch, and converted after it.
+template <int READS, typename T>
+__device__ inline void load_together(float (&values)[READS][ELEMENTS], const T* const (&sources)[READS], size_t start,
+                                     const size_t (&counts)[READS]) {
+    Raw<T> raw[READS];
+    bool is_plain = true; // each read is a whole vector, or nothing
+#pragma unroll
+    for (int r = 0; r < READS; r++) {
+        is_plain = is_plain && (start >= counts[r] || (start + ELEMENTS <= counts[r] && is_aligned(sources[r])));
+    }
+    if (is_plain) {
+#pragma unroll
+        for (int r = 0; r < READS; r++) {
+            raw[r] = Raw<T>{};
+            if (start < counts[r]) {
+                raw[r] = fetch_vector(sources[r] + start);
+            }
+        }
     } else {
 #pragma unroll
-        for (int i = 0; i < ELEMENTS; i++) {
-            values[i] = start + i < count ? to_float(source[start + i]) : 0.0f;
+        for (int r = 0; r < READS; r++) {
+            raw[r] = gather(sources[r], [&](size_t i) { return start + i < counts[r] ? sources[r][start + i] : T{}; });
         }
+    }
+#pragma unroll
+    for (int r = 0; r < READS; r++) {
+        expand(values[r], raw[r]);
+    }
+}
+
+// The same of arrays of `count` elements each.
+template <int READS, typename T>
+__device__ inline void load_together(float (&values)[READS][ELEMENTS], const T* const (&sources)[READS], size_t start,
+                                     size_t count) {
+    size_t counts[READS];
+#pragma unroll
+    for (int r = 0; r < READS; r++) {
+        counts[r] = count;
+    }
+    load_together(values, sources, start, counts);
+}
+
+// The same of one array.
+template <typename T>
+__device__ inline void load_elements(float (&values)[ELEMENTS], const T* source, size_t start, size_t count) {
+    float all[1][ELEMENTS];
+    load_together(all, {source}, start, count);
+#pragma unroll
+    for (int i = 0; i < ELEMENTS; i++) {
+        values[i] = all[0][i];
     }
 }
 

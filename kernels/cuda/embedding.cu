@@ -13,18 +13,17 @@ KERNEL(embedding_forward, 128, 8)
         const unsigned id = tokens[row] - unsigned(first);
         const bool here = id < unsigned(rows);
         const act* token = wte + size_t(here ? id : 0) * C;
-        const act* position = wpe + row % T * C;
+        const act* position = wpe != nullptr ? wpe + row % T * C : token;
         for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < C; start += 128 * ELEMENTS) {
-            float x[ELEMENTS], y[ELEMENTS];
-            load_elements(x, token, start, here ? C : 0);
+            float x[2][ELEMENTS];
+            load_together(x, {token, position}, start, {size_t(here ? C : 0), size_t(wpe != nullptr ? C : 0)});
             if (wpe != nullptr) {
-                load_elements(y, position, start, C);
 #pragma unroll
                 for (int i = 0; i < ELEMENTS; i++) {
-                    x[i] += y[i];
+                    x[0][i] += x[1][i];
                 }
             }
-            store_elements(target, x, start, C);
+            store_elements(target, x[0], start, C);
         }
     }
 }

@@ -27,9 +27,9 @@ KERNEL(gelu_forward, 256, 4)(act* out, const act* input, size_t count) {
 // launch: grid (ceil(count / 2048)), block (256)
 KERNEL(gelu_backward_input, 256, 4)(act* out, const act* gradient, const act* input, size_t count) {
     for (size_t start = first_element(); start < count; start += element_step()) {
-        float x[ELEMENTS], g[ELEMENTS];
-        load_elements(x, input, start, count);
-        load_elements(g, gradient, start, count);
+        float loaded[2][ELEMENTS];
+        load_together(loaded, {input, gradient}, start, count);
+        float(&x)[ELEMENTS] = loaded[0], (&g)[ELEMENTS] = loaded[1];
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             const float sigmoid = gelu_sigmoid(x[i]);

@@ -6,6 +6,43 @@ constexpr int LAYERNORM_WARPS = 4;     // of a block; each takes a row
 constexpr int LAYERNORM_COLUMNS = 128; // of a block of layernorm_backward_sums, one a thread
 constexpr int LAYERNORM_AT_ONCE = 2;   // rows of layernorm_backward whose reads are under way together
 
+
+// A row of which a lane keeps its first groups in registers, so that passes over it read up to 1024 channels of bfloat16
+// once.
+struct KeptRow {
+    const act* source;
+    int C;
+    float kept[AT_ONCE][ELEMENTS];
+
+    __device__ inline KeptRow(const act* row, int channels) : source(row), C(channels) {
+        const act* sources[AT_ONCE];
+        size_t counts[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            sources[k] = source + k * WARP * ELEMENTS;
+            counts[k] = k * WARP * ELEMENTS < C ? C - k * WARP * ELEMENTS : 0;
+        }
+        load_together(kept, sources, threadIdx.x % WARP * ELEMENTS, counts);
+    }
+
+    // Calls body(start, x) for this lane's groups of eight channels.
+    template <typename Body> __device__ inline void for_each(Body body) const {
+        size_t start = threadIdx.x % WARP * ELEMENTS;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (start < C) {
+                body(start, kept[k]);
+            }
+            start += WARP * ELEMENTS;
+        }
+        for (; start < C; start += WARP * ELEMENTS) {
+            float x[ELEMENTS];
+            load_elements(x, source, start, C);
+            body(start, x);
+        }
+    }
+};
+
 // Calls body(start) for the starts of this lane's groups of eight channels.
 template <typename Body> __device__ inline void for_each_group(int C, Body body) {
     for (size_t start = size_t(threadIdx.x % WARP) * ELEMENTS; start < C; start += WARP * ELEMENTS) {
@@ -21,12 +58,10 @@ KERNEL(layernorm_forward, LAYERNORM_WARPS * WARP, 8)
     if (row >= size_t(n)) {
         return;
     }
-    const act* source = input + row * C;
+    const KeptRow source(input + row * C, C);
     act* target = out + row * C;
     float sum = 0.0f;
-    for_each_group(C, [&](size_t start) {
-        float x[ELEMENTS];
-        load_elements(x, source, start, C);
+    source.for_each([&](size_t, const float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             sum += x[i];
@@ -34,9 +69,7 @@ KERNEL(layernorm_forward, LAYERNORM_WARPS * WARP, 8)
     });
     const float mean = warp_sum(sum) / C;
     float squares = 0.0f;
-    for_each_group(C, [&](size_t start) {
-        float x[ELEMENTS];
-        load_elements(x, source, start, C);
+    source.for_each([&](size_t start, const float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             const float difference = start + i < C ? x[i] - mean : 0.0f;
@@ -44,16 +77,14 @@ KERNEL(layernorm_forward, LAYERNORM_WARPS * WARP, 8)
         }
     });
     const float scale = 1.0f / sqrtf(warp_sum(squares) / C + 1e-5f);
-    for_each_group(C, [&](size_t start) {
-        float x[ELEMENTS], w[ELEMENTS], b[ELEMENTS];
-        load_elements(x, source, start, C);
-        load_elements(w, weight, start, C);
-        load_elements(b, bias, start, C);
+    source.for_each([&](size_t start, const float(&x)[ELEMENTS]) {
+        float of_norm[2][ELEMENTS], result[ELEMENTS];
+        load_together(of_norm, {weight, bias}, start, C);
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
-            x[i] = (x[i] - mean) * scale * w[i] + b[i];
+            result[i] = (x[i] - mean) * scale * of_norm[0][i] + of_norm[1][i];
         }
-        store_elements(target, x, start, C);
+        store_elements(target, result, start, C);
     });
     if (threadIdx.x % WARP == 0) {
         statistics[2 * row] = mean;
@@ -80,13 +111,20 @@ KERNEL(layernorm_backward, 512, 1)
     }
     float* own = totals;
     for (size_t row = begin; row < end; row += ROWS) {
-        float g[ROWS][ELEMENTS], normal[ROWS][ELEMENTS], scale[ROWS];
+        const act* sources[3 * ROWS];
+        size_t counts[3 * ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const size_t count = row + r < end ? C : 0; // zeros beyond the last row, as beyond the last channel
-            load_elements(g[r], gradient + (row + r) * C, start, count);
-            load_elements(normal[r], input + (row + r) * C, start, count);
+            sources[r] = gradient + (row + r) * C;
+            sources[ROWS + r] = input + (row + r) * C;
+            sources[2 * ROWS + r] = residual != nullptr ? residual + (row + r) * C : sources[r];
+            counts[r] = counts[ROWS + r] = row + r < end ? C : 0; // zeros beyond the last row, as beyond the last channel
+            counts[2 * ROWS + r] = residual != nullptr ? counts[r] : 0;
         }
+        float loaded[3 * ROWS][ELEMENTS], scale[ROWS];
+        load_together(loaded, sources, start, counts);
+        float(*const g)[ELEMENTS] = loaded, (*const normal)[ELEMENTS] = loaded + ROWS;
+        float(*const result)[ELEMENTS] = loaded + 2 * ROWS;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const bool here = row + r < end;
@@ -117,20 +155,11 @@ KERNEL(layernorm_backward, 512, 1)
                 second += own[(2 * r + 1) * WARPS + other];
             }
             first /= C, second /= C;
-            const size_t count = row + r < end ? C : 0;
-            float result[ELEMENTS];
 #pragma unroll
             for (int i = 0; i < ELEMENTS; i++) {
-                result[i] = 0.0f;
+                result[r][i] += (g[r][i] - first - normal[r][i] * second) * scale[r];
             }
-            if (residual != nullptr) {
-                load_elements(result, residual + (row + r) * C, start, count);
-            }
-#pragma unroll
-            for (int i = 0; i < ELEMENTS; i++) {
-                result[i] += (g[r][i] - first - normal[r][i] * second) * scale[r];
-            }
-            store_elements(out + (row + r) * C, result, start, count);
+            store_elements(out + (row + r) * C, result[r], start, counts[r]);
         }
         own = totals + (own == totals ? 2 * ROWS * WARPS : 0);
     }
@@ -151,10 +180,9 @@ KERNEL(layernorm_backward_input, LAYERNORM_WARPS * WARP, 8)
     const float mean = statistics[2 * row], scale = statistics[2 * row + 1];
     float sum = 0.0f, normal_sum = 0.0f;
     for_each_group(C, [&](size_t start) {
-        float g[ELEMENTS], x[ELEMENTS], w[ELEMENTS];
-        load_elements(g, gradient + row * C, start, C);
-        load_elements(x, input + row * C, start, C);
-        load_elements(w, weight, start, C);
+        float loaded[3][ELEMENTS];
+        load_together(loaded, {gradient + row * C, input + row * C, weight}, start, C);
+        const float(&g)[ELEMENTS] = loaded[0], (&x)[ELEMENTS] = loaded[1], (&w)[ELEMENTS] = loaded[2];
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             const float product = g[i] * w[i]; // 0 beyond the last channel

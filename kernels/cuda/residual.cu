@@ -5,13 +5,12 @@
 // launch: grid (ceil(count / 2048)), block (256)
 KERNEL(residual_forward, 256, 4)(act* out, const act* a, const act* b, size_t count) {
     for (size_t start = first_element(); start < count; start += element_step()) {
-        float x[ELEMENTS], y[ELEMENTS];
-        load_elements(x, a, start, count);
-        load_elements(y, b, start, count);
+        float x[2][ELEMENTS];
+        load_together(x, {a, b}, start, count);
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
-            x[i] += y[i];
+            x[0][i] += x[1][i];
         }
-        store_elements(out, x, start, count);
+        store_elements(out, x[0], start, count);
     }
 }

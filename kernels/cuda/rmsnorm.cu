@@ -10,26 +10,23 @@ KERNEL(rmsnorm_forward, LAYERNORM_WARPS * WARP, 8)
     if (row >= size_t(n)) {
         return;
     }
-    const act* source = input + row * C;
+    const KeptRow source(input + row * C, C);
     float squares = 0.0f;
-    for_each_group(C, [&](size_t start) {
-        float x[ELEMENTS];
-        load_elements(x, source, start, C);
+    source.for_each([&](size_t, const float(&x)[ELEMENTS]) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             squares += x[i] * x[i]; // 0 beyond the last channel
         }
     });
     const float scale = 1.0f / sqrtf(warp_sum(squares) / C + epsilon);
-    for_each_group(C, [&](size_t start) {
-        float x[ELEMENTS], w[ELEMENTS];
-        load_elements(x, source, start, C);
-        load_elements(w, weight, start, C);
+    source.for_each([&](size_t start, const float(&x)[ELEMENTS]) {
+        float result[ELEMENTS];
+        load_elements(result, weight, start, C);
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
-            x[i] = x[i] * scale * w[i];
+            result[i] = x[i] * scale * result[i];
         }
-        store_elements(out + row * C, x, start, C);
+        store_elements(out + row * C, result, start, C);
     });
     if (threadIdx.x % WARP == 0) {
         statistics[row] = scale;
@@ -49,10 +46,9 @@ KERNEL(rmsnorm_backward_input, LAYERNORM_WARPS * WARP, 8)
     const float scale = statistics[row];
     float sum = 0.0f;
     for_each_group(C, [&](size_t start) {
-        float g[ELEMENTS], x[ELEMENTS], w[ELEMENTS];
-        load_elements(g, gradient + row * C, start, C);
-        load_elements(x, input + row * C, start, C);
-        load_elements(w, weight, start, C);
+        float loaded[3][ELEMENTS];
+        load_together(loaded, {gradient + row * C, input + row * C, weight}, start, C);
+        const float(&g)[ELEMENTS] = loaded[0], (&x)[ELEMENTS] = loaded[1], (&w)[ELEMENTS] = loaded[2];
 #pragma unroll
         for (int i = 0; i < ELEMENTS; i++) {
             sum += g[i] * w[i] * (x[i] * scale);

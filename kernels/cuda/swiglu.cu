@@ -9,9 +9,9 @@ KERNEL(swiglu_forward, SWIGLU_THREADS, 8)(act* out, const act* values, int n, in
     for (size_t row = blockIdx.x; row < size_t(n); row += gridDim.x) {
         const act* const gate = values + row * 2 * F;
         for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < F; start += SWIGLU_THREADS * ELEMENTS) {
-            float g[ELEMENTS], u[ELEMENTS];
-            load_elements(g, gate, start, F);
-            load_elements(u, gate + F, start, F);
+            float loaded[2][ELEMENTS];
+            load_together(loaded, {gate, gate + F}, start, F);
+            float(&g)[ELEMENTS] = loaded[0], (&u)[ELEMENTS] = loaded[1];
 #pragma unroll
             for (int i = 0; i < ELEMENTS; i++) {
                 g[i] = g[i] / (1.0f + expf(-g[i])) * u[i];
@@ -27,10 +27,9 @@ KERNEL(swiglu_backward, SWIGLU_THREADS, 8)(act* values, const act* gradient, int
     for (size_t row = blockIdx.x; row < size_t(n); row += gridDim.x) {
         act* const gate = values + row * 2 * F;
         for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < F; start += SWIGLU_THREADS * ELEMENTS) {
-            float g[ELEMENTS], u[ELEMENTS], d[ELEMENTS];
-            load_elements(g, gate, start, F);
-            load_elements(u, gate + F, start, F);
-            load_elements(d, gradient + row * F, start, F);
+            float loaded[3][ELEMENTS];
+            load_together(loaded, {gate, gate + F, gradient + row * F}, start, F);
+            float(&g)[ELEMENTS] = loaded[0], (&u)[ELEMENTS] = loaded[1], (&d)[ELEMENTS] = loaded[2];
 #pragma unroll
             for (int i = 0; i < ELEMENTS; i++) {
                 const float sigmoid = 1.0f / (1.0f + expf(-g[i])), silu = g[i] * sigmoid;

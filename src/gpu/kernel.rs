@@ -106,9 +106,6 @@ const TILE: usize = 64;
 const TILE_BLOCK: usize = 128;
 /// The same of the wide attention kernels.
 const WIDE_TILE: usize = 2 * TILE;
-/// Columns per block of `bias_backward_columns`, and groups of rows that its threads form.
-const NARROW_COLUMNS: usize = 16;
-const NARROW_GROUPS: usize = 64;
 /// Rows per block of `attention_backward_mean`, eight lanes each.
 const MEAN_ROWS: usize = 16;
 
@@ -173,6 +170,11 @@ kernels! {
         attention(precision, [sequences, tokens.div_ceil(TILE), heads, size], [4, 6])
     }
 
+    /// `attention_backward_keys_stored(qkv_gradient, slopes, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_keys_stored(_, sequences, tokens, heads, size) {
+        wide_attention([sequences, tokens, heads, size], 8)
+    }
+
     /// `attention_backward_keys_wide(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
     attention_backward_keys_wide(_, sequences, tokens, heads, size) {
         wide_attention([sequences, tokens, heads, size], 8)
@@ -189,6 +191,12 @@ kernels! {
         attention(precision, [sequences, query_tiles(tokens, first), heads, size], [4, 6])
     }
 
+    /// `attention_backward_queries_stored(qkv_gradient, slopes, qkv, B, T, NH, HS)`
+    attention_backward_queries_stored(_, sequences, tokens, heads, size) {
+        let blocks = tokens.div_ceil(TILE).saturating_mul(heads).saturating_mul(sequences);
+        Launch::new([blocks, 1], TILE_BLOCK).with_shared_bytes(2 * (tensor_tile_bytes(TILE) + tensor_tile_bytes(size)))
+    }
+
     /// `attention_backward_queries_wide(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
     attention_backward_queries_wide(_, sequences, tokens, heads, size) {
         wide_attention([sequences, tokens, heads, size], 8)
@@ -202,11 +210,6 @@ kernels! {
     /// `attention_forward_wide(out, log_sums, qkv, B, T, NH, HS)`
     attention_forward_wide(_, sequences, tokens, heads, size) { wide_attention([sequences, tokens, heads, size], 6) }
 
-    /// `bias_backward_columns(dbias, gradient, n, OC)`
-    bias_backward_columns(_, _rows, channels) {
-        Launch::new([channels.div_ceil(NARROW_COLUMNS), 1], NARROW_COLUMNS * NARROW_GROUPS)
-    }
-
     /// `bias_backward_sums(partial, gradient, n, OC, G)`
     bias_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], 2 * COLUMNS) }
 
@@ -218,9 +221,6 @@ kernels! {
 
     /// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
     classifier_forward(_, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
-
-    /// `classifier_forward_single(logits, losses, targets, weight, n, V, Vp)`
-    classifier_forward_single(_, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
 
     /// `classifier_gradient(logits, losses, sums, largest, targets, weight, first, n, V, Vp)`
     classifier_gradient(_, _first, rows, _vocabulary, padded_vocabulary) { logits(rows, padded_vocabulary) }
@@ -362,6 +362,24 @@ pub const fn has_wide_attention(precision: Precision, size: usize) -> bool {
 /// Blocks of a wide attention kernel.
 pub const fn wide_attention_blocks([sequences, tokens, heads]: [usize; 3]) -> usize {
     tokens.div_ceil(WIDE_TILE).saturating_mul(heads).saturating_mul(sequences)
+}
+
+/// Most memory for slopes between [`attention_backward_keys_stored`] and [`attention_backward_queries_stored`], in bytes.
+const MOST_SLOPES_BYTES: usize = 512 << 20;
+
+/// Bytes of the slopes of `sequences`, in bfloat16: of each head, those of each tile of queries and the tiles of keys up to it.
+pub const fn slopes_bytes([sequences, tokens, heads]: [usize; 3]) -> usize {
+    let tiles = tokens.div_ceil(TILE);
+    sequences.saturating_mul(heads).saturating_mul(tiles * (tiles + 1) / 2 * TILE * TILE * 2)
+}
+
+/// Sequences whose slopes are stored at once; 0 if one takes too much memory, or the kernels do not support such heads.
+pub const fn stored_sequences(precision: Precision, [sequences, tokens, heads]: [usize; 3], size: usize) -> usize {
+    let of_one = slopes_bytes([1, tokens, heads]);
+    if sequences == 0 || of_one == 0 || of_one > MOST_SLOPES_BYTES || !has_wide_attention(precision, size) {
+        return 0;
+    }
+    sequences.div_ceil(sequences.div_ceil(MOST_SLOPES_BYTES / of_one)) // in parts that are as equal as possible
 }
 
 /// Tiles of the queries from row `first` on.

@@ -114,6 +114,7 @@ int check(const Description& d, const Layout& a, const Layout& b, const Layout& 
     bool fast = d.compute == 77 || d.compute == 75 || d.compute == 74;
     if (d.compute != 68 && d.compute != 69 && !(fast && a.type == F32)) return NOT_SUPPORTED;
     if (!known_epilogue(d.epilogue)) return NOT_SUPPORTED;
+    if (const char* refused = getenv("EMULATOR_REFUSES"); refused && (unsigned)atoi(refused) == d.epilogue) return NOT_SUPPORTED;
     if (uses_bias(d.epilogue) && bias_type(d, out) != out.type) return NOT_SUPPORTED;
     if (uses_aux(d.epilogue) && aux_type(d, out) != out.type) return NOT_SUPPORTED;
     if (uses_aux(d.epilogue) && d.aux && (d.aux_stride % 8 || d.aux_stride < (int64_t)m || (uintptr_t)d.aux % 16)) return INVALID_VALUE;

@@ -47,7 +47,7 @@ fn losses_are_the_same_bits_in_fewer_launches() {
     }
     // cuDNN's attention is between graphs
     let [calls, launches] = compared(&format!("{GPT} -s 1f1b --precision bf16 --attention cudnn"), &variables);
-    assert!(calls > 4 * launches, "{calls} calls in {launches} launches");
+    assert!(2 * calls > 7 * launches, "{calls} calls in {launches} launches");
 }
 
 #[test]

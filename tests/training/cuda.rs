@@ -391,8 +391,9 @@ fn every_epilogue_is_asked_of_the_library_and_what_it_refuses_is_said() {
                 pipeline.gradients((&state.inputs, &state.targets), Order::FullBackward);
                 let asked: BTreeMap<String, bool> = pipeline.shards.iter().flat_map(StageModule::products).collect();
                 // GELU is part of a product in bfloat16 only
-                let epilogues = ["None", "None added", "Bias", "Bias added", "BiasGelu", "GeluBackward"];
-                let count = if precision == Precision::F32 { 4 } else { 6 };
+                let epilogues =
+                    ["None", "None added", "Bias", "Bias added", "BiasGradient added", "BiasGelu", "GeluBackward"];
+                let count = if precision == Precision::F32 { 5 } else { 7 };
                 for epilogue in &epilogues[..count] {
                     let of_it = asked.iter().filter(|(name, _)| name.starts_with(&format!("{epilogue},")));
                     let of_it: Vec<_> = of_it.collect();

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Groups of kernels by the beginnings of their names, each with the milliseconds per micro-batch that arithmetic expects of an H200
-/// (GPT-2 124M, bfloat16, 32 sequences of 1024 tokens): bytes over 4.8 TB/s and FLOPs over the products' usual share of the peak.
+/// (GPT-2 124M, bfloat16, 32 sequences of 1024 tokens): bytes over 4.3 TB/s and FLOPs over the products' usual share of the peak.
 const EXPECTED_MS: [(&str, &[&str], f64); 7] = [
     ("products", &["product"], 40.8),
     ("attention forward", &["attention_forward"], 2.0),
-    ("attention backward", &["attention_backward"], 7.3),
-    ("LayerNorm forward", &["layernorm_forward"], 1.0),
+    ("attention backward", &["attention_backward"], 5.6),
+    ("LayerNorm forward", &["layernorm_forward"], 0.8),
     ("LayerNorm backward", &["layernorm_backward"], 1.6),
-    ("biases", &["bias"], 1.5),
-    ("classifier", &["classifier", "loss_mean"], 1.8),
+    ("biases", &["bias", "add"], 0.2),
+    ("classifier", &["classifier", "loss_mean"], 1.85),
 ];
 
 /// Of all other kernels.
@@ -75,15 +75,18 @@ fn every_kernel_is_timed() {
         // GPT-2 has 2 norms and 4 products per block, one of each for the head
         let calls = |name: &str| times.get(name).map_or(0, Vec::len) / TIMES;
         let (blocks, norms) = (config.layers, 2 * config.layers + 1);
-        let attention = |name: &str| calls(name) + calls(&format!("{name}_wide"));
+        let attention =
+            |name: &str| times.keys().filter(|kernel| kernel.starts_with(name)).map(|name| calls(name)).sum::<usize>();
         assert_eq!((attention("attention_forward"), attention("attention_backward_keys")), (blocks, blocks));
         assert_eq!((calls("layernorm_forward"), calls("layernorm_backward_weight")), (norms, norms));
         assert_eq!((calls("layernorm_backward"), calls("layernorm_backward_input")), (norms, 0));
-        assert_eq!((calls("bias_backward_weight"), calls("classifier_forward")), (4 * blocks, 1));
+        // a bias whose sums cuBLASLt refuses takes a product that does nothing, and kernels of its own
+        let refused = calls("bias_backward_weight");
+        assert_eq!((calls("add") + refused, calls("classifier_forward")), (4 * blocks, 1));
         let products = ["product forward", "product backward for the input", "product backward for the weights"];
         // one that cuBLASLt refuses with its residual or GELU is asked for again without
         assert!(products.iter().all(|name| calls(name) > 4 * blocks), "{times:?}");
-        assert_eq!(calls(products[2]), 4 * blocks + 1);
+        assert_eq!(calls(products[2]), 4 * blocks + 1 + refused);
         assert!(groups.values().all(|&ms| ms > 0.0) && groups.len() == EXPECTED_MS.len() + 1, "{groups:?}");
     });
 }

@@ -13,6 +13,7 @@ mod headers;
 mod kernels;
 mod libraries;
 mod llama;
+mod machine_code;
 mod measurements;
 mod mesh;
 mod model;

@@ -4,6 +4,7 @@
 
 use crate::elf::{Elf, number};
 use crate::emulator_driver::{Compiler, compile};
+use crate::machine_code::MachineCode;
 use crate::support::{again, wheels};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -107,7 +108,7 @@ const COUNT: usize = 32 * 1024 * 3072;
 type Ceiling = (&'static str, fn(Precision) -> kernel::Launch, [usize; 4], usize);
 
 /// What they took when this was written. A kernel that takes more has fewer warps at work at a time: raise a number only with a
-/// measurement that says why.
+/// measurement that says why, or with more reads of [`READS_AT_ONCE`].
 const CEILINGS: [Ceiling; 47] = [
     ("adamw_update", |p| kernel::adamw_update(p, COUNT), [64, 80, 64, 80], 0),
     ("add", |p| kernel::add(p, COUNT), [40, 40, 40, 40], 0),
@@ -118,16 +119,28 @@ const CEILINGS: [Ceiling; 47] = [
         1024,
     ),
     (
+        "attention_backward_keys_stored",
+        |p| kernel::attention_backward_keys_stored(p, 32, 1024, 12, 64),
+        [8, 8, 256, 256],
+        1024,
+    ),
+    (
         "attention_backward_keys_wide",
         |p| kernel::attention_backward_keys_wide(p, 32, 1024, 12, 64),
         [8, 8, 256, 256],
         1024,
     ),
-    ("attention_backward_mean", |p| kernel::attention_backward_mean(p, 32, 1024, 12, 64), [48, 56, 48, 56], 0),
+    ("attention_backward_mean", |p| kernel::attention_backward_mean(p, 32, 1024, 12, 64), [48, 64, 48, 56], 0),
     (
         "attention_backward_queries",
         |p| kernel::attention_backward_queries(p, 32, 1024, 0, 16, 128),
         [256, 256, 224, 256],
+        0,
+    ),
+    (
+        "attention_backward_queries_stored",
+        |p| kernel::attention_backward_queries_stored(p, 32, 1024, 12, 64),
+        [8, 8, 104, 104],
         0,
     ),
     (
@@ -138,15 +151,13 @@ const CEILINGS: [Ceiling; 47] = [
     ),
     ("attention_forward", |p| kernel::attention_forward(p, 32, 1024, 0, 16, 128), [168, 168, 168, 168], 0),
     ("attention_forward_wide", |p| kernel::attention_forward_wide(p, 32, 1024, 12, 64), [8, 8, 240, 248], 0),
-    ("bias_backward_columns", |p| kernel::bias_backward_columns(p, 32768, 3072), [48, 48, 40, 40], 4096),
     ("bias_backward_sums", |p| kernel::bias_backward_sums(p, 32768, 3072, 64), [64; 4], 8192),
     ("bias_backward_weight", |p| kernel::bias_backward_weight(p, 64, 3072), [24; 4], 1024),
     ("cast", |p| kernel::cast(p, COUNT), [32, 40, 24, 32], 0),
     ("classifier_forward", |p| kernel::classifier_forward(p, 32768, 50257, 50304), [56; 4], 256),
-    ("classifier_forward_single", |p| kernel::classifier_forward_single(p, 32768, 50257, 50304), [56; 4], 256),
     ("classifier_gradient", |p| kernel::classifier_gradient(p, 0, 32768, 25128, 25152), [56, 64, 56, 64], 0),
     ("classifier_rescale", |p| kernel::classifier_rescale(p, 0, 32768, 25128), [32, 32, 32, 32], 0),
-    ("classifier_share", |p| kernel::classifier_share(p, 0, 32768, 25128, 25152), [40; 4], 256),
+    ("classifier_share", |p| kernel::classifier_share(p, 0, 32768, 25128, 25152), [48; 4], 256),
     ("embedding_backward_position", |p| kernel::embedding_backward_position(p, 32, 1024, 768), [32, 32, 32, 32], 0),
     ("embedding_backward_token", |p| kernel::embedding_backward_token(p, 1024, 768, 0, 50304), [32, 32, 32, 32], 0),
     ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768, 0, 50304), [64, 64, 56, 56], 0),
@@ -161,12 +172,12 @@ const CEILINGS: [Ceiling; 47] = [
     ("layernorm_backward_input", |p| kernel::layernorm_backward_input(p, 32768, 768), [56, 64, 56, 64], 0),
     ("layernorm_backward_sums", |p| kernel::layernorm_backward_sums(p, 32768, 768, 512), [40, 40, 40, 40], 0),
     ("layernorm_backward_weight", |p| kernel::layernorm_backward_weight(p, 512, 768), [40; 4], 2048),
-    ("layernorm_forward", |p| kernel::layernorm_forward(p, 32768, 768), [48, 56, 48, 56], 0),
+    ("layernorm_forward", |p| kernel::layernorm_forward(p, 32768, 768), [56, 64, 56, 56], 0),
     ("loss_mean", |p| kernel::loss_mean(p, 32768), [24, 24, 24, 24], 256),
     ("maximum", |p| kernel::maximum(p, COUNT), [40, 40, 40, 40], 0),
     ("norm_partial", |p| kernel::norm_partial(p, COUNT, 1024), [32, 40, 32, 40], 256),
     ("norm_sum", |p| kernel::norm_sum(p, 1024), [24, 24, 24, 24], 256),
-    ("residual_forward", |p| kernel::residual_forward(p, COUNT), [48, 48, 32, 40], 0),
+    ("residual_forward", |p| kernel::residual_forward(p, COUNT), [48, 48, 40, 48], 0),
     ("rmsnorm_backward_input", |p| kernel::rmsnorm_backward_input(p, 32768, 768), [64; 4], 0),
     ("rmsnorm_backward_sums", |p| kernel::rmsnorm_backward_sums(p, 32768, 768, 512), [48; 4], 0),
     ("rmsnorm_backward_weight", |p| kernel::rmsnorm_backward_weight(p, 512, 768), [24; 4], 1024),
@@ -178,8 +189,40 @@ const CEILINGS: [Ceiling; 47] = [
     ("swiglu_forward", |p| kernel::swiglu_forward(p, 32768, 2048), [56; 4], 0),
 ];
 
+/// Reads of 16 bytes of a thread that are under way together, in bfloat16 for sm_90: fewer do not fill an H200's memory bandwidth.
+const READS_AT_ONCE: [(&str, usize); 14] = [
+    ("adamw_update", 10),
+    ("attention_backward_mean", 2),
+    ("bias_backward_sums", 4),
+    ("classifier_forward", 2),
+    ("classifier_gradient", 2),
+    ("classifier_share", 2),
+    ("embedding_forward", 2),
+    ("gelu_backward_input", 2),
+    ("layernorm_backward", 6),
+    ("layernorm_forward", 4),
+    ("residual_forward", 2),
+    ("rmsnorm_forward", 4),
+    ("swiglu_backward", 3),
+    ("swiglu_forward", 2),
+];
+
+/// The inner loop of attention kernels for sm_90 and heads of 64 channels only: products of tensor cores, at most so many reads of
+/// matrices, and at most so many instructions.
+const LOOPS: [(&str, [usize; 3]); 8] = [
+    ("attention_forward", [64, 36, 640]),
+    ("attention_forward_wide", [128, 40, 960]),
+    ("attention_backward_keys", [128, 72, 896]),
+    ("attention_backward_keys_stored", [128, 48, 528]),
+    ("attention_backward_keys_wide", [128, 48, 512]),
+    ("attention_backward_queries", [96, 56, 672]),
+    ("attention_backward_queries_stored", [32, 20, 248]),
+    ("attention_backward_queries_wide", [192, 64, 1008]),
+];
+
 /// Bytes of local memory of a thread; all other kernels have none.
-const STACKS: [(&str, &str, usize); 1] = [("attention_backward_queries_wide_bf16", "sm_80", 16)];
+const STACKS: [(&str, &str, usize); 2] =
+    [("attention_backward_keys_stored_bf16", "sm_80", 8), ("attention_backward_queries_wide_bf16", "sm_80", 16)];
 
 /// Registers for sm_90 in bfloat16 of kernels for heads of 64 channels only: with 128 threads a block, four blocks of the first and
 /// three of the others fit a multiprocessor, where of those for all sizes three and two do.
@@ -247,6 +290,26 @@ fn every_kernel_compiles_for_every_architecture_within_its_ceilings() {
                 assert!(there, "{name} is missing from {precision:?} for {architecture}");
             }
             check_resources(&binary, precision, architecture, head_size);
+        }
+    });
+}
+
+#[test]
+fn machine_code_reads_ahead_and_keeps_to_registers() {
+    alone("nvrtc::machine_code_reads_ahead_and_keeps_to_registers", |compiler| {
+        let binary = binary(compiler, &kernel::text(Precision::Bf16, Some(64)), "sm_90").unwrap();
+        let elf = Elf::of(&binary);
+        let code = |name: &str| MachineCode::of(elf.section(&format!(".text.{name}_bf16")).unwrap().bytes);
+        for (name, reads) in READS_AT_ONCE {
+            assert_eq!(code(name).reads_at_once(), reads, "{name}");
+        }
+        for (name, [products, matrix_reads, instructions]) in LOOPS {
+            let found = code(name).product_loop();
+            let is_within = found.matrix_reads <= matrix_reads && found.instructions <= instructions;
+            assert!(found.products == products && is_within, "{name}: {found:?}");
+        }
+        for name in kernel::NAMES {
+            assert_eq!(code(name).local(), 0, "{name}");
         }
     });
 }

@@ -48,6 +48,50 @@ fn wide_attention_has_the_bits_of_the_narrow_one() {
     }
 }
 
+/// Slopes that one kernel stores and the next one reads give the bits of kernels that compute them twice.
+#[test]
+fn stored_slopes_give_the_bits_of_computed_ones() {
+    let (mut random, p) = (Random::new(23), Precision::Bf16);
+    let emulator = emulator(p);
+    for (i, (t, size)) in [(1, 64), (65, 16), (128, 64), (130, 32), (200, 48), (257, 64)].into_iter().enumerate() {
+        let (b, heads, offset) = (1 + i % 2, 1 + i % 3, i % 4 / 3);
+        let (c, rows, tiles) = (heads * size, b * heads * t, t.div_ceil(64));
+        let qkv = emulator.acts_at(&emulator.rounded(random.values(b * t * 3 * c, 1.5)), offset);
+        let gradient = emulator.acts_at(&emulator.rounded(random.values(b * t * c, 1.0)), offset);
+        let [log_sums, means] = [(); 2].map(|()| Buffer::from_floats(&random.values(rows, 1.0)));
+        let sizes = [Int(b), Int(t), Int(heads), Int(size)];
+        let computed = emulator.outputs(b * t * 3 * c);
+        let operands = [&computed, &gradient, &qkv, &log_sums, &means];
+        let launch = kernel::attention_backward_keys_wide(p, b, t, heads, size);
+        emulator.launch("attention_backward_keys_wide", launch, &operands, &sizes);
+        let launch = kernel::attention_backward_queries_wide(p, b, t, heads, size);
+        emulator.launch("attention_backward_queries_wide", launch, &operands, &sizes);
+        let [stored, _] = emulator.twice(|| {
+            let slopes = emulator.outputs(b * heads * tiles * (tiles + 1) / 2 * 64 * 64);
+            assert_eq!(kernel::slopes_bytes([b, t, heads]), emulator.read(&slopes).len() * p.bytes());
+            let stored = emulator.outputs(b * t * 3 * c);
+            let launch = kernel::attention_backward_keys_stored(p, b, t, heads, size);
+            let operands = [&stored, &slopes, &gradient, &qkv, &log_sums, &means];
+            emulator.launch("attention_backward_keys_stored", launch, &operands, &sizes);
+            let launch = kernel::attention_backward_queries_stored(p, b, t, heads, size);
+            emulator.launch("attention_backward_queries_stored", launch, &[&stored, &slopes, &qkv], &sizes);
+            [stored, slopes]
+        });
+        assert!(stored.content() == computed.content(), "{t} tokens, heads of {size}");
+        assert!(emulator.read(&stored).iter().all(|value| value.is_finite()), "{t} tokens, heads of {size}");
+    }
+}
+
+#[test]
+fn slopes_are_stored_in_equal_parts_of_at_most_512_mib() {
+    let parts = |sequences, tokens, size| kernel::stored_sequences(Precision::Bf16, [sequences, tokens, 12], size);
+    // 136 pairs of tiles of 8 KiB for each of 12 heads
+    assert_eq!(kernel::slopes_bytes([32, 1024, 12]), 32 * 12 * 136 * 8192);
+    assert_eq!([1, 32, 40, 41, 96].map(|sequences| parts(sequences, 1024, 64)), [1, 32, 40, 21, 32]);
+    assert_eq!([parts(0, 1024, 64), parts(1, 16384, 64), parts(1, 1024, 128)], [0; 3]);
+    assert_eq!(kernel::stored_sequences(Precision::F32, [1, 1024, 12], 64), 0);
+}
+
 /// What a warp reads of shared memory for 64 products of a row, with heads of 64 channels: as left operands, then as right ones, in reads
 /// of 512 bytes. Narrow warps have 16 rows. Wide ones have 32, keep the queries of the forward, and in the backward for the keys read
 /// these again for each half of a tile. Of 128 tokens narrow warps work on 12 squares of 16 rows and 64 columns, wide ones on 6 of 32.
@@ -82,47 +126,12 @@ fn wide_attention_reads_less_shared_memory() {
     assert_eq!(reads("attention_backward_queries", launch, &narrow), 12 * (2 * 4 + 3 * 16));
     let launch = kernel::attention_backward_queries_wide(p, 1, tokens, 1, size);
     assert_eq!(reads("attention_backward_queries_wide", launch, &wide), 6 * (2 * 8 + 3 * 16));
-}
-
-#[test]
-fn bias_columns_have_the_sums_of_groups() {
-    let mut random = Random::new(23);
-    for precision in PRECISIONS {
-        let emulator = emulator(precision);
-        for (n, channels) in [(1, 8), (65, 48), (259, 33)] {
-            let gradient = emulator.rounded(random.values(n * channels, 1.0));
-            let mut expected = random.values(channels, 1.0);
-            let [found] = emulator.twice(|| {
-                let (found, gradient) = (Buffer::from_floats(&expected), emulator.acts(&gradient));
-                let launch = kernel::bias_backward_columns(precision, n, channels);
-                emulator.launch("bias_backward_columns", launch, &[&found, &gradient], &[Int(n), Int(channels)]);
-                [found]
-            });
-            reference::bias_backward_weight(&mut expected, &gradient);
-            let name = label("bias_backward_columns", precision);
-            compare(&name, &format!("n {n} OC {channels}"), &found.floats(), &expected, TOLERANCE);
-        }
-    }
-}
-
-#[test]
-fn paired_reads_of_logits_have_the_bits_of_single_ones() {
-    let mut random = Random::new(24);
-    for precision in PRECISIONS {
-        let emulator = emulator(precision);
-        for (n, v, padded) in [(3, 257, 384), (2, 5000, 5120), (1, 9000, 9003)] {
-            let (logits, targets) = (emulator.rounded(random.values(n * padded, 8.0)), random.words(n, v));
-            let run = |name: &str| {
-                let (logits, losses) = (emulator.acts(&logits), Buffer::output_floats(n));
-                let launch = kernel::classifier_forward(precision, n, v, padded);
-                let rest = [Float(0.25), Int(n), Int(v), Int(padded)];
-                emulator.launch(name, launch, &[&logits, &losses, &Buffer::from_words(&targets)], &rest);
-                [logits, losses]
-            };
-            let (paired, single) = (run("classifier_forward"), run("classifier_forward_single"));
-            assert!(paired.iter().zip(&single).all(|(a, b)| a.content() == b.content()), "n {n} V {v} Vp {padded}");
-        }
-    }
+    // slopes and keys of 3 pairs of tiles, by 4 warps of 16 rows
+    let slopes = zeros(3 * 64 * 64);
+    let launch = kernel::attention_backward_queries_stored(p, 1, tokens, 1, size);
+    emulator.matrix_reads();
+    emulator.launch("attention_backward_queries_stored", launch, &[&out, &slopes, &qkv], &wide);
+    assert_eq!(emulator.matrix_reads(), 3 * 4 * (4 + 16));
 }
 
 /// Rows of a micro-batch whose logits have more than 2^32 elements.
@@ -159,16 +168,14 @@ fn offsets_of_logits_have_64_bits() {
         compare(what, "far rows", &found, &expected, emulator.tolerance());
         compare(what, "far losses", &last(losses.floats()), &expected_losses, TOLERANCE);
     };
-    for name in ["classifier_forward", "classifier_forward_single"] {
-        let (gradient, losses) = (emulator.acts(&logits), Buffer::output_floats(MANY_ROWS));
-        let launch = kernel::classifier_forward(Precision::Bf16, MANY_ROWS, v, padded);
-        let sizes = [Float(0.25), Int(MANY_ROWS), Int(v), Int(padded)];
-        let places = [far(&gradient), Argument::Buffer(&losses), Argument::Buffer(&targets)];
-        run(name, launch, &[&places[..], &sizes].concat());
-        gradient.check(name);
-        losses.check(name);
-        check(name, &gradient, &losses);
-    }
+    let (gradient, losses) = (emulator.acts(&logits), Buffer::output_floats(MANY_ROWS));
+    let launch = kernel::classifier_forward(Precision::Bf16, MANY_ROWS, v, padded);
+    let sizes = [Float(0.25), Int(MANY_ROWS), Int(v), Int(padded)];
+    let places = [far(&gradient), Argument::Buffer(&losses), Argument::Buffer(&targets)];
+    run("classifier_forward", launch, &[&places[..], &sizes].concat());
+    gradient.check("classifier_forward");
+    losses.check("classifier_forward");
+    check("classifier_forward", &gradient, &losses);
     let [largest, local] = [MANY_ROWS, 3 * MANY_ROWS].map(Buffer::output_floats);
     let (gradient, losses) = (emulator.acts(&logits), Buffer::output_floats(MANY_ROWS));
     let sizes = [Int(0), Int(MANY_ROWS), Int(v), Int(padded)];

@@ -4,13 +4,14 @@ use super::operation::Operations;
 use super::{Activations, Cuda};
 use crate::compute::{Attended, Attention};
 use anyhow::{Context as _, Result, ensure};
-use pipesim_gpu::Precision;
 use pipesim_gpu::api::{Address, AttentionOperands, AttentionShape, Pass, Unsupported};
 use pipesim_gpu::attention::{HEAD_SIZE_MULTIPLE, takes_cudnn, workspace_bytes};
+use pipesim_gpu::kernel::{self, Precision};
 use pipesim_models::model_spec::MicroBatch;
 use pipesim_models::model_spec::transformer::Config;
 
-/// Returns the most temporary bytes that cuDNN's attention needs on one of `ranks` tensor-parallel ranks; 0 for the own kernels.
+/// Returns the most temporary bytes that attention needs on one of `ranks` tensor-parallel ranks: cuDNN's workspace, or the own
+/// kernels' slopes.
 ///
 /// # Errors
 /// cuDNN is to compute it, and does not support this.
@@ -21,8 +22,11 @@ pub fn attention_workspace(
     ranks: usize,
     is_sliced: bool,
 ) -> Result<usize> {
+    let (heads, groups) = (config.heads.div_ceil(ranks), config.groups.div_ceil(ranks));
     if !takes_cudnn() {
-        return Ok(0);
+        let of = |sequences| [sequences, micro.tokens, heads];
+        let at_once = kernel::stored_sequences(precision, of(micro.sequences), config.head_size);
+        return Ok(kernel::slopes_bytes(of(at_once)));
     }
     let (size, advice) = (config.head_size, "or leave `attention` cudnn out");
     ensure!(
@@ -44,7 +48,6 @@ pub fn attention_workspace(
              heads, {advice}"
         ))
     );
-    let (heads, groups) = (config.heads.div_ceil(ranks), config.groups.div_ceil(ranks));
     Ok(workspace_bytes(&AttentionShape { sequences: micro.sequences, tokens: micro.tokens, heads, groups, size }))
 }
 

@@ -1,29 +1,16 @@
 //! Choices between kernels that compute the same. No GPU has timed them: the defaults follow from registers, bytes and launches, and
 //! `tests/gpu choices` times both sides of each.
 
-/// Who sums the gradient of a linear layer's bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BiasGradient {
-    /// One kernel, a column per thread.
-    Columns,
-    /// A kernel for groups of rows with wide reads, and one for the groups.
-    Groups,
-    /// cuBLASLt's product for the weights, if it supports that, and a kernel that adds the sums; otherwise [`BiasGradient::Groups`].
-    Product,
-}
-
 /// The kernels that a device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choices {
     /// Blocks per multiprocessor from which on attention takes wide tiles, which make half as many blocks; `None`: never.
     pub wide_attention: Option<usize>,
-    /// Whether attention is compiled for the model's head size only.
-    pub own_head_size: bool,
-    /// Whether the backward of a LayerNorm reads its operands once, where the kernel can.
-    pub one_pass_norm: bool,
-    pub bias: BiasGradient,
-    /// Whether a thread of the classifier keeps two reads under way instead of one.
-    pub paired_reads: bool,
+    /// Whether the backward of wide attention stores slopes, to compute five products instead of seven.
+    pub stored_slopes: bool,
+    /// Whether cuBLASLt's product for the weights sums the gradient of a linear layer's bias. If it has no algorithm for that, two
+    /// kernels do: one for groups of rows, one for the groups.
+    pub bias_in_products: bool,
     /// Whether products take the fastest of up to eight algorithms of cuBLASLt, timed, instead of its first proposal.
     pub timed_products: bool,
     /// Whether cuDNN computes attention.
@@ -34,10 +21,8 @@ impl Default for Choices {
     fn default() -> Choices {
         Choices {
             wide_attention: Some(2),
-            own_head_size: true,
-            one_pass_norm: true,
-            bias: BiasGradient::Groups,
-            paired_reads: true,
+            stored_slopes: true,
+            bias_in_products: true,
             timed_products: false,
             cudnn_attention: false,
         }

@@ -1,6 +1,5 @@
 //! Linear layers on a device: cuBLASLt's products, with as much in their epilogues as it supports, and kernels for the rest.
 
-use super::choices::BiasGradient;
 use super::operation::{Operations, at, int, launch};
 use anyhow::{Result, bail};
 use pipesim_gpu::api::{Address, Argument, Epilogue};
@@ -89,7 +88,7 @@ impl Operations {
         sizes: Sizes,
     ) -> Result<()> {
         let operands = BackwardWeight { out: weight, gradient, input, bias: Address::NULL };
-        let in_product = bias != Address::NULL && self.choices.bias == BiasGradient::Product;
+        let in_product = bias != Address::NULL && self.choices.bias_in_products;
         if in_product && self.linear_backward_both(bias, operands, sizes)? {
             return Ok(());
         }
@@ -114,9 +113,6 @@ impl Operations {
     /// `bias` (OC) += the column sums of `gradient` (n, OC).
     fn bias_backward(&mut self, bias: Address, gradient: Address, sizes: Sizes) -> Result<()> {
         let Sizes { rows, outputs, .. } = sizes;
-        if self.choices.bias == BiasGradient::Columns {
-            return launch!(self, bias_backward_columns(bias, gradient; rows, outputs));
-        }
         let groups = kernel::bias_groups(rows);
         let sums = self.floats(groups * outputs)?;
         launch!(self, bias_backward_sums(sums.address(), gradient; rows, outputs, groups))?;

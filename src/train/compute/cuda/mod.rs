@@ -18,7 +18,7 @@ mod slices;
 mod timing;
 
 pub use attention::attention_workspace;
-pub use choices::{BiasGradient, Choices};
+pub use choices::Choices;
 pub use collective::{AloneOnDevice, DeviceCollective, Fold, Join, Numbers, share};
 
 pub use estimate::{
@@ -220,13 +220,7 @@ impl Cuda {
 
     /// Takes other kernels, to compare their times.
     pub fn choose(&mut self, choices: Choices) -> Result<()> {
-        let Workload { micro_batch, attention, .. } = &self.workload;
         let operations = &mut self.operations;
-        if choices.own_head_size != operations.choices.own_head_size {
-            operations.gpu.compute.synchronize()?;
-            let (gpu, size) = (&operations.gpu, choices.own_head_size.then_some(attention.size));
-            operations.kernels = Kernels::load(gpu.context(), gpu.facts(), operations.precision, size)?;
-        }
         if choices.timed_products != operations.choices.timed_products {
             operations.products.choose_again(choices.timed_products);
         }
@@ -234,9 +228,7 @@ impl Cuda {
             operations.fused = Some(FusedAttention::new(&operations.gpu)?);
         }
         operations.choices = choices;
-        let (MicroBatch { sequences, tokens }, Attention { heads, size, .. }) = (micro_batch, attention);
-        let shape = FusedShape { sequences: *sequences, tokens: *tokens, first: 0, heads: *heads, size: *size };
-        operations.allow_attention(&shape)
+        Ok(())
     }
 
     /// Ends [`Cuda::time_kernels`]: the durations in nanoseconds by kernel. Waits.

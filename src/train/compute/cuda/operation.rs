@@ -140,8 +140,10 @@ impl Operations {
             return Ok(());
         }
         type WideTable = fn(Precision, usize, usize, usize, usize) -> Launch;
-        let tables: [(&str, WideTable); 3] = [
+        let tables: [(&str, WideTable); 5] = [
             ("attention_forward_wide", kernel::attention_forward_wide),
+            ("attention_backward_keys_stored", kernel::attention_backward_keys_stored),
+            ("attention_backward_queries_stored", kernel::attention_backward_queries_stored),
             ("attention_backward_keys_wide", kernel::attention_backward_keys_wide),
             ("attention_backward_queries_wide", kernel::attention_backward_queries_wide),
         ];
@@ -202,7 +204,7 @@ impl Operations {
         let groups = kernel::norm_groups(n);
         let buffer = self.floats(groups * 2 * c)?;
         let sums = buffer.address();
-        if self.choices.one_pass_norm && kernel::has_one_pass(c) {
+        if kernel::has_one_pass(c) {
             launch!(self, layernorm_backward(out, sums, gradient, input, statistics, weight, residual; n, c, groups))?;
         } else {
             launch!(self, layernorm_backward_sums(sums, gradient, input, statistics; n, c, groups))?;
@@ -332,18 +334,46 @@ impl Operations {
 
     /// Computes `out` (n, 3C) from the gradient of the attention's output, its operands and the means.
     pub(super) fn attention_gradients(
-        &self,
+        &mut self,
         out: Address,
         [gradient, qkv, log_sums, means]: [Address; 4],
         shape: &FusedShape,
     ) -> Result<()> {
         let FusedShape { sequences: b, tokens: t, first, heads, size } = *shape;
         if self.is_wide(shape) {
+            let at_once = kernel::stored_sequences(self.precision, [b, t, heads], size);
+            if self.choices.stored_slopes && at_once > 0 {
+                return self.attention_by_slopes(out, [gradient, qkv, log_sums, means], shape, at_once);
+            }
             launch!(self, attention_backward_keys_wide(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
             return launch!(self, attention_backward_queries_wide(out, gradient, qkv, log_sums, means; b, t, heads, size));
         }
         launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, first, heads, size))?;
         launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, first, heads, size))
+    }
+
+    /// The same with the slopes of `at_once` sequences in memory.
+    fn attention_by_slopes(
+        &mut self,
+        out: Address,
+        [gradient, qkv, log_sums, means]: [Address; 4],
+        shape: &FusedShape,
+        at_once: usize,
+    ) -> Result<()> {
+        let FusedShape { sequences, tokens: t, heads, size, .. } = *shape;
+        let buffer = self.pool.take(kernel::slopes_bytes([at_once, t, heads]), &self.gpu.compute)?;
+        let slopes = buffer.address();
+        for start in (0..sequences).step_by(at_once) {
+            let b = at_once.min(sequences - start);
+            let (row, width) = (start * t, heads * size * self.precision.bytes());
+            let [out, qkv] = [out, qkv].map(|place| place.offset(row * 3 * width));
+            let gradient = gradient.offset(row * width);
+            let [log_sums, means] = [log_sums, means].map(|place| place.offset(row * heads * size_of::<f32>()));
+            launch!(self, attention_backward_keys_stored(out, slopes, gradient, qkv, log_sums, means; b, t, heads, size))?;
+            launch!(self, attention_backward_queries_stored(out, slopes, qkv; b, t, heads, size))?;
+        }
+        self.pool.give([buffer]);
+        Ok(())
     }
 
     /// Computes `losses` (n), and replaces `logits` (n, Vp) by their gradient.
@@ -354,9 +384,8 @@ impl Operations {
         [n, v, vp]: [usize; 3],
     ) -> Result<()> {
         let launch = kernel::classifier_forward(self.precision, n, v, vp);
-        let name = if self.choices.paired_reads { "classifier_forward" } else { "classifier_forward_single" };
         let arguments = [at(logits), at(losses), at(targets), Argument::Float(weight), int(n), int(v), int(vp)];
-        self.run(name, launch, &arguments)
+        self.run("classifier_forward", launch, &arguments)
     }
 
     pub(super) fn loss_mean(&self, out: Address, losses: Address, n: usize) -> Result<()> {
