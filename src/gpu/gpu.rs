@@ -22,6 +22,7 @@ pub struct Gpu {
     multiprocessors: u32,
     events: Arc<Events>,
     room: Mutex<Room>,
+    copies: Mutex<Option<Arc<[Stream; 2]>>>,
     /// Stream of the kernels.
     pub compute: Stream,
     /// Stream of outgoing messages.
@@ -102,8 +103,8 @@ impl Gpu {
         let stream = || Stream::new(&context);
         let (compute, send, receive, idle) = (stream()?, stream()?, stream()?, stream()?);
         let events = Events::new(&context);
-        let room = Mutex::default();
-        Ok(Gpu { context, facts, slice, multiprocessors, events, room, compute, send, receive, idle })
+        let (room, copies) = (Mutex::default(), Mutex::default());
+        Ok(Gpu { context, facts, slice, multiprocessors, events, room, copies, compute, send, receive, idle })
     }
 
     /// The context that owns its streams, events and memory.
@@ -114,6 +115,17 @@ impl Gpu {
     /// The pool of its events.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
+    }
+
+    /// The streams of copies to the host and from it, created by the first call: most schedules have no copies, and hardware queues are
+    /// few.
+    pub fn copies(&self) -> Result<Arc<[Stream; 2]>, Fault> {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(streams) = &*copies {
+            return Ok(streams.clone());
+        }
+        let streams = Arc::new([Stream::new(&self.context)?, Stream::new(&self.context)?]);
+        Ok(copies.insert(streams).clone())
     }
 
     /// Limits the work on the compute stream: [`Gpu::make_room`] calls the pause until at most this many pieces wait. Without a limit

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs for `pipesim`: driver, streams, memory, kernels, matrix products, and communication.
 //!
 //! ```text
-//! library ─▶ api ─▶ driver ─▶ gpu ─▶ clock, room, sampler
+//! library ─▶ api ─▶ driver, room ─▶ gpu ─▶ clock, sampler
 //!      kernel ─▶ compiler ─▶ algorithms, blas, attention ─▶ trial   symmetric
 //! ```
 //!

@@ -74,10 +74,13 @@ fn slices_of_one_gpu_give_the_same() {
     train(&format!("--schedule 1f1b,zb-h2 --stages 4 --slices 4 {OF_SAME}"), &variables, SAME, 1e-4);
 }
 
+/// Slices of sequences, recomputes and offloads.
+pub const BEYOND: &str = "seq1f1b:slices=2,1f1b-recompute,1f1b-offload:least=1";
+
 /// Whether every link gave the same bits.
-fn links_agree(found: &BTreeMap<(String, String), Vec<f64>>, schedules: [&str; 2], links: usize) {
-    assert_eq!(found.len(), 2 * links);
-    for schedule in schedules {
+fn links_agree(found: &BTreeMap<(String, String), Vec<f64>>, schedules: &str, links: usize) {
+    assert_eq!(found.len(), schedules.split(',').count() * links);
+    for schedule in schedules.split(',') {
         let all: Vec<_> = found.iter().filter(|((name, _), _)| name == schedule).map(|(_, losses)| losses).collect();
         assert!(all.len() == links && all.windows(2).all(|pair| pair[0] == pair[1]), "{schedule}: {all:?}");
     }
@@ -85,16 +88,17 @@ fn links_agree(found: &BTreeMap<(String, String), Vec<f64>>, schedules: [&str; 2
 
 #[test]
 fn every_link_of_one_process_gives_the_same_bits() {
-    let links = "--link copy --link local --link nccl";
-    let found = train(&format!("--stages 2 --schedule 1f1b,dualpipe {links}"), &[], STREAM, 1e-4);
-    links_agree(&found, ["1f1b", "dualpipe"], 3);
+    let (links, schedules) = ("--link copy --link local --link nccl", format!("1f1b,dualpipe,{BEYOND}"));
+    let found = train(&format!("--stages 2 --schedule {schedules} {links}"), &[], STREAM, 1e-4);
+    links_agree(&found, &schedules, 3);
 }
 
 #[test]
 fn every_link_between_ranks_gives_the_same_bits() {
-    let links = "--link copy --link local --link nccl --link nvshmem";
-    let found = train(&format!("--stages 2 -n 2 --schedule zb-h1,dualpipe {links} {OF_SAME}"), &[], SAME, 1e-4);
-    links_agree(&found, ["zb-h1", "dualpipe"], 4);
+    let (links, schedules) =
+        ("--link copy --link local --link nccl --link nvshmem", format!("zb-h1,dualpipe,{BEYOND}"));
+    let found = train(&format!("--stages 2 -n 2 --schedule {schedules} {links} {OF_SAME}"), &[], SAME, 1e-4);
+    links_agree(&found, &schedules, 4);
 }
 
 #[test]
@@ -131,7 +135,7 @@ fn profiles_count_the_bytes_of_their_precision() {
 
 #[test]
 fn nccl_is_refused_where_the_checker_finds_a_circle() {
-    for more in ["--schedule zb-v", "--schedule 1f1b --delivery channel"] {
+    for more in ["--schedule zb-v", "--schedule pipeoffload", "--schedule 1f1b --delivery channel"] {
         let arguments = format!("--device cuda --stages 2 --micro 4 --link nccl {more}");
         let (code, _, told) = run(&mut pipesim(&[]), &arguments);
         assert_eq!(code, Some(3), "{told}");

@@ -52,6 +52,21 @@ fn more_blocks_of_nccl_than_multiprocessors_are_refused() {
     assert!(code != Some(0) && told.contains("at most 16 thread blocks of NCCL"), "{code:?} {told}");
 }
 
+/// A send blocks what shares a hardware queue with its stream, such as copies to and from the host, whose two streams all sessions use.
+#[test]
+fn more_streams_with_nccl_than_hardware_queues_are_refused() {
+    let sizes = format!("{TINY} --device cuda --stages 4 --micro 8 --warmup 0 --blocks 8 --link nccl --timeout 10");
+    for (queues, refused) in [("10", "expected at most 10 streams on a GPU with --link nccl"), ("11", "")] {
+        let variables = [
+            ("CUDA_DEVICE_MAX_CONNECTIONS", queues),
+            ("EMULATOR_CONNECTIONS_WANTED", queues),
+            ("EMULATOR_DEVICES", "4"),
+        ];
+        let (code, _, told) = run(&mut pipesim(&variables), &format!("{sizes} --schedule pipeoffload"));
+        assert!((code == Some(0)) == refused.is_empty() && told.contains(refused), "{queues}: {code:?} {told}");
+    }
+}
+
 /// A driver that describes green contexts with hardware queues of their own, but creates none.
 #[test]
 fn slices_do_without_hardware_queues_of_their_own() {

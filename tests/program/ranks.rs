@@ -317,6 +317,7 @@ fn a_build_without_mpi_says_so_under_mpirun() {
 #[cfg(feature = "mpi")]
 pub mod under_mpirun {
     use super::*;
+    use crate::emulated::BEYOND;
 
     /// So many ranks, which get these variables.
     pub fn mpirun(ranks: u32, variables: &[(&str, &Path)]) -> Command {
@@ -372,12 +373,12 @@ pub mod under_mpirun {
         for (link, more) in
             [("mpi", ""), ("mpi", "--no-shared-memory"), ("nvshmem", ""), ("nccl", "--no-shared-memory")]
         {
-            let more = format!("{more} --link {link} --schedule zb-h1,dualpipe --steps 3");
+            let more = format!("{more} --link {link} --schedule zb-h1,dualpipe,{BEYOND} --steps 3");
             let arguments = arguments(2, &more).replace("--device cpu", "--device cuda");
             let (code, json, told) = run(&mut mpirun(2, &variables), &arguments);
             assert_eq!(code, Some(0), "{told}");
             let found = check_losses(&json, STREAM, 1e-4);
-            assert!(found.len() == 2 && found.keys().all(|(_, used)| used == link), "{found:?}");
+            assert!(found.len() == 5 && found.keys().all(|(_, used)| used == link), "{found:?}");
         }
     }
 

@@ -32,9 +32,10 @@ fn gpus_validate_by_forwards_over_every_link() {
         ("1f1b", &["local", "copy", "nccl", "nvshmem -n 2"][..]),
         ("zb-v", &["copy"]),
         ("dualpipe", &["local", "nccl"]),
-        ("seq1f1b:slices=2", &["copy", "nccl"]),
-        ("1f1b-recompute", &["copy"]),
-        ("pipeoffload", &["copy"]),
+        ("seq1f1b:slices=2", &["local", "copy", "nccl", "nvshmem -n 2"]),
+        ("1f1b-recompute", &["local", "nccl", "nvshmem -n 2"]),
+        ("1f1b-offload:least=1", &["nccl"]),
+        ("pipeoffload", &["local", "nvshmem -n 2"]),
         ("1f1b --tp 2 --dp 2 --sequence-parallel --zero 1", &["copy", "nccl"]),
     ] {
         let cpu = folder.path().join("cpu");

@@ -13,9 +13,9 @@
 
 use super::super::arena::Region;
 use super::super::shared::Shared;
-use super::copy::{Handles, Memory, exchange};
+use super::copy::{Handles, Memory, exchange, make_event, open_event};
 use anyhow::{Context as _, Result, ensure};
-use pipesim_gpu::{Address, Buffer, Event, Gpu, ProcessHandle};
+use pipesim_gpu::{Address, Buffer, Event, Gpu};
 use pipesim_train::compute::cuda::{DeviceCollective, Fold, Join, Numbers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +89,8 @@ pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends
                 None => {
                     let place = members().position(|other| other == (number, member));
                     let handles = place.and_then(|place| theirs.get(&place));
-                    Arc::new(open(gpu, handles.context("expected slots of another process, found none")?)?)
+                    let written = [open_event(gpu, handles, 1)?, open_event(gpu, handles, 2)?];
+                    Arc::new(StagingSlots { memory: Memory::open(gpu, handles)?, written })
                 }
             };
             let is_far = matches!(&slots.memory, Memory::Own { gpu: other, .. } if other.ordinal() != gpu.ordinal());
@@ -105,27 +106,10 @@ pub fn ends(gpus: &BTreeMap<u32, Arc<Gpu>>, shared: &Arc<Shared>) -> Result<Ends
 
 /// Creates a member's slots, and handles for other processes if `shared`.
 fn make(gpu: &Arc<Gpu>, shared: bool) -> Result<(StagingSlots, Option<Handles>)> {
-    if !shared {
-        let memory = Memory::Own { buffer: Buffer::new(gpu.context(), 2 * PIECE)?, gpu: gpu.clone() };
-        return Ok((StagingSlots { memory, written: [gpu.events().untimed()?, gpu.events().untimed()?] }, None));
-    }
-    let buffer = Buffer::shareable(gpu.context(), 2 * PIECE)?;
-    let handle = buffer.share().context("sharing memory with another process")?;
-    let event = || Event::shared(gpu.context()).context("sharing an event with another process");
-    let ((first, first_handle), (second, second_handle)) = (event()?, event()?);
-    let handles = [handle, first_handle, second_handle].map(|handle| Some(handle.to_vec()));
-    Ok((StagingSlots { memory: Memory::Own { buffer, gpu: gpu.clone() }, written: [first, second] }, Some(handles)))
-}
-
-/// Opens the slots of a member in another process.
-fn open(gpu: &Arc<Gpu>, handles: &Handles) -> Result<StagingSlots> {
-    let handle = |index: usize| -> Result<ProcessHandle> {
-        let found = handles[index].as_deref().and_then(|bytes| bytes.try_into().ok());
-        found.context("expected handles of another process's slots, found none")
-    };
-    let memory = Memory::open(gpu, handle(0)?)?;
-    let event = |index| Event::open(gpu.context(), handle(index)?).context("opening another process's event");
-    Ok(StagingSlots { memory, written: [event(1)?, event(2)?] })
+    let (memory, of_memory) = Memory::new(gpu, 2 * PIECE, shared)?;
+    let ((first, of_first), (second, of_second)) = (make_event(gpu, shared)?, make_event(gpu, shared)?);
+    let handles = shared.then_some([of_memory, of_first, of_second]);
+    Ok((StagingSlots { memory, written: [first, second] }, handles))
 }
 
 impl Copies {

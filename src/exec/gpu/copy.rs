@@ -18,9 +18,18 @@ pub enum Memory {
 }
 
 impl Memory {
+    /// Allocates memory. If it is `shared` with another process, also returns its handle.
+    pub fn new(gpu: &Arc<Gpu>, bytes: usize, shared: bool) -> Result<(Memory, Option<Vec<u8>>)> {
+        let make = if shared { Buffer::shareable } else { Buffer::new };
+        let buffer = make(gpu.context(), bytes)?;
+        let handle = shared.then(|| buffer.share().context("sharing memory with another process")).transpose()?;
+        Ok((Memory::Own { buffer, gpu: gpu.clone() }, handle.map(|handle| handle.to_vec())))
+    }
+
     /// Opens the memory that another process shares.
-    pub fn open(gpu: &Arc<Gpu>, handle: ProcessHandle) -> Result<Memory> {
-        Ok(Memory::Theirs(Imported::open(gpu.context(), handle).context("opening another process's memory")?))
+    pub fn open(gpu: &Arc<Gpu>, handles: Option<&Handles>) -> Result<Memory> {
+        let opened = Imported::open(gpu.context(), handle(handles, 0)?);
+        Ok(Memory::Theirs(opened.context("opening another process's memory")?))
     }
 
     pub fn address(&self) -> Address {
@@ -48,6 +57,25 @@ pub struct Copy {
 
 /// Handles for other processes: memory, and two events (for a message buffer, arrival and reading).
 pub type Handles = [Option<Vec<u8>>; 3];
+
+fn handle(handles: Option<&Handles>, index: usize) -> Result<ProcessHandle> {
+    let found = handles.and_then(|handles| handles[index].as_deref()?.try_into().ok());
+    found.context("expected the other process to share its side of a buffer, found nothing")
+}
+
+/// Creates an event. If it is `shared` with another process, also returns its handle.
+pub fn make_event(gpu: &Gpu, shared: bool) -> Result<(Event, Option<Vec<u8>>)> {
+    if !shared {
+        return Ok((gpu.events().untimed()?, None));
+    }
+    let (event, handle) = Event::shared(gpu.context()).context("sharing an event with another process")?;
+    Ok((event, Some(handle.to_vec())))
+}
+
+/// Opens an event that another process shares.
+pub fn open_event(gpu: &Gpu, handles: Option<&Handles>, index: usize) -> Result<Event> {
+    Event::open(gpu.context(), handle(handles, index)?).context("opening another process's event")
+}
 
 impl Copy {
     /// Checks the requirements: between processes, GPUs that reach each other's memory.
@@ -78,31 +106,13 @@ impl Copy {
         for (number, buffer) in shared.buffers.all().iter().enumerate() {
             let (producer, consumer) = (gpus.get(&buffer.producer), gpus.get(&buffer.consumer));
             let between = producer.is_some() != consumer.is_some();
-            let mut handles = Handles::default();
-            let mut event = |gpu: Option<&Arc<Gpu>>, index: usize| -> Result<Option<Event>> {
-                let Some(gpu) = gpu else { return Ok(None) };
-                if !between {
-                    return Ok(Some(gpu.events().untimed()?));
-                }
-                let (event, handle) = Event::shared(gpu.context()).context("sharing an event with another process")?;
-                handles[index] = Some(handle.to_vec());
-                Ok(Some(event))
-            };
-            let (arrived, read) = (event(producer, 1)?, event(consumer, 2)?);
-            let memory = match consumer {
-                Some(gpu) => {
-                    let make = if between { Buffer::shareable } else { Buffer::new };
-                    let buffer = make(gpu.context(), buffer.bytes)?;
-                    if between {
-                        handles[0] = Some(buffer.share().context("sharing memory with another process")?.to_vec());
-                    }
-                    Some(Memory::Own { buffer, gpu: gpu.clone() })
-                }
-                None => None,
-            };
+            let event = |gpu: Option<&Arc<Gpu>>| gpu.map(|gpu| make_event(gpu, between)).transpose();
+            let memory = consumer.map(|gpu| Memory::new(gpu, buffer.bytes, between)).transpose()?;
+            let (memory, of_memory) = memory.unzip();
+            let ((arrived, of_arrived), (read, of_read)) = (event(producer)?.unzip(), event(consumer)?.unzip());
             own.insert(number, (memory, arrived, read));
             if between {
-                offered.insert(number, handles);
+                offered.insert(number, [of_memory, of_arrived, of_read].map(Option::flatten));
             }
         }
         let theirs = if shared.ranks.size() > 1 { exchange(shared, &offered)? } else { BTreeMap::new() };
@@ -110,18 +120,9 @@ impl Copy {
         for (number, (memory, arrived, read)) in own {
             let buffer = &shared.buffers.all()[number];
             let Some(gpu) = gpus.get(&buffer.producer).or(gpus.get(&buffer.consumer)) else { continue };
-            let handle = |index: usize| -> Result<ProcessHandle> {
-                let found = theirs.get(&number).and_then(|handles| handles[index].as_deref()?.try_into().ok());
-                found.context("expected the other process to share its side of a buffer, found nothing")
-            };
-            let memory = match memory {
-                Some(memory) => memory,
-                None => Memory::open(gpu, handle(0)?)?,
-            };
-            let open = |event: Option<Event>, index| match event {
-                Some(event) => Ok(event),
-                None => Event::open(gpu.context(), handle(index)?).context("opening another process's event"),
-            };
+            let theirs = theirs.get(&number);
+            let memory = memory.map_or_else(|| Memory::open(gpu, theirs), Ok)?;
+            let open = |event: Option<Event>, index| event.map_or_else(|| open_event(gpu, theirs, index), Ok);
             places.insert(number, Location { memory, arrived: open(arrived, 1)?, read: open(read, 2)? });
         }
         let places = Arc::new(places);

@@ -21,8 +21,9 @@ use pipesim_schedule::op::Kind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Number of streams of a device besides the streams of its communicators.
+/// Number of streams of a device besides the streams of its communicators, and of those for copies to and from the host.
 const OTHER_STREAMS: usize = 4;
+const COPY_STREAMS: usize = 2;
 
 /// A buffer for received messages.
 struct ReceiveBuffer {
@@ -122,10 +123,11 @@ impl Nccl {
             .map(|(copy, queue)| name_of(shared, shared.mesh.worker_of(queue.device, copy), queue.holds))
             .collect();
         names.extend(shared.buffers.exchanges().map(|buffer| exchange_of(shared, buffer.producer, buffer.consumer)));
+        let others = OTHER_STREAMS + if schedule.has_copies() { COPY_STREAMS } else { 0 };
         for endpoint in &endpoints {
             let groups = shared.groups.all().iter().filter(|group| group.members.contains(&endpoint.device)).count();
             let channels = names.iter().filter(|name| name.members.contains(&endpoint.device)).count();
-            let streams = channels + groups + OTHER_STREAMS;
+            let streams = channels + groups + others;
             ensure!(
                 streams <= connections(),
                 "expected at most {} streams on a GPU with `link` nccl, as many as it has hardware queues, found {streams} on device {}: \

@@ -251,6 +251,14 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Checks that it is the workload of tensor-parallel rank `rank` of `size`.
+    pub fn require_rank(&self, rank: usize, size: usize) -> Result<()> {
+        let TensorShare { rank: own, size: all, .. } = self.tensor;
+        let what = "pass the group that the workload is for";
+        ensure!((own, all) == (rank, size), "expected tensor rank {own} of {all}, found {rank} of {size}: {what}");
+        Ok(())
+    }
+
     /// Returns it with sequences cut into slices of these numbers of tokens; whole if there are none or one.
     ///
     /// # Errors

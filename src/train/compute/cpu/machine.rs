@@ -2,7 +2,7 @@
 
 use super::pool::{BufferPool, Memories};
 use crate::compute::{Attention, Collective, Memory, Workload};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use cpu_kernels::{attention, rotary};
 use pipesim_models::model_spec::Storage;
 use std::ops::Range;
@@ -60,20 +60,12 @@ impl Cpu {
     /// # Errors
     /// The workload is another rank's.
     pub fn new(workload: Workload, ranks: Box<dyn Collective>) -> Result<Cpu> {
-        let (expected, found) = (workload.tensor, (ranks.rank(), ranks.size()));
-        ensure!(
-            (expected.rank, expected.size) == found,
-            "expected tensor rank {} of {}, found {} of {}: pass the group that the workload is for",
-            expected.rank,
-            expected.size,
-            found.0,
-            found.1
-        );
+        workload.require_rank(ranks.rank(), ranks.size())?;
         let tokens = workload.micro_batch.tokens;
         let heads = if workload.has_head { workload.microbatches * workload.slice_count() } else { 0 };
         let rotations = (!workload.frequencies.is_empty()).then(|| rotary::Table::new(tokens, &workload.frequencies));
-        let storage = storage(workload.vocabulary_multiple, expected.size);
-        let stride = workload.vocabulary.next_multiple_of(storage.logits_multiple) / expected.size;
+        let storage = storage(workload.vocabulary_multiple, ranks.size());
+        let stride = workload.vocabulary.next_multiple_of(storage.logits_multiple) / ranks.size();
         Ok(Cpu {
             workload,
             ranks,

@@ -1,6 +1,7 @@
-//! Two streams for copies to pinned memory of the host and back, next to compute: one per direction, each in order.
+//! Copies to pinned memory of the host and back, on two streams next to compute: one per direction, each in order.
 
 use anyhow::Result;
+use pipesim_gpu::Gpu;
 use pipesim_gpu::api::{Buffer, Context, Event, Move, Pinned, Stream, most_taken};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,8 +18,7 @@ pub(super) type Free = (Pinned, Option<Arc<Event>>);
 
 /// The streams of copies, and pinned memory to use again.
 pub(super) struct HostCopies {
-    pub(super) to_host: Stream,
-    pub(super) from_host: Stream,
+    streams: Arc<[Stream; 2]>,
     /// By size, oldest first.
     pub(super) free: BTreeMap<usize, VecDeque<Free>>,
     /// What the copy that has begun frees at its end: memory of the device.
@@ -28,18 +28,13 @@ pub(super) struct HostCopies {
 }
 
 impl HostCopies {
-    /// Creates the streams.
-    pub(super) fn new(context: &Arc<Context>) -> Result<HostCopies> {
-        let stream = || Stream::new(context);
+    pub(super) fn new(gpu: &Gpu) -> Result<HostCopies> {
         let (free, leaving, read) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Ok(HostCopies { to_host: stream()?, from_host: stream()?, free, leaving, read })
+        Ok(HostCopies { streams: gpu.copies()?, free, leaving, read })
     }
 
     pub(super) fn stream(&self, direction: Direction) -> &Stream {
-        match direction {
-            Direction::ToHost => &self.to_host,
-            Direction::FromHost => &self.from_host,
-        }
+        &self.streams[direction as usize]
     }
 
     /// Takes pinned memory for the stream to the host.
@@ -47,7 +42,7 @@ impl HostCopies {
         let Some((pinned, read)) = self.free.get_mut(&bytes).and_then(VecDeque::pop_front) else {
             return Ok(Pinned::new(context, bytes)?);
         };
-        read.map_or(Ok(()), |read| self.to_host.wait(&read))?;
+        read.map_or(Ok(()), |read| self.stream(Direction::ToHost).wait(&read))?;
         Ok(pinned)
     }
 

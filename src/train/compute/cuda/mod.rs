@@ -125,15 +125,7 @@ impl Cuda {
         squares: usize,
         ranks: Box<dyn DeviceCollective>,
     ) -> Result<Cuda> {
-        let (expected, found) = (workload.tensor, (ranks.rank(), ranks.size()));
-        ensure!(
-            (expected.rank, expected.size) == found,
-            "expected tensor rank {} of {}, found {} of {}: pass the group that the workload is for",
-            expected.rank,
-            expected.size,
-            found.0,
-            found.1
-        );
+        workload.require_rank(ranks.rank(), ranks.size())?;
         gpu.make_current()?;
         let choices = Choices { cudnn_attention: takes_cudnn(), ..Choices::default() };
         let operations = Operations {

@@ -13,7 +13,7 @@ impl Cuda {
 
     /// Creates the streams of copies.
     pub fn allow_copies(&mut self) -> Result<()> {
-        self.host = Some(HostCopies::new(self.operations.gpu.context())?);
+        self.host = Some(HostCopies::new(&self.operations.gpu)?);
         Ok(())
     }
 
@@ -33,7 +33,7 @@ impl Cuda {
         let context = self.operations.gpu.context().clone();
         let host = self.host()?;
         let pinned = host.take(&context, buffer.bytes())?;
-        host.to_host.download(&pinned, 0..buffer.bytes(), buffer.address())?;
+        host.stream(Direction::ToHost).download(&pinned, 0..buffer.bytes(), buffer.address())?;
         host.leaving.push(buffer);
         Ok(Activations::Away(pinned))
     }
@@ -42,8 +42,9 @@ impl Cuda {
     pub fn copy_back(&mut self, buffer: Activations) -> Result<Activations> {
         let Activations::Away(pinned) = buffer else { return Ok(buffer) };
         let host = self.host.as_mut().context("expected streams for copies to the host, found none")?;
-        let buffer = self.operations.pool.take(pinned.bytes(), &host.from_host)?;
-        host.from_host.upload(buffer.address(), &pinned, 0..buffer.bytes())?;
+        let stream = host.stream(Direction::FromHost);
+        let buffer = self.operations.pool.take(pinned.bytes(), stream)?;
+        stream.upload(buffer.address(), &pinned, 0..buffer.bytes())?;
         host.read.push(pinned);
         Ok(Activations::Pooled(buffer))
     }
@@ -64,6 +65,6 @@ impl Cuda {
     /// Whether all copies are done.
     pub fn has_copied(&self) -> Result<bool> {
         let Some(host) = &self.host else { return Ok(true) };
-        Ok(host.to_host.is_done()? && host.from_host.is_done()?)
+        Ok(host.stream(Direction::ToHost).is_done()? && host.stream(Direction::FromHost).is_done()?)
     }
 }
