@@ -20,6 +20,7 @@
 mod compare;
 mod contest;
 mod file;
+mod headline;
 mod number;
 mod page;
 mod picture;
@@ -44,6 +45,7 @@ pub use file::json::timelines;
 pub use file::stream::SpanFiles;
 #[cfg(feature = "pictures")]
 pub use file::trace::trace_gz;
+pub use headline::ITERATION;
 pub use number::{changed, gibibytes, number, off_by, percent, plus_minus, quantity, trimmed};
 pub use page::{filled, inside_script};
 #[cfg(feature = "pictures")]
@@ -52,7 +54,7 @@ pub use pipesim_system::unfinished::WriteError;
 #[cfg(feature = "pictures")]
 pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
 pub use predicted::PredictedEntry;
-pub use scene::look::{Look, Palette};
+pub use scene::look::{Look, Palette, PictureColumn};
 pub use scene::palette::Colors;
 pub use steps::steps_table;
 pub use text::{escape, folded, is_control, visible, wrapped};
