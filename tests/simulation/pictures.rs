@@ -110,7 +110,7 @@ fn rows_have_the_height_and_the_figures_that_are_asked_for() {
         let rows = svg.lines().filter(|line| line.contains("class=\"idle\"") && line.contains("v30h")).count();
         assert_eq!(rows, 4 * 4, "{width}");
         assert!(svg.contains(">peak<") && !svg.contains(">busy<"), "{width}");
-        assert!(svg.contains(">bubble ") && !svg.contains("makespan ") && !svg.contains("lower bound"), "{width}");
+        assert!(svg.contains(">bubble ") && !svg.contains(">makespan ") && !svg.contains("lower bound"), "{width}");
     }
 }
 
