@@ -3,7 +3,7 @@
 use crate::file::csv::source_name;
 use crate::number::{percent, quantity, signed_percent};
 use crate::picture::canvas::Picture;
-use crate::picture::layout::{BODY, HEAD, MUTED, PictureFrame, lines};
+use crate::picture::frame::{BODY, HEAD, MUTED, PictureFrame, lines};
 use crate::text::{fit_pixels, pixels, plain};
 use crate::{Entry, Panel, PictureColumn};
 

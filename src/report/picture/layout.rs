@@ -4,13 +4,14 @@ use crate::file::csv::source_name;
 use crate::number::{number, percent};
 use crate::picture::band::{Band, Gap, Heights, draw, form};
 use crate::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::picture::frame::{BODY, MUTED, PictureFrame, SMALL, TITLE, lines};
 use crate::picture::heading::heading;
 use crate::picture::ruler::{Rows, bracket, left_out, ruler};
 use crate::scene::axis::{Axis, Scale};
 use crate::scene::palette::Class;
 use crate::scene::rows::{Form, LaneMarks, Row, activations, classes, lane_marks, lanes_in_use, rows, runs_two_ways};
-use crate::text::{lines_of_pixels, pixels, plain};
-use crate::{Entry, Look, Panel, PictureColumn, Report};
+use crate::text::{pixels, plain};
+use crate::{Entry, Look, Panel, Report};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::timeline::Timeline;
 use pipesim_sim::Cause;
@@ -19,75 +20,11 @@ use std::collections::BTreeSet;
 const WIDTH: f64 = 1200.0;
 /// Beyond this many devices, only every n-th is drawn.
 const MOST_DEVICES: usize = 256;
-/// Width of a figure of each device.
-const COLUMN: f64 = 42.0;
 /// Width of the mark for hidden time.
 const BREAK: f64 = 18.0;
 
 /// Remark if `--collapse` finds nothing to draw once.
 pub const NO_REPEAT: &str = "No stretch repeats exactly at least three times on all devices, so everything is drawn.";
-
-const TITLE: Style = Style { ink: Ink::Text, size: 17.0, anchor: Anchor::Start, bold: true };
-pub const HEAD: Style = Style { ink: Ink::Text, size: 14.0, anchor: Anchor::Start, bold: true };
-pub const BODY: Style = Style { ink: Ink::Text, size: 11.5, anchor: Anchor::Start, bold: false };
-pub const MUTED: Style = Style { ink: Ink::Muted, size: 10.5, anchor: Anchor::Start, bold: false };
-const SMALL: Style = Style { ink: Ink::Muted, size: 9.5, anchor: Anchor::Start, bold: false };
-
-/// Columns of a picture, in pixels at the usual text size.
-#[derive(Clone, Copy)]
-pub struct PictureFrame {
-    pub width: f64,
-    pub margin: f64,
-    /// Left and right edge of the time axis.
-    left: f64,
-    right: f64,
-    /// Whether there is room for words: device names, figures next to rows, all figures in the heading.
-    pub wide: bool,
-    /// Figures of each device, right of its row.
-    of_devices: [bool; 2],
-}
-
-impl PictureFrame {
-    /// Returns the frame of a picture; `both`: predicted and measured are shown.
-    fn new(width: f64, both: bool, columns: Option<&[PictureColumn]>) -> PictureFrame {
-        let wide = width >= 640.0;
-        let of_devices = [PictureColumn::Busy, PictureColumn::Peak]
-            .map(|one| columns.map_or(wide, |columns| columns.contains(&one)));
-        let figures = COLUMN * of_devices.iter().filter(|shown| **shown).count() as f64;
-        if wide {
-            return PictureFrame { width, margin: 16.0, left: 124.0, right: width - 24.0 - figures, wide, of_devices };
-        }
-        let margin = 6.0;
-        let left = margin + if both { 84.0 } else { 34.0 };
-        PictureFrame { width, margin, left, right: width - margin - 2.0 - figures, wide, of_devices }
-    }
-
-    /// Right edges of the figures of each device, if they are shown: busy share and activation peak.
-    fn edges(&self) -> [Option<f64>; 2] {
-        let end = self.width - self.margin;
-        let [busy, peak] = self.of_devices;
-        [busy.then_some(if peak { end - COLUMN } else { end }), peak.then_some(end)]
-    }
-
-    /// Left edge and width of the time axis.
-    fn room(&self) -> (f64, f64) {
-        (self.left, self.right - self.left)
-    }
-
-    /// Width of a text that begins at the left margin.
-    pub fn text(&self) -> f64 {
-        self.width - 2.0 * self.margin
-    }
-}
-
-/// Writes a text in as many lines as needed, `step` apart, the first at `y`; returns the y of the next line.
-pub fn lines(picture: &mut Picture, style: Style, x: f64, y: f64, width: f64, step: f64, text: &str) -> f64 {
-    let lines = lines_of_pixels(text, width, style.size);
-    for (number, line) in lines.iter().enumerate() {
-        picture.text(style, x, y + step * number as f64, line);
-    }
-    y + step * lines.len() as f64
-}
 
 fn to(style: Style, anchor: Anchor) -> Style {
     Style { anchor, ..style }

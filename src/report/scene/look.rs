@@ -72,13 +72,6 @@ pub enum PictureColumn {
     Peak,
 }
 
-impl PictureColumn {
-    /// Returns whether it is a figure of each device.
-    pub fn is_of_devices(self) -> bool {
-        matches!(self, PictureColumn::Busy | PictureColumn::Peak)
-    }
-}
-
 /// Colours of op kinds and causes of idle time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Palette {
